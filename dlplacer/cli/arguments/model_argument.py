@@ -73,8 +73,8 @@ def graph_of(arguments: argparse.Namespace) -> "OpGraph":
 
 def capture_of(arguments: argparse.Namespace, job: "Job", more: Sequence[str] = ()) -> "Captured":
     """A job's graph and executable with the rewrites that the options ask for, and more."""
-    from dlplacer.frontend.torch.capture import capture_job, default_rewrites
     from dlplacer.frontend.torch.batch_comparison import compared_cut
+    from dlplacer.frontend.torch.capture import capture_job, default_rewrites
 
     rewrites = [*default_rewrites(arguments.whole_backward), *more]
     if getattr(arguments, "splits_of", None) is not None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import inspect
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -22,11 +23,12 @@ from dlplacer.frontend.torch.capture import trace_job
 from dlplacer.frontend.torch.job import Job, flat_inputs
 from dlplacer.frontend.torch.tracing.micro_batches import divisor_value, divisors
 from dlplacer.frontend.torch.tracing.step_module import StepModule, job_tensors
-from dlplacer.planning.pipeline.micro_batch_names import MEAN, SUM, BatchCut
+from dlplacer.planning.pipeline.micro_batch_names import SUM, BatchCut
 
 _ROUNDING = {None: 1e-3, "bfloat16": 5e-2, "float16": 1e-2}
 """Largest relative difference of gradients that is rounding, by autocast dtype; of losses, a tenth of it."""
 
+_BATCH_NORM = inspect.signature(nn.functional.batch_norm)
 _MOST_CUTS = 12
 _COPIES = 4
 """Sizes of the parameters that a comparison holds: they themselves, and three sets of gradients."""
@@ -100,7 +102,7 @@ def compared_cut(job: Job, count: int, rewrites: Sequence[str] = (), *, allow_ot
             continue
         if found is not None:
             return found
-    if not tried:
+    if reason is not None and not tried:
         raise InputError(
             f"the step does not run on {count} equal parts of its batch ({first_line(reason)}); use a "
             f"batch that {count} divides"
@@ -111,8 +113,8 @@ def compared_cut(job: Job, count: int, rewrites: Sequence[str] = (), *, allow_ot
         return ComparedCut(cut, (change,))
     raise CaptureError(
         f"{change}. A loss must be a mean or a sum over samples, or a mean weighted by counts that the inputs tell; "
-        "statistics over the batch and pairs within it are neither. Change the loss, use other micro-batches, or accept "
-        "the difference with --allow-other-loss"
+        "statistics over the batch and pairs within it are neither. Change the loss, use other micro-batches, or "
+        "accept the difference with --allow-other-loss"
     )
 
 
@@ -137,7 +139,8 @@ class _Steps:
     def compared(self, cut: BatchCut) -> tuple[ComparedCut | None, Difference]:
         """The cut with the joining that gives the whole batch's results, or None, and the difference of the mean."""
         parts = [part_of(self.job, number, cut) for number in range(self.count)]
-        autocast, notes = self.job.autocast, ()
+        autocast = self.job.autocast
+        notes: tuple[str, ...] = ()
         change, losses = self._difference(parts, None)
         if change.is_rounding(autocast):
             return ComparedCut(cut), change
@@ -179,7 +182,7 @@ class _Steps:
     def _results(self, job: Job, evaluates: bool) -> tuple[float, list[Any]]:
         """Loss and gradients; buffers and random state are as before afterwards."""
         norms = _BatchNorms(evaluates)
-        with _undone(self.job), norms, _Constants():
+        with _undone(self.job), norms, _Constants():  # type: ignore[no-untyped-call]
             (loss,) = self.step(job.args, dict(job.kwargs), job.targets)
             gradients = torch.autograd.grad(loss, self.trained, allow_unused=True)
         self.norms = norms.count
@@ -219,23 +222,20 @@ class _BatchNorms(TorchFunctionMode):
         self.evaluates, self.count = evaluates, 0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = dict(kwargs or {})
-        if func is nn.functional.batch_norm:
-            given = dict(zip(("input", "running_mean", "running_var", "weight", "bias", "training"), args, strict=False))
-            more, given = args[6:], given | kwargs
-            if given.get("training", False):
-                self.count += 1
-                if self.evaluates:
-                    channels = given["input"].shape[1]
-                    mean, variance = (make(channels, dtype=given["input"].dtype) for make in (torch.zeros, torch.ones))
-                    given |= {"running_mean": mean, "running_var": variance, "training": False}
-                    names = ("input", "running_mean", "running_var", "weight", "bias", "training")
-                    ordered = [given.pop(name, None) for name in names]
-                    return func(*ordered, *more, **given)
-        return func(*args, **kwargs)
+        if func is not nn.functional.batch_norm:
+            return func(*args, **(kwargs or {}))
+        bound = _BATCH_NORM.bind(*args, **(kwargs or {}))
+        given = bound.arguments
+        if given.get("training", False):
+            self.count += 1
+            if self.evaluates:
+                channels, dtype = given["input"].shape[1], given["input"].dtype
+                mean, variance = torch.zeros(channels, dtype=dtype), torch.ones(channels, dtype=dtype)
+                given.update(running_mean=mean, running_var=variance, training=False)
+        return func(*bound.args, **bound.kwargs)
 
 
-class _Constants(TorchDispatchMode):
+class _Constants(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Lets every random op give one constant, so that a draw does not depend on the size of the batch."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

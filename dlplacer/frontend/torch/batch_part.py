@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch.utils import _pytree as pytree
@@ -10,6 +10,9 @@ from torch.utils import _pytree as pytree
 from dlplacer.core.errors import InputError
 from dlplacer.frontend.torch.job import Job, flat_inputs
 from dlplacer.planning.pipeline.micro_batch_names import BatchCut
+
+Dims: TypeAlias = tuple[int | None, ...]
+"""[flat input] → dimension that is cut, None for an input that is not."""
 
 _BATCH_DIMS = (0, 1)
 
@@ -31,40 +34,36 @@ def part_of(job: Job, number: int, cut: BatchCut) -> Job:
     return replace(job, args=args, kwargs=kwargs, targets=targets)
 
 
-def likely_dims(job: Job, count: int) -> Iterator[tuple[int | None, ...]]:
+def likely_dims(job: Job, count: int) -> Iterator[Dims]:
     """Dimensions along which a job's inputs may be cut into so many equal parts, the most plausible first.
 
     A batch size is a size of dimension 0 or 1 that some input has; the more inputs have it, the sooner it comes. Each
     input is cut where it has that size, dimension 0 first. Then come variants in which one input is cut elsewhere or
     not at all: sizes may be equal by chance.
     """
-    leaves = flat_inputs(job)
-    places = [(size, dim) for leaf in leaves for dim, size in _sizes(leaf) if size % count == 0 and size >= count]
-    shared = {
-        (size, dim): sum(any(size == other for _, other in _sizes(leaf)) for leaf in leaves) for size, dim in places
-    }
-    found: dict[tuple[int | None, ...], None] = {}
-    bases = []
-    for size, dim in sorted(shared, key=lambda place: (-shared[place], place[1])):
-        order = sorted(_BATCH_DIMS, key=lambda each, first=dim: each != first)
-        base = tuple(next((each for each in order if (each, size) in _sizes(leaf)), None) for leaf in leaves)
-        bases.append((size, base))
-    for _, base in bases:
+    sizes = [_sizes(leaf) for leaf in flat_inputs(job)]
+    shared: dict[tuple[int, int], int] = {}
+    for place in sorted({place for each in sizes for place in each.items()}):
+        dim, size = place
+        if size >= count and size % count == 0:
+            shared[place] = sum(size in each.values() for each in sizes)
+    found: dict[Dims, None] = {}
+    variants: list[Dims] = []
+    for dim, size in sorted(shared, key=lambda place: (-shared[place], place[0])):
+        order = (dim, 1 - dim)
+        has = [[each for each in order if mine.get(each) == size] for mine in sizes]
+        base = tuple(next(iter(dims), None) for dims in has)
         found.setdefault(base)
-    for size, base in bases:
-        for position, leaf in enumerate(leaves):
-            options = [dim for dim, other in _sizes(leaf) if other == size]
-            for dim in (*options, None) if options else ():
-                changed = (*base[:position], dim, *base[position + 1 :])
-                if any(each is not None for each in changed):
-                    found.setdefault(changed)
-    yield from found
+        for position, dims in enumerate(has):
+            others = (*dims[1:], None) if dims else ()
+            variants += [(*base[:position], other, *base[position + 1 :]) for other in others]
+    yield from dict.fromkeys((*found, *(dims for dims in variants if any(dim is not None for dim in dims))))
 
 
-def _sizes(leaf: Any) -> list[tuple[int, int]]:
-    if not isinstance(leaf, torch.Tensor):
-        return []
-    return [(dim, int(leaf.shape[dim])) for dim in _BATCH_DIMS if dim < leaf.dim()]
+def _sizes(leaf: Any) -> dict[int, int]:
+    """Dimension that may be that of the batch → its size."""
+    shape = leaf.shape if isinstance(leaf, torch.Tensor) else ()
+    return {dim: int(shape[dim]) for dim in _BATCH_DIMS if dim < len(shape)}
 
 
 def _part(leaf: torch.Tensor, dim: int | None, number: int, count: int) -> torch.Tensor:

@@ -10,13 +10,13 @@ from dlplacer.core.plan import Plan
 from dlplacer.files import plan_to_dict
 from dlplacer.files.plan_file import plan_of_dict
 from dlplacer.frontend.torch.batch_part import part_of
-from dlplacer.planning.pipeline.micro_batch_names import BatchCut
 from dlplacer.frontend.torch.job import Job
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.measure.fidelity.measurement import StepReport, measure, silent
 from dlplacer.measure.fidelity.placed_job import PlacedJob
 from dlplacer.measure.fidelity.process_group import OneProcess, SeveralProcesses
 from dlplacer.measure.fidelity.run_report import Run
+from dlplacer.planning.pipeline.micro_batch_names import BatchCut
 from dlplacer.runtime.devices.allocator import reserve_heap
 from dlplacer.runtime.devices.kinds import KINDS
 from dlplacer.runtime.devices.open import DeviceName

@@ -64,6 +64,7 @@ def divisor_value(traced: Traced, node: fx.Node, given: Mapping[str, torch.Tenso
         if _is_counted(node):
             return _counted(node, value, lambda target, args: target(*args))
         args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), value)
+        assert callable(node.target)
         return node.target(*args, **kwargs)
 
     found: torch.Tensor = value(node)
@@ -231,12 +232,9 @@ def _adds_partial_gradients(node: fx.Node) -> bool:
 def _is_counted(node: fx.Node) -> bool:
     """Whether this is the weight by which a cross entropy divides its sum."""
     source = node.args[0] if node.args else None
-    return (
-        isinstance(source, fx.Node)
-        and source.target in _COUNTING
-        and node.args[1:] == (1,)
-        and source.args[3] == _MEAN_REDUCTION
-    )
+    if not isinstance(source, fx.Node) or source.target not in _COUNTING:
+        return False
+    return node.args[1:] == (1,) and bool(source.args[3] == _MEAN_REDUCTION)
 
 
 def _counted(node: fx.Node, value: Any, call: Any) -> Any:
