@@ -8,6 +8,7 @@ import torch
 from torch import fx
 
 from dlplacer.core.errors import CaptureError
+from dlplacer.frontend.torch.nodes import is_random
 from dlplacer.frontend.torch.splitting.pieces import ORIGIN, stand_in
 from dlplacer.frontend.torch.tracing.joint import Slot, Traced, is_backward
 from dlplacer.frontend.torch.tracing.stand_in import fake_tensor
@@ -77,7 +78,7 @@ class _Copies:
     Attributes
     ----------
     shared
-        Placeholder or constant → its node in the new graph.
+        Placeholder, constant, or what depends on parameters alone → its node in the new graph.
     newest
         Name of a buffer → its value after the copies made so far.
     counts, shares
@@ -98,6 +99,7 @@ class _Copies:
         if cut.joining == MEAN:
             for node, _ in _slots(traced, "tangent"):
                 self.shared[node] = self._scaled(self.shared[node], f"{node.name}_share", _BACKWARD)
+        self._share_weights()
         self.sliced = [self._sliced(number) for number in range(cut.count)]
         self.counts: list[fx.Node] = []
         self.shares = [] if cut.joining in (MEAN, SUM) else self._shares()
@@ -116,6 +118,18 @@ class _Copies:
         self.graph.eliminate_dead_code()
         self.graph.lint()
         return replace(self.traced, module=fx.GraphModule(self.traced.module, self.graph))
+
+    def _share_weights(self) -> None:
+        """Compute once what depends on parameters alone: views, casts, normalised weights.
+
+        A weight that several stages read then crosses between them once a step, not once a micro-batch.
+        """
+        alone = {node for node, _ in _slots(self.traced, "parameter")}
+        for node in self.traced.module.graph.nodes:
+            read = node.all_input_nodes
+            if node.op == "call_function" and read and not is_random(node) and all(each in alone for each in read):
+                alone.add(node)
+                self.shared[node] = self.graph.node_copy(node, self.shared.__getitem__)
 
     def _sliced(self, number: int) -> dict[fx.Node, fx.Node]:
         """Placeholder or constant → what this copy reads of it."""
@@ -164,7 +178,7 @@ class _Copies:
         for node, _ in _slots(self.traced, "tangent") if self.shares else ():
             made[node] = self._call(aten.mul.Tensor, (made[node], self.shares[number]), f"{node.name}_share", _BACKWARD)
         for node in self.traced.module.graph.nodes:
-            if node.op == "call_function":
+            if node.op == "call_function" and node not in made:
                 args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), made.__getitem__)
                 copied = self.graph.create_node(node.op, node.target, args, kwargs, copy_id(node.name, number))
                 copied.meta = {ORIGIN: node.name, **node.meta}
@@ -269,7 +283,7 @@ def _reads_inputs_alone(traced: Traced, node: fx.Node) -> bool:
             if role not in ("input", "buffer"):
                 return False
             reads_input |= role == "input"
-        elif node.op == "call_function" and torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+        elif is_random(node):
             return False
         left.extend(node.all_input_nodes)
     return reads_input
