@@ -35,7 +35,7 @@ _PINNING = (
     *("runtime", "measure", "test_examples.py", "models/test_recurrent.py", "planning/hybrid/test_hybrid_example.py"),
     *("cli/test_run_ranks_command.py", "cli/test_splitting_options.py", "cli/test_calibration_option.py"),
     *("frontend/onnx", "frontend/torch/splitting/test_training.py", "frontend/torch/tracing/test_kernels.py"),
-    *("frontend/torch/tracing/test_micro_batches.py",),
+    *("frontend/torch/tracing/test_micro_batches.py", "frontend/torch/test_batch_comparison.py"),
     *("machines/importers/test_detecting.py", "planning/coarsen/test_granularity_command.py"),
     "data_parallel/elastic/test_composition.py",
 )

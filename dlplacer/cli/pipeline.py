@@ -10,6 +10,7 @@ from dlplacer.cli.arguments.constraint_options import add_colocate_option, add_p
 from dlplacer.cli.arguments.model_argument import add_job_options
 from dlplacer.cli.arguments.module_callable import is_entry
 from dlplacer.cli.arguments.problem_options import add_subject_arguments, seconds_option
+from dlplacer.cli.arguments.split_option import add_other_loss_option
 from dlplacer.cli.output.output_files import output_file, tell_written
 from dlplacer.cli.output.picture_options import add_picture_options, save_pictures
 from dlplacer.cli.output.progress import count_line, progress_line
@@ -39,6 +40,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--stages", type=int, metavar="N", help="devices, each with a stage, or two when interleaved (the best)"
     )
     parser.add_argument("--micro-batches", dest="parts", type=int, metavar="M", help="parts of the batch (the best)")
+    add_other_loss_option(parser)
     parser.add_argument("--schedule", choices=_SCHEDULES, help="order of the micro-batches (the best)")
     parser.add_argument("-o", "--output", metavar="PLAN", type=output_file, help="plan file to write, for dlplacer run")
     parser.add_argument(

@@ -73,9 +73,8 @@ def graph_of(arguments: argparse.Namespace) -> "OpGraph":
 
 def capture_of(arguments: argparse.Namespace, job: "Job", more: Sequence[str] = ()) -> "Captured":
     """A job's graph and executable with the rewrites that the options ask for, and more."""
+    from dlplacer.frontend.torch.batch_comparison import compared_cut
     from dlplacer.frontend.torch.capture import capture_job, default_rewrites
-    from dlplacer.planning.pipeline.batch_norm_warnings import mixing_warnings
-    from dlplacer.planning.pipeline.micro_batch_names import micro_batch_rewrite
 
     rewrites = [*default_rewrites(arguments.whole_backward), *more]
     if getattr(arguments, "splits_of", None) is not None:
@@ -85,10 +84,12 @@ def capture_of(arguments: argparse.Namespace, job: "Job", more: Sequence[str] = 
         return capture_job(job, rewrites, arguments.colocate_backward)
     if micro_batches < 2:
         raise InputError(f"--micro-batches is {micro_batches}; it must be at least 2")
-    captured = capture_job(job, [*rewrites, micro_batch_rewrite(micro_batches)], arguments.colocate_backward)
-    for warning in mixing_warnings(captured.graph, micro_batches):
+    with progress("comparing whole batch and micro-batches"):
+        allow = getattr(arguments, "allow_other_loss", False)
+        found = compared_cut(build_job(arguments), micro_batches, rewrites, allow_other_loss=allow)
+    for warning in found.warnings:
         print(f"dlplacer: {warning}", file=sys.stderr)
-    return captured
+    return capture_job(job, [*rewrites, str(found.cut)], arguments.colocate_backward)
 
 
 def build_fake_job(arguments: argparse.Namespace) -> "Job":

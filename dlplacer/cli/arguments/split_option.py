@@ -38,8 +38,16 @@ def add_split_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--micro-batches", type=int, metavar="N", help="run the step as N micro-batches with gradient accumulation"
     )
+    add_other_loss_option(group)
     group.add_argument(
         "--times", type=Path, metavar="GRAPH", help="the model's graph without splits, with times from dlplacer profile"
+    )
+
+
+def add_other_loss_option(group: argparse._ActionsContainer) -> None:
+    """The option that accepts micro-batches whose loss is not that of the batch."""
+    group.add_argument(
+        "--allow-other-loss", action="store_true", help="accept micro-batches whose loss differs from the whole batch's"
     )
 
 

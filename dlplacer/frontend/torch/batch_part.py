@@ -1,32 +1,78 @@
 """A part of a job's batch: what a replica or a micro-batch takes."""
 
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any, TypeAlias
 
 import torch
 from torch.utils import _pytree as pytree
 
 from dlplacer.core.errors import InputError
-from dlplacer.frontend.torch.job import Job
+from dlplacer.frontend.torch.job import Job, flat_inputs
+from dlplacer.planning.pipeline.micro_batch_names import BatchCut
+
+Dims: TypeAlias = tuple[int | None, ...]
+"""[flat input] → dimension that is cut, None for an input that is not."""
+
+_BATCH_DIMS = (0, 1)
 
 
-def part_of(job: Job, number: int, count: int) -> Job:
-    """The job with one of so many equal parts of every input and target, cut along the first dimension.
+def part_of(job: Job, number: int, cut: BatchCut) -> Job:
+    """The job with one of the equal parts of every input and target that the cut names.
 
     Raises
     ------
     InputError
-        If the first dimension cannot be cut into equal parts: means over unequal parts are not the mean of the batch.
+        If a dimension cannot be cut into equal parts: means over unequal parts are not the mean of the batch.
     """
-
-    def cut(leaf: torch.Tensor) -> torch.Tensor:
-        if leaf.dim() == 0 or len(leaf) % count:
-            raise InputError(
-                f"an input of shape {list(leaf.shape)} cannot be cut into {count} equal parts; use a batch that "
-                f"{count} divides"
-            )
-        size = len(leaf) // count
-        return leaf[number * size : (number + 1) * size]
-
-    given = (job.args, dict(job.kwargs), job.targets)
-    args, kwargs, targets = pytree.tree_map_only(torch.Tensor, cut, given)
+    leaves, tree = pytree.tree_flatten((job.args, dict(job.kwargs), job.targets))
+    parts = [
+        _part(leaf, cut.dim(position), number, cut.count) if isinstance(leaf, torch.Tensor) else leaf
+        for position, leaf in enumerate(leaves)
+    ]
+    args, kwargs, targets = pytree.tree_unflatten(parts, tree)
     return replace(job, args=args, kwargs=kwargs, targets=targets)
+
+
+def likely_dims(job: Job, count: int) -> Iterator[Dims]:
+    """Dimensions along which a job's inputs may be cut into so many equal parts, the most plausible first.
+
+    A batch size is a size of dimension 0 or 1 that some input has; the more inputs have it, the sooner it comes. Each
+    input is cut where it has that size, dimension 0 first. Then come variants in which one input is cut elsewhere or
+    not at all: sizes may be equal by chance.
+    """
+    sizes = [_sizes(leaf) for leaf in flat_inputs(job)]
+    shared: dict[tuple[int, int], int] = {}
+    for place in sorted({place for each in sizes for place in each.items()}):
+        dim, size = place
+        if size >= count and size % count == 0:
+            shared[place] = sum(size in each.values() for each in sizes)
+    found: dict[Dims, None] = {}
+    variants: list[Dims] = []
+    for dim, size in sorted(shared, key=lambda place: (-shared[place], place[0])):
+        order = (dim, 1 - dim)
+        has = [[each for each in order if mine.get(each) == size] for mine in sizes]
+        base = tuple(next(iter(dims), None) for dims in has)
+        found.setdefault(base)
+        for position, dims in enumerate(has):
+            others = (*dims[1:], None) if dims else ()
+            variants += [(*base[:position], other, *base[position + 1 :]) for other in others]
+    yield from dict.fromkeys((*found, *(dims for dims in variants if any(dim is not None for dim in dims))))
+
+
+def _sizes(leaf: Any) -> dict[int, int]:
+    """Dimension that may be that of the batch → its size."""
+    shape = leaf.shape if isinstance(leaf, torch.Tensor) else ()
+    return {dim: int(shape[dim]) for dim in _BATCH_DIMS if dim < len(shape)}
+
+
+def _part(leaf: torch.Tensor, dim: int | None, number: int, count: int) -> torch.Tensor:
+    if dim is None:
+        return leaf
+    if leaf.dim() <= dim or leaf.shape[dim] % count or not leaf.shape[dim]:
+        raise InputError(
+            f"an input of shape {list(leaf.shape)} cannot be cut into {count} equal parts; use a batch that "
+            f"{count} divides"
+        )
+    size = leaf.shape[dim] // count
+    return leaf.narrow(dim, number * size, size)

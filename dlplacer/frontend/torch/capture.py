@@ -32,7 +32,7 @@ from dlplacer.frontend.torch.tracing.quiet import undisturbed
 from dlplacer.frontend.torch.tracing.shared_elements import sharing
 from dlplacer.frontend.torch.tracing.step_module import fake_step, job_tensors, named_tensors, replaced_tensors
 from dlplacer.planning.coarsen import coarsen
-from dlplacer.planning.pipeline.micro_batch_names import micro_batches_of
+from dlplacer.planning.pipeline.micro_batch_names import batch_cut_of
 
 Traceable: TypeAlias = Job | nn.Module | torch.export.ExportedProgram
 """What can be captured; a module and a program are so for inference."""
@@ -98,12 +98,12 @@ def capture_job(job: Job, rewrites: Sequence[str], colocate_backward: bool = Fal
 
 def trace_job(job: Job, rewrites: Sequence[str] = ()) -> joint.Traced:
     """The ATen graph of a job's step, or of one of its micro-batches, before all rewrites that are not of its trace."""
-    micro_batches = micro_batches_of(rewrites)
+    cut = batch_cut_of(rewrites)
     trains = job.mode == "train"
-    if micro_batches > 1:
+    if cut.count > 1:
         if not trains:
             raise CaptureError("micro-batches accumulate gradients, and this job infers; use mode='train'")
-        job = part_of(job, 0, micro_batches)
+        job = part_of(job, 0, cut)
     with undisturbed():
         require_traceable(job, _input_names(job))
         step, inputs = fake_step(job, FakeTensorMode())
@@ -127,9 +127,8 @@ def rewritten(job: Job, traced: joint.Traced, rewrites: Sequence[str], colocate_
             "drop colocate_backward or the splits"
         )
     apply_passes(traced.module.graph, rewrites)
-    if (count := micro_batches_of(rewrites)) > 1:
-        leaves = flat_inputs(job)
-        traced = in_micro_batches(traced, leaves, count)
+    if (cut := batch_cut_of(rewrites)).count > 1:
+        traced = in_micro_batches(traced, flat_inputs(job), cut)
     copy_given_gradients(traced)
     ops, edges, executable = build(traced, _input_names(job), _tied(job.module), job.mode == "train")
     for line in traced.numbers_read:

@@ -16,6 +16,7 @@ from dlplacer.measure.fidelity.measurement import StepReport, measure, silent
 from dlplacer.measure.fidelity.placed_job import PlacedJob
 from dlplacer.measure.fidelity.process_group import OneProcess, SeveralProcesses
 from dlplacer.measure.fidelity.run_report import Run
+from dlplacer.planning.pipeline.micro_batch_names import BatchCut
 from dlplacer.runtime.devices.allocator import reserve_heap
 from dlplacer.runtime.devices.kinds import KINDS
 from dlplacer.runtime.devices.open import DeviceName
@@ -150,7 +151,7 @@ def run_over_ranks(
         require_replicas(plan, over.replicas)
     with opened_group(plan, devices, over.replicas, over.timeout_s) as (group, opened):
         group.require_same(settings_of(job, plan, over.replicas) | {"steps": steps, "warm-up": warmup, "cut": over.cut})
-        parts = [part_of(job, number, over.replicas) if over.cut else job for number in range(over.replicas)]
+        parts = [part_of(job, number, BatchCut(over.replicas)) if over.cut else job for number in range(over.replicas)]
         whole = job if over.cut and over.replicas > 1 else None
         line = measured_all_reduce(group)
         made = group.agreed(lambda: None if group.rank else _replicated(parts[0], plan, over, line))

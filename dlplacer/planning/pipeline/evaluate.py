@@ -7,8 +7,8 @@ from dlplacer.planning.pipeline.batch_norm_warnings import mixing_warnings
 from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan, Stage
 from dlplacer.planning.pipeline.pipeline_workload import PipelineWorkload
 from dlplacer.planning.pipeline.schedule.action import Order
-from dlplacer.planning.pipeline.schedule.pipeline_timeline import Hop, StageTimes, play
-from dlplacer.planning.pipeline.stages.blocks import STAGE_INPUTS
+from dlplacer.planning.pipeline.schedule.pipeline_timeline import Hop, StageTimes, TiedStages, play
+from dlplacer.planning.pipeline.stages.blocks import STAGE_INPUTS, binding_weight
 from dlplacer.planning.pipeline.stages.stage_split import SplitProblem, StageSplit
 
 
@@ -22,7 +22,7 @@ def evaluated(
         _stage(work, problem, split, stage_of_block, stage_of_later, number) for number in range(problem.stages)
     )
     times = [StageTimes(stage.forward_s, stage.backward_s, stage.weight_s, stage.update_s) for stage in stages]
-    timeline = play(order, times, _hops(problem, split))
+    timeline = play(order, times, _hops(problem, split), _ties(work, problem, stage_of_block))
     return PipelinePlan(
         name=work.graph.name,
         stages=stages,
@@ -33,7 +33,7 @@ def evaluated(
         exact=True,
         bottleneck_s=split.bottleneck_s,
         single_device_s=work.single_device_s,
-        warnings=mixing_warnings(work.graph, problem.micro_batches),
+        warnings=(*mixing_warnings(work.graph, problem.micro_batches), *_binding(work, problem)),
     )
 
 
@@ -129,3 +129,33 @@ def _hops(problem: SplitProblem, split: StageSplit) -> list[Hop]:
         directions = problem.chain.forward_directions[rank], problem.chain.backward_directions[rank]
         hops.append(Hop(float(there[border]), float(back[border]), *directions))
     return hops
+
+
+def _ties(work: PipelineWorkload, problem: SplitProblem, stage_of_block: Sequence[int]) -> list[TiedStages]:
+    """Weights that stages read of each other, each once for every stage that does."""
+    devices = [problem.device(stage).id for stage in range(problem.stages)]
+    found = []
+    for tie in problem.cuts.blocks.ties:
+        home = stage_of_block[tie.home]
+        for reader in sorted({stage_of_block[block] for block in tie.readers} - {home}):
+            line = work.wiring.channel(devices[home], devices[reader])
+            there_s, back_s = (
+                line.latency_s + line.s_per_byte * size if size else 0.0 for size in (tie.bytes, tie.gradient_bytes)
+            )
+            found.append(TiedStages(home, reader, there_s, back_s))
+    return found
+
+
+def _binding(work: PipelineWorkload, problem: SplitProblem) -> tuple[str, ...]:
+    """The weight that holds more of the step in one stage than an equal share, where one does."""
+    seconds = work.block_s(work.times(problem.device(0).type, problem.micro_batches))
+    largest = int(seconds.argmax())
+    held_s, whole_s = float(seconds[largest]), float(seconds.sum())
+    name = binding_weight(work.blocks, largest)
+    if name is None or held_s * problem.stages <= whole_s:
+        return ()
+    return (
+        f"weight {name!r} is read from first to last by ops that take {100 * held_s / whole_s:.0f} % of the step and "
+        f"stay in one stage, so that no split is faster than {whole_s / held_s:.2f}x; give its layers weights of their "
+        "own, or place ops instead",
+    )

@@ -70,6 +70,13 @@ class MicroBatchCosts:
 
 
 def batch_of(graph: OpGraph) -> int | None:
-    """Size of the first dimension of the first tensor that the step takes, if the graph was captured."""
-    shapes = [entry.get("shape") for entry in (graph.capture or {}).get("args", ())]
-    return next((int(shape[0]) for shape in shapes if shape), None)
+    """The most plausible of `batch_sizes`; None if the graph was not captured."""
+    return next(iter(batch_sizes(graph)), None)
+
+
+def batch_sizes(graph: OpGraph) -> list[int]:
+    """Sizes that the batch of a captured step may have: of dimension 0, or 1, in as many inputs as any other size."""
+    shapes = [tuple(entry.get("shape") or ())[:2] for entry in (graph.capture or {}).get("args", ())]
+    sizes = [(int(shape[dim]), dim) for dim in (0, 1) for shape in shapes if dim < len(shape)]
+    shared = {size: sum(size in shape for shape in shapes) for size, _ in sizes}
+    return [size for size in dict.fromkeys(size for size, _ in sizes) if shared[size] == max(shared.values())]

@@ -1,15 +1,49 @@
 """Names: the rewrite that runs a step in micro-batches, and the copies of ops that it makes."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from dlplacer.core.errors import CaptureError
 
 _PREFIX = "micro-batches:"
+_WHOLE = "-"
+
+MEAN, SUM = "mean", "sum"
 
 
-def micro_batch_rewrite(count: int) -> str:
-    """The name under which a graph records that its step runs in so many micro-batches: ``micro-batches:4``."""
-    return f"{_PREFIX}{count}"
+@dataclass(frozen=True)
+class BatchCut:
+    """A batch cut into equal micro-batches, and how their losses make the loss of the step.
+
+    As a rewrite it is written ``micro-batches:4``, or ``micro-batches:4:01-:sum`` with everything said.
+
+    Attributes
+    ----------
+    count
+        Number of micro-batches.
+    dims
+        [flat input] → dimension that is cut, None for an input that every micro-batch reads whole. Empty: dimension 0
+        of every tensor.
+    joining
+        ``mean`` of the losses, their ``sum``, or the name of the traced scalar by which they are weighted: a count of
+        tokens, a sum of class weights.
+    """
+
+    count: int
+    dims: tuple[int | None, ...] = ()
+    joining: str = MEAN
+
+    def __str__(self) -> str:
+        dims = "".join(_WHOLE if dim is None else str(dim) for dim in self.dims)
+        joining = "" if self.joining == MEAN else self.joining
+        return f"{_PREFIX}{self.count}:{dims}:{joining}".rstrip(":")
+
+    def dim(self, position: int) -> int | None:
+        """Dimension along which the flat input at this position is cut, or None."""
+        return self.dims[position] if self.dims else 0
+
+
+UNCUT = BatchCut(1)
 
 
 def is_micro_batch_rewrite(rewrite: str) -> bool:
@@ -17,18 +51,22 @@ def is_micro_batch_rewrite(rewrite: str) -> bool:
     return rewrite.startswith(_PREFIX)
 
 
-def micro_batches_of(rewrites: Sequence[str]) -> int:
-    """The number of micro-batches that a list of rewrites asks for; 1 without such a rewrite.
+def batch_cut_of(rewrites: Sequence[str]) -> BatchCut:
+    """The cut of the batch that a list of rewrites asks for; one micro-batch without such a rewrite.
 
     Raises
     ------
     CaptureError
-        If it is given twice or is no number from 2 on.
+        If it is given twice or cannot be read.
     """
-    counts = [name.removeprefix(_PREFIX) for name in rewrites if is_micro_batch_rewrite(name)]
-    if len(counts) > 1 or any(not count.isdecimal() or int(count) < 2 for count in counts):
-        raise CaptureError(f"rewrites ask for {' and '.join(counts)} micro-batches; give one number from 2 on")
-    return int(counts[0]) if counts else 1
+    named = [name.removeprefix(_PREFIX) for name in rewrites if is_micro_batch_rewrite(name)]
+    if not named:
+        return UNCUT
+    count, dims, joining, *more = (*named[0].split(":"), "", "")
+    known = count.isdecimal() and int(count) > 1 and set(dims) <= set("01" + _WHOLE) and not any(more)
+    if len(named) > 1 or not known:
+        raise CaptureError(f"rewrites ask for {' and '.join(named)} micro-batches; give one number from 2 on")
+    return BatchCut(int(count), tuple(None if dim == _WHOLE else int(dim) for dim in dims), joining or MEAN)
 
 
 def copy_id(op: str, micro_batch: int) -> str:

@@ -8,10 +8,9 @@ from dlplacer.core.errors import InfeasibleError, InputError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.topology import Topology
 from dlplacer.core.units import format_bytes
-from dlplacer.machines.costs.message_routes import Wiring
 from dlplacer.planning.pipeline.device_chains import MOST_CHAINS, DeviceChain, chains_of
 from dlplacer.planning.pipeline.evaluate import evaluated
-from dlplacer.planning.pipeline.micro_batch import batch_of
+from dlplacer.planning.pipeline.micro_batch import batch_of, batch_sizes
 from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
 from dlplacer.planning.pipeline.pipeline_workload import PipelineWorkload
 from dlplacer.planning.pipeline.schedule.action import Order, in_flight
@@ -102,10 +101,10 @@ def batch_parts(graph: OpGraph, ranks: int) -> list[int]:
 
 
 def _require_divisor(graph: OpGraph, micro_batches: int) -> None:
-    batch = batch_of(graph)
-    if batch is not None and batch % micro_batches:
+    sizes = batch_sizes(graph)
+    if sizes and all(size % micro_batches for size in sizes):
         raise InputError(
-            f"{micro_batches} micro-batches of a batch of {batch}; they must be equal: use a divisor of {batch}"
+            f"{micro_batches} micro-batches of a batch of {sizes[0]}; they must be equal: use a divisor of {sizes[0]}"
         )
 
 
@@ -122,7 +121,6 @@ class Search:
         self.work = PipelineWorkload(graph, topology)
         self.graph, self.topology, self.blocks = self.work.graph, topology, self.work.blocks
         self.most_cuts, self.most_chains = most_cuts, most_chains
-        self.wiring = Wiring(topology)
         self._chains: dict[tuple[int, bool], tuple[list[DeviceChain], bool]] = {}
 
     @property
@@ -168,7 +166,7 @@ class Search:
         key = len(order), len(held) > len(order)
         if key not in self._chains:
             marks = {device: tuple(blocks) for device, blocks in self.barred.items()}
-            self._chains[key] = chains_of(self.wiring, *key, self.most_chains, marks)
+            self._chains[key] = chains_of(self.work.wiring, *key, self.most_chains, marks)
         chains, all_tried = self._chains[key]
         compute = {
             kind: self.cuts.total(self.work.block_s(self.work.times(kind, micro_batches)))

@@ -8,6 +8,7 @@ import numpy as np
 
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.topology import Topology
+from dlplacer.machines.costs.message_routes import Wiring
 from dlplacer.machines.costs.roofline_times import with_times
 from dlplacer.planning.pipeline.micro_batch import MicroBatchCosts
 from dlplacer.planning.pipeline.stages.blocks import blocks_of
@@ -20,6 +21,7 @@ class PipelineWorkload:
         self.graph, self.topology = with_times(graph, topology), topology
         self.costs = MicroBatchCosts(self.graph, topology)
         self.blocks = blocks_of(self.graph)
+        self.wiring = Wiring(topology)
         self._times: dict[tuple[str, int], list[float]] = {}
 
     def times(self, device_type: str, micro_batches: int) -> list[float]:

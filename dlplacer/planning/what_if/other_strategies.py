@@ -17,7 +17,7 @@ from dlplacer.planning.hybrid.step_workload import work_of
 from dlplacer.planning.pipeline.batch_norm_warnings import mixing_warnings
 from dlplacer.planning.pipeline.hint import pipeline_hint
 from dlplacer.planning.pipeline.micro_batch import MicroBatchCosts, batch_of
-from dlplacer.planning.pipeline.micro_batch_names import micro_batches_of
+from dlplacer.planning.pipeline.micro_batch_names import batch_cut_of
 from dlplacer.planning.what_if.change import Answer
 
 _UNCOMPRESSED = ("none",)
@@ -30,7 +30,7 @@ def strategies(plan: Plan) -> Iterator[Answer]:
     """
     if len(plan.topology.devices) < 2 or not any(op.phase == "backward" for op in plan.graph.ops):
         return
-    if micro_batches_of((plan.graph.capture or {}).get("rewrites", ())) > 1:
+    if batch_cut_of((plan.graph.capture or {}).get("rewrites", ())).count > 1:
         return
     yield _pipeline(plan)
     yield _data_parallel(plan)

@@ -30,3 +30,40 @@ def test_every_stage_updates_its_weights_after_its_last_backward_op() -> None:
     ]
     assert plain.timeline.step_s == pytest.approx(12)
     assert updated.timeline.step_s == pytest.approx(15)
+
+
+def tied(graph: OpGraph, reader: str, gradient: str) -> OpGraph:
+    """The graph in which another module, op `reader`, reads weight w0 too, of whose gradient `gradient` is a part."""
+    ops = tuple(replace(op, module=op.id) if op.id in ("f0", reader) else op for op in graph.ops)
+    ops = tuple(replace(op, colocate="g0") if op.id == "w0" else op for op in ops)
+    summed = Op("sum", "add", 0.0, phase="backward", module="f0")
+    end = Op("w0.grad", "gradient", 0.0, phase="backward", colocate="g0")
+    more = (Edge("w0", reader, 10), Edge(gradient, "sum", 10), Edge("b0", "sum", 10), Edge("sum", "w0.grad", 10))
+    return replace(graph, ops=(*ops, summed, end), edges=(*graph.edges, *more))
+
+
+# Stages of forward 2 s and backward 4 s on a link of 10 B/s and 0.5 s. The weight of 10 bytes reaches the second stage
+# after 1.5 s, before its first micro-batch at 2 s; its part of the gradient is back 1.5 s behind the second stage's
+# last backward op, at 8 s, while the first stage works until 12 s. On a link of 2 B/s both take 5.5 s: the second
+# stage begins at 5.5 s and ends at 11.5 s; the first ends at 15.5 s, and the gradient is back at 17 s.
+@pytest.mark.parametrize(("rate", "step_s"), [(10.0, 12.0), (2.0, 17.0)])
+def test_a_tied_weight_crosses_between_its_stages_once_a_step(rate: float, step_s: float) -> None:
+    graph = chain([2, 2], bytes_=0)
+    plan = plan_pipeline(
+        tied(graph, "f1", "b1"), devices(["x", "x"], rate), stages=2, micro_batches=1, schedule="gpipe"
+    )
+    untied = plan_pipeline(graph, devices(["x", "x"], rate), stages=2, micro_batches=1, schedule="gpipe")
+    assert [stage.ops for stage in plan.stages] == [stage.ops for stage in untied.stages]
+    assert plan.timeline.step_s == pytest.approx(step_s)
+    assert plan.stages[1].memory_bytes == untied.stages[1].memory_bytes + 20
+    assert not plan.warnings
+
+
+def test_a_weight_that_holds_the_layers_together_is_named_with_its_cost() -> None:
+    """The weight of the first of three equal layers is read by all as one module, so that nothing is left to split."""
+    graph = chain([2, 2, 2, 1], bytes_=0)
+    ops = tuple(replace(op, module="layer") if op.id in ("f0", "f1", "f2") else op for op in graph.ops)
+    shared = replace(graph, ops=ops, edges=(*graph.edges, Edge("w0", "f1", 10), Edge("w0", "f2", 10)))
+    (warning,) = plan_pipeline(shared, devices(["x", "x"]), stages=2, micro_batches=1).warnings
+    assert "'w0'" in warning
+    assert "1.17x" in warning

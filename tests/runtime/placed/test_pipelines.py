@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+from contextlib import closing
 
 import pytest
 import torch
@@ -86,6 +87,49 @@ def test_every_schedule_gives_loss_gradients_and_statistics_of_plain_pytorch() -
             torch.testing.assert_close(ours.grad, other.grad, rtol=1e-5, atol=1e-6, msg=name)
         for ours, other in zip(mine.module.buffers(), theirs.buffers(), strict=True):
             torch.testing.assert_close(ours, other, rtol=1e-5, atol=1e-6, msg=name)
+
+
+class Tied(nn.Module):
+    """An embedding whose weight is the head's, in the first and the last stage."""
+
+    def __init__(self, is_tied: bool) -> None:
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(12, 8), nn.Linear(8, 12, bias=False)
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
+        if is_tied:
+            self.head.weight = self.embedding.weight
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        states = self.embedding(tokens)
+        for layer in self.layers:
+            states = torch.tanh(layer(states))
+        scores: torch.Tensor = self.head(states)
+        return scores
+
+
+def tied(is_tied: bool = True) -> Job:
+    torch.manual_seed(0)
+    tokens = torch.randint(12, (8, 3))
+    loss = nn.CrossEntropyLoss()
+    return Job(Tied(is_tied), (tokens,), (tokens,), lambda scores, labels: loss(scores.flatten(0, 1), labels.flatten()))
+
+
+def test_a_tied_weight_is_in_two_stages_and_its_gradients_are_summed() -> None:
+    job = tied()
+    theirs = copy.deepcopy(job.module)
+    assert job.loss is not None
+    job.loss(theirs(*job.args), *job.targets).backward()
+    plan, untied = plans_of(job, ("1f1b",))[0], plans_of(tied(False), ("1f1b",))[0]
+    assert {plan.placement[op] for op in ("embedding_mb0", "mm_mb0")} == {"cpu0", "cpu1"}
+    assert plan.placement["mm_mb0"] == untied.placement["mm_mb0"]
+    crossing = [transfer for transfer in plan.transfers if transfer.bytes == 12 * 8 * 4]
+    assert len(crossing) == 3, (
+        "what the forward and the backward pass read of the weight, and its gradient, once a step"
+    )
+    with closing(dp.apply(job, plan, ["cpu:0", "cpu:1"])) as placed:
+        placed.step(*job.args, *job.targets)
+    for ours, other in zip(job.module.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, other.grad, rtol=1e-5, atol=1e-6)
 
 
 @needs_two_cores

@@ -1,6 +1,6 @@
 """A traced micro-batch → the whole step: a copy of it for each micro-batch, with gradients accumulated."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -8,26 +8,25 @@ import torch
 from torch import fx
 
 from dlplacer.core.errors import CaptureError
-from dlplacer.frontend.torch.nodes import behind_views
-from dlplacer.frontend.torch.splitting.pattern import argument
+from dlplacer.frontend.torch.nodes import is_random
 from dlplacer.frontend.torch.splitting.pieces import ORIGIN, stand_in
-from dlplacer.frontend.torch.tracing.joint import Slot, Traced
+from dlplacer.frontend.torch.tracing.joint import Slot, Traced, is_backward
 from dlplacer.frontend.torch.tracing.stand_in import fake_tensor
-from dlplacer.planning.pipeline.micro_batch_names import copy_id
+from dlplacer.planning.pipeline.micro_batch_names import MEAN, SUM, BatchCut, copy_id
 
 aten = torch.ops.aten
-_SUM_REDUCTION = 2
 _BACKWARD = {"partitioner_tag": "is_backward"}
+_COUNTING = (aten.nll_loss_forward.default, aten.nll_loss2d_forward.default)
+_MEAN_REDUCTION = 1
 
 
-def in_micro_batches(traced: Traced, inputs: Sequence[Any], count: int) -> Traced:
-    """The step of a whole batch, made of so many copies of the traced step of one micro-batch.
+def in_micro_batches(traced: Traced, inputs: Sequence[Any], cut: BatchCut) -> Traced:
+    """The step of a whole batch, made of copies of the traced step of one micro-batch.
 
     Every copy reads its slice of the inputs and the same parameters; a buffer that a copy changes is read changed by
-    the next, so that batch norm sees one micro-batch after another. The loss is the mean of the copies' losses, every
-    backward pass starts from the loss's gradient ÷ count, and a parameter's gradient is the sum over the copies: what
-    torch.distributed.pipelining computes with ``scale_grads``, and what the whole batch gives where the loss is a mean
-    over equal shares of the batch.
+    the next, so that batch norm sees one micro-batch after another. The loss joins the copies' losses Lᵢ by shares
+    wᵢ, and a parameter's gradient is Σ wᵢ ∇Lᵢ. The shares are 1 ÷ count for a mean, 1 for a sum, and Dᵢ ÷ Σ D for
+    losses that are means over Dᵢ tokens or weights.
 
     Parameters
     ----------
@@ -37,10 +36,40 @@ def in_micro_batches(traced: Traced, inputs: Sequence[Any], count: int) -> Trace
     Raises
     ------
     CaptureError
-        If the loss is a sum over samples, of which the mean over micro-batches would be another loss.
+        If the cut weights losses by a scalar that the step does not compute from its inputs.
     """
-    _require_mean(traced)
-    return _Copies(traced, inputs, count).joined()
+    return _Copies(traced, inputs, cut).joined()
+
+
+def divisors(traced: Traced) -> Iterator[fx.Node]:
+    """Scalars of a traced micro-batch by which its loss may be a mean: counts of tokens, sums of class weights.
+
+    They depend on inputs and buffers alone, so they are known before any micro-batch has run. The weight that
+    cross entropy divides by is one too, as it depends on its targets alone.
+    """
+    for node in traced.module.graph.nodes:
+        value = node.meta.get("val")
+        is_scalar = node.op == "call_function" and isinstance(value, torch.Tensor) and value.numel() == 1
+        if is_scalar and not is_backward(node) and (_is_counted(node) or _reads_inputs_alone(traced, node)):
+            yield node
+
+
+def divisor_value(traced: Traced, node: fx.Node, given: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """The value of one of `divisors`, computed from the tensors given by the names of their placeholders."""
+
+    def value(node: fx.Node) -> Any:
+        if node.op == "placeholder":
+            return given[node.name]
+        if node.op == "get_attr":
+            return getattr(traced.module, str(node.target))
+        if _is_counted(node):
+            return _counted(node, value, lambda target, args: target(*args))
+        args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), value)
+        assert callable(node.target)
+        return node.target(*args, **kwargs)
+
+    found: torch.Tensor = value(node)
+    return found
 
 
 class _Copies:
@@ -49,28 +78,35 @@ class _Copies:
     Attributes
     ----------
     shared
-        Placeholder or constant → its node in the new graph.
+        Placeholder, constant, or what depends on parameters alone → its node in the new graph.
     newest
         Name of a buffer → its value after the copies made so far.
+    counts, shares
+        [micro-batch] → its divisor, and that over the sum of all; empty where the losses are averaged or added.
     """
 
-    def __init__(self, traced: Traced, inputs: Sequence[Any], count: int) -> None:
-        self.traced, self.count = traced, count
+    def __init__(self, traced: Traced, inputs: Sequence[Any], cut: BatchCut) -> None:
+        self.traced, self.cut = traced, cut
         self.graph = fx.Graph()
         self.shared: dict[fx.Node, fx.Node] = {}
         self.newest: dict[str, fx.Node] = {}
         for node in traced.module.graph.nodes:
             if node.op in ("placeholder", "get_attr"):
                 self.shared[node] = self.graph.node_copy(node)
-        for node, slot in _slots(self.traced, "input"):
+        for node, slot in _slots(traced, "input"):
             if _is_tensor(node):
                 self.shared[node].meta["val"] = fake_tensor(inputs[slot.position], node.meta["val"].fake_mode)
-        for node, _ in _slots(self.traced, "tangent"):
-            self.shared[node] = self._call(aten.div.Tensor, (self.shared[node], count), f"{node.name}_share", _BACKWARD)
+        if cut.joining == MEAN:
+            for node, _ in _slots(traced, "tangent"):
+                self.shared[node] = self._scaled(self.shared[node], f"{node.name}_share", _BACKWARD)
+        self._share_weights()
+        self.sliced = [self._sliced(number) for number in range(cut.count)]
+        self.counts: list[fx.Node] = []
+        self.shares = [] if cut.joining in (MEAN, SUM) else self._shares()
 
     def joined(self) -> Traced:
-        """All copies, their losses averaged and their gradients added."""
-        copies = [self._copy(number) for number in range(self.count)]
+        """All copies, their losses joined and their gradients added."""
+        copies = [self._copy(number) for number in range(self.cut.count)]
         returned = self.traced.module.graph.output_node()
         entries = returned.args[0]
         assert isinstance(entries, (tuple, list))
@@ -79,21 +115,70 @@ class _Copies:
             for entry, slot in zip(entries, self.traced.output_slots, strict=True)
         ]
         self.graph.output(outputs).meta = dict(returned.meta)
+        self.graph.eliminate_dead_code()
         self.graph.lint()
         return replace(self.traced, module=fx.GraphModule(self.traced.module, self.graph))
 
+    def _share_weights(self) -> None:
+        """Compute once what depends on parameters alone: views, casts, normalised weights.
+
+        A weight that several stages read then crosses between them once a step, not once a micro-batch.
+        """
+        alone = {node for node, _ in _slots(self.traced, "parameter")}
+        for node in self.traced.module.graph.nodes:
+            read = node.all_input_nodes
+            if node.op == "call_function" and read and not is_random(node) and all(each in alone for each in read):
+                alone.add(node)
+                self.shared[node] = self.graph.node_copy(node, self.shared.__getitem__)
+
+    def _sliced(self, number: int) -> dict[fx.Node, fx.Node]:
+        """Placeholder or constant → what this copy reads of it."""
+        made = dict(self.shared)
+        for node, slot in _slots(self.traced, "input"):
+            dim = self.cut.dim(slot.position)
+            if node.users and _is_tensor(node) and dim is not None:
+                size = node.meta["val"].shape[dim]
+                where = (self.shared[node], dim, number * size, (number + 1) * size)
+                made[node] = self._call(aten.slice.Tensor, where, copy_id(node.name, number), {})
+        return made
+
+    def _shares(self) -> list[fx.Node]:
+        named = {node.name: node for node in divisors(self.traced)}
+        if self.cut.joining not in named:
+            raise CaptureError(
+                f"micro-batches are to be weighted by {self.cut.joining!r}, which this step does not compute from its "
+                "inputs; plan the pipeline again"
+            )
+        self.counts = [self._divisor(named[self.cut.joining], made, {}) for made in self.sliced]
+        total = self.counts[0]
+        for count in self.counts[1:]:
+            total = self._call(aten.add.Tensor, (total, count), "share_total", {})
+        return [self._call(aten.div.Tensor, (count, total), "share", {}) for count in self.counts]
+
+    def _divisor(self, node: fx.Node, read: Mapping[fx.Node, fx.Node], made: dict[fx.Node, fx.Node]) -> fx.Node:
+        """The divisor of one micro-batch, computed apart from its copy: all are needed before the first backward."""
+
+        def value(node: fx.Node) -> fx.Node:
+            if node in read:
+                return read[node]
+            if node not in made and _is_counted(node):
+                made[node] = _counted(node, value, lambda target, args: self._call(target, args, "counted", {}))
+            elif node not in made:
+                args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), value)
+                made[node] = self._call(node.target, args, f"{node.name}_share", {}, kwargs)
+            return made[node]
+
+        return value(node)
+
     def _copy(self, number: int) -> dict[fx.Node, fx.Node]:
         """Node of the micro-batch → node of this copy of it."""
-        made = dict(self.shared)
-        for node, _ in _slots(self.traced, "input"):
-            if node.users and _is_tensor(node):
-                size = node.meta["val"].shape[0]
-                where = (self.shared[node], 0, number * size, (number + 1) * size)
-                made[node] = self._call(aten.slice.Tensor, where, copy_id(node.name, number), {})
+        made = dict(self.sliced[number])
         for node, slot in _slots(self.traced, "buffer"):
             made[node] = self.newest.get(slot.name, made[node])
+        for node, _ in _slots(self.traced, "tangent") if self.shares else ():
+            made[node] = self._call(aten.mul.Tensor, (made[node], self.shares[number]), f"{node.name}_share", _BACKWARD)
         for node in self.traced.module.graph.nodes:
-            if node.op == "call_function":
+            if node.op == "call_function" and node not in made:
                 args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), made.__getitem__)
                 copied = self.graph.create_node(node.op, node.target, args, kwargs, copy_id(node.name, number))
                 copied.meta = {ORIGIN: node.name, **node.meta}
@@ -103,35 +188,105 @@ class _Copies:
                 self.newest[slot.name] = made[entry]
         return made
 
+    def _scaled(self, node: fx.Node, name: str, meta: Mapping[str, Any]) -> fx.Node:
+        return self._call(aten.div.Tensor, (node, self.cut.count), name, meta)
+
     def _joined(self, entry: fx.Node, slot: Slot, copies: Sequence[dict[fx.Node, fx.Node]]) -> fx.Node:
         if slot.role == "mutation":
             return self.newest[slot.name]
-        total = copies[0][entry]
-        for number, made in enumerate(copies[1:], 1):
-            total = self._call(aten.add.Tensor, (total, made[entry]), copy_id(f"{entry.name}_sum", number), entry.meta)
         if slot.role == "gradient":
-            return total
-        return self._call(aten.div.Tensor, (total, self.count), f"{entry.name}_mean", entry.meta)
+            return self._gradient(entry, copies)
+        losses = [self._share_of(made[entry], number) for number, made in enumerate(copies)]
+        total = self._added(entry, losses)
+        return self._scaled(total, f"{entry.name}_mean", entry.meta) if self.cut.joining == MEAN else total
 
-    def _call(self, target: Any, args: tuple[Any, ...], name: str, meta: Mapping[str, Any]) -> fx.Node:
-        node = self.graph.create_node("call_function", target, args, name=name)
+    def _share_of(self, loss: fx.Node, number: int) -> fx.Node:
+        """The loss of a micro-batch times its share; 0 where its divisor is, as a mean over nothing is not a number."""
+        if not self.shares:
+            return loss
+        is_empty = self._call(aten.eq.Scalar, (self.counts[number], 0), f"{loss.name}_empty", loss.meta)
+        kept = self._call(aten.masked_fill.Scalar, (loss, is_empty, 0.0), f"{loss.name}_kept", loss.meta)
+        return self._call(aten.mul.Tensor, (kept, self.shares[number]), f"{loss.name}_part", loss.meta)
+
+    def _gradient(self, entry: fx.Node, copies: Sequence[dict[fx.Node, fx.Node]]) -> fx.Node:
+        """The gradients of all micro-batches, added; partial ones of a tied tensor before they are joined.
+
+        So the gradient of a tensor that several stages read crosses between them once a step, not once a micro-batch.
+        """
+        if _adds_partial_gradients(entry):
+            parts = [self._gradient(part, copies) for part in entry.all_input_nodes]
+            joined = self._call(aten.add.Tensor, tuple(parts), f"{entry.name}_joined", entry.meta)
+            joined.meta[ORIGIN] = entry.name
+            return joined
+        return self._added(entry, [made[entry] for made in copies])
+
+    def _added(self, entry: fx.Node, terms: Sequence[fx.Node]) -> fx.Node:
+        total = terms[0]
+        for number, term in enumerate(terms[1:], 1):
+            total = self._call(aten.add.Tensor, (total, term), copy_id(f"{entry.name}_sum", number), entry.meta)
+        return total
+
+    def _call(
+        self, target: Any, args: tuple[Any, ...], name: str, meta: Mapping[str, Any], kwargs: Any = None
+    ) -> fx.Node:
+        node = self.graph.create_node("call_function", target, args, dict(kwargs or {}), name=name)
         node.meta = {key: entry for key, entry in meta.items() if key not in (ORIGIN, "val", "tensor_meta", "desc")}
         node.meta["val"] = stand_in(node)
         return node
 
 
-def _require_mean(traced: Traced) -> None:
-    """A loss op that says it adds over samples, or that adds up what has a row for each, is refused; no other shows."""
-    loss = behind_views(next(node for node, slot in traced.outputs if slot.role == "output"))
-    schema = getattr(loss.target, "_schema", None)
-    adds = any(declared.name == "reduction" for declared in schema.arguments) if schema is not None else False
-    samples = {node.meta["val"].shape[:1] for node, _ in _slots(traced, "input") if _is_tensor(node)}
-    sums_rows = loss.target is aten.sum.default and loss.all_input_nodes[0].meta["val"].shape[:1] in samples
-    if (adds and argument(loss, "reduction") == _SUM_REDUCTION) or sums_rows:
-        raise CaptureError(
-            f"the loss ({loss.target}) is a sum over samples, and micro-batches average their losses; give a loss that "
-            "is a mean (reduction='mean'), or divide it by the number of samples"
-        )
+def _adds_partial_gradients(node: fx.Node) -> bool:
+    """Whether autograd adds two gradients here, of one parameter that several modules read."""
+    if node.target is not aten.add.Tensor or len(node.all_input_nodes) != 2 or node.kwargs or not is_backward(node):
+        return False
+    owners = {str(part.meta.get("fwd_nn_module_stack")) for part in node.all_input_nodes}
+    return len(owners) > 1
+
+
+def _is_counted(node: fx.Node) -> bool:
+    """Whether this is the weight by which a cross entropy divides its sum."""
+    source = node.args[0] if node.args else None
+    if not isinstance(source, fx.Node) or source.target not in _COUNTING:
+        return False
+    return node.args[1:] == (1,) and bool(source.args[3] == _MEAN_REDUCTION)
+
+
+def _counted(node: fx.Node, value: Any, call: Any) -> Any:
+    """The weight of the targets that are not ignored, from targets and class weights alone.
+
+    Parameters
+    ----------
+    value, call
+        What a node stands for; and ``call(target, args)``, which makes or computes one call.
+    """
+    loss = node.args[0]
+    assert isinstance(loss, fx.Node)
+    _, target, weight, _, ignored = fx.map_arg((None, *loss.args[1:5]), value)
+    counts = call(aten.ne.Scalar, (target, ignored))
+    if weight is not None:
+        label = call(aten.mul.Tensor, (target, counts))
+        counts = call(aten.mul.Tensor, (call(aten.index.Tensor, (weight, [label])), counts))
+    return call(aten.sum.default, (counts,))
+
+
+def _reads_inputs_alone(traced: Traced, node: fx.Node) -> bool:
+    """Whether a value depends on inputs, buffers and constants, and on no parameter, draw or tangent."""
+    seen, left = set(), [node]
+    reads_input = False
+    while left:
+        node = left.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if node.op == "placeholder":
+            role = traced.inputs[node.name].role
+            if role not in ("input", "buffer"):
+                return False
+            reads_input |= role == "input"
+        elif is_random(node):
+            return False
+        left.extend(node.all_input_nodes)
+    return reads_input
 
 
 def _slots(traced: Traced, role: str) -> list[tuple[fx.Node, Slot]]:

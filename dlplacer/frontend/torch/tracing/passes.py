@@ -13,7 +13,7 @@ from dlplacer.frontend.torch.splitting.rewrite import split_ops
 from dlplacer.frontend.torch.tracing.fused_lstm import FUSED_LSTM
 from dlplacer.frontend.torch.tracing.joined_gradients import join_gradients
 from dlplacer.frontend.torch.tracing.stacked_gradients import stack_gradients
-from dlplacer.planning.pipeline.micro_batch_names import is_micro_batch_rewrite, micro_batches_of
+from dlplacer.planning.pipeline.micro_batch_names import batch_cut_of, is_micro_batch_rewrite
 
 aten = torch.ops.aten
 
@@ -88,7 +88,7 @@ def require_known(names: Sequence[str]) -> None:
             "and micro-batches:M"
         )
     parse_splits(names)
-    micro_batches_of(names)
+    batch_cut_of(names)
 
 
 def apply_passes(graph: fx.Graph, names: Sequence[str]) -> None:

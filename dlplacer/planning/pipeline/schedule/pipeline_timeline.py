@@ -53,6 +53,24 @@ class StageTimes:
 
 
 @dataclass(frozen=True, slots=True)
+class TiedStages:
+    """A weight of one stage that another one reads too.
+
+    Attributes
+    ----------
+    home, reader
+        Stages.
+    there_s, back_s
+        Seconds to send the weight at the beginning of a step, and its gradient behind the reader's last backward.
+    """
+
+    home: int
+    reader: int
+    there_s: float
+    back_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class ActionSpan:
     """An action, or a transfer of what it made, and when it begins and ends."""
 
@@ -92,7 +110,9 @@ class PipelineTimeline:
         return 1 - self.busy_s / whole_s if whole_s else 0.0
 
 
-def play(order: Order, stages: Sequence[StageTimes], hops: Sequence[Hop]) -> PipelineTimeline:
+def play(
+    order: Order, stages: Sequence[StageTimes], hops: Sequence[Hop], ties: Sequence[TiedStages] = ()
+) -> PipelineTimeline:
     """The step as it runs: every rank takes its actions in order, each as soon as its data are there.
 
     A transfer starts when its pass has ended and its link directions are free, first come first served, and does not
@@ -102,6 +122,8 @@ def play(order: Order, stages: Sequence[StageTimes], hops: Sequence[Hop]) -> Pip
     ----------
     hops
         [stage] → the route to stage + 1; stages of one rank hand over at once.
+    ties
+        Weights that cross between stages once a step, over links that nothing else keeps busy.
 
     Raises
     ------
@@ -114,12 +136,22 @@ def play(order: Order, stages: Sequence[StageTimes], hops: Sequence[Hop]) -> Pip
         raise InputError(
             f"the order has {len(ranks)} stages, but there are times for {len(stages)} and routes for {len(hops) + 1}"
         )
-    return _Player(order, stages, hops, ranks).play()
+    return _Player(order, stages, hops, ranks, ties).play()
 
 
 class _Player:
-    def __init__(self, order: Order, stages: Sequence[StageTimes], hops: Sequence[Hop], ranks: dict[int, int]) -> None:
-        self.order, self.stages, self.hops, self.ranks = order, stages, hops, ranks
+    def __init__(
+        self,
+        order: Order,
+        stages: Sequence[StageTimes],
+        hops: Sequence[Hop],
+        ranks: dict[int, int],
+        ties: Sequence[TiedStages],
+    ) -> None:
+        self.order, self.stages, self.hops, self.ranks, self.ties = order, stages, hops, ranks, ties
+        self.ready_s: dict[int, float] = {}
+        for tie in ties:
+            self.ready_s[tie.reader] = max(tie.there_s, self.ready_s.get(tie.reader, 0.0))
         self.next = [0] * len(order)
         self.free_s = [0.0] * len(order)
         self.arrival_s: dict[tuple[int, str, int], float] = {}
@@ -142,8 +174,16 @@ class _Player:
             sum(self.stages[stage].update_s for stage, owner in self.ranks.items() if owner == rank)
             for rank in range(len(self.order))
         )
-        step_s = max(free_s + own_s for free_s, own_s in zip(self.free_s, update_s, strict=True))
+        done_s = [*self.free_s]
+        for tie in self.ties:
+            home = self.ranks[tie.home]
+            done_s[home] = max(done_s[home], self._ended_s(tie.reader) + tie.back_s)
+        step_s = max(free_s + own_s for free_s, own_s in zip(done_s, update_s, strict=True))
         return PipelineTimeline(tuple(map(tuple, self.spans)), tuple(self.transfers), step_s, update_s)
+
+    def _ended_s(self, stage: int) -> float:
+        """When a stage's last action ends."""
+        return max(span.end_s for span in self.spans[self.ranks[stage]] if span.action.stage == stage)
 
     def _ready(self, rank: int) -> tuple[float, int] | None:
         """When the rank's next action can begin, or None while it waits for one that has not run."""
@@ -158,8 +198,10 @@ class _Player:
         else:
             needed = ("F", action.stage) if action.stage == last else ("out", action.stage)
         if action.kind == "F" and action.stage == 0:
-            return self.free_s[rank], rank
+            return max(self.free_s[rank], self.ready_s.get(0, 0.0)), rank
         arrived_s = self.arrival_s.get((needed[1], needed[0], action.micro_batch))
+        if arrived_s is not None and action.kind == "F":
+            arrived_s = max(arrived_s, self.ready_s.get(action.stage, 0.0))
         return None if arrived_s is None else (max(self.free_s[rank], arrived_s), rank)
 
     def _run(self, begin_s: float, rank: int) -> None:

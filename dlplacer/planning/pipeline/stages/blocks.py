@@ -1,7 +1,7 @@
 """The parts of a model that a pipeline cannot tear: ops grouped into blocks, and the tensors between blocks."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -46,6 +46,27 @@ class Activation:
     is_saved: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Tie:
+    """A weight that modules of several blocks read: each further stage gets a copy of it, once a step.
+
+    Attributes
+    ----------
+    name
+        Its op.
+    home, readers
+        Positions of blocks: of its first reader, where it is kept, and of the others.
+    bytes, gradient_bytes
+        What travels to a further stage, and back from it.
+    """
+
+    name: str
+    home: int
+    readers: frozenset[int]
+    bytes: int
+    gradient_bytes: int
+
+
 @dataclass(frozen=True)
 class Blocks:
     """The forward ops of a graph in blocks, in an order in which blocks can run.
@@ -65,6 +86,7 @@ class Blocks:
     backward: tuple[tuple[int, ...], ...]
     before: tuple[frozenset[int], ...]
     activations: tuple[Activation, ...]
+    ties: tuple[Tie, ...] = ()
 
     @cached_property
     def weight_bytes(self) -> tuple[int, ...]:
@@ -93,9 +115,10 @@ class Blocks:
 def blocks_of(graph: OpGraph) -> Blocks:
     """The finest blocks that a pipeline can cut between.
 
-    In one block are: a weight and all forward ops that read it or its cast (tied weights too), a colocation group, and
-    an op that needs no other's data (a fill, a cast of an input) and takes a thousandth of the step at most, with its
-    first reader. Blocks that wait for each other become one.
+    In one block are: a weight and the forward ops of the first module that reads it or its cast, a buffer and all its
+    readers, a colocation group, and an op that needs no other's data (a fill, a cast of an input) and takes a
+    thousandth of the step at most, with its first reader. Blocks that wait for each other become one. Other modules
+    that read a weight are tied to it, and may be in other stages.
 
     Backward and update ops go with the block whose gradients they compute: that of their colocation group, of the
     weight whose gradient they make, of the module that they name, of what they read from the forward pass; else with
@@ -111,7 +134,18 @@ def blocks_of(graph: OpGraph) -> Blocks:
     members, before = _ordered(graph, joined)
     block_of = {op: block for block, group in enumerate(members) for op in group}
     backward = _backward(graph, block_of, len(members))
-    return Blocks(graph, members, backward, before, tuple(_activations(graph, block_of)))
+    return _blocks(graph, members, backward, before)
+
+
+def _blocks(
+    graph: OpGraph,
+    members: tuple[tuple[int, ...], ...],
+    backward: tuple[tuple[int, ...], ...],
+    before: tuple[frozenset[int], ...],
+) -> Blocks:
+    block_of = {op: block for block, group in enumerate(members) for op in group}
+    activations, ties = tuple(_activations(graph, block_of)), tuple(_ties(graph, block_of))
+    return Blocks(graph, members, backward, before, activations, ties)
 
 
 def _join_weights(graph: OpGraph, joined: "UnionFind") -> None:
@@ -122,8 +156,26 @@ def _join_weights(graph: OpGraph, joined: "UnionFind") -> None:
         of_weight = op.kind in _CASTS and any(edge.source in weights for edge in graph.edges_into[name])
         if at in joined.parents and (op.kind in _WEIGHTS or of_weight):
             weights.add(name)
-            readers = (graph.index[edge.target] for edge in graph.edges_from[name])
-            joined.union(at, *(reader for reader in readers if reader in joined.parents))
+            targets = (graph.index[edge.target] for edge in graph.edges_from[name])
+            readers = [target for target in targets if target in joined.parents]
+            joined.union(at, *(reader for reader in readers if not _is_tied(graph, op, readers, reader)))
+
+
+def _is_tied(graph: OpGraph, weight: Op, readers: Sequence[int], reader: int) -> bool:
+    """Whether a reader of a weight is of another module than its first reader, and may be in another stage."""
+    first, module = graph.ops[min(readers)].module, graph.ops[reader].module
+    return weight.kind == "parameter" and None not in (first, module) and first != module
+
+
+def _ties(graph: OpGraph, block_of: Mapping[int, int]) -> Iterator[Tie]:
+    trained = _trained(graph)
+    for at, home in block_of.items():
+        op = graph.ops[at]
+        edges = [edge for edge in graph.edges_from[op.id] if graph.index[edge.target] in block_of]
+        others = frozenset(block_of[graph.index[edge.target]] for edge in edges) - {home}
+        if op.kind == "parameter" and others:
+            size = max(edge.bytes for edge in edges)
+            yield Tie(op.id, home, others, size, size if not trained or op.colocate in trained else 0)
 
 
 def _join_groups(graph: OpGraph, joined: "UnionFind") -> None:
@@ -253,7 +305,7 @@ def _activations(graph: OpGraph, block_of: Mapping[int, int]) -> Iterable[Activa
 
 def _after_weights(graph: OpGraph, block_of: Mapping[int, int]) -> set[int]:
     """Ops whose results depend on a trained weight; all, if the graph does not say which weights are trained."""
-    trained = {edge.colocate for edge in graph.ops if edge.kind == "gradient"}
+    trained = _trained(graph)
     if not trained:
         return set(block_of)
     after: set[int] = set()
@@ -265,6 +317,11 @@ def _after_weights(graph: OpGraph, block_of: Mapping[int, int]) -> set[int]:
         ):
             after.add(at)
     return after
+
+
+def _trained(graph: OpGraph) -> set[str | None]:
+    """Colocation groups of the weights that get a gradient; empty if the graph does not say which do."""
+    return {op.colocate for op in graph.ops if op.kind == "gradient"}
 
 
 def _is_floating(op: Op, output: int) -> bool:
@@ -295,9 +352,8 @@ def merged(blocks: Blocks, group: Sequence[int]) -> Blocks:
         )
         for parts in (blocks.members, blocks.backward)
     )
-    block_of = {op: position for position, ops in enumerate(members) for op in ops}
     needed = tuple(frozenset(place[other] for other in needs[number]) for number in order)
-    return Blocks(blocks.graph, members, backward, needed, tuple(_activations(blocks.graph, block_of)))
+    return _blocks(blocks.graph, members, backward, needed)
 
 
 def require_stages(blocks: Blocks, stages: int) -> None:
@@ -310,11 +366,22 @@ def require_stages(blocks: Blocks, stages: int) -> None:
     """
     if len(blocks.members) >= stages:
         return
-    ops = blocks.graph.ops
-    largest = max(blocks.members, key=len)
-    ties = [ops[op].id for op in largest if ops[op].kind in _WEIGHTS and len(blocks.graph.edges_from[ops[op].id]) > 1]
-    reason = f"; weight {ties[0]!r} is read from its first op to its last and cannot be in two stages" if ties else ""
+    largest = max(range(len(blocks.members)), key=lambda block: len(blocks.members[block]))
+    tied = binding_weight(blocks, largest)
+    reason = f"; weight {tied!r} is read from its first op to its last and cannot be in two stages" if tied else ""
     raise InfeasibleError(
         f"graph {blocks.graph.name!r} has {len(blocks.members)} parts that a pipeline can separate, fewer than the "
         f"{stages} stages asked for{reason}; use fewer stages"
     )
+
+
+def binding_weight(blocks: Blocks, block: int) -> str | None:
+    """The weight that most forward ops of a block read, if several do."""
+    graph, inside = blocks.graph, set(blocks.members[block])
+    readers = {
+        graph.ops[op].id: sum(graph.index[edge.target] in inside for edge in graph.edges_from[graph.ops[op].id])
+        for op in inside
+        if graph.ops[op].kind in _WEIGHTS
+    }
+    name = max(readers, key=readers.__getitem__, default=None)
+    return name if name is not None and readers[name] > 1 else None

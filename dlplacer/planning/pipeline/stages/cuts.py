@@ -74,6 +74,20 @@ class Cuts:
         return (crosses * sizes[twice]) @ crosses.T
 
     @cached_property
+    def tied_bytes(self) -> Any:
+        """[earlier cut, later cut] → bytes of copies that the stage between has of weights kept in other stages.
+
+        Each counts twice where it is trained: the copy, and its part of the gradient.
+        """
+        found = np.zeros((self.count, self.count))
+        for tie in self.blocks.ties:
+            readers = self.inside[:, sorted(tie.readers)]
+            reads = (readers[None, :, :] & ~readers[:, None, :]).any(axis=2)
+            keeps = self.inside[None, :, tie.home] & ~self.inside[:, None, tie.home]
+            found += (reads & ~keeps) * float(tie.bytes + tie.gradient_bytes)
+        return found
+
+    @cached_property
     def saved_bytes(self) -> Any:
         """[cut] → bytes of the tensors made before it that a backward op reads."""
         per_block = np.zeros(len(self.blocks.members))

@@ -84,7 +84,8 @@ class SplitProblem:
         """[cut before, cut behind] → weights, gradients, state, and what micro-batches in flight keep for backward.
 
         Of every micro-batch in flight stay the tensors that come in, those made here that a backward op reads, and
-        those that go out, each once; workspace is counted once, as the largest of any op.
+        those that go out, each once; workspace is counted once, as the largest of any op. A stage that reads a weight
+        of an earlier one has a copy of it and of its gradient.
         """
         cuts = self.cuts
         share = 1 / self.micro_batches
@@ -93,7 +94,8 @@ class SplitProblem:
         kept = (saved[None, :] - saved[:, None]) + cuts.forward_bytes[:, None] + cuts.unstashed_bytes[None, :]
         kept -= cuts.passing_bytes
         workspace = share * max(cuts.blocks.workspace_bytes, default=0)
-        return (weights[None, :] - weights[:, None]) + self.held[stage] * share * kept + workspace
+        own = weights[None, :] - weights[:, None] + cuts.tied_bytes
+        return own + self.held[stage] * share * kept + workspace
 
     def transfers_s(self, stage: int) -> tuple[Any, Any]:
         """[cut] → seconds of a micro-batch's activations into the stage, and of their gradients out of it."""

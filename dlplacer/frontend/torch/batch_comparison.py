@@ -1,0 +1,321 @@
+"""Whole batch against micro-batches in plain PyTorch: which cut, if any, computes the loss of the batch."""
+
+import contextlib
+import copy
+import inspect
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from dlplacer.core.errors import CaptureError, InputError, first_line
+from dlplacer.core.units import format_bytes
+from dlplacer.frontend.torch.batch_part import likely_dims, part_of
+from dlplacer.frontend.torch.capture import trace_job
+from dlplacer.frontend.torch.job import Job, flat_inputs
+from dlplacer.frontend.torch.tracing.micro_batches import divisor_value, divisors
+from dlplacer.frontend.torch.tracing.step_module import StepModule, job_tensors
+from dlplacer.planning.pipeline.micro_batch_names import SUM, BatchCut
+
+_ROUNDING = {None: 1e-3, "bfloat16": 5e-2, "float16": 1e-2}
+"""Largest relative difference of gradients that is rounding, by autocast dtype; of losses, a tenth of it."""
+
+_BATCH_NORM = inspect.signature(nn.functional.batch_norm)
+_MOST_CUTS = 12
+_COPIES = 4
+"""Sizes of the parameters that a comparison holds: they themselves, and three sets of gradients."""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far the loss and gradients of micro-batches are from those of the whole batch.
+
+    Attributes
+    ----------
+    loss, expected
+        Of the micro-batches, and of the whole batch.
+    gradient
+        ‖difference of all gradients‖ ÷ ‖gradients of the whole batch‖.
+    """
+
+    loss: float
+    expected: float
+    gradient: float
+
+    def is_rounding(self, autocast: str | None) -> bool:
+        """Whether floating-point sums in another order explain it."""
+        most = _ROUNDING[autocast]
+        return abs(self.loss - self.expected) <= 0.1 * most * max(1e-6, abs(self.expected)) and self.gradient <= most
+
+    def __str__(self) -> str:
+        return f"loss {self.loss:.6g} for {self.expected:.6g}, gradients off by {100 * self.gradient:.2g} %"
+
+
+@dataclass(frozen=True)
+class ComparedCut:
+    """A cut of the batch and what it changes in the results of a step, a text for each change."""
+
+    cut: BatchCut
+    warnings: tuple[str, ...] = ()
+
+
+def compared_cut(job: Job, count: int, rewrites: Sequence[str] = (), *, allow_other_loss: bool = False) -> ComparedCut:
+    """The cut into micro-batches whose step has the loss and gradients of the whole batch.
+
+    Both are computed in plain PyTorch on the job's own tensors, or on random ones where these have no data; every
+    random op gives constants. Cuts along other dimensions, sums, and means weighted by counts of tokens or class
+    weights are tried where the mean over dimension 0 differs. Batch norm in training mode, which sees micro-batches,
+    is no reason to refuse: it is named with the size of its change, and the rest is compared with it in evaluation.
+
+    Raises
+    ------
+    CaptureError
+        If every cut changes the results beyond rounding, unless `allow_other_loss`.
+    InputError
+        If no input can be cut into so many equal parts.
+    """
+    if job.mode != "train":
+        raise CaptureError("micro-batches accumulate gradients, and this job infers; use mode='train'")
+    cuts = [BatchCut(count, _short(job, dims)) for dims in islice(likely_dims(job, count), _MOST_CUTS)]
+    cuts = cuts or [BatchCut(count)]
+    need_bytes = _COPIES * sum(tensor.nbytes for tensor in job.module.parameters())
+    if need_bytes > _free_bytes():
+        text = f"not compared with the whole batch: that takes {format_bytes(need_bytes)} of memory here"
+        return ComparedCut(cuts[0], (f"micro-batches were {text}; their loss may be another one",))
+    steps = _Steps(_with_data(job), count, rewrites)
+    tried: dict[BatchCut, Difference] = {}
+    reason: Exception | None = None
+    for cut in cuts:
+        try:
+            found, tried[cut] = steps.compared(cut)
+        except Exception as error:
+            # Of dimensions that were guessed, some are none of a batch.
+            reason = reason or error
+            continue
+        if found is not None:
+            return found
+    if reason is not None and not tried:
+        raise InputError(
+            f"the step does not run on {count} equal parts of its batch ({first_line(reason)}); use a "
+            f"batch that {count} divides"
+        )
+    cut, difference = next(iter(tried.items()))
+    change = f"{count} micro-batches compute another step than the whole batch: {difference}"
+    if allow_other_loss:
+        return ComparedCut(cut, (change,))
+    raise CaptureError(
+        f"{change}. A loss must be a mean or a sum over samples, or a mean weighted by counts that the inputs tell; "
+        "statistics over the batch and pairs within it are neither. Change the loss, use other micro-batches, or "
+        "accept the difference with --allow-other-loss"
+    )
+
+
+class _Steps:
+    """Steps of one job in plain PyTorch: the whole batch once, then its cuts.
+
+    Attributes
+    ----------
+    whole
+        Whether batch norms evaluate → loss and gradients of the whole batch.
+    norms
+        How many batch norms in training mode the last step called.
+    """
+
+    def __init__(self, job: Job, count: int, rewrites: Sequence[str]) -> None:
+        self.job, self.count, self.rewrites = job, count, rewrites
+        self.step = StepModule(job, job.module, job.loss)
+        self.trained = [each for each in job.module.parameters() if each.requires_grad]
+        self.whole: dict[bool, tuple[float, list[Any]]] = {}
+        self.norms = 0
+
+    def compared(self, cut: BatchCut) -> tuple[ComparedCut | None, Difference]:
+        """The cut with the joining that gives the whole batch's results, or None, and the difference of the mean."""
+        parts = [part_of(self.job, number, cut) for number in range(self.count)]
+        autocast = self.job.autocast
+        notes: tuple[str, ...] = ()
+        change, losses = self._difference(parts, None)
+        if change.is_rounding(autocast):
+            return ComparedCut(cut), change
+        rest, evaluates = change, self.norms > 0
+        if evaluates:
+            notes = (f"batch norm sees one micro-batch at a time, which changes the step: {change}",)
+            rest, losses = self._difference(parts, None, evaluates)
+        if rest.is_rounding(autocast):
+            return ComparedCut(cut, notes), change
+        for joining, shares in self._other_shares(cut, losses, self.whole[evaluates][0]):
+            if self._difference(parts, shares, evaluates)[0].is_rounding(autocast):
+                return ComparedCut(replace(cut, joining=joining), notes), change
+        return None, change
+
+    def _difference(
+        self, parts: Sequence[Job], shares: Sequence[float] | None, evaluates: bool = False
+    ) -> tuple[Difference, list[float]]:
+        """The difference from the whole batch for shares of the micro-batches' losses (the mean), and these losses."""
+        if evaluates not in self.whole:
+            self.whole[evaluates] = self._results(self.job, evaluates)
+        expected, gradients = self.whole[evaluates]
+        joined: list[Any] = [None] * len(self.trained)
+        losses, total = [], 0.0
+        for number, part in enumerate(parts):
+            share = 1 / self.count if shares is None else shares[number]
+            loss, mine = self._results(part, evaluates)
+            losses.append(loss)
+            if share:
+                total += share * loss
+                joined = [_plus(sum_, gradient, share) for sum_, gradient in zip(joined, mine, strict=True)]
+        size = sum(float(each.double().square().sum()) for each in gradients if each is not None)
+        off = sum(
+            float((_or_zero(mine, theirs).double() - _or_zero(theirs, mine).double()).square().sum())
+            for mine, theirs in zip(joined, gradients, strict=True)
+            if mine is not None or theirs is not None
+        )
+        return Difference(total, expected, (off / size) ** 0.5 if size else off**0.5), losses
+
+    def _results(self, job: Job, evaluates: bool) -> tuple[float, list[Any]]:
+        """Loss and gradients; buffers and random state are as before afterwards."""
+        norms = _BatchNorms(evaluates)
+        with _undone(self.job), norms, _Constants():  # type: ignore[no-untyped-call]
+            (loss,) = self.step(job.args, dict(job.kwargs), job.targets)
+            gradients = torch.autograd.grad(loss, self.trained, allow_unused=True)
+        self.norms = norms.count
+        return float(loss.detach()), [None if each is None else _dense(each) for each in gradients]
+
+    def _other_shares(
+        self, cut: BatchCut, losses: Sequence[float], expected: float
+    ) -> Iterator[tuple[str, list[float]]]:
+        """Joinings whose loss is that of the whole batch, each with the share of every micro-batch."""
+        near = 1e-3 * max(1e-6, abs(expected))
+        if abs(sum(losses) - expected) <= near:
+            yield SUM, [1.0] * self.count
+        traced = trace_job(self.job, [*self.rewrites, str(cut)])
+        names = {name: slot for name, slot in traced.inputs.items() if slot.role in ("input", "buffer")}
+        tensors = job_tensors(self.job)
+        leaves = [flat_inputs(part_of(self.job, number, cut)) for number in range(self.count)]
+        given = [
+            {name: mine[slot.position] if slot.role == "input" else tensors[slot.name] for name, slot in names.items()}
+            for mine in leaves
+        ]
+        for node in divisors(traced):
+            counts = [float(divisor_value(traced, node, each)) for each in given]
+            total = sum(counts)
+            if not total or len(set(counts)) == 1:
+                continue
+            shares = [count / total for count in counts]
+            joined = sum(share * loss for share, loss in zip(shares, losses, strict=True) if share)
+            if abs(joined - expected) <= near:
+                yield node.name, shares
+
+
+class _BatchNorms(TorchFunctionMode):
+    """Counts batch norms in training mode; may let them use fixed statistics, as in evaluation."""
+
+    def __init__(self, evaluates: bool) -> None:
+        super().__init__()
+        self.evaluates, self.count = evaluates, 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is not nn.functional.batch_norm:
+            return func(*args, **(kwargs or {}))
+        bound = _BATCH_NORM.bind(*args, **(kwargs or {}))
+        given = bound.arguments
+        if given.get("training", False):
+            self.count += 1
+            if self.evaluates:
+                channels, dtype = given["input"].shape[1], given["input"].dtype
+                mean, variance = torch.zeros(channels, dtype=dtype), torch.ones(channels, dtype=dtype)
+                given.update(running_mean=mean, running_var=variance, training=False)
+        return func(*bound.args, **bound.kwargs)
+
+
+class _Constants(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Lets every random op give one constant, so that a draw does not depend on the size of the batch."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if torch.Tag.nondeterministic_seeded not in func.tags:
+            return made
+        for tensor in pytree.tree_leaves(made):
+            if isinstance(tensor, torch.Tensor):
+                tensor.fill_(0.5 if tensor.is_floating_point() else int(tensor.dtype is torch.bool))
+        return made
+
+
+@contextlib.contextmanager
+def _undone(job: Job) -> Iterator[None]:
+    """Train in plain PyTorch and leave buffers, mode and random state as they were."""
+    module = job.module
+    modes = [(each, each.training) for each in module.modules()]
+    buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
+    if not module.training:
+        module.train()
+    try:
+        with torch.random.fork_rng(devices=[]), torch.enable_grad():
+            yield
+    finally:
+        with torch.no_grad():
+            for buffer, before in buffers:
+                buffer.copy_(before)
+        for each, mode in modes:
+            each.training = mode
+
+
+def _with_data(job: Job) -> Job:
+    """The job on real tensors: its own, or random ones in the place of those without data."""
+    inputs = (job.args, dict(job.kwargs), job.targets)
+    tensors = [*job.module.parameters(), *job.module.buffers(), *pytree.tree_leaves(inputs)]
+    if not any(_is_empty(tensor) for tensor in tensors):
+        return job
+    generator = torch.Generator().manual_seed(0)
+    module = copy.deepcopy(job.module).to_empty(device="cpu")
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.normal_(0.0, 0.05, generator=generator) if parameter.is_floating_point() else parameter.zero_()
+        for buffer in module.buffers():
+            buffer.uniform_(0.5, 1.5, generator=generator) if buffer.is_floating_point() else buffer.fill_(1)
+    args, kwargs, targets = pytree.tree_map_only(torch.Tensor, lambda leaf: _drawn(leaf, generator), inputs)
+    return replace(job, module=module, args=args, kwargs=kwargs, targets=targets)
+
+
+def _drawn(leaf: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    if not _is_empty(leaf):
+        return leaf
+    if leaf.is_floating_point():
+        return torch.randn(leaf.shape, dtype=leaf.dtype, generator=generator)
+    # Any index that there is: every table has a row 0 and most have a row 1.
+    return torch.randint(2, leaf.shape, generator=generator).to(leaf.dtype)
+
+
+def _is_empty(tensor: Any) -> bool:
+    return isinstance(tensor, torch.Tensor) and (tensor.is_meta or isinstance(tensor, FakeTensor))
+
+
+def _short(job: Job, dims: tuple[int | None, ...]) -> tuple[int | None, ...]:
+    """The dimensions as a cut names them: none where every tensor is cut along dimension 0."""
+    tensors = [isinstance(leaf, torch.Tensor) for leaf in flat_inputs(job)]
+    return () if all(dim == 0 for dim, is_tensor in zip(dims, tensors, strict=True) if is_tensor) else dims
+
+
+def _dense(gradient: torch.Tensor) -> torch.Tensor:
+    return gradient.to_dense() if gradient.is_sparse else gradient
+
+
+def _plus(total: Any, gradient: Any, share: float) -> Any:
+    if gradient is None:
+        return total
+    return gradient * share if total is None else total.add_(gradient, alpha=share)
+
+
+def _or_zero(tensor: Any, like: Any) -> Any:
+    return torch.zeros_like(like) if tensor is None else tensor
+
+
+def _free_bytes() -> int:
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

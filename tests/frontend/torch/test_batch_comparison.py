@@ -1,0 +1,142 @@
+"""Cuts into micro-batches against the whole batch: found, mended or refused, and what a found cut computes."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import dlplacer as dp
+from dlplacer.core.errors import CaptureError, InputError
+from dlplacer.frontend import Job
+from dlplacer.frontend.torch.batch_comparison import compared_cut
+from dlplacer.frontend.torch.capture import capture_job, default_rewrites
+from dlplacer.planning.pipeline.micro_batch_names import BatchCut, batch_cut_of
+
+LABELS = torch.tensor([0, 1, 2, 3, 0, 0, -100, -100])
+
+
+class Layers(nn.Module):
+    """Two layers, the second for a table of weights given with the inputs if there is one."""
+
+    def __init__(self, norm: nn.Module | None = None) -> None:
+        super().__init__()
+        self.first, self.norm, self.second = nn.Linear(6, 8), norm or nn.Identity(), nn.Linear(8, 4)
+
+    def forward(self, values: torch.Tensor, table: torch.Tensor | None = None) -> torch.Tensor:
+        states = torch.relu(self.norm(self.first(values)))
+        result: torch.Tensor = self.second(states) if table is None else states @ table
+        return result
+
+
+class TimeFirst(nn.Module):
+    """Time is dimension 0, the batch dimension 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.recurrent, self.head = nn.GRU(5, 6), nn.Linear(6, 4)
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        scores: torch.Tensor = self.head(self.recurrent(values)[0])
+        return scores
+
+
+def masked_mean(output: torch.Tensor, wanted: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    return ((output - wanted).square().mean(1) * mask).sum() / mask.sum()
+
+
+def contrastive(output: torch.Tensor) -> torch.Tensor:
+    return functional.cross_entropy(output @ output.T, torch.arange(len(output)))
+
+
+def spread(output: torch.Tensor) -> torch.Tensor:
+    return output.std(0).mean()
+
+
+def job_of(loss: Callable[..., Any], *targets: torch.Tensor, module: nn.Module | None = None, **options: Any) -> Job:
+    torch.manual_seed(0)
+    return Job(module or Layers(), (torch.randn(8, 6), *options.get("more", ())), targets, loss)
+
+
+EQUAL: dict[str, Callable[[], Job]] = {
+    "mean": lambda: job_of(functional.cross_entropy, torch.randint(4, (8,))),
+    "sum": lambda: job_of(nn.MSELoss(reduction="sum"), torch.randn(8, 4)),
+    "ignored tokens": lambda: job_of(functional.cross_entropy, LABELS),
+    "class weights": lambda: job_of(nn.CrossEntropyLoss(torch.tensor([1.0, 2.0, 3.0, 4.0])), LABELS),
+    "smoothed": lambda: job_of(nn.CrossEntropyLoss(label_smoothing=0.1), LABELS),
+    "only ignored tokens in a part": lambda: job_of(
+        functional.cross_entropy, LABELS.clone().fill_(-100).scatter(0, torch.arange(4), 1)
+    ),
+    "mask": lambda: job_of(masked_mean, torch.randn(8, 4), (LABELS >= 0).float()),
+    "a table as long as the batch": lambda: job_of(functional.mse_loss, torch.randn(8, 4), more=(torch.randn(8, 4),)),
+    "time first": lambda: Job(TimeFirst(), (torch.randn(6, 8, 5),), (torch.randn(6, 8, 4),), functional.mse_loss),
+}
+
+
+def gradients(job: Job, module: nn.Module) -> list[torch.Tensor]:
+    return [each.grad for each in module.parameters() if each.grad is not None]
+
+
+@pytest.mark.parametrize("name", list(EQUAL))
+def test_the_cut_that_is_found_has_the_loss_and_gradients_of_the_whole_batch(name: str) -> None:
+    job = EQUAL[name]()
+    theirs = copy.deepcopy(job)
+    assert theirs.loss is not None
+    expected = theirs.loss(theirs.module(*theirs.args), *theirs.targets)
+    expected.backward()
+    found = compared_cut(job, 2, default_rewrites())
+    assert not found.warnings
+    graph = capture_job(job, [*default_rewrites(), str(found.cut)]).graph
+    plan = dp.place(graph, "cpu-2core", method="list", time_limit_s=60).plan
+    placed = dp.apply(job, plan, ["cpu:0", "cpu:1"])
+    try:
+        torch.testing.assert_close(placed.step(*job.args, *job.targets), expected.detach(), rtol=1e-5, atol=1e-6)
+    finally:
+        placed.close()
+    torch.testing.assert_close(gradients(job, job.module), gradients(theirs, theirs.module), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("loss", [contrastive, spread])
+def test_a_loss_over_the_batch_is_refused_with_its_size(loss: Callable[..., torch.Tensor]) -> None:
+    job = job_of(loss)
+    with pytest.raises(CaptureError, match=r"gradients off by .* --allow-other-loss"):
+        compared_cut(job, 2)
+    allowed = compared_cut(job, 2, allow_other_loss=True)
+    assert allowed.cut == BatchCut(2)
+    assert len(allowed.warnings) == 1
+
+
+def test_batch_norm_alone_is_a_warning_with_its_size_and_leaves_no_trace() -> None:
+    job = job_of(functional.mse_loss, torch.randn(8, 4), module=Layers(nn.BatchNorm1d(8)))
+    before = copy.deepcopy(job.module.state_dict())
+    found = compared_cut(job, 2)
+    assert found.cut == BatchCut(2)
+    assert "batch norm" in found.warnings[0]
+    torch.testing.assert_close(job.module.state_dict(), before)
+
+
+def test_draws_are_no_difference() -> None:
+    module = nn.Sequential(nn.Linear(6, 8), nn.Dropout(0.5), nn.Linear(8, 4))
+    assert compared_cut(job_of(functional.mse_loss, torch.randn(8, 4), module=module), 4).cut == BatchCut(4)
+
+
+def test_a_job_without_data_is_compared_on_random_tensors() -> None:
+    with torch.device("meta"):
+        job = Job(Layers(), (torch.empty(8, 6),), (torch.empty(8, dtype=torch.long),), functional.cross_entropy)
+    assert compared_cut(job, 2).cut == BatchCut(2)
+
+
+def test_a_batch_without_equal_parts_is_refused() -> None:
+    job = Job(Layers(), (torch.randn(7, 6),), (torch.randn(7, 4),), functional.mse_loss)
+    with pytest.raises(InputError, match=r"a batch that 5 divides|cannot be cut into 5 equal parts"):
+        compared_cut(job, 5)
+
+
+@pytest.mark.parametrize(
+    "cut", [BatchCut(2), BatchCut(4, (0, None, 1)), BatchCut(3, (), "sum"), BatchCut(8, (1,), "getitem_1")]
+)
+def test_a_cut_is_written_as_a_rewrite_and_read_back(cut: BatchCut) -> None:
+    assert batch_cut_of(["other", str(cut)]) == cut
