@@ -154,7 +154,7 @@ MI350X          72.1  144.2 2307  2307  8000   288 7×48     5 AMD Instinct MI35
 MI355X          78.6  157.3 2517  2517  8000   288 7×48     5 AMD Instinct MI355X data sheet
 RX7900XT        1.61  51.5  103   103   800    20  -        4 AMD Radeon RX 7900 XT specifications
 RX7900XTX       1.92  61.4  122.8 122.8 960    24  -        4 AMD Radeon RX 7900 XTX specifications
-M1              -     2.6   -     -     68.25  -   -        0 Apple newsroom, M1; rate of MacBook Air's memory; float32 computed
+M1              -     2.6   -     -     68.25  -   -        0 Apple newsroom, M1; MacBook Air; float32 computed
 M1Pro           -     5.2   -     -     200    -   -        0 Apple newsroom, M1 Pro, 16 GPU cores; float32 computed
 M1Max           -     10.4  -     -     400    -   -        0 Apple newsroom, M1 Max, 32 GPU cores; float32 computed
 M1Ultra         -     20.8  -     -     800    -   -        0 Apple newsroom, M1 Ultra, 64 GPU cores; float32 computed
@@ -162,13 +162,13 @@ M2              -     3.6   -     -     100    -   -        0 Apple newsroom, M2
 M2Pro           -     6.8   -     -     200    -   -        0 Apple newsroom, M2 Pro, 19 GPU cores; float32 computed
 M2Max           -     13.6  -     -     400    -   -        0 Apple newsroom, M2 Max, 38 GPU cores; float32 computed
 M2Ultra         -     27.2  -     -     800    -   -        0 Apple newsroom, M2 Ultra, 76 GPU cores; float32 computed
-M3              -     3.5   -     -     100    -   -        0 Apple specifications, M3, 10 GPU cores; float32 computed
-M3Pro           -     6.4   -     -     150    -   -        0 Apple specifications, M3 Pro, 18 GPU cores; float32 computed
-M3Max           -     14.1  -     -     400    -   -        0 Apple specifications, M3 Max, 40 GPU cores; float32 computed
-M3Ultra         -     28.3  -     -     819    -   -        0 Apple specifications, M3 Ultra, 80 GPU cores; float32 computed
-M4              -     3.8   -     -     120    -   -        0 Apple specifications, M4, 10 GPU cores; float32 computed
-M4Pro           -     8.1   -     -     273    -   -        0 Apple specifications, M4 Pro, 20 GPU cores; float32 computed
-M4Max           -     16.2  -     -     546    -   -        0 Apple specifications, M4 Max, 40 GPU cores; float32 computed
+M3              -     3.5   -     -     100    -   -        0 Apple specs, M3, 10 GPU cores; float32 computed
+M3Pro           -     6.4   -     -     150    -   -        0 Apple specs, M3 Pro, 18 GPU cores; float32 computed
+M3Max           -     14.1  -     -     400    -   -        0 Apple specs, M3 Max, 40 GPU cores; float32 computed
+M3Ultra         -     28.3  -     -     819    -   -        0 Apple specs, M3 Ultra, 80 GPU cores; float32 computed
+M4              -     3.8   -     -     120    -   -        0 Apple specs, M4, 10 GPU cores; float32 computed
+M4Pro           -     8.1   -     -     273    -   -        0 Apple specs, M4 Pro, 20 GPU cores; float32 computed
+M4Max           -     16.2  -     -     546    -   -        0 Apple specs, M4 Max, 40 GPU cores; float32 computed
 cpu-core        0.048 0.096 -     -     12     -   -        0 A core with AVX2: 2 FMA units × 8 lanes × 2 × 3 GHz
 """
 # A core alone reads 12 lines of 64 B in flight ÷ 64 ns = 12 GB/s; an add over 128 MiB reached 10 with PyTorch 2.13.
