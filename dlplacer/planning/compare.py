@@ -18,11 +18,13 @@ from dlplacer.core.plan import Plan
 from dlplacer.core.result import Result
 from dlplacer.core.topology import Topology
 from dlplacer.core.units import format_seconds
+from dlplacer.files.plan_file import plan_to_dict
 from dlplacer.machines.costs.roofline_times import with_times
-from dlplacer.planning.assemble import assemble
+from dlplacer.planning.assemble import assemble, contradicts
 from dlplacer.planning.by_processes import problem_by_processes
 from dlplacer.planning.constrain import constrained
 from dlplacer.planning.place import place, single_device_s
+from dlplacer.planning.saved_problem import saving_problem
 from dlplacer.problem.dispatch import dispatch_of
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.solvers.bounds.bounds import lower_bounds
@@ -139,6 +141,7 @@ class Comparison(Shown):
         return pandas.DataFrame(self.to_dict()["methods"])
 
 
+@saving_problem
 def compare(
     graph: OpGraph,
     topology: Topology,
@@ -229,10 +232,12 @@ class _Board:
             return
         makespan_s = min(self.makespan_s, row.plan.makespan_s)
         bound_s = max(self.lower_bound_s, row.plan.lower_bound_s)
-        if bound_s > (1 + _SAME) * makespan_s:
+        if contradicts(bound_s, makespan_s):
             raise InternalError(
                 f"with method {row.method!r} the best lower bound is {bound_s:.9g} s, above the {makespan_s:.9g} s of "
-                "the best plan; please report this graph and topology"
+                "the best plan; please report it",
+                lower_bound_s=bound_s,
+                plans=[plan_to_dict(each.plan) for each in self.rows if each.plan is not None],
             )
         self.tell(Progress(makespan_s, bound_s, 0.0))
 
@@ -240,7 +245,7 @@ class _Board:
         """Report what a method has reached together with what is known already."""
         if progress.makespan_s is not None:
             self.makespan_s = min(self.makespan_s, progress.makespan_s)
-        self.lower_bound_s = min(self.makespan_s, max(self.lower_bound_s, progress.lower_bound_s))
+        self.lower_bound_s = max(self.lower_bound_s, progress.lower_bound_s)
         best_s = None if math.isinf(self.makespan_s) else self.makespan_s
         self.on_progress(Progress(best_s, self.lower_bound_s, time.monotonic() - self.began))
 
@@ -299,11 +304,6 @@ def _checked(
 ) -> MethodResult:
     if schedule is None:
         return MethodResult(method, "no plan", None, solve_s)
-    if bound > schedule.makespan:
-        raise InternalError(
-            f"the lower bound of {bound} ticks is above the makespan of {schedule.makespan} ticks of method {method!r}"
-            "; please report this graph and topology"
-        )
     plan = assemble(problem, Outcome(schedule, bound), schedule, method, solve_s, {})
     broken = violations(plan)
     if broken:

@@ -22,15 +22,16 @@ from dlplacer.core.result import Result
 from dlplacer.core.topology import Topology
 from dlplacer.core.version import __version__
 from dlplacer.files.graph_file import graph_to_dict
+from dlplacer.files.plan_file import plan_to_dict
 from dlplacer.files.topology_file import topology_to_dict
 from dlplacer.machines.costs.roofline_times import with_times
 from dlplacer.machines.usable_cores import usable_cores
 from dlplacer.planning.assemble import assemble
-from dlplacer.planning.by_processes import PARAMS as PROCESS_PARAMS
-from dlplacer.planning.by_processes import beside, better, only_plans, problem_by_processes
+from dlplacer.planning.by_processes import SHARE, beside, better, only_plans, problem_by_processes
 from dlplacer.planning.constrain import constrained
 from dlplacer.planning.garbage import fewer_collections
 from dlplacer.planning.interrupt import interrupts_by_exception, stop_on_interrupt
+from dlplacer.planning.saved_problem import saving_problem
 from dlplacer.planning.under_dispatch import Heuristic, best_under_dispatch
 from dlplacer.planning.warm_start import warm_start_of
 from dlplacer.problem.dispatch import dispatch_of, least_step_s
@@ -60,6 +61,7 @@ _FINISH_FACTOR, _FINISH_SHARE = 3.0, 0.5
 
 
 @fewer_collections()
+@saving_problem
 def place(
     graph: OpGraph,
     topology: Topology,
@@ -143,7 +145,7 @@ def _as_threads_and_processes(
     """The better of the plans for cores as threads that take turns and as processes of their own."""
     processes = None
     with contextlib.suppress(NoPlanError):
-        processes = solve(apart, only_plans(on_progress), share=PROCESS_PARAMS.share)
+        processes = solve(apart, only_plans(on_progress), share=SHARE)
     threads = None
     try:
         threads = solve(problem, beside(processes, on_progress))
@@ -217,7 +219,9 @@ def _under_dispatch(
 def _require_rules(plan: Plan) -> None:
     broken = violations(plan)
     if broken:
-        raise InternalError("the solver's plan breaks the rules: " + "; ".join(map(str, broken[:3])))
+        raise InternalError(
+            "the solver's plan breaks the rules: " + "; ".join(map(str, broken[:3])), plan=plan_to_dict(plan)
+        )
 
 
 def single_device_s(problem: Problem) -> float | None:
@@ -281,7 +285,10 @@ def _require_schedule(problem: Problem, outcome: Outcome, method: str, time_limi
     if outcome.lower_bound > found.makespan:
         raise InternalError(
             f"the lower bound of {outcome.lower_bound} ticks is above the makespan of {found.makespan} "
-            "ticks of a schedule; please report this graph and topology"
+            "ticks of a schedule; please report it",
+            bound_ticks=outcome.lower_bound,
+            device=list(found.device),
+            start_ticks=list(found.start),
         )
     return found
 
