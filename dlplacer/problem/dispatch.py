@@ -99,8 +99,9 @@ def dispatch_of(topology: Topology) -> Dispatch:
 
 def with_one_process(topology: Topology, dispatch_s: float) -> Topology:
     """The machine with one process that issues the ops of all devices, which are asynchronous, whatever it says."""
-    issued = {"dispatch_s": dispatch_s, "process": "one", "asynchronous": True}
-    return replace(topology, devices=tuple(replace(device, **issued) for device in topology.devices))
+    devices = topology.devices
+    issued = (replace(each, dispatch_s=dispatch_s, process="one", asynchronous=True) for each in devices)
+    return replace(topology, devices=tuple(issued))
 
 
 def least_step_s(problem: Problem, dispatch: Dispatch) -> float:
