@@ -3,6 +3,7 @@
 from bisect import bisect_left, bisect_right
 from math import inf
 
+
 class BusyIntervals:
     """When a device or a link is busy, in order; what takes no time counts, so that nothing is put around it."""
 
