@@ -42,6 +42,7 @@ from dlplacer.solvers.feasibility.explanation import shortage
 from dlplacer.solvers.feasibility.graph_size import require_size
 from dlplacer.solvers.feasibility.simple_reasons import require_feasible
 from dlplacer.solvers.heuristics.single_device import singles
+from dlplacer.solvers.ilp.solver_thread import in_thread
 from dlplacer.solvers.instance.incumbent import Begin
 from dlplacer.solvers.instance.instance import build_instance
 from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule, Progress
@@ -122,13 +123,11 @@ def place(
         raise InputError(f"a warm start is for method {DEFAULT_METHOD!r}, which improves it; {method!r} takes none")
     if warm_start is not None:
         check_plan(warm_start)
-    require_size(graph)
-    held = constrained(graph, topology, pins, colocate)
-    problem = build_problem(with_times(held, topology), topology, options or Options())
-    require_feasible(problem)
+    stop = stop or Event()
+    problem = _unless_stopped(stop, partial(_prepared, graph, topology, options or Options(), pins, colocate))
     finish_s = _finish_s(problem, time.monotonic() - began, time_limit_s)
     deadline, threads = began + time_limit_s - finish_s, workers or len(usable_cores())
-    budget = Budget(deadline, gap, seed, threads, stop or Event(), grace_s=_grace_s(time_limit_s))
+    budget = Budget(deadline, gap, seed, threads, stop, grace_s=_grace_s(time_limit_s))
     solve = partial(_solved, budget, method=method, warm_start=warm_start, began=began, time_limit_s=time_limit_s)
     apart = problem_by_processes(problem)
     with _plan_or_interrupt(budget.stop):
@@ -137,6 +136,33 @@ def place(
         else:
             found = _as_threads_and_processes(problem, apart, solve, on_progress)
     return replace(found, plan=replace(found.plan, solve_s=time.monotonic() - began))
+
+
+def _prepared(
+    graph: OpGraph,
+    topology: Topology,
+    options: Options,
+    pins: Mapping[str, str] | Iterable[tuple[str, str]],
+    colocate: Iterable[str | Iterable[str]],
+) -> Problem:
+    """The problem, for which no simple reason rules out a plan."""
+    require_size(graph)
+    held = constrained(graph, topology, pins, colocate)
+    problem = build_problem(with_times(held, topology), topology, options)
+    require_feasible(problem)
+    _digests(problem)
+    return problem
+
+
+def _unless_stopped(stop: Event, work: Callable[[], Found]) -> Found:
+    """Run `work` in a thread, which is left behind if somebody asks to stop: 100,000 ops take it ten seconds."""
+
+    def look() -> bool:
+        if stop.is_set():
+            raise NoPlanError("the solve was stopped before its search began, so there is no plan")
+        return False
+
+    return in_thread(work, math.inf, look, lambda: None)
 
 
 def _as_threads_and_processes(
@@ -335,9 +361,17 @@ def provenance_of(problem: Problem, **choices: int) -> dict[str, Any]:
         "ortools": version("ortools"),
         "python": platform.python_version(),
         **choices,
-        "graph_sha256": _digest(graph_to_dict(problem.graph)),
-        "topology_sha256": _digest(topology_to_dict(problem.topology)),
+        **_digests(problem),
     }
+
+
+def _digests(problem: Problem) -> dict[str, str]:
+    if _digests not in problem.derived:
+        problem.derived[_digests] = {
+            "graph_sha256": _digest(graph_to_dict(problem.graph)),
+            "topology_sha256": _digest(topology_to_dict(problem.topology)),
+        }
+    return problem.derived[_digests]  # type: ignore[no-any-return]
 
 
 def _digest(value: Any) -> str:
