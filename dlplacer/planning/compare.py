@@ -19,6 +19,7 @@ from dlplacer.core.result import Result
 from dlplacer.core.topology import Topology
 from dlplacer.core.units import format_seconds
 from dlplacer.files.plan_file import plan_to_dict
+from dlplacer.machines.costs.issue import with_issue
 from dlplacer.machines.costs.roofline_times import with_times
 from dlplacer.planning.assemble import assemble, contradicts
 from dlplacer.planning.by_processes import problem_by_processes
@@ -155,6 +156,7 @@ def compare(
     stop: Event | None = None,
     pins: Mapping[str, str] | Iterable[tuple[str, str]] = (),
     colocate: Iterable[str | Iterable[str]] = (),
+    issue: str = "none",
 ) -> Comparison:
     """What every method makes of a graph on a machine.
 
@@ -166,7 +168,7 @@ def compare(
         Seconds for each method. The heuristics need far less; ``ilp`` ends early once its plan is proved optimal.
     on_progress
         Called with the best plan and the best bound of all methods.
-    options, seed, workers, stop, pins, colocate
+    options, seed, workers, stop, pins, colocate, issue
         As for `dlplacer.planning.place.place`.
 
     Raises
@@ -179,6 +181,7 @@ def compare(
     chosen = _known(methods)
     if not 0 < time_limit_s < math.inf:
         raise InputError(f"time limit is {time_limit_s:g} s; it must be positive and finite")
+    topology = with_issue(topology, issue)
     graph = constrained(graph, topology, pins, colocate)
     require_size(graph)
     problem = build_problem(with_times(graph, topology), topology, options or Options())

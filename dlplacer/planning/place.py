@@ -24,6 +24,7 @@ from dlplacer.core.version import __version__
 from dlplacer.files.graph_file import graph_to_dict
 from dlplacer.files.plan_file import plan_to_dict
 from dlplacer.files.topology_file import topology_to_dict
+from dlplacer.machines.costs.issue import with_issue
 from dlplacer.machines.costs.roofline_times import with_times
 from dlplacer.machines.usable_cores import usable_cores
 from dlplacer.planning.assemble import assemble
@@ -78,6 +79,7 @@ def place(
     pins: Mapping[str, str] | Iterable[tuple[str, str]] = (),
     colocate: Iterable[str | Iterable[str]] = (),
     warm_start: Plan | None = None,
+    issue: str = "none",
 ) -> Result:
     """The best plan found for a graph on a machine, with a lower bound and a gap.
 
@@ -104,6 +106,9 @@ def place(
         ops in common. The result is never worse than what `dlplacer.planning.warm_start` makes of it;
         ``provenance["warm_start"]`` tells what that was.
 
+    issue
+        ``eager``: one process of eager PyTorch issues all ops, where the topology does not say what issuing costs.
+
     Raises
     ------
     InputError
@@ -123,7 +128,7 @@ def place(
         raise InputError(f"a warm start is for method {DEFAULT_METHOD!r}, which improves it; {method!r} takes none")
     if warm_start is not None:
         check_plan(warm_start)
-    stop = stop or Event()
+    stop, topology = stop or Event(), with_issue(topology, issue)
     problem = _unless_stopped(stop, partial(_prepared, graph, topology, options or Options(), pins, colocate))
     finish_s = _finish_s(problem, time.monotonic() - began, time_limit_s)
     deadline, threads = began + time_limit_s - finish_s, workers or len(usable_cores())
