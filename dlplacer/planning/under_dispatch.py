@@ -11,6 +11,7 @@ candidates are replayed with dispatch, and the shortest replayed plan is taken, 
 - for the default method, placements and orders near the best of these, until the gap or the limit is reached.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -19,15 +20,14 @@ from functools import partial
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
-from dlplacer.check import violations
 from dlplacer.core.errors import InputError
 from dlplacer.core.op import Op
 from dlplacer.core.plan import Plan, ScheduledOp, Transfer
 from dlplacer.core.topology import Topology
 from dlplacer.planning.assemble import in_seconds, plan_of
 from dlplacer.planning.replayed_search import ReplayedSearch
-from dlplacer.problem.dispatch import Dispatch, dispatch_of
-from dlplacer.problem.live_memory import memory_use
+from dlplacer.problem.dispatch import Dispatch, dispatch_of, least_step_s
+from dlplacer.problem.live_memory import may_bind, memory_use
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.problem.simulate import replay
 from dlplacer.solvers.heuristics.single_device import singles
@@ -63,12 +63,12 @@ class DispatchParams:
         Least growth of the work by the floors for which that is done.
     """
 
-    heuristics_share: float = 0.2
+    heuristics_share: float = 0.5
     heuristics_s: float = 1.5
     short_share: float = 0.6
     in_vain_share: float = 0.8
-    surrogate_share: float = 0.4
-    problem_share: float = 0.6
+    surrogate_share: float = 0.3
+    problem_share: float = 0.5
     worth_it: float = 0.01
 
 
@@ -76,73 +76,69 @@ PARAMS = DispatchParams()
 
 _LAST = object()
 
+_SAME = 1e-9
+"""Relative difference of two sums of the same times."""
+
 _ALONE_SHARE = 0.6
 """Of the time of any other method, for the problem with floors."""
 
 
 class Candidates:
-    """The best plan so far of those that were simulated; it does not say how it was made."""
+    """The best plan so far of those that were replayed; it does not say how it was made."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.bound = 0
-        self.best: Plan | None = None
-        self._is_limited = any(device.memory_bytes is not None for device in problem.topology.devices)
+        self.makespan_s = math.inf
+        self._best: tuple[tuple[ScheduledOp, ...], tuple[Transfer, ...]] | None = None
+        self._may_overflow = problem.options.memory == "sum" or may_bind(problem)
+        self._least_s = least_step_s(problem, dispatch_of(problem.topology))
 
-    def offer(self, schedule: ProblemSchedule | None) -> bool:
-        """Simulate placement and order of a schedule, of this problem or one with other times; whether it is best."""
+    @property
+    def best(self) -> Plan | None:
+        """The best plan with its bound."""
+        return None if self._best is None else plan_of(self.problem, *self._best, Outcome(None, self.bound), "", 0, {})
+
+    @property
+    def found(self) -> bool:
+        """True once there is a plan."""
+        return self._best is not None
+
+    def offer(self, schedule: ProblemSchedule | None) -> None:
+        """Replay placement and order of a schedule, of this problem or one with other times."""
         if schedule is None:
-            return False
-        found = self.offer_on(schedule.device, schedule.order)
+            return
+        self.judge(schedule.device, schedule.order)
         if schedule.problem is self.problem and schedule.transfers is not None:
-            found = self._keep(*in_seconds(self.problem, schedule)) or found
-        return found
-
-    def offer_on(self, device: Sequence[int], order: Sequence[int]) -> bool:
-        """Replay a placement in an order; True if it is the best."""
-        before = self.best
-        self.judge(device, order)
-        return self.best is not before
+            self._keep(*in_seconds(self.problem, schedule))
 
     def judge(self, device: Sequence[int], order: Sequence[int]) -> float | None:
         """Seconds of a placement replayed in an order, which is kept if it is the best; None if it is no plan."""
         problem = self.problem
         if any(problem.delay[arc.size][device[arc.source]][device[arc.target]] is None for arc in problem.arcs):
             return None
-        ops, transfers = replay(problem, device, order)
-        length_s = max(entry.end_s for entry in ops)
-        # Ops that wait may let tensors live longer than there is memory for: that comes before the bound, which such a
-        # plan may beat.
-        if self._is_limited and any(
-            use.capacity_bytes is not None and use.peak_bytes > use.capacity_bytes
-            for use in memory_use(problem, ops, transfers).values()
-        ):
-            return None
-        self._keep(ops, transfers)
-        return length_s
+        return self._keep(*replay(problem, device, order))
 
     def raise_bound(self, ticks: int) -> None:
         """Keep the higher bound of the problem without dispatch."""
-        if ticks > self.bound:
-            self.bound = ticks
-            if self.best is not None:
-                self.best = self._plan(self.best.ops, self.best.transfers, ticks)
+        self.bound = max(self.bound, ticks)
 
     def closed(self, gap: float) -> bool:
-        """Whether the best plan is within a gap of its bound."""
-        return self.best is not None and self.best.gap <= gap
+        """True if the best plan is within a gap of its bound."""
+        bound_s = max(float(self.bound * self.problem.tick_s), self._least_s)
+        return self.makespan_s - bound_s <= max(gap, _SAME) * self.makespan_s
 
-    def _keep(self, ops: Sequence[ScheduledOp], transfers: Sequence[Transfer]) -> bool:
+    def _keep(self, ops: tuple[ScheduledOp, ...], transfers: tuple[Transfer, ...]) -> float | None:
+        # Ops that wait may let tensors live longer than there is memory for.
+        if self._may_overflow and any(
+            use.capacity_bytes is not None and use.peak_bytes > use.capacity_bytes
+            for use in memory_use(self.problem, ops, transfers).values()
+        ):
+            return None
         length_s = max(entry.end_s for entry in ops)
-        if self.best is not None and length_s >= self.best.makespan_s:
-            return False
-        if violations(self._plan(ops, transfers, 0)):
-            return False
-        self.best = self._plan(ops, transfers, self.bound)
-        return True
-
-    def _plan(self, ops: Sequence[ScheduledOp], transfers: Sequence[Transfer], bound: int) -> Plan:
-        return plan_of(self.problem, ops, transfers, Outcome(None, bound), "", 0.0, {})
+        if length_s < self.makespan_s:
+            self.makespan_s, self._best = length_s, (ops, transfers)
+        return length_s
 
 
 def best_under_dispatch(
@@ -166,30 +162,30 @@ def best_under_dispatch(
 
     def report(makespan: int | None, bound: int) -> None:
         candidates.raise_bound(bound)
-        best = candidates.best
-        budget.report(None if best is None else round(best.makespan_s / tick_s), candidates.bound)
+        budget.report(round(candidates.makespan_s / tick_s) if candidates.found else None, candidates.bound)
 
     if combine:
         for schedule in singles(problem):
-            candidates.offer(schedule)
+            if not (budget.stop.is_set() and candidates.found):
+                candidates.offer(schedule)
         report(None, 0)
         if candidates.closed(budget.gap):
             return candidates
-    floors = surrogate(problem)
-    asked = _Heuristics(candidates, heuristics, [each for each in (floors, problem) if each is not None])
+    floors = None if budget.stop.is_set() else surrogate(problem)
+    asked = _Heuristics(candidates, heuristics, [each for each in (problem, floors) if each is not None])
     began, left_s = time.monotonic(), budget.left_s
     heuristics_s = max(PARAMS.heuristics_share * left_s, min(PARAMS.heuristics_s, PARAMS.short_share * left_s))
     asked.go_on(budget, began + heuristics_s, began + PARAMS.in_vain_share * left_s)
-    if floors is not None:
+    if floors is not None and not budget.stop.is_set():
         share = PARAMS.surrogate_share if combine else _ALONE_SHARE
         found = again(floors, _share(budget.unreported, share))
         candidates.offer(found.schedule)
     found = solve(problem, _share(replace(budget, report=report), PARAMS.problem_share if combine else 1.0))
     candidates.offer(found.schedule)
     candidates.raise_bound(found.lower_bound)
-    if candidates.best is None:
+    if not candidates.found:
         asked.go_on(budget, budget.deadline, budget.for_first.deadline)
-    if combine and candidates.best is not None:
+    if combine and candidates.found:
         report(None, candidates.bound)
         asked.go_on(budget, time.monotonic() + budget.left_s / 2, 0.0)
         _search(candidates, budget, report)
@@ -204,9 +200,9 @@ def _search(candidates: Candidates, budget: Budget, report: Callable[[int | None
     """Look for better plans near the best one until the gap or the limit is reached."""
 
     def judge(device: Sequence[int], order: Sequence[int]) -> float | None:
-        before = candidates.best
+        before_s = candidates.makespan_s
         found = candidates.judge(device, order)
-        if candidates.best is not before:
+        if candidates.makespan_s < before_s:
             report(None, candidates.bound)
         return found
 
@@ -219,7 +215,7 @@ class _Heuristics:
 
     def __init__(self, candidates: Candidates, heuristics: Sequence[Heuristic], problems: Sequence[Problem]) -> None:
         self._candidates = candidates
-        asked = [(loads_s, schedules(on)) for schedules, loads_s in heuristics for on in problems]
+        asked = [(loads_s, schedules(on)) for on in problems for schedules, loads_s in heuristics]
         self._waiting = [(used_s, number, schedules) for number, (used_s, schedules) in enumerate(asked)]
         heapify(self._waiting)
 
@@ -227,7 +223,7 @@ class _Heuristics:
         """Offer their schedules until a moment, or another one while there is no plan."""
 
         def is_over() -> bool:
-            ends_at = in_vain_until if self._candidates.best is None else until
+            ends_at = until if self._candidates.found else in_vain_until
             return budget.stop.is_set() or time.monotonic() > ends_at
 
         while self._waiting and not is_over():
