@@ -126,7 +126,7 @@ class Candidates:
     def closed(self, gap: float) -> bool:
         """True if the best plan is within a gap of its bound."""
         bound_s = max(float(self.bound * self.problem.tick_s), self._least_s)
-        return self.makespan_s - bound_s <= max(gap, _SAME) * self.makespan_s
+        return self.found and self.makespan_s - bound_s <= max(gap, _SAME) * self.makespan_s
 
     def _keep(self, ops: tuple[ScheduledOp, ...], transfers: tuple[Transfer, ...]) -> float | None:
         # Ops that wait may let tensors live longer than there is memory for.

@@ -48,9 +48,7 @@ def _orders(graph: OpGraph, topology: Topology, options: Options, placement: Seq
             if op not in done and reads[op] <= set(done):
                 yield from runs((*done, op))
 
-    return {
-        tuple(tuple(op for op in run if at[op] == device.id) for device in topology.devices) for run in runs(())
-    }
+    return {tuple(tuple(op for op in run if at[op] == device.id) for device in topology.devices) for run in runs(())}
 
 
 def _length(
