@@ -1,11 +1,12 @@
 """``python -m dlplacer``, and what the script ``dlplacer`` calls."""
 
-from dlplacer.cli.interruption import end_on_interrupt
+from dlplacer.cli.interruption import end_on_interrupt, end_with_launcher
 
 
 def main() -> int:
     """Run the command that the arguments name; returns its exit code."""
     end_on_interrupt()
+    end_with_launcher()
     from dlplacer.cli.main import main as run_command
 
     return run_command()

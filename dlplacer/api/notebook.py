@@ -175,6 +175,7 @@ def _explanation(found: "Explanation") -> str:
 
     facts = [
         ("bounds", ", ".join(f"{name} {format_seconds(limit_s)}" for name, limit_s in found.limits_s.items())),
+        ("bound as the plan states", f"{format_seconds(found.stated_bound_s)}, not proved again here"),
         ("limited by", f"{found.limited_by}: {REASONS[found.limited_by]}"),
         (
             "critical path",

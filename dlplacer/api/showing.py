@@ -149,7 +149,8 @@ def explain(plan: PlanLike, dispatch_s: float = 0.0) -> "Explanation":
     plan
         A `Plan`, a `Result`, or the path of a plan file.
     dispatch_s
-        Seconds in which one process issues an op for any of the devices; 0 for what the topology says of its processes.
+        Seconds in which one process issues an op for any of the devices: the plan is replayed under it. 0 keeps the
+        processes of the topology.
 
     Raises
     ------
@@ -161,7 +162,7 @@ def explain(plan: PlanLike, dispatch_s: float = 0.0) -> "Explanation":
     >>> import dlplacer as dp
     >>> found = dp.explain(dp.place("inception_v3-infer", "dgx1-v100-2gpu", method="heft"))
     >>> sorted(found.limits_s)
-    ['critical path', 'search', 'work']
+    ['critical path', 'work']
     >>> [share.device for share in found.devices]
     ['gpu0', 'gpu1']
     """

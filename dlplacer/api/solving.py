@@ -45,6 +45,7 @@ def place(
     pins: Pins = (),
     colocate: Together = (),
     warm_start: PlanLike | None = None,
+    issue: str = "none",
 ) -> Result:
     """The best plan found for a graph on a machine, with a lower bound and a gap.
 
@@ -73,6 +74,8 @@ def place(
         Patterns, or lists of patterns, of ops that stay together: ``["Mixed_6a", "fc, head"]``.
     warm_start
         A plan, a result or a plan file to begin with, for method ``ilp``; of the same problem or of one like it.
+    issue
+        ``eager`` if one process of eager PyTorch issues all ops, where the topology gives no cost of issuing.
 
     Raises
     ------
@@ -109,6 +112,7 @@ def place(
         pins=_pins(pins),
         colocate=_together(colocate),
         warm_start=None if warm_start is None else plan_of(warm_start, "warm_start"),
+        issue=issue,
     )
 
 
@@ -125,6 +129,7 @@ def compare(
     stop: Event | None = None,
     pins: Pins = (),
     colocate: Together = (),
+    issue: str = "none",
 ) -> "Comparison":
     """What every method makes of a graph on a machine: the best first, judged by the best bound of all.
 
@@ -134,7 +139,7 @@ def compare(
         Names of methods, as a series or as one text: ``"heft, peft"``; None means all.
     time_limit_s
         Seconds for each method. The heuristics need far less.
-    graph, topology, options, seed, workers, on_progress, stop, pins, colocate
+    graph, topology, options, seed, workers, on_progress, stop, pins, colocate, issue
         As for `place`.
 
     Raises
@@ -169,6 +174,7 @@ def compare(
         stop=stop,
         pins=_pins(pins),
         colocate=_together(colocate),
+        issue=issue,
     )
 
 

@@ -4,6 +4,7 @@ import argparse
 import json
 from pathlib import Path
 
+from dlplacer.cli.output.tables import stated
 from dlplacer.core.errors import CheckError
 
 HELP = "Check a plan against every rule of the problem."
@@ -30,4 +31,5 @@ def execute(arguments: argparse.Namespace) -> int:
     if found:
         raise CheckError([str(violation) for violation in found])
     print(f"{arguments.plan}: {len(plan.ops)} ops and {len(plan.transfers)} transfers keep every rule")
+    print(f"as the file states, not proved again: {stated(plan)}")
     return 0

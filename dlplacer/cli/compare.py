@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING
 from dlplacer.cli.arguments.calibration_option import add_calibration_option, calibrated
 from dlplacer.cli.arguments.constraint_options import add_colocate_option, add_pin_option, constrained_by
 from dlplacer.cli.arguments.model_argument import add_job_options
-from dlplacer.cli.arguments.problem_options import add_problem_arguments, add_solver_arguments, options_of
+from dlplacer.cli.arguments.problem_options import (
+    add_issue_option,
+    add_problem_arguments,
+    add_solver_arguments,
+    options_of,
+)
 from dlplacer.cli.output.output_files import output_file, tell_written
 from dlplacer.cli.output.picture_options import add_picture_options, save_pictures
 from dlplacer.cli.output.progress import interruptible, progress_line
@@ -30,6 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_problem_arguments(parser)
     parser.add_argument("--methods", metavar="NAME[,NAME...]", help="only these (all)")
     add_solver_arguments(parser, "each method")
+    add_issue_option(parser)
     add_pin_option(parser)
     add_colocate_option(parser)
     add_picture_options(parser, "comparison")
@@ -58,6 +64,7 @@ def execute(arguments: argparse.Namespace) -> int:
             workers=arguments.workers,
             on_progress=report,
             stop=stop,
+            issue=arguments.issue,
         )
     if arguments.html:
         from dlplacer.files import write_text

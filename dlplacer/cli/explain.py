@@ -73,6 +73,7 @@ def execute(arguments: argparse.Namespace) -> int:
     """Explain and print."""
     from dlplacer.cli.arguments.constraint_options import plan_of_option
     from dlplacer.files.load import load_plan
+    from dlplacer.problem.simulate import replay_under_issue
     from dlplacer.report.explanation import explain
     from dlplacer.report.whole_plan import require_whole
 
@@ -88,7 +89,10 @@ def execute(arguments: argparse.Namespace) -> int:
     assert plan is not None
     require_whole(plan, str(arguments.plan))
     whys = _ops(plan, arguments.why)
-    explanation = explain(plan, dispatch_s)
+    if dispatch_s:
+        # What would help is asked under it too.
+        plan = replay_under_issue(plan, dispatch_s)
+    explanation = explain(plan)
     if not arguments.json:
         print_explanation(plan, explanation)
     found: dict[str, Any] = {}

@@ -1,6 +1,6 @@
 """Ctrl-C at any moment: one line and exit code 130, also while packages are imported.
 
-This module imports nothing of ours: it is the first that runs.
+This module imports nothing of ours ahead of that: it is the first that runs.
 """
 
 import atexit
@@ -34,6 +34,29 @@ def end_on_interrupt() -> None:
         # Then Python takes its modules apart, which with torch takes a good part of a second, and puts the system's
         # handler in the place of ours, but not of this one: a command that is done has succeeded.
         atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)
+
+
+def end_with_launcher() -> None:
+    """Under torchrun, have the system end this rank when torchrun ends, and end it now if that has happened already.
+
+    Torchrun that is killed tells its ranks nothing, and they would wait for its store for minutes.
+    """
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return
+    from dlplacer.planning.interrupt import end_with_parent
+
+    parent = os.getppid()
+    end_with_parent(parent)
+    # An orphan belongs to the first process of the system, which is torchrun itself in some containers.
+    if parent == 1 and not _is_python(parent):
+        os._exit(1)
+
+
+def _is_python(process: int) -> bool:
+    try:
+        return os.path.samefile(f"/proc/{process}/exe", "/proc/self/exe")
+    except OSError:
+        return False
 
 
 def _say(text: bytes) -> None:

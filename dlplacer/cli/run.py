@@ -100,6 +100,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Run, measure and print."""
     from dlplacer.files.load import load_plan
+    from dlplacer.planning.one_device import one_device_note
 
     if arguments.steps < 1 or arguments.warmup < 0:
         raise InputError(f"--steps is {arguments.steps} and --warmup {arguments.warmup}; at least 1 and 0 are needed")
@@ -110,6 +111,9 @@ def execute(arguments: argparse.Namespace) -> int:
     _give_each_gpu_a_process(arguments)
     if os.environ.get("RANK", "0") == "0":
         _warn_if_busy()
+        alone = one_device_note(plan)
+        if alone is not None:
+            note(alone)
     done = _measured_over_ranks(arguments, plan) if _over_ranks(arguments, plan) else _measured(arguments, plan)
     if done is None:
         return 0
@@ -142,7 +146,6 @@ def _measured(arguments: argparse.Namespace, plan: "Plan") -> "Run":
 def _measured_over_ranks(arguments: argparse.Namespace, plan: "Plan") -> "Run | None":
     """On all ranks, which are forked unless torchrun has started them; None on others than the first."""
     from dlplacer.measure.fidelity.run_plan import OverRanks, run_over_ranks
-    from dlplacer.planning.interrupt import end_with_parent
     from dlplacer.runtime.distributed.launch import launch, results_of, under_launcher
     from dlplacer.runtime.distributed.ranks import parse_ranks
     from dlplacer.runtime.distributed.replicate import DEFAULT_BUCKET_BYTES
@@ -168,7 +171,6 @@ def _measured_over_ranks(arguments: argparse.Namespace, plan: "Plan") -> "Run | 
         return done if rank == 0 else None
 
     if under_launcher():
-        end_with_parent(os.getppid())
         return work(int(os.environ["RANK"]))
     found: Run | None = results_of(launch(ranks.count, work, _LAUNCH_LIMIT_S))[0]
     return found

@@ -13,6 +13,7 @@ from dlplacer.cli.arguments.constraint_options import (
 )
 from dlplacer.cli.arguments.model_argument import add_job_options
 from dlplacer.cli.arguments.problem_options import (
+    add_issue_option,
     add_problem_arguments,
     add_solver_arguments,
     options_of,
@@ -53,6 +54,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--gap", type=share_option, default=0.0, metavar="G", help="stop at this gap: 0.01 and 1%% are one percent (0)"
     )
+    add_issue_option(parser)
     add_pin_option(parser)
     add_colocate_option(parser)
     parser.add_argument(
@@ -94,6 +96,7 @@ def execute(arguments: argparse.Namespace) -> int:
                     on_progress=report,
                     stop=stop,
                     warm_start=warm,
+                    issue=arguments.issue,
                 )
         except NoPlanError:
             if stop.is_set():
@@ -105,9 +108,13 @@ def execute(arguments: argparse.Namespace) -> int:
         if arguments.output is not None:
             write_plan(arguments.output, result.plan)
             tell_written(arguments.output)
+    from dlplacer.planning.launch_bound import launch_note
     from dlplacer.planning.pipeline.hint import pipeline_hint
 
     hint = pipeline_hint(graph, topology, result.plan.makespan_s)
+    launch_bound = launch_note(result)
+    if launch_bound is not None:
+        note(launch_bound)
     if arguments.json:
         print(json.dumps({**result.to_dict(), "pipeline": None if hint is None else hint.to_dict()}))
     else:

@@ -15,6 +15,7 @@
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 
 class DlplacerError(Exception):
@@ -86,7 +87,24 @@ class RunError(DlplacerError):
 
 
 class InternalError(DlplacerError):
-    """dlplacer contradicts itself, for example a lower bound above a checked plan's makespan."""
+    """dlplacer contradicts itself, for example a lower bound above a checked plan's makespan.
+
+    Attributes
+    ----------
+    evidence
+        What contradicts what, as plain data: a bound, a schedule, a plan.
+    problem_file
+        The file that keeps the problem and the evidence for a report; None if there is none.
+    """
+
+    def __init__(self, message: str, **evidence: Any) -> None:
+        self.evidence = evidence
+        self.problem_file: str | None = None
+        super().__init__(message)
+
+    def __str__(self) -> str:
+        kept = "" if self.problem_file is None else f"; the problem is kept in {self.problem_file}, attach it"
+        return super().__str__() + kept
 
 
 def first_line(error: BaseException) -> str:

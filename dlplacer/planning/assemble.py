@@ -5,10 +5,12 @@ and order allow, so that a plan is exact even where ticks are rounded.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from dlplacer.core.errors import InternalError
 from dlplacer.core.plan import Plan, ScheduledOp, Transfer
+from dlplacer.files.plan_file import plan_to_dict
 from dlplacer.problem.dispatch import dispatch_of, least_step_s
 from dlplacer.problem.live_memory import memory_use
 from dlplacer.problem.problem import Problem
@@ -59,19 +61,40 @@ def plan_of(
         If a bound in seconds is above the makespan, or the ops take other times than their schedule.
     """
     makespan_s = max(entry.end_s for entry in ops)
-    figures = _figures_in_seconds if dispatch_of(problem.topology).delays else _figures_in_ticks
-    return _plan(problem, ops, transfers, figures(problem, makespan_s, outcome), method, solve_s, provenance)
+    delayed = dispatch_of(problem.topology).delays
+    bound_s = float(outcome.lower_bound * problem.tick_s)
+    if delayed:
+        bound_s = max(bound_s, least_step_s(problem, dispatch_of(problem.topology)))
+    figures = _figures_in_seconds(makespan_s, bound_s) if delayed else _figures_in_ticks(problem, makespan_s, outcome)
+    plan = _plan(problem, ops, transfers, figures, method, solve_s, provenance)
+    _require_bound_below(bound_s, plan)
+    return plan
 
 
-def _figures_in_seconds(problem: Problem, makespan_s: float, outcome: Outcome) -> tuple[float, float, float, float]:
-    """Makespan, lower bound, gap and what rounding hides: nothing."""
-    least_s = least_step_s(problem, dispatch_of(problem.topology))
-    bound_s = max(float(outcome.lower_bound * problem.tick_s), least_s)
-    if bound_s > (1 + _SAME) * makespan_s:
+def with_bound(plan: Plan, bound_s: float) -> Plan:
+    """The plan with another lower bound, whose gap and status follow."""
+    gap = (plan.makespan_s - bound_s) / plan.makespan_s if plan.makespan_s else 0.0
+    gap = 0.0 if gap <= _SAME else gap
+    return replace(plan, lower_bound_s=bound_s, gap=gap, status="feasible" if gap else "optimal")
+
+
+def contradicts(bound_s: float, makespan_s: float) -> bool:
+    """True if a plan is shorter than a lower bound by more than sums of floats may differ."""
+    return bound_s > (1 + _SAME) * makespan_s
+
+
+def _require_bound_below(bound_s: float, plan: Plan) -> None:
+    if contradicts(bound_s, plan.makespan_s):
         raise InternalError(
-            f"the lower bound of {bound_s:.9g} s is above the makespan of {makespan_s:.9g} s of a plan; please report "
-            "this graph and topology"
+            f"the lower bound of {bound_s:.9g} s is above the makespan of {plan.makespan_s:.9g} s of a plan; "
+            "please report it",
+            lower_bound_s=bound_s,
+            plan=plan_to_dict(plan),
         )
+
+
+def _figures_in_seconds(makespan_s: float, bound_s: float) -> tuple[float, float, float, float]:
+    """Makespan, lower bound, gap and what rounding hides: nothing."""
     if makespan_s - bound_s <= _SAME * makespan_s:
         return makespan_s, makespan_s, 0.0, 0.0
     return makespan_s, bound_s, (makespan_s - bound_s) / makespan_s, 0.0
@@ -79,14 +102,15 @@ def _figures_in_seconds(problem: Problem, makespan_s: float, outcome: Outcome) -
 
 def _figures_in_ticks(problem: Problem, makespan_s: float, outcome: Outcome) -> tuple[float, float, float, float]:
     """Makespan, lower bound, gap and what rounding hides."""
-    length = makespan_s / float(problem.tick_s)
+    length, bound = makespan_s / float(problem.tick_s), outcome.lower_bound
     if outcome.schedule is None:
         makespan = round(length) if problem.exact else int(length)
     else:
         makespan = min(outcome.schedule.makespan, round(length))
-    bound = min(outcome.lower_bound, makespan)
-    lower_bound_s = min(float(bound * problem.tick_s), makespan_s)
+    # Sums of floats may end just before the tick at which they end; `_require_bound_below` refuses what is more.
+    makespan = max(makespan, bound)
     gap = (makespan - bound) / makespan if makespan else 0.0
+    lower_bound_s = min(float(bound * problem.tick_s), makespan_s)
     return makespan_s, lower_bound_s, gap, _rounding_s(problem, makespan_s, makespan)
 
 

@@ -18,11 +18,14 @@ from dlplacer.core.plan import Plan
 from dlplacer.core.result import Result
 from dlplacer.core.topology import Topology
 from dlplacer.core.units import format_seconds
+from dlplacer.files.plan_file import plan_to_dict
+from dlplacer.machines.costs.issue import with_issue
 from dlplacer.machines.costs.roofline_times import with_times
-from dlplacer.planning.assemble import assemble
+from dlplacer.planning.assemble import assemble, contradicts
 from dlplacer.planning.by_processes import problem_by_processes
 from dlplacer.planning.constrain import constrained
 from dlplacer.planning.place import place, single_device_s
+from dlplacer.planning.saved_problem import saving_problem
 from dlplacer.problem.dispatch import dispatch_of
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.solvers.bounds.bounds import lower_bounds
@@ -139,6 +142,7 @@ class Comparison(Shown):
         return pandas.DataFrame(self.to_dict()["methods"])
 
 
+@saving_problem
 def compare(
     graph: OpGraph,
     topology: Topology,
@@ -152,6 +156,7 @@ def compare(
     stop: Event | None = None,
     pins: Mapping[str, str] | Iterable[tuple[str, str]] = (),
     colocate: Iterable[str | Iterable[str]] = (),
+    issue: str = "none",
 ) -> Comparison:
     """What every method makes of a graph on a machine.
 
@@ -163,7 +168,7 @@ def compare(
         Seconds for each method. The heuristics need far less; ``ilp`` ends early once its plan is proved optimal.
     on_progress
         Called with the best plan and the best bound of all methods.
-    options, seed, workers, stop, pins, colocate
+    options, seed, workers, stop, pins, colocate, issue
         As for `dlplacer.planning.place.place`.
 
     Raises
@@ -176,6 +181,7 @@ def compare(
     chosen = _known(methods)
     if not 0 < time_limit_s < math.inf:
         raise InputError(f"time limit is {time_limit_s:g} s; it must be positive and finite")
+    topology = with_issue(topology, issue)
     graph = constrained(graph, topology, pins, colocate)
     require_size(graph)
     problem = build_problem(with_times(graph, topology), topology, options or Options())
@@ -229,10 +235,12 @@ class _Board:
             return
         makespan_s = min(self.makespan_s, row.plan.makespan_s)
         bound_s = max(self.lower_bound_s, row.plan.lower_bound_s)
-        if bound_s > (1 + _SAME) * makespan_s:
+        if contradicts(bound_s, makespan_s):
             raise InternalError(
                 f"with method {row.method!r} the best lower bound is {bound_s:.9g} s, above the {makespan_s:.9g} s of "
-                "the best plan; please report this graph and topology"
+                "the best plan; please report it",
+                lower_bound_s=bound_s,
+                plans=[plan_to_dict(each.plan) for each in self.rows if each.plan is not None],
             )
         self.tell(Progress(makespan_s, bound_s, 0.0))
 
@@ -240,7 +248,7 @@ class _Board:
         """Report what a method has reached together with what is known already."""
         if progress.makespan_s is not None:
             self.makespan_s = min(self.makespan_s, progress.makespan_s)
-        self.lower_bound_s = min(self.makespan_s, max(self.lower_bound_s, progress.lower_bound_s))
+        self.lower_bound_s = max(self.lower_bound_s, progress.lower_bound_s)
         best_s = None if math.isinf(self.makespan_s) else self.makespan_s
         self.on_progress(Progress(best_s, self.lower_bound_s, time.monotonic() - self.began))
 
@@ -299,11 +307,6 @@ def _checked(
 ) -> MethodResult:
     if schedule is None:
         return MethodResult(method, "no plan", None, solve_s)
-    if bound > schedule.makespan:
-        raise InternalError(
-            f"the lower bound of {bound} ticks is above the makespan of {schedule.makespan} ticks of method {method!r}"
-            "; please report this graph and topology"
-        )
     plan = assemble(problem, Outcome(schedule, bound), schedule, method, solve_s, {})
     broken = violations(plan)
     if broken:

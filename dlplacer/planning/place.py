@@ -22,15 +22,17 @@ from dlplacer.core.result import Result
 from dlplacer.core.topology import Topology
 from dlplacer.core.version import __version__
 from dlplacer.files.graph_file import graph_to_dict
+from dlplacer.files.plan_file import plan_to_dict
 from dlplacer.files.topology_file import topology_to_dict
+from dlplacer.machines.costs.issue import with_issue
 from dlplacer.machines.costs.roofline_times import with_times
 from dlplacer.machines.usable_cores import usable_cores
 from dlplacer.planning.assemble import assemble
-from dlplacer.planning.by_processes import PARAMS as PROCESS_PARAMS
-from dlplacer.planning.by_processes import beside, better, only_plans, problem_by_processes
+from dlplacer.planning.by_processes import SHARE, beside, better, only_plans, problem_by_processes
 from dlplacer.planning.constrain import constrained
 from dlplacer.planning.garbage import fewer_collections
 from dlplacer.planning.interrupt import interrupts_by_exception, stop_on_interrupt
+from dlplacer.planning.saved_problem import saving_problem
 from dlplacer.planning.under_dispatch import Heuristic, best_under_dispatch
 from dlplacer.planning.warm_start import warm_start_of
 from dlplacer.problem.dispatch import dispatch_of, least_step_s
@@ -41,6 +43,7 @@ from dlplacer.solvers.feasibility.explanation import shortage
 from dlplacer.solvers.feasibility.graph_size import require_size
 from dlplacer.solvers.feasibility.simple_reasons import require_feasible
 from dlplacer.solvers.heuristics.single_device import singles
+from dlplacer.solvers.ilp.solver_thread import in_thread
 from dlplacer.solvers.instance.incumbent import Begin
 from dlplacer.solvers.instance.instance import build_instance
 from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule, Progress
@@ -60,6 +63,7 @@ _FINISH_FACTOR, _FINISH_SHARE = 3.0, 0.5
 
 
 @fewer_collections()
+@saving_problem
 def place(
     graph: OpGraph,
     topology: Topology,
@@ -75,6 +79,7 @@ def place(
     pins: Mapping[str, str] | Iterable[tuple[str, str]] = (),
     colocate: Iterable[str | Iterable[str]] = (),
     warm_start: Plan | None = None,
+    issue: str = "none",
 ) -> Result:
     """The best plan found for a graph on a machine, with a lower bound and a gap.
 
@@ -101,6 +106,9 @@ def place(
         ops in common. The result is never worse than what `dlplacer.planning.warm_start` makes of it;
         ``provenance["warm_start"]`` tells what that was.
 
+    issue
+        ``eager``: one process of eager PyTorch issues all ops, where the topology does not say what issuing costs.
+
     Raises
     ------
     InputError
@@ -120,13 +128,11 @@ def place(
         raise InputError(f"a warm start is for method {DEFAULT_METHOD!r}, which improves it; {method!r} takes none")
     if warm_start is not None:
         check_plan(warm_start)
-    require_size(graph)
-    held = constrained(graph, topology, pins, colocate)
-    problem = build_problem(with_times(held, topology), topology, options or Options())
-    require_feasible(problem)
+    stop, topology = stop or Event(), with_issue(topology, issue)
+    problem = _unless_stopped(stop, partial(_prepared, graph, topology, options or Options(), pins, colocate))
     finish_s = _finish_s(problem, time.monotonic() - began, time_limit_s)
     deadline, threads = began + time_limit_s - finish_s, workers or len(usable_cores())
-    budget = Budget(deadline, gap, seed, threads, stop or Event(), grace_s=_grace_s(time_limit_s))
+    budget = Budget(deadline, gap, seed, threads, stop, grace_s=_grace_s(time_limit_s))
     solve = partial(_solved, budget, method=method, warm_start=warm_start, began=began, time_limit_s=time_limit_s)
     apart = problem_by_processes(problem)
     with _plan_or_interrupt(budget.stop):
@@ -137,13 +143,40 @@ def place(
     return replace(found, plan=replace(found.plan, solve_s=time.monotonic() - began))
 
 
+def _prepared(
+    graph: OpGraph,
+    topology: Topology,
+    options: Options,
+    pins: Mapping[str, str] | Iterable[tuple[str, str]],
+    colocate: Iterable[str | Iterable[str]],
+) -> Problem:
+    """The problem, for which no simple reason rules out a plan."""
+    require_size(graph)
+    held = constrained(graph, topology, pins, colocate)
+    problem = build_problem(with_times(held, topology), topology, options)
+    require_feasible(problem)
+    _digests(problem)
+    return problem
+
+
+def _unless_stopped(stop: Event, work: Callable[[], Found]) -> Found:
+    """Run `work` in a thread, which is left behind if somebody asks to stop: 100,000 ops take it ten seconds."""
+
+    def look() -> bool:
+        if stop.is_set():
+            raise NoPlanError("the solve was stopped before its search began, so there is no plan")
+        return False
+
+    return in_thread(work, math.inf, look, lambda: None)
+
+
 def _as_threads_and_processes(
     problem: Problem, apart: Problem, solve: Callable[..., Result], on_progress: Callable[[Progress], None]
 ) -> Result:
     """The better of the plans for cores as threads that take turns and as processes of their own."""
     processes = None
     with contextlib.suppress(NoPlanError):
-        processes = solve(apart, only_plans(on_progress), share=PROCESS_PARAMS.share)
+        processes = solve(apart, only_plans(on_progress), share=SHARE)
     threads = None
     try:
         threads = solve(problem, beside(processes, on_progress))
@@ -217,7 +250,9 @@ def _under_dispatch(
 def _require_rules(plan: Plan) -> None:
     broken = violations(plan)
     if broken:
-        raise InternalError("the solver's plan breaks the rules: " + "; ".join(map(str, broken[:3])))
+        raise InternalError(
+            "the solver's plan breaks the rules: " + "; ".join(map(str, broken[:3])), plan=plan_to_dict(plan)
+        )
 
 
 def single_device_s(problem: Problem) -> float | None:
@@ -281,7 +316,10 @@ def _require_schedule(problem: Problem, outcome: Outcome, method: str, time_limi
     if outcome.lower_bound > found.makespan:
         raise InternalError(
             f"the lower bound of {outcome.lower_bound} ticks is above the makespan of {found.makespan} "
-            "ticks of a schedule; please report this graph and topology"
+            "ticks of a schedule; please report it",
+            bound_ticks=outcome.lower_bound,
+            device=list(found.device),
+            start_ticks=list(found.start),
         )
     return found
 
@@ -328,9 +366,17 @@ def provenance_of(problem: Problem, **choices: int) -> dict[str, Any]:
         "ortools": version("ortools"),
         "python": platform.python_version(),
         **choices,
-        "graph_sha256": _digest(graph_to_dict(problem.graph)),
-        "topology_sha256": _digest(topology_to_dict(problem.topology)),
+        **_digests(problem),
     }
+
+
+def _digests(problem: Problem) -> dict[str, str]:
+    if _digests not in problem.derived:
+        problem.derived[_digests] = {
+            "graph_sha256": _digest(graph_to_dict(problem.graph)),
+            "topology_sha256": _digest(topology_to_dict(problem.topology)),
+        }
+    return problem.derived[_digests]  # type: ignore[no-any-return]
 
 
 def _digest(value: Any) -> str:

@@ -2,34 +2,32 @@
 
 Dispatch only delays. A plan under it is a plan of the problem without it, where every start may be earlier, so every
 bound of that problem holds; `dlplacer.problem.dispatch.least_step_s` adds another. The solvers know of neither. So
-candidates are simulated with dispatch, and the shortest simulated plan is taken, no matter what its schedule promised:
+candidates are replayed with dispatch, and the shortest replayed plan is taken, whatever its schedule promised:
 
 - every single device;
-- what the method finds where every op takes at least as long as its issue, with all devices of its process at work;
-- what the method finds on the problem itself, which gives the bound too;
-- for the default method, what each heuristic finds on both;
-- for the default method, the best of these with all ops of a device, or one op, moved to another device, as long as
-  that helps. Where the result gains next to nothing on a single device, it is that.
+- the schedules of a method where every op takes at least as long as its issue, with all devices of its process at work;
+- those of the method on the problem itself, which gives the bound too;
+- for the default method, the schedules of each heuristic on both;
+- for the default method, placements and orders near the best of these, until the gap or the limit is reached.
 """
 
-import random
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from heapq import heapify, heappop, heappush
-from itertools import pairwise, permutations
 from typing import NamedTuple
 
-from dlplacer.check import violations
 from dlplacer.core.errors import InputError
 from dlplacer.core.op import Op
 from dlplacer.core.plan import Plan, ScheduledOp, Transfer
 from dlplacer.core.topology import Topology
 from dlplacer.planning.assemble import in_seconds, plan_of
-from dlplacer.problem.as_processes import are_processes
-from dlplacer.problem.dispatch import Dispatch, dispatch_of
+from dlplacer.planning.replayed_search import ReplayedSearch
+from dlplacer.problem.dispatch import Dispatch, dispatch_of, least_step_s
+from dlplacer.problem.live_memory import may_bind, memory_use
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.problem.simulate import replay
 from dlplacer.solvers.heuristics.single_device import singles
@@ -53,104 +51,94 @@ class DispatchParams:
     Attributes
     ----------
     heuristics_share, heuristics_s, short_share
-        Of the time, for all heuristics, or so many seconds up to another share: what the default method makes of their
-        schedules is shorter without dispatch, and may be longer with it. Eleven of them take 0.5 to 2 s on 50 ops in
+        Of the time, for all heuristics, or so many seconds up to another share: the default method makes their
+        schedules shorter without dispatch, and perhaps longer with it. Eleven of them take 0.5 to 2 s on 50 ops in
         memory that is short, where cores are slow.
     in_vain_share
         Of the time, for them while there is no plan.
-    surrogate_share
-        Of the time, for the problem with floors; the rest, and what that leaves, is for the problem itself. A guess.
+    surrogate_share, problem_share
+        Of the time left, for the problem with floors, then for the problem itself; the rest is for the local search.
+        Guesses.
     worth_it
         Least growth of the work by the floors for which that is done.
-    finish_share
-        Of the time, for moving devices' ops and single ones in the best plan.
-    most_moves
-        Of single ops, after each round of moving those of devices: simulating 2,000 ops takes some 20 ms.
-    least_gain
-        What a plan of the default method on several devices must gain over one device to be preferred: simulated steps
-        are off by about as much, and one device cannot disappoint.
-    turns_gain
-        As much more where the ops are nothing but turns at the interpreter, in proportion: steps of a small transformer
-        were planned 5 to 8 % shorter on two threads than on one, and took 3 to 4 % longer.
     """
 
-    heuristics_share: float = 0.2
+    heuristics_share: float = 0.5
     heuristics_s: float = 1.5
     short_share: float = 0.6
     in_vain_share: float = 0.8
-    surrogate_share: float = 0.6
+    surrogate_share: float = 0.3
+    problem_share: float = 0.5
     worth_it: float = 0.01
-    finish_share: float = 0.1
-    most_moves: int = 300
-    least_gain: float = 0.02
-    turns_gain: float = 0.1
 
 
 PARAMS = DispatchParams()
 
 _LAST = object()
 
+_SAME = 1e-9
+"""Relative difference of two sums of the same times."""
+
+_ALONE_SHARE = 0.6
+"""Of the time of any other method, for the problem with floors."""
+
 
 class Candidates:
-    """The best plan so far of those that were simulated; it does not say how it was made."""
+    """The best plan so far of those that were replayed; it does not say how it was made."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.bound = 0
-        self.best: Plan | None = None
+        self.makespan_s = math.inf
+        self._best: tuple[tuple[ScheduledOp, ...], tuple[Transfer, ...]] | None = None
+        self._may_overflow = problem.options.memory == "sum" or may_bind(problem)
+        self._least_s = least_step_s(problem, dispatch_of(problem.topology))
 
-    def offer(self, schedule: ProblemSchedule | None) -> bool:
-        """Simulate placement and order of a schedule, of this problem or one with other times; whether it is best."""
+    @property
+    def best(self) -> Plan | None:
+        """The best plan with its bound."""
+        return None if self._best is None else plan_of(self.problem, *self._best, Outcome(None, self.bound), "", 0, {})
+
+    @property
+    def found(self) -> bool:
+        """True once there is a plan."""
+        return self._best is not None
+
+    def offer(self, schedule: ProblemSchedule | None) -> None:
+        """Replay placement and order of a schedule, of this problem or one with other times."""
         if schedule is None:
-            return False
-        found = self.offer_on(schedule.device, schedule.order)
+            return
+        self.judge(schedule.device, schedule.order)
         if schedule.problem is self.problem and schedule.transfers is not None:
-            found = self._keep(*in_seconds(self.problem, schedule)) or found
-        return found
+            self._keep(*in_seconds(self.problem, schedule))
 
-    def offer_on(self, device: Sequence[int], order: Sequence[int]) -> bool:
-        """Simulate a placement in an order; whether it is best. A placement without routes is none."""
+    def judge(self, device: Sequence[int], order: Sequence[int]) -> float | None:
+        """Seconds of a placement replayed in an order, which is kept if it is the best; None if it is no plan."""
         problem = self.problem
         if any(problem.delay[arc.size][device[arc.source]][device[arc.target]] is None for arc in problem.arcs):
-            return False
+            return None
         return self._keep(*replay(problem, device, order))
 
     def raise_bound(self, ticks: int) -> None:
         """Keep the higher bound of the problem without dispatch."""
-        if ticks > self.bound:
-            self.bound = ticks
-            if self.best is not None:
-                self.best = self._plan(self.best.ops, self.best.transfers, ticks)
-
-    def prefer_one_device(self) -> None:
-        """Go back to the best single device where the best plan hardly gains on it."""
-        alone = Candidates(self.problem)
-        alone.raise_bound(self.bound)
-        for schedule in singles(self.problem):
-            alone.offer(schedule)
-        if alone.best is None or self.best is None:
-            return
-        least = 1 + PARAMS.least_gain + PARAMS.turns_gain * _turns_share(self.problem, alone.best)
-        if alone.best.makespan_s < least * comparable_s(self.best):
-            self.best = alone.best
+        self.bound = max(self.bound, ticks)
 
     def closed(self, gap: float) -> bool:
-        """Whether the best plan is within a gap of its bound."""
-        return self.best is not None and self.best.gap <= gap
+        """True if the best plan is within a gap of its bound."""
+        bound_s = max(float(self.bound * self.problem.tick_s), self._least_s)
+        return self.found and self.makespan_s - bound_s <= max(gap, _SAME) * self.makespan_s
 
-    def _keep(self, ops: Sequence[ScheduledOp], transfers: Sequence[Transfer]) -> bool:
+    def _keep(self, ops: tuple[ScheduledOp, ...], transfers: tuple[Transfer, ...]) -> float | None:
+        # Ops that wait may let tensors live longer than there is memory for.
+        if self._may_overflow and any(
+            use.capacity_bytes is not None and use.peak_bytes > use.capacity_bytes
+            for use in memory_use(self.problem, ops, transfers).values()
+        ):
+            return None
         length_s = max(entry.end_s for entry in ops)
-        if self.best is not None and length_s >= self.best.makespan_s:
-            return False
-        # Delays may let tensors live longer than there is memory for, and ops moved to a device may not fit there: that
-        # comes before the bound, which such a plan may well beat.
-        if violations(self._plan(ops, transfers, 0)):
-            return False
-        self.best = self._plan(ops, transfers, self.bound)
-        return True
-
-    def _plan(self, ops: Sequence[ScheduledOp], transfers: Sequence[Transfer], bound: int) -> Plan:
-        return plan_of(self.problem, ops, transfers, Outcome(None, bound), "", 0.0, {})
+        if length_s < self.makespan_s:
+            self.makespan_s, self._best = length_s, (ops, transfers)
+        return length_s
 
 
 def best_under_dispatch(
@@ -174,34 +162,52 @@ def best_under_dispatch(
 
     def report(makespan: int | None, bound: int) -> None:
         candidates.raise_bound(bound)
-        best = candidates.best
-        budget.report(None if best is None else round(best.makespan_s / tick_s), candidates.bound)
+        budget.report(round(candidates.makespan_s / tick_s) if candidates.found else None, candidates.bound)
 
     if combine:
         for schedule in singles(problem):
-            candidates.offer(schedule)
+            if not (budget.stop.is_set() and candidates.found):
+                candidates.offer(schedule)
         report(None, 0)
         if candidates.closed(budget.gap):
             return candidates
-    last = replace(budget, deadline=budget.deadline - (PARAMS.finish_share * budget.left_s if combine else 0.0))
-    floors = surrogate(problem)
-    asked = _Heuristics(candidates, heuristics, [each for each in (floors, problem) if each is not None])
-    began, left_s = time.monotonic(), last.left_s
+    floors = None if budget.stop.is_set() else surrogate(problem)
+    asked = _Heuristics(candidates, heuristics, [each for each in (problem, floors) if each is not None])
+    began, left_s = time.monotonic(), budget.left_s
     heuristics_s = max(PARAMS.heuristics_share * left_s, min(PARAMS.heuristics_s, PARAMS.short_share * left_s))
-    asked.go_on(last, began + heuristics_s, began + PARAMS.in_vain_share * left_s)
-    if floors is not None:
-        stop_at = time.monotonic() + PARAMS.surrogate_share * last.left_s
-        found = again(floors, replace(last.unreported, deadline=stop_at))
+    asked.go_on(budget, began + heuristics_s, began + PARAMS.in_vain_share * left_s)
+    if floors is not None and not budget.stop.is_set():
+        share = PARAMS.surrogate_share if combine else _ALONE_SHARE
+        found = again(floors, _share(budget.unreported, share))
         candidates.offer(found.schedule)
-    found = solve(problem, replace(last, report=report))
+    found = solve(problem, _share(replace(budget, report=report), PARAMS.problem_share if combine else 1.0))
     candidates.offer(found.schedule)
     candidates.raise_bound(found.lower_bound)
-    if candidates.best is None:
+    if not candidates.found:
         asked.go_on(budget, budget.deadline, budget.for_first.deadline)
-    if combine:
-        _improve(candidates, budget)
-        candidates.prefer_one_device()
+    if combine and candidates.found:
+        report(None, candidates.bound)
+        asked.go_on(budget, time.monotonic() + budget.left_s / 2, 0.0)
+        _search(candidates, budget, report)
     return candidates
+
+
+def _share(budget: Budget, share: float) -> Budget:
+    return replace(budget, deadline=budget.deadline - (1 - share) * budget.left_s)
+
+
+def _search(candidates: Candidates, budget: Budget, report: Callable[[int | None, int], None]) -> None:
+    """Look for better plans near the best one until the gap or the limit is reached."""
+
+    def judge(device: Sequence[int], order: Sequence[int]) -> float | None:
+        before_s = candidates.makespan_s
+        found = candidates.judge(device, order)
+        if candidates.makespan_s < before_s:
+            report(None, candidates.bound)
+        return found
+
+    search = ReplayedSearch(candidates.problem, judge, budget.seed)
+    search.run(*_as_simulated(candidates), lambda: not budget.left_s or candidates.closed(budget.gap))
 
 
 class _Heuristics:
@@ -209,7 +215,7 @@ class _Heuristics:
 
     def __init__(self, candidates: Candidates, heuristics: Sequence[Heuristic], problems: Sequence[Problem]) -> None:
         self._candidates = candidates
-        asked = [(loads_s, schedules(on)) for schedules, loads_s in heuristics for on in problems]
+        asked = [(loads_s, schedules(on)) for on in problems for schedules, loads_s in heuristics]
         self._waiting = [(used_s, number, schedules) for number, (used_s, schedules) in enumerate(asked)]
         heapify(self._waiting)
 
@@ -217,7 +223,7 @@ class _Heuristics:
         """Offer their schedules until a moment, or another one while there is no plan."""
 
         def is_over() -> bool:
-            ends_at = in_vain_until if self._candidates.best is None else until
+            ends_at = until if self._candidates.found else in_vain_until
             return budget.stop.is_set() or time.monotonic() > ends_at
 
         while self._waiting and not is_over():
@@ -235,50 +241,6 @@ class _Heuristics:
         if isinstance(found, ProblemSchedule):
             self._candidates.offer(found)
         return found is _LAST
-
-
-def _turns_share(problem: Problem, plan: Plan) -> float:
-    """The share of a step on one device in which an op keeps others of its process from starting, 0 to 1."""
-    dispatch = dispatch_of(problem.topology)
-    number = {device.id: here for here, device in enumerate(problem.topology.devices)}
-    held = [
-        dispatch.hold_s(number[entry.device], entry.end_s - entry.start_s)
-        for entry in plan.ops
-        if dispatch.takes_turns(number[entry.device])
-    ]
-    return sum(held) / plan.makespan_s if plan.makespan_s else 0.0
-
-
-def comparable_s(plan: Plan) -> float:
-    """Seconds of a step beside which those of a plan on one device may be put: longer where several devices work.
-
-    Ops that were timed with all devices at work take less while the others idle, by a factor that their graph may tell
-    (`OpGraph.contention_factors`): all ops of a plan on one device do, and of one on several the part in which one
-    works. Both take as much longer here, so that what is on one device takes what its plan says. Short ops of threads
-    lose more to each other than the turns that a simulation knows of: a thread that waits for its turn has to wake.
-    Processes are asked for their part of a step, and answer (`Link.process_step_s`).
-    """
-    processes = are_processes(plan.topology)
-    factors, way = plan.graph.contention_factors, "processes" if processes else "threads"
-    used = {entry.device for entry in plan.ops}
-    types = {device.type for device in plan.topology.devices if device.id in used}
-    factor = max((factors.get(kind, {}).get(way, 1.0) for kind in types), default=1.0)
-    step_s = plan.makespan_s + (factor - 1) * _shared_s(plan)
-    cores = [device for device in plan.topology.devices if device.id in used and not device.asynchronous]
-    if processes and len(cores) > 1:
-        step_s += max((link.process_step_s for link in plan.topology.links), default=0.0)
-    return step_s
-
-
-def _shared_s(plan: Plan) -> float:
-    """Seconds of a plan in which several devices work at the same time."""
-    changes = sorted(change for entry in plan.ops for change in ((entry.start_s, 1), (entry.end_s, -1)))
-    shared_s, working = 0.0, 0
-    for (time_s, change), (next_s, _) in pairwise(changes):
-        working += change
-        if working > 1:
-            shared_s += next_s - time_s
-    return shared_s
 
 
 def surrogate(problem: Problem) -> Problem | None:
@@ -316,31 +278,6 @@ def _raised(op: Op, floors: Mapping[str, float]) -> Op:
         kind: max(time_s, floors[kind]) if time_s else time_s for kind, time_s in times.items() if time_s is not None
     }
     return replace(op, time_s=raised)
-
-
-def _improve(candidates: Candidates, budget: Budget) -> None:
-    """Move all ops of a device, then one block, to another device, as long as the simulated plan gets shorter."""
-    problem = candidates.problem
-    blocks = [*problem.groups, *((op,) for op, group in enumerate(problem.group_of) if group is None)]
-    chooser = random.Random(budget.seed)
-    improved = candidates.best is not None
-    while improved and budget.left_s:
-        improved = False
-        device, order = _as_simulated(candidates)
-        used = sorted(set(device))
-        whole = [([op for op, here in enumerate(device) if here == moved], to) for moved, to in permutations(used, 2)]
-        single = [(ops, to) for ops in blocks for to in range(problem.device_count) if to != device[ops[0]]]
-        chooser.shuffle(single)
-        for ops, target in (*whole, *single[: PARAMS.most_moves]):
-            if not budget.left_s:
-                return
-            if all(target in problem.allowed[op] for op in ops):
-                moved = device.copy()
-                for op in ops:
-                    moved[op] = target
-                if candidates.offer_on(moved, order):
-                    improved = True
-                    device, order = _as_simulated(candidates)
 
 
 def _as_simulated(candidates: Candidates) -> tuple[list[int], list[int]]:

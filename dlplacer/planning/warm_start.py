@@ -12,12 +12,12 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan, ScheduledOp, Transfer
 from dlplacer.core.topology import Topology
+from dlplacer.core.units import format_seconds
 from dlplacer.files.graph_file import graph_to_dict
 from dlplacer.files.topology_file import topology_to_dict
 from dlplacer.planning.assemble import assemble, plan_of
 from dlplacer.planning.placement_of_plan import placement_from
 from dlplacer.planning.schedule_of_plan import schedule_of
-from dlplacer.problem.dispatch import dispatch_of, least_step_s
 from dlplacer.problem.problem import Problem
 from dlplacer.problem.simulate import in_order, replay
 from dlplacer.solvers.heuristics.list_schedule import list_schedule
@@ -26,9 +26,6 @@ from dlplacer.solvers.instance.instance import FAR, Instance, build_instance
 from dlplacer.solvers.instance.memory_admission import admission, surrogates
 from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule
 from dlplacer.solvers.instance.schedule import Schedule, in_sequence, keeps_blocks_and_memory
-
-_WHOLE = 1e-6
-"""A quotient of floats this close to a whole number of ticks is that number."""
 
 
 class WarmStart:
@@ -58,8 +55,7 @@ class WarmStart:
             if schedule is not None and keeps_blocks_and_memory(instance, schedule):
                 self._usable = incumbent.offer(schedule) or self._usable
         if self._usable:
-            self.note = str(self.placement)
-            self._resume(incumbent)
+            self.note = str(self.placement) + self._inherited()
             return
         moved = self._repair(instance, incumbent, order)
         if moved is None:
@@ -68,7 +64,7 @@ class WarmStart:
             self.note = f"repaired: {self.placement}; {moved} moved to keep the memory"
 
     def if_better(self, found: Plan, outcome: Outcome) -> Plan:
-        """The warm plan as it was, with the new bound, where it is faster than what was found; else what was found."""
+        """The warm plan as it was, with the new bound, where it is faster than the plan found; else the plan found."""
         if not self._usable:
             return found
         bound = Outcome(None, outcome.lower_bound)
@@ -106,17 +102,11 @@ class WarmStart:
             yield self.plan.ops, self.plan.transfers
         yield replay(self.problem, self.placement.device, _order_of_ops(self.problem, self.plan))
 
-    def _resume(self, incumbent: Incumbent) -> None:
-        """What was proved of the same problem is still true."""
-        if not self.is_same or incumbent.best is None:
-            return
-        # What issuing costs bounds the plan, not the problem in ticks, whose ops wait for no process.
-        least_s = least_step_s(self.problem, dispatch_of(self.problem.topology))
-        if self.plan.lower_bound_s <= (1 + _WHOLE) * least_s:
-            return
-        ticks = self.plan.lower_bound_s / float(self.problem.tick_s)
-        whole = round(ticks) if abs(ticks - round(ticks)) < _WHOLE else int(ticks)
-        incumbent.raise_bound(min(whole, incumbent.best.makespan))
+    def _inherited(self) -> str:
+        """The bound that the plan states, where it would be one of this problem too."""
+        if not self.is_same or not self.plan.lower_bound_s:
+            return ""
+        return f"; its lower bound, {format_seconds(self.plan.lower_bound_s)} as it states, is not believed"
 
     def _reason(self, instance: Instance, device: Sequence[int]) -> str:
         """Why the placement is none of the problem."""

@@ -60,7 +60,10 @@ def earliest(steps: Sequence[Activity], waits_for_memory: bool) -> list[float]:
     uses: dict[int, list[tuple[int, int, tuple[int, ...], int, ResourceUse]]] = {}
     for number, step in enumerate(steps):
         for hold in step.holds:
-            uses.setdefault(hold.resource, []).append((hold.from_tick, hold.to_tick, step.key, number, hold))
+            # Rounding may put a use that takes no time a tick behind the end of its step, where a step that waits for
+            # it has begun: so uses would follow each other in a circle.
+            ticks = min(hold.from_tick, step.key[1]), min(hold.to_tick, step.key[1])
+            uses.setdefault(hold.resource, []).append((*ticks, step.key, number, hold))
     for resource in uses.values():
         for (*_, first, before), (*_, second, behind) in pairwise(sorted(resource, key=lambda use: use[:4])):
             after[second].append((first, before.offset + before.length - behind.offset))

@@ -24,9 +24,8 @@ each other.
 
 from collections import deque
 from collections.abc import Container, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from dlplacer.core.graph import OpGraph
 from dlplacer.core.topology import Topology
 from dlplacer.problem.problem import Problem
 
@@ -98,25 +97,11 @@ def dispatch_of(topology: Topology) -> Dispatch:
     return Dispatch(seconds, process, tuple(device.asynchronous for device in devices), handing_over)
 
 
-def one_process(topology: Topology, dispatch_s: float) -> Dispatch:
-    """One process that feeds all devices, which are asynchronous, whatever the machine says."""
-    count = len(topology.devices)
-    return Dispatch((dispatch_s,) * count, (0,) * count, (True,) * count, (0.0,) * count)
-
-
-def dispatch_bound_s(graph: OpGraph, dispatch_s: float, device_types: Sequence[str]) -> float:
-    """Seconds that no step can beat if one process issues each op that takes time in `dispatch_s`.
-
-    Proof: the issues follow one another, and the op that is issued last runs after all of them.
-
-    Parameters
-    ----------
-    device_types
-        Types of the machine's devices.
-    """
-    shortest = [min(op.time_on(kind) or 0.0 for kind in device_types) for op in graph.ops]
-    issued = [time_s for time_s in shortest if time_s > 0]
-    return len(issued) * dispatch_s + min(issued, default=0.0) if dispatch_s else 0.0
+def with_one_process(topology: Topology, dispatch_s: float) -> Topology:
+    """The machine with one process that issues the ops of all devices, which are asynchronous, whatever it says."""
+    devices = topology.devices
+    issued = (replace(each, dispatch_s=dispatch_s, process="one", asynchronous=True) for each in devices)
+    return replace(topology, devices=tuple(issued))
 
 
 def least_step_s(problem: Problem, dispatch: Dispatch) -> float:

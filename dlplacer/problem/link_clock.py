@@ -1,6 +1,8 @@
 """The links of a machine while a plan is replayed: who may use them when, and when a tensor arrives."""
 
+from collections.abc import Iterator
 from itertools import pairwise
+from typing import NamedTuple
 
 from dlplacer.core.plan import Transfer, TransferSegment
 from dlplacer.problem.problem import Problem
@@ -18,12 +20,11 @@ class Network:
     """
 
     def __init__(self, problem: Problem) -> None:
-        self._topology = problem.topology
-        self._routes = problem.routes
-        self._sizes_bytes = problem.sizes_bytes
-        self._delay = problem.options.delay
+        self._problem = problem
         self._contended = problem.options.contention == "link"
         self._free_s: dict[Hop, float] = {}
+        # The same for every replay of a problem, and asked for anew by each of its transfers.
+        self._lines: dict[tuple[int, tuple[str, str]], list[_Line]] = problem.derived.setdefault(Network, {})
 
     def send(self, tensor: str, source: str, pair: tuple[str, str], size: int, ready_s: float) -> Transfer:
         """The transfer of a tensor between a pair of devices, not before it is ready.
@@ -33,22 +34,36 @@ class Network:
         size
             Position of its bytes in `Problem.sizes_bytes`.
         """
-        size_bytes = self._sizes_bytes[size]
+        if (size, pair) not in self._lines:
+            self._lines[size, pair] = list(self._lines_of(size, pair))
         parts = []
-        for segment in segments(self._topology, self._routes[size][pair]):
-            part = self._segment(tuple(pairwise(segment)), size_bytes, ready_s)
-            parts.append(part)
-            ready_s = part.end_s
-        return Transfer(tensor, source, pair[1], size_bytes, tuple(parts))
+        for line in self._lines[size, pair]:
+            parts.append(self._segment(line, ready_s))
+            ready_s = parts[-1].end_s
+        return Transfer(tensor, source, pair[1], self._problem.sizes_bytes[size], tuple(parts))
 
-    def _segment(self, hops: tuple[Hop, ...], size_bytes: int, ready_s: float) -> TransferSegment:
-        links = [self._topology.link_between[hop] for hop in hops]
-        spans = link_spans(links, size_bytes, self._delay, float)
-        directions = [link.direction(hop) for hop, link in zip(hops, links, strict=True)]
+    def _lines_of(self, size: int, pair: tuple[str, str]) -> Iterator["_Line"]:
+        topology, size_bytes = self._problem.topology, self._problem.sizes_bytes[size]
+        for segment in segments(topology, self._problem.routes[size][pair]):
+            hops = tuple(pairwise(segment))
+            links = [topology.link_between[hop] for hop in hops]
+            spans = link_spans(links, size_bytes, self._problem.options.delay, float)
+            directions = [link.direction(hop) for hop, link in zip(hops, links, strict=True)]
+            yield _Line(hops, tuple(zip(directions, spans, strict=True)), spans[-1][1])
+
+    def _segment(self, line: "_Line", ready_s: float) -> TransferSegment:
         start_s = ready_s
         if self._contended:
-            for direction, (begin_s, _) in zip(directions, spans, strict=True):
+            for direction, (begin_s, _) in line.spans:
                 start_s = max(start_s, self._free_s.get(direction, 0.0) - begin_s)
-            for direction, (_, until_s) in zip(directions, spans, strict=True):
+            for direction, (_, until_s) in line.spans:
                 self._free_s[direction] = start_s + until_s
-        return TransferSegment(hops, start_s, start_s + spans[-1][1])
+        return TransferSegment(line.hops, start_s, start_s + line.length_s)
+
+
+class _Line(NamedTuple):
+    """A route segment for tensors of a size: its links, when each is held from its start, and its length."""
+
+    hops: tuple[Hop, ...]
+    spans: tuple[tuple[Hop, tuple[float, float]], ...]
+    length_s: float

@@ -12,8 +12,9 @@ from dlplacer.core.errors import MismatchError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.plan import Plan, ScheduledOp, Transfer
 from dlplacer.core.topology import Topology
-from dlplacer.problem.dispatch import Dispatch, dispatch_of, issue_times, one_process
+from dlplacer.problem.dispatch import Dispatch, dispatch_of, issue_times, with_one_process
 from dlplacer.problem.link_clock import Network
+from dlplacer.problem.live_memory import memory_use
 from dlplacer.problem.problem import Problem, build_problem
 
 
@@ -44,7 +45,7 @@ def replay(
     MismatchError
         If the order cannot run: an op waits for one behind it on the same device, or devices wait for each other.
     """
-    dispatch = one_process(problem.topology, dispatch_s) if dispatch_s else dispatch_of(problem.topology)
+    dispatch = dispatch_of(with_one_process(problem.topology, dispatch_s) if dispatch_s else problem.topology)
     clock = _Clock(problem, device, list(order), dispatch, handover_s)
     while clock.running or clock.requests:
         clock.go_on()
@@ -232,8 +233,13 @@ def replay_plan(
         rounding_s=0.0,
         ops=ops,
         transfers=transfers,
-        memory={},
+        memory=memory_use(problem, ops, transfers),
     )
+
+
+def replay_under_issue(plan: Plan, dispatch_s: float) -> Plan:
+    """The same placement and order where one process issues an op for any device in so many seconds; without bound."""
+    return replay_plan(plan, plan.graph, with_one_process(plan.topology, dispatch_s))
 
 
 def in_order(plan: Plan) -> list[ScheduledOp]:

@@ -9,8 +9,9 @@ from typing import Any
 from dlplacer.core.abilities import Shown
 from dlplacer.core.plan import Plan, ScheduledOp, Transfer
 from dlplacer.core.units import format_seconds
-from dlplacer.problem.dispatch import dispatch_bound_s, dispatch_of, least_step_s
+from dlplacer.problem.dispatch import dispatch_of, least_step_s
 from dlplacer.problem.problem import build_problem
+from dlplacer.problem.simulate import replay_under_issue
 from dlplacer.report.critical_path import PathPart, critical_parts
 from dlplacer.solvers.bounds.bounds import critical_path as longest_path
 from dlplacer.solvers.bounds.bounds import whole_area
@@ -23,7 +24,6 @@ REASONS = {
     "critical path": "the longest chain of ops and transfers, each at its fastest: split the ops on it to go below",
     "work": "all work, shared by all devices without idle time: only more or faster devices go below",
     "dispatch": "processes issue ops one after another: fuse ops, use larger batches or more processes, to go below",
-    "search": "what the solver has proved beyond the simple bounds: tensors and order cost this much at least",
 }
 """What can limit a bound → what that means."""
 
@@ -46,9 +46,11 @@ class Explanation(Shown):
     Attributes
     ----------
     limits_s
-        A key of `REASONS` → the bound that it gives, in seconds.
+        A key of `REASONS` → the bound that it gives, in seconds; all are worked out anew.
     limited_by
         The key with the largest bound.
+    stated_bound_s
+        The lower bound that the plan states: its solver may have proved it, a file may say anything.
     parts
         Ops and transfers of the critical path, and when each is on it.
     path_ops_s, path_transfers_s, path_waits_s
@@ -64,6 +66,7 @@ class Explanation(Shown):
 
     limits_s: Mapping[str, float]
     limited_by: str
+    stated_bound_s: float
     parts: tuple[PathPart, ...]
     path_ops_s: float
     path_transfers_s: float
@@ -110,9 +113,11 @@ def explain(plan: Plan, dispatch_s: float = 0.0) -> Explanation:
     Parameters
     ----------
     dispatch_s
-        Seconds in which one process issues an op for any of the devices; 0 for what the topology says of its processes.
+        Seconds in which one process issues an op for any of the devices: the plan is replayed under it. 0 keeps the
+        processes of the topology.
     """
-    limits_s = _limits_s(plan, dispatch_s)
+    plan = replay_under_issue(plan, dispatch_s) if dispatch_s else plan
+    limits_s = _limits_s(plan)
     parts = critical_parts(plan)
     ops_s = fsum(part.time_s for part in parts if isinstance(part.step, ScheduledOp))
     transfers_s = fsum(part.time_s for part in parts if isinstance(part.step, Transfer))
@@ -123,6 +128,7 @@ def explain(plan: Plan, dispatch_s: float = 0.0) -> Explanation:
     return Explanation(
         limits_s=limits_s,
         limited_by=_limited_by(limits_s),
+        stated_bound_s=plan.lower_bound_s,
         parts=parts,
         path_ops_s=ops_s,
         path_transfers_s=transfers_s,
@@ -133,16 +139,12 @@ def explain(plan: Plan, dispatch_s: float = 0.0) -> Explanation:
     )
 
 
-def _limits_s(plan: Plan, dispatch_s: float) -> dict[str, float]:
+def _limits_s(plan: Plan) -> dict[str, float]:
     problem = build_problem(plan.graph, plan.topology, plan.options)
     instance, tick_s = build_instance(problem), float(problem.tick_s)
     limits = {"critical path": longest_path(instance) * tick_s, "work": whole_area(instance) * tick_s}
     dispatch = dispatch_of(plan.topology)
-    if dispatch_s:
-        limits["dispatch"] = dispatch_bound_s(plan.graph, dispatch_s, [device.type for device in plan.topology.devices])
-    elif dispatch.delays:
-        limits["dispatch"] = least_step_s(problem, dispatch)
-    return {**limits, "search": plan.lower_bound_s}
+    return limits | ({"dispatch": least_step_s(problem, dispatch)} if dispatch.delays else {})
 
 
 def _limited_by(limits_s: Mapping[str, float]) -> str:

@@ -4,18 +4,21 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
+from math import inf
 from typing import TYPE_CHECKING
 
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.bounds.bounds import critical_path, whole_area
 from dlplacer.solvers.decomposition.device_subset import device_subsets
 from dlplacer.solvers.heuristics.start_method import StartMethod
+from dlplacer.solvers.ilp.solver_thread import in_thread
 from dlplacer.solvers.instance.incumbent import Begin, Incumbent
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.memory_admission import admission, is_memory_short
 from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule
-from dlplacer.solvers.instance.time_limit import within
-from dlplacer.solvers.local_search.compile_ahead import HEURISTICS_CODE, compiling_ahead
+from dlplacer.solvers.instance.time_limit import ask_time, within
+from dlplacer.solvers.local_search.compile_ahead import HEURISTICS_CODE, compile_in_thread, compiling_ahead
 from dlplacer.solvers.local_search.kept_code import is_kept
 from dlplacer.solvers.restrictions import RestrictionSearch
 from dlplacer.solvers.starts import StartSearch, single_device
@@ -107,6 +110,7 @@ def _run_phases(problem: Problem, instance: Instance, incumbent: Incumbent, star
     if best is not None and (best.makespan == incumbent.bound or not incumbent.budget.left_s):
         return
     # It loads solvers: a third of a second, that first schedules at a limit of one second do without.
+    in_thread(partial(import_module, "dlplacer.solvers.phases"), inf, _unless_out_of_time, lambda: None)
     from dlplacer.solvers.phases import go_on, search_elsewhere, search_phases
 
     search_part = partial(search_phases, is_part=True)
@@ -123,9 +127,16 @@ def _run_phases(problem: Problem, instance: Instance, incumbent: Incumbent, star
         go_on(instance, incumbent, heuristics.surrogate)
 
 
+def _unless_out_of_time() -> bool:
+    ask_time()
+    return False
+
+
 def _annealing_ahead(instance: Instance, incumbent: Incumbent) -> AbstractContextManager[None]:
     """Have annealing's code compiled while other phases run, where it is likely to be called."""
     wanted = instance.traffic is not None and instance.op_count > PARAMS.compile_ahead_from and not incumbent.closed
+    # One worker is one busy core: then annealing compiles its own code, if it has the time.
+    wanted = wanted and incumbent.budget.workers > 1
     return compiling_ahead() if wanted and incumbent.budget.left_s > PARAMS.compile_ahead_from_s else nullcontext()
 
 
@@ -143,7 +154,7 @@ def _compiled(problem: Problem, instance: Instance, incumbent: Incumbent) -> "Co
         worth = left_s > (PARAMS.kept_from_s if size <= 2 * PARAMS.kept_from else 0.0) and size > kept_from
     else:
         worth = instance.op_count > PARAMS.compiled_from and left_s > PARAMS.compiled_from_s
-    if not worth:
+    if not worth or not compile_in_thread(HEURISTICS_CODE, lambda: not incumbent.budget.for_first.left_s):
         return None
     from dlplacer.solvers.local_search.greedy_schedules import CompiledHeuristics
 

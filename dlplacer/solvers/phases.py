@@ -30,7 +30,7 @@ from dlplacer.solvers.ilp.serial_model import build_serial_model, serial_path
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule, keeps_blocks_and_memory
-from dlplacer.solvers.local_search.compile_ahead import PATH_CODE, seconds_to_load
+from dlplacer.solvers.local_search.compile_ahead import ANNEALING_CODE, PATH_CODE, compile_in_thread, seconds_to_load
 from dlplacer.solvers.local_search.critical_swaps import swap_critical
 from dlplacer.solvers.local_search.kept_code import is_kept
 
@@ -205,7 +205,8 @@ def _solve_serial(problem: Problem, instance: Instance, incumbent: Incumbent) ->
     if len(path) <= PARAMS.exact_up_to:
         _assign(problem, instance, incumbent, path)
     seconds = PARAMS.serial_share * incumbent.budget.left_s
-    if not incumbent.closed and (is_kept(*PATH_CODE) or seconds > PARAMS.serial_compile_s):
+    worth = not incumbent.closed and (is_kept(*PATH_CODE) or seconds > PARAMS.serial_compile_s)
+    if worth and compile_in_thread(PATH_CODE, lambda: not incumbent.budget.left_s):
         from dlplacer.solvers.local_search.serial_annealing import anneal_serial
 
         anneal_serial(instance, incumbent, path, seconds)
@@ -282,7 +283,7 @@ def _anneal(surrogate: Instance, incumbent: Incumbent, share: float, patience: f
     asked = time.monotonic()
     load_s = seconds_to_load(patience * seconds)
     seconds -= time.monotonic() - asked
-    if seconds > load_s:
+    if seconds > load_s and compile_in_thread(ANNEALING_CODE, lambda: not incumbent.budget.left_s):
         from dlplacer.solvers.local_search.anneal import anneal_schedule
 
         anneal_schedule(surrogate, incumbent, seconds)

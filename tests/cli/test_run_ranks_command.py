@@ -1,8 +1,11 @@
 """``dlplacer run --replicas``, and the same under torchrun."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -60,6 +63,45 @@ def test_under_torchrun_the_first_rank_reports(plan_file: str, tmp_path: Path) -
         assert done.stdout.count(text) == 1
     assert done.stderr.count("wrote ") == 1
     assert (tmp_path / "run.json").stat().st_size > 1000
+
+
+# Torchrun is killed while its ranks load torch, capture, or run: they must not wait for its store.
+@pytest.mark.parametrize("after_s", [0.2, 2.5, 6.0])
+def test_ranks_end_with_torchrun_whenever_it_is_killed(plan_file: str, after_s: float) -> None:
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    options = ["--devices", "rank0/cpu:0,rank1/cpu:1", "--steps", "100000", "--batch-size", "4"]
+    command = [*launcher, "-m", "dlplacer", "run", plan_file, "dlplacer.models:mlp", *options]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    torchrun = subprocess.Popen([sys.executable, *command], **quiet)  # type: ignore[call-overload]
+    ranks = _ranks_of(torchrun.pid, 60.0)
+    time.sleep(after_s)
+    torchrun.kill()
+    torchrun.wait()
+    until = time.monotonic() + 10.0
+    while any(map(_runs, ranks)) and time.monotonic() < until:
+        time.sleep(0.1)
+    left = [rank for rank in ranks if _runs(rank)]
+    for rank in left:
+        os.kill(rank, signal.SIGKILL)
+    assert left == []
+
+
+def _ranks_of(launcher: int, seconds: float) -> list[int]:
+    """The processes that a launcher has started, once there are two."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text()
+        if len(children.split()) == 2:
+            return [int(child) for child in children.split()]
+        time.sleep(0.02)
+    raise AssertionError("torchrun has started no ranks")
+
+
+def _runs(process: int) -> bool:
+    try:
+        return ") Z " not in Path(f"/proc/{process}/stat").read_text()
+    except OSError:
+        return False
 
 
 def test_an_error_on_the_ranks_is_one_message(plan_file: str, capfd: pytest.CaptureFixture[str]) -> None:

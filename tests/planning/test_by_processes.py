@@ -64,33 +64,6 @@ def test_two_chains_of_short_ops_get_a_process_each() -> None:
     assert violations(found.plan) == ()
 
 
-# Beside each other both chains take so many times as long: 1.9 x 750 us gain less than a tenth on 1,500 us.
-@pytest.mark.parametrize(("factor", "used"), [(1.5, 2), (1.9, 1)])
-def test_processes_must_gain_on_a_core_that_shares_nothing(factor: float, used: int) -> None:
-    graph = replace(
-        chains(2, 250, 3e-6), capture={"contention_factor": {"core": {"threads": 9.0, "processes": factor}}}
-    )
-    assert devices_of(place(graph, cores(), time_limit_s=10.0).plan) == used
-
-
-# 750 us by processes gain half of 1,500 us on one core, and with 650 us for asking one they gain less than a tenth.
-@pytest.mark.parametrize(("asking_s", "used"), [(500e-6, 2), (650e-6, 1)])
-def test_processes_must_gain_though_they_are_asked(asking_s: float, used: int) -> None:
-    plan = place(chains(2, 250, 3e-6), cores(process_step_s=asking_s), time_limit_s=10.0).plan
-    assert devices_of(plan) == used
-    assert plan.makespan_s == pytest.approx(1500e-6 / used)
-
-
-# Two chains of 250 ops of 3 us, of which every other op is read in the other chain. With 6 us for a hand-over they are
-# planned in 1.12 ms, where one core takes 1.5; with 123 times 3 us more they gain nothing.
-@pytest.mark.parametrize(("handover_s", "used"), [(3e-6, 2), (6e-6, 1)])
-def test_processes_must_gain_though_hand_overs_take_longer(handover_s: float, used: int) -> None:
-    both = chains(2, 250, 3e-6)
-    across = [Edge(f"c{n // 2 % 2}.{n}", f"c{1 - n // 2 % 2}.{n + 5}", 8) for n in range(0, 245, 2)]
-    graph = replace(both, edges=(*both.edges, *across))
-    assert devices_of(place(graph, cores(process_latency_s=handover_s), time_limit_s=6.0).plan) == used
-
-
 # A chain gains nothing from another core; ops of 5 us whose every hand-over takes 60 do not either.
 @pytest.mark.parametrize(
     ("graph", "machine"),

@@ -76,34 +76,6 @@ def test_chains_of_short_ops_are_worth_a_process_each() -> None:
     assert found.speedup == pytest.approx(2.0)
 
 
-# What runs long is shared by the cores, what runs for a moment stays with it.
-# A second core takes 6 of 106 ops. Steps of ops hardly longer than a turn are not foretold so well.
-@pytest.mark.parametrize(("time_s", "devices"), [(20e-6, 1), (2e-3, 2)])
-def test_what_hardly_gains_is_worth_a_second_core_for_long_ops_alone(time_s: float, devices: int) -> None:
-    main, side = chains(1, 100, time_s), chains(2, 6, time_s)
-    ops = (*main.ops, *(op for op in side.ops if op.id.startswith("c1")))
-    edges = (*main.edges, *(edge for edge in side.edges if edge.source.startswith("c1")))
-    assert devices_of(place(OpGraph(ops, edges), THREADS, time_limit_s=5.0).plan) == devices
-
-
-# Two chains side by side take half the time, and 1.2 times that if both cores wait for memory; where each of them takes
-# 2.5 times as long beside the other, one core does both in less.
-@pytest.mark.parametrize(("factor", "devices"), [(None, 2), (1.2, 2), (2.5, 1)])
-def test_a_second_core_must_gain_on_one_that_shares_nothing(factor: float | None, devices: int) -> None:
-    graph = replace(chains(2, 50, 1e-3), capture=factor and {"contention_factor": {"cpu-core": {"threads": factor}}})
-    assert devices_of(place(graph, THREADS, time_limit_s=5.0).plan) == devices
-
-
-# All but a tenth of the work is a chain, beside which the other core mostly idles: contention costs that tenth alone.
-@pytest.mark.parametrize(("factor", "devices"), [(1.5, 2), (2.5, 1)])
-def test_contention_counts_where_both_cores_work(factor: float, devices: int) -> None:
-    main, side = chains(1, 90, 1e-3), chains(2, 10, 1e-3)
-    ops = (*main.ops, *(op for op in side.ops if op.id.startswith("c1")))
-    edges = (*main.edges, *(edge for edge in side.edges if edge.source.startswith("c1")))
-    graph = OpGraph(ops, edges, capture={"contention_factor": {"cpu-core": {"threads": factor}}})
-    assert devices_of(place(graph, THREADS, time_limit_s=5.0).plan) == devices
-
-
 def test_what_heuristics_find_is_simulated_whatever_the_default_method_makes_of_it() -> None:
     problem = build_problem(chains(2, 30, 1e-3), THREADS, Options())
     budget = Budget(time.monotonic() + 60.0, workers=1)

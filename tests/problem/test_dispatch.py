@@ -11,7 +11,7 @@ from runtime.random_plans import machine, with_unit_times
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
 from dlplacer.core.options import Options
-from dlplacer.problem.dispatch import dispatch_bound_s, issue_times, one_process
+from dlplacer.problem.dispatch import dispatch_of, issue_times, least_step_s, with_one_process
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.problem.simulate import replay
 
@@ -46,12 +46,8 @@ def test_a_thread_waits_until_the_producer_is_issued() -> None:
         (Edge("a", "b", 0),),
     )
     problem = problem_of(graph, devices=3)
-    assert issue_times(problem, [0, 0, 1, 2], [[0, 1], [2], [3]], one_process(problem.topology, 2.0)).op_s == [
-        0.0,
-        2.0,
-        10.0,
-        4.0,
-    ]
+    host = dispatch_of(with_one_process(problem.topology, 2.0))
+    assert issue_times(problem, [0, 0, 1, 2], [[0, 1], [2], [3]], host).op_s == [0.0, 2.0, 10.0, 4.0]
 
 
 # f takes 10 s; behind the barrier a and b, on two devices, are issued from 11 s on.
@@ -65,12 +61,6 @@ def test_issuing_starts_anew_behind_a_barrier() -> None:
         (),
     )
     assert ends(graph, [0, 0, 1], 1.0, "autograd") == {"f": 11.0, "a": 17.0, "b": 18.0}
-
-
-def test_the_bound_counts_the_ops_that_take_time() -> None:
-    graph = OpGraph((Op("p", "x", time_s=0.0), Op("a", "x", time_s=3.0), Op("b", "x", time_s={"A": 2.0, "B": 5.0})), ())
-    assert dispatch_bound_s(graph, 1.0, ["A", "B"]) == 4.0
-    assert dispatch_bound_s(graph, 0.0, ["A", "B"]) == 0.0
 
 
 @given(st.integers(0, 10**6), st.sampled_from([1e-5, 1e-3, 5e-3]))
@@ -87,7 +77,7 @@ def test_dispatch_never_helps_and_never_beats_its_bound(seed: int, dispatch_s: f
     issued, _ = replay(problem, device, in_order, dispatch_s)
     length_s = max(entry.end_s for entry in issued)
     assert length_s >= max(entry.end_s for entry in plain) - 1e-12
-    assert length_s >= dispatch_bound_s(graph, dispatch_s, ["cpu-core"]) - 1e-12
+    assert length_s >= least_step_s(problem, dispatch_of(with_one_process(problem.topology, dispatch_s))) - 1e-12
     assert length_s <= max(entry.end_s for entry in plain) + (len(graph.ops) + 2 * len(graph.edges)) * dispatch_s + 1e-9
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dlplacer.core.errors import InputError
 from dlplacer.core.options import ASSUMPTIONS, CHOICES, Options
 from dlplacer.core.units import parse_quantity
+from dlplacer.machines.costs.issue import ISSUES
 
 CAPTURE_OPTIONS = (
     "batch_size",
@@ -54,6 +55,16 @@ def add_solver_arguments(parser: argparse.ArgumentParser, limit: str, default_s:
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="seed of all random choices (0)")
     parser.add_argument("--workers", type=int, metavar="N", help="solver threads (the cores)")
+
+
+def add_issue_option(parser: argparse.ArgumentParser) -> None:
+    """Who issues the ops of a machine that does not say it."""
+    parser.add_argument(
+        "--issue",
+        choices=ISSUES,
+        default=ISSUES[0],
+        help="eager: one process of eager PyTorch issues all ops, unless the topology gives its own cost (none)",
+    )
 
 
 def options_of(arguments: argparse.Namespace) -> Options:

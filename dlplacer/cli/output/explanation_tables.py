@@ -33,6 +33,7 @@ def print_explanation(plan: "Plan", found: "Explanation") -> None:
                 f"{format_seconds(plan.makespan_s)}, {plan.makespan_s / bound_s if bound_s else 1:.3f}x the bound",
             ),
             ("bounds", limits),
+            ("bound as the plan states", f"{format_seconds(found.stated_bound_s)}, not proved again here"),
             ("limited by", f"{found.limited_by}: {REASONS[found.limited_by]}"),
             (
                 "critical path",

@@ -35,17 +35,15 @@ def print_result(result: "Result") -> None:
 
 
 def print_plan(plan: "Plan") -> None:
-    """The plan's figures, then what every device does."""
+    """The plan's figures, then every device's share; a file is not believed to have proved its bound."""
     print_pairs(
         [
             ("graph", f"{plan.graph.name or 'unnamed'}: {len(plan.graph.ops)} ops, {len(plan.graph.edges)} edges"),
             ("topology", f"{plan.topology.name or 'unnamed'}: {len(plan.topology.devices)} devices"),
             ("options", ", ".join(f"{name} {value}" for name, value in plan.options.to_dict().items())),
             *_constraints(plan),
-            ("status", plan.status),
             ("makespan", format_seconds(plan.makespan_s)),
-            ("lower bound", format_seconds(plan.lower_bound_s)),
-            ("gap", f"{100 * plan.gap:.2f} %"),
+            ("as the file states", stated(plan)),
             ("method", f"{plan.method}, {plan.solve_s:.1f} s"),
         ]
     )
@@ -66,6 +64,11 @@ def print_plan(plan: "Plan") -> None:
             format_bytes(received),
         )
     print_table(table)
+
+
+def stated(plan: "Plan") -> str:
+    """The status, bound and gap of a plan from a file, which nothing has proved since."""
+    return f"{plan.status}, lower bound {format_seconds(plan.lower_bound_s)}, gap {100 * plan.gap:.2f} %"
 
 
 def _constraints(plan: "Plan") -> list[tuple[str, str]]:

@@ -10,6 +10,7 @@ from dlplacer.core.constraints import Constraints
 from dlplacer.core.errors import DlplacerError, InternalError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.plan import Plan
+from dlplacer.planning.assemble import contradicts
 from dlplacer.planning.constrain import constrained
 from dlplacer.planning.place import place
 from dlplacer.planning.warm_start import followed
@@ -146,7 +147,12 @@ def _on(plan: Plan, op: str, device: str, seconds: float, workers: int | None, s
         raise
     except DlplacerError as error:
         return Elsewhere(op, device, note=str(error))
-    return Elsewhere(op, device, alone_s, found_s, bound_s if found_s is None else min(bound_s, found_s), kept)
+    if found_s is not None and contradicts(bound_s, found_s):
+        raise InternalError(
+            f"with op {op!r} on {device!r} the lower bound is {bound_s:.9g} s, above the {found_s:.9g} s of a plan; "
+            "please report it"
+        )
+    return Elsewhere(op, device, alone_s, found_s, bound_s, kept)
 
 
 def _freed(plan: Plan, op: str) -> Plan:

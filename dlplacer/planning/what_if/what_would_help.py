@@ -12,6 +12,7 @@ from dlplacer.core.errors import DlplacerError, InputError, InternalError
 from dlplacer.core.expect import printable
 from dlplacer.core.plan import Plan
 from dlplacer.core.units import format_seconds
+from dlplacer.planning.assemble import contradicts, with_bound
 from dlplacer.planning.place import place
 from dlplacer.planning.warm_start import followed
 from dlplacer.planning.what_if.change import Answer, Change
@@ -149,7 +150,7 @@ class _Search:
     def __init__(
         self, plan: Plan, budget_s: float, seed: int, workers: int | None, report: Report, stop: Event
     ) -> None:
-        self.plan, self.base, self.seed, self.workers, self.stop = plan, plan, seed, workers, stop
+        self.plan, self.base, self.seed, self.workers, self.stop = plan, with_bound(plan, 0.0), seed, workers, stop
         self.report = report
         self.began = time.monotonic()
         self.deadline = self.began + budget_s
@@ -174,13 +175,12 @@ class _Search:
         return 0.0 if self.stop.is_set() else max(0.0, self.deadline - time.monotonic())
 
     def _solve_base(self) -> None:
-        """More search may shorten the plan itself, which no change must be praised for."""
-        if self.plan.status == "optimal":
-            return
+        """More search may shorten the plan itself, which no change must be praised for; and it proves a bound."""
         self.report("the plan itself", 0, 1)
         found = self._placed(self.plan, PARAMS.base_share * self.budget_s)
-        if isinstance(found, Plan) and found.makespan_s <= self.plan.makespan_s:
-            self.base = found
+        if isinstance(found, Plan):
+            shorter = found if found.makespan_s <= self.plan.makespan_s else self.plan
+            self.base = with_bound(shorter, found.lower_bound_s)
 
     def _look_at_all(self, changes: list[Change]) -> Iterator[tuple[Change, Answer]]:
         until = time.monotonic() + PARAMS.looking_share * self.left_s
@@ -240,7 +240,12 @@ class _Search:
         if not isinstance(found, Plan):
             return answer
         makespan_s = min(found.makespan_s, _or(answer.makespan_s, found.makespan_s))
-        bound_s = min(makespan_s, max(found.lower_bound_s, _or(answer.lower_bound_s, 0.0)))
+        bound_s = max(found.lower_bound_s, _or(answer.lower_bound_s, 0.0))
+        if contradicts(bound_s, makespan_s):
+            raise InternalError(
+                f"with the change {change.text!r} the lower bound is {bound_s:.9g} s, above the {makespan_s:.9g} s of "
+                "a plan; please report it"
+            )
         return Answer(change.kind, change.text, "solved", makespan_s, bound_s)
 
     def _placed(self, warm: Plan, seconds: float, graph: Any = None, topology: Any = None) -> Plan | str:

@@ -150,15 +150,14 @@ def _replayed(
     problem = build_problem(graph, topology, plan.options)
     ops, transfers = replay(problem, [home[op.id] for op in graph.ops], [graph.index[op] for op in order])
     makespan_s = max(entry.end_s for entry in ops)
-    bound_s = min(plan.lower_bound_s, makespan_s)
     return replace(
         plan,
         graph=graph,
         topology=topology,
         status="feasible",
         makespan_s=makespan_s,
-        lower_bound_s=bound_s,
-        gap=(makespan_s - bound_s) / makespan_s if makespan_s else 0.0,
+        lower_bound_s=0.0,
+        gap=1.0 if makespan_s else 0.0,
         method=f"{plan.method}, replicated",
         ops=ops,
         transfers=transfers,

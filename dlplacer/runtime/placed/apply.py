@@ -1,5 +1,6 @@
 """The entry point of execution: from a job and a plan to a module that runs as planned."""
 
+import sys
 from collections.abc import Mapping, Sequence
 
 from dlplacer.check import check_plan
@@ -10,6 +11,7 @@ from dlplacer.frontend.torch.capture import Captured, capture_job
 from dlplacer.frontend.torch.job import Job
 from dlplacer.frontend.torch.tracing.kernels import require_kernels
 from dlplacer.planning.coarsen import coarsen, expanded_plan
+from dlplacer.planning.one_device import one_device_note
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.open import open_devices
 from dlplacer.runtime.executor.graph_rules import graph_rules
@@ -57,6 +59,9 @@ def apply(
     check_plan(plan)
     require_unscaled_updates(job)
     require_captured(plan)
+    alone = one_device_note(plan)
+    if alone is not None:
+        print(f"dlplacer: {alone}", file=sys.stderr)
     names = device_names(plan, devices)
     opened = dict(zip(names, open_devices(list(names.values())), strict=True))
     try:

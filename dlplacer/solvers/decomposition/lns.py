@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from random import Random
-
-from ortools.sat.python import cp_model
+from threading import Event
 
 from dlplacer.solvers.decomposition.window_model import build_window_model
 from dlplacer.solvers.decomposition.windows import Window, WindowSequence, replaced
 from dlplacer.solvers.ilp.cp_sat_search import new_solver, read_schedule
+from dlplacer.solvers.ilp.solver_thread import solved_in_thread
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule, keeps_blocks_and_memory
@@ -76,7 +76,9 @@ def search_windows(instance: Instance, incumbent: Incumbent, seconds: float, pat
             windows = _choose(timeline, round(size), budget.workers, random)
             upper = current.makespan - (idle < PARAMS.stuck_after)
             left = min(PARAMS.most_s, budget.left_s, max(0.0, stop_at - time.monotonic()))
-            tasks = [pool.submit(_solve, window, upper, random.randrange(2**31), left) for window in windows]
+            tasks = [
+                pool.submit(_solve, window, upper, random.randrange(2**31), left, budget.stop) for window in windows
+            ]
             results = [task.result() for task in tasks]
             better = _combined(timeline, windows, [found for found, _ in results])
             accepted = better is current or incumbent.accepts(better)
@@ -98,15 +100,16 @@ def _choose(timeline: WindowSequence, size: int, count: int, random: Random) -> 
     return [timeline.window(place, size) for place in places]
 
 
-def _solve(window: Window, upper: int, seed: int, seconds: float) -> tuple[Schedule | None, float]:
+def _solve(window: Window, upper: int, seed: int, seconds: float, stop: Event) -> tuple[Schedule | None, float]:
     """A schedule of the window with which the whole takes at most `upper` ticks, and the deterministic work spent."""
     if window.bounds.makespan > upper:
         return None, 0.0
     model, variables = build_window_model(window, upper)
     solver = new_solver(1, seed, seconds)
     solver.parameters.max_deterministic_time = PARAMS.work
-    found = solver.solve(model) in (cp_model.OPTIMAL, cp_model.FEASIBLE)
-    schedule = read_schedule(variables, window.instance, solver.boolean_value, solver.value) if found else None
+    if not solved_in_thread(solver, model, stop.is_set):
+        return None, PARAMS.work
+    schedule = read_schedule(variables, window.instance, solver.boolean_value, solver.value)
     return schedule, solver.deterministic_time
 
 

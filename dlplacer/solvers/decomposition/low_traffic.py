@@ -20,6 +20,7 @@ from dlplacer.solvers.heuristics.heft import heft
 from dlplacer.solvers.heuristics.list_schedule import list_schedule
 from dlplacer.solvers.ilp.cp_sat_search import new_solver, read_schedule
 from dlplacer.solvers.ilp.ilp_model import build_model
+from dlplacer.solvers.ilp.solver_thread import solved_in_thread
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule
@@ -144,7 +145,7 @@ class _LowTraffic:
         budget = self.chain.budget
         solver = new_solver(budget.workers, self.seed, min(_MOST_S, budget.left_s))
         solver.parameters.max_deterministic_time = work
-        if solver.solve(model) in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        if solved_in_thread(solver, model, budget.stop.is_set):
             return read_schedule(variables, instance, solver.boolean_value, solver.value)
         return best
 

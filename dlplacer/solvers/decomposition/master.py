@@ -18,6 +18,7 @@ from dlplacer.solvers.bounds.bounds import lower_bounds
 from dlplacer.solvers.decomposition.segments import Series
 from dlplacer.solvers.decomposition.series import SegmentChain
 from dlplacer.solvers.ilp.cp_sat_search import new_solver
+from dlplacer.solvers.ilp.solver_thread import solved_in_thread
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule
@@ -239,7 +240,7 @@ class MasterProblem:
             guesses.append(guess)
         model.minimize(2 * scale * (len(guesses) + 1) * sum(costs) + sum(guesses))
         solver = new_solver(1, self.chain.budget.seed, seconds)
-        if solver.solve(model) not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        if not solved_in_thread(solver, model, self.chain.budget.stop.is_set):
             return None
         assigned = {
             block: next(device for device, there in row.items() if solver.boolean_value(there))

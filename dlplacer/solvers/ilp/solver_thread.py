@@ -5,7 +5,10 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from threading import Thread
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from ortools.sat.python import cp_model
 
 Found = TypeVar("Found")
 
@@ -61,6 +64,18 @@ def in_thread(work: Callable[[], Found], seconds: float, look: Callable[[], bool
         if look() or now > stop_at:
             end()
     return running.result()
+
+
+def solved_in_thread(solver: "cp_model.CpSolver", model: "cp_model.CpModel", is_over: Callable[[], bool]) -> bool:
+    """True if the solver found a solution of the model within its own limit, before it is over."""
+    from ortools.sat.python import cp_model
+
+    seconds = solver.parameters.max_time_in_seconds
+    try:
+        status = in_thread(lambda: solver.solve(model), seconds, is_over, solver.stop_search)
+    except TimeoutError:
+        return False
+    return status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
 
 
 def _run(work: Callable[[], Found], running: "Future[Found]") -> None:

@@ -1,9 +1,7 @@
 """Time on a device or a link: what is booked, and the gaps between."""
 
 from bisect import bisect_left, bisect_right
-
-_NEVER = 2**62
-"""Later than any tick."""
+from math import inf
 
 
 class BusyIntervals:
@@ -13,7 +11,7 @@ class BusyIntervals:
         self.starts: list[int] = []
         self.ends: list[int] = []
         self._gap_starts: list[int] = [0]
-        self._gap_ends: list[int] = [_NEVER]
+        self._gap_ends: list[float] = [inf]
 
     def earliest(self, arrival: int, ticks: int) -> int:
         """The first moment from `arrival` on at which an op of this length fits."""

@@ -74,7 +74,10 @@ class Incumbent:
         if self.best is not None and self.bound > self.best.makespan:
             raise InternalError(
                 f"the lower bound of {self.bound} ticks is above the makespan of {self.best.makespan} ticks of a "
-                "schedule; please report this graph and topology"
+                "schedule; please report it",
+                bound_ticks=self.bound,
+                device=list(self.best.device),
+                start_ticks=list(self.best.start),
             )
         self.budget.report(None if self.best is None else self.best.makespan, self.bound)
 

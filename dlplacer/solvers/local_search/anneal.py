@@ -45,7 +45,7 @@ class LocalSearchParams:
 
     warm: float = 3e-4
     cool: float = 1e-5
-    chunk_s: float = 0.5
+    chunk_s: float = 0.25
     least_chunk_s: float = 0.02
     chunk_share: float = 0.125
     most_growth: int = 8

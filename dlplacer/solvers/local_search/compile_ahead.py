@@ -8,11 +8,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
+from math import inf
 from typing import IO
 
+from dlplacer.solvers.ilp.solver_thread import in_thread
+from dlplacer.solvers.instance.time_limit import OutOfTimeError
 from dlplacer.solvers.local_search.kept_code import code_folder, is_kept
 
 ANNEALING_CODE = ("moves.anneal", "kernels.run_from", "kernels.take_over")
@@ -79,6 +83,23 @@ def seconds_to_load(patience_s: float) -> float:
     return _LOAD_S if is_kept(*ANNEALING_CODE) else _COMPILE_S
 
 
+def compile_in_thread(code: Collection[str], is_over: Callable[[], bool]) -> bool:
+    """True once functions are compiled, in a thread of this process that is left behind when it is over."""
+
+    def look() -> bool:
+        if is_over():
+            raise OutOfTimeError
+        return False
+
+    if is_kept(*code):
+        return True
+    try:
+        in_thread(partial(compile_all, code), inf, look, lambda: None)
+    except OutOfTimeError:
+        return False
+    return True
+
+
 def _begin() -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-c", _PROGRAM],
@@ -102,8 +123,8 @@ def _end_with(pipe: IO[bytes]) -> None:
     os._exit(1)
 
 
-def compile_all() -> None:
-    """Call every function above on two ops, so that it is compiled and kept; first what annealing calls."""
+def compile_all(code: Collection[str] = (*ANNEALING_CODE, *HEURISTICS_CODE, *PATH_CODE)) -> None:
+    """Call these functions on two ops, so that they are compiled and kept; first those that annealing calls."""
     from dlplacer.core.graph import OpGraph
     from dlplacer.core.op import Edge, Op
     from dlplacer.core.options import Options
@@ -123,9 +144,12 @@ def compile_all() -> None:
     instance = build_instance(build_problem(graph, topology, Options()))
     found, built = list_schedule(instance, instance.order), build_arrays(instance)
     if found is not None and built is not None:
-        Chain.of(instance, *built, found).go_on(1, 1.0, 0)
-        best_greedy((instance, *built), [range(instance.device_count)], float("inf"), float("inf"))
-    compile_path_code(instance)
+        if set(ANNEALING_CODE) <= set(code):
+            Chain.of(instance, *built, found).go_on(1, 1.0, 0)
+        if set(HEURISTICS_CODE) <= set(code):
+            best_greedy((instance, *built), [range(instance.device_count)], float("inf"), float("inf"))
+    if set(PATH_CODE) <= set(code):
+        compile_path_code(instance)
 
 
 if __name__ == "__main__":

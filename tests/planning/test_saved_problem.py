@@ -1,0 +1,55 @@
+"""A contradiction leaves a file from which the problem can be solved again."""
+
+import json
+from pathlib import Path
+
+import pytest
+from solvers.helpers import make_graph, make_machine
+
+from dlplacer.core.errors import InternalError
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.options import Options
+from dlplacer.core.topology import Topology
+from dlplacer.files.load import load_graph, load_topology
+from dlplacer.files.plan_file import plan_of_dict
+from dlplacer.planning.assemble import plan_of
+from dlplacer.planning.place import place
+from dlplacer.planning.saved_problem import saving_problem
+from dlplacer.problem.problem import build_problem
+from dlplacer.problem.simulate import replay
+from dlplacer.solvers.instance.outcome import Outcome
+
+GRAPH, MACHINE = make_graph({"a": 2, "b": 3}, [("a", "b", 1)]), make_machine(2)
+
+
+@saving_problem
+def contradicted(graph: OpGraph, topology: Topology, options: Options | None = None) -> None:
+    """A bound of a tick more than the step of 5 s."""
+    problem = build_problem(graph, topology, options or Options())
+    ops, transfers = replay(problem, [0, 0], [0, 1])
+    bound = int(5 / problem.tick_s) + 1
+    plan_of(problem, ops, transfers, Outcome(None, bound), "ilp", 0.0, {})
+
+
+def test_a_plan_below_a_bound_keeps_problem_bound_and_plan_in_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InternalError) as raised:
+        contradicted(GRAPH, MACHINE, options=Options.paper())
+    (kept,) = tmp_path.glob("*.json")
+    assert str(kept) in str(raised.value)
+    value = json.loads(kept.read_text())
+    for name in ("graph", "topology"):
+        (tmp_path / f"{name}.json").write_text(json.dumps(value[name]))
+    graph, topology = load_graph(str(tmp_path / "graph.json")), load_topology(str(tmp_path / "topology.json"))
+    assert place(graph, topology, Options(**value["options"])).plan.makespan_s == 5
+    assert value["evidence"]["lower_bound_s"] > plan_of_dict(value["evidence"]["plan"], "plan").makespan_s == 5
+
+
+def test_a_bound_within_the_rounding_of_sums_is_no_contradiction() -> None:
+    tenths = make_graph({str(n): 0.1 for n in range(30)}, [(str(n), str(n + 1), 0) for n in range(29)])
+    problem = build_problem(tenths, make_machine(1), Options())
+    ops, transfers = replay(problem, [0] * 30, list(range(30)))
+    plan = plan_of(problem, ops, transfers, Outcome(None, round(3 / problem.tick_s)), "ilp", 0.0, {})
+    assert (plan.status, plan.gap) == ("optimal", 0.0)
