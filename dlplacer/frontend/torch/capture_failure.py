@@ -38,9 +38,14 @@ def explanation(error: Exception) -> str:
 
 def depends_on_values(node: fx.Node) -> str:
     """What is wrong with a traced call whose result has no shape before it runs."""
-    traces = (earlier.meta.get("stack_trace") or "" for earlier in (node, *node.all_input_nodes))
-    frames = re.findall(r'File "([^"]+)", line (\d+), in \S+\n\s+(.+)', next(filter(None, traces), ""))
-    return f"op {node.name!r} ({node.target}) needs the values of its inputs{_at(frames)}; {_BY_VALUES}"
+    return f"op {node.name!r} ({node.target}) needs the values of its inputs{line_of(node)}; {_BY_VALUES}"
+
+
+def line_of(node: fx.Node) -> str:
+    """Where the user's code makes a traced value or reads it first, as the end of a phrase."""
+    around = (node, *node.all_input_nodes, *node.users)
+    trace = next(filter(None, (near.meta.get("stack_trace") for near in around)), "")
+    return _at(re.findall(r'File "([^"]+)", line (\d+), in \S+\n\s+(.+)', trace))
 
 
 def _reason(error: Exception, text: str) -> str:

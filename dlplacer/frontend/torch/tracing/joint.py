@@ -12,13 +12,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from dlplacer.core.errors import CaptureError
 from dlplacer.frontend.torch.capture_failure import explanation
 from dlplacer.frontend.torch.tracing.fused_lstm import FORWARD, fuse_lstms, set_workspaces
 from dlplacer.frontend.torch.tracing.quiet import quiet, spoken
+from dlplacer.frontend.torch.tracing.reached_tensors import read_registered_tensors
+from dlplacer.frontend.torch.tracing.step_module import StepModule
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ class Traced:
 
 
 def trace(
-    step: nn.Module, args: tuple[Any, ...], trains: bool, input_names: Sequence[str], fuses_lstms: bool = False
+    step: StepModule, args: tuple[Any, ...], trains: bool, input_names: Sequence[str], fuses_lstms: bool = False
 ) -> Traced:
     """The ATen graph of ``step(*args)``, where all tensors are stand-ins of one fake tensor mode.
 
@@ -111,7 +113,7 @@ def trace(
 
 
 def _joint_graph(
-    step: nn.Module, args: tuple[Any, ...], trains: bool, fuses_lstms: bool
+    step: StepModule, args: tuple[Any, ...], trains: bool, fuses_lstms: bool
 ) -> tuple[Any, tuple[str, ...]]:
     """The joint graph, and the lines of code that read numbers out of tensors."""
     try:
@@ -129,11 +131,14 @@ def _joint_graph(
         FakeTensorMode.cache_clear()
         try:
             captured = dynamo_graph_capture_for_export(step)(*args)
+            read_registered_tensors(captured, step, args)
             if fuses_lstms:
                 fuse_lstms(captured)
             context = torch._guards.TracingContext(captured.meta["fake_mode"])
             stack.enter_context(torch._guards.tracing(context))
             return aot_export_joint_with_descriptors(stack, captured, args), _numbers_read(captured.graph)
+        except CaptureError:
+            raise
         except Exception as error:
             raise CaptureError(explanation(error)) from error
         finally:
