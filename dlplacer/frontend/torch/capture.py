@@ -106,7 +106,7 @@ def trace_job(job: Job, rewrites: Sequence[str] = ()) -> joint.Traced:
         job = part_of(job, 0, micro_batches)
     with undisturbed():
         require_traceable(job, _input_names(job))
-        step, inputs = fake_step(job, FakeTensorMode())
+        step, inputs = fake_step(job, FakeTensorMode(allow_non_fake_inputs=True))
         if trains and not any(parameter.requires_grad for parameter in step.module.parameters()):
             raise CaptureError("no parameter of the module requires a gradient; use mode='infer'")
         # Autocast casts what an LSTM reads, and the fused kernel takes float32.

@@ -31,6 +31,11 @@ def explanation(error: Exception) -> str:
             f"the model cannot be captured: it returns a {unknown[1]}, which is no nest of tensors; return tensors in "
             "tuples, lists, dicts or registered types (a cache of transformers is left out with use_cache=False)"
         )
+    if "mutating a non-functional tensor" in text:
+        return (
+            "the step changes a tensor in place that is not registered in the module, and a placed step would not; "
+            "make it a buffer: self.register_buffer(name, tensor)"
+        )
     frames = [(frame.filename, frame.lineno, frame.line or "") for frame in getattr(error, "real_stack", None) or ()]
     by_values = any(sign in text.lower() for sign in ("data-dependent", "tolist()", "depends on input tensor data"))
     return f"the model cannot be captured{_at(frames)}: {_reason(error, text)}; {_BY_VALUES if by_values else _BY_CODE}"

@@ -22,6 +22,7 @@ def read_registered_tensors(captured: fx.GraphModule, step: StepModule, args: tu
         Naming the line that reads a tensor which requires a gradient and is not registered.
     """
     flatten: Any = captured._dynamo_bytecode_flatten
+    outside = {}
     for node, value in zip(captured.graph.find_nodes(op="placeholder"), flatten(*args), strict=True):
         name = step.registered.get(id(value))
         if name is not None:
@@ -29,14 +30,27 @@ def read_registered_tensors(captured: fx.GraphModule, step: StepModule, args: tu
                 read = captured.graph.get_attr(name)
             read.meta = dict(node.meta)
             node.replace_all_uses_with(read)
-        elif step.trains and isinstance(value, torch.Tensor) and value.requires_grad and _is_outside(value, step):
-            kind = f"{'Parameter' if isinstance(value, torch.nn.Parameter) else 'tensor'} of shape {list(value.shape)}"
-            raise CaptureError(
-                f"the step reads a {kind} that requires a gradient and is not registered in the module"
-                f"{line_of(node)}; assign it to an attribute of the module, or read its .detach()"
-            )
+        elif step.trains and isinstance(value, torch.Tensor) and value.requires_grad:
+            outside[node] = value
     captured.recompile()
+    if outside:
+        with captured.meta["fake_mode"]:
+            trained = _trained(captured(*args)[0])
+    for node, value in outside.items():
+        if id(value) in trained or value.grad_fn in trained:
+            kind = f"{'parameter' if isinstance(value, torch.nn.Parameter) else 'tensor'} of shape {list(value.shape)}"
+            raise CaptureError(
+                f"the step would train a {kind} that is not registered in the module{line_of(node)}; assign it to an "
+                "attribute of the module, or read its .detach()"
+            )
 
 
-def _is_outside(tensor: torch.Tensor, step: StepModule) -> bool:
-    return all(tensor is not own for own in step.parameters())
+def _trained(loss: torch.Tensor) -> set[Any]:
+    """Ids of the leaves that a loss has gradients for, and the autograd functions on the way to them."""
+    functions, found = [loss.grad_fn], set[Any]()
+    while functions:
+        function = functions.pop()
+        if function is not None and function not in found:
+            found |= {function, id(getattr(function, "variable", None))}
+            functions += [earlier for earlier, _ in function.next_functions]
+    return found

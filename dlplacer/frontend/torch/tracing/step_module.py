@@ -19,7 +19,7 @@ class StepModule(nn.Module):
     Attributes
     ----------
     registered
-        Id of a parameter or buffer of the job → name of its stand-in here.
+        Id of a parameter or buffer of the job, or of its stand-in → name of the stand-in here.
     """
 
     def __init__(
@@ -29,7 +29,7 @@ class StepModule(nn.Module):
         self.module = module
         self.loss = loss
         names = {id(tensor): name for name, tensor in reversed([*named_tensors(self)])}
-        self.registered = {original: names[id(stand_in)] for original, stand_in in stand_ins.items()}
+        self.registered = names | {original: names[id(stand_in)] for original, stand_in in stand_ins.items()}
         self.trains = job.mode == "train"
         self.autocast = None if job.autocast is None else getattr(torch, job.autocast)
 
