@@ -1,6 +1,7 @@
 """Why a model cannot be captured, in words for its author: the line, the reason and the way out."""
 
 import re
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -8,10 +9,12 @@ from typing import Any
 import torch
 from torch import fx
 
-from dlplacer.core.errors import first_line
+from dlplacer.core.errors import CaptureError, first_line
+from dlplacer.frontend.torch.nodes import depends_on_values, is_check, is_folded
 
 _TORCHS_MODULES = Path(torch.__file__).parent / "nn" / "modules"
 _NOT_THE_USERS = (Path(torch.__file__).parent, Path(__file__).parent)
+_LINE_SHOWN = 100
 _REASONS = (
     r"raised exception (.+)",
     r"got (\w*(?:Error|Exception)\(.+\))",
@@ -36,21 +39,42 @@ def explanation(error: Exception) -> str:
             "the step changes a tensor in place that is not registered in the module, and a placed step would not; "
             "make it a buffer: self.register_buffer(name, tensor)"
         )
+    if isinstance(error, ZeroDivisionError):
+        return "torch divides by the size of a tensor without elements while it traces the step; skip empty batches"
+    if "had requires_grad_() called" in text:
+        return (
+            "the step calls requires_grad_() on a tensor that it computes, which a graph cannot hold; take the "
+            "derivative by torch.func.grad(function)(tensor), or of a tensor that requires a gradient already"
+        )
     frames = [(frame.filename, frame.lineno, frame.line or "") for frame in getattr(error, "real_stack", None) or ()]
     by_values = any(sign in text.lower() for sign in ("data-dependent", "tolist()", "depends on input tensor data"))
     return f"the model cannot be captured{_at(frames)}: {_reason(error, text)}; {_BY_VALUES if by_values else _BY_CODE}"
 
 
-def depends_on_values(node: fx.Node) -> str:
-    """What is wrong with a traced call whose result has no shape before it runs."""
-    return f"op {node.name!r} ({node.target}) needs the values of its inputs{line_of(node)}; {_BY_VALUES}"
+def require_fixed_shapes(graph: fx.Graph) -> None:
+    """Return if the results of all traced calls have shapes that no values decide.
+
+    Raises
+    ------
+    CaptureError
+        Naming the line of the first that has not.
+    """
+    for node in graph.nodes:
+        if node.op == "call_function" and not is_folded(node) and not is_check(node):
+            if depends_on_values(node.meta.get("val")):
+                op = f"op {node.name!r} ({node.target})"
+                raise CaptureError(f"{op} needs the values of its inputs{line_of(node)}; {_BY_VALUES}")
 
 
 def line_of(node: fx.Node) -> str:
     """Where the user's code makes a traced value or reads it first, as the end of a phrase."""
     around = (node, *node.all_input_nodes, *node.users)
-    trace = next(filter(None, (near.meta.get("stack_trace") for near in around)), "")
-    return _at(re.findall(r'File "([^"]+)", line (\d+), in \S+\n\s+(.+)', trace))
+    return _at(next(filter(None, map(frames_of, around)), ()))
+
+
+def frames_of(node: fx.Node) -> Sequence[Any]:
+    """File, line and text of the calls in which a value was traced, the innermost last."""
+    return re.findall(r'File "([^"]+)", line (\d+), in \S+\n\s+(.+)', node.meta.get("stack_trace") or "")
 
 
 def _reason(error: Exception, text: str) -> str:
@@ -69,4 +93,7 @@ def _at(frames: Sequence[Any]) -> str:
     """The last line of the user's code; where torch's own modules alone were traced, the last line of those."""
     mine = [frame for frame in frames if not any(Path(frame[0]).is_relative_to(root) for root in _NOT_THE_USERS)]
     found = mine or [frame for frame in frames if Path(frame[0]).is_relative_to(_TORCHS_MODULES)]
-    return f" at {found[-1][0]}:{found[-1][1]} ({found[-1][2].strip()})" if found else ""
+    if not found:
+        return ""
+    file, line, text = found[-1]
+    return f" at {file}:{line} ({textwrap.shorten(text, _LINE_SHOWN, placeholder=' …')})"

@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from dlplacer.core.errors import CaptureError
 from dlplacer.frontend.torch.capture_failure import explanation
 from dlplacer.frontend.torch.tracing.fused_lstm import FORWARD, fuse_lstms, set_workspaces
+from dlplacer.frontend.torch.tracing.own_derivatives import require_own_derivatives
 from dlplacer.frontend.torch.tracing.quiet import quiet, spoken
 from dlplacer.frontend.torch.tracing.reached_tensors import read_registered_tensors
 from dlplacer.frontend.torch.tracing.step_module import StepModule
@@ -125,13 +126,17 @@ def _joint_graph(
         ) from error
     with contextlib.ExitStack() as stack:
         stack.enter_context(torch.enable_grad() if trains else torch.no_grad())
-        stack.enter_context(torch._dynamo.config.patch(allow_rnn=True, ignore_logging_functions=spoken()))
+        patched = {"allow_rnn": True, "trace_autograd_ops": True, "ignore_logging_functions": spoken()}
+        stack.enter_context(torch._dynamo.config.patch(patched))
         stack.enter_context(_unordered_checks())
+        stack.enter_context(_distributions_unchecked())
         torch._dynamo.reset()
         FakeTensorMode.cache_clear()
         try:
             captured = dynamo_graph_capture_for_export(step)(*args)
             read_registered_tensors(captured, step, args)
+            if trains:
+                require_own_derivatives(captured)
             if fuses_lstms:
                 fuse_lstms(captured)
             context = torch._guards.TracingContext(captured.meta["fake_mode"])
@@ -160,6 +165,18 @@ def _unordered_checks() -> Iterator[None]:
         yield
     finally:
         _register_effectful_op(check, before)
+
+
+@contextlib.contextmanager
+def _distributions_unchecked() -> Iterator[None]:
+    """Without the validation of torch.distributions, which decides by values and fits no graph."""
+    distribution = torch.distributions.Distribution
+    before = distribution._validate_args
+    distribution.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        distribution.set_default_validate_args(before)
 
 
 def _numbers_read(graph: fx.Graph) -> tuple[str, ...]:

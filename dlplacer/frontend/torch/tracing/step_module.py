@@ -73,7 +73,7 @@ def replaced_tensors(job: Job) -> list[str]:
     step, inputs = fake_step(job, FakeTensorMode(allow_non_fake_inputs=True))
     before = dict(named_tensors(step.module))
     try:
-        with torch.no_grad():
+        with torch.set_grad_enabled(step.trains):
             step(*inputs)
     except Exception:
         return list(before)
