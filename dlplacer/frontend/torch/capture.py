@@ -28,6 +28,7 @@ from dlplacer.frontend.torch.tracing.gradient_copies import copy_given_gradients
 from dlplacer.frontend.torch.tracing.installed_code import is_installed
 from dlplacer.frontend.torch.tracing.micro_batches import in_micro_batches
 from dlplacer.frontend.torch.tracing.passes import PASSES, apply_passes, require_known
+from dlplacer.frontend.torch.tracing.python_state import require_same_next_step
 from dlplacer.frontend.torch.tracing.quiet import undisturbed
 from dlplacer.frontend.torch.tracing.shared_elements import sharing
 from dlplacer.frontend.torch.tracing.step_module import fake_step, job_tensors, named_tensors, replaced_tensors
@@ -111,8 +112,10 @@ def trace_job(job: Job, rewrites: Sequence[str] = ()) -> joint.Traced:
             raise CaptureError("no parameter of the module requires a gradient; use mode='infer'")
         # Autocast casts what an LSTM reads, and the fused kernel takes float32.
         fuses_lstms = FUSED_LSTM in rewrites and job.autocast is None
-        traced = joint.trace(step, inputs, trains, _input_names(job), fuses_lstms)
+        traced = joint.trace(step, inputs, _input_names(job), fuses_lstms)
         replaced = replaced_tensors(job) if any(map(joint.is_tensor_table, traced.side_effects)) else ()
+        if traced.side_effects and not replaced:
+            require_same_next_step(step, inputs)
     _require_no_side_effects(job.module, traced, replaced)
     if trains:
         _require_scalar_loss(traced)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import fx
+from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from dlplacer.core.errors import CaptureError
@@ -84,7 +84,7 @@ class Traced:
 
 
 def trace(
-    step: StepModule, args: tuple[Any, ...], trains: bool, input_names: Sequence[str], fuses_lstms: bool = False
+    step: StepModule, args: tuple[Any, ...], input_names: Sequence[str], fuses_lstms: bool = False
 ) -> Traced:
     """The ATen graph of ``step(*args)``, where all tensors are stand-ins of one fake tensor mode.
 
@@ -106,42 +106,64 @@ def trace(
     # Dynamo's capture comes before the joint export: with torch.export in its place the backward region is lost
     # (pytorch#163609); with nothing, the module stack, and Hugging Face's GPT-2 cannot be traced under fake tensors.
     with quiet() as caught:
-        joint, numbers_read = _joint_graph(step, args, trains, fuses_lstms)
+        try:
+            joint, numbers_read = _joint_graph(step, args, fuses_lstms)
+        except CaptureError as error:
+            # A first forward may install what cannot be traced, such as hooks under a lock, or fill a cache.
+            with contextlib.suppress(Exception), tracing(False), step.mode:
+                step(*args)
+            caught.clear()
+            try:
+                joint, numbers_read = _joint_graph(step, args, fuses_lstms)
+            except CaptureError:
+                raise error from None
         if not fuses_lstms and joint.graph_module.graph.find_nodes(op="call_function", target=FORWARD):
             with torch.backends.mkldnn.flags(enabled=False):
-                joint, numbers_read = _joint_graph(step, args, trains, fuses_lstms)
+                joint, numbers_read = _joint_graph(step, args, fuses_lstms)
     return replace(_decode(joint, input_names, _side_effects(caught)), numbers_read=numbers_read)
 
 
-def _joint_graph(
-    step: StepModule, args: tuple[Any, ...], trains: bool, fuses_lstms: bool
-) -> tuple[Any, tuple[str, ...]]:
+def _joint_graph(step: StepModule, args: tuple[Any, ...], fuses_lstms: bool) -> tuple[Any, tuple[str, ...]]:
     """The joint graph, and the lines of code that read numbers out of tensors."""
+    with tracing(step.trains), contextlib.ExitStack() as stack:
+        captured = dynamo_graph(step, args)
+        read_registered_tensors(captured, step, args)
+        require_own_derivatives(captured)
+        if fuses_lstms:
+            fuse_lstms(captured)
+        from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
+
+        context = torch._guards.TracingContext(captured.meta["fake_mode"])
+        stack.enter_context(torch._guards.tracing(context))
+        return aot_export_joint_with_descriptors(stack, captured, args), _numbers_read(captured.graph)
+
+
+def dynamo_graph(step: nn.Module, args: tuple[Any, ...]) -> fx.GraphModule:
+    """The graph of torch functions that ``step(*args)`` calls, as Dynamo captures it under `tracing`."""
     try:
         from torch._dynamo.functional_export import dynamo_graph_capture_for_export
-        from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
     except ImportError as error:
         raise CaptureError(
             f"torch {torch.__version__} cannot be used for capture ({error}); use a version from 2.11 to 2.13"
         ) from error
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(torch.enable_grad() if trains else torch.no_grad())
-        patched = {"allow_rnn": True, "trace_autograd_ops": True, "ignore_logging_functions": spoken()}
-        stack.enter_context(torch._dynamo.config.patch(patched))
-        stack.enter_context(_unordered_checks())
-        stack.enter_context(_distributions_unchecked())
+    captured: fx.GraphModule = dynamo_graph_capture_for_export(step)(*args)
+    return captured
+
+
+@contextlib.contextmanager
+def tracing(trains: bool) -> Iterator[None]:
+    """The settings of torch for a trace, whose errors become CaptureErrors."""
+    patched = {"allow_rnn": True, "trace_autograd_ops": True, "ignore_logging_functions": spoken()}
+    with (
+        torch.set_grad_enabled(trains),
+        torch._dynamo.config.patch(patched),
+        _unordered_checks(),
+        _distributions_unchecked(),
+    ):
         torch._dynamo.reset()
         FakeTensorMode.cache_clear()
         try:
-            captured = dynamo_graph_capture_for_export(step)(*args)
-            read_registered_tensors(captured, step, args)
-            if trains:
-                require_own_derivatives(captured)
-            if fuses_lstms:
-                fuse_lstms(captured)
-            context = torch._guards.TracingContext(captured.meta["fake_mode"])
-            stack.enter_context(torch._guards.tracing(context))
-            return aot_export_joint_with_descriptors(stack, captured, args), _numbers_read(captured.graph)
+            yield
         except CaptureError:
             raise
         except Exception as error:

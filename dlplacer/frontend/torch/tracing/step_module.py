@@ -20,15 +20,23 @@ class StepModule(nn.Module):
     ----------
     registered
         Id of a parameter or buffer of the job, or of its stand-in → name of the stand-in here.
+    mode
+        That of all stand-ins.
     """
 
     def __init__(
-        self, job: Job, module: nn.Module, loss: Callable[..., Any] | None, stand_ins: Mapping[int, torch.Tensor]
+        self,
+        job: Job,
+        module: nn.Module,
+        loss: Callable[..., Any] | None,
+        stand_ins: Mapping[int, torch.Tensor],
+        mode: FakeTensorMode,
     ) -> None:
         super().__init__()
         self.module = module
         self.loss = loss
         names = {id(tensor): name for name, tensor in reversed([*named_tensors(self)])}
+        self.mode = mode
         self.registered = names | {original: names[id(stand_in)] for original, stand_in in stand_ins.items()}
         self.trains = job.mode == "train"
         self.autocast = None if job.autocast is None else getattr(torch, job.autocast)
@@ -60,7 +68,7 @@ def fake_step(job: Job, mode: FakeTensorMode) -> tuple[StepModule, tuple[Any, ..
         module.eval().requires_grad_(False)
     elif not module.training:
         module.train()
-    step = StepModule(job, module, losses[0] if losses else loss, stand_ins)
+    step = StepModule(job, module, losses[0] if losses else loss, stand_ins, mode)
     return step, fake_tree((job.args, dict(job.kwargs), job.targets), mode)
 
 
