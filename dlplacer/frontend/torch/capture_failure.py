@@ -34,7 +34,7 @@ def explanation(error: Exception) -> str:
             f"the model cannot be captured: it returns a {unknown[1]}, which is no nest of tensors; return tensors in "
             "tuples, lists, dicts or registered types (a cache of transformers is left out with use_cache=False)"
         )
-    if "mutating a non-functional tensor" in text:
+    if "mutating a non-functional tensor" in text or "to have an entirely functional graph" in text:
         return (
             "the step changes a tensor in place that is not registered in the module, and a placed step would not; "
             "make it a buffer: self.register_buffer(name, tensor)"
@@ -80,6 +80,8 @@ def frames_of(node: fx.Node) -> Sequence[Any]:
 def _reason(error: Exception, text: str) -> str:
     if isinstance(error, SyntaxError):
         return "the step computes no tensor"
+    if "Could not guard on data-dependent" in text and (caused := re.search(r"Caused by: .* in (\w+)\)", text)):
+        return f"the values of a tensor decide what {caused[1]} does"
     if "Could not extract specialized integer" in text:
         return "Python code needs a number that only the values of a tensor tell"
     for form in _REASONS:

@@ -300,6 +300,7 @@ def _side_effects(caught: Sequence[warnings.WarningMessage]) -> tuple[str, ...]:
     """Paths inside the job's module, and the names of globals but torch's own."""
     texts = [str(entry.message) for entry in caught if "side effects" in str(entry.message)]
     sources = [source for text in texts for source in re.findall(r'"([^"]+)"', text)]
+    sources = [re.sub(r"^type\((.*)\)$", r"\1", source) for source in sources]
     inside = [_path(source) or "" for source in sources if source.startswith("L[")]
     names = [_global_name(source) for source in sources if source.startswith("G[")]
     return tuple(dict.fromkeys([*inside, *(name for name in names if name.split(".")[0] != "torch")]))

@@ -1,15 +1,19 @@
 """Python state that a step changes: whether the next step computes something else because of it."""
 
-from collections.abc import Sequence
+import operator
+from itertools import zip_longest
 from typing import Any
 
 from torch import fx, nn
 
 from dlplacer.core.errors import CaptureError
-from dlplacer.frontend.torch.capture_failure import line_of
+from dlplacer.frontend.torch.capture_failure import frames_of, line_of
 from dlplacer.frontend.torch.tracing.joint import dynamo_graph, tracing
 from dlplacer.frontend.torch.tracing.quiet import quiet
 from dlplacer.frontend.torch.tracing.step_module import StepModule
+
+_IN_PLACE = {getattr(operator, name) for name in ("iadd", "isub", "imul", "itruediv", "ipow", "iand", "ior", "setitem")}
+_DRAWS = ("rand", "normal", "bernoulli", "multinomial", "poisson", "dropout")
 
 
 class _TwoSteps(nn.Module):
@@ -20,11 +24,13 @@ class _TwoSteps(nn.Module):
         self.step = step
 
     def forward(self, *args: Any) -> Any:
-        return self.step(*args), self.step(*args)
+        first = self.step(*args)
+        second = self.step(*args)
+        return first, second
 
 
 def require_same_next_step(step: StepModule, args: tuple[Any, ...]) -> None:
-    """Return if two steps in a row make the same calls on the same numbers.
+    """Return if two steps in a row make the same calls on the same values.
 
     Raises
     ------
@@ -33,29 +39,55 @@ def require_same_next_step(step: StepModule, args: tuple[Any, ...]) -> None:
     """
     with quiet(), tracing(step.trains):
         graph = dynamo_graph(_TwoSteps(step), args).graph
-    calls = [node for node in graph.nodes if node.op not in ("placeholder", "output")]
-    first, second = calls[: len(calls) // 2], calls[len(calls) // 2 :]
-    other = _first_difference(first, second)
-    if other is not None:
-        raise CaptureError(
-            f"the step changes Python state on which the next step depends{line_of(other)}; a placed step computes "
-            "the same in every step: keep that state in a buffer and change it in place, or give it as an input"
-        )
+    calls: dict[str, list[tuple[fx.Node, int]]] = {}
+    for node, number in _numbered(graph):
+        calls.setdefault(str(frames_of(node)[:1]), []).append((node, number))
+    for one, other in zip_longest(*calls.values()) if len(calls) > 1 else ():
+        if one is None or other is None or one[1] != other[1]:
+            line = next(filter(None, (line_of(call[0]) for call in (other, one) if call is not None)), "")
+            raise CaptureError(
+                f"the step changes Python state on which the next step depends{line}; a placed step computes the same "
+                "in every step: keep that state in a buffer and change it in place, or give it as an input"
+            )
 
 
-def _first_difference(first: Sequence[fx.Node], second: Sequence[fx.Node]) -> fx.Node | None:
-    counterpart: dict[fx.Node, fx.Node] = {}
-    for one, other in zip(first, second, strict=False):
-        mapped = fx.map_arg((one.args, dict(one.kwargs)), lambda read: counterpart.get(read, read))
-        if _code(one) != _code(other) or repr(mapped) != repr((other.args, dict(other.kwargs))):
-            return other
-        counterpart[one] = other
-    return None if len(first) == len(second) else second[-1]
+def _numbered(graph: fx.Graph) -> list[tuple[fx.Node, int]]:
+    """The calls that depend on what is given, write or draw; equal calls on equal values have equal numbers.
+
+    Other calls make the same value in every step, as a mask that the first step keeps for the next.
+    """
+    written = {read for node in graph.nodes if _writes(node) for read in node.all_input_nodes}
+    numbers: dict[Any, int] = {}
+    number_of: dict[fx.Node, str] = {}
+    varying: set[fx.Node] = set()
+    calls = []
+    for node in graph.nodes:
+        arguments = fx.map_arg((node.args, dict(node.kwargs)), lambda read: number_of[read])
+        number = numbers.setdefault((_code(node), repr(arguments)), len(numbers))
+        number_of[node] = f"value {number}"
+        is_call = node.op in ("call_function", "call_method")
+        varies = node.op == "placeholder" or node in written or _writes(node) or _draws(node)
+        if varies or not varying.isdisjoint(node.all_input_nodes):
+            varying.add(node)
+            if is_call:
+                calls.append((node, number))
+    return calls
 
 
 def _code(node: fx.Node) -> Any:
     """What a node calls; the sub-graph of a higher-order op by its code."""
-    if node.op != "get_attr":
-        return node.op, node.target
-    value = getattr(node.graph.owning_module, str(node.target), None)
-    return value.code if isinstance(value, fx.GraphModule) else node.target
+    value = getattr(node.graph.owning_module, str(node.target), None) if node.op == "get_attr" else None
+    return node.op, value.code if isinstance(value, fx.GraphModule) else node.target
+
+
+def _writes(node: fx.Node) -> bool:
+    name = _name(node)
+    return node.target in _IN_PLACE or (name.endswith("_") and not name.endswith("__")) or "out" in node.kwargs
+
+
+def _draws(node: fx.Node) -> bool:
+    return any(sign in _name(node) for sign in _DRAWS)
+
+
+def _name(node: fx.Node) -> str:
+    return str(node.target if isinstance(node.target, str) else getattr(node.target, "__name__", ""))

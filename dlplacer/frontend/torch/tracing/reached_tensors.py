@@ -19,12 +19,18 @@ def read_registered_tensors(captured: fx.GraphModule, step: StepModule, args: tu
     Raises
     ------
     CaptureError
-        Naming the line that reads a tensor which requires a gradient and is not registered.
+        Naming the line that reads a tensor which requires a gradient and is not registered, or a number that Python
+        draws.
     """
     flatten: Any = captured._dynamo_bytecode_flatten
     outside = {}
     for node, value in zip(captured.graph.find_nodes(op="placeholder"), flatten(*args), strict=True):
         name = step.registered.get(id(value))
+        if node.name.startswith("random_value"):
+            raise CaptureError(
+                f"Python's random module draws a number in every step{line_of(node)}, and a placed step would keep one; "
+                "draw it outside and give it as an input, or use torch.rand"
+            )
         if name is not None:
             with captured.graph.inserting_before(node):
                 read = captured.graph.get_attr(name)
