@@ -5,6 +5,7 @@ Known to work with torch 2.11 to 2.13; a golden test holds what it relies on.
 
 import contextlib
 import functools
+import os
 import re
 import warnings
 from collections.abc import Iterator, Sequence
@@ -213,6 +214,15 @@ def module_path(node: fx.Node) -> str | None:
     # A backward node has the stack of its forward node, under another key.
     stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
     return _path(list(stack.values())[-1][0]) if stack else None
+
+
+def checkpointed_modules(graph: fx.Graph) -> list[str]:
+    """Paths of the modules whose ops torch.utils.checkpoint would compute again in the backward pass."""
+    inside: dict[Any, list[list[str]]] = {}
+    for node in graph.nodes:
+        if "recompute" in node.meta and "ac_graph_id" in node.meta and not is_backward(node):
+            inside.setdefault(node.meta["ac_graph_id"], []).append((module_path(node) or "").split("."))
+    return [".".join(os.path.commonprefix(paths)) for paths in inside.values()]  # type: ignore[arg-type]
 
 
 def is_tensor_table(path: str) -> bool:

@@ -75,9 +75,19 @@ def _numbered(graph: fx.Graph) -> list[tuple[fx.Node, int]]:
 
 
 def _code(node: fx.Node) -> Any:
-    """What a node calls; the sub-graph of a higher-order op by its code."""
+    """What a node calls, the sub-graph of a higher-order op without the names in it."""
+    if node.op == "placeholder":
+        return node.op, node.target
     value = getattr(node.graph.owning_module, str(node.target), None) if node.op == "get_attr" else None
-    return node.op, value.code if isinstance(value, fx.GraphModule) else node.target
+    return node.op, _unnamed(value.graph) if isinstance(value, fx.GraphModule) else node.target
+
+
+def _unnamed(graph: fx.Graph) -> tuple[Any, ...]:
+    places = {node: f"value {place}" for place, node in enumerate(graph.nodes)}
+    return tuple(
+        node.op if node.op == "placeholder" else (_code(node), repr(fx.map_arg((node.args, node.kwargs), places.get)))
+        for node in graph.nodes
+    )
 
 
 def _writes(node: fx.Node) -> bool:
