@@ -84,9 +84,7 @@ class Traced:
         return [(entry, slot) for entry, slot in slots if slot is not None]
 
 
-def trace(
-    step: StepModule, args: tuple[Any, ...], input_names: Sequence[str], fuses_lstms: bool = False
-) -> Traced:
+def trace(step: StepModule, args: tuple[Any, ...], input_names: Sequence[str], fuses_lstms: bool = False) -> Traced:
     """The ATen graph of ``step(*args)``, where all tensors are stand-ins of one fake tensor mode.
 
     Torch's caches are cleared first: they change which results of an op count as one tensor, and so the graph. An LSTM

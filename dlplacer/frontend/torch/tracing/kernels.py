@@ -31,7 +31,9 @@ def laid_out(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
     """A tensor with these strides: itself where it has them, else a copy."""
     if tensor.stride() == strides:
         return tensor
-    if all(size == 1 or own == wanted for size, own, wanted in zip(tensor.shape, tensor.stride(), strides, strict=True)):
+    if all(
+        size == 1 or own == wanted for size, own, wanted in zip(tensor.shape, tensor.stride(), strides, strict=True)
+    ):
         return tensor.as_strided(tensor.shape, strides)
     return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
