@@ -148,8 +148,8 @@ def rewritten(job: Job, traced: joint.Traced, rewrites: Sequence[str], colocate_
     if blocks := joint.checkpointed_modules(traced.module.graph):
         shown = ", ".join(repr(path or "the module") for path in blocks[:_BLOCKS_SHOWN])
         warnings.warn(
-            f"torch.utils.checkpoint around {shown}{', …' * (len(blocks) > _BLOCKS_SHOWN)} has no effect: a placed step "
-            "keeps the activations inside, and the plan counts their memory",
+            f"torch.utils.checkpoint around {shown}{', …' * (len(blocks) > _BLOCKS_SHOWN)} has no effect: a placed "
+            "step keeps the activations inside, and the plan counts their memory",
             stacklevel=4,
         )
     executable = replace(executable, reads_numbers=bool(traced.numbers_read))

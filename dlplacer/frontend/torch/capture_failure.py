@@ -60,10 +60,10 @@ def require_fixed_shapes(graph: fx.Graph) -> None:
         Naming the line of the first that has not.
     """
     for node in graph.nodes:
-        if node.op == "call_function" and not is_folded(node) and not is_check(node):
-            if depends_on_values(node.meta.get("val")):
-                op = f"op {node.name!r} ({node.target})"
-                raise CaptureError(f"{op} needs the values of its inputs{line_of(node)}; {_BY_VALUES}")
+        is_work = node.op == "call_function" and not is_folded(node) and not is_check(node)
+        if is_work and depends_on_values(node.meta.get("val")):
+            op = f"op {node.name!r} ({node.target})"
+            raise CaptureError(f"{op} needs the values of its inputs{line_of(node)}; {_BY_VALUES}")
 
 
 def line_of(node: fx.Node) -> str:

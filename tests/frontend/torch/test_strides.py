@@ -173,7 +173,7 @@ class Sweep(nn.Module):
 
 
 def require_plain_sweep(layout: str, ops: Sequence[Callable[[Tensor], Tensor]]) -> None:
-    """Return if the ops on a layout compute what plain PyTorch does, on kernels whose strides differ from the traced."""
+    """Return if the ops on a layout compute what plain PyTorch does, on kernels with other strides than traced."""
     ours = require_plain_step(Job(Sweep(layout, ops), (torch.full((1,), 0.7),)), rtol=1e-4)
     assert ours.differed
 

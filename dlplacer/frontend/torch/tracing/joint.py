@@ -216,11 +216,11 @@ def module_path(node: fx.Node) -> str | None:
 
 def checkpointed_modules(graph: fx.Graph) -> list[str]:
     """Paths of the modules whose ops torch.utils.checkpoint would compute again in the backward pass."""
-    inside: dict[Any, list[list[str]]] = {}
+    inside: dict[Any, list[str]] = {}
     for node in graph.nodes:
         if "recompute" in node.meta and "ac_graph_id" in node.meta and not is_backward(node):
-            inside.setdefault(node.meta["ac_graph_id"], []).append((module_path(node) or "").split("."))
-    return [".".join(os.path.commonprefix(paths)) for paths in inside.values()]  # type: ignore[arg-type]
+            inside.setdefault(node.meta["ac_graph_id"], []).append((module_path(node) or "").replace(".", "/"))
+    return [os.path.commonpath(paths).replace("/", ".") for paths in inside.values()]
 
 
 def is_tensor_table(path: str) -> bool:

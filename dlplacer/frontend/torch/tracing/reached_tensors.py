@@ -28,8 +28,8 @@ def read_registered_tensors(captured: fx.GraphModule, step: StepModule, args: tu
         name = step.registered.get(id(value))
         if node.name.startswith("random_value"):
             raise CaptureError(
-                f"Python's random module draws a number in every step{line_of(node)}, and a placed step would keep one; "
-                "draw it outside and give it as an input, or use torch.rand"
+                f"Python's random module draws a number in every step{line_of(node)}, and a placed step would keep "
+                "one; draw it outside and give it as an input, or use torch.rand"
             )
         if name is not None:
             with captured.graph.inserting_before(node):
