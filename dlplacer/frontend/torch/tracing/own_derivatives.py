@@ -56,6 +56,7 @@ def _function_of(node: fx.Node) -> type | None:
 
 
 def _subclasses(kind: type) -> Iterator[type]:
-    for child in kind.__subclasses__():
+    children: list[type] = kind.__subclasses__()
+    for child in children:
         yield child
         yield from _subclasses(child)
