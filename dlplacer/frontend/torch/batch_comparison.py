@@ -20,9 +20,9 @@ from dlplacer.core.errors import CaptureError, InputError, first_line
 from dlplacer.core.units import format_bytes
 from dlplacer.frontend.torch.batch_part import likely_dims, part_of
 from dlplacer.frontend.torch.capture import trace_job
-from dlplacer.frontend.torch.job import Job, flat_inputs
+from dlplacer.frontend.torch.job import Job, autocast_of, flat_inputs, loss_in
 from dlplacer.frontend.torch.tracing.micro_batches import divisor_value, divisors
-from dlplacer.frontend.torch.tracing.step_module import StepModule, job_tensors
+from dlplacer.frontend.torch.tracing.step_module import job_tensors
 from dlplacer.planning.pipeline.micro_batch_names import SUM, BatchCut
 
 _ROUNDING = {None: 1e-3, "bfloat16": 5e-2, "float16": 1e-2}
@@ -131,7 +131,6 @@ class _Steps:
 
     def __init__(self, job: Job, count: int, rewrites: Sequence[str]) -> None:
         self.job, self.count, self.rewrites = job, count, rewrites
-        self.step = StepModule(job, job.module, job.loss)
         self.trained = [each for each in job.module.parameters() if each.requires_grad]
         self.whole: dict[bool, tuple[float, list[Any]]] = {}
         self.norms = 0
@@ -183,7 +182,7 @@ class _Steps:
         """Loss and gradients; buffers and random state are as before afterwards."""
         norms = _BatchNorms(evaluates)
         with _undone(self.job), norms, _Constants():  # type: ignore[no-untyped-call]
-            (loss,) = self.step(job.args, dict(job.kwargs), job.targets)
+            loss = _loss(job)
             gradients = torch.autograd.grad(loss, self.trained, allow_unused=True)
         self.norms = norms.count
         return float(loss.detach()), [None if each is None else _dense(each) for each in gradients]
@@ -246,6 +245,13 @@ class _Constants(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if isinstance(tensor, torch.Tensor):
                 tensor.fill_(0.5 if tensor.is_floating_point() else int(tensor.dtype is torch.bool))
         return made
+
+
+def _loss(job: Job) -> torch.Tensor:
+    with autocast_of(job, torch.device("cpu")):
+        if job.loss is None:
+            return torch.as_tensor(loss_in(job.module(*job.args, *job.targets, **job.kwargs)))
+        return torch.as_tensor(job.loss(job.module(*job.args, **job.kwargs), *job.targets))
 
 
 @contextlib.contextmanager

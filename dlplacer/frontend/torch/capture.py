@@ -28,11 +28,14 @@ from dlplacer.frontend.torch.tracing.gradient_copies import copy_given_gradients
 from dlplacer.frontend.torch.tracing.installed_code import is_installed
 from dlplacer.frontend.torch.tracing.micro_batches import in_micro_batches
 from dlplacer.frontend.torch.tracing.passes import PASSES, apply_passes, require_known
+from dlplacer.frontend.torch.tracing.python_state import require_same_next_step
 from dlplacer.frontend.torch.tracing.quiet import undisturbed
 from dlplacer.frontend.torch.tracing.shared_elements import sharing
 from dlplacer.frontend.torch.tracing.step_module import fake_step, job_tensors, named_tensors, replaced_tensors
 from dlplacer.planning.coarsen import coarsen
 from dlplacer.planning.pipeline.micro_batch_names import batch_cut_of
+
+_BLOCKS_SHOWN = 4
 
 Traceable: TypeAlias = Job | nn.Module | torch.export.ExportedProgram
 """What can be captured; a module and a program are so for inference."""
@@ -106,14 +109,17 @@ def trace_job(job: Job, rewrites: Sequence[str] = ()) -> joint.Traced:
         job = part_of(job, 0, cut)
     with undisturbed():
         require_traceable(job, _input_names(job))
-        step, inputs = fake_step(job, FakeTensorMode())
+        step, inputs = fake_step(job, FakeTensorMode(allow_non_fake_inputs=True))
         if trains and not any(parameter.requires_grad for parameter in step.module.parameters()):
             raise CaptureError("no parameter of the module requires a gradient; use mode='infer'")
         # Autocast casts what an LSTM reads, and the fused kernel takes float32.
         fuses_lstms = FUSED_LSTM in rewrites and job.autocast is None
-        traced = joint.trace(step, inputs, trains, _input_names(job), fuses_lstms)
+        traced = joint.trace(step, inputs, _input_names(job), fuses_lstms)
         replaced = replaced_tensors(job) if any(map(joint.is_tensor_table, traced.side_effects)) else ()
-    _require_no_side_effects(job.module, traced, replaced)
+        changed = _changed_state(job.module, traced)
+        if changed and not replaced:
+            require_same_next_step(step, inputs)
+    _require_no_side_effects(job.module, changed, replaced)
     if trains:
         _require_scalar_loss(traced)
     return traced
@@ -136,6 +142,13 @@ def rewritten(job: Job, traced: joint.Traced, rewrites: Sequence[str], colocate_
             f"{line!r} reads a number out of a tensor; a placed step computes with what it was at capture, and is "
             "captured again when an attribute of the module holds another: compute with the tensor itself, or make it "
             "a Python number",
+            stacklevel=4,
+        )
+    if blocks := joint.checkpointed_modules(traced.module.graph):
+        shown = ", ".join(repr(path or "the module") for path in blocks[:_BLOCKS_SHOWN])
+        warnings.warn(
+            f"torch.utils.checkpoint around {shown}{', …' * (len(blocks) > _BLOCKS_SHOWN)} has no effect: a placed "
+            "step keeps the activations inside, and the plan counts their memory",
             stacklevel=4,
         )
     executable = replace(executable, reads_numbers=bool(traced.numbers_read))
@@ -170,7 +183,17 @@ def _inference(model: Any, args: tuple[Any, ...]) -> Job:
     )
 
 
-def _require_no_side_effects(module: nn.Module, traced: joint.Traced, replaced: Sequence[str]) -> None:
+def _changed_state(module: nn.Module, traced: joint.Traced) -> list[str]:
+    """What a step changes in Python: paths of modules and of their attributes, names of globals; not what is torch's.
+
+    The tables of a module's tensors are left out: tensors that are replaced are looked for by themselves.
+    """
+    modules = dict(module.named_modules())
+    paths = (path for path in traced.side_effects if not joint.is_tensor_table(path))
+    return [path for path in paths if path in modules or not _is_theirs(modules, path)]
+
+
+def _require_no_side_effects(module: nn.Module, changed: Sequence[str], replaced: Sequence[str]) -> None:
     """The graph changes buffers in place, and nothing else: a new tensor under a buffer's name would be lost."""
     if replaced:
         raise CaptureError(
@@ -178,20 +201,16 @@ def _require_no_side_effects(module: nn.Module, traced: joint.Traced, replaced: 
             "self.name.copy_(value)"
         )
     modules = dict(module.named_modules())
-    for path in traced.side_effects:
-        if joint.is_tensor_table(path) or (path not in modules and _is_theirs(modules, path)):
-            continue
+    for path in changed:
         owner, is_hook, _ = f".{path}".partition("._forward_")
         where = f"module {owner[1:]!r}" if owner[1:] else "the module"
         if path in modules:
-            text = (
-                f"the forward of {where} sets attributes; a placed step does not: it keeps computing with their values "
-                "at capture"
-            )
+            text = f"the forward of {where} sets attributes"
+        elif is_hook:
+            text = f"a forward hook of {where} changes a variable"
         else:
-            what = f"a forward hook of {where} changes a variable" if is_hook else f"the forward pass changes {path!r}"
-            text = f"{what}; a placed step does not: return what is to be kept as an output"
-        warnings.warn(text, stacklevel=5)
+            text = f"the forward pass changes {path!r}"
+        warnings.warn(f"{text}; a placed step does not: return what is to be kept as an output", stacklevel=5)
 
 
 def _is_theirs(modules: Mapping[str, nn.Module], path: str) -> bool:

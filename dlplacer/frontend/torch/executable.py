@@ -15,12 +15,19 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One call: ``result = target(*args, **kwargs)``, where args and kwargs may hold `Value` references."""
+    """One call: ``result = target(*args, **kwargs)``, where args and kwargs may hold `Value` references.
+
+    Attributes
+    ----------
+    strides
+        Those that the result must have; None if its readers take it as it comes.
+    """
 
     result: str
     target: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
+    strides: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,20 @@ def depends_on_values(value: Any) -> bool:
     return not tensors or any(not isinstance(size, int) for tensor in tensors for size in tensor.shape)
 
 
+def strides_to_keep(node: fx.Node) -> tuple[int, ...] | None:
+    """The traced strides of a result that a kernel may lay out otherwise; None if there is no choice.
+
+    Views and kernels are traced for these strides. Torch's stand-ins differ in them from its kernels (pytorch#192668),
+    and so do the kernels of different devices.
+    """
+    value = node.meta.get("val")
+    if is_view(node) or not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return None
+    wide = [stride for size, stride in zip(value.shape, value.stride(), strict=True) if size > 1]
+    # Only a view is expanded, and has a stride of 0.
+    return tuple(value.stride()) if len(wide) > 1 and value.numel() and all(wide) else None
+
+
 def kind_of(node: fx.Node) -> str:
     """The op's name as torch prints it, without its overload: ``aten.convolution``."""
     if isinstance(node.target, torch._ops.OpOverload):

@@ -10,7 +10,7 @@ from torch import fx
 from dlplacer.core.errors import CaptureError
 from dlplacer.core.op import Edge, Op
 from dlplacer.frontend.torch import nodes
-from dlplacer.frontend.torch.capture_failure import depends_on_values
+from dlplacer.frontend.torch.capture_failure import require_fixed_shapes
 from dlplacer.frontend.torch.executable import Executable, Instruction, OpCode
 from dlplacer.frontend.torch.flops import bytes_of, flops_of, tensor_bytes
 from dlplacer.frontend.torch.splitting.pieces import ORIGIN
@@ -79,10 +79,7 @@ class _Builder:
         self.codes[op_id] = replace(code, instructions=(*code.instructions, _instruction(node)))
 
     def add_call(self, node: fx.Node) -> None:
-        value = node.meta.get("val")
-        if nodes.depends_on_values(value):
-            raise CaptureError(depends_on_values(node))
-        specs = nodes.output_specs(value)
+        specs = nodes.output_specs(node.meta["val"])
         op_id = self._free_id(node.name)
         reads = self._read(op_id, node.all_input_nodes)
         call = _instruction(node)
@@ -157,6 +154,7 @@ def build(
     tied
         Name of a parameter or buffer → the first of the names that it has.
     """
+    require_fixed_shapes(traced.module.graph)
     builder = _Builder(traced, input_names)
     brought = _brought_in(traced, tied)
     for node in traced.module.graph.nodes:
@@ -224,4 +222,4 @@ def _instruction(node: fx.Node) -> Instruction:
     args = nodes.with_references(node.args)
     kwargs = nodes.with_references(dict(node.kwargs))
     assert callable(node.target)
-    return Instruction(node.name, node.target, args, kwargs)
+    return Instruction(node.name, node.target, args, kwargs, nodes.strides_to_keep(node))

@@ -6,7 +6,7 @@ from operator import getitem
 import torch
 
 from dlplacer.frontend.torch.executable import Executable, Instruction, OpCode, Value
-from dlplacer.frontend.torch.tracing.kernels import kernel_for
+from dlplacer.frontend.torch.tracing.kernels import kernel_for, laid_out
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.executor.function_source import FunctionSource
 from dlplacer.runtime.executor.native_kernels import native
@@ -40,7 +40,10 @@ def write_op(
         _begin_draw(source, op, device.torch_device)
     _write_role(source, code, updater)
     for instruction in code.instructions:
-        source.write(instruction.result, _call(source, instruction, device))
+        call = _call(source, instruction, device)
+        if instruction.strides is not None:
+            call = f"{source.bound(laid_out)}({call}, {source.bound(instruction.strides)})"
+        source.write(instruction.result, call)
     if code.random:
         _end_draw(source)
     # At once, not at the next FREE: tuples and bases of views would keep storage alive that the plan counts as freed.

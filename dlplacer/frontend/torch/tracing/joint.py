@@ -5,6 +5,7 @@ Known to work with torch 2.11 to 2.13; a golden test holds what it relies on.
 
 import contextlib
 import functools
+import os
 import re
 import warnings
 from collections.abc import Iterator, Sequence
@@ -18,7 +19,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from dlplacer.core.errors import CaptureError
 from dlplacer.frontend.torch.capture_failure import explanation
 from dlplacer.frontend.torch.tracing.fused_lstm import FORWARD, fuse_lstms, set_workspaces
+from dlplacer.frontend.torch.tracing.own_derivatives import require_own_derivatives
 from dlplacer.frontend.torch.tracing.quiet import quiet, spoken
+from dlplacer.frontend.torch.tracing.reached_tensors import read_registered_tensors
+from dlplacer.frontend.torch.tracing.step_module import StepModule
 
 
 @dataclass(frozen=True)
@@ -80,9 +84,7 @@ class Traced:
         return [(entry, slot) for entry, slot in slots if slot is not None]
 
 
-def trace(
-    step: nn.Module, args: tuple[Any, ...], trains: bool, input_names: Sequence[str], fuses_lstms: bool = False
-) -> Traced:
+def trace(step: StepModule, args: tuple[Any, ...], input_names: Sequence[str], fuses_lstms: bool = False) -> Traced:
     """The ATen graph of ``step(*args)``, where all tensors are stand-ins of one fake tensor mode.
 
     Torch's caches are cleared first: they change which results of an op count as one tensor, and so the graph. An LSTM
@@ -103,37 +105,66 @@ def trace(
     # Dynamo's capture comes before the joint export: with torch.export in its place the backward region is lost
     # (pytorch#163609); with nothing, the module stack, and Hugging Face's GPT-2 cannot be traced under fake tensors.
     with quiet() as caught:
-        joint, numbers_read = _joint_graph(step, args, trains, fuses_lstms)
+        try:
+            joint, numbers_read = _joint_graph(step, args, fuses_lstms)
+        except CaptureError as error:
+            # A first forward may install what cannot be traced, such as hooks under a lock, or fill a cache.
+            with contextlib.suppress(Exception), tracing(False), step.mode:
+                step(*args)
+            caught.clear()
+            try:
+                joint, numbers_read = _joint_graph(step, args, fuses_lstms)
+            except CaptureError:
+                raise error from None
         if not fuses_lstms and joint.graph_module.graph.find_nodes(op="call_function", target=FORWARD):
             with torch.backends.mkldnn.flags(enabled=False):
-                joint, numbers_read = _joint_graph(step, args, trains, fuses_lstms)
+                joint, numbers_read = _joint_graph(step, args, fuses_lstms)
     return replace(_decode(joint, input_names, _side_effects(caught)), numbers_read=numbers_read)
 
 
-def _joint_graph(
-    step: nn.Module, args: tuple[Any, ...], trains: bool, fuses_lstms: bool
-) -> tuple[Any, tuple[str, ...]]:
+def _joint_graph(step: StepModule, args: tuple[Any, ...], fuses_lstms: bool) -> tuple[Any, tuple[str, ...]]:
     """The joint graph, and the lines of code that read numbers out of tensors."""
+    with tracing(step.trains), contextlib.ExitStack() as stack:
+        captured = dynamo_graph(step, args)
+        read_registered_tensors(captured, step, args)
+        require_own_derivatives(captured)
+        if fuses_lstms:
+            fuse_lstms(captured)
+        from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
+
+        context = torch._guards.TracingContext(captured.meta["fake_mode"])
+        stack.enter_context(torch._guards.tracing(context))
+        return aot_export_joint_with_descriptors(stack, captured, args), _numbers_read(captured.graph)
+
+
+def dynamo_graph(step: nn.Module, args: tuple[Any, ...]) -> fx.GraphModule:
+    """The graph of torch functions that ``step(*args)`` calls, as Dynamo captures it under `tracing`."""
     try:
         from torch._dynamo.functional_export import dynamo_graph_capture_for_export
-        from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
     except ImportError as error:
         raise CaptureError(
             f"torch {torch.__version__} cannot be used for capture ({error}); use a version from 2.11 to 2.13"
         ) from error
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(torch.enable_grad() if trains else torch.no_grad())
-        stack.enter_context(torch._dynamo.config.patch(allow_rnn=True, ignore_logging_functions=spoken()))
-        stack.enter_context(_unordered_checks())
+    captured: fx.GraphModule = dynamo_graph_capture_for_export(step)(*args)
+    return captured
+
+
+@contextlib.contextmanager
+def tracing(trains: bool) -> Iterator[None]:
+    """The settings of torch for a trace, whose errors become CaptureErrors."""
+    patched = {"allow_rnn": True, "trace_autograd_ops": True, "ignore_logging_functions": spoken()}
+    with (
+        torch.set_grad_enabled(trains),
+        torch._dynamo.config.patch(patched),
+        _unordered_checks(),
+        _distributions_unchecked(),
+    ):
         torch._dynamo.reset()
         FakeTensorMode.cache_clear()
         try:
-            captured = dynamo_graph_capture_for_export(step)(*args)
-            if fuses_lstms:
-                fuse_lstms(captured)
-            context = torch._guards.TracingContext(captured.meta["fake_mode"])
-            stack.enter_context(torch._guards.tracing(context))
-            return aot_export_joint_with_descriptors(stack, captured, args), _numbers_read(captured.graph)
+            yield
+        except CaptureError:
+            raise
         except Exception as error:
             raise CaptureError(explanation(error)) from error
         finally:
@@ -157,6 +188,18 @@ def _unordered_checks() -> Iterator[None]:
         _register_effectful_op(check, before)
 
 
+@contextlib.contextmanager
+def _distributions_unchecked() -> Iterator[None]:
+    """Without the validation of torch.distributions, which decides by values and fits no graph."""
+    distribution = torch.distributions.Distribution
+    before = distribution._validate_args
+    distribution.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        distribution.set_default_validate_args(before)
+
+
 def _numbers_read(graph: fx.Graph) -> tuple[str, ...]:
     """The lines that do; of an input, a parameter or a buffer no number is known, and the capture fails later."""
     traces = [node.meta.get("stack_trace", "") for node in graph.find_nodes(op="call_method", target="item")]
@@ -169,6 +212,15 @@ def module_path(node: fx.Node) -> str | None:
     # A backward node has the stack of its forward node, under another key.
     stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
     return _path(list(stack.values())[-1][0]) if stack else None
+
+
+def checkpointed_modules(graph: fx.Graph) -> list[str]:
+    """Paths of the modules whose ops torch.utils.checkpoint would compute again in the backward pass."""
+    inside: dict[Any, list[str]] = {}
+    for node in graph.nodes:
+        if "recompute" in node.meta and "ac_graph_id" in node.meta and not is_backward(node):
+            inside.setdefault(node.meta["ac_graph_id"], []).append((module_path(node) or "").replace(".", "/"))
+    return [os.path.commonpath(paths).replace("/", ".") for paths in inside.values()]
 
 
 def is_tensor_table(path: str) -> bool:
@@ -256,6 +308,7 @@ def _side_effects(caught: Sequence[warnings.WarningMessage]) -> tuple[str, ...]:
     """Paths inside the job's module, and the names of globals but torch's own."""
     texts = [str(entry.message) for entry in caught if "side effects" in str(entry.message)]
     sources = [source for text in texts for source in re.findall(r'"([^"]+)"', text)]
+    sources = [re.sub(r"^type\((.*)\)$", r"\1", source) for source in sources]
     inside = [_path(source) or "" for source in sources if source.startswith("L[")]
     names = [_global_name(source) for source in sources if source.startswith("G[")]
     return tuple(dict.fromkeys([*inside, *(name for name in names if name.split(".")[0] != "torch")]))

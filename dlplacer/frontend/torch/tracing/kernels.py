@@ -27,6 +27,17 @@ def runs_on(target: Callable[..., Any], device_type: str) -> bool:
     return bool(torch._C._dispatch_has_computed_kernel_for_dispatch_key(target._name, key))
 
 
+def laid_out(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+    """A tensor with these strides: itself where it has them, else a copy."""
+    if tensor.stride() == strides:
+        return tensor
+    if all(
+        size == 1 or own == wanted for size, own, wanted in zip(tensor.shape, tensor.stride(), strides, strict=True)
+    ):
+        return tensor.as_strided(tensor.shape, strides)
+    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
+
+
 def require_kernels(executable: Executable, device_type_of: Mapping[str, str]) -> None:
     """Return if every op can run where it is placed.
 

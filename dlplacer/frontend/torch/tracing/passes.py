@@ -7,6 +7,7 @@ import torch
 from torch import fx
 
 from dlplacer.core.errors import CaptureError
+from dlplacer.frontend.torch.capture_failure import require_fixed_shapes
 from dlplacer.frontend.torch.nodes import is_check, picked_output
 from dlplacer.frontend.torch.splitting.names import is_split, parse_splits
 from dlplacer.frontend.torch.splitting.rewrite import split_ops
@@ -92,10 +93,18 @@ def require_known(names: Sequence[str]) -> None:
 
 
 def apply_passes(graph: fx.Graph, names: Sequence[str]) -> None:
-    """Apply the named passes, then all splits together, and drop checks and what nothing reads any more."""
+    """Apply the named passes, then all splits together, and drop checks and what nothing reads any more.
+
+    Raises
+    ------
+    CaptureError
+        Naming the line of an op whose results have no fixed shape.
+    """
     for node in list(graph.nodes):
         if is_check(node) and not node.users:
             graph.erase_node(node)
+    graph.eliminate_dead_code()
+    require_fixed_shapes(graph)
     for name in names:
         if name in PASSES:
             PASSES[name](graph)

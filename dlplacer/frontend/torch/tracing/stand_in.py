@@ -1,6 +1,8 @@
 """Stand-ins for tensors: the same shape, dtype and strides on the CPU, but no data and no memory."""
 
+import contextlib
 import copy
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -8,6 +10,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
 
+from dlplacer.core.errors import CaptureError, first_line
 from dlplacer.frontend.torch.tracing.quiet import TRACED_ON
 
 
@@ -23,20 +26,55 @@ def fake_tree(value: Any, mode: FakeTensorMode) -> Any:
     return pytree.tree_map_only(torch.Tensor, lambda tensor: fake_tensor(tensor, mode), value)
 
 
-def fake_module(module: nn.Module, mode: FakeTensorMode) -> nn.Module:
-    """A copy of a module whose parameters and buffers are stand-ins; tied ones stay tied.
+class _Copies(dict[int, Any]):
+    """The memo of a deep copy that copies no tensor: id of a parameter or buffer → its stand-in."""
 
-    Tensors in plain attributes are constants of the step and stay as they are; one without data is zero.
+
+def fake_modules(modules: list[nn.Module], mode: FakeTensorMode) -> tuple[list[nn.Module], dict[int, torch.Tensor]]:
+    """Copies of modules whose parameters and buffers are stand-ins, tied ones tied; and id of a tensor → its stand-in.
+
+    All other tensors that the modules reach stay the same objects: they are constants of the step, whose values decide
+    the traced code. One without data is zero.
+
+    Raises
+    ------
+    CaptureError
+        If a module has an attribute that cannot be copied.
     """
-    replaced: dict[int, Any] = {}
-    for tensor in (*module.parameters(), *module.buffers()):
+    copies = _Copies()
+    for tensor in [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]:
         stand_in = fake_tensor(tensor, mode)
         if isinstance(tensor, nn.Parameter):
             stand_in = nn.Parameter(stand_in, requires_grad=tensor.requires_grad)
-        replaced[id(tensor)] = stand_in
-    for leaf in pytree.tree_leaves([vars(child) for child in module.modules()]):
-        if isinstance(leaf, torch.Tensor) and id(leaf) not in replaced:
-            # The values of a constant decide the traced code (masks, positions), so a real one is kept as it is.
-            empty = leaf.is_meta or isinstance(leaf, FakeTensor)
-            replaced[id(leaf)] = torch.zeros(leaf.shape, dtype=leaf.dtype) if empty else leaf
-    return copy.deepcopy(module, replaced)
+        copies.setdefault(id(tensor), stand_in)
+    stand_ins = dict(copies)
+    with _tensors_stay():
+        try:
+            return copy.deepcopy(modules, copies), stand_ins
+        except Exception as error:
+            raise CaptureError(
+                f"the module has an attribute that cannot be copied ({first_line(error)}), and a capture runs on a "
+                "copy: keep it outside the module"
+            ) from error
+
+
+@contextlib.contextmanager
+def _tensors_stay() -> Iterator[None]:
+    """Deep copies whose memo is `_Copies` keep tensors; all others copy them as ever."""
+    before = {kind: kind.__deepcopy__ for kind in (torch.Tensor, nn.Parameter)}
+
+    def kept(tensor: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
+        if not isinstance(memo, _Copies):
+            kind = nn.Parameter if isinstance(tensor, nn.Parameter) else torch.Tensor
+            copied: torch.Tensor = before[kind](tensor, memo)  # type: ignore[no-untyped-call]
+            return copied
+        empty = tensor.is_meta or isinstance(tensor, FakeTensor)
+        return torch.zeros(tensor.shape, dtype=tensor.dtype) if empty else tensor
+
+    try:
+        for kind in before:
+            kind.__deepcopy__ = kept  # type: ignore[method-assign]
+        yield
+    finally:
+        for kind, method in before.items():
+            kind.__deepcopy__ = method  # type: ignore[method-assign]

@@ -10,16 +10,34 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from dlplacer.core.errors import CaptureError
 from dlplacer.frontend.torch.job import Job, loss_in
 from dlplacer.frontend.torch.tracing.quiet import TRACED_ON
-from dlplacer.frontend.torch.tracing.stand_in import fake_module, fake_tree
+from dlplacer.frontend.torch.tracing.stand_in import fake_modules, fake_tree
 
 
 class StepModule(nn.Module):
-    """Calls the job's module and loss; every name starts with ``module.`` or, if the loss is a module, ``loss.``."""
+    """Calls the job's module and loss; every name starts with ``module.`` or, if the loss is a module, ``loss.``.
 
-    def __init__(self, job: Job, module: nn.Module, loss: Callable[..., Any] | None) -> None:
+    Attributes
+    ----------
+    registered
+        Id of a parameter or buffer of the job, or of its stand-in → name of the stand-in here.
+    mode
+        That of all stand-ins.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        module: nn.Module,
+        loss: Callable[..., Any] | None,
+        stand_ins: Mapping[int, torch.Tensor],
+        mode: FakeTensorMode,
+    ) -> None:
         super().__init__()
         self.module = module
         self.loss = loss
+        names = {id(tensor): name for name, tensor in reversed([*named_tensors(self)])}
+        self.mode = mode
+        self.registered = names | {original: names[id(stand_in)] for original, stand_in in stand_ins.items()}
         self.trains = job.mode == "train"
         self.autocast = None if job.autocast is None else getattr(torch, job.autocast)
 
@@ -35,12 +53,22 @@ class StepModule(nn.Module):
 
 def fake_step(job: Job, mode: FakeTensorMode) -> tuple[StepModule, tuple[Any, ...]]:
     """The step and its inputs with stand-ins for all tensors: shapes, dtypes and strides without data."""
-    module = fake_module(job.module, mode)
-    if job.mode == "infer":
+    trains = job.mode == "train"
+    loss = job.loss if trains else None
+    own = {id(parameter) for parameter in job.module.parameters()}
+    if isinstance(loss, nn.Module) and any(
+        parameter.requires_grad and id(parameter) not in own for parameter in loss.parameters()
+    ):
+        raise CaptureError(
+            f"the loss {type(loss).__name__} has parameters to train; only the module is trained: move the loss "
+            "into the module and use loss=None"
+        )
+    (module, *losses), stand_ins = fake_modules([job.module, *([loss] if isinstance(loss, nn.Module) else [])], mode)
+    if not trains:
         module.eval().requires_grad_(False)
     elif not module.training:
         module.train()
-    step = StepModule(job, module, _fake_loss(job, mode))
+    step = StepModule(job, module, losses[0] if losses else loss, stand_ins, mode)
     return step, fake_tree((job.args, dict(job.kwargs), job.targets), mode)
 
 
@@ -53,7 +81,7 @@ def replaced_tensors(job: Job) -> list[str]:
     step, inputs = fake_step(job, FakeTensorMode(allow_non_fake_inputs=True))
     before = dict(named_tensors(step.module))
     try:
-        with torch.no_grad():
+        with torch.set_grad_enabled(step.trains):
             step(*inputs)
     except Exception:
         return list(before)
@@ -73,14 +101,3 @@ def named_tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """The parameters and buffers of a module, a tied one under each of its names."""
     yield from module.named_parameters(remove_duplicate=False)
     yield from module.named_buffers(remove_duplicate=False)
-
-
-def _fake_loss(job: Job, mode: FakeTensorMode) -> Callable[..., Any] | None:
-    if job.mode == "infer" or not isinstance(job.loss, nn.Module):
-        return job.loss if job.mode == "train" else None
-    if any(parameter.requires_grad for parameter in job.loss.parameters()):
-        raise CaptureError(
-            f"the loss {type(job.loss).__name__} has parameters to train; only the module is trained: move the loss "
-            "into the module and use loss=None"
-        )
-    return fake_module(job.loss, mode)

@@ -1,0 +1,62 @@
+"""Tensors that a step reaches otherwise than through its modules: closures, globals, objects, plain lists."""
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from dlplacer.core.errors import CaptureError
+from dlplacer.frontend.torch.capture_failure import line_of
+from dlplacer.frontend.torch.tracing.step_module import StepModule
+
+
+def read_registered_tensors(captured: fx.GraphModule, step: StepModule, args: tuple[Any, ...]) -> None:
+    """Let a graph that Dynamo captured read the parameters and buffers of the job by name, however it reaches them.
+
+    Dynamo makes an input of every tensor that the step reaches. Those that are registered become one value each with
+    what the modules themselves read, so that gradients arrive and changes are seen; the others are constants.
+
+    Raises
+    ------
+    CaptureError
+        Naming the line that reads a tensor which requires a gradient and is not registered, or a number that Python
+        draws.
+    """
+    flatten: Any = captured._dynamo_bytecode_flatten
+    outside = {}
+    for node, value in zip(captured.graph.find_nodes(op="placeholder"), flatten(*args), strict=True):
+        name = step.registered.get(id(value))
+        if node.name.startswith("random_value"):
+            raise CaptureError(
+                f"Python's random module draws a number in every step{line_of(node)}, and a placed step would keep "
+                "one; draw it outside and give it as an input, or use torch.rand"
+            )
+        if name is not None:
+            with captured.graph.inserting_before(node):
+                read = captured.graph.get_attr(name)
+            read.meta = dict(node.meta)
+            node.replace_all_uses_with(read)
+        elif step.trains and isinstance(value, torch.Tensor) and value.requires_grad:
+            outside[node] = value
+    captured.recompile()
+    if outside:
+        with captured.meta["fake_mode"]:
+            trained = _trained(captured(*args)[0])
+    for node, value in outside.items():
+        if id(value) in trained or value.grad_fn in trained:
+            kind = f"{'parameter' if isinstance(value, torch.nn.Parameter) else 'tensor'} of shape {list(value.shape)}"
+            raise CaptureError(
+                f"the step would train a {kind} that is not registered in the module{line_of(node)}; assign it to an "
+                "attribute of the module, or read its .detach()"
+            )
+
+
+def _trained(loss: torch.Tensor) -> set[Any]:
+    """Ids of the leaves that a loss has gradients for, and the autograd functions on the way to them."""
+    functions, found = [loss.grad_fn], set[Any]()
+    while functions:
+        function = functions.pop()
+        if function is not None and function not in found:
+            found |= {function, id(getattr(function, "variable", None))}
+            functions += [earlier for earlier, _ in function.next_functions]
+    return found

@@ -1,0 +1,209 @@
+"""Strides of captured results against those of torch's kernels: views and kernels are traced for the captured ones."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from frontend.torch.op_by_op import require_plain_step
+from torch import nn
+
+from dlplacer.frontend import Job
+
+Tensor = torch.Tensor
+SHAPE = (2, 6, 4, 4)
+LAYOUTS: dict[str, tuple[tuple[int, ...], Callable[[Tensor], Tensor]]] = {
+    "contiguous": (SHAPE, lambda x: x),
+    "transposed": ((2, 4, 4, 6), lambda x: x.transpose(1, 3)),
+    "channels_last": (SHAPE, lambda x: x.contiguous(memory_format=torch.channels_last)),
+    "expanded": ((2, 6, 4, 1), lambda x: x.expand(SHAPE)),
+}
+"""Layout → the shape of a tensor, and how it becomes one of `SHAPE` in this layout."""
+
+ELEMENTWISE = (
+    *(
+        torch.abs,
+        torch.atan,
+        torch.ceil,
+        torch.cos,
+        torch.cosh,
+        torch.erf,
+        torch.exp,
+        torch.expm1,
+        torch.neg,
+        torch.sign,
+    ),
+    *(torch.sigmoid, torch.sin, torch.sinh, torch.square, torch.tan, torch.tanh, torch.floor, torch.round, torch.sinc),
+    *(torch.asinh, torch.erfc, torch.exp2, torch.frac, torch.trunc, torch.relu, F.gelu, F.silu, F.mish, F.softsign),
+    *(F.elu, F.celu, F.selu, F.softplus, F.logsigmoid, F.hardswish, F.hardsigmoid, F.hardtanh, F.relu6, F.leaky_relu),
+    *(F.hardshrink, F.softshrink, F.tanhshrink, F.threshold, torch.clamp, torch.nan_to_num, torch.deg2rad),
+)
+_ARGUMENTS: dict[Any, tuple[float, ...]] = {F.threshold: (0.1, 0.2), torch.clamp: (-0.5, 0.5)}
+
+
+def _positive(x: Tensor) -> Tensor:
+    return x.square() + 1
+
+
+OTHERS: tuple[Callable[[Tensor], Tensor], ...] = (
+    lambda x: torch.log(_positive(x)),
+    lambda x: torch.log1p(_positive(x)),
+    lambda x: torch.sqrt(_positive(x)),
+    lambda x: torch.rsqrt(_positive(x)),
+    lambda x: torch.reciprocal(_positive(x)),
+    lambda x: torch.lgamma(_positive(x)),
+    lambda x: x / _positive(x),
+    lambda x: torch.pow(_positive(x), 1.5),
+    lambda x: torch.atan2(x, _positive(x)),
+    lambda x: torch.hypot(x, _positive(x)),
+    lambda x: torch.lerp(x, x.flip(1), 0.3),
+    lambda x: torch.maximum(x, x.flip(2)),
+    lambda x: torch.where(x > 0, x, 2 * x),
+    lambda x: torch.addcmul(x, x, x.flip(1)),
+    lambda x: torch.addcdiv(x, x, _positive(x)),
+    lambda x: F.glu(x, 1),
+    lambda x: F.softmax(x, 1),
+    lambda x: F.log_softmax(x, 1),
+    lambda x: F.log_softmax(x, -1),
+    lambda x: F.softmin(x, 2),
+    lambda x: F.normalize(x, dim=1),
+    lambda x: F.layer_norm(x, (4,)),
+    lambda x: F.layer_norm(x, (6, 4, 4)),
+    lambda x: F.rms_norm(x, (4,)),
+    lambda x: F.group_norm(x, 3),
+    lambda x: F.group_norm(F.softplus(x.transpose(1, 2)).transpose(1, 2).contiguous(), 2),
+    lambda x: F.instance_norm(x),
+    lambda x: F.batch_norm(x, None, None, training=True),
+    lambda x: F.batch_norm(x.flatten(2), None, None, training=True),
+    lambda x: F.batch_norm(x, torch.zeros(6), torch.ones(6)),
+    lambda x: F.local_response_norm(x, 3),
+    lambda x: F.max_pool2d(x, 2),
+    lambda x: F.max_pool1d(x.flatten(2), 2),
+    lambda x: F.avg_pool2d(x, 2),
+    lambda x: F.avg_pool1d(x.flatten(2), 2),
+    lambda x: F.adaptive_avg_pool2d(x, 3),
+    lambda x: F.adaptive_max_pool2d(x, 2),
+    lambda x: F.lp_pool2d(_positive(x), 2, 2),
+    lambda x: F.interpolate(x, scale_factor=2.0),
+    lambda x: F.interpolate(x, scale_factor=2.0, mode="bilinear"),
+    lambda x: F.interpolate(x, scale_factor=2.0, mode="bicubic"),
+    lambda x: F.pad(x, (1, 1, 1, 1)),
+    lambda x: F.pad(x, (1, 1, 1, 1), mode="reflect"),
+    lambda x: F.pad(x, (1, 1, 1, 1), mode="replicate"),
+    lambda x: F.pixel_shuffle(x.narrow(1, 0, 4), 2),
+    lambda x: F.pixel_unshuffle(x, 2),
+    lambda x: F.channel_shuffle(x, 2),
+    lambda x: F.unfold(x, 2),
+    lambda x: F.fold(x.reshape(2, 24, 4), (4, 4), 2, stride=2),
+    lambda x: F.conv2d(x, torch.ones(3, 6, 3, 3)),
+    lambda x: F.conv2d(x, torch.ones(6, 1, 3, 3), groups=6),
+    lambda x: F.conv1d(x.flatten(2), torch.ones(3, 6, 3)),
+    lambda x: F.conv_transpose2d(x, torch.ones(6, 3, 2, 2), stride=2),
+    lambda x: F.linear(x, torch.ones(5, 4)),
+    lambda x: torch.matmul(x, x.mT),
+    lambda x: torch.bmm(x[:, 0], x[:, 1]),
+    lambda x: torch.einsum("bchw,bdhw->bcd", x, x),
+    lambda x: torch.baddbmm(x[:, 0], x[:, 1], x[:, 2]),
+    lambda x: torch.cdist(x, x.flip(1)),
+    lambda x: F.cosine_similarity(x, x.flip(1), dim=1),
+    lambda x: F.scaled_dot_product_attention(x, x, x),
+    lambda x: F.scaled_dot_product_attention(x, x, x, is_causal=True),
+    lambda x: F.mse_loss(x, x.flip(1), reduction="none"),
+    lambda x: F.l1_loss(x, x.flip(1), reduction="none"),
+    lambda x: F.smooth_l1_loss(x, x.flip(1), reduction="none"),
+    lambda x: F.huber_loss(x, x.flip(1), reduction="none"),
+    lambda x: F.kl_div(x, torch.softmax(x, 1), reduction="none"),
+    lambda x: F.binary_cross_entropy_with_logits(x, torch.sigmoid(x), reduction="none"),
+    lambda x: F.cross_entropy(x, torch.zeros(2, 4, 4, dtype=torch.int64), reduction="none"),
+    lambda x: torch.cumsum(x, 1),
+    lambda x: torch.cumprod(x, 2),
+    lambda x: torch.logcumsumexp(x, 1),
+    lambda x: torch.logsumexp(x, 1),
+    lambda x: x.sum(1),
+    lambda x: x.mean((0, 2)),
+    lambda x: x.amax(1),
+    lambda x: x.var(1),
+    lambda x: x.norm(dim=1),
+    lambda x: x.prod(1),
+    lambda x: torch.roll(x, 1, 2),
+    lambda x: torch.roll(x, 1),
+    lambda x: x.flip(1),
+    lambda x: torch.rot90(x, 1, (2, 3)),
+    lambda x: torch.sort(x, 1)[0],
+    lambda x: torch.topk(x, 2, 1)[0],
+    lambda x: x.gather(1, torch.zeros(2, 3, 4, 4, dtype=torch.int64)),
+    lambda x: x.index_select(1, torch.tensor([2, 0])),
+    lambda x: x[:, torch.tensor([1, 1])],
+    lambda x: x.index_add(1, torch.tensor([0, 1, 2, 3, 4, 5]), x),
+    lambda x: x.scatter_add(1, torch.zeros(SHAPE, dtype=torch.int64), x),
+    lambda x: x.masked_fill(x > 0, 0.5),
+    lambda x: torch.cat([x, x.flip(1)], 1),
+    lambda x: torch.stack([x, x.flip(1)], 2),
+    lambda x: x.repeat(1, 2, 1, 1),
+    lambda x: x.repeat_interleave(2, 1),
+    lambda x: torch.tril(x),
+    lambda x: torch.diag_embed(x[:, 0]),
+    lambda x: torch.diagonal(x, 0, 2, 3),
+    lambda x: x.unfold(2, 2, 1),
+    lambda x: x.double().float(),
+    lambda x: torch.fft.rfft(x, dim=1).abs(),
+    lambda x: torch.linalg.inv(x.mT @ x + 3 * torch.eye(4)),
+    lambda x: F.grid_sample(x, torch.zeros(2, 3, 3, 2)),
+    lambda x: F.prelu(x, torch.full((6,), 0.3)),
+)
+OPS = (
+    *(lambda x, op=op: op(x, *_ARGUMENTS.get(op, ())) for op in ELEMENTWISE),
+    *OTHERS,
+)
+
+
+class Sweep(nn.Module):
+    """Every op on a tensor of a layout, what it returns read transposed, so that gradients arrive transposed too."""
+
+    def __init__(self, layout: str, ops: Sequence[Callable[[Tensor], Tensor]]) -> None:
+        super().__init__()
+        self.ops = ops
+        shape, self.lay_out = LAYOUTS[layout]
+        self.weight = nn.Parameter(torch.randn(shape, generator=torch.Generator().manual_seed(0)))
+
+    def forward(self, scale: Tensor) -> Tensor:
+        parts = [op(self.lay_out(self.weight * scale)) for op in self.ops]
+        return torch.stack([part.transpose(0, -1).reshape(-1).square().mean() for part in parts]).sum()
+
+
+def require_plain_sweep(layout: str, ops: Sequence[Callable[[Tensor], Tensor]]) -> None:
+    """Return if the ops on a layout compute what plain PyTorch does, on kernels with other strides than traced."""
+    ours = require_plain_step(Job(Sweep(layout, ops), (torch.full((1,), 0.7),)), rtol=1e-4)
+    assert ours.differed
+
+
+@pytest.mark.parametrize("layout", ["transposed", "channels_last"])
+def test_kernels_that_return_other_strides_than_were_traced(layout: str) -> None:
+    ops = (
+        F.softplus,
+        F.elu,
+        lambda x: F.log_softmax(x, 1),
+        lambda x: F.batch_norm(x.flatten(2), None, None, training=True),
+    )
+    require_plain_sweep(layout, ops)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_op_in_every_layout_is_read_with_the_strides_that_were_traced(layout: str) -> None:
+    assert len(OPS) >= 100
+    require_plain_sweep(layout, OPS)
+
+
+def test_as_strided_reads_the_elements_that_plain_pytorch_reads() -> None:
+    class Windows(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(6, 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            hidden = F.batch_norm(self.fc(x).transpose(1, 2), None, None, training=True).transpose(1, 2).contiguous()
+            return hidden.as_strided((3, 10, 4), (40, 4, 1)).square().mean((0, 2)).max()
+
+    require_plain_step(Job(Windows(), (torch.randn(3, 5, 6),)))
