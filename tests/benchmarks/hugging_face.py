@@ -116,8 +116,8 @@ def compared(family: str, seed: int = 0) -> str:
         mine = dict(placed.named_parameters())
         for name, parameter in plain.named_parameters():
             pairs[f"the gradient of {name}"] = (mine[name].grad, parameter.grad)
-        mine = dict(placed.named_buffers())
-        pairs |= {f"buffer {name}": (mine[name], buffer) for name, buffer in plain.named_buffers()}
+        mine_buffers = dict(placed.named_buffers())
+        pairs |= {f"buffer {name}": (mine_buffers[name], buffer) for name, buffer in plain.named_buffers()}
         for name, (one, other) in pairs.items():
             if (one is None) != (other is None) or (
                 one is not None and not torch.allclose(one, other, TOLERANCE, TOLERANCE)

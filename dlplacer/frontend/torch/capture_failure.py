@@ -61,7 +61,7 @@ def require_fixed_shapes(graph: fx.Graph) -> None:
     """
     for node in graph.nodes:
         is_work = node.op == "call_function" and not is_folded(node) and not is_check(node)
-        if is_work and depends_on_values(node.meta.get("val")):
+        if is_work and "val" in node.meta and depends_on_values(node.meta["val"]):
             op = f"op {node.name!r} ({node.target})"
             raise CaptureError(f"{op} needs the values of its inputs{line_of(node)}; {_BY_VALUES}")
 

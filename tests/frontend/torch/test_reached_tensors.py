@@ -21,13 +21,15 @@ class Scaled(nn.Module):
     """A linear layer, its output scaled by a parameter that it reaches through what it holds; counts in a buffer."""
 
     def __init__(
-        self, hold: Callable[["Scaled"], Any] | None = None, take: Callable[[Any], Tensor] = lambda held: held
-    ):
+        self,
+        hold: Callable[["Scaled"], Any] = lambda module: [module.scale],
+        take: Callable[[Any], Tensor] = lambda held: held[0],
+    ) -> None:
         super().__init__()
         self.fc = nn.Linear(6, 3)
         self.scale = nn.Parameter(torch.rand(3))
         self.register_buffer("seen", torch.ones(3))
-        self.held = hold(self) if hold is not None else self.scale
+        self.held = hold(self)
         self.take = take
 
     def forward(self, x: Tensor) -> Tensor:
@@ -72,7 +74,7 @@ def penalised(output: Tensor, target: Tensor, weight: Tensor) -> Tensor:
 
 
 HELD: dict[str, tuple[Callable[[Scaled], Any], Callable[[Any], Tensor]]] = {
-    "list": (lambda module: [module.scale], lambda held: held[0]),
+    "tuple": (lambda module: (module.scale,), lambda held: held[0]),
     "dict": (lambda module: {"scale": module.scale}, lambda held: held["scale"]),
     "module in a list": (lambda module: [module], lambda held: held[0].scale),
     "partial": (lambda module: functools.partial(torch.mul, module.scale), lambda held: held(1)),

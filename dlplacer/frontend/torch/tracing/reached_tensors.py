@@ -1,5 +1,6 @@
 """Tensors that a step reaches otherwise than through its modules: closures, globals, objects, plain lists."""
 
+import re
 from typing import Any
 
 import torch
@@ -7,7 +8,7 @@ from torch import fx
 
 from dlplacer.core.errors import CaptureError
 from dlplacer.frontend.torch.capture_failure import line_of
-from dlplacer.frontend.torch.tracing.step_module import StepModule
+from dlplacer.frontend.torch.tracing.step_module import StepModule, named_tensors
 
 
 def read_registered_tensors(captured: fx.GraphModule, step: StepModule, args: tuple[Any, ...]) -> None:
@@ -23,20 +24,25 @@ def read_registered_tensors(captured: fx.GraphModule, step: StepModule, args: tu
         draws.
     """
     flatten: Any = captured._dynamo_bytecode_flatten
+    read = dict(zip(captured.graph.find_nodes(op="placeholder"), flatten(*args), strict=True))
+    paths = {path for name, _ in named_tensors(step) for path in _inputs_named(name)}
+    # A tied tensor keeps the name by which the modules read it.
+    own = {step.registered.get(id(value)): node for node, value in read.items() if node.target in paths}
     outside = {}
-    for node, value in zip(captured.graph.find_nodes(op="placeholder"), flatten(*args), strict=True):
+    for node, value in read.items():
         name = step.registered.get(id(value))
         if node.name.startswith("random_value"):
             raise CaptureError(
                 f"Python's random module draws a number in every step{line_of(node)}, and a placed step would keep "
                 "one; draw it outside and give it as an input, or use torch.rand"
             )
-        if name is not None:
-            with captured.graph.inserting_before(node):
-                read = captured.graph.get_attr(name)
-            read.meta = dict(node.meta)
-            node.replace_all_uses_with(read)
-        elif step.trains and isinstance(value, torch.Tensor) and value.requires_grad:
+        if name is not None and own.get(name) is not node:
+            if name not in own:
+                with captured.graph.inserting_before(node):
+                    own[name] = captured.graph.get_attr(name)
+                own[name].meta = dict(node.meta)
+            node.replace_all_uses_with(own[name])
+        elif name is None and step.trains and isinstance(value, torch.Tensor) and value.requires_grad:
             outside[node] = value
     captured.recompile()
     if outside:
@@ -49,6 +55,13 @@ def read_registered_tensors(captured: fx.GraphModule, step: StepModule, args: tu
                 f"the step would train a {kind} that is not registered in the module{line_of(node)}; assign it to an "
                 "attribute of the module, or read its .detach()"
             )
+
+
+def _inputs_named(name: str) -> list[str]:
+    """What Dynamo calls the input that is a module's own tensor."""
+    *modules, leaf = re.sub(r"[^\w.]", "_", name).split(".")
+    owner = "L_self_" + "".join(f"modules_{module}_" for module in modules)
+    return [f"{owner}parameters_{leaf}_", f"{owner}buffers_{leaf}_"]
 
 
 def _trained(loss: torch.Tensor) -> set[Any]:
