@@ -60,10 +60,10 @@ def charge_idle_ends(
 def ticks_with_idle_ends(segment: GraphSegment, bounds: Bounds) -> int:
     """Least ticks of a segment, as its devices idle at its ends and hold only sums of its ops' times.
 
-    Proof: add up the rows of `charge_idle_ends`, where each device bears no more than the largest sum of ops' times that
-    fits beside what it loses. The first cut op's device loses that op's time in place of H. If the last cut op is there,
-    all others lose H + T; if it is elsewhere, that device loses H and the first cut op's T. If the first cut op's
-    device runs nothing else, one other device loses H alone, which is no less than the time of the first cut op.
+    Proof: add up the rows of `charge_idle_ends`, where each device bears no more than the largest sum of ops' times
+    that fits beside what it loses. The first cut op's device loses that op's time in place of H. If the last cut op is
+    there, all others lose H + T; if it is elsewhere, that device loses H and the first cut op's T. If the first cut
+    op's device runs nothing else, one other device loses H alone, which is no less than that op's time.
     """
     between = _between(segment)
     if not between:
@@ -117,12 +117,10 @@ def _least_entry(instance: Instance, head: Sequence[int], ops: Sequence[int]) ->
         if ticks < least:
             found[op] = before
         if op in ops:
-            sent = [
-                (source, arc_delays(instance, source, op, delay).cut) for source, delay in instance.predecessors[op]
-            ]
-            ends = [max(head[source], sum(work[other] for other in found[source])) + work[source] for source, _ in sent]
-            arrivals = [end + cut for end, (_, cut) in zip(ends, sent, strict=True)]
-            least = min(least, max(ticks + min(cut for _, cut in sent), *arrivals))
+            cut = {source: arc_delays(instance, source, op, arc).cut for source, arc in instance.predecessors[op]}
+            ready = {source: max(head[source], sum(work[other] for other in found[source])) for source in cut}
+            arrivals = (ready[source] + work[source] + cut[source] for source in cut)
+            least = min(least, max(ticks + min(cut.values()), *arrivals))
     return least
 
 
