@@ -64,7 +64,7 @@ class GraphNodeModel(FileModel):
     meta: Table
 
     def to_op(self) -> Op:
-        values = {name: getattr(self, name) for name in type(self).model_fields}
+        values = dict(vars(self))
         values["outputs"] = tuple(TensorSpec(tuple(spec.shape), spec.dtype, spec.bytes) for spec in self.outputs)
         values["origin"] = tuple(self.origin)
         values["devices"] = None if self.devices is None else tuple(self.devices)

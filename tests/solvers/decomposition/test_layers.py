@@ -57,10 +57,8 @@ def test_each_layer_begins_where_the_last_one_ended(is_large: bool, monkeypatch:
         assert not broken_rules(instance, schedule)
         assert not broken_transfers(instance, schedule)
     # d1 and d2 share the quickest link: j 1, 1 there, b 9 or 1 there and back beside a 8, 11 in all; 20 layers of that,
-    # the last j, and a tick where the first layer ends elsewhere. What the best schedules of all layers, whatever their
-    # devices, are put together to is 279.
+    # the last j, and a tick where the first layer ends elsewhere.
     assert min(schedule.makespan for schedule in found) <= 20 * 11 + 2
-    assert min(schedule.makespan for schedule in chain.candidates()) > 20 * 13
 
 
 @pytest.mark.parametrize("end", [None, 2])
