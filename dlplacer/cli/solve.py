@@ -52,7 +52,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--method", default="ilp", metavar="NAME", help="ilp (default) or one that `dlplacer compare` lists"
     )
-    add_solver_arguments(parser, "the whole solve")
+    add_solver_arguments(parser, "the whole solve, reading a graph file included")
     parser.add_argument(
         "--gap", type=share_option, default=0.0, metavar="G", help="stop at this gap: 0.01 and 1%% are one percent (0)"
     )
