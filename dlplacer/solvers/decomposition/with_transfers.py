@@ -110,7 +110,7 @@ class TransferSearch:
             if bounding:
                 bounds = chain.raised(bounds, PARAMS.bound_share * budget.left_s)
                 incumbent.raise_bound(bounds.makespan)
-            if not (chain.repeats and chain.open) and not offers.offer(chain.candidates(), PARAMS.far):
+            if not (chain.repeats or offers.offer(chain.candidates(), PARAMS.far)):
                 return bounds
             if not all(self._combine(offers, slack) for slack in PARAMS.slacks):
                 return bounds
