@@ -81,7 +81,7 @@ class OpGraph(Saved, Shown):
                     raise InputError(
                         f"edge {edge.source!r} → {edge.target!r} names op {end!r}, which is not there; add it"
                     )
-        for _, _, mistake in tensor_mistakes(self.ops, self.edges):
+        for _, _, mistake in tensor_mistakes({op.id: len(op.outputs) for op in self.ops}, self.edges):
             raise InputError(mistake)
         cycle = cycle_mistake(self.edges)
         if cycle is not None:

@@ -1,20 +1,23 @@
 """What can be wrong between ops and edges: files and `OpGraph` refuse the same things, in the same words."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 
-from dlplacer.core.op import Edge, Op
+from dlplacer.core.op import Edge
 
 _CYCLE_SHOWN = 12
 
 
-def tensor_mistakes(ops: Iterable[Op], edges: Iterable[Edge]) -> Iterator[tuple[int, str, str]]:
+def tensor_mistakes(output_count: Mapping[str, int], edges: Iterable[Edge]) -> Iterator[tuple[int, str, str]]:
     """What edges say about their tensors that cannot be: position of the edge, field, and what is wrong.
 
-    An edge reads an output that its source has (a source without `outputs` leaves this open), and edges of one tensor
-    agree in source, output and bytes.
+    An edge reads an output that its source has, and edges of one tensor agree in source, output and bytes.
+
+    Parameters
+    ----------
+    output_count
+        Op → number of its outputs; 0 leaves this open.
     """
-    output_count = {op.id: len(op.outputs) for op in ops}
     first: dict[str, Edge] = {}
     for position, edge in enumerate(edges):
         count = output_count.get(edge.source, 0)

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cache
+from functools import cache, cached_property
 from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -64,7 +64,7 @@ class GraphNodeModel(FileModel):
     meta: Table
 
     def to_op(self) -> Op:
-        values = {name: getattr(self, name) for name in type(self).model_fields}
+        values = dict(vars(self))
         values["outputs"] = tuple(TensorSpec(tuple(spec.shape), spec.dtype, spec.bytes) for spec in self.outputs)
         values["origin"] = tuple(self.origin)
         values["devices"] = None if self.devices is None else tuple(self.devices)
@@ -109,7 +109,7 @@ class GraphModel(FileModel):
             yield "directed: false; a dataflow graph is directed"
         if not self.nodes:
             yield "nodes: the graph has no ops; add at least one node"
-        edges = self.to_edges()
+        edges = self.built_edges
         numbers = _numbers((edge.source, edge.target) for edge in self.edges)
         for position, (edge, number) in enumerate(zip(edges, numbers, strict=True)):
             if number > 1 and not self.multigraph:
@@ -117,7 +117,7 @@ class GraphModel(FileModel):
                     f"edges[{position}]: {edge.source!r} → {edge.target!r} is given twice; remove it or set "
                     '"multigraph": true'
                 )
-        for position, name, mistake in tensor_mistakes(map(GraphNodeModel.to_op, self.nodes), edges):
+        for position, name, mistake in tensor_mistakes({node.id: len(node.outputs) for node in self.nodes}, edges):
             yield f"edges[{position}].{name}: {mistake}"
         if self.capture is not None:
             yield from (f"capture.{mistake}" for mistake in field_mistakes(self.capture, CaptureModel))
@@ -129,7 +129,9 @@ class GraphModel(FileModel):
         if cycle is not None:
             yield f"edges: {cycle}"
 
-    def to_edges(self) -> tuple[Edge, ...]:
+    @cached_property
+    def built_edges(self) -> tuple[Edge, ...]:
+        """The edges, made once for checks and graph."""
         numbers = _numbers((edge.source, edge.target) for edge in self.edges)
         return tuple(
             Edge(
@@ -146,7 +148,7 @@ class GraphModel(FileModel):
     def to_graph(self) -> OpGraph:
         return OpGraph(
             tuple(node.to_op() for node in self.nodes),
-            self.to_edges(),
+            self.built_edges,
             self.name,
             self.source,
             self.capture,

@@ -171,7 +171,9 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
     value["provenance"] = dict(plan.provenance)
     if plan.meta:
         value["meta"] = dict(plan.meta)
-    value["ops"] = [asdict(entry) for entry in plan.ops]
+    value["ops"] = [
+        {"op": entry.op, "device": entry.device, "start_s": entry.start_s, "end_s": entry.end_s} for entry in plan.ops
+    ]
     value["transfers"] = [_transfer_to_dict(transfer) for transfer in plan.transfers]
     value["problem"] = {
         "options": plan.options.to_dict(),

@@ -129,11 +129,17 @@ class _LowTraffic:
             return self._closed(instance, dict(decided), best)
         known = self.known.get(question)
         if known is None or known.makespan > upper or self.random.random() < _ANEW:
-            known = self.known[question] = self._solve(question, best, upper, work)
+            known = self._solve(question, best, upper, work)
+            if known is None:
+                known = self._closed(instance, dict(decided), best) if self.chain.comes_again(instance) else best
+            self.known[question] = known
         return known
 
-    def _solve(self, question: _Question, best: Schedule, upper: int, work: float) -> Schedule:
-        """A schedule that takes no longer and sends least; where none is found, the best, whatever is decided."""
+    def _solve(self, question: _Question, best: Schedule, upper: int, work: float) -> Schedule | None:
+        """A schedule that takes no longer and sends least; None where none is found.
+
+        One that comes again ends where some other is known to begin, if it can: else the next takes longer.
+        """
         instance, decided, outside = question
         # Earlier series have named the devices, so they are no longer interchangeable.
         model, variables = build_model(instance, self.chain.bounds[instance], upper, None, True, symmetric=False)
@@ -141,13 +147,17 @@ class _LowTraffic:
             model.add(variables.place[number][device] == 1)
         terms = [(one.used, sum(segment.ticks for segment in one.route)) for one in variables.optional_transfers]
         terms += [(variables.place[number][device], cost) for number, device, cost in outside]
+        if self.chain.comes_again(instance):
+            several = [known for asked, known in self.known.items() if asked[0] == instance and known.makespan <= upper]
+            begins, last = {known.device[0] for known in (best, *several)}, variables.place[instance.block[-1]]
+            terms += [(there, upper) for device, there in last.items() if device not in begins]
         model.minimize(cp_model.LinearExpr.weighted_sum([term for term, _ in terms], [cost for _, cost in terms]))
         budget = self.chain.budget
         solver = new_solver(budget.workers, self.seed, min(_MOST_S, budget.left_s))
         solver.parameters.max_deterministic_time = work
         if solved_in_thread(solver, model, budget.stop.is_set):
             return read_schedule(variables, instance, solver.boolean_value, solver.value)
-        return best
+        return None
 
     def _closed(self, instance: Instance, decided: dict[int, int], best: Schedule) -> Schedule:
         """For a series that comes again and again, a schedule that ends on the device on which the next one begins.
@@ -169,6 +179,7 @@ class _LowTraffic:
         known = self.chain.returning.setdefault((instance, frozenset(decided.items())), [])
         budget = replace(self.chain.budget_of(self.chain.budget.left_s), seed=self.seed + len(known))
         incumbent = Incumbent(budget)
+        incumbent.raise_bound(self.chain.incumbents[instance].bound)
         if all(best.device[instance.members[number][0]] == device for number, device in decided.items()):
             incumbent.offer(best)
         for found in (*known[-1:], construct(kept, list_schedule), construct(kept, heft)):

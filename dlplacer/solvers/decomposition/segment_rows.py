@@ -1,14 +1,19 @@
 """What idle devices at the ends of a segment cost: a bound of its own, and redundant rows of its model."""
 
+from bisect import bisect_left
 from collections.abc import Sequence
 
 from ortools.sat.python import cp_model
 
 from dlplacer.solvers.bounds.arc_delays import arc_delays
 from dlplacer.solvers.bounds.bounds import Bounds
+from dlplacer.solvers.bounds.reachable_memory import reachable_capacity
 from dlplacer.solvers.decomposition.segments import GraphSegment
 from dlplacer.solvers.ilp.variables import Variables
 from dlplacer.solvers.instance.instance import FAR, Instance
+
+_MOST_UNITS = 2**17
+"""Units of a segment's work in which sums of ops' times are listed, a bit for each."""
 
 
 def charge_idle_ends(
@@ -53,18 +58,31 @@ def charge_idle_ends(
 
 
 def ticks_with_idle_ends(segment: GraphSegment, bounds: Bounds) -> int:
-    """Least ticks of a segment, as its devices idle at its ends: over k used devices, (work + (k - 1)(H + T)) ÷ k.
+    """Least ticks of a segment, as its devices idle at its ends and hold only sums of its ops' times.
 
-    Proof: add up the rows of `charge_idle_ends` for the devices that run an op before the last cut op, of which there
-    are k. All but one pay H, as they are not the first cut op's, and all but one pay T. If the first cut op runs alone
-    on its device and the last cut op elsewhere, only k - 2 pay T; but then the other k - 1 devices alone have all other
-    work and pay H each, and H is at least the time of the first cut op: no less than the value for k - 1.
+    Proof: add up the rows of `charge_idle_ends`, where each device bears no more than the largest sum of ops' times
+    that fits beside what it loses. The first cut op's device loses that op's time in place of H. If the last cut op is
+    there, all others lose H + T; if it is elsewhere, that device loses H and the first cut op's T. If the first cut
+    op's device runs nothing else, one other device loses H alone, which is no less than that op's time.
     """
-    if not _between(segment):
+    between = _between(segment)
+    if not between:
         return 0
-    lost = sum(ticks for _, ticks in _ends(segment, bounds))
-    work = sum(segment.instance.shortest[:-1])
-    return min(-(-(work + (used - 1) * lost) // used) for used in range(1, segment.instance.device_count + 1))
+    lost = dict(_ends(segment, bounds))
+    leaving, last = lost.get(0, 0), lost[len(segment.ops) - 1]
+    first = 0 if segment.begins else segment.instance.shortest[0]
+    ticks = [segment.instance.shortest[op] for op in between]
+    # Coarser ticks, rounded down, are a relaxation.
+    unit = 1 + sum(ticks) // _MOST_UNITS
+    work = [op // unit for op in ticks]
+    others = [leaving + last] * (segment.instance.device_count - 1)
+    rows = [[first, *others], *([[first + last, leaving, *others[1:]]] if others else [])]
+
+    def suffice(length: int) -> bool:
+        rooms = ([length - idle // unit for idle in row if idle // unit < length] for row in rows)
+        return any(sum(room or 0 for room in reachable_capacity(work, several)) >= sum(work) for several in rooms)
+
+    return unit * bisect_left(range(sum(work) + first // unit), True, key=suffice)
 
 
 def _between(segment: GraphSegment) -> range:
@@ -82,14 +100,28 @@ def _ends(segment: GraphSegment, bounds: Bounds) -> list[tuple[int, int]]:
 
 
 def _least_entry(instance: Instance, head: Sequence[int], ops: Sequence[int]) -> int:
-    """The least tick at which a device can start one of the ops if it has none of their inputs."""
-    return min(
-        max(
-            head[source] + instance.shortest[source] + arc_delays(instance, source, op, delay).cut
-            for source, delay in instance.predecessors[op]
-        )
-        for op in ops
-    )
+    """The least tick at which a device other than the first cut op's can start one of the ops.
+
+    Proof: of all such starts take the first. Whatever leads to that op runs on the first cut op's device, one after
+    another, and last comes one that it reads, whose output is then sent. This holds for every other device, as none
+    starts earlier; and for all that leads to each of its inputs.
+    """
+    least, found, work = FAR, dict[int, frozenset[int]](), instance.shortest
+    for op in instance.order:
+        sources = [source for source, _ in instance.predecessors[op]]
+        if any(source not in found for source in sources):
+            # What leads to one of its inputs takes as long as the least already, and all of it leads here.
+            continue
+        before = frozenset(sources).union(*(found[source] for source in sources))
+        ticks = sum(work[other] for other in before)
+        if ticks < least:
+            found[op] = before
+        if op in ops:
+            cut = {source: arc_delays(instance, source, op, arc).cut for source, arc in instance.predecessors[op]}
+            ready = {source: max(head[source], sum(work[other] for other in found[source])) for source in cut}
+            arrivals = (ready[source] + work[source] + cut[source] for source in cut)
+            least = min(least, max(ticks + min(cut.values()), *arrivals))
+    return least
 
 
 def _away(

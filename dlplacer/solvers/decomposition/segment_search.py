@@ -115,7 +115,7 @@ def solve_segments(
     chain = SegmentChain.of(instance, segments, budget)
     work = params.work
     # Where links are contended and a series comes again and again, its schedules with transfers are worth more.
-    hurry = instance.traffic is not None and chain.repeats
+    hurry = instance.traffic is not None and any(chain.comes_again(series.instance) for series in chain.open)
     while len(chain.segments) > 1 and budget.left_s:
         ends = not chain.open or time.monotonic() > stop_at or (hurry and work > params.again_work)
         if ends or not hurry:

@@ -118,10 +118,10 @@ class SegmentChain:
         """Whether a series comes so often, as that of a layer does, that one good schedule of it decides the whole."""
         return self._count[instance] > _OFTEN * instance.device_count
 
-    @property
+    @cached_property
     def repeats(self) -> bool:
-        """Whether an open series comes again and again."""
-        return any(self.comes_again(series.instance) for series in self.open)
+        """Whether some series comes again and again."""
+        return any(map(self.comes_again, self._count))
 
     @property
     def open_ticks(self) -> int:
@@ -271,10 +271,18 @@ class SegmentChain:
         return name
 
     def begin(self, instance: Instance) -> Incumbent:
-        """What the list rules and the bounds know of a series' instance."""
+        """What the list rules and the bounds know of a series' instance.
+
+        One that comes again and again is begun on every device: local search does not move its first op, which feeds
+        all others, away from where a rule has put it.
+        """
         incumbent = Incumbent(self.budget_of(self.budget.left_s))
+        swapped = {device for members in self._interchangeable for device in members[1:]}
+        firsts = set(instance.allowed[0]) - swapped if self.comes_again(instance) else {-1}
         for rule in (list_schedule, heft):
-            incumbent.offer(construct(instance, rule))
+            for first in firsts:
+                fixed = [first if block == instance.block[0] else -1 for block in range(len(instance.members))]
+                incumbent.offer(construct(instance, rule, fixed))
         incumbent.raise_bound(self.bounds[instance].makespan)
         return incumbent
 
