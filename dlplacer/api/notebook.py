@@ -161,7 +161,7 @@ def _hybrid(plan: "HybridPlan") -> str:
             str(each.devices),
             "-" if each.best is None else each.best.label,
             _times(plan.speedup(each.best)),
-            _times(plan.speedup(each.data_parallel)),
+            _times(plan.speedup(each.best_data_parallel)),
             _times(each.against_same_devices),
         )
         for each in chosen

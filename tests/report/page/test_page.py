@@ -73,11 +73,7 @@ def test_the_speedup_is_that_of_the_result() -> None:
             continue
         shown = ReadPage(html_page(result.plan)).highlights
         assert (result.speedup is not None) == fits
-        assert (
-            f"{result.speedup:.4g}× over the best single device" in shown
-            if fits
-            else "fits on no single device" in shown
-        )
+        assert (f"{result.speedup:.4g}× over the best single device" if fits else "fits on no single device") in shown
 
 
 def test_every_assumption_is_explained() -> None:
