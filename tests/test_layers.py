@@ -46,6 +46,7 @@ INNER_ROOMS = {
     "planning": (
         "interrupt",
         "garbage",
+        "one_device",
         "assemble",
         "constrain",
         "placement_of_plan",

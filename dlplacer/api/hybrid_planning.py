@@ -22,7 +22,7 @@ def hybrid(
     graph: GraphLike,
     topology: TopologyLike,
     devices: int,
-    epochs: "str | PathLike[str] | Mapping[int, float | None] | EpochsData",
+    epochs: "str | PathLike[str] | Mapping[int, float | None] | EpochsData | None" = None,
     options: OptionsLike = None,
     *,
     network: float | str | None = None,
@@ -45,7 +45,7 @@ def hybrid(
         The largest budget; all from 1 on are planned.
     epochs
         Epochs that training takes per batch: an epochs file, or a dict from data-parallel workers to epochs, None where
-        it does not converge: ``{1: 4, 32: 4, 64: 7}``.
+        it does not converge: ``{1: 4, 32: 4, 64: 7}``. None: one worker alone, whose batch stays as it is.
     network
         Rate of a network card in bytes per second or as ``"12.5 GB/s"``; it joins copies of a machine of fewer devices.
     degrees, codecs
@@ -114,10 +114,12 @@ def _asked_degrees(
     return chosen or tuple(speedups or ())
 
 
-def _epochs_of(value: "str | PathLike[str] | Mapping[int, float | None] | EpochsData") -> "EpochsData":
+def _epochs_of(value: "str | PathLike[str] | Mapping[int, float | None] | EpochsData | None") -> "EpochsData":
     from dlplacer.planning.hybrid.epochs.epochs import EpochsTable, StatisticalEfficiency
-    from dlplacer.planning.hybrid.epochs.epochs_file import EpochsData, read_epochs
+    from dlplacer.planning.hybrid.epochs.epochs_file import EpochsData, one_batch, read_epochs
 
+    if value is None:
+        return one_batch()
     if isinstance(value, EpochsData):
         return value
     if isinstance(value, Mapping):

@@ -9,6 +9,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from dlplacer.api.strip import strip
+from dlplacer.core.result import FITS_NONE
 from dlplacer.core.units import format_bytes, format_bytes_per_s, format_seconds
 from dlplacer.report.page.columns.texts import visible
 
@@ -87,7 +88,7 @@ def _plan(plan: "Plan") -> str:
 
 def _result(result: "Result") -> str:
     plan, faster = result.plan, result.speedup
-    single = "fits on none" if result.single_device_s is None else format_seconds(result.single_device_s)
+    single = FITS_NONE if result.single_device_s is None else format_seconds(result.single_device_s)
     gain = [("best single device", single if faster is None else f"{single}; speedup {faster:.3f}x")]
     return _headline("Result", _subject(plan)) + _pairs(_figures(plan) + gain) + strip(plan) + _devices(plan)
 
@@ -146,7 +147,7 @@ def _pipeline(plan: "PipelinePlan") -> str:
         ("schedule", f"{plan.schedule}, {plan.micro_batches} micro-batches"),
         ("step time", format_seconds(plan.step_s)),
         ("bubble", f"{100 * plan.timeline.bubble:.1f} %"),
-        ("speedup", "-" if plan.speedup is None else f"{plan.speedup:.3f}x over the best single device"),
+        ("speedup", FITS_NONE if plan.speedup is None else f"{plan.speedup:.3f}x over the best single device"),
     ]
     return _headline("Pipeline", plan.name) + _pairs(facts) + _table(heads, rows, len(rows), names=2)
 
@@ -160,7 +161,7 @@ def _hybrid(plan: "HybridPlan") -> str:
             str(each.devices),
             "-" if each.best is None else each.best.label,
             _times(plan.speedup(each.best)),
-            _times(plan.speedup(each.data_parallel)),
+            _times(plan.speedup(each.best_data_parallel)),
             _times(each.against_same_devices),
         )
         for each in chosen

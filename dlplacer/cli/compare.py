@@ -18,6 +18,7 @@ from dlplacer.cli.output.picture_options import add_picture_options, save_pictur
 from dlplacer.cli.output.progress import interruptible, progress_line
 from dlplacer.cli.output.tables import new_table, print_pairs, print_table
 from dlplacer.cli.output.use_of_devices import tell_use_of_devices
+from dlplacer.core.result import FITS_NONE
 from dlplacer.core.units import format_seconds
 
 if TYPE_CHECKING:
@@ -99,6 +100,6 @@ def _print(comparison: "Comparison") -> None:
     print_pairs(
         [
             ("lower bound", format_seconds(comparison.lower_bound_s)),
-            ("best single device", "fits on none" if single_s is None else format_seconds(single_s)),
+            ("best single device", FITS_NONE if single_s is None else format_seconds(single_s)),
         ]
     )

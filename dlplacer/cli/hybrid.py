@@ -61,9 +61,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--epochs",
         type=Path,
-        required=True,
         metavar="FILE",
-        help="epochs by workers, or by batch (dlplacer.epochs/1)",
+        help="epochs by workers, or by batch (dlplacer.epochs/1); without it one worker alone, whose batch stays",
     )
     parser.add_argument("--degrees", metavar="M[,M...]", help="model-parallel degrees to consider (2 to 8)")
     parser.add_argument(
@@ -161,14 +160,14 @@ def _require_used(arguments: argparse.Namespace) -> None:
 
 def _problem(arguments: argparse.Namespace, stop: "Event") -> "tuple[HybridProblem, ScalingFits | None, OpGraph]":
     from dlplacer.machines.costs.roofline_times import with_times
-    from dlplacer.planning.hybrid.epochs.epochs_file import read_epochs
+    from dlplacer.planning.hybrid.epochs.epochs_file import one_batch, read_epochs
     from dlplacer.planning.hybrid.hybrid import DEGREES, HybridProblem
     from dlplacer.planning.hybrid.measurements import NOTHING_MEASURED
     from dlplacer.planning.hybrid.measurements_file import read_measurements
     from dlplacer.planning.hybrid.placed_workers import SpeedupTable
     from dlplacer.planning.hybrid.step_workload import fastest_work
 
-    epochs = read_epochs(arguments.epochs)
+    epochs = one_batch() if arguments.epochs is None else read_epochs(arguments.epochs)
     measured = NOTHING_MEASURED if arguments.measurements is None else read_measurements(arguments.measurements)
     box = topology_to_plan_for(arguments.topology)
     graph = with_times(constrained_by(arguments, graph_of(arguments), box), box)

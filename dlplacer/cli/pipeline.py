@@ -16,6 +16,7 @@ from dlplacer.cli.output.picture_options import add_picture_options, save_pictur
 from dlplacer.cli.output.progress import count_line, progress_line
 from dlplacer.cli.output.tables import new_table, print_pairs, print_table
 from dlplacer.core.errors import DlplacerError, InputError
+from dlplacer.core.result import FITS_NONE
 from dlplacer.core.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ def _print(plan: "PipelinePlan", placed: dict[str, Any] | None) -> None:
         ("slowest part", f"{format_seconds(plan.bottleneck_s)} per micro-batch ({split})"),
     ]
     if plan.single_device_s is None:
-        rows.append(("best single device", "fits on none"))
+        rows.append(("best single device", FITS_NONE))
     else:
         rows.append(("best single device", f"{format_seconds(plan.single_device_s)}; speedup {plan.speedup:.3f}x"))
     if placed is not None:

@@ -12,6 +12,9 @@ from dlplacer.core.units import format_seconds
 if TYPE_CHECKING:
     import pandas
 
+FITS_NONE = "fits on no single device"
+"""Stands in place of a speedup where there is nothing to compare with."""
+
 
 @dataclass(frozen=True, repr=False)
 class Result(Saved, Shown):

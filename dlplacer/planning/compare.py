@@ -35,7 +35,7 @@ from dlplacer.solvers.heuristics.min_cut import available
 from dlplacer.solvers.heuristics.single_device import best_single
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule, Progress
-from dlplacer.solvers.methods import METHODS, RULES, run_rule
+from dlplacer.solvers.methods import HEURISTICS, METHODS, run_rule
 
 if TYPE_CHECKING:
     import pandas
@@ -192,7 +192,7 @@ def compare(
     either = problem_by_processes(problem) is not None
     board = _Board(0.0 if either else float(bound * problem.tick_s), on_progress)
     delays = dispatch_of(topology).delays
-    for method in (name for name in chosen if name in RULES and not delays):
+    for method in (name for name in chosen if name in HEURISTICS and not delays):
         budget = Budget(time.monotonic() + time_limit_s, stop=stop or Event())
         board.add(_heuristic(problem, instance, method, budget, bound))
     solve = partial(
@@ -208,7 +208,7 @@ def compare(
     )
     single = _solved("single", solve) if delays else _single(problem, bound)
     single = single if single.plan is not None else replace(single, status="infeasible")
-    for method in (name for name in chosen if delays or name not in RULES):
+    for method in (name for name in chosen if delays or name not in HEURISTICS):
         if method == "min-cut" and not available():
             board.add(MethodResult(method, "not installed", None, 0.0))
         else:

@@ -8,12 +8,12 @@ from dlplacer.problem.live_memory import may_bind
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.bounds.bounds import critical_path, lower_bounds, whole_area
 from dlplacer.solvers.heuristics.common.memory_state import Fixed, Priority
+from dlplacer.solvers.heuristics.common.module_blocks import by_module
 from dlplacer.solvers.heuristics.construct import Rule, construct, construct_on_placement
 from dlplacer.solvers.heuristics.contiguous import contiguous
 from dlplacer.solvers.heuristics.cpop import cpop
-from dlplacer.solvers.heuristics.device_map import sequential
+from dlplacer.solvers.heuristics.device_map import balanced, sequential
 from dlplacer.solvers.heuristics.etf import etf, m_etf
-from dlplacer.solvers.heuristics.fill_devices import by_module
 from dlplacer.solvers.heuristics.heft import heft
 from dlplacer.solvers.heuristics.list_schedule import list_schedule
 from dlplacer.solvers.heuristics.m_sct import m_sct
@@ -67,7 +67,7 @@ def _ilp(problem: Problem, budget: Budget) -> Outcome:
 
 def start_named(method: str, problem: Problem, instance: Instance) -> Schedule | None:
     try:
-        return construct(_seen_by(method, problem, instance), RULES[method])
+        return construct(_seen_by(method, problem, instance), _rule(method, problem))
     except InputError:
         return None
 
@@ -78,7 +78,7 @@ def _single(problem: Problem, budget: Budget) -> Outcome:
 
 
 def schedules_by(method: str, problem: Problem) -> Iterator[ProblemSchedule | None]:
-    """What a method of `RULES` makes of a problem, then of surrogates where memory is short: None for what is no plan.
+    """What a heuristic makes of a problem, then of surrogates where memory is short: None for what is no plan.
 
     Without a placement by search.
 
@@ -87,10 +87,10 @@ def schedules_by(method: str, problem: Problem) -> Iterator[ProblemSchedule | No
     InputError
         If the method needs a package that is not installed.
     """
-    instance = build_instance(problem)
+    instance, own = build_instance(problem), _rule(method, problem)
 
     def rule(surrogate: Instance) -> Schedule | None:
-        return construct(_seen_by(method, problem, surrogate), RULES[method])
+        return construct(_seen_by(method, problem, surrogate), own)
 
     for attempt in attempts(problem, instance, rule):
         plan = attempt.schedule if attempt.admitted else None
@@ -122,10 +122,14 @@ RULES: dict[str, Rule] = {
     "m-sct": m_sct,
     "m-topo": m_topo,
     "min-cut": min_cut,
-    "sequential": sequential,
     "contiguous": contiguous,
 }
 """Heuristic → the rule that places and orders."""
+
+DEVICE_MAPS: dict[str, Callable[[Problem], Rule]] = {"sequential": sequential, "balanced": balanced}
+"""Heuristic → what makes the rule of a problem, whose graph knows modules and weights."""
+
+HEURISTICS = (*RULES, *DEVICE_MAPS)
 
 _STARTS = {
     "list": 1.0,
@@ -133,6 +137,7 @@ _STARTS = {
     "min-cut": 0.4,
     "contiguous": 0.4,
     "m-topo": 0.4,
+    "balanced": 0.3,
     "sequential": 0.3,
     "etf": 0.6,
     "m-etf": 0.6,
@@ -165,7 +170,7 @@ DEFAULT_METHOD = "ilp"
 
 METHODS: dict[str, Callable[[Problem, Budget], Outcome]] = {
     DEFAULT_METHOD: _ilp,
-    **{method: partial(_heuristic, method=method) for method in RULES},
+    **{method: partial(_heuristic, method=method) for method in HEURISTICS},
     "single": _single,
 }
 """Method → solver; the first is the default."""
@@ -182,7 +187,8 @@ SUMMARIES = {
     "m-sct": "small communication times within memory (Baechi: Jeon et al. 2020)",
     "m-topo": "topological order, device after device (Baechi: Jeon et al. 2020)",
     "min-cut": "balanced partition of least cut (METIS)",
-    "sequential": "modules in order, device after device, as a Hugging Face device_map",
+    "sequential": "modules fill device after device, as a sequential Hugging Face device_map",
+    "balanced": "equal shares of the weights by modules in order, as a balanced Hugging Face device_map",
     "contiguous": "one run of consecutive layers for each device (Tarnawski et al. 2020)",
     "single": "all on the best single device",
 }
@@ -192,7 +198,7 @@ SUMMARIES = {
 def run_rule(
     problem: Problem, instance: Instance, method: str, budget: Budget, spared_s: float = 0.0
 ) -> Schedule | None:
-    """The best schedule of a method of `RULES` that there is time for; None if it runs out of time or of memory.
+    """The best schedule of a heuristic that there is time for; None if it runs out of time or of memory.
 
     Where it runs out of memory it is asked again, on tighter surrogates and on a placement found by search. It gives
     its own schedule or none: a plan by another rule would not be what its name says.
@@ -210,11 +216,11 @@ def run_rule(
         If the method needs a package that is not installed.
     """
 
-    made = 0
+    made, own = 0, _rule(method, problem)
 
     def run(seen: Instance, priority: Priority, fixed: Fixed) -> Schedule | None:
         nonlocal made
-        found = RULES[method](seen, priority, fixed)
+        found = own(seen, priority, fixed)
         made += found is not None
         return found
 
@@ -231,8 +237,11 @@ def run_rule(
     return None if admitted is None else admitted[0]
 
 
+def _rule(method: str, problem: Problem) -> Rule:
+    return DEVICE_MAPS[method](problem) if method in DEVICE_MAPS else RULES[method]
+
+
 def _seen_by(method: str, problem: Problem, instance: Instance) -> Instance:
-    """What a method works on: device maps and contiguous runs take modules whole, where ops tell theirs."""
+    """What a method works on: contiguous runs take modules whole, where ops tell theirs."""
     has_modules = any(op.module is not None for op in problem.graph.ops)
-    by_modules = method == "sequential" or (method == "contiguous" and has_modules)
-    return by_module(problem, instance) if by_modules else instance
+    return by_module(problem, instance) if method == "contiguous" and has_modules else instance

@@ -57,7 +57,7 @@ def test_table(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
         assert sum(f"│ {method} " in line for line in lines) == 1
     assert "ilp" not in captured.out
     assert any("infeasible" in line and "single" in line for line in lines)
-    assert lines[-1].split("  ")[-1].strip() == "fits on none"
+    assert lines[-1].split("  ")[-1].strip() == "fits on no single device"
 
 
 def test_picture(files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

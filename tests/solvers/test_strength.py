@@ -138,7 +138,6 @@ def test_little_work_on_each_segment_proves_most_of_them() -> None:
                 "m-etf": 33865725,
                 "m-sct": 34146985,
                 "m-topo": 43744031,
-                "sequential": 43867434,
             },
         ),
         (
@@ -153,7 +152,6 @@ def test_little_work_on_each_segment_proves_most_of_them() -> None:
                 "m-etf": 49913358,
                 "m-sct": 33932112,
                 "m-topo": 80056229,
-                "sequential": 83939577,
             },
         ),
     ],

@@ -13,6 +13,7 @@ from dlplacer.cli.output.output_files import tell_written
 from dlplacer.cli.output.progress import interruptible, progress
 from dlplacer.cli.output.tables import print_pairs, print_result
 from dlplacer.core.errors import InputError
+from dlplacer.core.result import FITS_NONE
 from dlplacer.core.units import format_seconds
 
 if TYPE_CHECKING:
@@ -85,12 +86,12 @@ def solve_with_splits(arguments: argparse.Namespace) -> int:
         print(json.dumps({**split, "speedup": result.speedup, "splits": splits, "without_splits": whole}))
         return 0
     print_result(result.split)
-    speedup = "-" if result.speedup is None else f"{result.speedup:.3f}x"
+    speedup = FITS_NONE if result.speedup is None else f"{result.speedup:.3f}x"
     print_pairs(
         [
             ("ops split", f"{len(result.splits)}, of {result.evaluated} sets tried"),
             ("without splits", format_seconds(result.whole.plan.makespan_s)),
-            ("speedup over one device, ops whole", speedup),
+            ("speedup over the best single device, ops whole", speedup),
         ]
     )
     return 0

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from dlplacer.cli.output.tables import new_table, print_pairs, print_table
+from dlplacer.core.result import FITS_NONE
 from dlplacer.core.units import format_seconds
 
 if TYPE_CHECKING:
@@ -40,13 +41,14 @@ def print_hybrid(plan: "HybridPlan", notes: Sequence[tuple[str, str]] = ()) -> N
             format_seconds(best.step.step_s),
             f"{best.epochs:.4g}",
             _times(plan.speedup(best)),
-            _times(plan.speedup(each.data_parallel)),
-            _times(plan.speedup(each.hybrid)),
+            _times(plan.speedup(each.best_data_parallel)),
+            _times(plan.speedup(each.best_hybrid)),
             _times(each.against_same_devices, 3),
             _times(each.against_best_data_parallel, 3),
         )
     print_table(table)
-    print("speedup: time to converge over one device; vs same: hybrid over data parallelism on as many devices;")
+    over = f"the model {FITS_NONE}" if plan.reference_s is None else "time to converge over one device, others may idle"
+    print(f"speedup: {over}; vs same: hybrid over data parallelism on as many devices;")
     print("vs best DP: best strategy over the best data parallelism on at most as many devices")
     steps = [f"{each.workers} x {each.degree} from {_devices(each.devices)}" for each in plan.crossovers]
     print_pairs(
@@ -78,8 +80,9 @@ def _best(plan: "HybridPlan") -> list[tuple[str, str]]:
     messages = f", gradients in {step.groups} messages" if step.groups > 1 else ""
     algorithm = f", {step.algorithm} all-reduce" if step.algorithm else ""
     workers = "1 worker" if best.workers == 1 else f"{best.workers} workers"
+    used = best.workers * best.split.used + step.servers if best.split.used else best.devices
     text = (
-        f"{workers} of {best.degree} ({best.split.method}, {best.split.speedup:.3f}x), codec {step.codec}{algorithm}"
+        f"uses {_devices(used)}: {workers} of {best.degree} ({best.split.method}, {best.split.speedup:.3f}x), codec {step.codec}{algorithm}"
         f"{messages}, step {format_seconds(step.step_s)} of which {format_seconds(step.exposed_s)} exposed exchange"
     )
     rows = [(f"at {_devices(plan.budgets[-1].devices)}", text)]

@@ -3,6 +3,7 @@
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from dlplacer.core.result import FITS_NONE
 from dlplacer.core.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -22,13 +23,12 @@ def print_result(result: "Result") -> None:
         ("makespan", format_seconds(plan.makespan_s)),
         ("lower bound", format_seconds(plan.lower_bound_s)),
         ("gap", f"{100 * plan.gap:.2f} %"),
-        (
-            "best single device",
-            "fits on none" if result.single_device_s is None else format_seconds(result.single_device_s),
-        ),
-        ("speedup", "-" if result.speedup is None else f"{result.speedup:.3f}x"),
+        ("best single device", FITS_NONE),
         ("method", f"{plan.method}, {plan.solve_s:.1f} s"),
     ]
+    if result.single_device_s is not None:
+        faster = "-" if result.speedup is None else f"{result.speedup:.3f}x"
+        rows[4:5] = [("best single device", format_seconds(result.single_device_s)), ("speedup", faster)]
     if plan.rounding_s:
         rows.insert(4, ("rounding", format_seconds(plan.rounding_s)))
     print_pairs(rows)

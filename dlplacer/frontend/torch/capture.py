@@ -257,6 +257,16 @@ def _tied(module: nn.Module) -> dict[str, str]:
     return {name: first.setdefault(id(tensor), name) for name, tensor in named_tensors(module)}
 
 
+def _never_split(module: nn.Module) -> dict[str, list[str]]:
+    """Class → paths of its modules, of the classes that a Hugging Face model keeps on one device each."""
+    classes = {name for part in module.modules() for name in getattr(part, "_no_split_modules", None) or ()}
+    found: dict[str, list[str]] = {}
+    for path, part in module.named_modules():
+        if type(part).__name__ in classes:
+            found.setdefault(type(part).__name__, []).append(path)
+    return found
+
+
 def _input_names(job: Job) -> list[str]:
     leaves = pytree.tree_leaves_with_path({"args": job.args, "kwargs": dict(job.kwargs), "targets": job.targets})
     return [pytree.keystr(path).replace("['", "", 1).replace("']", "", 1) for path, _ in leaves]
@@ -279,6 +289,8 @@ def _description(job: Job, rewrites: Sequence[str], colocate_backward: bool) -> 
     }
     if ties := {name: first for name, first in _tied(job.module).items() if name != first}:
         described["ties"] = ties
+    if whole := _never_split(job.module):
+        described["no_split"] = whole
     if job.update is not None:
         described["optimizer"] = job.update.kind
     if colocate_backward:

@@ -15,7 +15,9 @@ PARTS = "parts"
 """Key among the attributes of a contracted op: [FLOPs, bytes accessed, dtype] of every member that does anything."""
 
 
-def contract(graph: OpGraph, groups: Mapping[str, Sequence[str]], kind: str) -> OpGraph:
+def contract(
+    graph: OpGraph, groups: Mapping[str, Sequence[str]], kind: str, together: Mapping[str, str] | None = None
+) -> OpGraph:
     """The graph in which every group is one op, whose `origin` lists the members in the order in which they run.
 
     Times, FLOPs and bytes accessed are sums, as the members still run one after another. What only members read is no
@@ -27,6 +29,8 @@ def contract(graph: OpGraph, groups: Mapping[str, Sequence[str]], kind: str) -> 
         Wanted id → members, at least one; ``#2`` is appended to an id that another op has.
     kind
         Kind of the contracted ops.
+    together
+        Op → label; ops of one label are colocated, in whatever groups they are.
 
     Raises
     ------
@@ -36,7 +40,7 @@ def contract(graph: OpGraph, groups: Mapping[str, Sequence[str]], kind: str) -> 
     owner = _owners(graph, groups)
     order = {op_id: position for position, op_id in enumerate(graph.topological_order)}
     sorted_groups = {name: tuple(sorted(members, key=order.__getitem__)) for name, members in groups.items()}
-    colocated = _colocation(graph, owner)
+    colocated = _colocation(graph, owner, together or {})
     ops, outputs = [], {}
     for op in graph.ops:
         own_id = owner.get(op.id, op.id)
@@ -151,13 +155,14 @@ def _common_path(paths: Sequence[str | None]) -> str | None:
     return ".".join(common) or None
 
 
-def _colocation(graph: OpGraph, owner: Mapping[str, str]) -> dict[str, str]:
+def _colocation(graph: OpGraph, owner: Mapping[str, str], together: Mapping[str, str]) -> dict[str, str]:
     """Op of the contracted graph → colocation group, where it has one; groups that meet in an op get one name."""
     held: dict[str, str] = {}
     meetings = nx.Graph()
     for op in graph.ops:
-        if op.colocate is not None:
-            meetings.add_edge(held.setdefault(owner.get(op.id, op.id), op.colocate), op.colocate)
+        for group in (op.colocate, together.get(op.id)):
+            if group is not None:
+                meetings.add_edge(held.setdefault(owner.get(op.id, op.id), group), group)
     position = {group: place for place, group in enumerate(meetings)}
     name = {
         group: min(joined, key=position.__getitem__) for joined in nx.connected_components(meetings) for group in joined

@@ -13,11 +13,14 @@ from dlplacer.planning.coarsen.modules import by_module
 from dlplacer.planning.coarsen.op_groups import acyclic_groups
 
 FINEST = "aten"
+_STORED = ("parameter", "buffer")
 GRANULARITIES = (FINEST, "fused", "module")
 
 
 def coarsen(graph: OpGraph, granularity: str) -> OpGraph:
     """The graph at a granularity; `origin` of every op that was made leads back to the ops of the given graph.
+
+    Parameters and buffers stay ops. They, and the parts of a module that had to be cut, are colocated with it.
 
     Parameters
     ----------
@@ -39,8 +42,11 @@ def coarsen(graph: OpGraph, granularity: str) -> OpGraph:
         raise InputError(
             f"the graph has granularity {described['granularity']!r} already; start from the graph of ATen ops"
         )
-    label_of = chains(graph) if granularity == "fused" else _of_equal_devices(graph, by_module(graph, depth))
-    coarse = contract(graph, acyclic_groups(graph, label_of), "fused" if granularity == "fused" else "module")
+    kind = "fused" if granularity == "fused" else "module"
+    label_of = chains(graph) if kind == "fused" else _of_equal_devices(graph, by_module(graph, depth))
+    joining = {name: label for name, label in label_of.items() if graph.op(name).kind not in _STORED}
+    together = {name: label for name, label in label_of.items() if graph.op(name).module}
+    coarse = contract(graph, acyclic_groups(graph, joining), kind, together)
     if graph.capture is None:
         return coarse
     coarse = replace(coarse, capture={**graph.capture, "granularity": granularity})

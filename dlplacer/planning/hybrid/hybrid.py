@@ -87,13 +87,13 @@ def plan_hybrid(
         raise InfeasibleError(search.why_nothing(devices))
     mini_batch = problem.work.mini_batch
     mini_batches = problem.samples / mini_batch if problem.samples and mini_batch else None
-    return HybridPlan(tuple(budgets), _reference_s(problem), mini_batches, problem.name or problem.work.name)
+    return HybridPlan(tuple(budgets), _reference_s(problem, search), mini_batches, problem.name or problem.work.name)
 
 
-def _reference_s(problem: HybridProblem) -> float:
-    """Effort of one device, whether the model fits on it or not; E_1 is the least number of epochs that is known."""
+def _reference_s(problem: HybridProblem, search: "_Search") -> float | None:
+    """Effort of one device, None where the model fits on none; E_1 is the least number of epochs that is known."""
     epochs = problem.efficiency.epochs(1)
-    return problem.work.step_s * (1.0 if epochs is None else epochs)
+    return problem.work.step_s * (1.0 if epochs is None else epochs) if search.fits_on_one() else None
 
 
 class _Search:
@@ -119,6 +119,15 @@ class _Search:
                     epochs = efficiency.epochs(workers, step.codec, step.period)
                     if epochs is not None:
                         yield Strategy(count, degree, split, step, epochs)
+
+    def fits_on_one(self) -> bool:
+        """Whether some device holds the model."""
+        ask = self.problem.alone
+        if ask is None or self.layout is None:
+            return ask is None or bool(splits_of(ask(1, None)))
+        machine = self.layout.topology
+        kinds = {(device.type, device.memory_bytes): device.id for device in machine.devices}
+        return any(splits_of(ask(1, sub_topology(machine, [name]))) for name in kinds.values())
 
     def _step_times(self, team: Team) -> Sequence[StepTime]:
         """The step with every exchange of gradients; none where the workers are not joined by links."""

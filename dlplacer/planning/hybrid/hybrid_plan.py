@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from dlplacer.core.abilities import Shown
 from dlplacer.core.errors import InputError
 from dlplacer.core.expect import expect_whole, short_name
+from dlplacer.core.result import FITS_NONE
 from dlplacer.planning.hybrid.strategy import Strategy
 
 if TYPE_CHECKING:
@@ -110,19 +111,21 @@ class HybridPlan(Shown):
     Attributes
     ----------
     reference_s
-        Effort of one device, to which speedups refer.
+        Effort of one device, to which speedups refer; None where the model fits on none.
     mini_batches
         Of the data set; None if it is not known.
     """
 
     budgets: tuple[BestOfDevices, ...]
-    reference_s: float
+    reference_s: float | None
     mini_batches: float | None = None
     name: str = ""
 
     def __repr__(self) -> str:
         best = self.budgets[-1].best
-        strategy = "none" if best is None else f"{best.label}, {self.speedup(best):.2f}x"
+        faster = self.speedup(best)
+        gain = FITS_NONE if faster is None else f"{faster:.2f}x"
+        strategy = "none" if best is None else f"{best.label}, {gain}"
         win = "nowhere" if self.first_win is None else f"from {self.first_win} devices on"
         return (
             f"<HybridPlan {short_name(self.name)}: 1 to {len(self.budgets)} devices; best with all: {strategy}; "
@@ -143,8 +146,21 @@ class HybridPlan(Shown):
         return self.budgets[devices - 1]
 
     def speedup(self, strategy: Strategy | None) -> float | None:
-        """Time to converge on one device ÷ with the strategy."""
-        return None if strategy is None else self.reference_s / strategy.effort_s
+        """Time to converge on one device ÷ with the strategy; None where the model fits on no single device."""
+        return None if strategy is None or self.reference_s is None else self.reference_s / strategy.effort_s
+
+    def relative(self, strategy: Strategy) -> float:
+        """What a chart shows: the speedup, or that over the smallest budget that trains where one device does not."""
+        first = next(each.best for each in self.budgets if each.best is not None)
+        return (self.reference_s or first.effort_s) / strategy.effort_s
+
+    @property
+    def chart_label(self) -> str:
+        """The name of `relative`."""
+        if self.reference_s is not None:
+            return "speedup over one device (time to converge)"
+        least = next(each.devices for each in self.budgets if each.best is not None)
+        return f"speedup over {least} devices (the model {FITS_NONE})"
 
     @property
     def first_win(self) -> int | None:
@@ -182,8 +198,8 @@ class HybridPlan(Shown):
                 "best": None if each.best is None else each.best.label,
                 "idle": each.idle,
                 "speedup": self.speedup(each.best),
-                "data_parallel_speedup": self.speedup(each.data_parallel),
-                "hybrid_speedup": self.speedup(each.hybrid),
+                "data_parallel_speedup": self.speedup(each.best_data_parallel),
+                "hybrid_speedup": self.speedup(each.best_hybrid),
                 "against_same_devices": each.against_same_devices,
                 "against_best_data_parallel": each.against_best_data_parallel,
             }

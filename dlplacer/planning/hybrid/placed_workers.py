@@ -29,12 +29,15 @@ class WorkerSplit:
         Parts into which the mini-batch is cut.
     shares
         What part of the gradients each device holds; empty for equal parts.
+    used
+        How many of the devices run ops; 0 stands for all.
     """
 
     speedup: float
     method: str = "given"
     micro_batches: int = 1
     shares: tuple[float, ...] = ()
+    used: int = 0
 
     def __post_init__(self) -> None:
         if not 0 < self.speedup < float("inf"):
@@ -160,13 +163,20 @@ class Placed(SplitPerMachine):
         try:
             method = "single" if degree == 1 else self.settings.method
             plan = self.settings.place(self.graph, topology, method, self.stop).plan
-            split = WorkerSplit(self.single_s / plan.makespan_s, "placement", 1, gradient_shares(plan))
+            split = WorkerSplit(
+                self.single_s / plan.makespan_s, "placement", 1, gradient_shares(plan), used_devices(plan)
+            )
         except (InfeasibleError, NoPlanError):
             split = None
         # Ctrl-C ends a solve with the best plan so far, or none; the solves that would follow are not wanted either.
         if self.stop is not None and self.stop.is_set():
             raise KeyboardInterrupt
         return split
+
+
+def used_devices(plan: Plan) -> int:
+    """How many devices run ops that take time."""
+    return len({entry.device for entry in plan.ops if entry.end_s > entry.start_s})
 
 
 def gradient_shares(plan: Plan) -> tuple[float, ...]:

@@ -12,7 +12,7 @@ from dlplacer.core.topology import Topology
 from dlplacer.files.graph_file import graph_to_dict
 from dlplacer.files.topology_file import topology_to_dict
 from dlplacer.planning.hybrid.communication.worker_layout import WorkerLayout, signature, sub_topology
-from dlplacer.planning.hybrid.placed_workers import Placed, PlaceSettings, WorkerSplit, gradient_shares
+from dlplacer.planning.hybrid.placed_workers import Placed, PlaceSettings, WorkerSplit, gradient_shares, used_devices
 from dlplacer.planning.hybrid.sweeps import Report, SweepRow, sweep
 
 _NO_PLAN = (f"{InfeasibleError.__name__}:", f"{NoPlanError.__name__}:")
@@ -39,9 +39,13 @@ class PlacementTask:
         return [graph_to_dict(self.graph), topology_to_dict(self.topology), given.options.to_dict(), settings]
 
     def run(self) -> dict[str, Any]:
-        """Solve: what ``dlplacer solve --json`` prints, and the share of the gradients that each device holds."""
+        """Solve: what ``dlplacer solve --json`` prints, the gradients' share of each device, and how many devices run ops."""
         result = self.settings.place(self.graph, self.topology)
-        return {**result.to_dict(), "gradient_shares": list(gradient_shares(result.plan))}
+        return {
+            **result.to_dict(),
+            "gradient_shares": list(gradient_shares(result.plan)),
+            "used": used_devices(result.plan),
+        }
 
 
 def presolve(
@@ -78,7 +82,8 @@ def presolve(
         value = row.value
         if value is not None:
             speedup = placed.single_s / value["makespan_s"]
-            placed.solved[key] = WorkerSplit(speedup, "placement", 1, tuple(value["gradient_shares"]))
+            shares = tuple(value["gradient_shares"])
+            placed.solved[key] = WorkerSplit(speedup, "placement", 1, shares, value.get("used", 0))
         elif row.error.startswith(_NO_PLAN):
             placed.solved[key] = None
     return rows

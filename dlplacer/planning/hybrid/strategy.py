@@ -55,13 +55,13 @@ class Strategy:
             parts.append(f"every {self.step.period} steps")
         return ", ".join(parts)
 
-    def to_dict(self, reference_s: float, mini_batches: float | None) -> dict[str, Any]:
+    def to_dict(self, reference_s: float | None, mini_batches: float | None) -> dict[str, Any]:
         """The strategy as JSON: times in seconds, speedup over the effort of one device.
 
         Parameters
         ----------
         reference_s
-            Effort of training on one device.
+            Effort of training on one device; None where the model fits on none.
         mini_batches
             Of the data set; None leaves the total time out.
         """
@@ -75,5 +75,5 @@ class Strategy:
             **asdict(self.step),
             "epochs": self.epochs,
             "time_s": None if mini_batches is None else self.time_s(mini_batches),
-            "speedup": reference_s / self.effort_s,
+            "speedup": None if reference_s is None else reference_s / self.effort_s,
         }

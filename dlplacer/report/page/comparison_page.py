@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from dlplacer.core.result import FITS_NONE
 from dlplacer.core.units import format_seconds
 from dlplacer.planning.compare import Comparison
 from dlplacer.report.page.page import schedule_data
@@ -16,7 +17,7 @@ def comparison_page(comparison: Comparison) -> str:
     top = [
         ("best", best.method if best.makespan_s is None else f"{best.method}, {format_seconds(best.makespan_s)}"),
         ("bound", format_seconds(comparison.lower_bound_s)),
-        ("best single device", "fits on none" if single_s is None else format_seconds(single_s)),
+        ("best single device", FITS_NONE if single_s is None else format_seconds(single_s)),
     ]
     title = f"{comparison.name}: methods compared" if comparison.name else "Methods compared"
     data: dict[str, Any] = schedule_data(plans) if plans else {"unitS": 1e-9}

@@ -7,20 +7,18 @@ from dlplacer.core.plan import Plan, Transfer
 from dlplacer.core.units import format_bytes, format_seconds
 from dlplacer.report.critical_path import critical_parts
 from dlplacer.report.page.render import FigureTable
-from dlplacer.report.page.summary import serial_s, speedup
+from dlplacer.report.page.summary import speedup_text
 
 Row = tuple[str, ...]
-_OVER_SERIAL = "speedup over serial time"
-"""Not that of ``dlplacer solve``, which is over the best device that holds all ops and waits for what issues them."""
 
 
 def highlights(plan: Plan) -> list[tuple[str, str]]:
     """The few figures by which a plan is judged first."""
-    faster = speedup(plan)
+    faster = speedup_text(plan)
     return [
         ("bound", format_seconds(plan.lower_bound_s)),
         ("gap", f"{100 * plan.gap:.3g} %"),
-        *([(_OVER_SERIAL, f"{faster:.4g}×")] if faster is not None else []),
+        *([("speedup", faster)] if faster is not None else []),
         ("status", plan.status),
     ]
 
@@ -56,15 +54,13 @@ def origin_table(plan: Plan) -> FigureTable:
 
 
 def _result(plan: Plan) -> dict[str, str]:
-    faster = speedup(plan)
     return {
         "status": plan.status,
         "step time": format_seconds(plan.makespan_s),
         "lower bound": format_seconds(plan.lower_bound_s),
         "optimality gap": f"{100 * plan.gap:.3g} %",
         "rounding": format_seconds(plan.rounding_s),
-        "serial time": format_seconds(serial_s(plan)),
-        _OVER_SERIAL: "none: the plan takes no time" if faster is None else f"{faster:.4g}×",
+        "speedup": speedup_text(plan) or "none: the plan takes no time",
         "critical path": _critical(plan),
         "transfers": f"{len(plan.transfers)}, {format_bytes(sum(sent.bytes for sent in plan.transfers))}",
         "method": f"{plan.method}, {format_seconds(plan.solve_s)}",

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from dlplacer.core.result import FITS_NONE
 from dlplacer.core.units import format_seconds
 from dlplacer.planning.hybrid.hybrid_plan import BestOfDevices, HybridPlan
 from dlplacer.planning.hybrid.strategy import Strategy
@@ -24,7 +25,7 @@ def hybrid_page(plan: HybridPlan, notes: Sequence[tuple[str, str]] = ()) -> str:
     best = plan.budgets[-1].best
     top = [
         ("devices", str(len(plan.budgets))),
-        *([("best", best.label), ("speedup", f"{plan.speedup(best):.4g}×")] if best is not None else []),
+        *([("best", best.label), ("speedup", _speedup(plan, best))] if best is not None else []),
         ("hybrid first wins", "nowhere" if plan.first_win is None else f"at {plan.first_win} devices"),
     ]
     crossovers = [(f"from {each.devices}", f"{each.workers} × {each.degree}") for each in plan.crossovers]
@@ -35,6 +36,11 @@ def hybrid_page(plan: HybridPlan, notes: Sequence[tuple[str, str]] = ()) -> str:
         tables.append(FigureTable("Notes", notes))
     data = {"unitS": _UNIT_S, "chart": _chart(plan), "tables": [_budget_table(plan)]}
     return render_page(Page(plan.name or "Hybrid plan", top, tables, data))
+
+
+def _speedup(plan: HybridPlan, best: Strategy) -> str:
+    faster = plan.speedup(best)
+    return FITS_NONE if faster is None else f"{faster:.4g}×"
 
 
 def _strategy_rows(plan: HybridPlan, best: Strategy) -> list[tuple[str, str]]:
@@ -65,14 +71,14 @@ def _chart(plan: HybridPlan) -> dict[str, Any]:
         {
             "name": name,
             "dashed": name == _BEST,
-            "points": [(count, plan.speedup(found), found.label) for count, found in points if found is not None],
+            "points": [(count, plan.relative(found), found.label) for count, found in points if found is not None],
         }
         for name, points in lines.items()
     ]
     marks = [] if plan.first_win is None else [{"at": plan.first_win, "text": f"hybrid wins from {plan.first_win}"}]
     return {
         "x": "devices",
-        "y": "speedup over one device (time to converge)",
+        "y": plan.chart_label,
         "series": [line for line in drawn if line["points"]],
         "marks": marks,
     }
@@ -105,8 +111,8 @@ def _budget_table(plan: HybridPlan) -> dict[str, Any]:
             {"name": "step", "unit": "time", "values": of_best(lambda best: round(best.step.step_s / _UNIT_S))},
             {"name": "epochs", "unit": "number", "values": of_best(lambda best: best.epochs)},
             {"name": "speedup", "unit": "ratio", "values": speedups("best")},
-            {"name": "data parallel", "unit": "ratio", "values": speedups("data_parallel")},
-            {"name": "hybrid", "unit": "ratio", "values": speedups("hybrid")},
+            {"name": "data parallel", "unit": "ratio", "values": speedups("best_data_parallel")},
+            {"name": "hybrid", "unit": "ratio", "values": speedups("best_hybrid")},
             {"name": "vs same", "unit": "ratio", "values": [each.against_same_devices for each in budgets]},
             {"name": "vs best DP", "unit": "ratio", "values": [each.against_best_data_parallel for each in budgets]},
         ],

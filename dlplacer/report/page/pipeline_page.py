@@ -7,6 +7,7 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
 from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan, ScheduledOp, Transfer, TransferSegment
+from dlplacer.core.result import FITS_NONE
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.core.units import format_seconds
 from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
@@ -24,7 +25,7 @@ def pipeline_page(pipeline: PipelinePlan) -> str:
     title = (
         f"{pipeline.name}: {pipeline.schedule}, {len(pipeline.stages)} stages, {pipeline.micro_batches} micro-batches"
     )
-    speedup = "fits on no single device" if pipeline.speedup is None else f"{pipeline.speedup:.4g}×"
+    speedup = FITS_NONE if pipeline.speedup is None else f"{pipeline.speedup:.4g}× over the best single device"
     top = [
         ("step", format_seconds(pipeline.step_s)),
         ("bubble", f"{100 * pipeline.timeline.bubble:.1f} %"),

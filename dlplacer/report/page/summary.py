@@ -1,21 +1,10 @@
 """The figures of a plan that its pictures and its page quote."""
 
 from dlplacer.core.plan import Plan
+from dlplacer.core.result import FITS_NONE
 from dlplacer.core.units import format_seconds
-
-
-def serial_s(plan: Plan) -> float:
-    """All ops one after another on the device type that is fastest for them together.
-
-    Where every type lacks a time for some op, the sum of the times in the plan.
-    """
-    totals = []
-    for device_type in plan.topology.device_types:
-        times = [op.time_on(device_type) for op in plan.graph.ops]
-        known = [time_s for time_s in times if time_s is not None]
-        if len(known) == len(times):
-            totals.append(sum(known))
-    return min(totals, default=sum(entry.end_s - entry.start_s for entry in plan.ops))
+from dlplacer.planning.one_device import one_device_s
+from dlplacer.problem.problem import build_problem
 
 
 def busy_s(plan: Plan) -> dict[str, float]:
@@ -26,9 +15,22 @@ def busy_s(plan: Plan) -> dict[str, float]:
     return busy
 
 
-def speedup(plan: Plan) -> float | None:
-    """Serial time ÷ makespan; None for a plan that takes no time."""
-    return serial_s(plan) / plan.makespan_s if plan.makespan_s else None
+def speedup_text(plan: Plan) -> str | None:
+    """The best single device ÷ the plan, as `Result.speedup` has it; None for a plan that takes no time."""
+    alone_s = _single_device_s(plan)
+    if alone_s is None:
+        return FITS_NONE
+    return f"{alone_s / plan.makespan_s:.4g}× over the best single device" if plan.makespan_s else None
+
+
+def _single_device_s(plan: Plan) -> float | None:
+    needed_bytes = sum(op.footprint_bytes for op in plan.graph.ops)
+    if all(device.memory_bytes is None or needed_bytes <= device.memory_bytes for device in plan.topology.devices):
+        return one_device_s(plan.graph, plan.topology)
+    from dlplacer.planning.place import single_device_s
+
+    # Ops that together are too large may fit over time: only the problem knows.
+    return single_device_s(build_problem(plan.graph, plan.topology, plan.options))
 
 
 def headline(plan: Plan) -> str:
@@ -40,7 +42,7 @@ def headline(plan: Plan) -> str:
 def verdict(plan: Plan) -> str:
     """How good the plan is: status, lower bound, gap and speedup."""
     parts = [plan.status, f"lower bound {format_seconds(plan.lower_bound_s)}", f"gap {100 * plan.gap:.2g} %"]
-    faster = speedup(plan)
+    faster = speedup_text(plan)
     if faster is not None:
-        parts.append(f"speedup {faster:.3g}× over the serial time of {format_seconds(serial_s(plan))}")
+        parts.append(faster if faster == FITS_NONE else f"speedup {faster}")
     return " · ".join(parts)

@@ -62,7 +62,7 @@ def plot_hybrid(plan: HybridPlan, ax: Axes | None = None) -> Axes:
 
 
 def _known(plan: HybridPlan, points: Sequence[tuple[int, Strategy | None]]) -> list[tuple[int, float]]:
-    return [(devices, speedup) for devices, strategy in points if (speedup := plan.speedup(strategy)) is not None]
+    return [(devices, plan.relative(strategy)) for devices, strategy in points if strategy is not None]
 
 
 def _label(ax: Axes, plan: HybridPlan) -> None:
@@ -75,7 +75,7 @@ def _label(ax: Axes, plan: HybridPlan) -> None:
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     ax.set_xlabel("devices")
-    ax.set_ylabel("speedup over one device (time to converge)")
+    ax.set_ylabel(plan.chart_label)
     ax.grid(color=IDLE, zorder=0)
     ax.spines[["top", "right"]].set_visible(False)
     ax.legend(fontsize=8, frameon=False, loc="upper left")

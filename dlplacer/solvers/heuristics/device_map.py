@@ -1,29 +1,245 @@
-"""Fill the devices in order: what device maps do today (`device_map="auto"` of Hugging Face Accelerate)."""
+"""Placements by a device map, as `infer_auto_device_map` of Hugging Face Accelerate makes one from weights alone."""
 
-from dlplacer.solvers.heuristics.common.memory_state import Fixed, Priority
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from dlplacer.core.graph import OpGraph
+from dlplacer.machines.costs.device_table import is_core
+from dlplacer.problem.problem import Problem
+from dlplacer.solvers.heuristics.common.memory_state import Fixed, Occupancy, Priority
 from dlplacer.solvers.heuristics.common.ready_order import program_order
-from dlplacer.solvers.heuristics.fill_devices import filled, with_sizes
+from dlplacer.solvers.heuristics.construct import Rule
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule, in_sequence
 
 _BUFFER = 1.25
-"""Mean block sizes that a device takes beyond its share: Accelerate's `get_balanced_memory` has the same factor."""
+"""Factor on the larger of a whole layer and the mean module, as in Accelerate's `get_balanced_memory`."""
+
+Path = tuple[str, ...]
+"""Names from the root to a module, or to a tensor, whose last name is its op."""
 
 
-def sequential(instance: Instance, priority: Priority, fixed: Fixed = None) -> Schedule | None:
-    """The schedule of a device map, or None if memory does not suffice for it.
+def sequential(problem: Problem) -> Rule:
+    """The rule that fills each device to its memory before it takes the next, cores last."""
+    return _on_map(problem, {})
 
-    Blocks, which `by_module` makes of whole modules, fill the devices in order. As Accelerate's balanced map has it,
-    every device but the last takes at most an equal share of all footprints plus 1.25 times their mean, so that
-    unlimited memory is shared out too; the last takes what is left. Every device runs its ops in the program's
-    order, each as soon as its data are there: a device map has no priorities.
 
-    Other than in Accelerate: footprints count the activations too; nothing is offloaded to a host.
+def balanced(problem: Problem) -> Rule:
+    """As `sequential`, but each accelerator except the last holds at most an equal share of the weights and a buffer.
+
+    The buffer is 1.25 times the larger of a layer that stays whole and the mean innermost module.
     """
-    sized = with_sizes(instance)
-    taken = [size for size in sized.footprint if size]
-    cap = sum(taken) // instance.device_count + int(_BUFFER * sum(taken) / max(1, len(taken)))
-    sites = filled(sized, [*[cap] * (instance.device_count - 1), None], fixed)
-    if sites is None:
-        return None
-    return in_sequence(instance, [sites[block] for block in instance.block], program_order(instance))
+    root, devices = _weights(problem.graph), _accelerators(problem)
+    whole = _whole_classes(problem.graph).values()
+    layers = (next((part.size for part in root.within() if part.path in paths), 0) for paths in whole)
+    innermost = [part.size for part in root.within() if part.path and part.parts and not part.modules]
+    mean = sum(innermost) // max(1, len(innermost))
+    share = root.size // len(devices) + int(_BUFFER * max([mean, *layers]))
+    return _on_map(problem, dict.fromkeys(devices[:-1], share))
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """A module or a tensor, its bytes of weights, and what it holds in registration order."""
+
+    path: Path
+    size: int
+    parts: tuple["_Part", ...] = ()
+
+    @property
+    def modules(self) -> list["_Part"]:
+        return [part for part in self.parts if part.parts]
+
+    def within(self) -> Iterator["_Part"]:
+        """Itself and all parts inside."""
+        yield self
+        for part in self.parts:
+            yield from part.within()
+
+
+class _Allotment:
+    """Parts handed to devices in turn, as Accelerate does: a part that is too large is opened, unless it stays whole.
+
+    On devices in `reserving`, room is kept for the largest layer that is still to come, as it may be offloaded.
+    """
+
+    def __init__(
+        self,
+        root: _Part,
+        limits: Sequence[tuple[int, int | None]],
+        reserving: set[int],
+        whole: frozenset[Path],
+        ties: Sequence[Sequence[Path]],
+    ) -> None:
+        self.queue = list(root.parts)
+        self.limits, self.reserving, self.whole, self.ties = limits, reserving, whole, ties
+        self.sizes = {part.path: part.size for part in root.within()}
+        self.largest: dict[Path, int] = {}
+
+    def run(self) -> dict[Path, int]:
+        """Path → device; parts for which no memory is left have none."""
+        found: dict[Path, int] = {}
+        for device, limit in self.limits:
+            used = 0
+            while self.queue:
+                part = self.queue.pop(0)
+                tied, size = self._with_ties(part)
+                room = None if limit is None else limit - used - self._reserve(device)
+                if room is None or size <= room:
+                    found.update((each.path, device) for each in (part, *tied))
+                    self.queue = [each for each in self.queue if each not in tied]
+                    used += size
+                elif not self._open(part, tied, room):
+                    self.queue.insert(0, part)
+                    break
+        return found
+
+    def _open(self, part: _Part, tied: Sequence[_Part], room: int) -> bool:
+        """Replace the part that does not fit by what it holds: the part itself, or one that a shared tensor joins."""
+        if tied and part.size <= room:
+            other = next((each for each in tied if self._can_open(each)), None)
+            if other is None:
+                return False
+            place = self.queue.index(other)
+            self.queue[place : place + 1] = other.parts
+            self.queue.insert(0, part)
+            return True
+        if self._can_open(part):
+            self.queue[:0] = part.parts
+            return True
+        return False
+
+    def _can_open(self, part: _Part) -> bool:
+        return bool(part.modules) and part.path not in self.whole
+
+    def _with_ties(self, part: _Part) -> tuple[list[_Part], int]:
+        """The waiting parts that share tensors with a part, and the bytes of all."""
+        tied: list[_Part] = []
+        size = part.size
+        for group in self.ties:
+            outside = [path for path in group if not _holds(part.path, path)]
+            if len(outside) == len(group):
+                continue
+            for path in outside:
+                holder = next((each for each in self.queue if _holds(each.path, path)), None)
+                if holder is not None:
+                    size += holder.size - self.sizes[path]
+                    tied.append(holder)
+        return tied, size
+
+    def _reserve(self, device: int) -> int:
+        if device not in self.reserving:
+            return 0
+        return max(map(self._largest_layer, self.queue), default=0)
+
+    def _largest_layer(self, part: _Part) -> int:
+        """Bytes of the largest module within that is not opened."""
+        if part.path not in self.largest:
+            inner = map(self._largest_layer, part.modules) if self._can_open(part) else (part.size,)
+            self.largest[part.path] = max(inner) if part.parts else 0
+        return self.largest[part.path]
+
+
+def _on_map(problem: Problem, shares: Mapping[int, int]) -> Rule:
+    """The rule that runs the program in its order where a device map puts it, and elsewhere where memory is short."""
+    graph, capacity = problem.graph, problem.capacity_bytes
+    first = _accelerators(problem)
+    cores = [device for device in range(problem.device_count) if device not in first]
+    limits = [(device, _smaller(capacity[device], shares.get(device))) for device in (*first, *cores)]
+    whole = frozenset(path for paths in _whole_classes(graph).values() for path in paths)
+    homes = _Allotment(_weights(graph), limits, {first[0], *cores}, whole, _ties(graph)).run()
+    wished = _sites(problem, homes, first[0])
+
+    def rule(instance: Instance, priority: Priority, fixed: Fixed) -> Schedule | None:
+        order = program_order(instance)
+        sites = _fitted(instance, [_of_block(problem, wished, ops) for ops in instance.members], order, fixed)
+        return None if sites is None else in_sequence(instance, [sites[block] for block in instance.block], order)
+
+    return rule
+
+
+def _fitted(instance: Instance, wished: Sequence[int | None], order: Sequence[int], fixed: Fixed) -> list[int] | None:
+    """[block] → the device wished for it, or one with most room where it is full; None if no device has room."""
+    occupancy = Occupancy(instance, fixed)
+    for op in order:
+        block = instance.block[op]
+        wish = wished[block]
+        if occupancy.assigned[block] < 0 and wish is not None:
+            here = wish if occupancy.admits(op, wish) else occupancy.best(op, occupancy.room)
+            if here is None:
+                return None
+            occupancy.assign_with_sources(op, here)
+    return occupancy.completed()
+
+
+def _accelerators(problem: Problem) -> list[int]:
+    """The devices that are no cores, or all where there are none: a device map has one CPU, the last resort."""
+    every = range(problem.device_count)
+    return [device for device in every if not is_core(problem.topology.devices[device])] or list(every)
+
+
+def _sites(problem: Problem, homes: Mapping[Path, int], default: int) -> list[int | None]:
+    """[op] → the device of its tensor or module; an op of neither runs where the first of what it reads is.
+
+    An input has none: it goes where it is read.
+    """
+    reads = problem.graph.edges_into
+    found: list[int | None] = [None] * problem.op_count
+    for number in problem.topological:
+        op = problem.graph.ops[number]
+        path = (*_names(op.module), op.id)
+        own = (homes[path[:length]] for length in range(len(path), 0, -1) if path[:length] in homes)
+        read = (found[problem.graph.index[edge.source]] for edge in reads[op.id])
+        works = reads[op.id] or any(problem.duration[number])
+        found[number] = next(chain(own, (here for here in read if here is not None)), default if works else None)
+    return found
+
+
+def _of_block(problem: Problem, wished: Sequence[int | None], ops: Sequence[int]) -> int | None:
+    """The device of the heaviest weights among ops that stay together."""
+    own = [op for op in ops if op < problem.op_count and wished[op] is not None]
+    return wished[max(own, key=lambda op: problem.graph.ops[op].weight_bytes)] if own else None
+
+
+def _weights(graph: OpGraph) -> _Part:
+    """The modules and tensors of a graph, each tensor under its first name; other names of it weigh nothing."""
+    stored = {(*_names(op.module), op.id): op.weight_bytes for op in graph.ops if op.weight_bytes}
+    for path in chain.from_iterable(_ties(graph)):
+        stored.setdefault(path, 0)
+    return _part((), list(stored.items()))
+
+
+def _part(path: Path, stored: Sequence[tuple[Path, int]]) -> _Part:
+    """The module that holds these tensors, or the tensor at this path."""
+    inside: dict[Path, list[tuple[Path, int]]] = {}
+    for tensor, size in stored:
+        if tensor != path:
+            inside.setdefault(tensor[: len(path) + 1], []).append((tensor, size))
+    return _Part(path, sum(size for _, size in stored), tuple(_part(*each) for each in inside.items()))
+
+
+def _ties(graph: OpGraph) -> list[list[Path]]:
+    """The paths of each tensor that has several names, sorted, which is the order in which modules are opened."""
+    groups: dict[str, list[str]] = {}
+    for name, first in (graph.capture or {}).get("ties", {}).items():
+        groups.setdefault(first, [first]).append(name)
+    return [[(*name.split(".")[:-1], name) for name in sorted(names)] for names in groups.values()]
+
+
+def _whole_classes(graph: OpGraph) -> dict[str, list[Path]]:
+    """Class → the modules of it, which the model says are not to be split."""
+    found = (graph.capture or {}).get("no_split", {})
+    return {name: [_names(path) for path in paths] for name, paths in found.items()}
+
+
+def _names(path: str | None) -> Path:
+    return tuple(path.split(".")) if path else ()
+
+
+def _holds(outer: Path, inner: Path) -> bool:
+    return inner[: len(outer)] == outer
+
+
+def _smaller(capacity: int | None, share: int | None) -> int | None:
+    return min((size for size in (capacity, share) if size is not None), default=None)

@@ -13,6 +13,7 @@ from report.plot.plans import (
     chunked,
     diamond,
     one_moment,
+    pair,
     plan_of,
     through_a_router,
     two_at_once,
@@ -20,10 +21,12 @@ from report.plot.plans import (
 )
 
 from dlplacer.check import live_bytes, live_tensors
+from dlplacer.core.errors import InfeasibleError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op, TensorSpec
 from dlplacer.core.options import ASSUMPTIONS, Options
 from dlplacer.core.plan import Plan
+from dlplacer.planning.place import place
 from dlplacer.report.link_use import link_uses
 from dlplacer.report.page.page import html_page, run_page
 
@@ -46,8 +49,8 @@ def test_the_result_is_on_the_page_without_the_script() -> None:
         "5.5 s",
         "gap",
         "50 %",
-        "speedup over serial time",
-        "0.6364×",
+        "speedup",
+        "0.6364× over the best single device",
         "status",
         "feasible",
     ]
@@ -56,6 +59,21 @@ def test_the_result_is_on_the_page_without_the_script() -> None:
     assert ["optimality gap", "50 %"] in page.rows
     assert ["critical path", "3 ops, 2 transfers that take 5 s"] in page.rows
     assert ["transfers", "2, 6 B"] in page.rows
+
+
+def test_the_speedup_is_that_of_the_result() -> None:
+    # a makes 8 bytes that b reads, c makes 8 that d reads: 16 under the sum, 8 at a time.
+    ops = [Op(name, "k", 1.0, outputs=(), output_bytes=8 if name in "ac" else 0) for name in "abcd"]
+    graph = OpGraph(tuple(ops), (Edge("a", "b", 8), Edge("c", "d", 8), Edge("b", "c", 0)))
+    for memory, size, fits in (("live", 8, True), ("live", 7, False), ("sum", 8, False), ("sum", 16, True)):
+        try:
+            result = place(graph, pair(memory_bytes=size), Options(memory=memory), time_limit_s=5.0, workers=1)
+        except InfeasibleError:
+            assert not fits
+            continue
+        shown = ReadPage(html_page(result.plan)).highlights
+        assert (result.speedup is not None) == fits
+        assert (f"{result.speedup:.4g}× over the best single device" if fits else "fits on no single device") in shown
 
 
 def test_every_assumption_is_explained() -> None:

@@ -2,7 +2,6 @@
 
 import importlib.util
 from itertools import pairwise
-from math import inf
 
 import pytest
 from solvers.helpers import broken_rules, make_graph, make_instance, make_machine, make_problem
@@ -11,15 +10,14 @@ from dlplacer.core.errors import InputError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
 from dlplacer.core.topology import Device, Link, Topology
+from dlplacer.solvers.heuristics.common.module_blocks import by_module
 from dlplacer.solvers.heuristics.common.upward_rank import by_rank, upward_ranks
-from dlplacer.solvers.heuristics.fill_devices import by_module
 from dlplacer.solvers.heuristics.m_sct import favourite_children
 from dlplacer.solvers.heuristics.min_cut import min_cut
 from dlplacer.solvers.heuristics.peft import optimistic_costs
 from dlplacer.solvers.instance.instance import Instance, build_instance
-from dlplacer.solvers.instance.outcome import Budget
 from dlplacer.solvers.instance.schedule import Schedule
-from dlplacer.solvers.methods import RULES, run_rule
+from dlplacer.solvers.methods import RULES
 
 needs_metis = pytest.mark.skipif(importlib.util.find_spec("pymetis") is None, reason="pymetis is not installed")
 
@@ -166,11 +164,10 @@ def test_m_topo_shares_by_time_without_footprints() -> None:
     assert _run("m-topo", make_instance(graph, make_machine(2))).device == (0, 0, 0, 0, 1, 1)
 
 
-@pytest.mark.parametrize("method", ["m-topo", "sequential"])
-def test_no_memory_is_too_small_for_ops_without_footprints(method: str) -> None:
+def test_no_memory_is_too_small_for_ops_without_footprints() -> None:
     # Durations stand in for footprints, and ticks are no bytes.
     graph = make_graph(dict.fromkeys("abcd", 1.0), [(a, b, 1) for a, b in pairwise("abcd")])
-    assert set(_run(method, make_instance(graph, make_machine(2, memory=1))).device) == {0, 1}
+    assert set(_run("m-topo", make_instance(graph, make_machine(2, memory=1))).device) == {0, 1}
 
 
 def test_a_pinned_op_does_not_end_a_device_that_is_being_filled() -> None:
@@ -187,29 +184,6 @@ def _layers() -> OpGraph:
     ops.append(Op("sum", "aten.add", time_s=1.0))
     chain = [*(f"f{i}" for i in range(6)), *(f"b{i}" for i in reversed(range(6))), "sum"]
     return OpGraph(tuple(ops), tuple(Edge(a, b, 1) for a, b in pairwise(chain)))
-
-
-def test_sequential_fills_the_devices_module_by_module() -> None:
-    problem = make_problem(_layers(), make_machine(2))
-    # Six blocks of 2 bytes: the first device takes up to 12/2 + 1.25*2 = 8, so modules 0 to 3; the sum stays with b0.
-    # Forward f0-f3 0-4, f4 and f5 5-7; b5 and b4 7-9, b3-b0 10-14, sum 14-15.
-    instance = build_instance(problem)
-    found = run_rule(problem, instance, "sequential", Budget(inf))
-    assert found is not None
-    names = [op.id for op in problem.graph.ops]
-    second = {name for name, device in zip(names, found.device, strict=True) if device == 1}
-    assert second == {"f4", "f5", "b4", "b5"}
-    assert found.makespan * problem.tick_s == 15
-
-
-def test_sequential_runs_the_program_in_order() -> None:
-    graph = make_graph(
-        {"a": 4, "b": 1, "c": 1, "d": 4},
-        [("a", "c", 0)],
-        devices={"a": ("d0",), "b": ("d1",), "c": ("d1",), "d": ("d1",)},
-    )
-    # d could run on d1 from 1 on, but c comes before it in the program and waits for a: b 0-1, c 4-5, d 5-9.
-    assert _run("sequential", make_instance(graph, make_machine(2))).makespan == 9
 
 
 def test_modules_become_blocks() -> None:

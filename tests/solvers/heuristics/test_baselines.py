@@ -1,4 +1,4 @@
-"""CPOP, PEFT, ETF, m-ETF, m-SCT, m-TOPO, min-cut and sequential keep the rules and the bounds."""
+"""CPOP, PEFT, ETF, m-ETF, m-SCT, m-TOPO, min-cut and device maps keep the rules and the bounds."""
 
 import importlib.util
 from dataclasses import replace
@@ -24,7 +24,6 @@ from dlplacer.solvers.heuristics.common.pack import pack
 from dlplacer.solvers.heuristics.common.upward_rank import by_rank, upward_ranks
 from dlplacer.solvers.heuristics.construct import Rule, construct
 from dlplacer.solvers.heuristics.cpop import cpop
-from dlplacer.solvers.heuristics.device_map import sequential
 from dlplacer.solvers.heuristics.etf import etf, m_etf
 from dlplacer.solvers.heuristics.m_sct import m_sct
 from dlplacer.solvers.heuristics.m_topo import m_topo
@@ -33,7 +32,7 @@ from dlplacer.solvers.heuristics.peft import peft
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.outcome import Budget
 from dlplacer.solvers.instance.schedule import Schedule
-from dlplacer.solvers.methods import METHODS, RULES, run_rule
+from dlplacer.solvers.methods import DEVICE_MAPS, METHODS, RULES, run_rule
 
 needs_metis = pytest.mark.skipif(importlib.util.find_spec("pymetis") is None, reason="pymetis is not installed")
 BASELINES = [
@@ -44,8 +43,8 @@ BASELINES = [
     "m-sct",
     "m-topo",
     pytest.param("min-cut", marks=needs_metis),
-    "sequential",
 ]
+WITH_MAPS = [*BASELINES, "sequential", "balanced"]
 
 
 def _run(method: str, instance: Instance) -> Schedule:
@@ -91,7 +90,7 @@ def _crowded(seed: int) -> Problem:
     return make_problem(OpGraph(tuple(ops), tuple(edges)), Topology(devices, (Router("r"),), links))
 
 
-@pytest.mark.parametrize("method", BASELINES)
+@pytest.mark.parametrize("method", WITH_MAPS)
 def test_tiny_problems_against_all_placements_and_orders(method: str) -> None:
     found = 0
     for seed in range(3000, 3120):
@@ -110,7 +109,7 @@ def test_tiny_problems_against_all_placements_and_orders(method: str) -> None:
     assert found > 90
 
 
-@pytest.mark.parametrize("method", BASELINES)
+@pytest.mark.parametrize("method", WITH_MAPS)
 def test_crowded_problems_keep_every_rule(method: str) -> None:
     for seed in range(15):
         problem = _crowded(seed)
@@ -140,7 +139,7 @@ def test_decided_blocks_stay_where_they_are(method: str) -> None:
             assert all(assigned in (-1, device) for assigned, device in zip(loose, decided, strict=True)), seed
 
 
-@pytest.mark.parametrize("method", BASELINES)
+@pytest.mark.parametrize("method", WITH_MAPS)
 def test_names_do_not_matter(method: str) -> None:
     for seed in range(10):
         problem = _crowded(seed)
@@ -211,6 +210,6 @@ def test_etf_and_m_etf_agree_where_memory_is_plentiful() -> None:
 
 
 def test_every_baseline_is_a_method() -> None:
-    rules = {cpop, peft, etf, m_etf, m_sct, m_topo, min_cut, sequential}
+    rules = {cpop, peft, etf, m_etf, m_sct, m_topo, min_cut}
     assert rules <= set(RULES.values())
-    assert set(RULES) < set(METHODS)
+    assert {*RULES, *DEVICE_MAPS} < set(METHODS)

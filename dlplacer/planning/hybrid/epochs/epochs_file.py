@@ -80,6 +80,11 @@ class EpochsData:
             )
 
 
+def one_batch() -> EpochsData:
+    """Epochs of one worker alone, whose batch stays as it is: they cancel, and nothing is known of other batches."""
+    return EpochsData(StatisticalEfficiency(EpochsTable({1: 1.0})))
+
+
 def read_epochs(path: str | Path) -> EpochsData:
     """The statistical efficiency in a file.
 
