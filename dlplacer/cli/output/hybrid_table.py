@@ -82,7 +82,8 @@ def _best(plan: "HybridPlan") -> list[tuple[str, str]]:
     workers = "1 worker" if best.workers == 1 else f"{best.workers} workers"
     used = best.workers * best.split.used + step.servers if best.split.used else best.devices
     text = (
-        f"uses {_devices(used)}: {workers} of {best.degree} ({best.split.method}, {best.split.speedup:.3f}x), codec {step.codec}{algorithm}"
+        f"uses {_devices(used)}: {workers} of {best.degree} ({best.split.method}, {best.split.speedup:.3f}x), "
+        f"codec {step.codec}{algorithm}"
         f"{messages}, step {format_seconds(step.step_s)} of which {format_seconds(step.exposed_s)} exposed exchange"
     )
     rows = [(f"at {_devices(plan.budgets[-1].devices)}", text)]
