@@ -233,3 +233,34 @@ def test_ctrl_c_gives_up_after_the_solve_at_hand(
     assert "giving up after the solve at hand; once more to give up at once" in error
     assert error.endswith("dlplacer: interrupted\n")
     assert len(solves) == 1
+
+
+def test_one_worker_needs_no_epochs(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    # left and right take 10 ms each: two devices halve the step, and more do not help.
+    found = planned(files[:3], capsys, "--devices", "4", "--split", "placement")
+    speedups = [budget["best"]["speedup"] for budget in found["budgets"]]
+    assert speedups[0] == pytest.approx(1.0)
+    assert speedups[1] > 1.8
+    assert speedups == sorted(speedups)
+    assert {budget["best"]["workers"] for budget in found["budgets"]} == {1}
+    assert main(["hybrid", *files[:3], "--devices", "4"]) == 0
+    assert "uses 2 devices" in capsys.readouterr().out
+
+
+def test_a_model_that_fits_on_no_device_has_no_speedup(
+    files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    graph, topology = (json.loads(Path(name).read_text()) for name in files[:2])
+    graph["nodes"][2]["weight_bytes"] = 4_000_000
+    for node in topology["nodes"][:4]:
+        node["memory_bytes"] = 10_000_000
+    tight = [str(tmp_path / "tight_graph.json"), str(tmp_path / "tight.json")]
+    Path(tight[0]).write_text(json.dumps(graph))
+    Path(tight[1]).write_text(json.dumps(topology))
+    found = planned([*tight, "--paper"], capsys, "--devices", "2", "--split", "placement")
+    assert found["budgets"][0]["best"] is None
+    assert found["budgets"][1]["best"]["speedup"] is None
+    pages = ["--html", str(tmp_path / "page.html"), "--picture", str(tmp_path / "chart.svg")]
+    assert main(["hybrid", *tight, "--paper", "--devices", "2", *pages]) == 0
+    assert "fits on no single device" in capsys.readouterr().out
+    assert "fits on no single device" in (tmp_path / "page.html").read_text()

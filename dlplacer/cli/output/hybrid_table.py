@@ -83,8 +83,8 @@ def _best(plan: "HybridPlan") -> list[tuple[str, str]]:
     used = best.workers * best.split.used + step.servers if best.split.used else best.devices
     text = (
         f"uses {_devices(used)}: {workers} of {best.degree} ({best.split.method}, {best.split.speedup:.3f}x), "
-        f"codec {step.codec}{algorithm}{messages}, step {format_seconds(step.step_s)} of which "
-        f"{format_seconds(step.exposed_s)} exposed exchange"
+        f"codec {step.codec}{algorithm}"
+        f"{messages}, step {format_seconds(step.step_s)} of which {format_seconds(step.exposed_s)} exposed exchange"
     )
     rows = [(f"at {_devices(plan.budgets[-1].devices)}", text)]
     if plan.mini_batches is not None:

@@ -20,7 +20,7 @@ GRANULARITIES = (FINEST, "fused", "module")
 def coarsen(graph: OpGraph, granularity: str) -> OpGraph:
     """The graph at a granularity; `origin` of every op that was made leads back to the ops of the given graph.
 
-    Parameters and buffers stay ops. They, and the parts of a module that had to be cut, are colocated with it.
+    Parameters and buffers stay ops. Those that one module reads are colocated with what reads them.
 
     Parameters
     ----------
@@ -45,12 +45,25 @@ def coarsen(graph: OpGraph, granularity: str) -> OpGraph:
     kind = "fused" if granularity == "fused" else "module"
     label_of = chains(graph) if kind == "fused" else _of_equal_devices(graph, by_module(graph, depth))
     joining = {name: label for name, label in label_of.items() if graph.op(name).kind not in _STORED}
-    together = {name: label for name, label in label_of.items() if graph.op(name).module}
-    coarse = contract(graph, acyclic_groups(graph, joining), kind, together)
+    coarse = contract(graph, acyclic_groups(graph, joining), kind, _with_readers(graph))
     if graph.capture is None:
         return coarse
     coarse = replace(coarse, capture={**graph.capture, "granularity": granularity})
     return replace(coarse, structure_sha256=structure_sha256(coarse))
+
+
+def _with_readers(graph: OpGraph) -> dict[str, str]:
+    """Op → module, of the parameters and buffers that only this module reads, and of its ops that read them."""
+    together: dict[str, str] = {}
+    for stored in graph.ops:
+        if stored.kind in _STORED:
+            readers = {edge.target for edge in graph.edges_from[stored.id]}
+            modules = {graph.op(reader).module for reader in readers}
+            devices = {graph.op(reader).devices for reader in readers}
+            module = modules.pop() if len(modules) == 1 else None
+            if module is not None and devices == {stored.devices}:
+                together.update(dict.fromkeys((stored.id, *readers), module))
+    return together
 
 
 def _of_equal_devices(graph: OpGraph, label_of: Mapping[str, str]) -> dict[str, str]:

@@ -39,7 +39,7 @@ class PlacementTask:
         return [graph_to_dict(self.graph), topology_to_dict(self.topology), given.options.to_dict(), settings]
 
     def run(self) -> dict[str, Any]:
-        """Solve: what ``dlplacer solve --json`` prints, each device's share of gradients, and how many devices work."""
+        """Solve: what ``dlplacer solve --json`` prints, each device's share of the gradients, and how many run ops."""
         result = self.settings.place(self.graph, self.topology)
         return {
             **result.to_dict(),

@@ -16,6 +16,7 @@ from dlplacer.planning.coarsen.contract import contract, members_of
 from dlplacer.planning.coarsen.fuse import chains
 from dlplacer.planning.coarsen.modules import by_module
 from dlplacer.planning.place import place
+from dlplacer.report.export import device_map
 
 COARSE = ["fused", "module", "module:1"]
 
@@ -106,6 +107,22 @@ def test_plans_of_coarse_graphs_are_plans_of_the_fine_one(name: str, granularity
     assert {device: list(names) for device, names in expanded_order(coarse, plan.order).items()} == {
         device: list(names) for device, names in fine.order.items()
     }
+
+
+@pytest.mark.parametrize("granularity", COARSE)
+def test_parameters_stay_and_are_where_their_module_is(granularity: str) -> None:
+    graph = load_graph("inception_v3-infer")
+    coarse = coarsen(graph, granularity)
+    stored = [op for op in graph.ops if op.kind in ("parameter", "buffer")]
+    assert sum(coarse.op(op.id).weight_bytes for op in stored) == sum(op.weight_bytes for op in graph.ops)
+    assert [coarse.op(op.id).module for op in stored] == [op.module for op in stored]
+    inside = [op for op in coarse.ops if op.flops and all(graph.op(name).module for name in members_of(op))]
+    assert granularity == "fused" or all(op.module for op in inside)
+    plan = place(coarse, load_topology("dgx1-v100-2gpu"), method="heft").plan
+    for op in stored:
+        assert all(plan.placement[edge.target] == plan.placement[op.id] for edge in coarse.edges_from[op.id])
+    covered = device_map(plan)
+    assert all(any((op.id + ".").startswith(f"{path}.") or not path for path in covered) for op in stored)
 
 
 # Where every op of the fine graph gets its share of the coarse op's time, transfers can only start earlier.
