@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from dlplacer.problem.dispatch import dispatch_of
 from dlplacer.problem.problem import Problem
 
 Judge = Callable[[Sequence[int], Sequence[int]], float | None]
@@ -43,14 +44,16 @@ class ReplayedSearch:
     def __init__(self, problem: Problem, judge: Judge, seed: int) -> None:
         self.problem, self.random = problem, random.Random(seed)
         self._judge, self._known = judge, dict[tuple[int, ...], float | None]()
-        self._contended = problem.options.contention == "link"
+        dispatch = dispatch_of(problem.topology)
+        takes_turns = any(map(dispatch.takes_turns, range(problem.device_count)))
+        self._is_ordered = problem.options.contention == "link" or takes_turns
         self.reads = [[arc.source for arc in arcs] for arcs in problem.arcs_into]
         self.readers = [[arc.target for arc in arcs] for arcs in problem.arcs_from]
 
     def judge(self, device: Sequence[int], order: Sequence[int]) -> float | None:
         """Seconds of the replayed step; None if that is no plan."""
-        # On idle links the order on each device decides alone. Small problems have few plans, which walks meet again.
-        kept = order if self._contended else sorted(order, key=device.__getitem__)
+        # Where nothing but a device is shared, the order on each one decides alone. Walks on few ops meet plans again.
+        kept = order if self._is_ordered else sorted(order, key=device.__getitem__)
         key = (*device, *kept)
         if key not in self._known:
             self._known[key] = self._judge(device, order)

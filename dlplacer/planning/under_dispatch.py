@@ -184,8 +184,9 @@ def best_under_dispatch(
     candidates.offer(found.schedule)
     candidates.raise_bound(found.lower_bound)
     if not candidates.found:
-        asked.go_on(budget, budget.deadline, budget.for_first.deadline)
-    if combine and candidates.found:
+        in_vain_until = time.monotonic() + budget.left_s / 2 if combine else budget.for_first.deadline
+        asked.go_on(budget, budget.deadline, in_vain_until)
+    if combine:
         report(None, candidates.bound)
         asked.go_on(budget, time.monotonic() + budget.left_s / 2, 0.0)
         _search(candidates, budget, report)
@@ -197,7 +198,7 @@ def _share(budget: Budget, share: float) -> Budget:
 
 
 def _search(candidates: Candidates, budget: Budget, report: Callable[[int | None, int], None]) -> None:
-    """Look for better plans near the best one until the gap or the limit is reached."""
+    """Look for better plans near the best one, or for any, until the gap or the limit is reached."""
 
     def judge(device: Sequence[int], order: Sequence[int]) -> float | None:
         before_s = candidates.makespan_s
@@ -207,7 +208,18 @@ def _search(candidates: Candidates, budget: Budget, report: Callable[[int | None
         return found
 
     search = ReplayedSearch(candidates.problem, judge, budget.seed)
-    search.run(*_as_simulated(candidates), lambda: not budget.left_s or candidates.closed(budget.gap))
+    begin = _as_simulated(candidates) if candidates.found else _anywhere(candidates.problem)
+    search.run(*begin, lambda: not budget.left_s or candidates.closed(budget.gap))
+
+
+def _anywhere(problem: Problem) -> tuple[list[int], list[int]]:
+    """A placement that may be no plan, and the ops in an order."""
+    device = [min(allowed) for allowed in problem.allowed]
+    for group in problem.groups:
+        shared = set(problem.allowed[group[0]]).intersection(*(problem.allowed[op] for op in group))
+        for op in group:
+            device[op] = min(shared)
+    return device, list(problem.topological)
 
 
 class _Heuristics:

@@ -63,3 +63,15 @@ def test_the_default_method_keeps_what_gains_little() -> None:
     least_s = min(makespan_s for makespan_s in rows.values() if makespan_s is not None)
     assert rows["ilp"] == pytest.approx(least_s, rel=1e-9)
     assert least_s == pytest.approx(0.100001, rel=1e-3)
+
+
+# On cores of one interpreter the op that starts first keeps the other from starting: 1 s if it is the long one on d1,
+# which then ends last, at 3 s; 2 s the other way round, and the step takes 5 s.
+def test_who_comes_first_at_a_shared_interpreter_is_searched() -> None:
+    cores = tuple(
+        Device(name, "core", dispatch_s=each_s, process="host", asynchronous=False)
+        for name, each_s in (("d0", 2.0), ("d1", 1.0))
+    )
+    graph = OpGraph((Op("short", "op", 2.0), Op("long", "op", 3.0)), ())
+    machine = Topology(cores, (), (Link("d0", "d1", 1.0, 1.0),))
+    assert place(graph, machine, Options(contention="none"), time_limit_s=2.0).plan.makespan_s == 3
