@@ -88,7 +88,7 @@ def execute(arguments: argparse.Namespace) -> int:
     graph = constrained_by(arguments, graph, topology)
     # Reading 106,000 ops takes ten seconds. A capture does not count: the user's code may take longer than the limit.
     read_s = 0.0 if is_entry(arguments.model) else time.monotonic() - began
-    limit_s = max(arguments.time_limit - read_s, arguments.time_limit / 2)
+    limit_s = max(arguments.time_limit - read_s, min(arguments.time_limit, arguments.time_limit / 2))
     with interruptible() as stop:
         try:
             with progress_line(limit_s=limit_s) as report:

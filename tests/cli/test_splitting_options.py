@@ -73,7 +73,7 @@ def test_micro_batches_are_recorded(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_micro_batches_of_batch_norm_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--batch-size", "4", "--micro-batches", "2", "--method", "list"]
     assert main(["solve", MODEL, "cpu-2core", *options]) == 0
-    assert "more will see one of 2 micro-batches at a time, not the batch" in capsys.readouterr().err
+    assert "batch norm sees one micro-batch at a time" in capsys.readouterr().err
 
 
 def test_micro_batches_that_are_not_equal_are_refused(capsys: pytest.CaptureFixture[str]) -> None:

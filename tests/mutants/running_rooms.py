@@ -51,8 +51,8 @@ REPORT = (
     Mutant(
         "report/export/device_map.py",
         "a module goes where most of its tensors are, whatever their bytes",
-        "sizes[device] = sizes.get(device, 0) + op.weight_bytes",
-        "sizes[device] = sizes.get(device, 0) + 1",
+        "sizes[find(_owner(tensor))][device] += size",
+        "sizes[find(_owner(tensor))][device] += 1",
         ("report/export",),
     ),
     Mutant(

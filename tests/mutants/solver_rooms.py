@@ -110,8 +110,8 @@ SOLVERS = (
     Mutant(
         "solvers/decomposition/segment_rows.py",
         "the first device of a segment idles at its ends as well",
-        "(used - 1) * lost",
-        "used * lost",
+        "rows = [[first, *others]",
+        "rows = [[leaving + last, *others]",
         ("solvers/decomposition",),
     ),
     Mutant(

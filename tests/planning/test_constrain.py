@@ -103,8 +103,8 @@ def test_a_coarse_graph_keeps_them() -> None:
     coarse = coarsen(held, "module")
     owner = {member: op.id for op in coarse.ops for member in op.origin or (op.id,)}
     assert coarse.constraints.pins == {owner["conv"]: "d1"}
-    # The weight's own group, which its gradient belongs to, is joined to the set.
-    assert [set(ops) for ops in coarse.colocation_groups] == [{owner["w"], owner["head"], "w.grad"}]
+    # The weight's own group, which its gradient and the module that reads it belong to, is joined to the set.
+    assert [set(ops) for ops in coarse.colocation_groups] == [{owner["w"], owner["conv"], owner["head"], "w.grad"}]
     with pytest.raises(InputError, match="pinned to 'd1' and to 'd0'"):
         Constraints({"a": "d1", "b": "d0"}).renamed({"a": "ab", "b": "ab"})
 

@@ -107,9 +107,10 @@ def _solve(window: Window, upper: int, seed: int, seconds: float, stop: Event) -
     model, variables = build_window_model(window, upper)
     solver = new_solver(1, seed, seconds)
     solver.parameters.max_deterministic_time = PARAMS.work
-    if not solved_in_thread(solver, model, stop.is_set):
+    found = solved_in_thread(solver, model, stop.is_set)
+    if found is None:
         return None, PARAMS.work
-    schedule = read_schedule(variables, window.instance, solver.boolean_value, solver.value)
+    schedule = read_schedule(variables, window.instance, solver.boolean_value, solver.value) if found else None
     return schedule, solver.deterministic_time
 
 

@@ -66,15 +66,15 @@ def in_thread(work: Callable[[], Found], seconds: float, look: Callable[[], bool
     return running.result()
 
 
-def solved_in_thread(solver: "cp_model.CpSolver", model: "cp_model.CpModel", is_over: Callable[[], bool]) -> bool:
-    """True if the solver found a solution of the model within its own limit, before it is over."""
+def solved_in_thread(solver: "cp_model.CpSolver", model: "cp_model.CpModel", is_over: Callable[[], bool]) -> bool | None:
+    """True if the solver found a solution of the model within its own limit; None if it was over before it ended."""
     from ortools.sat.python import cp_model
 
     seconds = solver.parameters.max_time_in_seconds
     try:
         status = in_thread(lambda: solver.solve(model), seconds, is_over, solver.stop_search)
     except TimeoutError:
-        return False
+        return None
     return status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
 
 
