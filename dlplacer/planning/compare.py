@@ -215,9 +215,7 @@ def compare(
             board.add(single if method == "single" else _solved(method, solve))
     name = f"{graph.name or 'graph'} on {topology.name or f'{len(topology.devices)} devices'}"
     single_s = single_device_s(problem) if graph.constraints else single.makespan_s
-    # Equal but for the last digit of a sum; `_Board.add` refuses a bound that is higher than that.
-    bound_s = min(board.lower_bound_s, board.makespan_s)
-    return Comparison(board.ranked(chosen), bound_s, single_s, name)
+    return Comparison(board.ranked(chosen), board.bound_s, single_s, name)
 
 
 class _Board:
@@ -246,13 +244,18 @@ class _Board:
             )
         self.tell(Progress(makespan_s, bound_s, 0.0))
 
+    @property
+    def bound_s(self) -> float:
+        """The best bound, no higher than the best plan in the last digit of a sum; `add` refuses one that is higher."""
+        return min(self.lower_bound_s, self.makespan_s)
+
     def tell(self, progress: Progress) -> None:
         """Report what a method has reached together with what is known already."""
         if progress.makespan_s is not None:
             self.makespan_s = min(self.makespan_s, progress.makespan_s)
         self.lower_bound_s = max(self.lower_bound_s, progress.lower_bound_s)
         best_s = None if math.isinf(self.makespan_s) else self.makespan_s
-        self.on_progress(Progress(best_s, self.lower_bound_s, time.monotonic() - self.began))
+        self.on_progress(Progress(best_s, self.bound_s, time.monotonic() - self.began))
 
     def ranked(self, chosen: Sequence[str]) -> tuple[MethodResult, ...]:
         """The results, best first, judged by the best bound."""

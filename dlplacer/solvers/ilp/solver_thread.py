@@ -66,8 +66,10 @@ def in_thread(work: Callable[[], Found], seconds: float, look: Callable[[], bool
     return running.result()
 
 
-def solved_in_thread(solver: "cp_model.CpSolver", model: "cp_model.CpModel", is_over: Callable[[], bool]) -> bool | None:
-    """True if the solver found a solution of the model within its own limit; None if it was over before it ended."""
+def solved_in_thread(
+    solver: "cp_model.CpSolver", model: "cp_model.CpModel", is_over: Callable[[], bool]
+) -> bool | None:
+    """True if the solver found a solution within its own limit; None if it was over before the solver ended."""
     from ortools.sat.python import cp_model
 
     seconds = solver.parameters.max_time_in_seconds
