@@ -149,7 +149,7 @@ OTHERS: tuple[Callable[[Tensor], Tensor], ...] = (
     lambda x: x.double().float(),
     lambda x: torch.fft.rfft(x, dim=1).abs(),
     lambda x: torch.linalg.inv(x.mT @ x + 3 * torch.eye(4)),
-    lambda x: F.grid_sample(x, torch.zeros(2, 3, 3, 2)),
+    lambda x: F.grid_sample(x, torch.zeros(2, 3, 3, 2), align_corners=False),
     lambda x: F.prelu(x, torch.full((6,), 0.3)),
 )
 OPS = (
