@@ -59,19 +59,15 @@ def place(
         What to assume: `Options`, words such as ``"paper"`` or ``"shortest, joint"``, or a dict; None for defaults.
     method
         ``ilp``, or a heuristic: ``heft``, ``list``, ``single``, …; the bound is the best known to any of them.
-    time_limit_s, gap
-        Seconds for the whole call, building the model included; (makespan − bound) ÷ makespan at which to stop before.
-    workers
-        Threads of the solver; None for the cores that this process may use.
+    time_limit_s, gap, workers
+        Seconds for the whole call; (makespan − bound) ÷ makespan at which to stop before; threads (None: the cores).
     on_progress
         Called with incumbent, bound and elapsed seconds.
     stop
-        Set it from another thread or a signal handler to end early with the best plan. The first Ctrl-C does the same,
-        unless the caller handles SIGINT in a way of its own.
-    pins
-        Op, module or glob → device or type of device: ``{"Mixed_5b.*": "gpu1"}``.
-    colocate
-        Patterns, or lists of patterns, of ops that stay together: ``["Mixed_6a", "fc, head"]``.
+        Ends early with the best plan once set, as the first Ctrl-C does where the caller does not handle SIGINT.
+    pins, colocate
+        Op, module or glob → device or type of device: ``{"Mixed_5b.*": "gpu1"}``; patterns, or lists of patterns, of
+        ops that stay together: ``["Mixed_6a", "fc, head"]``.
     warm_start
         A plan, a result or a plan file to begin with, for method ``ilp``; of the same problem or of one like it.
     issue

@@ -3,6 +3,7 @@
 import contextlib
 import copy
 import inspect
+import math
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -102,6 +103,9 @@ def compared_cut(job: Job, count: int, rewrites: Sequence[str] = (), *, allow_ot
             continue
         if found is not None:
             return found
+        if not math.isfinite(tried[cut].expected):
+            text = f"the loss of the whole batch is {tried[cut].expected}"
+            return ComparedCut(cut, (f"micro-batches were not compared with the whole batch: {text}",))
     if reason is not None and not tried:
         raise InputError(
             f"the step does not run on {count} equal parts of its batch ({first_line(reason)}); use a "

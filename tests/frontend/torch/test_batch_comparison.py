@@ -129,6 +129,13 @@ def test_a_job_without_data_is_compared_on_random_tensors() -> None:
     assert compared_cut(job, 2).cut == BatchCut(2)
 
 
+def test_a_loss_that_is_no_number_is_a_warning() -> None:
+    """Tensors without data are drawn at random, which some models do not stand."""
+    found = compared_cut(job_of(lambda output: output.mean() * float("nan")), 2)
+    assert found.cut == BatchCut(2)
+    assert "nan" in found.warnings[0]
+
+
 def test_a_batch_without_equal_parts_is_refused() -> None:
     job = Job(Layers(), (torch.randn(7, 6),), (torch.randn(7, 4),), functional.mse_loss)
     with pytest.raises(InputError, match=r"a batch that 5 divides|cannot be cut into 5 equal parts"):
