@@ -48,7 +48,10 @@ def unknown_type(name: str) -> str:
     alike = str.maketrans("oil", "011")
     spellings = {spelling.translate(alike): kind for spelling, kind in _BY_NAME.items() if kind != CORE}
     words = [word for word in re.findall(r"[a-z0-9]+", name.lower()) if word not in _MARKETING]
-    close = get_close_matches("".join(words).translate(alike), spellings, n=6, cutoff=0.6)
+    wanted = "".join(words).translate(alike)
+    close = get_close_matches(wanted, spellings, n=12, cutoff=0.6)
+    # Two characters that changed places are likelier than one that is another.
+    close.sort(key=lambda spelling: sorted(spelling) != sorted(wanted))
     found = list(dict.fromkeys(spellings[spelling] for spelling in close))[:3]
     told = f"did you mean {' or '.join(found)}?" if found else f"it has {', '.join(DEVICE_TABLE)}."
     return f"device type {name.strip()!r} is not in the device table; {told}"
