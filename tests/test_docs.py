@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from dlplacer.runtime.processes.process_choice import ProcessChoice
 
 from dlplacer.cli.main import build_parser
 from dlplacer.files.graph_file import EdgeModel, GraphModel, GraphNodeModel, OutputModel
@@ -22,7 +23,6 @@ from dlplacer.measure.selftest.self_checks import Selftest
 from dlplacer.planning.compare import compare
 from dlplacer.planning.hybrid.epochs.epochs_file import EpochsFile, read_epochs
 from dlplacer.planning.place import place
-from dlplacer.runtime.processes.process_choice import ProcessChoice
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

@@ -70,7 +70,6 @@ def apply(
     plan: PlanLike,
     devices: DevicesLike = None,
     *,
-    processes: str = "auto",
     cuda_graphs: str = "off",
 ) -> "PlacedModule":
     """The job's module, running as planned. Its parameters move to their planned devices.
@@ -84,9 +83,6 @@ def apply(
     devices
         Device of the plan → device of this machine (``{"gpu0": "cuda:0"}``), or devices in the plan's order
         (``"cpu:0,cpu:1"`` or a list). None: ``cpu:0``, ``cpu:1``, … for CPU cores, ``cuda:0``, … for others.
-    processes
-        Whether CPU devices are processes with shared tensors instead of threads of this one, which small ops gain from:
-        ``on``, ``off`` or ``auto``, by a trial among the first steps. ``placed.processes`` says what was chosen.
     cuda_graphs
         Whether stretches of ops on a GPU are captured and replayed: ``off``, ``auto`` (those that give the numbers of
         their ops, once compared) or ``on`` (all that can be).
@@ -113,8 +109,8 @@ def apply(
     from dlplacer.runtime.placed.apply import apply as apply_plan
 
     job, plan = job_of(job), plan_of(plan)
-    expect_text("", processes=processes, cuda_graphs=cuda_graphs)
-    return apply_plan(job, plan, devices_of(plan, devices), processes, cuda_graphs=cuda_graphs)
+    expect_text("", cuda_graphs=cuda_graphs)
+    return apply_plan(job, plan, devices_of(plan, devices), cuda_graphs=cuda_graphs)
 
 
 def profile(job: "Job", devices: "str | Sequence[NamedDevice]", *, steps: int = 7, warmup: int = 2) -> OpGraph:
@@ -161,7 +157,7 @@ def profile(job: "Job", devices: "str | Sequence[NamedDevice]", *, steps: int = 
         captured, times = timed_capture(
             job, lambda more: capture_job(job, [*default_rewrites(), *more]), opened, steps, warmup
         )
-        return with_measured_times(captured.graph, times.of_ops, times.contention_factor)
+        return with_measured_times(captured.graph, times)
     finally:
         for device in opened:
             device.close()
@@ -175,7 +171,6 @@ def run(
     steps: int = 10,
     warmup: int = 3,
     beside: "Mapping[str, PlanLike] | None" = None,
-    processes: str = "auto",
     cuda_graphs: str = "off",
 ) -> "Run":
     """Run a plan on devices of this machine, and compare it with its prediction and with plain PyTorch.
@@ -188,8 +183,8 @@ def run(
         Steps that are timed, and least number of steps before them.
     beside
         Name → another plan of the same job; its steps alternate with those of the plan.
-    processes, cuda_graphs
-        As for `apply`; whether devices are processes is chosen before the first step that is timed.
+    cuda_graphs
+        As for `apply`.
 
     Raises
     ------
@@ -208,7 +203,7 @@ def run(
     """
     expect_steps(steps, warmup)
     expect_table("", optional=True, beside=beside)
-    expect_text("", processes=processes, cuda_graphs=cuda_graphs)
+    expect_text("", cuda_graphs=cuda_graphs)
     job, plan = job_of(job), plan_of(plan)
     here = devices_of(plan, devices)
     others = {}
@@ -217,7 +212,7 @@ def run(
         others[name] = plan_of(other, f"beside[{name!r}]")
     from dlplacer.measure.fidelity.run_plan import run as run_plan
 
-    return run_plan(job, plan, here, steps, warmup, others, processes=processes, cuda_graphs=cuda_graphs)
+    return run_plan(job, plan, here, steps, warmup, others, cuda_graphs=cuda_graphs)
 
 
 def expect_steps(steps: object, warmup: object) -> None:

@@ -78,10 +78,10 @@ def execute(arguments: argparse.Namespace) -> int:
                 job, partial(capture_of, arguments, job), devices, arguments.steps, arguments.warmup, show
             )
         if arguments.calibration is not None:
-            calibrate(arguments.calibration, captured.graph, times.of_ops, devices)
+            calibrate(arguments.calibration, captured.graph, times, devices)
     finally:
         for device in devices:
             device.close()
-    graph = with_measured_times(captured.graph, times.of_ops, times.contention_factor)
-    tell_profile(arguments, coarsen(graph, arguments.granularity), times.of_ops)
+    graph = with_measured_times(captured.graph, times)
+    tell_profile(arguments, coarsen(graph, arguments.granularity), times)
     return 0

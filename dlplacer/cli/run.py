@@ -63,13 +63,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--html", metavar="F", type=output_file, help="one page: the predicted and the measured step to walk through"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument(
-        "--processes",
-        choices=("auto", "on", "off"),
-        default="auto",
-        help="CPU devices as processes with shared tensors instead of threads, which small ops gain from (auto: the "
-        "warm-up tries both)",
-    )
     group = parser.add_argument_group(
         "several processes (devices as rank0/cpu:0,rank1/cpu:1; they are started here, or by torchrun)"
     )
@@ -139,7 +132,6 @@ def _measured(arguments: argparse.Namespace, plan: "Plan") -> "Run":
             arguments.warmup,
             on_progress=show,
             cuda_graphs=arguments.cuda_graphs,
-            processes=arguments.processes,
         )
 
 
@@ -152,8 +144,6 @@ def _measured_over_ranks(arguments: argparse.Namespace, plan: "Plan") -> "Run | 
 
     replicas = _planned_replicas(plan) if arguments.replicas is None else arguments.replicas
     ranks = parse_ranks(plan, arguments.devices, replicas)
-    if arguments.processes == "on":
-        raise InputError("--processes on is for devices of one process; here every rank is a process already")
     whole = argparse.Namespace(**vars(arguments))
     if whole.batch_size is not None:
         whole.batch_size *= replicas

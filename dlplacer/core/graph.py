@@ -101,14 +101,6 @@ class OpGraph(Saved, Shown):
         """Op id → position in `ops`."""
         return {op.id: position for position, op in enumerate(self.ops)}
 
-    @property
-    def contention_factors(self) -> Mapping[str, Mapping[str, float]]:
-        """Device type → ``threads``, ``processes`` → times of all ops beside others of their kind ÷ those alone.
-
-        Only for types where that was measured. Op times of the graph are those beside processes.
-        """
-        return dict((self.capture or {}).get("contention_factor") or {})
-
     @cached_property
     def colocation_groups(self) -> tuple[tuple[str, ...], ...]:
         """Op ids that run on one device, in file order: groups of `Op.colocate` and of the constraints, joined."""

@@ -119,12 +119,6 @@ class Link(Brief):
         ``full``: both directions at once; ``half``: one at a time.
     count
         Bonded links: together they carry count × bytes_per_s.
-    process_latency_s, process_bytes_per_s
-        The same where the devices that share a process are processes of their own, which cores can be
-        (`dlplacer.problem.as_processes`); None where that is not known.
-    process_step_s
-        Seconds by which a step is longer then, however much it hands over: a process is asked for its part, and
-        answers. It is part of no schedule; plans on several devices and on one are compared with it.
     """
 
     source: str
@@ -134,24 +128,14 @@ class Link(Brief):
     duplex: str = "full"
     count: int = 1
     meta: Mapping[str, Any] = field(default_factory=dict)
-    process_latency_s: float | None = None
-    process_bytes_per_s: float | None = None
-    process_step_s: float = 0.0
 
     def __post_init__(self) -> None:
         expect_text("link", source=self.source, target=self.target)
         owner = f"link {self.source!r} – {self.target!r}"
-        expect_number(owner, bytes_per_s=self.bytes_per_s, latency_s=self.latency_s, process_step_s=self.process_step_s)
+        expect_number(owner, bytes_per_s=self.bytes_per_s, latency_s=self.latency_s)
         expect_whole(owner, count=self.count)
         _require(self.bytes_per_s > 0, owner, "bytes_per_s", self.bytes_per_s, "positive")
         _require(self.latency_s >= 0, owner, "latency_s", self.latency_s, "at least 0")
-        _require(self.process_step_s >= 0, owner, "process_step_s", self.process_step_s, "at least 0")
-        given = {"process_latency_s": self.process_latency_s, "process_bytes_per_s": self.process_bytes_per_s}
-        expect_number(owner, optional=True, **given)
-        if self.process_latency_s is not None:
-            _require(self.process_latency_s >= 0, owner, "process_latency_s", self.process_latency_s, "at least 0")
-        if self.process_bytes_per_s is not None:
-            _require(self.process_bytes_per_s > 0, owner, "process_bytes_per_s", self.process_bytes_per_s, "positive")
         # The rate of the bonded links together must stay finite.
         most = sys.float_info.max / max(1.0, self.bytes_per_s)
         _require(1 <= self.count <= most, owner, "count", self.count, "at least 1")

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from dlplacer.files.fields import Count, Factor, ListOf
+from dlplacer.files.fields import Count, ListOf
 
 
 class ArgumentModel(BaseModel):
@@ -20,13 +20,6 @@ class OnnxModel(BaseModel):
 
     sha256: str = ""
     dims: Annotated[dict[str, Count], Field(default_factory=dict)]
-
-
-class ContentionModel(BaseModel):
-    model_config = ConfigDict(strict=True)
-
-    threads: Factor = 1.0
-    processes: Factor = 1.0
 
 
 class CaptureModel(BaseModel):
@@ -45,6 +38,5 @@ class CaptureModel(BaseModel):
     colocate_backward: bool = False
     granularity: str | None = None
     measured_on: ListOf[str]
-    contention_factor: Annotated[dict[str, ContentionModel], Field(default_factory=dict)]
     onnx: OnnxModel | None = None
     collectives: dict[str, Any] | None = None

@@ -28,7 +28,7 @@ from dlplacer.files.text import write_json
 
 KIND, VERSION = "topology", 1
 _DISPATCH_FIELDS = ("dispatch_s", "process", "asynchronous")
-_LINK_FIELDS = ("latency_s", "duplex", "count", "process_latency_s", "process_bytes_per_s", "process_step_s")
+_LINK_FIELDS = ("latency_s", "duplex", "count")
 _DEVICE_FIELDS = ("type", "memory_bytes", "flops_per_s", "memory_bytes_per_s", *_DISPATCH_FIELDS)
 
 
@@ -74,9 +74,6 @@ class LinkModel(FileModel):
     latency_s: Seconds = 0.0
     duplex: Literal["full", "half"] = "full"
     count: Annotated[int, Field(ge=1)] = 1
-    process_latency_s: Seconds | None = None
-    process_bytes_per_s: BytesPerSecond | None = None
-    process_step_s: Seconds = 0.0
     key: Any = None
     meta: Table
 
@@ -97,9 +94,6 @@ class LinkModel(FileModel):
             self.duplex,
             self.count,
             self.meta,
-            self.process_latency_s,
-            self.process_bytes_per_s,
-            self.process_step_s,
         )
 
 

@@ -22,7 +22,6 @@ from dlplacer.files.plan_file import plan_to_dict
 from dlplacer.machines.costs.issue import with_issue
 from dlplacer.machines.costs.roofline_times import with_times
 from dlplacer.planning.assemble import assemble, contradicts
-from dlplacer.planning.by_processes import problem_by_processes
 from dlplacer.planning.constrain import constrained
 from dlplacer.planning.place import place, single_device_s
 from dlplacer.planning.saved_problem import saving_problem
@@ -188,9 +187,7 @@ def compare(
     require_feasible(problem)
     instance = build_instance(problem)
     bound = lower_bounds(instance, _BOUND_SHARE * time_limit_s).makespan
-    # What bounds threads need not bound processes, which any plan may be for: each plan has a bound of its own.
-    either = problem_by_processes(problem) is not None
-    board = _Board(0.0 if either else float(bound * problem.tick_s), on_progress)
+    board = _Board(float(bound * problem.tick_s), on_progress)
     delays = dispatch_of(topology).delays
     for method in (name for name in chosen if name in HEURISTICS and not delays):
         budget = Budget(time.monotonic() + time_limit_s, stop=stop or Event())

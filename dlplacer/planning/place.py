@@ -28,7 +28,6 @@ from dlplacer.machines.costs.issue import with_issue
 from dlplacer.machines.costs.roofline_times import with_times
 from dlplacer.machines.usable_cores import usable_cores
 from dlplacer.planning.assemble import assemble
-from dlplacer.planning.by_processes import SHARE, beside, better, only_plans, problem_by_processes
 from dlplacer.planning.constrain import constrained
 from dlplacer.planning.garbage import fewer_collections
 from dlplacer.planning.interrupt import interrupts_by_exception, stop_on_interrupt
@@ -133,13 +132,9 @@ def place(
     finish_s = _finish_s(problem, time.monotonic() - began, time_limit_s)
     deadline, threads = began + time_limit_s - finish_s, workers or len(usable_cores())
     budget = Budget(deadline, gap, seed, threads, stop, grace_s=_grace_s(time_limit_s))
-    solve = partial(_solved, budget, method=method, warm_start=warm_start, began=began, time_limit_s=time_limit_s)
-    apart = problem_by_processes(problem)
+    budget = replace(budget, report=partial(_tell, on_progress, float(problem.tick_s), began))
     with _plan_or_interrupt(budget.stop):
-        if apart is None:
-            found = solve(problem, on_progress)
-        else:
-            found = _as_threads_and_processes(problem, apart, solve, on_progress)
+        found = _solved(problem, budget, method, warm_start, time_limit_s)
     return replace(found, plan=replace(found.plan, solve_s=time.monotonic() - began))
 
 
@@ -170,41 +165,8 @@ def _unless_stopped(stop: Event, work: Callable[[], Found]) -> Found:
     return in_thread(work, math.inf, look, lambda: None)
 
 
-def _as_threads_and_processes(
-    problem: Problem, apart: Problem, solve: Callable[..., Result], on_progress: Callable[[Progress], None]
-) -> Result:
-    """The better of the plans for cores as threads that take turns and as processes of their own."""
-    processes = None
-    with contextlib.suppress(NoPlanError):
-        processes = solve(apart, only_plans(on_progress), share=SHARE)
-    threads = None
-    try:
-        threads = solve(problem, beside(processes, on_progress))
-    except NoPlanError:
-        if processes is None:
-            raise
-    found = better(threads, processes)
-    assert found is not None
-    return found
-
-
-def _solved(
-    budget: Budget,
-    problem: Problem,
-    on_progress: Callable[[Progress], None],
-    *,
-    method: str,
-    warm_start: Plan | None,
-    began: float,
-    time_limit_s: float,
-    share: float = 1.0,
-) -> Result:
-    """The best plan for one machine, in a share of what is left until the deadline of the budget."""
-    now = time.monotonic()
-    report = partial(_tell, on_progress, float(problem.tick_s), began)
-    budget = replace(
-        budget, deadline=now + share * (budget.deadline - now), report=report, grace_s=share * budget.grace_s
-    )
+def _solved(problem: Problem, budget: Budget, method: str, warm_start: Plan | None, time_limit_s: float) -> Result:
+    """The best plan found until the deadline of the budget."""
     warm = None if warm_start is None else warm_start_of(problem, warm_start)
     provenance = provenance_of(problem, seed=budget.seed, workers=budget.workers)
     planned = _under_dispatch if dispatch_of(problem.topology).delays else _in_ticks

@@ -116,7 +116,7 @@ def planned(job: Job, devices: list[str], time_limit_s: float, method: str = DEF
     opened = open_devices(devices)
     try:
         captured, times = timed_capture(job, lambda more: capture_job(job, [*default_rewrites(), *more]), opened)
-        graph = with_measured_times(captured.graph, times.of_ops, times.contention_factor)
+        graph = with_measured_times(captured.graph, times)
         here = with_timed_dispatch(measured_topology(opened), opened)
         return place(graph, here, OPTIONS, method=method, time_limit_s=time_limit_s).plan
     finally:

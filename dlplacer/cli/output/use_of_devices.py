@@ -1,10 +1,9 @@
-"""Says where the best plan leaves all devices but one idle, or makes processes of cores."""
+"""Says where the best plan leaves all devices but one idle."""
 
 from typing import TYPE_CHECKING
 
 from dlplacer.cli.output.verbosity import note
 from dlplacer.core.units import format_seconds
-from dlplacer.problem.as_processes import are_processes
 from dlplacer.problem.dispatch import dispatch_of
 
 if TYPE_CHECKING:
@@ -15,7 +14,7 @@ _SAME = 1e-6
 
 
 def tell_use_of_devices(plan: "Plan", critical_path_s: float | None = None) -> None:
-    """Say on stderr that one device is best, if it is of several, and why; or that the cores are to be processes.
+    """Say on stderr that one device is best, if it is of several, and why.
 
     Parameters
     ----------
@@ -23,8 +22,6 @@ def tell_use_of_devices(plan: "Plan", critical_path_s: float | None = None) -> N
         The bound of the critical path, where it is known; None works it out where it is asked for.
     """
     working = {entry.device for entry in plan.ops if entry.end_s > entry.start_s}
-    if len(working) > 1 and are_processes(plan.topology):
-        note("the plan is for cores as processes of their own, as --processes auto tries and on demands")
     if len(plan.topology.devices) < 2 or len(working) != 1:
         return
     proof = "no plan is faster" if plan.status == "optimal" else "no plan that was found is clearly faster"

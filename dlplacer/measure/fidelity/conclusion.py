@@ -26,10 +26,6 @@ class RunOutcome:
         How many the plan uses, of all replicas.
     op_s
         Mean time of an op that takes time, on one device.
-    takes_turns
-        Whether the devices take turns on one thread.
-    processes
-        Whether every device has a process, and an interpreter, of its own.
     all_cores
         How many threads plain PyTorch had for `eager_all_cores_s`.
     """
@@ -43,9 +39,7 @@ class RunOutcome:
     loss: Loss
     replicas: int = 1
     all_cores: int = 1
-    takes_turns: bool = False
     plan_noise: float = 0.0
-    processes: bool = False
 
     @property
     def spread(self) -> float:
@@ -77,15 +71,11 @@ def conclusion(outcome: RunOutcome) -> str:
 def causes(outcome: RunOutcome) -> dict[str, float]:
     """Cause → seconds of loss.
 
-    With small ops the interpreter has both what placing and what contention costs, unless every device has its own; on
-    one device nothing contends.
-    Devices that take turns wait for their turn, whether what they need is there or not.
+    With small ops the interpreter has both what placing and what contention costs; on one device nothing contends.
     """
     loss = outcome.loss
-    if outcome.takes_turns:
-        return {"interpreter": loss.total_s - loss.host_s, "host": loss.host_s}
     found = {"idle": loss.idle_s, "hand-overs": loss.handover_s, "host": loss.host_s}
-    if outcome.has_small_ops and not outcome.processes:
+    if outcome.has_small_ops:
         return {"interpreter": loss.runtime_s + loss.contention_s, **found}
     if outcome.devices == 1:
         return {"runtime": loss.runtime_s + loss.contention_s, **found}

@@ -22,12 +22,11 @@ class Loss:
     runtime_s
         (S − B)/U: the ops cost more, placed on one device, than plain PyTorch's own step.
     contention_s
-        busy − S/U, less the busy part of `handover_s`: ops take longer while the other devices work.
+        busy − S/U: ops take longer while the other devices work.
     idle_s
         Devices wait for an op of another device to end, or have nothing left to do.
     handover_s
-        Tensors change devices: the time in which a device waits for one that is made, and that which sending and
-        receiving take.
+        Tensors change devices: the time in which a device waits for one that is made.
     host_s
         Before the devices start, and after they end.
     """
@@ -56,15 +55,12 @@ class StepSeconds:
     baseline_s, one_device_s
         Plain PyTorch's step, and the plan's ops placed on one device, without the host's part; for the batch of one
         replica.
-    handover_s
-        For which a device is busy with a tensor that it sends or receives.
     """
 
     measured_s: float
     recorded_s: float
     baseline_s: float
     one_device_s: float
-    handover_s: float
 
 
 def loss_of(predicted: Plan, recorded: Plan, devices: Collection[str], seconds: StepSeconds, replicas: int = 1) -> Loss:
@@ -84,12 +80,11 @@ def loss_of(predicted: Plan, recorded: Plan, devices: Collection[str], seconds: 
     busy_s = sum(entry.end_s - entry.start_s for entry in recorded.ops if entry.device in devices) / count
     waits = [moved for moved in waited_for(predicted, recorded) if moved.target in devices]
     waited_s = sum(moved.end_s - moved.start_s for moved in waits) / count
-    moving_s = 2 * seconds.handover_s * len(predicted.transfers) / count
     return Loss(
         ideal_s=share * seconds.baseline_s,
         runtime_s=share * (seconds.one_device_s - seconds.baseline_s),
-        contention_s=scale * busy_s - moving_s - share * seconds.one_device_s,
+        contention_s=scale * busy_s - share * seconds.one_device_s,
         idle_s=scale * (length_s - busy_s - waited_s),
-        handover_s=scale * waited_s + moving_s,
+        handover_s=scale * waited_s,
         host_s=seconds.measured_s - scale * length_s,
     )

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, closing
 from dataclasses import replace
 from statistics import fmean
 
@@ -25,7 +24,6 @@ from dlplacer.runtime.devices.allocator import reserve_heap
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.kinds import in_host_memory
 from dlplacer.runtime.distributed.collective_ops import COLLECTIVE
-from dlplacer.runtime.placed.placed_module import PlacedModule
 from dlplacer.runtime.profile.statistic import quartiles
 
 StepReport = Callable[[str, float | None], None]
@@ -92,7 +90,7 @@ def measure(
         draws=differences[_MAIN].draws,
         steps=len(baseline),
         devices=group.devices,
-        host_s=prediction.host_s + prediction.asking_s,
+        host_s=prediction.host_s,
         dispatch_s=prediction.dispatch_s,
         use=device_uses(shown, measured),
         offenders=worst_offenders(prediction.typical, mean_op_times(recordings, group.names, [op.id for op in ops])),
@@ -110,9 +108,8 @@ def measure(
         recorded_s=recording.wall_s,
         baseline_s=report.baseline_s,
         one_device_s=trimmed_mean(prediction.one_device_s) - prediction.host_s,
-        handover_s=group.handover_s,
     )
-    return with_conclusion(Run(report, shown, measured), seconds, main.placed, spread_of(times[_MAIN]))
+    return with_conclusion(Run(report, shown, measured), seconds, spread_of(times[_MAIN]))
 
 
 def spread_of(times: Sequence[float]) -> float:
@@ -121,7 +118,7 @@ def spread_of(times: Sequence[float]) -> float:
     return (high - low) / trimmed_mean(times)
 
 
-def with_conclusion(run: Run, seconds: StepSeconds, module: PlacedModule, plan_noise: float = 0.0) -> Run:
+def with_conclusion(run: Run, seconds: StepSeconds, plan_noise: float = 0.0) -> Run:
     """The run with what its figures and its recorded step say."""
     report = run.report
     used = used_devices(run.predicted)
@@ -137,9 +134,7 @@ def with_conclusion(run: Run, seconds: StepSeconds, module: PlacedModule, plan_n
         loss=loss,
         replicas=report.replicas,
         all_cores=len(usable_cores()),
-        takes_turns=module.takes_turns,
         plan_noise=plan_noise,
-        processes=bool(module.processes.used),
     )
     return replace(run, report=replace(report, loss=loss, conclusion=conclusion(outcome)))
 
@@ -184,18 +179,12 @@ def _differences_and_times(
     on_progress: StepReport,
 ) -> tuple[dict[str, Differences], dict[str, list[float]], dict[str, Prediction]]:
     """How candidates differ from plain PyTorch, seconds as of `_times`, and predictions from the same rounds."""
-    with ExitStack() as stack:
-        predictors = {
-            name: stack.enter_context(closing(Predictor(placed, reference, group)))
-            for name, placed in candidates.items()
-        }
-        on_progress("numbers against plain PyTorch", None)
-        differences = {
-            name: compare_with_eager(placed, reference, device, group) for name, placed in candidates.items()
-        }
-        eager = EagerStep([candidates[_MAIN].job], reference, device)
-        times = _times(candidates, predictors, eager, group, steps, warmup, on_progress)
-        return differences, times, {name: predictor.predict(len(times[name])) for name, predictor in predictors.items()}
+    predictors = {name: Predictor(placed, reference, group) for name, placed in candidates.items()}
+    on_progress("numbers against plain PyTorch", None)
+    differences = {name: compare_with_eager(placed, reference, device, group) for name, placed in candidates.items()}
+    eager = EagerStep([candidates[_MAIN].job], reference, device)
+    times = _times(candidates, predictors, eager, group, steps, warmup, on_progress)
+    return differences, times, {name: predictor.predict(len(times[name])) for name, predictor in predictors.items()}
 
 
 def _times(

@@ -1,32 +1,25 @@
 """A plan's step time under what this machine measures: op times in whole steps, links, host overhead."""
 
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from operator import attrgetter
 from statistics import fmean
 
 from torch import nn
 
 from dlplacer.core.plan import Plan
-from dlplacer.core.topology import Topology
 from dlplacer.core.trimmed_mean import trimmed_mean
-from dlplacer.measure.fidelity.neighbours import NeighbourProfiler
 from dlplacer.measure.fidelity.op_samples import OpSampler, OwnTimes
 from dlplacer.measure.fidelity.overlap import blended, settled_shares
 from dlplacer.measure.fidelity.placed_job import PlacedJob
 from dlplacer.measure.fidelity.process_group import OneProcess
-from dlplacer.measure.fidelity.slot_copies import slot_copies
 from dlplacer.measure.fidelity.step_profiler import PlacedProfiler, StepProfiler
-from dlplacer.measure.fidelity.taking_turns import taking_turns
 from dlplacer.problem.simulate import replay_plan
-from dlplacer.runtime.devices.cpu import CpuDevice
 from dlplacer.runtime.devices.kinds import in_host_memory
 from dlplacer.runtime.distributed.ranks import NETWORK
 from dlplacer.runtime.profile.dispatch_time import dispatch_time_s
 from dlplacer.runtime.profile.op_times import with_measured_times
-from dlplacer.runtime.profile.remote_reads import RemoteReads
 from dlplacer.runtime.profile.statistic import OpTimes
 
 
@@ -37,7 +30,7 @@ class Prediction:
     Attributes
     ----------
     steps_s
-        Of each sample: the replayed plan, on its slowest replica, the host overhead, and what asking processes takes.
+        Of each sample: the replayed plan, on its slowest replica, and the host overhead.
     plan
         The plan as in the sample nearest to `step_s`, without the host overhead.
     typical
@@ -48,8 +41,6 @@ class Prediction:
         Op times while all used devices work ÷ alone, one value for each sample; empty where one device is used.
     host_s
         Seconds of a step before the devices start and after they end; the mean of all processes.
-    asking_s
-        Seconds of a step in which processes are asked for their part, and answer; 0 where devices are threads.
     dispatch_s
         Seconds in which the Python process issues an op, where it feeds the devices; 0 for CPU cores.
     """
@@ -60,7 +51,6 @@ class Prediction:
     one_device_s: Sequence[float]
     contention: Sequence[float]
     host_s: float
-    asking_s: float
     dispatch_s: float
 
     @property
@@ -76,11 +66,9 @@ class Predictor:
     it takes alone + share × (side by side − alone). A sample is the plan replayed with every op's time in one step side
     by side on the device where it is planned, in proportion to that. A replay of averages would lose that devices wait
     for the slower one, and that which one is slower changes within a step. Replicas wait for each other at every
-    collective, so the slowest replica of a sample is what counts. Where the devices of the placed job take turns on one
-    thread, nothing overlaps (`taking_turns`).
+    collective, so the slowest replica of a sample is what counts.
     Whoever compares a prediction with a measurement should alternate the steps of both: then what changes in the
-    machine changes both. Where the devices are processes, side by side is beside other processes (`NeighbourProfiler`);
-    `close` ends them.
+    machine changes both.
 
     Parameters
     ----------
@@ -101,13 +89,7 @@ class Predictor:
         self._group, self._devices = group, placed.devices
         self._types = {device.type for device in group.topology.devices}
         self._used = used_devices(plan)
-        # All processes of a step see them in one place.
-        self._shared = {code.op for code in self._captured.executable.of_role("parameter", "buffer", "constant")}
-        self._neighbours: NeighbourProfiler | None = None
-        if profiler is None:
-            profiler = self._profiler()
-        self._reads_s = remote_reads_of(plan, group.reads)
-        self._sampler = OpSampler(profiler, self._turns())
+        self._sampler = OpSampler(profiler or self._profiler(), self._turns())
 
     def steps(self) -> dict[str, tuple[Callable[[], None], Callable[[], None]]]:
         """What to alternate with the plan's steps: name → a step that is kept, and one that is not."""
@@ -116,11 +98,6 @@ class Predictor:
         if len(sampler.turns) > 1:
             found["side by side"] = (sampler.step_together, sampler.untimed_together)
         return found
-
-    def close(self) -> None:
-        """End what was started for the samples."""
-        if self._neighbours is not None:
-            self._neighbours.close()
 
     def predict(self, count: int) -> Prediction:
         """From the last `count` rounds that were kept; the same on all processes."""
@@ -142,16 +119,15 @@ class Predictor:
                 for times, scale in zip(sample, map(_ratio, usual, together), strict=True)
             ]
             replays.append(max(plans, key=attrgetter("makespan_s")))
-        host_s, asking_s = fmean(o.host_s for o in everyone), self._asking_s
+        host_s = fmean(o.host_s for o in everyone)
         makespan_s = trimmed_mean([plan.makespan_s for plan in replays])
         return Prediction(
-            steps_s=[plan.makespan_s + host_s + asking_s for plan in replays],
+            steps_s=[plan.makespan_s + host_s for plan in replays],
             plan=min(replays, key=lambda plan: abs(plan.makespan_s - makespan_s)),
             typical=self._replay({op: fmean(times[op] for times in usual) for op in usual[0]}, dispatch_s),
             one_device_s=[seconds for _, seconds in sorted((n, s) for o in everyone for n, s in o.plain_s)],
             contention=[ratio for o in everyone for ratio in o.contention],
             host_s=host_s,
-            asking_s=asking_s,
             dispatch_s=dispatch_s,
         )
 
@@ -166,55 +142,13 @@ class Predictor:
     def _replay(self, times: OpTimes, dispatch_s: float) -> Plan:
         # No device of this process runs collectives: the group knows their times.
         known = {**dict.fromkeys(self._plan.graph.index, 0.0), **times}
-        extra = self._copies_s if self._are_processes else {} if self._placed.takes_turns else self._reads_s
-        for op, extra_s in extra.items():
-            known[op] += extra_s
         graph = self._group.with_exchange(with_measured_times(self._plan.graph, dict.fromkeys(self._types, known)))
-        if self._are_processes:
-            # Cores copy, so that is time of their ops; what is left for the links is waiting.
-            graph = replace(graph, edges=tuple(replace(edge, bytes=0) for edge in graph.edges))
-            return replay_plan(self._plan, graph, self._linked_by_slots(), dispatch_s, self._slot_s)
-        replayed = replay_plan(self._plan, graph, self._group.topology, dispatch_s, self._group.handover_s)
-        return taking_turns(replayed, self._group.handover_s) if self._placed.takes_turns else replayed
+        return replay_plan(self._plan, graph, self._group.topology, dispatch_s)
 
     def _profiler(self) -> StepProfiler:
         devices = list(self._devices.values())
-        if not self._are_processes:
-            working = self._placed.devices.keys() & set(self._plan.placement.values())
-            side_by_side = len(working) > 1 and not self._placed.takes_turns
-            return PlacedProfiler(self._job, self._captured, devices, own_threads=side_by_side)
-        cores = [device for device in devices if isinstance(device, CpuDevice)]
-        assert len(cores) == len(devices)
-        self._neighbours = NeighbourProfiler(self._job, self._captured, cores)
-        return self._neighbours
-
-    @property
-    def _are_processes(self) -> bool:
-        return bool(self._placed.processes.used) and self._group.slots is not None
-
-    @cached_property
-    def _copies_s(self) -> dict[str, float]:
-        """Op → seconds that it pays for what crosses processes."""
-        slots, first = self._group.slots, next(iter(self._devices))
-        assert slots is not None
-        return slot_copies(self._plan, self._captured.executable, first, self._shared, slots.write.s_per_byte)
-
-    @property
-    def _slot_s(self) -> float:
-        """Seconds for which a device that is a process is busy with a tensor that it hands over or takes."""
-        slots = self._group.slots
-        return 0.0 if slots is None else slots.busy_s
-
-    @property
-    def _asking_s(self) -> float:
-        """As `Prediction.asking_s`."""
-        return self._group.slots.step_s if self._are_processes and self._group.slots is not None else 0.0
-
-    def _linked_by_slots(self) -> Topology:
-        """The devices of this process as processes: for half of a hand-over each of both cores is busy (`_slot_s`)."""
-        slots, topology = self._group.slots, self._group.topology
-        assert slots is not None
-        return replace(topology, links=tuple(replace(link, latency_s=slots.busy_s) for link in topology.links))
+        working = self._placed.devices.keys() & set(self._plan.placement.values())
+        return PlacedProfiler(self._job, self._captured, devices, own_threads=len(working) > 1)
 
     def _turns(self) -> list[int | None]:
         """The used devices of all processes: the position among this one's devices, None for another's."""
@@ -245,18 +179,6 @@ def used_devices(plan: Plan) -> set[str]:
         for device in working or set(plan.placement.values())
         if not any(part.startswith(NETWORK) for part in device.split("/"))
     }
-
-
-def remote_reads_of(plan: Plan, reads: RemoteReads) -> dict[str, float]:
-    """Op → seconds that it pays for tensors of other devices, of which it is the first reader on its own."""
-    rank = {op: place for ops in plan.order.values() for place, op in enumerate(ops)}
-    readers: dict[tuple[str, str], list[str]] = defaultdict(list)
-    for edge in plan.graph.edges:
-        readers[edge.tensor, plan.placement[edge.target]].append(edge.target)
-    found: dict[str, float] = defaultdict(float)
-    for moved in plan.transfers:
-        found[min(readers[moved.tensor, moved.target], key=rank.__getitem__)] += reads.seconds(moved.bytes)
-    return dict(found)
 
 
 def _ratio(times: OpTimes, base: OpTimes) -> dict[str, float]:

@@ -1,7 +1,6 @@
 """The processes of a run: one process is a group of one, whose exchanges return what was put in."""
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 from dlplacer.core.graph import OpGraph
@@ -15,10 +14,7 @@ from dlplacer.runtime.distributed.group import RankGroup
 from dlplacer.runtime.distributed.measured_network import measured_machine
 from dlplacer.runtime.distributed.network_topology import with_network
 from dlplacer.runtime.distributed.replicate import with_exchange_times
-from dlplacer.runtime.profile.link_times import handover_time_s, measured_topology
-from dlplacer.runtime.profile.process_link import process_link
-from dlplacer.runtime.profile.remote_reads import RemoteReads, remote_reads
-from dlplacer.runtime.profile.slot_times import SlotTimes
+from dlplacer.runtime.profile.link_times import measured_topology
 
 
 class OneProcess:
@@ -38,10 +34,6 @@ class OneProcess:
         [rank] → names of its ops and devices in recordings and in `all_replicas`.
     topology
         The plan's devices, in the plan's order, with their measured links.
-    handover_s
-        As in `dlplacer.problem.simulate.replay_plan`.
-    reads
-        What an op pays for a tensor that another device has made.
     """
 
     count = replicas = 1
@@ -53,14 +45,6 @@ class OneProcess:
         self.devices = tuple(device.name for device in devices)
         self.names: Sequence[Names] = [Names(0, "", {name: device.name for name, device in opened.items()})]
         self.topology: Topology = measured_topology(devices)
-        self.handover_s = handover_time_s(devices)
-        self.reads = remote_reads(devices)
-        self._opened: Sequence[RuntimeDevice] = devices
-
-    @cached_property
-    def slots(self) -> SlotTimes | None:
-        """What handing over takes where the devices of this process are processes; timed when first asked for."""
-        return process_link(self._opened)
 
     def gathered(self, value: Any) -> list[Any]:
         """[rank] → what it gives; every process gets there before any goes on."""
@@ -98,9 +82,6 @@ class SeveralProcesses(OneProcess):
         ranks = group.ranks
         self._group, self.all_reduce = group, all_reduce
         self.rank, self.count, self.replicas = group.rank, ranks.count, ranks.replicas
-        # What goes to another process occupies a channel's thread, not the core of a device: links hold all of it.
-        self.handover_s, self.reads = 0.0, RemoteReads()
-        self._opened: Sequence[RuntimeDevice] = ()  # of which none is a process of its own: ranks are
         self.devices = tuple(str(owner) for owners in ranks.owners for owner in owners.values())
         self.names = [names_of(ranks, ranks.replica_of(rank)) for rank in range(ranks.count)]
         machine = measured_machine(group, opened)

@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.plan import Plan
@@ -31,7 +31,6 @@ from dlplacer.runtime.placed.apply import (
     of_captured_ops,
     require_captured,
 )
-from dlplacer.runtime.placed.settle import settle
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,6 @@ def run(
     warmup: int = 3,
     beside: Mapping[str, Plan] | None = None,
     on_progress: StepReport = silent,
-    processes: str = "auto",
     cuda_graphs: str = "off",
 ) -> Run:
     """Run a plan on devices of this machine and compare it with its prediction and with plain PyTorch.
@@ -80,8 +78,6 @@ def run(
         Name → another plan of the same job, on devices of the same names; its steps alternate with those of the plan.
     on_progress
         Called between steps.
-    processes
-        As in `dlplacer.apply`; a choice by trial is made before the first step that is timed.
     cuda_graphs
         As in `dlplacer.apply`. The prediction is of ops that are issued one by one.
 
@@ -97,17 +93,14 @@ def run(
     with ExitStack() as stack:
 
         def placed(job: Job, plan: Plan) -> PlacedJob:
-            module = stack.enter_context(closing(apply(job, plan, devices, processes, cuda_graphs=cuda_graphs)))
-            made = PlacedJob(module, module.captured, [job])
-            settle(module, made.step)
-            return made
+            module = stack.enter_context(closing(apply(job, plan, devices, cuda_graphs=cuda_graphs)))
+            return PlacedJob(module, module.captured, [job])
 
         others = {
             name: placed(replace(job, module=copy.deepcopy(reference)), other) for name, other in (beside or {}).items()
         }
         main = placed(job, plan)
-        done = measure(main, others, reference, OneProcess(main.devices), steps, warmup, on_progress)
-        return replace(done, report=replace(done.report, processes=asdict(main.placed.processes)))
+        return measure(main, others, reference, OneProcess(main.devices), steps, warmup, on_progress)
 
 
 def _reserve(plan: Plan, devices: Mapping[str, str] | Sequence[str], plans: int) -> None:

@@ -18,7 +18,7 @@ Quartiles = tuple[float, float]
 """First and third."""
 
 _LISTED = 10
-_OF_ONE_PROCESS = ("eager_all_cores_s", "eager_all_cores_quartiles_s", "dispatch_s", "beside", "processes")
+_OF_ONE_PROCESS = ("eager_all_cores_s", "eager_all_cores_quartiles_s", "dispatch_s", "beside")
 _DIFFERENCES = {"max_abs_error", "full_batch_error"}
 _OVER_RANKS = (
     *("replicas", "ranks", "buckets"),
@@ -144,9 +144,6 @@ class RunReport(Figures):
         with one replica, where the replicas got one and the same batch, and where ops are random.
     all_reduce_latency_s, all_reduce_s_per_byte
         Line of the measured all-reduce; 0 with one replica.
-    processes
-        `dlplacer.runtime.processes.process_choice.ProcessChoice`: whether CPU devices were processes or threads of one,
-        and why; nothing over ranks.
     """
 
     baseline_s: float
@@ -167,7 +164,6 @@ class RunReport(Figures):
     all_reduce_latency_s: float = 0.0
     all_reduce_s_per_byte: float = 0.0
     buckets: int = 0
-    processes: Mapping[str, Any] = field(default_factory=dict)
     noise: float | None = None
     baseline_quartiles_s: Quartiles | None = None
     eager_all_cores_quartiles_s: Quartiles | None = None

@@ -26,8 +26,7 @@ from dlplacer.runtime.devices.jitter import DelayedDevice
 from dlplacer.runtime.devices.open import open_devices
 from dlplacer.runtime.placed.placed_module import PlacedModule
 from dlplacer.runtime.profile.link_times import measured_topology
-from dlplacer.runtime.profile.op_times import with_measured_times
-from dlplacer.runtime.profile.short_ops import times_for_planning
+from dlplacer.runtime.profile.op_times import times_for_planning, with_measured_times
 
 _TOLERANCE = 1e-4
 _LONGEST_PAUSE_S = 2e-3
@@ -166,7 +165,7 @@ def _links(topology: Topology) -> Iterator[Check]:
 def _planned(job: Job, devices: Sequence[RuntimeDevice], topology: Topology) -> Plan:
     captured = capture_job(job, default_rewrites())
     times = times_for_planning(job, captured, devices)
-    graph = with_measured_times(captured.graph, times.of_ops, times.contention_factor)
+    graph = with_measured_times(captured.graph, times)
     return place(graph, topology, method="heft", time_limit_s=30).plan
 
 

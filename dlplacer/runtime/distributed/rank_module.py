@@ -135,7 +135,7 @@ class RankModule(PlacedModule):
         return self.drawn_with(self.seed + seed_of(self.group.replica), evaluates)
 
     def _maker_of(self, job: Job) -> VariantMaker:
-        return RankVariantMaker(job, self.plan, self.devices, self.updater, self._use, self.cuda_graphs, self._call)
+        return RankVariantMaker(job, self.plan, self.devices, self.updater, self.cuda_graphs, self._call)
 
 
 def seed_of(replica: int) -> int:

@@ -98,7 +98,6 @@ class RankVariant(Variant):
 
     def _channels(self, kind: str) -> RankChannels:
         executor = self.joint if kind in ("step", "evaluation") else self.stages[kind == "backward"]
-        assert isinstance(executor, Executor)
         assert isinstance(executor.links, RankChannels)
         return executor.links
 

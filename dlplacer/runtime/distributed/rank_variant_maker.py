@@ -16,7 +16,6 @@ from dlplacer.runtime.distributed.rank_variant import RankVariant, local_part
 from dlplacer.runtime.distributed.ranks import NETWORK
 from dlplacer.runtime.distributed.same_call import SameCall
 from dlplacer.runtime.executor.optimizer_update import Updater
-from dlplacer.runtime.placed.process_variant import ProcessUse
 from dlplacer.runtime.placed.variant import Layouts, Variant
 from dlplacer.runtime.placed.variant_maker import VariantMaker
 from dlplacer.runtime.program.lower import Order
@@ -37,11 +36,10 @@ class RankVariantMaker(VariantMaker):
         plan: Plan,
         devices: Mapping[str, RuntimeDevice],
         updater: Updater,
-        use: ProcessUse,
         cuda_graphs: str,
         call: SameCall,
     ) -> None:
-        super().__init__(job, plan, devices, updater, use, cuda_graphs)
+        super().__init__(job, plan, devices, updater, cuda_graphs)
         self._call = call
 
     def capture(self, job: Job, tensors: Mapping[str, torch.Tensor]) -> Captured:

@@ -11,12 +11,11 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.frontend.torch.executable import Executable
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.transfer import brought
-from dlplacer.runtime.executor.device_run import DeviceRun
+from dlplacer.runtime.executor.device_run import DeviceRun, RankLinks
 from dlplacer.runtime.executor.function_source import FunctionSource, HeldValue
 from dlplacer.runtime.executor.hand_over import EMPTY
 from dlplacer.runtime.executor.op_source import write_op
 from dlplacer.runtime.executor.optimizer_update import Updater
-from dlplacer.runtime.executor.process_links import ProcessLinks
 from dlplacer.runtime.executor.stream_steps import compile_stream_action
 from dlplacer.runtime.program.actions import Action, Compute, Copy, Free, Hold, Recv, Send
 
@@ -77,7 +76,7 @@ class ActionCompiler:
     devices: Mapping[str, RuntimeDevice]
     slots: Mapping[tuple[str, str], int]
     updater: Updater
-    links: ProcessLinks | None
+    links: RankLinks | None
 
     def compiled(
         self, devices: tuple[str, ...], entries: Sequence[Entry], recording: bool, cuts: Sequence[int] | None = None

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import torch
 
@@ -10,6 +11,30 @@ from dlplacer.runtime.devices.device_streams import streams_of
 from dlplacer.runtime.executor.device_timeline import DeviceTimeline
 from dlplacer.runtime.executor.hand_over import Inbox
 from dlplacer.runtime.executor.step_inputs import StepInputs, Values
+
+
+class RankLinks(Protocol):
+    """Carries tensors to and from the devices of other processes in one program.
+
+    Attributes
+    ----------
+    on_device
+        Whether tensors are handed over on their own device, not in the host's memory.
+    """
+
+    on_device: bool
+
+    def begin(self) -> None:
+        """Before a run of the program: expect its messages."""
+
+    def send(self, tensor: str, source: str, target: str, value: Any) -> None:
+        """On the source's thread: start moving a tensor, and go on."""
+
+    def receive(self, tensor: str, source: str, target: str) -> Any:
+        """On the target's thread: wait for a tensor."""
+
+    def fail(self, error: BaseException) -> None:
+        """End the run in all processes: an action has failed here."""
 
 
 @dataclass

@@ -1,6 +1,5 @@
 """Runs a program on devices. It decides nothing: every device takes its actions in order."""
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
@@ -14,20 +13,15 @@ from dlplacer.frontend.torch.executable import Executable
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.caller_thread import ShortCalls
 from dlplacer.runtime.devices.device_streams import streams_of
-from dlplacer.runtime.executor.alternating_trial import AlternatingTrial
 from dlplacer.runtime.executor.caller_order import CallerOrder, RunOrder
 from dlplacer.runtime.executor.compile_program import ActionCompiler, CompiledActions, slots_of
-from dlplacer.runtime.executor.device_run import DeviceRun
+from dlplacer.runtime.executor.device_run import DeviceRun, RankLinks
 from dlplacer.runtime.executor.device_timeline import DeviceTimeline
 from dlplacer.runtime.executor.graph_capture import GraphCapture
 from dlplacer.runtime.executor.graph_rules import GraphRules
 from dlplacer.runtime.executor.hand_over import AbortedError, Inbox
 from dlplacer.runtime.executor.optimizer_update import Updater
-from dlplacer.runtime.executor.process_links import ProcessLinks
 from dlplacer.runtime.executor.step_inputs import StepInputs, Values
-from dlplacer.runtime.executor.turns import TURNS, can_take_turns
-from dlplacer.runtime.program.actions import Compute
-from dlplacer.runtime.program.interleaving import interleaved
 from dlplacer.runtime.program.program import Program
 
 _submitting = Lock()
@@ -76,7 +70,7 @@ class Executor:
         program: Program,
         devices: Mapping[str, RuntimeDevice],
         updater: Updater,
-        links: ProcessLinks | None = None,
+        links: RankLinks | None = None,
         graph_rules: GraphRules | None = None,
     ) -> None:
         self.links = links
@@ -87,20 +81,8 @@ class Executor:
         slots = slots_of(program.actions, devices)
         self._sizes = {name: sum(target == name for _, target in slots) for name in devices}
         self._compiler = ActionCompiler(graph, executable, devices, slots, updater, links)
-        self._compiled: dict[tuple[bool, bool], Mapping[str, CompiledActions]] = {}
-        busy = [name for name in devices if program.actions[name]]
-        possible = links is None and graph_rules is None and can_take_turns(devices[name] for name in busy)
-        ops = sum(isinstance(action, Compute) for name in busy for action in program.actions[name])
+        self._compiled: dict[bool, Mapping[str, CompiledActions]] = {}
         self._short = ShortCalls()
-        self._turns = AlternatingTrial(ops, TURNS, None if possible else False)
-
-    @property
-    def by_turns(self) -> bool | None:
-        """Whether the devices take turns on one thread, since side by side took longer; None while both are tried.
-
-        Ops of a few microseconds only wait for the interpreter's lock when several threads call them.
-        """
-        return self._turns.chosen
 
     def start(self, inputs: StepInputs, record: bool = False) -> StepState:
         """The state with which a step begins."""
@@ -126,7 +108,6 @@ class Executor:
         inboxes = {name: Inbox(size) for name, size in self._sizes.items()}
         events: dict[str, torch.Event] = {}
         recording = state.timeline is not None
-        by_turns = bool(self._turns.chosen) if recording else self._turns.wants_other
         timelines = state.timeline or {}
         rows = {
             name: DeviceRun(device, state.values[name], state.inputs, inboxes, events, timelines.get(name))
@@ -137,9 +118,8 @@ class Executor:
         ended: SimpleQueue[BaseException | None] = SimpleQueue()
         tasks = {
             name: self._task(compiled, [rows[own] for own in compiled.devices], order, ended)
-            for name, compiled in self._functions(by_turns, recording).items()
+            for name, compiled in self._functions(recording).items()
         }
-        begin = time.perf_counter()
         if self.links is not None:
             self.links.begin()
         started = 0
@@ -170,8 +150,6 @@ class Executor:
             raise
         for row in rows.values():
             row.give_back_events()
-        if not recording:
-            self._turns.took(by_turns, time.perf_counter() - begin)
 
     def _stop(self, reason: BaseException, inboxes: Mapping[str, Inbox]) -> None:
         """Have all devices stop at their next receive, those of other processes too."""
@@ -219,27 +197,22 @@ class Executor:
 
         return task
 
-    def _functions(self, by_turns: bool, recording: bool) -> Mapping[str, CompiledActions]:
+    def _functions(self, recording: bool) -> Mapping[str, CompiledActions]:
         """Device whose thread calls them → functions, compiled when first needed: most programs are never recorded."""
-        key = by_turns, recording
-        if key not in self._compiled:
+        if recording not in self._compiled:
             actions, compiled, graphs = self._program.actions, self._compiler.compiled, self.graphs
             if graphs is not None and not recording:
-                self._compiled[key] = {
+                self._compiled[recording] = {
                     name: graphs.compiled(name, self._compiler, actions[name]) for name in self._devices
                 }
-            elif by_turns:
-                entries = [(name, action) for name, _, action in interleaved(self._program)]
-                devices = tuple(dict.fromkeys(name for name, _ in entries))
-                self._compiled[key] = {devices[0]: compiled(devices, entries, recording)}
             else:
-                self._compiled[key] = {
+                self._compiled[recording] = {
                     name: compiled((name,), [(name, action) for action in actions[name]], recording)
                     for name, device in self._devices.items()
                     # Waking a thread for nothing costs a step of short ops some hundredths of its time.
                     if actions[name] or recording or streams_of(device) is not None
                 }
-        return self._compiled[key]
+        return self._compiled[recording]
 
     def _named(self, error: BaseException, compiled: CompiledActions) -> BaseException:
         """The error as the user reads it: with the action in which it occurred, if that is not in it."""

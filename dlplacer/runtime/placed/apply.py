@@ -18,14 +18,12 @@ from dlplacer.runtime.executor.graph_rules import graph_rules
 from dlplacer.runtime.placed.guards import require_unscaled_updates
 from dlplacer.runtime.placed.match import require_same_graph
 from dlplacer.runtime.placed.placed_module import PlacedModule
-from dlplacer.runtime.processes.process_choice import require_wanted
 
 
 def apply(
     job: Job,
     plan: Plan,
     devices: Mapping[str, str] | Sequence[str],
-    processes: str = "auto",
     *,
     cuda_graphs: str = "off",
 ) -> PlacedModule:
@@ -37,9 +35,6 @@ def apply(
         The job that the plan was captured from: same module, shapes, dtypes and mode.
     devices
         Device of the plan → device of this machine (``{"gpu0": "cuda:0"}``), or a list in the plan's order.
-    processes
-        Whether CPU devices are processes with shared tensors instead of threads: ``on``, ``off`` or, by a trial in the
-        first steps, ``auto``. `PlacedModule.processes` says what was chosen.
     cuda_graphs
         ``off``, ``auto`` or ``on``: whether stretches of ops on a GPU are captured in the third step and replayed from
         then on. ``auto`` compares each with its ops once, and leaves those to be issued one by one that differ or
@@ -52,9 +47,8 @@ def apply(
     MismatchError
         If the plan was made for another graph; names the first op that differs.
     InputError
-        If a device is missing or not here, or cannot be a process where that is asked for.
+        If a device is missing or not here.
     """
-    require_wanted(processes)
     graph_rules(cuda_graphs)
     check_plan(plan)
     require_unscaled_updates(job)
@@ -68,7 +62,7 @@ def apply(
         captured = capture_as_planned(job, plan)
         own = of_captured_ops(plan, captured.graph)
         require_runnable(captured, own, opened)
-        return PlacedModule(job, own, captured, opened, processes, cuda_graphs=cuda_graphs)
+        return PlacedModule(job, own, captured, opened, cuda_graphs=cuda_graphs)
     except BaseException:
         for device in opened.values():
             device.close()

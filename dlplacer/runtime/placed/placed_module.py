@@ -4,7 +4,6 @@ import copy
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import chain
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ from dlplacer.frontend.torch.job import Job, autocast_of, flat_inputs
 from dlplacer.planning.interrupt import kept_interrupts
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.executor.device_timeline import DeviceTimeline
-from dlplacer.runtime.executor.executor import Executor, StepState
+from dlplacer.runtime.executor.executor import StepState
 from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.executor.step_inputs import StepInputs
 from dlplacer.runtime.placed.autograd import PlacedStep
@@ -32,12 +31,10 @@ from dlplacer.runtime.placed.guards import (
     require_no_own_hooks,
 )
 from dlplacer.runtime.placed.placed_state import PlacedState
-from dlplacer.runtime.placed.process_variant import ProcessUse
 from dlplacer.runtime.placed.variant import Variant, layouts_of
 from dlplacer.runtime.placed.variant_maker import VariantMaker
 from dlplacer.runtime.placed.variants import Variants
 from dlplacer.runtime.placed.written_memory import require_unwritten
-from dlplacer.runtime.processes.process_choice import ProcessChoice
 
 
 class PlacedModule(PlacedState):
@@ -67,10 +64,8 @@ class PlacedModule(PlacedState):
         plan: Plan,
         captured: Captured,
         devices: Mapping[str, RuntimeDevice],
-        processes: str = "off",
         *,
         cuda_graphs: str = "off",
-        is_copy: bool = False,
     ) -> None:
         super().__init__(job)
         self.cuda_graphs = cuda_graphs
@@ -79,10 +74,7 @@ class PlacedModule(PlacedState):
         self.plan = plan
         self.devices = dict(devices)
         self._users: weakref.WeakSet[PlacedModule] = weakref.WeakSet([self])
-        # While a module is copied, the tables of the copying refer to its memory too.
-        tensors = () if is_copy else chain(job.module.named_parameters(), job.module.named_buffers())
-        self._use = ProcessUse(processes, plan, devices, tensors)
-        self.updater: Updater = self._use.updater_of(job)
+        self.updater = Updater(job.update)
         self._maker = self._maker_of(job)
         if job.mode == "infer" or not job.module.training:
             self.train(job.mode == "train")
@@ -156,34 +148,10 @@ class PlacedModule(PlacedState):
     def graph_notes(self) -> tuple[str, ...]:
         """Why ops of `step` and of inference are issued one by one, where CUDA graphs are wanted."""
         joint = self._primary.joint
-        return joint.graphs.notes if isinstance(joint, Executor) and joint.graphs is not None else ()
-
-    @property
-    def takes_turns(self) -> bool:
-        """Whether the devices take turns on one thread in a step, as they do where ops are too short for threads."""
-        joint = self._primary.joint
-        return bool(joint.by_turns) if isinstance(joint, Executor) else self._use.by_turns
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether steps try out nothing any more: processes or threads, and those side by side or by turns."""
-        joint = self._primary.joint
-        return self.processes.used is not None and not (isinstance(joint, Executor) and joint.by_turns is None)
-
-    @property
-    def processes(self) -> ProcessChoice:
-        """Whether the devices of the step that ran last are processes or threads, and why."""
-        return self._use.choice
-
-    @property
-    def worker_pids(self) -> tuple[int, ...]:
-        """Process ids of the devices that are processes in the step that ran last."""
-        return self._use.pids
+        return joint.graphs.notes if joint.graphs is not None else ()
 
     def close(self) -> None:
         """End the devices' threads, unless a copy of this module uses them; the module cannot run afterwards."""
-        for variant in self._variants.values():
-            variant.close()
         self._users.discard(self)
         if not self._users:
             for device in self.devices.values():
@@ -215,15 +183,7 @@ class PlacedModule(PlacedState):
 
     def _of(self, job: Job, captured: Captured) -> "PlacedModule":
         """The same step of another module on the same devices."""
-        return type(self)(
-            job,
-            self.plan,
-            captured,
-            self.devices,
-            self._use.wanted,
-            cuda_graphs=self.cuda_graphs,
-            is_copy=True,
-        )
+        return type(self)(job, self.plan, captured, self.devices, cuda_graphs=self.cuda_graphs)
 
     def _called_with(self, inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> Job:
         """The job with the inputs of a call."""
@@ -294,7 +254,7 @@ class PlacedModule(PlacedState):
             self._editions.watch_numbers()
         edition, snapshot = self._editions.last
         if edition:
-            self._maker.move_tensors(variant, snapshot.tensors, is_edited=True)
+            self._maker.move_tensors(variant, snapshot.tensors)
             self._variants.keep(self._editions.is_known)
         return variant
 
@@ -302,4 +262,4 @@ class PlacedModule(PlacedState):
         return self._maker.capture(job, self._editions.last[1].tensors)
 
     def _maker_of(self, job: Job) -> VariantMaker:
-        return VariantMaker(job, self.plan, self.devices, self.updater, self._use, self.cuda_graphs)
+        return VariantMaker(job, self.plan, self.devices, self.updater, self.cuda_graphs)

@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -28,16 +28,6 @@ from dlplacer.runtime.program.stream_lowering import with_streams
 
 Layouts = Sequence[tuple[int, ...] | None]
 """Strides of the flat inputs at capture, None for one that is no tensor."""
-
-
-class StepExecutor(Protocol):
-    """Runs a program of a step: an `Executor`, or one that chooses between threads and processes."""
-
-    def start(self, inputs: StepInputs, record: bool = False) -> StepState:
-        """The state with which a step begins."""
-
-    def run(self, state: StepState) -> None:
-        """Run the program and wait for all devices."""
 
 
 @dataclass(frozen=True)
@@ -68,17 +58,14 @@ class Variant:
         return {op: device for device, ops in self.order.items() for op in ops}
 
     @cached_property
-    def joint(self) -> StepExecutor:
+    def joint(self) -> Executor:
         """The whole step as one program."""
         program = lower(self.captured.graph, self.order, self.captured.executable.returned)
-        programs, rules = self._for_devices([program]), graph_rules(self.cuda_graphs)
-        if rules is not None:
-            return self._executor(programs[0], self.updater, rules)
-        (executor,) = self._executors(programs, self.updater)
-        return executor
+        (program,) = self._for_devices([program])
+        return self._executor(program, self.updater, graph_rules(self.cuda_graphs))
 
     @cached_property
-    def stages(self) -> tuple[StepExecutor, ...]:
+    def stages(self) -> tuple[Executor, ...]:
         """Forward and backward as two programs, with the host between them, which also updates the parameters."""
         later = {op.id for op in self.captured.graph.ops if op.phase != "forward"}
         orders = [
@@ -86,10 +73,7 @@ class Variant:
             for is_later in (False, True)
         ]
         programs = lower_stages(self.captured.graph, orders, self.captured.executable.returned)
-        return self._executors(self._for_devices(programs), Updater(None))
-
-    def close(self) -> None:
-        """End what belongs to this variant alone; the devices are not its own."""
+        return tuple(self._executor(program, Updater(None)) for program in self._for_devices(programs))
 
     @contextlib.contextmanager
     def backward_call(self, step: int) -> Iterator[Callable[[], None]]:  # noqa: ARG002
@@ -200,7 +184,7 @@ class Variant:
     @cached_property
     def _constants(self) -> PlacedConstants:
         constants = {code.op: code.constant for code in self.captured.executable.of_role("constant")}
-        # Not by way of this object: a cycle would keep it, and its workers, until the garbage collector runs.
+        # Not by way of this object: a cycle would keep it until the garbage collector runs.
         home = {op: self._torch_device(op) for op in constants}
         return PlacedConstants(constants, lambda op, tensor: tensor.to(home[op]))
 
@@ -223,10 +207,6 @@ class Variant:
     def _away_on_device(self) -> bool:
         """Whether tensors for other processes are handed over on their own device."""
         return False
-
-    def _executors(self, programs: Sequence[Program], updater: Updater) -> tuple[StepExecutor, ...]:
-        """Executors of programs that run one after another in a step."""
-        return tuple(self._executor(program, updater) for program in programs)
 
     def _executor(self, program: Program, updater: Updater, rules: GraphRules | None = None) -> Executor:
         return Executor(

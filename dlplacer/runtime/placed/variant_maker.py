@@ -12,7 +12,6 @@ from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.placed.guards import require_data, require_whole
 from dlplacer.runtime.placed.match import order_at_other_shapes, order_of_inference
-from dlplacer.runtime.placed.process_variant import ProcessUse, ProcessVariant
 from dlplacer.runtime.placed.variant import Layouts, Variant, layouts_of
 from dlplacer.runtime.program.lower import Order
 
@@ -22,8 +21,6 @@ class VariantMaker:
 
     Parameters
     ----------
-    use
-        Whether devices may be processes.
     cuda_graphs
         As in `dlplacer.apply`.
     """
@@ -34,7 +31,6 @@ class VariantMaker:
         plan: Plan,
         devices: Mapping[str, RuntimeDevice],
         updater: Updater,
-        use: ProcessUse,
         cuda_graphs: str,
     ) -> None:
         self.plan = plan
@@ -42,7 +38,6 @@ class VariantMaker:
         self.updater = updater
         self.cuda_graphs = cuda_graphs
         self._mode = job.mode
-        self._use = use
 
     def capture(self, job: Job, tensors: Mapping[str, torch.Tensor]) -> Captured:
         """A job's graph with the plan's rewrites; in the other mode with those that are for every step.
@@ -75,17 +70,10 @@ class VariantMaker:
 
     def variant_in(self, order: Order, captured: Captured, layouts: Layouts) -> Variant:
         """The variant of a captured step in an order."""
-        if self._use.possible:
-            return ProcessVariant(captured, order, self.devices, self.updater, layouts, self._use)
         return Variant(captured, order, self.devices, self.updater, layouts, cuda_graphs=self.cuda_graphs)
 
-    def move_tensors(self, variant: Variant, tensors: Mapping[str, torch.Tensor], *, is_edited: bool = False) -> None:
+    def move_tensors(self, variant: Variant, tensors: Mapping[str, torch.Tensor]) -> None:
         """Move parameters and buffers to where a variant has them.
-
-        Parameters
-        ----------
-        is_edited
-            Whether the module was edited since it was placed.
 
         Raises
         ------
@@ -97,9 +85,3 @@ class VariantMaker:
             require_data(code.name, tensor)
             # Through .data, so that optimizers which hold the Parameter keep holding the same object.
             tensor.data = tensor.data.to(self.devices[variant.home[code.op]].torch_device)
-        executable = variant.captured.executable
-        moved = [tensors[code.name] for code in executable.of_role("parameter", "buffer")]
-        updated = {code.name: tensors[code.name] for code in executable.of_role("update")}
-        # Together with constants, of which one may be a view of a buffer.
-        constants = (code.constant for code in executable.of_role("constant"))
-        self._use.share([*moved, *constants], self.updater, updated, is_edited=is_edited)

@@ -12,7 +12,6 @@ from dlplacer.runtime.devices.kinds import in_host_memory
 from dlplacer.runtime.devices.open import open_devices
 from dlplacer.runtime.profile.dispatch_time import dispatch_of_devices_s
 from dlplacer.runtime.profile.link_times import copy_timer
-from dlplacer.runtime.profile.process_link import process_link
 
 
 def with_timed_links(topology: Topology, on_copy: Callable[[str, str], None] = lambda source, target: None) -> Topology:
@@ -49,23 +48,7 @@ def with_timed_dispatch(topology: Topology, opened: Sequence[RuntimeDevice]) -> 
     """The machine of these devices, with what issuing an op to them costs: cores are threads of one process."""
     # Three digits: it varies by a tenth from one run to the next.
     dispatch_s = float(f"{dispatch_of_devices_s(opened):.3g}")
-    return _with_dispatch(_with_process_links(topology, opened), opened, dispatch_s, "timed with a chain of short ones")
-
-
-def _with_process_links(topology: Topology, opened: Sequence[RuntimeDevice]) -> Topology:
-    """The machine whose links say what they take where its cores are processes of their own, if they can be."""
-    handed = process_link(opened)
-    if handed is None or not handed.line.s_per_byte:
-        return topology
-    line = handed.line
-    # Through a router a hand-over takes two links. Three digits, as for the issue.
-    hops = 2 if topology.routers else 1
-    timed: dict[str, Any] = {
-        "process_latency_s": float(f"{line.latency_s / hops:.3g}"),
-        "process_bytes_per_s": float(f"{1 / line.s_per_byte:.3g}"),
-        "process_step_s": float(f"{handed.step_s:.3g}"),
-    }
-    return replace(topology, links=tuple(replace(link, **timed) for link in topology.links))
+    return _with_dispatch(topology, opened, dispatch_s, "timed with a chain of short ones")
 
 
 def with_usual_dispatch(topology: Topology, opened: Sequence[RuntimeDevice]) -> Topology:

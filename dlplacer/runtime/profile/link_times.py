@@ -1,10 +1,9 @@
-"""What handing tensors between devices takes: latency and rate of a link, and the devices' own time."""
+"""What handing tensors between devices takes: latency and rate of a link."""
 
 import itertools
 import queue
 import time
 from collections.abc import Callable, Mapping, Sequence
-from statistics import fmean
 from typing import Any
 
 import torch
@@ -19,7 +18,6 @@ from dlplacer.runtime.profile.statistic import settled
 
 _SIZES_BYTES = (4, 2**20, 2**24)
 _ROUND_TRIPS = 40
-_HANDED_OVER = 200
 _SIDE, _PRODUCTS = 256, 3
 """A product of matrices of this side, and how many: work that empties the caches nearest to the core, as ops do."""
 _NO_COPY_BYTES_PER_S = 1e15
@@ -30,40 +28,6 @@ def measured_topology(devices: Sequence[RuntimeDevice]) -> Topology:
     links = [_link(*pair) for pair in itertools.combinations(devices, 2)]
     nodes = tuple(TopologyDevice(device.name, device.type) for device in devices)
     return Topology(nodes, (), tuple(links), name="measured", source="timed round trips between the devices' threads")
-
-
-def handover_time_s(devices: Sequence[RuntimeDevice]) -> float:
-    """Seconds for which a CPU core is busy with a tensor that it sends, or receives without waiting; their mean.
-
-    Timed between other work, as in a step: in a loop of its own it would take a third of that. 0 if the devices are not
-    all CPU cores: others are fed by a host, whose time per op is `dispatch_time_s`.
-    """
-    if len(devices) < 2 or not in_host_memory(devices):
-        return 0.0
-    first, second = devices[:2]
-    all_in_flight: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
-    values: dict[int, Any] = {number: torch.zeros(1) for number in range(_HANDED_OVER)}
-
-    def send(number: int) -> None:
-        all_in_flight.put((number, first.send(values[number], second)))
-
-    def receive(number: int) -> None:
-        name, in_flight = all_in_flight.get()
-        values[name] = second.receive(in_flight)
-
-    sent = first.submit(lambda: _times_s(send)).result()
-    return fmean((settled(sent), settled(second.submit(lambda: _times_s(receive)).result())))
-
-
-def _times_s(move: Callable[[int], None]) -> list[float]:
-    """Seconds of each call, with other work before it."""
-    matrix, times = torch.zeros(_SIDE, _SIDE), []
-    for number in range(_HANDED_OVER):
-        torch.mm(matrix, matrix)
-        begin = time.perf_counter()
-        move(number)
-        times.append(time.perf_counter() - begin)
-    return times
 
 
 def copy_timer(devices: Mapping[str, RuntimeDevice]) -> Callable[[str, str, int], float]:

@@ -13,7 +13,9 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.job import Job, flat_inputs
 from dlplacer.frontend.torch.tracing.step_module import job_tensors
+from dlplacer.runtime.devices.allocator import reserve_heap
 from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.runtime.devices.kinds import in_host_memory
 from dlplacer.runtime.executor.executor import StepState
 from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.placed.guards import require_data
@@ -26,6 +28,8 @@ B = TypeVar("B")
 # twice as long as later ones.
 
 _SHORT_STEPS, _SHORT_STEPS_S = 20, 0.5
+_IN_CACHE_S = 100e-6
+"""Below that a core reads at most a megabyte or so, which its own cache holds."""
 _SETTLED_S = 0.1
 """Steps shorter than this are taken twice where kinds of steps alternate, and the first is not kept: caches hold what
 the step of the other kind has left."""
@@ -150,27 +154,45 @@ def profiled_in_turn(
     return [{kind: typical(samples) for kind, samples in of_types.items()} for of_types in found]
 
 
-def with_measured_times(
-    graph: OpGraph,
-    times: Mapping[str, Mapping[str, float]],
-    contention: Mapping[str, Mapping[str, float]] | None = None,
-) -> OpGraph:
-    """The graph with measured times for these device types beside the times that it has for others.
+def times_for_planning(
+    job: Job,
+    captured: Captured,
+    devices: Sequence[RuntimeDevice],
+    steps: int = 7,
+    warmup: int = 2,
+    on_step: Callable[[str, float], None] = lambda what, share: None,
+) -> Times:
+    """Op times on these devices while all of them work; those of short ops on cores while the others idle.
+
+    Side by side an op waits for the interpreter, which the replay adds (`dlplacer.problem.dispatch`). Longer ops lose
+    memory bandwidth and cache to the other cores, which they will lose in a plan too.
 
     Parameters
     ----------
-    contention
-        As `OpGraph.contention_factors`.
+    on_step
+        Hears before each step what is done, and which share of the steps has been taken.
     """
+    if in_host_memory(devices):
+        # In small pages, ops that wait for memory take up to 1.4 times as long. What is freed leaves gaps: a part more.
+        reserve_heap((1 + len(devices)) * sum(op.footprint_bytes for op in captured.graph.ops))
+
+    def report(done: int, total: int) -> None:
+        on_step(f"step {done + 1} of {total}", done / total)
+
+    counts = (len(devices), 1) if len(devices) > 1 and in_host_memory(devices) else (len(devices),)
+    together, *alone = profiled_in_turn(Profiler(job, captured, devices), counts, steps, warmup, report)
+    for kind, times in alone[0].items() if alone else ():
+        together[kind] |= {op: time_s for op, time_s in times.items() if time_s < _IN_CACHE_S}
+    return together
+
+
+def with_measured_times(graph: OpGraph, times: Mapping[str, Mapping[str, float]]) -> OpGraph:
+    """The graph with measured times for these device types beside the times that it has for others."""
     ops = []
     for op in graph.ops:
         old = dict(op.time_s) if isinstance(op.time_s, Mapping) else {}
         ops.append(replace(op, time_s={**old, **{kind: by_op[op.id] for kind, by_op in times.items()}}))
     capture = {**(graph.capture or {}), "measured_on": sorted({*measured_types(graph), *times})}
-    factors = {kind: factor for kind, factor in graph.contention_factors.items() if kind not in times}
-    capture["contention_factor"] = {**factors, **(contention or {})}
-    if not capture["contention_factor"]:
-        del capture["contention_factor"]
     return replace(graph, ops=tuple(ops), capture=capture)
 
 

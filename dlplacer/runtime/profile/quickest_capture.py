@@ -11,8 +11,7 @@ from dlplacer.frontend.torch.job import Job
 from dlplacer.frontend.torch.tracing.fused_lstm import FORWARD, FUSED_LSTM
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.kinds import in_host_memory
-from dlplacer.runtime.profile.op_times import Profiler
-from dlplacer.runtime.profile.short_ops import PlanningTimes, times_for_planning
+from dlplacer.runtime.profile.op_times import Profiler, Times, times_for_planning
 
 Report = Callable[[str, float], None]
 _ROUNDS, _MOST_ROUNDS, _SHORT_ROUNDS_S = 3, 100, 3.0
@@ -25,7 +24,7 @@ def timed_capture(
     steps: int = 7,
     warmup: int = 2,
     on_step: Report = lambda what, share: None,
-) -> tuple[Captured, PlanningTimes]:
+) -> tuple[Captured, Times]:
     """A capture of the job, and its op times as `times_for_planning` has them.
 
     Plain PyTorch runs an LSTM on a CPU as one kernel. Step by step it is many short ops, which devices can share: that

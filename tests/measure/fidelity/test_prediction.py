@@ -7,6 +7,9 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from dlplacer.measure.fidelity.taking_turns import taking_turns
+from dlplacer.runtime.profile.remote_reads import RemoteReads
+from dlplacer.runtime.profile.slot_times import SlotTimes
 from frontend.torch.small_models import build
 from report.plot.plans import diamond
 from runtime.random_plans import needs_two_cores, placed_at_random, random_plan
@@ -20,12 +23,9 @@ from dlplacer.measure.fidelity.prediction import Predictor, remote_reads_of, use
 from dlplacer.measure.fidelity.process_group import OneProcess
 from dlplacer.measure.fidelity.run_plan import run
 from dlplacer.measure.fidelity.step_profiler import PlacedProfiler, PlainStep
-from dlplacer.measure.fidelity.taking_turns import taking_turns
 from dlplacer.problem.simulate import replay_plan
 from dlplacer.runtime.placed.apply import apply
 from dlplacer.runtime.profile.op_times import StepSample, with_measured_times
-from dlplacer.runtime.profile.remote_reads import RemoteReads
-from dlplacer.runtime.profile.slot_times import SlotTimes
 
 OP_S = 1e-3
 

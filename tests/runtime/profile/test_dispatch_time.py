@@ -5,6 +5,7 @@ from typing import Any, cast
 
 import pytest
 import torch
+from dlplacer.runtime.profile.short_ops import times_for_planning, without_turns
 from frontend.torch.small_models import build
 
 from dlplacer.frontend.torch.capture import capture_job, default_rewrites
@@ -15,7 +16,6 @@ from dlplacer.runtime.executor.executor import StepState
 from dlplacer.runtime.profile import dispatch_time, short_ops
 from dlplacer.runtime.profile.dispatch_time import HostTimed, dispatch_time_s, issue_times_s, launch_time_s, turn_time_s
 from dlplacer.runtime.profile.op_times import StepSample, recorded_times
-from dlplacer.runtime.profile.short_ops import times_for_planning, without_turns
 
 
 def test_every_op_that_takes_time_counts() -> None:
