@@ -42,7 +42,7 @@ _PINNING = (
 
 # What each worker begins with. The local search is compiled once for all in half a minute; the worker of tests that pin
 # meanwhile does what needs none of it, or it would compile it too.
-_BEGINNING = ("runtime/processes", "solvers/local_search")
+_BEGINNING = ("runtime/placed", "solvers/local_search")
 
 
 @cache

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from dlplacer.runtime.processes.process_choice import ProcessChoice
 
 from dlplacer.cli.main import build_parser
 from dlplacer.files.graph_file import EdgeModel, GraphModel, GraphNodeModel, OutputModel
@@ -108,7 +107,7 @@ def test_every_field_of_a_file_is_documented() -> None:
 
 def test_every_field_that_a_command_prints_is_documented() -> None:
     text = (DOCS / "reference" / "printed.md").read_text(encoding="utf-8")
-    records = RunReport, Figures, Loss, DeviceUse, Offender, ProcessChoice, Check
+    records = RunReport, Figures, Loss, DeviceUse, Offender, Check
     graph, machine = load_graph("inception_v3-infer"), load_topology("dgx1-v100-2gpu")
     printed = {**place(graph, machine, method="list").to_dict(), **compare(graph, machine, methods=["list"]).to_dict()}
     names = {field.name for record in records for field in dataclasses.fields(record)} - {"over_ranks"}

@@ -106,7 +106,6 @@ def measured_row(name: str, plan: Plan, arguments: argparse.Namespace) -> dict[s
         "contention_factor": report.contention_factor,
         "noise": report.noise,
         "conclusion": report.conclusion,
-        "processes": bool(report.processes.get("used")),
         "load": os.getloadavg()[0],
     }
 

@@ -4,8 +4,7 @@
 
 Every row alternates, forwards and backwards, between plain PyTorch on the first device and the same step placed on one
 device or on two. A ratio is the median over repetitions of (placed ÷ eager of the same repetition), with its range. Two
-independent chains run on two devices as processes, as they do unless told otherwise, and are compared with one device
-too. Nothing else should run on these cores meanwhile.
+independent chains on two devices are compared with one device too. Nothing else should run on these cores meanwhile.
 """
 
 import argparse
@@ -139,17 +138,14 @@ def main() -> None:
     parser.add_argument("--jobs", nargs="+", choices=list(JOBS), default=list(JOBS))
     parser.add_argument("--repetitions", type=int, default=9)
     parser.add_argument("--seconds", type=float, default=0.1, help="of steps in one repetition, at least one step")
-    # Plans here have unit times, which `auto` would take for those of long ops.
-    parser.add_argument("--processes", choices=("on", "off"), help="devices as processes or as threads")
     arguments = parser.parse_args()
     print(f"{'job':<18}{'devices':>8}{'ops':>6}{'transfers':>10}{'eager':>11}{'placed':>11}{'ratio':>8}   range")
     for name in arguments.jobs:
         for count in (1, 2) if name in SPREAD else (1,):
-            processes = arguments.processes or ("on" if name in INDEPENDENT else "off")
-            print(measured(name, count, arguments.repetitions, arguments.seconds, processes), flush=True)
+            print(measured(name, count, arguments.repetitions, arguments.seconds), flush=True)
 
 
-def measured(name: str, count: int, repetitions: int, seconds: float, processes: str) -> str:
+def measured(name: str, count: int, repetitions: int, seconds: float) -> str:
     """The row of one job on one or two devices."""
     job = JOBS[name]()
     reference = copy.deepcopy(job.module)
@@ -160,9 +156,7 @@ def measured(name: str, count: int, repetitions: int, seconds: float, processes:
 
         def placed_step(plan: Plan, devices: int) -> PlacedJob:
             own = replace(job, module=copy.deepcopy(reference))
-            placed = stack.enter_context(
-                closing(apply(own, plan, [f"cpu:{index}" for index in range(devices)], processes=processes))
-            )
+            placed = stack.enter_context(closing(apply(own, plan, [f"cpu:{index}" for index in range(devices)])))
             return PlacedJob(placed, placed.captured, [own])
 
         own = placed_step(plan, count)

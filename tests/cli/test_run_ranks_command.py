@@ -111,9 +111,3 @@ def test_an_error_on_the_ranks_is_one_message(plan_file: str, capfd: pytest.Capt
     assert "device 'cpu:9999' needs 10000 cores" in told.err
     assert "Traceback" not in told.err
     assert told.out == ""
-
-
-def test_devices_as_processes_are_refused_over_ranks(plan_file: str, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--devices", "rank0/cpu:0,rank1/cpu:1", "--processes", "on"]
-    assert main(["run", plan_file, "dlplacer.models:mlp", "--batch-size", "4", *options]) == 2
-    assert "every rank is a process already" in capsys.readouterr().err

@@ -38,13 +38,3 @@ def test_cores_alone_in_their_processes_do_not(capsys: pytest.CaptureFixture[str
     assert "one device is best" in text
     assert "issuing" not in text
     assert "what its transfers take is more" in text
-
-
-def test_a_plan_for_processes_says_how_it_is_run(capsys: pytest.CaptureFixture[str]) -> None:
-    cores = tuple(Device(name, "core", None, None, None, {}, 1e-3, "host", False) for name in "ab")
-    link = Link("a", "b", 1e15, 1e-4, process_latency_s=1e-6, process_bytes_per_s=1e9)
-    pair = OpGraph((Op("x", "test", 1e-3), Op("y", "test", 1e-3)), ())
-    plan = place(pair, Topology(cores, (), (link,)), time_limit_s=5.0).plan
-    assert plan.makespan_s == pytest.approx(1e-3)
-    tell_use_of_devices(plan)
-    assert "processes of their own, as --processes auto tries" in capsys.readouterr().err

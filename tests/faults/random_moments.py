@@ -38,10 +38,6 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "show": ("show", "PLAN", "--html", "OUT"),
     "profile": ("profile", _MODEL, "--device", "cpu:0", "-o", "OUT"),
     "run": ("run", "PLAN", _MODEL, "--batch-size", "4", "--devices", "cpu:0,cpu:1", "--steps", "2", "--trace", "OUT"),
-    "run by processes": (
-        *("run", "SPREAD", _MODEL, "--batch-size", "4", "--devices", "cpu:0,cpu:1", "--steps", "20"),
-        *("--processes", "on", "--trace", "OUT"),
-    ),
     "hybrid": (
         *("hybrid", "GRAPH", "cpu-2core", "--devices", "4", "--epochs", "EPOCHS", "--jobs", "2"),
         *("--time-limit", "1", "--split", "placement", "--scaling-efficiency", "1"),
@@ -106,7 +102,6 @@ def arguments_of(command: str, plan: Path, output: Path) -> list[str]:
     """The command line, with its files."""
     files = {
         "PLAN": str(plan),
-        "SPREAD": str(plan.with_name("spread.json")),
         "OUT": str(output),
         "EPOCHS": str(plan.with_name("epochs.json")),
         "GRAPH": str(plan.with_name("graph.json")),
@@ -216,14 +211,13 @@ def measured(commands: Sequence[str], plan: Path) -> dict[str, float]:
 
 def plan_file(folder: Path) -> Path:
     """A plan of the model that the commands run; beside it what they read besides."""
-    plan, spread, graph = folder / "plan.json", folder / "spread.json", folder / "graph.json"
+    plan, graph = folder / "plan.json", folder / "graph.json"
     epochs = {"format": "dlplacer.epochs/1", "epochs": {"1": 4, "2": 5, "4": 8}, "samples": 64_000, "mini_batch": 4}
     (folder / "epochs.json").write_text(json.dumps(epochs))
     for words in (
         ("capture", _MODEL, "--batch-size", "4", "-o", str(graph)),
         ("profile", _MODEL, "--batch-size", "4", "--device", "cpu:0", "-o", str(graph)),
         ("solve", str(graph), "cpu-2core", "--time-limit", "1", "-o", str(plan)),
-        ("solve", str(graph), "cpu-2core", "--method", "sequential", "-o", str(spread)),
     ):
         subprocess.run([*_DLPLACER, *words], check=True, capture_output=True)
     return plan
@@ -233,7 +227,7 @@ def random_moments(count: int, seed: int, jobs: int, commands: Sequence[str]) ->
     """How commands ended at so many random moments."""
     chooser = random.Random(seed)
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
-        planned = any({"PLAN", "SPREAD", "GRAPH"} & {*COMMANDS[command]} for command in commands)
+        planned = any({"PLAN", "GRAPH"} & {*COMMANDS[command]} for command in commands)
         plan = plan_file(Path(folder)) if planned else Path(folder) / "plan.json"
         usual_s = measured(commands, plan)
         moments = [drawn(chooser, usual_s) for _ in range(count)]

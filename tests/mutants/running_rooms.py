@@ -180,30 +180,9 @@ PLACED = (
         "LostRankError.__name__: 0",
         ("runtime/distributed/test_processes.py",),
     ),
-    Mutant(
-        "runtime/processes/result_slot.py",
-        "a gradient is written over while somebody uses it",
-        "self.is_used = self._first.is_used",
-        "self.is_used = False",
-        ("runtime/processes/test_result_slot.py",),
-    ),
-    Mutant(
-        "runtime/processes/worker.py",
-        "a worker does not hear which results are used",
-        'self._slots.note_used(number, asked.get("used", ()))',
-        "self._slots.note_used(number, ())",
-        ("runtime/processes/test_result_slot.py",),
-    ),
 )
 
 MEASURE = (
-    Mutant(
-        "measure/fidelity/slot_copies.py",
-        "who writes a tensor for another process pays one half",
-        "+= s_per_byte * size",
-        "+= s_per_byte / 2 * size",
-        ("measure/fidelity/test_slot_copies.py",),
-    ),
     Mutant(
         "measure/fidelity/alternation.py",
         "variants are timed in the same order every time",

@@ -79,7 +79,7 @@ def random_plan(graph: OpGraph, device_count: int = 2, seed: int = 0) -> Plan:
 
 @contextmanager
 def placed_at_random(
-    job: Job, device_count: int = 2, seed: int = 0, graph: OpGraph | None = None, processes: str = "auto"
+    job: Job, device_count: int = 2, seed: int = 0, graph: OpGraph | None = None
 ) -> Iterator[PlacedModule]:
     """The job's module under a random plan on CPU devices; the devices are closed afterwards.
 
@@ -87,11 +87,9 @@ def placed_at_random(
     ----------
     graph
         The job's graph if it has been captured already.
-    processes
-        As in `dlplacer.apply`.
     """
     plan = random_plan(graph or capture(job), device_count, seed)
-    placed = apply(job, plan, [f"cpu:{i}" for i in range(device_count)], processes)
+    placed = apply(job, plan, [f"cpu:{i}" for i in range(device_count)])
     try:
         yield placed
     finally:

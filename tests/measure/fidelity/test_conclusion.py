@@ -73,20 +73,6 @@ def test_each_cause_has_its_words(seconds: dict[str, float], others: dict[str, f
     assert phrase in conclusion(outcome(lost(**seconds, **({} if "idle_s" in seconds else {"idle_s": 0.1})), **others))
 
 
-def test_processes_lose_nothing_to_an_interpreter() -> None:
-    small = lost(contention_s=0.3, idle_s=0.1)
-    assert "threads of one interpreter" in conclusion(outcome(small, op_s=1e-5))
-    assert "contention: ops take longer while the other devices work (75 %" in conclusion(
-        outcome(small, op_s=1e-5, processes=True)
-    )
-
-
-def test_who_takes_turns_waits_for_the_interpreter() -> None:
-    said = conclusion(outcome(lost(idle_s=0.2, handover_s=0.1), op_s=6e-5, takes_turns=True))
-    assert "ops too small, 60 us on average: threads of one interpreter" in said
-    assert "100 %" in said
-
-
 def test_one_device_has_nothing_to_contend_with() -> None:
     said = conclusion(outcome(lost(1.0, contention_s=0.3, runtime_s=0.1), devices=1))
     assert "the runtime" in said

@@ -18,19 +18,19 @@ def recorded() -> Plan:
 
 
 def test_every_second_has_one_cause() -> None:
-    seconds = StepSeconds(measured_s=40.0, recorded_s=25.0, baseline_s=10.0, one_device_s=12.0, handover_s=0.5)
+    seconds = StepSeconds(measured_s=40.0, recorded_s=25.0, baseline_s=10.0, one_device_s=12.0)
     found = loss_of(diamond(), recorded(), {"a", "b"}, seconds)
     assert found.ideal_s == 5.0
     assert found.runtime_s == 1.0
-    assert found.contention_s == pytest.approx(1.6 * 7 - 6 - 1)  # half a second at each end of two tensors
-    assert found.handover_s == pytest.approx(1.6 * 4 + 1)
+    assert found.contention_s == pytest.approx(1.6 * 7 - 6)
+    assert found.handover_s == pytest.approx(1.6 * 4)
     assert found.idle_s == pytest.approx(1.6 * (20 - 7 - 4))
     assert found.host_s == pytest.approx(40 - 1.6 * 20)
     assert found.ideal_s + found.total_s == pytest.approx(40.0)
 
 
 def test_replicas_share_nothing_of_a_baseline_that_each_has() -> None:
-    seconds = StepSeconds(measured_s=20.0, recorded_s=20.0, baseline_s=10.0, one_device_s=10.0, handover_s=0.0)
+    seconds = StepSeconds(measured_s=20.0, recorded_s=20.0, baseline_s=10.0, one_device_s=10.0)
     found = loss_of(diamond(), recorded(), {"a", "b"}, seconds, replicas=2)
     assert found.ideal_s == 10.0
     assert found.total_s == pytest.approx(10.0)
@@ -38,7 +38,7 @@ def test_replicas_share_nothing_of_a_baseline_that_each_has() -> None:
 
 
 def test_a_device_that_the_plan_does_not_use_loses_nothing() -> None:
-    seconds = StepSeconds(measured_s=20.0, recorded_s=20.0, baseline_s=8.0, one_device_s=8.0, handover_s=0.0)
+    seconds = StepSeconds(measured_s=20.0, recorded_s=20.0, baseline_s=8.0, one_device_s=8.0)
     found = loss_of(diamond(), recorded(), {"a"}, seconds)
     assert (found.ideal_s, found.contention_s) == (8.0, 0.0)
     assert found.idle_s == pytest.approx(20 - 8 - 3)

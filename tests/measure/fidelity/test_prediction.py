@@ -4,12 +4,8 @@ import copy
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
-from dlplacer.measure.fidelity.taking_turns import taking_turns
-from dlplacer.runtime.profile.remote_reads import RemoteReads
-from dlplacer.runtime.profile.slot_times import SlotTimes
 from frontend.torch.small_models import build
 from report.plot.plans import diamond
 from runtime.random_plans import needs_two_cores, placed_at_random, random_plan
@@ -17,9 +13,8 @@ from runtime.random_plans import needs_two_cores, placed_at_random, random_plan
 from dlplacer.core.plan import Plan
 from dlplacer.core.topology import Link
 from dlplacer.frontend import capture
-from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.measure.fidelity.placed_job import PlacedJob
-from dlplacer.measure.fidelity.prediction import Predictor, remote_reads_of, used_devices
+from dlplacer.measure.fidelity.prediction import Predictor, used_devices
 from dlplacer.measure.fidelity.process_group import OneProcess
 from dlplacer.measure.fidelity.run_plan import run
 from dlplacer.measure.fidelity.step_profiler import PlacedProfiler, PlainStep
@@ -50,7 +45,7 @@ def predicted(placed: PlacedJob, slower: float) -> tuple[Predictor, MadeSteps, O
     """After four rounds of made steps; tensors change devices in no time."""
     group, steps = OneProcess(placed.devices), MadeSteps(placed.placed.plan, slower)
     links = tuple(Link(link.source, link.target, 1e15, 0.0) for link in group.topology.links)
-    group.topology, group.handover_s, group.reads = replace(group.topology, links=links), 0.0, RemoteReads()
+    group.topology = replace(group.topology, links=links)
     predictor = Predictor(placed, copy.deepcopy(placed.job.module), group, steps)
     for _ in range(4):
         for kept, untimed in predictor.steps().values():
@@ -84,12 +79,6 @@ def test_a_plan_lies_between_ops_alone_and_ops_side_by_side() -> None:
             assert found.plan.makespan_s + 0.25 == pytest.approx(found.step_s)
 
 
-# x (4 B) goes to b, whose y reads it; y (2 B) to a, whose w reads it.
-def test_the_first_reader_pays_for_a_tensor_of_another_device() -> None:
-    assert remote_reads_of(diamond(), RemoteReads((1,), (0.5,))) == {"y": 0.5, "w": 0.5}
-    assert remote_reads_of(diamond(), RemoteReads((2, 4), (1.0, 3.0))) == {"y": 3.0, "w": 1.0}
-
-
 @needs_two_cores
 def test_a_device_that_the_plan_leaves_alone_is_not_profiled() -> None:
     job = build("branches")
@@ -117,45 +106,6 @@ def test_the_network_is_no_used_device() -> None:
         renamed = {busy[0]: network, **{device: f"rank0/{device}" for device in busy[1:]}}
         ops = tuple(replace(entry, device=renamed[entry.device]) for entry in plan.ops)
         assert used_devices(replace(plan, ops=ops)) == set(renamed.values()) - {network}
-
-
-@needs_two_cores
-def test_the_ops_of_processes_take_what_they_take_beside_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(globals(), "OP_S", 1e-5)
-    job = build("branches")
-    with closing(apply(job, random_plan(capture(job), seed=3), ["cpu:0", "cpu:1"], "on")) as module:
-        placed = PlacedJob(module, module.captured, [job])
-        placed.step()
-        assert module.processes.used
-        predictor, _, group = predicted(placed, 1.0)
-        group.slots = SlotTimes(AlphaBeta(0.0, 0.0), 0.0)
-        assert predictor.predict(4).step_s == pytest.approx(replayed_s(module.plan, group, 1e-5) + 0.25)
-        group.slots = SlotTimes(AlphaBeta(1e-3, 0.0), 1e-3)
-        assert predictor.predict(4).step_s > replayed_s(module.plan, group, 1e-5) + 0.25 + 1e-3
-        group.slots = SlotTimes(AlphaBeta(0.0, 0.0), 0.0, wait_s=2e-3)
-        assert predictor.predict(4).step_s > replayed_s(module.plan, group, 1e-5) + 0.25 + 2e-3 - 1e-9
-        group.slots = SlotTimes(AlphaBeta(0.0, 0.0), 0.0, step_s=4e-3)
-        asked = predictor.predict(4)
-        assert (asked.host_s, asked.asking_s) == (0.25, 4e-3)
-        assert asked.step_s == pytest.approx(replayed_s(module.plan, group, 1e-5) + 0.25 + 4e-3)
-        beside, _, group = predicted(placed, 5.0)
-        group.slots = SlotTimes(AlphaBeta(0.0, 0.0), 0.0)
-        found = beside.predict(4)
-        assert found.step_s > replayed_s(module.plan, group, 1e-5) + 0.25 + 1e-6
-        assert found.contention == [pytest.approx(5.0)] * 4
-
-
-def test_who_takes_turns_overlaps_nothing() -> None:
-    plan = diamond()
-    found = taking_turns(plan, moving_s=0.5)
-    busy_s = sum(entry.end_s - entry.start_s for entry in plan.ops)
-    assert found.makespan_s == pytest.approx(busy_s + 0.5 * len(plan.transfers))
-    for before, after in pairwise(found.ops):
-        assert after.start_s >= before.end_s
-    assert {entry.op: entry.device for entry in found.ops} == plan.placement
-    for edge in plan.graph.edges:
-        assert found.scheduled[edge.target].start_s >= found.scheduled[edge.source].end_s
-    assert all(moved.start_s == moved.end_s == found.scheduled[moved.source].end_s for moved in found.transfers)
 
 
 @needs_two_cores

@@ -144,13 +144,10 @@ def run_all(
     programs: Sequence[Program],
     devices: dict[str, RuntimeDevice],
     record: bool,
-    by_turns: bool = False,
 ) -> StepState:
     executors = [Executor(graph, executable, program, devices, Updater(None)) for program in programs]
     state = executors[0].start(StepInputs({}, 0, 0), record)
     for executor in executors:
-        if executor.by_turns is None:
-            executor._turns.chosen = by_turns
         executor.run(state)
     return state
 
@@ -167,7 +164,6 @@ def numbers(held: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float 
     count=st.sampled_from([1, 1, 3]),
     staged=st.booleans(),
     record=st.booleans(),
-    by_turns=st.booleans(),
     longest=st.sampled_from([1, 2, 5, 1000]),
 )
 @settings(derandomize=True, deadline=None, max_examples=300)
@@ -176,7 +172,6 @@ def test_random_programs_do_what_an_interpreter_does(
     count: int,
     staged: bool,
     record: bool,
-    by_turns: bool,
     longest: int,
     devices: dict[str, RuntimeDevice],
 ) -> None:
@@ -192,10 +187,10 @@ def test_random_programs_do_what_an_interpreter_does(
     watch.born.clear()
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(compile_program, "LONGEST", longest)
-        state = run_all(graph, executable, programs, devices, record, by_turns)
+        state = run_all(graph, executable, programs, devices, record)
     assert numbers(state.values) == wanted
     # Devices side by side begin their ops in any order.
-    if count == 1 or by_turns:
+    if count == 1:
         carries_order_only = {edge.tensor for edge in graph.edges} - set(made)
         assert watch.seen == {op: names - carries_order_only for op, names in held.items()}
     if record:
@@ -208,10 +203,9 @@ def test_random_programs_do_what_an_interpreter_does(
 
 
 @pytest.mark.parametrize("record", [False, True])
-@pytest.mark.parametrize("by_turns", [False, True])
 @pytest.mark.parametrize("longest", [2, 1000])
 def test_every_op_that_fails_is_named(
-    record: bool, by_turns: bool, longest: int, devices: dict[str, RuntimeDevice], monkeypatch: pytest.MonkeyPatch
+    record: bool, longest: int, devices: dict[str, RuntimeDevice], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compile_program, "LONGEST", longest)
     graph = random_graph(7)
@@ -227,7 +221,7 @@ def test_every_op_that_fails_is_named(
         codes[bad.id] = OpCode(bad.id, "call", instructions=(*codes[bad.id].instructions, last))
         program = programs_of(graph, 7, 3, False, ())[0]
         with pytest.raises(RunError, match=rf"^op '{bad.id}' failed on cpu:0: too many") as caught:
-            run_all(graph, Executable(codes, (), None, False), [program], devices, record, by_turns)
+            run_all(graph, Executable(codes, (), None, False), [program], devices, record)
         assert isinstance(caught.value.__cause__, ValueError)
 
 

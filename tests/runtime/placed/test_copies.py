@@ -79,10 +79,9 @@ class Gained(nn.Module):
         return (self.fc(x) * self.gain + self.more[0]).square().mean()
 
 
-@pytest.mark.parametrize("processes", ["off", "on"])
-def test_a_copy_reads_its_own_tensors_that_are_no_buffers(processes: str) -> None:
+def test_a_copy_reads_its_own_tensors_that_are_no_buffers() -> None:
     job = Job(Gained(), (torch.randn(4, 6),))
-    with placed_at_random(job, processes=processes) as placed:
+    with placed_at_random(job) as placed:
         placed.step(*job.args)
         copied = copy.deepcopy(placed)
         for number, module in ((2.0, copied), (3.0, placed), (0.5, copied)):

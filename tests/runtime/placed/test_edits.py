@@ -366,7 +366,7 @@ class Scaled(nn.Module):
 def test_a_number_that_was_read_out_of_a_tensor_is_compared() -> None:
     x = torch.ones(2, 3)
     job, plain = Job(Scaled(), (x,), loss=lambda found: found.square().sum()), Scaled()
-    with placed_at_random(job, 2, 1, processes="off") as placed:
+    with placed_at_random(job, 2, 1) as placed:
 
         def numbers() -> list[float]:
             placed.train()

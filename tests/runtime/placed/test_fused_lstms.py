@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from dlplacer.runtime.profile.short_ops import PlanningTimes
 from runtime.random_plans import needs_two_cores, random_plan
 from torch import nn
 from torch.nn import functional
@@ -22,6 +21,7 @@ from dlplacer.frontend.torch.capture import Captured, capture_job, default_rewri
 from dlplacer.frontend.torch.tracing.fused_lstm import BACKWARD, FORWARD, FUSED_LSTM
 from dlplacer.runtime.devices import open_devices
 from dlplacer.runtime.profile import quickest_capture
+from dlplacer.runtime.profile.op_times import Times
 from dlplacer.runtime.profile.quickest_capture import timed_capture
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this build of torch has no oneDNN")
@@ -155,8 +155,7 @@ def test_inference_gives_the_same_numbers(form: str) -> None:
 
 
 @needs_two_cores
-@pytest.mark.parametrize("processes", ["off", "on"])
-def test_a_forward_and_its_backward_share_a_device_and_a_workspace(processes: str) -> None:
+def test_a_forward_and_its_backward_share_a_device_and_a_workspace() -> None:
     job = job_of("layers both ways")
     plain = copy.deepcopy(job.module)
     plan = random_plan(fused(job).graph, 2, seed=3)
@@ -167,7 +166,7 @@ def test_a_forward_and_its_backward_share_a_device_and_a_workspace(processes: st
     assert [len(where) for where in pairs.values()] == [1, 1, 1, 1]
     assert len(set.union(*pairs.values())) == 2
     loss, gradients = step(job, plain)
-    placed = dp.apply(job, plan, devices=["cpu:0", "cpu:1"], processes=processes)
+    placed = dp.apply(job, plan, devices=["cpu:0", "cpu:1"])
     try:
         ours = placed(*job.args, *job.targets)
         ours.backward()
@@ -237,9 +236,9 @@ def test_flops_are_those_of_the_gates() -> None:
 def test_a_profile_keeps_what_takes_less(fused_s: float, wanted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     job = job_of("one layer")
 
-    def times(job: Job, captured: Captured, *_: object) -> PlanningTimes:
+    def times(job: Job, captured: Captured, *_: object) -> Times:
         seconds = fused_s if of_kernel(captured.graph) else 2.0
-        return PlanningTimes({"cpu-core": {op.id: seconds / len(captured.graph.ops) for op in captured.graph.ops}})
+        return {"cpu-core": {op.id: seconds / len(captured.graph.ops) for op in captured.graph.ops}}
 
     monkeypatch.setattr(quickest_capture, "times_for_planning", times)
     monkeypatch.setattr(quickest_capture, "step_ratio", lambda *_: fused_s / 2.0)
@@ -256,7 +255,7 @@ def test_a_profile_keeps_what_takes_less(fused_s: float, wanted: bool, monkeypat
         devices[0].close()
     assert captures == [(), (FUSED_LSTM,)]
     assert bool(of_kernel(captured.graph)) == wanted
-    assert sum(found.of_ops["cpu-core"].values()) == pytest.approx(min(fused_s, 2.0))
+    assert sum(found["cpu-core"].values()) == pytest.approx(min(fused_s, 2.0))
 
 
 class Drifting:
@@ -284,7 +283,7 @@ def test_captures_are_compared_by_steps_in_turn(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_profile_captures_a_model_without_lstms_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quickest_capture, "times_for_planning", lambda *_: PlanningTimes({"cpu-core": {}}))
+    monkeypatch.setattr(quickest_capture, "times_for_planning", lambda *_: {"cpu-core": {}})
     job = Job(nn.GRU(3, 4), (torch.randn(2, 2, 3),), mode="infer")
     captures: list[Sequence[str]] = []
 

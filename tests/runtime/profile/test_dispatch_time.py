@@ -4,8 +4,6 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-import torch
-from dlplacer.runtime.profile.short_ops import times_for_planning, without_turns
 from frontend.torch.small_models import build
 
 from dlplacer.frontend.torch.capture import capture_job, default_rewrites
@@ -13,7 +11,7 @@ from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.cpu import CpuDevice
 from dlplacer.runtime.executor.device_timeline import DeviceTimeline
 from dlplacer.runtime.executor.executor import StepState
-from dlplacer.runtime.profile import dispatch_time, short_ops
+from dlplacer.runtime.profile import dispatch_time
 from dlplacer.runtime.profile.dispatch_time import HostTimed, dispatch_time_s, issue_times_s, launch_time_s, turn_time_s
 from dlplacer.runtime.profile.op_times import StepSample, recorded_times
 
@@ -68,57 +66,3 @@ def test_a_turn_is_the_slowest_chain_over_all_ops(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(dispatch_time, "Profiler", Steady)
     assert turn_time_s(cast(Any, [None] * 3)) == pytest.approx(5e-6)
-
-
-def test_short_ops_take_their_time_alone() -> None:
-    together = {"cpu-core": {"short": 30e-6, "long": 500e-6}}
-    alone = {"cpu-core": {"short": 4e-6, "long": 400e-6}}
-    assert without_turns(together, alone, 28e-6) == {"cpu-core": {"short": 4e-6, "long": 500e-6}}
-
-
-# The middle one waits 40 us for the interpreter, and so does the long one; what that loses besides is bandwidth.
-def test_longer_ops_do_not_keep_their_wait_for_the_interpreter() -> None:
-    together = {"cpu-core": {"short": 30e-6, "middle": 90e-6, "long": 1040e-6, "quick": 210e-6}}
-    alone = {"cpu-core": {"short": 4e-6, "middle": 50e-6, "long": 900e-6, "quick": 200e-6}}
-    kept = without_turns(together, alone, 28e-6)["cpu-core"]
-    assert kept == pytest.approx({"short": 4e-6, "middle": 50e-6, "long": 1000e-6, "quick": 200e-6})
-
-
-# Two cores with turns of 14 us: ops below 28 us alone are timed alone. Both ops take 504 us instead of 404, and 530
-# with what the short one waits. Where ops are short on average, processes say what they take beside each other.
-@pytest.mark.parametrize(
-    ("long_s", "beside", "expected"),
-    [
-        (400e-6, True, ({"short": 4e-6, "long": 500e-6}, 504 / 404)),
-        (300e-6, False, ({"short": 4e-6, "long": 500e-6}, 504 / 304)),
-        (300e-6, True, ({"short": 6e-6, "long": 600e-6}, 1.5)),
-    ],
-    ids=["long ops", "no processes", "processes"],
-)
-def test_times_for_planning_know_what_short_ops_take_alone(
-    long_s: float, beside: bool, expected: tuple[dict[str, float], float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[tuple[tuple[int, ...], int, int]] = []
-    together, alone = {"short": 30e-6, "long": 500e-6}, {"short": 4e-6, "long": long_s}
-
-    def in_turn(profiler: object, counts: tuple[int, ...], steps: int, warmup: int, on_step: Any) -> Any:
-        asked.append((counts, steps, warmup))
-        on_step(0, 2)
-        return [{"cpu-core": alone if count == 1 else together} for count in counts]
-
-    monkeypatch.setattr(short_ops, "Profiler", lambda job, captured, devices: None)
-    monkeypatch.setattr(short_ops, "profiled_in_turn", in_turn)
-    monkeypatch.setattr(short_ops, "turn_time_s", lambda devices: 14e-6)
-    by_processes = {"short": 4e-6, "long": 400e-6}, {"short": 6e-6, "long": 600e-6}
-    monkeypatch.setattr(short_ops, "times_beside_processes", lambda *arguments: by_processes if beside else None)
-    cores = cast(Any, [SimpleNamespace(torch_device=torch.device("cpu"), type="cpu-core")] * 2)
-    captured = cast(Any, SimpleNamespace(graph=SimpleNamespace(ops=())))
-    heard: list[tuple[str, float]] = []
-    found = times_for_planning(cast(Any, None), captured, cores, 3, 1, lambda *told: heard.append(told))
-    assert found.of_ops == {"cpu-core": expected[0]}
-    factors = found.contention_factor["cpu-core"]
-    assert factors == {"threads": pytest.approx(530e-6 / (4e-6 + long_s)), "processes": pytest.approx(expected[1])}
-    assert heard == [("step 1 of 2", 0.0)]
-    single = times_for_planning(cast(Any, None), captured, cores[:1])
-    assert (single.of_ops["cpu-core"], single.contention_factor) == (alone, {})
-    assert asked == [((2, 1), 3, 1), ((1,), 7, 2)]

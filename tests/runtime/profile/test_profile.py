@@ -20,7 +20,7 @@ from dlplacer.runtime.devices import RuntimeDevice, open_devices
 from dlplacer.runtime.executor.device_timeline import DeviceTimeline
 from dlplacer.runtime.executor.executor import StepState
 from dlplacer.runtime.executor.step_inputs import StepInputs
-from dlplacer.runtime.profile.link_times import handover_time_s, measured_topology
+from dlplacer.runtime.profile.link_times import measured_topology
 from dlplacer.runtime.profile.op_times import (
     Profiler,
     StepSample,
@@ -121,16 +121,6 @@ def test_measured_times_stand_beside_others() -> None:
     assert measured_types(once) == ("cpu-core",)
 
 
-def test_contention_belongs_to_the_times_it_was_measured_with() -> None:
-    graph = captured(build("linear")).graph
-    times = {op.id: 2.0 for op in graph.ops}
-    once = with_measured_times(graph, {"cpu-core": times}, {"cpu-core": {"threads": 1.5}})
-    assert graph.contention_factors == {}
-    assert once.contention_factors == {"cpu-core": {"threads": 1.5}}
-    assert with_measured_times(once, {"A100": times}).contention_factors == {"cpu-core": {"threads": 1.5}}
-    assert "contention_factor" not in (with_measured_times(once, {"cpu-core": times}).capture or {})
-
-
 def test_steps_alone_and_together_alternate(cores: list[RuntimeDevice], monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     step = Profiler.step
@@ -197,10 +187,3 @@ def test_typical_times_sum_up_to_the_steps_of_middle_length() -> None:
     ]
     assert typical(steps) == {"a": 3.0, "b": 3.0}
     assert typical(steps[:1]) == steps[0]
-
-
-@needs_two_cores
-def test_handing_a_tensor_over_takes_a_core_less_than_waking_one(cores: list[RuntimeDevice]) -> None:
-    (link,) = measured_topology(cores).links
-    assert 0 < handover_time_s(cores) < max(1e-3, link.latency_s)
-    assert handover_time_s(cores[:1]) == 0.0
