@@ -5,7 +5,7 @@ Every rule is one function of a plan; `violations` calls them all. The equation 
 
 from collections.abc import Callable, Iterator
 
-from dlplacer.check import arithmetic, dispatch, issues, memory, placement, routing, shortest, timing
+from dlplacer.check import arithmetic, issues, memory, placement, routing, shortest, timing
 from dlplacer.check.memory import LiveTensor, live_bytes, live_tensors, resident_bytes
 from dlplacer.check.violation import Violation
 from dlplacer.core.errors import CheckError
@@ -29,9 +29,8 @@ RULES: tuple[Rule, ...] = (
     routing.one_transfer_at_a_time,
     timing.precedence,
     timing.order,
-    dispatch.turns,
-    dispatch.hand_overs,
-    issues.issued,
+    issues.issued_ahead,
+    issues.issued_inside,
     memory.peaks,
     arithmetic.makespan,
     arithmetic.bound_and_gap,

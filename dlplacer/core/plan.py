@@ -231,12 +231,12 @@ class Plan(Saved, Shown):
 
 
 def tolerance_s(topology: Topology, ops: Iterable[ScheduledOp], transfers: Iterable[Transfer]) -> float:
-    """1e-9 × the horizon: all ops, transfers and their issues, one after another."""
+    """1e-9 × the horizon: all ops, transfers and issues, one after another."""
     # What the plan takes, not what ops would take elsewhere: on a slow device that nobody uses a step may be so long
     # that its billionth hides an op. Durations that are wrong cannot hide themselves so: n of them add n × 1e-9.
     entries: list[ScheduledOp | Transfer] = [*ops, *transfers]
     issue_s = max((device.dispatch_s or 0.0 for device in topology.devices), default=0.0)
-    horizon_s = sum(abs(entry.end_s - entry.start_s) for entry in entries) + 3 * len(entries) * issue_s
+    horizon_s = sum(abs(entry.end_s - entry.start_s) for entry in entries) + len(entries) * issue_s
     # Relative to the horizon, as sums of that many floats err; the constant lets plans without any time compare equal.
     return (1e-9 * horizon_s if math.isfinite(horizon_s) else 0.0) + 1e-15
 

@@ -44,10 +44,9 @@ class Device(Brief):
     memory_bytes_per_s
         Rate of the device's own memory, for the roofline.
     dispatch_s
-        Seconds in which its host process issues an op that takes time; None if that is not known, and costs nothing. Of
-        a core alone in its process: for how long a tensor keeps it busy that it hands over.
+        Seconds in which its host process issues an op that takes time; None if that is not known, and costs nothing.
     process
-        Name of that process: devices that give the same one take turns. Empty: a process of its own.
+        Name of that process, which issues one op at a time for all devices that give it. Empty: a process of its own.
     asynchronous
         Whether ops are issued ahead and queue at the device, as on GPUs; else an op runs inside the call that issues it
         and its time includes that call, as on CPU cores. See `dlplacer.problem.dispatch`.

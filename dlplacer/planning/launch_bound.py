@@ -22,7 +22,7 @@ def launch_note(result: Result) -> str | None:
     issue_s = max(device.dispatch_s or 0.0 for device in eager.devices)
     times_s = [entry.end_s - entry.start_s for entry in plan.ops if entry.end_s > entry.start_s]
     single_s = one_device_s(plan.graph, eager)
-    step_s = issue_s * (len(times_s) + 2 * len(plan.transfers))
+    step_s = issue_s * len(times_s)
     if len(plan.ops) <= _MOST_REPLAYED:
         step_s = replay_plan(plan, plan.graph, eager).makespan_s
     if single_s is None or single_s > step_s * (1 + _COLLAPSE * (speedup - 1)):

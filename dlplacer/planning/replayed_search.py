@@ -44,9 +44,7 @@ class ReplayedSearch:
     def __init__(self, problem: Problem, judge: Judge, seed: int) -> None:
         self.problem, self.random = problem, random.Random(seed)
         self._judge, self._known = judge, dict[tuple[int, ...], float | None]()
-        dispatch = dispatch_of(problem.topology)
-        takes_turns = any(map(dispatch.takes_turns, range(problem.device_count)))
-        self._is_ordered = problem.options.contention == "link" or takes_turns
+        self._is_ordered = problem.options.contention == "link" or dispatch_of(problem.topology).delays
         self.reads = [[arc.source for arc in arcs] for arcs in problem.arcs_into]
         self.readers = [[arc.target for arc in arcs] for arcs in problem.arcs_from]
 

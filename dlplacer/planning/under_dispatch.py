@@ -23,10 +23,9 @@ from typing import NamedTuple
 from dlplacer.core.errors import InputError
 from dlplacer.core.op import Op
 from dlplacer.core.plan import Plan, ScheduledOp, Transfer
-from dlplacer.core.topology import Topology
 from dlplacer.planning.assemble import in_seconds, plan_of
 from dlplacer.planning.replayed_search import ReplayedSearch
-from dlplacer.problem.dispatch import Dispatch, dispatch_of, least_step_s
+from dlplacer.problem.dispatch import dispatch_of, least_step_s
 from dlplacer.problem.live_memory import may_bind, memory_use
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.problem.simulate import replay
@@ -256,7 +255,7 @@ class _Heuristics:
 
 
 def surrogate(problem: Problem) -> Problem | None:
-    """The problem with every op and transfer as long as its issue, where all devices of the process are at work.
+    """The problem with every op as long as its issue, where all devices of the process are at work.
 
     None if that hardly changes the work of the ops.
 
@@ -271,17 +270,7 @@ def surrogate(problem: Problem) -> Problem | None:
     before_s, after_s = (sum(op.time_on(kind) or 0.0 for op in each for kind in floors) for each in (graph.ops, ops))
     if after_s < (1 + PARAMS.worth_it) * before_s:
         return None
-    return build_problem(replace(graph, ops=ops), _with_issued_transfers(problem.topology, dispatch), problem.options)
-
-
-def _with_issued_transfers(topology: Topology, dispatch: Dispatch) -> Topology:
-    """The machine whose links take longer by what issuing a transfer costs the devices at their ends."""
-    issue_s = {device.id: seconds for device, seconds in zip(topology.devices, dispatch.seconds, strict=True)}
-    links = tuple(
-        replace(link, latency_s=link.latency_s + issue_s.get(link.source, 0.0) + issue_s.get(link.target, 0.0))
-        for link in topology.links
-    )
-    return replace(topology, links=links)
+    return build_problem(replace(graph, ops=ops), problem.topology, problem.options)
 
 
 def _raised(op: Op, floors: Mapping[str, float]) -> Op:

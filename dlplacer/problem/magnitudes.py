@@ -43,8 +43,7 @@ def require_finite_span(graph: OpGraph, topology: Topology) -> None:
     kinds, moved_bytes = topology.device_types, sum(float(edge.bytes) for edge in graph.edges)
     op_s = [max(op.time_on(kind) or 0.0 for kind in kinds) for op in graph.ops]
     link_s = [_all_s(link, moved_bytes, len(graph.edges)) if graph.edges else 0.0 for link in topology.links]
-    issues = len(graph.ops) + 2 * len(graph.edges)
-    issue_s = [issues * (device.dispatch_s or 0.0) for device in topology.devices]
+    issue_s = [len(graph.ops) * (device.dispatch_s or 0.0) for device in topology.devices]
     if sum(op_s) + sum(link_s) + sum(issue_s) < _MOST_S:
         return
     most_s = max(*op_s, *link_s, *issue_s)

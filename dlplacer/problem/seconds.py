@@ -50,32 +50,11 @@ class _Stage:
         self.length_s = [op.time_on(kind) or 0.0 for op, kind in zip(problem.graph.ops, kinds, strict=True)]
         self.end = [begin + (problem.duration[op][device[op]] or 0) for op, begin in enumerate(start)]
         self.dispatch = dispatch_of(problem.topology)
-        self.issued_s, self.sent_s, self.turn_after = (
-            self._issues() if self.dispatch.delays else ([0.0] * len(start), {}, {})
-        )
-        self.sent_by: list[dict[tuple[str, int], int]] = [{} for _ in range(problem.op_count)]
-        self.received = self._received()
-        self.sent_after = [self._sent_after(send) for send in transfers]
+        by_start = sorted(range(len(start)), key=lambda op: (start[op], self.end[op], self.rank[op]))
+        self.issued_s = issue_times(problem, device, by_start, self.dispatch, problem.behind_barrier)
+        self.called_after = self._calls(by_start)
         self.first = list(accumulate((len(send.route) for send in transfers), initial=problem.op_count + 1))
         self.inputs: list[list[tuple[int, float]]] = [[] for _ in range(problem.op_count)]
-
-    def _sent_after(self, send: ScheduledTransfer) -> int:
-        """How many tensors its producer hands over before this one and with it, each once to every device."""
-        request = self.requests[send.request]
-        mine = self.sent_by[request.source]
-        return mine.setdefault((request.tensor, send.target), len(mine) + 1)
-
-    def _received(self) -> list[int]:
-        """[op] → how many tensors of other devices it is the first to read on its own."""
-        received, known = [0] * self.problem.op_count, set()
-        edges = zip(self.problem.graph.edges, self.problem.arcs, strict=True)
-        place = [(self.start[op], self.end[op], self.rank[op]) for op in range(self.problem.op_count)]
-        for edge, arc in sorted(edges, key=lambda entry: place[entry[1].target]):
-            there = self.device[arc.target]
-            if there != self.device[arc.source] and (edge.tensor, there) not in known:
-                known.add((edge.tensor, there))
-                received[arc.target] += 1
-        return received
 
     def steps(self) -> list[Activity]:
         """All steps; those of ops come first, at the ops' positions."""
@@ -103,41 +82,34 @@ class _Stage:
         here, begin, length_s = self.device[op], self.start[op], self.length_s[op]
         arcs = self.problem.arcs_into[op]
         after = [(arc.source, self.length_s[arc.source]) for arc in arcs if self.device[arc.source] == here]
-        handover_s = self.dispatch.handover_s(here)
-        before_s, behind_s = handover_s * self.received[op], handover_s * len(self.sent_by[op])
         behind = op in self.problem.behind_barrier
         if behind:
             after.append((self.problem.op_count, self.issued_s[op]))
-        if op in self.turn_after:
-            after.append(self.turn_after[op])
+        if op in self.called_after:
+            after.append(self.called_after[op])
         return Activity(
             (begin, self.end[op], self.rank[op], -1),
             length_s,
             (*after, *self.inputs[op]),
-            (ResourceUse(-1 - here, begin, self.end[op], -before_s, before_s + length_s + behind_s),),
+            (ResourceUse(-1 - here, begin, self.end[op], 0.0, length_s),),
             here,
             (here,),
-            max(before_s, 0.0 if behind else self.issued_s[op]),
+            0.0 if behind else self.issued_s[op],
         )
 
-    def _issues(self) -> tuple[list[float], dict[tuple[str, int], float], dict[int, tuple[int, float]]]:
-        """When ops and transfers have been issued; op → whose start it follows at their process, how much later."""
-        order = sorted(range(len(self.start)), key=lambda op: (self.start[op], self.end[op], self.rank[op]))
-        queues: list[list[int]] = [[] for _ in self.dispatch.seconds]
-        turns = [self.dispatch.takes_turns(here) for here in range(self.problem.device_count)]
+    def _calls(self, by_start: Sequence[int]) -> dict[int, tuple[int, float]]:
+        """Op of a core that shares its interpreter → the op whose start it follows there, and how much later."""
+        shares = [self.dispatch.shares_interpreter(here) for here in range(self.problem.device_count)]
         latest: dict[int, int] = {}
-        turn_after: dict[int, tuple[int, float]] = {}
-        for op in order:
+        found: dict[int, tuple[int, float]] = {}
+        for op in by_start:
             here = self.device[op]
-            if self.dispatch.asynchronous[here]:
-                queues[here].append(op)
-            elif self.length_s[op] and turns[here]:
+            if self.length_s[op] and shares[here]:
                 before = latest.get(self.dispatch.process[here])
                 if before is not None and self.device[before] != here:
-                    turn_after[op] = before, self.dispatch.seconds[self.device[before]]
+                    found[op] = before, self.dispatch.seconds[self.device[before]]
                 latest[self.dispatch.process[here]] = op
-        found = issue_times(self.problem, self.device, queues, self.dispatch, self.problem.behind_barrier)
-        return found.op_s, found.sent_s, turn_after
+        return found
 
     def _barrier(self) -> Activity:
         """When all ops before the barrier have ended; the last in rank of them, so that ties go by dependency."""
@@ -149,12 +121,7 @@ class _Stage:
     def _segments(self, number: int, send: ScheduledTransfer) -> Iterator[Activity]:
         request = self.requests[send.request]
         here = self.device[request.source]
-        leaves_s = self.length_s[request.source] + self.sent_after[number] * self.dispatch.handover_s(here)
-        before = request.source, leaves_s
-        behind, sent_s = (
-            request.source in self.problem.behind_barrier,
-            self.sent_s.get((request.tensor, send.target), 0.0),
-        )
+        before = request.source, self.length_s[request.source]
         for part, (begin, segment) in enumerate(zip(send.start, send.route, strict=True)):
             spans_s = self._spans_s(segment, self.problem.sizes_bytes[request.size])
             length_s = spans_s[-1][1]
@@ -164,11 +131,7 @@ class _Stage:
                 for (direction, offset, ticks), (from_s, to_s) in zip(segment.holds, spans_s, strict=False)
             )
             key = begin, begin + segment.ticks, self.rank[request.source], part
-            # A relay passes on what has been sent.
-            gate = ((self.problem.op_count, sent_s),) if behind and not part else ()
-            release_s = 0.0 if behind or part else sent_s
-            ends = here, segment.target
-            yield Activity(key, length_s, (before, *gate), holds, segment.target, ends, release_s)
+            yield Activity(key, length_s, (before,), holds, segment.target, (here, segment.target))
             before, here = (self.first[number] + part, length_s), segment.target
         for reader in request.readers:
             if self.device[reader] == send.target:

@@ -19,7 +19,7 @@ from dlplacer.problem.problem import Problem, build_problem
 
 
 def replay(
-    problem: Problem, device: Sequence[int], order: Iterable[int], dispatch_s: float = 0.0, handover_s: float = 0.0
+    problem: Problem, device: Sequence[int], order: Iterable[int], dispatch_s: float = 0.0
 ) -> tuple[tuple[ScheduledOp, ...], tuple[Transfer, ...]]:
     """Ops and transfers with their earliest times (eq. 10–12), under the problem's options.
 
@@ -32,13 +32,9 @@ def replay(
     device
         [op] → position of its device.
     order
-        All ops; it decides the order on every device. Under ``step: autograd`` a device's forward ops come first.
+        All ops; it decides the order of issues and on every device. Under ``step: autograd`` forward ops come first.
     dispatch_s
         If positive, seconds in which one process that feeds all devices issues an op, whatever the topology says.
-    handover_s
-        Seconds for which a device is busy with every tensor that it sends (once to each other device, behind the op
-        that makes it) or receives (before its first reader there): cores do this themselves. 0 for what the topology
-        says of cores that share a process.
 
     Raises
     ------
@@ -46,7 +42,7 @@ def replay(
         If the order cannot run: an op waits for one behind it on the same device, or devices wait for each other.
     """
     dispatch = dispatch_of(with_one_process(problem.topology, dispatch_s) if dispatch_s else problem.topology)
-    clock = _Clock(problem, device, list(order), dispatch, handover_s)
+    clock = _Clock(problem, device, list(order), dispatch)
     while clock.running or clock.requests:
         clock.go_on()
     if len(clock.done) < problem.op_count:
@@ -59,11 +55,8 @@ def replay(
 class _Clock:
     """The state of a replay: what runs, what is waited for, what is done."""
 
-    def __init__(
-        self, problem: Problem, device: Sequence[int], order: Sequence[int], dispatch: Dispatch, handover_s: float
-    ) -> None:
+    def __init__(self, problem: Problem, device: Sequence[int], order: Sequence[int], dispatch: Dispatch) -> None:
         self.problem, self.device, self.dispatch = problem, device, dispatch
-        self.handover_s = [handover_s or dispatch.handover_s(here) for here in range(problem.device_count)]
         self.rank = {op: position for position, op in enumerate(order)}
         later = {op for op in order if problem.graph.ops[op].phase in ("backward", "optimizer")}
         self.behind_barrier = later if problem.options.step == "autograd" else set()
@@ -71,17 +64,16 @@ class _Clock:
         self.queues: list[list[int]] = [[] for _ in range(problem.device_count)]
         for op in sorted(order, key=lambda op: (op in self.behind_barrier, self.rank[op]), reverse=True):
             self.queues[device[op]].append(op)
-        self.issued_s, self.sent_s = self._issued() if dispatch.delays else ([0.0] * problem.op_count, {})
+        self.issued_s = issue_times(problem, device, order, dispatch, self.behind_barrier)
         self.waits = [len(arcs) for arcs in problem.arcs_into]
         self.ready_s = [0.0] * problem.op_count
-        self.sends, self.receives = self._handovers()
         self.free_s = [0.0] * problem.device_count
         self.barrier_s = 0.0
         self.network = Network(problem)
         self.running: list[tuple[float, int, int]] = []
-        # Ops that wait for a turn at their process, by the time at which they asked: one of a device at most.
+        # Ops that wait for the interpreter of their process, by the time at which they asked: one of a device at most.
         self.requests: list[tuple[float, int, int]] = []
-        self.takes_turns = [dispatch.takes_turns(here) for here in range(problem.device_count)]
+        self.shares_interpreter = [dispatch.shares_interpreter(here) for here in range(problem.device_count)]
         self.asked = [False] * problem.device_count
         self.started_last: dict[int, tuple[int, float]] = {}
         self.done: list[ScheduledOp] = []
@@ -90,7 +82,7 @@ class _Clock:
             self._start_ready(here)
 
     def go_on(self) -> None:
-        """Take what happens next: an op ends, or gets its turn at the process of its device."""
+        """Take what happens next: an op ends, or gets the interpreter of its process."""
         if self.requests and not (self.running and self.running[0][0] <= self.requests[0][0]):
             self._grant_next()
         else:
@@ -114,11 +106,6 @@ class _Clock:
         here = self.device[op]
         touched = {here}
         arrived: dict[tuple[str, int], float] = {}
-        gate_s = self.barrier_s if op in self.behind_barrier else 0.0
-        leaves_s = {
-            pair: max(now_s + self.handover_s[here] * (1 + number), gate_s + self.sent_s.get(pair, 0.0))
-            for number, pair in enumerate(self.sends[op])
-        }
         graph, arcs = self.problem.graph, self.problem.arcs_from[op]
         outgoing = zip(graph.edges_from[graph.ops[op].id], arcs, strict=True)
         for edge, arc in sorted(outgoing, key=lambda entry: self.rank[entry[1].target]):
@@ -126,7 +113,7 @@ class _Clock:
             arrival_s = now_s if there == here else arrived.get((edge.tensor, there))
             if arrival_s is None:
                 pair = self._name(here), self._name(there)
-                sent = self.network.send(edge.tensor, edge.source, pair, arc.size, leaves_s[edge.tensor, there])
+                sent = self.network.send(edge.tensor, edge.source, pair, arc.size, now_s)
                 self.transfers.append(sent)
                 arrival_s = sent.end_s
                 if self.problem.options.transfers == "device":
@@ -150,9 +137,8 @@ class _Clock:
                 return
             queue.pop()
             gate_s = self.issued_s[op] + (self.barrier_s if op in self.behind_barrier else 0.0)
-            free_s = self.free_s[here] + self.handover_s[here] * self.receives[op]
-            start_s = max(free_s, self.ready_s[op], gate_s)
-            if self.takes_turns[here] and self._time_s(op):
+            start_s = max(self.free_s[here], self.ready_s[op], gate_s)
+            if self.shares_interpreter[here] and self._time_s(op):
                 self.asked[here] = True
                 heappush(self.requests, (start_s, self.rank[op], op))
             else:
@@ -161,45 +147,22 @@ class _Clock:
     def _start(self, op: int, start_s: float) -> None:
         here = self.device[op]
         end_s = start_s + self._time_s(op)
-        self.free_s[here] = end_s + self.handover_s[here] * len(self.sends[op])
+        self.free_s[here] = end_s
         self.done.append(ScheduledOp(self.problem.graph.ops[op].id, self._name(here), start_s, end_s))
         heappush(self.running, (end_s, self.rank[op], op))
 
     def _time_s(self, op: int) -> float:
         return self.problem.graph.ops[op].time_on(self.problem.topology.devices[self.device[op]].type) or 0.0
 
-    def _handovers(self) -> tuple[list[list[tuple[str, int]]], list[int]]:
-        """[op] → tensors that it sends, each with the device; [op] → how many it is the first there to read."""
-        graph = self.problem.graph
-        sends: list[list[tuple[str, int]]] = [[] for _ in graph.ops]
-        receives = [0] * len(graph.ops)
-        for op, made in enumerate(sends):
-            outgoing = zip(graph.edges_from[graph.ops[op].id], self.problem.arcs_from[op], strict=True)
-            for edge, arc in sorted(outgoing, key=lambda entry: self.rank[entry[1].target]):
-                there = self.device[arc.target]
-                if there != self.device[op] and (edge.tensor, there) not in made:
-                    made.append((edge.tensor, there))
-                    receives[arc.target] += 1
-        return sends, receives
-
-    def _issued(self) -> tuple[list[float], dict[tuple[str, int], float]]:
-        """When ops and transfers have been issued; behind a barrier counted from there, since the host waits for it."""
-        ahead = zip(self.queues, self.dispatch.asynchronous, strict=True)
-        queues = [list(reversed(queue)) if asynchronous else [] for queue, asynchronous in ahead]
-        found = issue_times(self.problem, self.device, queues, self.dispatch, self.behind_barrier)
-        return found.op_s, found.sent_s
-
     def _name(self, device: int) -> str:
         return self.problem.topology.devices[device].id
 
 
-def replay_plan(
-    plan: Plan, graph: OpGraph, topology: Topology, dispatch_s: float = 0.0, handover_s: float = 0.0
-) -> Plan:
+def replay_plan(plan: Plan, graph: OpGraph, topology: Topology, dispatch_s: float = 0.0) -> Plan:
     """The same placement and order under the costs of another graph and topology; without bound and gap.
 
     The graph has the plan's ops; the topology has as many devices, which stand for the plan's in order. `replay` says
-    what the other arguments are.
+    what `dispatch_s` is.
 
     Raises
     ------
@@ -220,7 +183,7 @@ def replay_plan(
     position = plan.topology.device_index
     device = [position[plan.placement[op.id]] for op in graph.ops]
     order = [graph.index[scheduled.op] for scheduled in in_order(plan)]
-    ops, transfers = replay(problem, device, order, dispatch_s, handover_s)
+    ops, transfers = replay(problem, device, order, dispatch_s)
     makespan_s = max(entry.end_s for entry in ops)
     return replace(
         plan,

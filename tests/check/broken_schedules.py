@@ -6,7 +6,7 @@ from check import plans
 from check.broken import CROSSING, ROUTED, SERIAL, SINGLE, TRAINED, Broken, alone, circle
 from check.plans import changed, constrained, issued_in, with_op, with_ops
 
-from dlplacer.check import dispatch, issues, placement, timing
+from dlplacer.check import issues, placement, timing
 from dlplacer.core.constraints import Constraints
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Op
@@ -86,49 +86,25 @@ PLACED = {
 
 TIMED = {
     "started before its issue": Broken(
-        issues.issued,
-        changed(plans.issued_ahead(), "y", start_s=3.75, end_s=6.75),
+        issues.issued_ahead,
+        changed(plans.issued_ahead(), "y", start_s=1.75, end_s=4.75),
         "dispatch",
-        "op 'y' starts on 'b' at 3.75 s; its process has issued it at 4 s",
-    ),
-    "sent before its issue": Broken(
-        issues.issued,
-        changed(plans.issued_ahead(), transfer=0, start_s=1.75, end_s=2.0),
-        "dispatch",
-        "the transfer of 't' to 'b' starts at 1.75 s; the process of 'a' has issued it at 2 s",
+        "op 'y' starts on 'b' at 1.75 s; its process has issued it at 2 s",
     ),
     "nothing issued at the barrier": Broken(
-        issues.issued,
+        issues.issued_ahead,
         issued_in(TRAINED, dispatch_s=1e-6),
         "dispatch",
         "op 'g' starts on 'a' at 3 s; its process has issued it at 3.000001 s",
     ),
-    "started while its device sends": Broken(
-        dispatch.hand_overs,
-        changed(plans.handed_over(), "z", start_s=2.25, end_s=3.25),
-        "hand-over",
-        "op 'z' starts on 'a' at 2.25 s; the device is busy until 2.5 s with what it sends behind 'x' and the 0 ",
-    ),
-    "started while its device receives": Broken(
-        dispatch.hand_overs,
-        changed(plans.handed_over(), "y", start_s=6.25, end_s=9.25),
-        "hand-over",
-        "op 'y' starts on 'b' at 6.25 s; the device is busy until 6.5 s with what it sends behind 'w' and the 1 ",
-    ),
-    "left before it was handed over": Broken(
-        dispatch.hand_overs,
-        changed(plans.handed_over(), transfer=0, start_s=2.25, end_s=5.25),
-        "hand-over",
-        "tensor 't' leaves 'a' for 'b' at 2.25 s as number 1 behind 'x', which ends at 2 s; each takes 0.5 s",
-    ),
-    "started within a turn": Broken(
-        dispatch.turns,
-        changed(changed(plans.taking_turns(), "y", start_s=2.5, end_s=7.5), "z", start_s=7.5, end_s=8.5),
+    "started within another core's call": Broken(
+        issues.issued_inside,
+        changed(changed(plans.sharing_an_interpreter(), "y", start_s=2.5, end_s=7.5), "z", start_s=7.5, end_s=8.5),
         "dispatch",
         "op 'y' starts on 'b' at 2.5 s, 'x' on 'a' at 0 s; their process needs 3 s between them",
     ),
     "interpreter not shared": Broken(
-        dispatch.turns,
+        issues.issued_inside,
         issued_in(APART, dispatch_s=99.0, process="host", asynchronous=False),
         "dispatch",
         "their process needs 99 s between them",

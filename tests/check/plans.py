@@ -280,30 +280,15 @@ def alive() -> Plan:
     )
 
 
-def handed_over() -> Plan:
-    """Cores of their own processes; a tensor keeps each of both busy for 0.5 s, and travels 3 s.
-
-    On a: x ends at 2 s, t is sent until 2.5 s, then z. On b: w ends at 6 s, t, there at 5.5 s, is received, then y.
-    """
-    ops = tuple(Op(name, "test", time_s) for name, time_s in (("x", 2), ("y", 3), ("z", 1), ("w", 6)))
-    graph = OpGraph(ops, (Edge("x", "y", 20, tensor="t"), Edge("x", "z", 20, tensor="t")))
-    scheduled = [("x", "a", 0.0, 2.0), ("z", "a", 2.5, 3.5), ("w", "b", 0.0, 6.0), ("y", "b", 6.5, 9.5)]
-    by_hand = plan(graph, machine(Link("a", "b", 10, 1)), PAPER, scheduled, [sent("t", "x", 20, ("ab", 2.5, 5.5))])
-    return issued_in(by_hand, dispatch_s=0.5, asynchronous=False)
-
-
 def issued_ahead() -> Plan:
-    """GPUs of one process that issues for 1 s each: x until 1 s, sending t until 2, receiving it until 3, y until 4.
-
-    x ends at 1.5 s and t takes 0.25 s.
-    """
+    """GPUs of one process that issues for 1 s each: x until 1 s, y until 2; t is there at 1.75 s."""
     graph = OpGraph((Op("x", "test", 0.5), Op("y", "test", 3)), (Edge("x", "y", 4, tensor="t"),))
-    scheduled = [("x", "a", 1.0, 1.5), ("y", "b", 4.0, 7.0)]
-    by_hand = plan(graph, machine(Link("a", "b", 16)), PAPER, scheduled, [sent("t", "x", 4, ("ab", 2, 2.25))])
+    scheduled = [("x", "a", 1.0, 1.5), ("y", "b", 2.0, 5.0)]
+    by_hand = plan(graph, machine(Link("a", "b", 16)), PAPER, scheduled, [sent("t", "x", 4, ("ab", 1.5, 1.75))])
     return issued_in(by_hand, dispatch_s=1.0, process="host")
 
 
-def taking_turns() -> Plan:
+def sharing_an_interpreter() -> Plan:
     """Cores that share an interpreter, which ops of a keep for 3 s and those of b for no time: b's may start first."""
     graph = OpGraph(tuple(Op(name, "test", time_s) for name, time_s in (("x", 1), ("y", 5), ("z", 1), ("n", 0))))
     scheduled = [("x", "a", 0.0, 1.0), ("n", "b", 0.0, 0.0), ("y", "b", 0.0, 5.0), ("z", "b", 5.0, 6.0)]
@@ -336,7 +321,6 @@ RIGHT = {
     "all hops together": hop_by_hop("cut-through"),
     "barrier": trained(),
     "live memory": alive(),
-    "handed over": handed_over(),
     "issued ahead": issued_ahead(),
-    "taking turns": taking_turns(),
+    "sharing an interpreter": sharing_an_interpreter(),
 }

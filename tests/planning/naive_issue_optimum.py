@@ -6,25 +6,25 @@ Links are not contended and memory is a sum. It shares nothing with the package 
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
-from problem.naive_issues import calls_of, naive_issues
+from problem.naive_issues import naive_issues
 from solvers.brute_force import placements
 from solvers.brute_force_options import least_delay_s
 
 from dlplacer.core.graph import OpGraph
-from dlplacer.core.op import Edge
 from dlplacer.core.options import Options
 from dlplacer.core.topology import Device, Topology
 
-Orders = tuple[tuple[str, ...], ...]
+Order = tuple[str, ...]
 
 
 def naive_issue_optimum(graph: OpGraph, topology: Topology, options: Options) -> Fraction | None:
     """The least makespan in seconds, or None if no plan exists."""
+    orders = list(_orders(graph, _behind(graph, options)))
     lengths = [
         length
         for placement in placements(graph, topology)
-        for orders in _orders(graph, topology, options, placement)
-        if (length := _length(graph, topology, options, placement, orders)) is not None
+        if (travel := _travel(graph, topology, options, placement)) is not None
+        for length in _lengths(graph, options, placement, orders, travel)
     ]
     return min(lengths, default=None)
 
@@ -34,71 +34,66 @@ def _behind(graph: OpGraph, options: Options) -> set[str]:
     return {op.id for op in graph.ops if op.phase in late}
 
 
-def _orders(graph: OpGraph, topology: Topology, options: Options, placement: Sequence[Device]) -> set[Orders]:
-    """The orders on all devices that some order of all ops leads to."""
-    behind, at = _behind(graph, options), {op.id: here.id for op, here in zip(graph.ops, placement, strict=True)}
+def _orders(graph: OpGraph, behind: set[str]) -> Iterator[Order]:
+    """Every order in which all ops can start."""
     reads = {op.id: {edge.source for edge in graph.edges_into[op.id]} for op in graph.ops}
     for op in behind:
         reads[op] |= {other.id for other in graph.ops if other.id not in behind}
 
-    def runs(done: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    def runs(done: Order) -> Iterator[Order]:
         if len(done) == len(graph.ops):
             yield done
         for op in reads:
             if op not in done and reads[op] <= set(done):
                 yield from runs((*done, op))
 
-    return {tuple(tuple(op for op in run if at[op] == device.id) for device in topology.devices) for run in runs(())}
+    return runs(())
 
 
-def _length(
-    graph: OpGraph, topology: Topology, options: Options, placement: Sequence[Device], orders: Orders
-) -> Fraction | None:
-    """When the last op ends if all start as early as they can; None where no route leads."""
-    here = {op.id: device for op, device in zip(graph.ops, placement, strict=True)}
-    at = {op: device.id for op, device in here.items()}
-    time_s = {op.id: int(op.time_on(here[op.id].type) or 0) for op in graph.ops}
-    behind = _behind(graph, options)
-    issued: dict[tuple[str, object], int] = {}
-    received: dict[str, set[str]] = {device.id: set() for device in topology.devices}
-    for late in (False, True):
-        calls = []
-        for device, order in zip(topology.devices, orders, strict=True):
-            each_s = int(device.dispatch_s or 0)
-            ops = [(op, each_s if time_s[op] else None) for op in order if (op in behind) == late]
-            calls.append(calls_of(ops, device.id, at, graph.edges, each_s, received[device.id]))
-        issued |= naive_issues(calls, [device.process or ("own", device.id) for device in topology.devices])
-    travel: dict[tuple[str, str, str], Fraction] = {}
+def _travel(graph: OpGraph, topology: Topology, options: Options, placement: Sequence[Device]) -> list[Fraction] | None:
+    """[edge] → seconds from device to device; None where no route leads."""
+    at = {op.id: device.id for op, device in zip(graph.ops, placement, strict=True)}
+    found = []
     for edge in graph.edges:
+        delay_s: Fraction | None = Fraction(0)
         if at[edge.source] != at[edge.target]:
             delay_s = least_delay_s(topology, options, at[edge.source], at[edge.target], edge.bytes)
-            if delay_s is None:
-                return None
-            travel[_name(edge)] = delay_s
-    end: dict[str, Fraction] = {}
-    before = {order[place]: order[place - 1] for order in orders for place in range(1, len(order))}
-    barrier: Fraction | None = None
-    while len(end) < len(time_s):
-        for op in time_s:
-            waits = {edge.source for edge in graph.edges_into[op]} | ({before[op]} if op in before else set())
-            if op in end or not waits <= end.keys():
-                continue
-            if op in behind:
-                if not all(other in end for other in time_s if other not in behind):
-                    continue
-                barrier = max((end[other] for other in time_s if other not in behind), default=Fraction(0))
-            passed = barrier or Fraction(0)
-            ready = [Fraction(issued.get(("op", op), 0)) + (passed if op in behind else 0)]
-            ready += [end[before[op]]] if op in before else []
-            for edge in graph.edges_into[op]:
-                leaves = end[edge.source]
-                if _name(edge) in travel:
-                    sent = issued.get(("send", (edge.tensor, at[op])), 0)
-                    leaves = max(leaves, sent + (passed if edge.source in behind else 0)) + travel[_name(edge)]
-                ready.append(leaves)
-            end[op] = max(ready) + time_s[op]
-    return max(end.values())
+        if delay_s is None:
+            return None
+        found.append(delay_s)
+    return found
 
 
-def _name(edge: Edge) -> tuple[str, str, str]:
-    return edge.source, edge.target, edge.tensor
+def _lengths(
+    graph: OpGraph, options: Options, placement: Sequence[Device], orders: Sequence[Order], travel: Sequence[Fraction]
+) -> Iterator[Fraction]:
+    """When the last op ends if all are issued, and start on their devices, in an order and as early as they can."""
+    here = {op.id: device for op, device in zip(graph.ops, placement, strict=True)}
+    time_s = {op.id: int(op.time_on(here[op.id].type) or 0) for op in graph.ops}
+    process = {op: device.process or ("own", device.id) for op, device in here.items()}
+    at = {op: device.id for op, device in here.items()}
+    behind, seen = _behind(graph, options), set()
+    reads: dict[str, list[tuple[str, Fraction]]] = {op: [] for op in here}
+    for edge, delay_s in zip(graph.edges, travel, strict=True):
+        reads[edge.target].append((edge.source, delay_s))
+    for order in orders:
+        # What neither shares a device nor a process may change places.
+        key = frozenset(
+            tuple(op for op in order if owner[op] == one) for owner in (at, process) for one in owner.values()
+        )
+        if key in seen:
+            continue
+        seen.add(key)
+        issued = naive_issues(
+            (op, (process[op], op in behind), int(here[op].dispatch_s or 0)) for op in order if time_s[op]
+        )
+        end: dict[str, Fraction] = {}
+        free: dict[str, Fraction] = {}
+        barrier = Fraction(0)
+        for op in order:
+            begin = issued.get(op, 0) + (barrier if op in behind else 0)
+            ready = [end[source] + delay_s for source, delay_s in reads[op]]
+            end[op] = max([Fraction(begin), free.get(at[op], Fraction(0)), *ready]) + time_s[op]
+            free[at[op]] = end[op]
+            barrier = barrier if op in behind else max(barrier, end[op])
+        yield max(end.values())

@@ -6,7 +6,7 @@ It shares nothing with the package but the data of a problem and its routes.
 from collections.abc import Sequence
 from itertools import pairwise
 
-from problem.naive_issues import LONG_S, Call, calls_of, naive_issues
+from problem.naive_issues import LONG_S, naive_issues
 
 from dlplacer.problem.problem import Problem
 
@@ -53,10 +53,6 @@ class _Step:
     def time_s(self, op: str) -> int:
         return int(self.graph.op(op).time_on(self.machine[self.at[op]].type) or 0)
 
-    def busy_s(self, here: str) -> int:
-        """For how long a tensor that is handed over keeps a device."""
-        return 0 if self.machine[here].asynchronous else int(self.machine[here].dispatch_s or 0)
-
     def process(self, here: str) -> object:
         return self.machine[here].process or ("own", here)
 
@@ -66,35 +62,13 @@ class _Step:
             (self.process(other), self.machine[other].asynchronous) == mine for other in self.machine if other != here
         )
 
-    def _issued(self) -> dict[tuple[str, object], int]:
+    def _issued(self) -> dict[str, int]:
         """When what runs ahead has been issued; of what is behind the barrier, from there."""
-        names = list(self.machine)
-        received: dict[str, set[str]] = {here: set() for here in names}
-        found: dict[tuple[str, object], int] = {}
-        for later in (False, True):
-            calls: list[list[Call]] = []
-            for here in names:
-                ahead = self.machine[here].asynchronous
-                each_s = int(self.machine[here].dispatch_s or 0)
-                mine = [op for op in self.to_run[here] if ahead and (op in self.behind) == later]
-                ops = [(op, each_s if self.time_s(op) else None) for op in mine]
-                calls.append(calls_of(ops, here, self.at, self.graph.edges, each_s, received[here]))
-            found.update(naive_issues(calls, [self.process(here) for here in names]))
-        return found
-
-    # What is handed over.
-
-    def sends(self, op: str) -> list[tuple[str, str]]:
-        """What other devices read of an op, in the order of the first readers."""
-        edges = sorted(self.graph.edges_from[op], key=lambda edge: self.rank[edge.target])
-        pairs = [(edge.tensor, self.at[edge.target]) for edge in edges]
-        return [pair for pair in dict.fromkeys(pairs) if pair[1] != self.at[op]]
-
-    def receives(self, op: str) -> int:
-        """How many tensors of other devices an op is the first on its own to read."""
-        tensors = {edge.tensor for edge in self.graph.edges_into[op] if self.at[edge.source] != self.at[op]}
-        before = [other for other in self.ops if self.at[other] == self.at[op] and self.rank[other] < self.rank[op]]
-        return len(tensors - {edge.tensor for other in before for edge in self.graph.edges_into[other]})
+        ahead = [op for op in self.ops if self.machine[self.at[op]].asynchronous and self.time_s(op)]
+        return naive_issues(
+            (op, (self.process(self.at[op]), op in self.behind), int(self.machine[self.at[op]].dispatch_s or 0))
+            for op in ahead
+        )
 
     # What happens.
 
@@ -113,12 +87,12 @@ class _Step:
     def may_start(self, op: str) -> bool:
         here = self.at[op]
         ran = [other for other in self.end if self.at[other] == here]
-        free = max((self.end[other] + self.busy_s(here) * len(self.sends(other)) for other in ran), default=0)
+        free = max((self.end[other] for other in ran), default=0)
         passed = self.barrier() if op in self.behind else 0
         return (
-            self.now >= free + self.busy_s(here) * self.receives(op)
+            self.now >= free
             and passed is not None
-            and self.now >= passed + self.issued.get(("op", op), 0)
+            and self.now >= passed + self.issued.get(op, 0)
             and all(self.is_there(edge.source, edge.tensor, op) for edge in self.graph.edges_into[op])
         )
 
@@ -146,15 +120,12 @@ class _Step:
             return False
         op = min(ended, key=lambda each: (self.end[each], self.rank[each]))
         self.done.append(op)
-        here, passed = self.at[op], (self.barrier() or 0) if op in self.behind else 0
-        pairs = self.sends(op)
+        here = self.at[op]
         for edge in sorted(self.graph.edges_from[op], key=lambda edge: self.rank[edge.target]):
             pair = edge.tensor, self.at[edge.target]
             what = (*pair, edge.target if self.problem.options.transfers == "edge" else "")
-            if pair in pairs and what not in self.sent:
-                handed_over = self.end[op] + self.busy_s(here) * (1 + pairs.index(pair))
-                leaves = max(handed_over, passed + self.issued.get(("send", pair), 0))
-                self.sent[what] = self._travel(edge.bytes, here, pair[1], leaves)
+            if pair[1] != here and what not in self.sent:
+                self.sent[what] = self._travel(edge.bytes, here, pair[1], self.end[op])
         return True
 
     def some_op_gets_its_turn(self) -> bool:

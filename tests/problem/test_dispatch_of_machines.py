@@ -53,8 +53,8 @@ def test_devices_of_their_own_processes_do_not_wait_for_each_other() -> None:
     assert spans(independent(10, 10), shared, "01") == {"a": (4, 14), "b": (8, 18)}
 
 
-# Two threads, turns of 3: starts 0, 3, 6, 9 where ops take 2; on one device they follow one another without a wait.
-def test_cores_of_one_process_take_turns_and_one_alone_does_not() -> None:
+# Two threads, calls 3 apart: starts 0, 3, 6, 9 where ops take 2; on one device they follow one another without a wait.
+def test_cores_of_one_process_share_an_interpreter_and_one_alone_does_not() -> None:
     graph = independent(2, 2, 2, 2)
     assert spans(graph, threads(2, 3.0), "0101") == {"a": (0, 2), "b": (3, 5), "c": (6, 8), "d": (9, 11)}
     assert spans(graph, threads(2, 3.0), "0000") == {"a": (0, 2), "b": (2, 4), "c": (4, 6), "d": (6, 8)}
@@ -62,7 +62,7 @@ def test_cores_of_one_process_take_turns_and_one_alone_does_not() -> None:
     assert spans(graph, own, "0101") == {"a": (0, 2), "b": (0, 2), "c": (2, 4), "d": (2, 4)}
 
 
-# a runs on d0 until 10; b, c, d on d1 start when d0 has had its turn, then follow one another; e on d0 at 10, as the
+# a runs on d0 until 10; b, c, d on d1 start 3 s after it, then follow one another; e on d0 at 10, as the
 # last start on d1 was at 7.
 def test_a_long_op_leaves_the_interpreter_to_others() -> None:
     assert spans(independent(10, 2, 2, 2, 2), threads(2, 3.0), "01110") == {
@@ -132,7 +132,7 @@ def test_longer_dispatch_never_helps(seed: int) -> None:
 
     ahead = [length_s(seconds, ahead=True) for seconds in (0.0, 0.5, 1.0, 2.0, 4.0)]
     assert ahead == sorted(ahead)
-    # Turns go to who asks first, which may change with their length: they are compared with none.
+    # Who asks first is called first, which may change with the length of calls: they are compared with none.
     assert all(length_s(seconds, ahead=False) >= ahead[0] for seconds in (0.5, 1.0, 2.0, 4.0))
 
 
@@ -166,14 +166,14 @@ def test_bounds_and_plans_against_all_plans() -> None:
     assert optimal >= 19
 
 
-# A chain of 1,000 issues of 7 us, then the last op; with a process per device another device changes nothing.
+# A chain of 1,000 issues of 7 us by one process, then the last op: another device changes nothing.
 def test_a_chain_of_short_ops_takes_its_issues() -> None:
     count = 1000
     graph = OpGraph(
         tuple(Op(f"o{i}", "x", 2e-6) for i in range(count)),
         tuple(Edge(f"o{i}", f"o{i + 1}", 64) for i in range(count - 1)),
     )
-    topology = machine(4, 5e-6, dispatch_s=7e-6)
+    topology = machine(4, 5e-6, dispatch_s=7e-6, process="host")
     found = place(graph, topology, time_limit_s=10.0)
     assert found.status == "optimal"
     assert found.plan.makespan_s == pytest.approx(count * 7e-6 + 2e-6)

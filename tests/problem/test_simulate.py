@@ -68,31 +68,6 @@ def test_transfers_per_edge_and_per_device() -> None:
     assert [(sent.tensor, sent.start_s, sent.end_s) for sent in per_device] == [("x", 1.0, 3.5)]
 
 
-# x goes to d1 once: d0 is busy with it for 0.25 s behind a; d1 would be as long before b, its first reader there, but
-# waits anyway. It leaves at 1.25 and takes 2.5 s: b 3.75-5.75. Sending y holds c up until 6, sending z makes it leave
-# at 10.25; they take 1.5 and 3.5 s.
-def test_devices_are_busy_with_what_they_send_and_receive() -> None:
-    problem = build_problem(DIAMOND, PAIR, replace(PAPER, transfers="device"))
-    ops, transfers = replay(problem, [0, 1, 1, 0], range(4), handover_s=0.25)
-    assert {entry.op: (entry.start_s, entry.end_s) for entry in ops} == {
-        "a": (0, 1),
-        "b": (3.75, 5.75),
-        "c": (6.0, 10.0),
-        "d": (13.75, 14.75),
-    }
-    sent = {entry.tensor: (entry.start_s, entry.end_s) for entry in transfers}
-    assert sent == {"x": (1.25, 3.75), "y": (6.0, 7.5), "z": (10.25, 13.75)}
-
-
-# e keeps d1 busy until 9, when x has long arrived: taking it over costs 0.25 s then, and c pays nothing again.
-def test_a_tensor_that_waits_is_taken_over_by_its_first_reader() -> None:
-    graph = OpGraph((*DIAMOND.ops, Op("e", "test", 9.0)), DIAMOND.edges)
-    problem = build_problem(graph, PAIR, replace(PAPER, transfers="device"))
-    order = [graph.index[name] for name in "aebcd"]
-    ops, _ = replay(problem, [0, 1, 1, 1, 1], order, handover_s=0.25)
-    assert {entry.op: entry.start_s for entry in ops} == {"a": 0.0, "e": 0.0, "b": 9.25, "c": 11.25, "d": 15.25}
-
-
 # Through a router: 20/10 + 0.5 + 20/5 + 0.25 = 6.75 s link by link (eq. 11), 20/5 + 0.75 = 4.75 s cut through.
 @pytest.mark.parametrize(("delay", "arrival_s"), [("store-and-forward", 7.75), ("cut-through", 5.75)])
 def test_routes_of_several_links(delay: str, arrival_s: float) -> None:
