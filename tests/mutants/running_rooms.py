@@ -139,7 +139,7 @@ RUNTIME = (
 
 PLACED = (
     Mutant(
-        "runtime/placed/module_snapshot.py",
+        "runtime/placed/editions.py",
         "freezing a parameter is no edit",
         "(one.shape, one.stride(), one.dtype, one.requires_grad)",
         "(one.shape, one.stride(), one.dtype, True)",

@@ -151,7 +151,6 @@ def rewritten(job: Job, traced: joint.Traced, rewrites: Sequence[str], colocate_
             "step keeps the activations inside, and the plan counts their memory",
             stacklevel=4,
         )
-    executable = replace(executable, reads_numbers=bool(traced.numbers_read))
     if job.update is not None:
         ops, edges, executable = add_updates(ops, edges, executable, job.update)
     _require_own_elements(job, executable)

@@ -86,8 +86,6 @@ class Executable:
         Whether the graph has a backward pass.
     numbers
         Name of a value that no op makes → position among the flat inputs of the Python number that it is.
-    reads_numbers
-        Whether the code was captured with numbers that the forward pass read out of tensors.
     """
 
     codes: Mapping[str, OpCode]
@@ -96,7 +94,6 @@ class Executable:
     trains: bool
     constants: Mapping[int, Any] = field(default_factory=dict)
     numbers: Mapping[str, int] = field(default_factory=dict)
-    reads_numbers: bool = False
 
     @cached_property
     def producer(self) -> Mapping[str, str]:

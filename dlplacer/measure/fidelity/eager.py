@@ -13,7 +13,6 @@ from torch.utils import _pytree as pytree
 from dlplacer.frontend.torch.job import Job, autocast_of, loss_in
 from dlplacer.machines.usable_cores import usable_cores
 from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.devices.caller_thread import ShortCalls
 
 
 class EagerStep:
@@ -35,7 +34,7 @@ class EagerStep:
             self.module.train(job.mode == "train")
         self._loss = copy.deepcopy(job.loss).to(here) if isinstance(job.loss, nn.Module) else job.loss
         self._parts = [_moved(part, here) for part in parts]
-        self._device, self._short = device, ShortCalls()
+        self._device = device
         self._optimizer = _torch_optimizer(job, self.module)
 
     def step(self, draws: Sequence[AbstractContextManager[object]] = ()) -> tuple[torch.Tensor, ...]:
@@ -54,7 +53,7 @@ class EagerStep:
             self._device.synchronize()
             return results
 
-        return self._short.call(self._device, step) if torch.is_grad_enabled() else self._device.submit(step).result()
+        return self._device.submit(step).result()
 
     def step_on_all_cores(self) -> tuple[torch.Tensor, ...]:
         """A step with as many threads as this process has cores."""

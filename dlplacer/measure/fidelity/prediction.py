@@ -89,7 +89,9 @@ class Predictor:
         self._group, self._devices = group, placed.devices
         self._types = {device.type for device in group.topology.devices}
         self._used = used_devices(plan)
-        self._sampler = OpSampler(profiler or self._profiler(), self._turns())
+        self._sampler = OpSampler(
+            profiler or PlacedProfiler(self._job, self._captured, list(self._devices.values())), self._turns()
+        )
 
     def steps(self) -> dict[str, tuple[Callable[[], None], Callable[[], None]]]:
         """What to alternate with the plan's steps: name → a step that is kept, and one that is not."""
@@ -144,11 +146,6 @@ class Predictor:
         known = {**dict.fromkeys(self._plan.graph.index, 0.0), **times}
         graph = self._group.with_exchange(with_measured_times(self._plan.graph, dict.fromkeys(self._types, known)))
         return replay_plan(self._plan, graph, self._group.topology, dispatch_s)
-
-    def _profiler(self) -> StepProfiler:
-        devices = list(self._devices.values())
-        working = self._placed.devices.keys() & set(self._plan.placement.values())
-        return PlacedProfiler(self._job, self._captured, devices, own_threads=len(working) > 1)
 
     def _turns(self) -> list[int | None]:
         """The used devices of all processes: the position among this one's devices, None for another's."""

@@ -55,16 +55,11 @@ class PlacedProfiler:
     ----------
     job
         With the module of which every device gets a copy.
-    own_threads
-        Whether every device runs its step on a thread of its own, as devices do that work side by side; else as a plan
-        on one device does.
     """
 
-    def __init__(
-        self, job: Job, captured: Captured, devices: Sequence[RuntimeDevice], *, own_threads: bool = False
-    ) -> None:
+    def __init__(self, job: Job, captured: Captured, devices: Sequence[RuntimeDevice]) -> None:
         self._placed = []
-        self._devices = [_Clocked(device, own_threads) for device in devices]
+        self._devices = [_Clocked(device) for device in devices]
         for device, clocked in zip(devices, self._devices, strict=True):
             own = replace(job, module=copy.deepcopy(job.module))
             here = {_HERE: cast("RuntimeDevice", clocked)}
@@ -109,17 +104,10 @@ def plan_on_one(graph: OpGraph, device_type: str) -> Plan:
 
 
 class _Clocked:
-    """A device that adds up the seconds of the work that it is given.
+    """A device that adds up the seconds of the work that it is given."""
 
-    Parameters
-    ----------
-    own_thread
-        Whether it does on its own thread what a caller waits for.
-    """
-
-    def __init__(self, device: RuntimeDevice, own_thread: bool) -> None:
+    def __init__(self, device: RuntimeDevice) -> None:
         self._device = device
-        self._own_thread = own_thread
         self.worked_s = 0.0
 
     def __getattr__(self, name: str) -> Any:
@@ -128,10 +116,6 @@ class _Clocked:
     def submit(self, work: Callable[[], T]) -> "Future[T]":
         """As the device does."""
         return self._device.submit(self._timed(work))
-
-    def call(self, work: Callable[[], T]) -> T:
-        """As the device does, or on its own thread."""
-        return self.submit(work).result() if self._own_thread else self._device.call(self._timed(work))
 
     def _timed(self, work: Callable[[], T]) -> Callable[[], T]:
         def timed() -> T:

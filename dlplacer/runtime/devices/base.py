@@ -54,12 +54,6 @@ class RuntimeDevice(Protocol):
     def submit(self, work: Callable[[], T]) -> "Future[T]":
         """Run a function on the device's thread, after all that was submitted before."""
 
-    def call(self, work: Callable[[], T]) -> T:
-        """Run a short function for a caller who waits for it: on the caller's thread, where the device allows that.
-
-        A Ctrl-C waits for its end there.
-        """
-
     def send(self, tensor: Value, target: "RuntimeDevice") -> InFlight:
         """On this device's thread: start moving a tensor to another device; returns what `receive` takes there."""
 

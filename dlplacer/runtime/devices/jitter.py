@@ -40,10 +40,6 @@ class DelayedDevice:
         """See `RuntimeDevice.submit`; pauses before the function."""
         return self._device.submit(self._hesitant(work))
 
-    def call(self, work: Callable[[], T]) -> T:
-        """See `RuntimeDevice.call`; pauses before the function."""
-        return self._device.call(self._hesitant(work))
-
     def send(self, tensor: Value, target: RuntimeDevice) -> InFlight:
         self._pause()
         return self._device.send(tensor, target)

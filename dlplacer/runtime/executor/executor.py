@@ -11,7 +11,6 @@ from dlplacer.core.errors import RunError
 from dlplacer.core.graph import OpGraph
 from dlplacer.frontend.torch.executable import Executable
 from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.devices.caller_thread import ShortCalls
 from dlplacer.runtime.devices.device_streams import streams_of
 from dlplacer.runtime.executor.caller_order import CallerOrder, RunOrder
 from dlplacer.runtime.executor.compile_program import ActionCompiler, CompiledActions, slots_of
@@ -82,7 +81,6 @@ class Executor:
         self._sizes = {name: sum(target == name for _, target in slots) for name in devices}
         self._compiler = ActionCompiler(graph, executable, devices, slots, updater, links)
         self._compiled: dict[bool, Mapping[str, CompiledActions]] = {}
-        self._short = ShortCalls()
 
     def start(self, inputs: StepInputs, record: bool = False) -> StepState:
         """The state with which a step begins."""
@@ -124,16 +122,11 @@ class Executor:
             self.links.begin()
         started = 0
         try:
-            if len(tasks) == 1:
+            # Two programs at once must queue in the same order on all devices, or they wait for each other.
+            with _submitting:
                 for name, task in tasks.items():
-                    self._short.call(self._devices[name], task)
+                    self._devices[name].submit(task)
                     started += 1
-            else:
-                # Two programs at once must queue in the same order on all devices, or they wait for each other.
-                with _submitting:
-                    for name, task in tasks.items():
-                        self._devices[name].submit(task)
-                        started += 1
         except BaseException as reason:
             self._stop(reason, inboxes)
             for _ in range(started if isinstance(reason, Exception) else 0):

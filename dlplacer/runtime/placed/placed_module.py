@@ -45,8 +45,9 @@ class PlacedModule(PlacedState):
     backward program; `step` runs forward and backward as one program. In evaluation mode it returns what the module
     returns, on the same placement. `train` and `eval` switch the job's module too.
 
-    A step at other shapes, or after an edit of the job's module (a part frozen or swapped, a hook, another dropout
-    rate), is captured again when it is called, and keeps the placement by op id.
+    A step at other shapes, or after a sub-module was swapped, switched to another mode, frozen or given a hook, is
+    captured again when it is called, and keeps the placement by op id. After any other change of Python state that the
+    step reads, call `recapture`.
 
     Attributes
     ----------
@@ -80,9 +81,7 @@ class PlacedModule(PlacedState):
             self.train(job.mode == "train")
         self._primary = self._maker.variant_in(plan.order, captured, layouts_of(flat_inputs(job)))
         roots = {"": job.module, **({"(loss)": job.loss} if isinstance(job.loss, nn.Module) else {})}
-        self._editions = Editions(roots, {} if isinstance(job.loss, nn.Module) else {"(loss)": job.loss})
-        if captured.executable.reads_numbers:
-            self._editions.watch_numbers()
+        self._editions = Editions(roots)
         edition, snapshot = self._editions.current()
         self._variants = Variants(lambda job: self._capture(job), self._built)
         self._variants.add(edition, job, self._primary)
@@ -138,6 +137,14 @@ class PlacedModule(PlacedState):
         """Switch this module and the job's module to training or evaluation mode."""
         self._job.module.training = mode
         return super().train(mode)
+
+    def recapture(self) -> None:
+        """Have the next call of every kind capture its step again, after a change that a call does not see.
+
+        Those are attributes, globals and closures that the step reads in Python: a dropout rate, an entry of a list.
+        """
+        self._editions.forget()
+        self._variants.keep(self._editions.is_known)
 
     @property
     def captured(self) -> Captured:
@@ -250,8 +257,6 @@ class PlacedModule(PlacedState):
 
     def _built(self, job: Job, captured: Captured) -> Variant:
         variant = self._maker.variant(job, captured)
-        if captured.executable.reads_numbers:
-            self._editions.watch_numbers()
         edition, snapshot = self._editions.last
         if edition:
             self._maker.move_tensors(variant, snapshot.tensors)

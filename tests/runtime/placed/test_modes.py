@@ -284,3 +284,45 @@ def test_evaluations_that_draw_change_no_later_training_step() -> None:
                 placed.train()
             losses.append(placed.step(*job.args, *job.targets))
     assert torch.equal(*losses)
+
+
+@needs_two_cores
+@pytest.mark.parametrize("devices", [1, 2])
+def test_modes_of_the_caller_are_not_those_of_a_step(devices: int) -> None:
+    job = build("branches")
+    with placed_at_random(job, devices, seed=3) as placed:
+        placed.eval()
+        with torch.inference_mode():
+            inferred = placed(*job.args)
+        with torch.device("cpu"), torch.no_grad():
+            plain = placed(*job.args)
+        assert torch.equal(inferred, plain)
+        assert not plain.is_inference()
+        placed.train()
+        placed.step(*job.args, *job.targets)
+        assert not any(one.grad.is_inference() for one in placed.parameters() if one.grad is not None)
+
+
+class Precise(nn.Module):
+    """A layer that is computed in float32 whatever the caller wants, behind one that is not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(12, 16), nn.Linear(16, 3)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        hidden = self.first(rows)
+        with torch.autocast("cpu", enabled=False):
+            return self.second(hidden.float())
+
+
+# The casts are in the captured step; inside autocast torch would make more of them.
+@needs_two_cores
+@pytest.mark.parametrize("devices", [1, 2])
+def test_autocast_of_the_caller_changes_no_op(devices: int) -> None:
+    job = Job(Precise(), (torch.randn(8, 12),), (torch.arange(8) % 3,), functional.cross_entropy, autocast="bfloat16")
+    with placed_at_random(job, devices, seed=3) as placed:
+        outside = placed.step(*job.args, *job.targets)
+        with torch.autocast("cpu", torch.bfloat16):
+            inside = placed.step(*job.args, *job.targets)
+    assert torch.equal(outside, inside)
