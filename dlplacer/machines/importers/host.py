@@ -18,7 +18,7 @@ _HANDOVER_S = 30e-6
 def host_topology(root: Path = Path("/sys/devices/system/node"), cores: list[int] | None = None) -> Topology:
     """The cores that this process may use, by NUMA node.
 
-    They are threads of one process, which take turns at its interpreter. Two cores are joined directly; more of them
+    They are threads of one process, which share its interpreter. Two cores are joined directly; more of them
     hang on a router for their node, and nodes' routers are joined. Memory is shared by all cores, so no core has a
     capacity of its own.
 

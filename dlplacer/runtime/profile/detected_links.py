@@ -17,8 +17,8 @@ from dlplacer.runtime.profile.link_times import copy_timer
 def with_timed_links(topology: Topology, on_copy: Callable[[str, str], None] = lambda source, target: None) -> Topology:
     """A detected topology with latency and rate of every link by timed copies, where these agree on them.
 
-    See `dlplacer.machines.importers.measured_links.measured`. What issuing an op costs is timed too: the turns that
-    cores take at this process, or the launch overhead of the first device of another kind.
+    See `dlplacer.machines.importers.measured_links.measured`. What issuing an op costs is timed too: a call
+    among cores of this process, or the launch overhead of the first device of another kind.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ def with_timed_dispatch(topology: Topology, opened: Sequence[RuntimeDevice]) -> 
 
 
 def with_usual_dispatch(topology: Topology, opened: Sequence[RuntimeDevice]) -> Topology:
-    """The machine of these devices, with the turns that cores of one process take on the machine of the device table.
+    """The machine of these devices, with the issue cost of cores of one process on the machine of the device table.
 
     What issuing an op to other devices costs is left open.
     """

@@ -1,4 +1,4 @@
-"""What issuing an op costs its Python process: to a device that runs it later, and among cores that take turns."""
+"""What issuing an op costs its Python process: to a device that runs it later, and to cores that share an interpreter."""
 
 from collections.abc import Sequence
 from statistics import median
@@ -77,7 +77,7 @@ def launch_time_s(device: RuntimeDevice) -> float:
 
 
 def dispatch_of_devices_s(devices: Sequence[RuntimeDevice]) -> float:
-    """What issuing an op costs the process of devices of one kind: turns among cores, else the launch overhead."""
+    """Seconds in which their process issues an op to devices of one kind: a call among cores, else the launch."""
     return turn_time_s(devices) if in_host_memory(devices) else launch_time_s(devices[0])
 
 

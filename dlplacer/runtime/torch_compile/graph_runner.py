@@ -37,7 +37,7 @@ class GraphRunner:
     ----------
     planning
         Keyword arguments of `dlplacer.planning.place.place`, and ``topology``: None means the devices themselves, with
-        links that are timed, and the turns that cores usually take: to time these, a step would have to be captured,
+        links that are timed, and the usual issue cost of cores: to time that, a step would have to be captured,
         which cannot be done while Dynamo compiles another.
     """
 

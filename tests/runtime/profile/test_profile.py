@@ -28,6 +28,7 @@ from dlplacer.runtime.profile.op_times import (
     profile_ops,
     profiled_in_turn,
     recorded_times,
+    times_for_planning,
     with_measured_times,
 )
 from dlplacer.runtime.profile.statistic import settled, typical
@@ -139,6 +140,14 @@ def test_steps_alone_and_together_alternate(cores: list[RuntimeDevice], monkeypa
     together, alone = profiled_in_turn(profiler, (len(cores), 1), 2, 1, lambda done, total: None)
     assert asked == [len(cores), 1] * 4
     assert together["cpu-core"].keys() == alone["cpu-core"].keys() == captured(job).graph.index.keys()
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_times_for_planning_cover_every_op_and_tell_their_progress(count: int, cores: list[RuntimeDevice]) -> None:
+    job, shares = build("branches"), []
+    found = times_for_planning(job, captured(job), cores[:count], 2, 1, lambda what, share: shares.append(share))
+    assert found["cpu-core"].keys() == captured(job).graph.index.keys()
+    assert shares == pytest.approx([0, 1 / 3, 2 / 3])
 
 
 @needs_two_cores
