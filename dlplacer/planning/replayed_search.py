@@ -44,14 +44,15 @@ class ReplayedSearch:
     def __init__(self, problem: Problem, judge: Judge, seed: int) -> None:
         self.problem, self.random = problem, random.Random(seed)
         self._judge, self._known = judge, dict[tuple[int, ...], float | None]()
-        self._is_ordered = problem.options.contention == "link" or dispatch_of(problem.topology).delays
+        self._is_ordered = problem.options.contention == "link"
+        self._process = dispatch_of(problem.topology).process
         self.reads = [[arc.source for arc in arcs] for arcs in problem.arcs_into]
         self.readers = [[arc.target for arc in arcs] for arcs in problem.arcs_from]
 
     def judge(self, device: Sequence[int], order: Sequence[int]) -> float | None:
         """Seconds of the replayed step; None if that is no plan."""
-        # Where nothing but a device is shared, the order on each one decides alone. Walks on few ops meet plans again.
-        kept = order if self._is_ordered else sorted(order, key=device.__getitem__)
+        # Without contended links the order within each process decides alone. Walks on few ops meet plans again.
+        kept = order if self._is_ordered else sorted(order, key=lambda op: self._process[device[op]])
         key = (*device, *kept)
         if key not in self._known:
             self._known[key] = self._judge(device, order)

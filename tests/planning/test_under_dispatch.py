@@ -164,7 +164,7 @@ def test_a_tiny_transformer_stays_on_one_gpu() -> None:
                 edges.append(Edge(source if source == last else f"{source}{layer}", f"{name}{layer}", 65536))
         last = f"next{layer}"
     graph = OpGraph(tuple(ops), tuple(edges))
-    found = place(graph, gpus(4, 7e-6), time_limit_s=10.0)
+    found = place(graph, gpus(4, 7e-6, "python"), time_limit_s=10.0)
     assert devices_of(found.plan) == 1
     assert found.plan.makespan_s == pytest.approx(7e-6 + 24 * 7e-6)
     # Without a word about dispatch the launch is still the floor of every op.
