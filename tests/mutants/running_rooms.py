@@ -80,13 +80,6 @@ RUNTIME = (
         ("runtime/executor/test_straight_line.py",),
     ),
     Mutant(
-        "runtime/executor/compile_program.py",
-        "an op by turns is charged with the turns of others",
-        "if recording and before not in (None, name):",
-        "if False:",
-        ("runtime/executor/test_turns.py",),
-    ),
-    Mutant(
         "runtime/executor/hand_over.py",
         "an inbox keeps what was taken",
         "value, self.slots[slot] = self.slots[slot], EMPTY",
