@@ -321,7 +321,7 @@ def test_a_number_that_was_read_out_of_a_tensor_needs_a_new_capture() -> None:
             for module in (job.module, plain):
                 module.scale.fill_(value)
             placed.recapture()
-            assert float(placed.step(x)) == pytest.approx(float(plain(x).square().sum()))
+            assert float(placed.step(x)) == pytest.approx(float(plain(x).square().sum().detach()))
 
 
 def test_a_new_capture_forgets_the_steps_before_it() -> None:
