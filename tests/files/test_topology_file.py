@@ -61,8 +61,6 @@ def topologies(draw: st.DrawFn) -> Topology:
             draw(st.sampled_from(["full", "half"])),
             draw(st.integers(1, 12)),
             draw(META),
-            draw(st.none() | st.just(0.0) | st.floats(0, 1)),
-            draw(st.none() | POSITIVE),
         )
         for position, source in enumerate(names)
         for target in names[position + 1 :]

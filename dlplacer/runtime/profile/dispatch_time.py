@@ -1,4 +1,4 @@
-"""What issuing an op costs its Python process: to a device that runs it later, and to cores that share an interpreter."""
+"""What issuing an op costs its Python process: to a device that runs it later, and to cores of one interpreter."""
 
 from collections.abc import Sequence
 from statistics import median
