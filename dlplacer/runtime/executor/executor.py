@@ -1,4 +1,8 @@
-"""Runs a program on devices. It decides nothing: every device takes its actions in order."""
+"""Runs a program on devices. It decides nothing: segments, transfers and events are issued in one order.
+
+CPU devices have a thread each, and all devices with streams share one. Every thread takes the actions of its devices in
+the order of `dlplacer.runtime.program.issue_order`, so that no two of them wait for each other.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,35 +16,41 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.frontend.torch.executable import Executable
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.device_streams import streams_of
+from dlplacer.runtime.devices.worker import Worker
 from dlplacer.runtime.executor.caller_order import CallerOrder, RunOrder
-from dlplacer.runtime.executor.compile_program import ActionCompiler, CompiledActions, slots_of
-from dlplacer.runtime.executor.device_run import DeviceRun, RankLinks
 from dlplacer.runtime.executor.device_timeline import DeviceTimeline
-from dlplacer.runtime.executor.graph_capture import GraphCapture
-from dlplacer.runtime.executor.graph_rules import GraphRules
-from dlplacer.runtime.executor.hand_over import AbortedError, Inbox
 from dlplacer.runtime.executor.optimizer_update import Updater
-from dlplacer.runtime.executor.step_inputs import StepInputs, Values
+from dlplacer.runtime.executor.process_links import ProcessLinks
+from dlplacer.runtime.executor.run import AbortedError, Cell, Run, StepState
+from dlplacer.runtime.executor.segment import Segment, SegmentMaker
+from dlplacer.runtime.executor.segment_backend import SegmentBackend
+from dlplacer.runtime.executor.step_inputs import StepInputs
+from dlplacer.runtime.executor.transfers import ReceiveStep, SendStep, StreamStep
+from dlplacer.runtime.program.actions import Action, Compute, Copy, Free, Recv, Send
+from dlplacer.runtime.program.issue_order import issue_order
 from dlplacer.runtime.program.program import Program
+
+LONGEST = 2000
+"""Actions in one segment: the parser's memory is for all of a function at once."""
 
 _submitting = Lock()
 
+Step = Segment | SendStep | ReceiveStep | StreamStep
 
-@dataclass
-class StepState:
-    """What devices hold in one step, from its first program to its last.
+
+@dataclass(frozen=True)
+class _Thread:
+    """What one thread does in a run of a program.
 
     Attributes
     ----------
-    values
-        Device name → tensors held.
-    timeline
-        Device name → when its ops ran, if that is recorded.
+    homes
+        Names of its devices in the program.
     """
 
-    inputs: StepInputs
-    values: dict[str, Values]
-    timeline: dict[str, DeviceTimeline] | None = None
+    worker: Worker
+    homes: tuple[str, ...]
+    steps: tuple[Step, ...]
 
 
 class Executor:
@@ -50,15 +60,15 @@ class Executor:
     ----------
     devices
         Name in the program → device; those of the program that are not among them are reached through `links`.
-    graph_rules
-        What is captured as CUDA graphs and replayed; for programs of a whole step, as values are left where they are
-        until the next run. Recorded runs issue every op.
+    backend
+        What makes segments callable; for `CudaGraphs` the program is a whole step, as values are left where they are
+        until the next run. Recorded runs call every op.
+    starts
+        Op → planned start, by which devices that share a thread are issued.
 
     Attributes
     ----------
-    graphs
-        What has been captured; None without rules.
-    links
+    backend, links
         As given.
     """
 
@@ -69,18 +79,24 @@ class Executor:
         program: Program,
         devices: Mapping[str, RuntimeDevice],
         updater: Updater,
-        links: RankLinks | None = None,
-        graph_rules: GraphRules | None = None,
+        backend: SegmentBackend,
+        links: ProcessLinks | None = None,
+        starts: Mapping[str, float] | None = None,
     ) -> None:
         self.links = links
+        self.backend = backend
         self._program = program
         self._devices = devices
-        self._order = CallerOrder(list(devices.values()), exclusive=graph_rules is not None)
-        self.graphs = None if graph_rules is None else GraphCapture(graph, executable, devices, graph_rules)
-        slots = slots_of(program.actions, devices)
-        self._sizes = {name: sum(target == name for _, target in slots) for name in devices}
-        self._compiler = ActionCompiler(graph, executable, devices, slots, updater, links)
-        self._compiled: dict[bool, Mapping[str, CompiledActions]] = {}
+        self._starts = starts or {}
+        self._order = CallerOrder(list(devices.values()), exclusive=backend.leaves_values)
+        self._maker = SegmentMaker(graph, executable, program, devices.keys(), updater, backend)
+        self._transfers = [
+            (action.tensor, action.target)
+            for name in devices
+            for action in program.actions[name]
+            if isinstance(action, Send) and action.target in devices
+        ]
+        self._threads: dict[bool, Sequence[_Thread]] = {}
 
     def start(self, inputs: StepInputs, record: bool = False) -> StepState:
         """The state with which a step begins."""
@@ -103,32 +119,22 @@ class Executor:
 
     def _run(self, state: StepState) -> None:
         order = self._order.begin()
-        inboxes = {name: Inbox(size) for name, size in self._sizes.items()}
-        events: dict[str, torch.Event] = {}
-        recording = state.timeline is not None
-        timelines = state.timeline or {}
-        rows = {
-            name: DeviceRun(device, state.values[name], state.inputs, inboxes, events, timelines.get(name))
-            for name, device in self._devices.items()
-        }
+        run = Run(state, {key: Cell() for key in self._transfers})
         # Not by the devices' futures: a Ctrl-C that interrupts who waits for them may leave their locks taken, and the
         # device's thread then waits for ever.
         ended: SimpleQueue[BaseException | None] = SimpleQueue()
-        tasks = {
-            name: self._task(compiled, [rows[own] for own in compiled.devices], order, ended)
-            for name, compiled in self._functions(recording).items()
-        }
+        threads = self._compiled(state.timeline is not None)
         if self.links is not None:
             self.links.begin()
         started = 0
         try:
             # Two programs at once must queue in the same order on all devices, or they wait for each other.
             with _submitting:
-                for name, task in tasks.items():
-                    self._devices[name].submit(task)
+                for thread in threads:
+                    thread.worker.submit(self._task(thread, run, order, ended))
                     started += 1
         except BaseException as reason:
-            self._stop(reason, inboxes)
+            self._stop(reason, run)
             for _ in range(started if isinstance(reason, Exception) else 0):
                 ended.get()
             raise
@@ -139,47 +145,36 @@ class Executor:
             self._order.settle()
             raise
         except BaseException as reason:
-            self._stop(reason, inboxes)
+            self._stop(reason, run)
             raise
-        for row in rows.values():
-            row.give_back_events()
+        self._give_back_events(run)
 
-    def _stop(self, reason: BaseException, inboxes: Mapping[str, Inbox]) -> None:
+    def _stop(self, reason: BaseException, run: Run) -> None:
         """Have all devices stop at their next receive, those of other processes too."""
         if self.links is not None:
             self.links.fail(reason)
-        _abort(inboxes)
+        run.give_up()
 
     def _task(
-        self,
-        compiled: CompiledActions,
-        rows: Sequence[DeviceRun],
-        order: RunOrder,
-        ended: "SimpleQueue[BaseException | None]",
+        self, thread: _Thread, run: Run, order: RunOrder, ended: "SimpleQueue[BaseException | None]"
     ) -> Callable[[], None]:
-        """What one device's thread does in a run; at its end it puts what has failed there, or None."""
+        """What one thread does in a run; at its end it puts what has failed there, or None."""
 
         def task() -> None:
             failure: BaseException | None = None
             try:
-                for row in rows:
-                    order.enter(row.device)
-                    if row.timeline is not None:
-                        row.device.synchronize()
-                        row.timeline.begin(row.device)
+                self._begin(thread, run, order)
                 # Grad mode is local to a thread: without this every op would record an autograd graph.
                 with torch.no_grad():
-                    for function in compiled.functions:
-                        function(rows)
-                for row in rows:
-                    if row.timeline is not None:
-                        row.device.synchronize()
+                    _issue(thread.steps, run)
+                for name in run.timelines:
+                    if name in thread.homes:
+                        self._devices[name].synchronize()
             except BaseException as error:
                 failure = error
-                failure = self._named(error, compiled)
                 if self.links is not None and not isinstance(error, AbortedError):
-                    self.links.fail(failure)
-                _abort(rows[0].inboxes)
+                    self.links.fail(error)
+                run.give_up()
                 if not isinstance(error, Exception):
                     raise
             finally:
@@ -190,40 +185,65 @@ class Executor:
 
         return task
 
-    def _functions(self, recording: bool) -> Mapping[str, CompiledActions]:
-        """Device whose thread calls them → functions, compiled when first needed: most programs are never recorded."""
-        if recording not in self._compiled:
-            actions, compiled, graphs = self._program.actions, self._compiler.compiled, self.graphs
-            if graphs is not None and not recording:
-                self._compiled[recording] = {
-                    name: graphs.compiled(name, self._compiler, actions[name]) for name in self._devices
-                }
-            else:
-                self._compiled[recording] = {
-                    name: compiled((name,), [(name, action) for action in actions[name]], recording)
-                    for name, device in self._devices.items()
-                    # Waking a thread for nothing costs a step of short ops some hundredths of its time.
-                    if actions[name] or recording or streams_of(device) is not None
-                }
-        return self._compiled[recording]
+    def _begin(self, thread: _Thread, run: Run, order: RunOrder) -> None:
+        for name in thread.homes:
+            device = self._devices[name]
+            order.enter(device)
+            if name in run.timelines:
+                device.synchronize()
+                run.timelines[name].begin(device)
 
-    def _named(self, error: BaseException, compiled: CompiledActions) -> BaseException:
-        """The error as the user reads it: with the action in which it occurred, if that is not in it."""
-        if not isinstance(error, Exception) or isinstance(error, AbortedError):
-            return error
-        entry = compiled.failing(error)
-        message = None if entry is None else self._compiler.message(entry, error)
-        if message is None:
-            return error
-        named = RunError(message)
-        named.__cause__ = error
-        return named
+    def _compiled(self, recording: bool) -> Sequence[_Thread]:
+        """What every thread does, compiled when first needed: most programs are never recorded."""
+        if recording not in self._threads:
+            steps: dict[str, list[Step]] = {name: [] for name in self._devices}
+            workers = {name: device.worker for name, device in self._devices.items()}
+            homes = {
+                worker: tuple(name for name, own in workers.items() if own is worker) for worker in workers.values()
+            }
+            for part in issue_order(self._program, self._maker.kind, LONGEST, self._starts):
+                if part.device in self._devices:
+                    first = homes[workers[part.device]][0]
+                    steps[first].append(self._step(part.device, part.actions, recording))
+            self._threads[recording] = [
+                _Thread(worker, own, tuple(steps[own[0]]))
+                for worker, own in homes.items()
+                # Waking a thread for nothing costs a step of short ops some hundredths of its time.
+                if steps[own[0]] or recording or streams_of(self._devices[own[0]]) is not None
+            ]
+        return self._threads[recording]
+
+    def _step(self, home: str, actions: Sequence[Action], recording: bool) -> Step:
+        first, device = actions[0], self._devices[home]
+        if isinstance(first, Send):
+            return SendStep(first, home, device, self._devices.get(first.target), self.links)
+        if isinstance(first, Recv):
+            return ReceiveStep(first, home, device, None if first.source in self._devices else self.links)
+        if isinstance(first, Compute | Free):
+            return self._maker.segment(home, device, actions, recording)
+        target = self._devices.get(first.target) if isinstance(first, Copy) else None
+        return StreamStep(first, home, device, target)
+
+    def _give_back_events(self, run: Run) -> None:
+        """All threads have issued their actions: nobody will wait for the events of this run."""
+        for name, events in run.recorded.items():
+            streams = streams_of(self._devices[name])
+            if streams is not None:
+                streams.events.give_back(events)
 
 
-def _abort(inboxes: Mapping[str, Inbox]) -> None:
-    """Make every device stop where what it needs is not there."""
-    for inbox in inboxes.values():
-        inbox.abort()
+def _issue(steps: Sequence[Step], run: Run) -> None:
+    """Call one step after another; an error is raised as the user reads it, with the action in which it occurred."""
+    for step in steps:
+        try:
+            step(run)
+        except AbortedError:
+            raise
+        except Exception as error:
+            message = step.message(error)
+            if message is None:
+                raise
+            raise RunError(message) from error
 
 
 def _end(ended: "SimpleQueue[BaseException | None]", count: int) -> None:

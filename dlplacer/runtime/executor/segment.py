@@ -1,0 +1,177 @@
+"""A segment: a run of ops of one device that needs nothing from elsewhere in between, called as one function."""
+
+import functools
+import linecache
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from dlplacer.core.errors import first_line
+from dlplacer.core.graph import OpGraph
+from dlplacer.frontend.torch.executable import Executable
+from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.runtime.executor.optimizer_update import Updater
+from dlplacer.runtime.executor.random_state import drawn_with
+from dlplacer.runtime.executor.run import Run
+from dlplacer.runtime.executor.segment_backend import Eager, SegmentBackend, SegmentFunction, SegmentUse
+from dlplacer.runtime.executor.segment_graph import LASTING, SegmentGraph, segment_graph
+from dlplacer.runtime.program.actions import Action, Compute, Free, Send
+from dlplacer.runtime.program.program import Program
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Consecutive ops of a device, ready to be called.
+
+    Attributes
+    ----------
+    home
+        Name of the device in the program.
+    last
+        Values among the inputs that the segment reads last: the device no longer holds them while it runs.
+    dropped
+        Values that it frees and does not read.
+    marks
+        Tensors of its ops that only carry an order: they are None.
+    draws
+        Whether its one op draws random numbers.
+    function
+        None if it only frees.
+    """
+
+    graph: OpGraph
+    home: str
+    device: RuntimeDevice
+    ops: tuple[str, ...]
+    code: SegmentGraph
+    last: frozenset[str]
+    dropped: tuple[str, ...]
+    marks: tuple[str, ...]
+    draws: bool
+    recorded: bool
+    function: SegmentFunction | None
+
+    def __call__(self, run: Run) -> None:
+        """Run the ops on what the device holds."""
+        values, inputs, last = run.state.values[self.home], run.state.inputs, self.last
+        for name in self.dropped:
+            del values[name]
+        if self.function is None:
+            return
+        boxed = [values.pop(name) if name in last else values[name] for name in self.code.read]
+        boxed += [inputs.bound[op] for op in self.code.bound]
+        if self.recorded:
+            timeline = run.timelines[self.home]
+            boxed.insert(0, functools.partial(timeline.finish, device=self.device))
+        if self.draws:
+            with drawn_with(inputs.seed, inputs.step, self.ops[0], self.device.torch_device):
+                made = self.function(boxed)
+        else:
+            made = self.function(boxed)
+        values.update(zip(self.code.outputs, made, strict=True))
+        for name in self.marks:
+            values[name] = None
+
+    def message(self, error: Exception) -> str:
+        """Which op failed, for the user."""
+        op = self.graph.op(self._failing(error))
+        where = f" of module {op.module!r}" if op.module else ""
+        return f"op {op.id!r}{where} failed on {self.device.name}: {first_line(error)}"
+
+    def _failing(self, error: Exception) -> str:
+        """The op whose generated line the error passed; the first op where the code is not ours."""
+        trace = error.__traceback__
+        while trace is not None:
+            if trace.tb_frame.f_code is getattr(self.function, "__code__", None):
+                line = linecache.getline(trace.tb_frame.f_code.co_filename, trace.tb_lineno)
+                match = re.match(r"\s*(\w+) = ", line)
+                return self.code.op_of.get(match[1], self.ops[0]) if match else self.ops[0]
+            trace = trace.tb_next
+        return self.ops[0]
+
+
+@dataclass(frozen=True)
+class SegmentMaker:
+    """Makes the segments of one program.
+
+    Parameters
+    ----------
+    here
+        Names of the program's devices in this process.
+    backend
+        What makes a segment's code callable.
+    """
+
+    graph: OpGraph
+    executable: Executable
+    program: Program
+    here: Collection[str]
+    updater: Updater
+    backend: SegmentBackend
+    _plain: Eager = field(default_factory=Eager)
+
+    def kind(self, op: str) -> object:
+        """Ops of an equal kind may share a segment; None if the op is alone, as it draws random numbers."""
+        code = self.executable.codes.get(op)
+        return None if code is None or code.random else self._is_compiled(op)
+
+    def segment(self, home: str, device: RuntimeDevice, actions: Sequence[Action], recorded: bool) -> Segment:
+        """The segment of these COMPUTE and FREE actions of a device.
+
+        Parameters
+        ----------
+        recorded
+            Whether the run notes when every op ended.
+        """
+        ops = tuple(action.op for action in actions if isinstance(action, Compute))
+        freed = {action.tensor for action in actions if isinstance(action, Free)}
+        made = {name for op in ops for name in self._exported(op)}
+        results = {name for op in ops for name in self.executable.codes[op].results}
+        outputs = sorted((made & results) - freed)
+        code = segment_graph(self.executable, ops, outputs, device.torch_device, self.updater, recorded)
+        last = frozenset(freed.intersection(code.read))
+        is_compiled = not recorded and all(map(self._is_compiled, ops))
+        return Segment(
+            self.graph,
+            home,
+            device,
+            ops,
+            code,
+            last,
+            dropped=tuple(sorted(freed - made - last)),
+            marks=tuple(sorted(made - results - freed)),
+            draws=any(self.executable.codes[op].random for op in ops),
+            recorded=recorded,
+            function=self._function(home, device, code, is_compiled) if ops else None,
+        )
+
+    def _function(self, home: str, device: RuntimeDevice, code: SegmentGraph, is_compiled: bool) -> SegmentFunction:
+        backend = self.backend if is_compiled else self._plain
+        return backend.function(code, SegmentUse(device, self._lasting[home] & {*code.read}, self._fresh))
+
+    def _is_compiled(self, op: str) -> bool:
+        return self.backend.refusal(self.executable.codes[op]) is None
+
+    def _exported(self, op: str) -> Collection[str]:
+        """Tensors of outgoing edges and of the step's results; the rest is dropped at once."""
+        wanted = {edge.tensor for edge in self.graph.edges_from[op]}
+        return wanted | self.executable.returned.intersection(self.executable.codes[op].results)
+
+    @cached_property
+    def _lasting(self) -> Mapping[str, frozenset[str]]:
+        """Device → tensors that are the same in every step; a parameter that came from elsewhere is another copy."""
+        return {
+            home: frozenset(
+                code.value
+                for action in self.program.actions[home]
+                if isinstance(action, Compute) and (code := self.executable.codes[action.op]).role in LASTING
+            )
+            for home in self.here
+        }
+
+    @cached_property
+    def _fresh(self) -> frozenset[str]:
+        """Tensors that outlive the step, or that another process reads, for which nothing here waits."""
+        sends = (action for home in self.here for action in self.program.actions[home] if isinstance(action, Send))
+        return self.executable.returned | {action.tensor for action in sends if action.target not in self.here}

@@ -1,0 +1,147 @@
+"""The actions that move tensors or order streams, ready to be called by the issuing loop."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from dlplacer.core.errors import InternalError, RunError, first_line
+from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice
+from dlplacer.runtime.devices.device_streams import COMPUTE_STREAM, Streams, streams_of
+from dlplacer.runtime.devices.transfer import brought
+from dlplacer.runtime.executor.process_links import ProcessLinks
+from dlplacer.runtime.executor.run import Run
+from dlplacer.runtime.program.actions import Copy, Hold, Record, Recv, Send, StreamAction, Sync, Wait
+
+
+@dataclass(frozen=True, slots=True)
+class SendStep:
+    """Hands a tensor to another device: a copy that is under way, or the tensor itself.
+
+    Attributes
+    ----------
+    target
+        None if the device belongs to another process.
+    """
+
+    action: Send
+    home: str
+    device: RuntimeDevice
+    target: RuntimeDevice | None
+    links: ProcessLinks | None
+
+    def __call__(self, run: Run) -> None:
+        """Start moving the tensor, and go on."""
+        tensor, name = self.action.tensor, self.action.target
+        copied = run.copies.pop((tensor, self.home, name), None)
+        value = run.state.values[self.home][tensor] if copied is None else copied
+        if self.target is None:
+            assert self.links is not None
+            self.links.send(tensor, self.home, name, value)
+        else:
+            sent = value if copied is not None else self.device.send(value, self.target)
+            run.cells[tensor, name].put(sent)
+
+    def message(self, error: Exception) -> str | None:
+        """Which transfer failed; None where the error says it itself."""
+        if self.target is None:
+            return None
+        where = f"from {self.device.name} to {self.target.name}"
+        return f"sending tensor {self.action.tensor!r} {where} failed: {first_line(error)}"
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiveStep:
+    """Takes a tensor that another device has sent.
+
+    Attributes
+    ----------
+    links
+        How it comes from another process; None if the source is a device of this one.
+    """
+
+    action: Recv
+    home: str
+    device: RuntimeDevice
+    links: ProcessLinks | None
+
+    def __call__(self, run: Run) -> None:
+        """Wait for the tensor, and keep it among the values of the device."""
+        tensor = self.action.tensor
+        if self.links is None:
+            value = self.device.receive(run.cells[tensor, self.home].take())
+        else:
+            value = self._from_away(self.links)
+        run.state.values[self.home][tensor] = value
+        if self.home in run.timelines:
+            run.timelines[self.home].resume(self.device)
+
+    def message(self, error: Exception) -> str | None:  # noqa: ARG002
+        """The error says it itself."""
+        return None
+
+    def _from_away(self, links: ProcessLinks) -> Any:
+        value = links.receive(self.action.tensor, self.action.source, self.home)
+        if value is None or value.device == self.device.torch_device:
+            return value
+        try:
+            return brought(value, self.device)
+        except Exception as error:
+            where = f"from {self.action.source} on {self.device.name}"
+            raise RunError(f"receiving tensor {self.action.tensor!r} {where} failed: {first_line(error)}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStep:
+    """An action on the streams of a device.
+
+    Attributes
+    ----------
+    target
+        Where a COPY goes; None for the host's memory, through which it goes to another process.
+    """
+
+    action: StreamAction
+    home: str
+    device: RuntimeDevice
+    target: RuntimeDevice | None = None
+
+    def __call__(self, run: Run) -> None:
+        """Enqueue it."""
+        action = self.action
+        if isinstance(action, Sync):
+            run.events[action.event].synchronize()
+            self._resume(run)
+            return
+        streams = self._streams()
+        if isinstance(action, Record):
+            run.events[action.event] = event = streams.record(action.stream)
+            run.recorded.setdefault(self.home, []).append(event)
+        elif isinstance(action, Wait):
+            streams.wait(action.stream, run.events[action.event])
+            if action.stream == COMPUTE_STREAM:
+                self._resume(run)
+        else:
+            value = run.state.values[self.home][action.tensor]
+            if value is not None and isinstance(action, Hold):
+                streams.hold(value, action.stream)
+            elif value is not None and isinstance(action, Copy):
+                run.copies[action.tensor, self.home, action.target] = self._copied(streams, action, value)
+
+    def message(self, error: Exception) -> str:
+        """Which action failed."""
+        return f"{self.action} failed on {self.device.name}: {first_line(error)}"
+
+    def _copied(self, streams: Streams, action: Copy, value: Any) -> Any:
+        memory = HOST_DEVICE if self.target is None else self.target.torch_device
+        there = None if self.target is None else streams_of(self.target)
+        return streams.copy(value, memory, action.stream, there)
+
+    def _streams(self) -> Streams:
+        streams = streams_of(self.device)
+        if streams is None:
+            raise InternalError(f"{self.action}: device {self.device.name!r} has no streams")
+        return streams
+
+    def _resume(self, run: Run) -> None:
+        """An op that follows begins here, in a recorded run."""
+        if self.home in run.timelines:
+            run.timelines[self.home].resume(self.device)
