@@ -70,7 +70,7 @@ def apply(
     plan: PlanLike,
     devices: DevicesLike = None,
     *,
-    cuda_graphs: str = "off",
+    segments: str = "eager",
 ) -> "PlacedModule":
     """The job's module, running as planned. Its parameters move to their planned devices.
 
@@ -83,7 +83,7 @@ def apply(
     devices
         Device of the plan → device of this machine (``{"gpu0": "cuda:0"}``), or devices in the plan's order
         (``"cpu:0,cpu:1"`` or a list). None: ``cpu:0``, ``cpu:1``, … for CPU cores, ``cuda:0``, … for others.
-    cuda_graphs
+    segments
         Whether stretches of ops on a GPU are captured and replayed: ``off``, ``auto`` (those that give the numbers of
         their ops, once compared) or ``on`` (all that can be).
 
@@ -109,8 +109,8 @@ def apply(
     from dlplacer.runtime.placed.apply import apply as apply_plan
 
     job, plan = job_of(job), plan_of(plan)
-    expect_text("", cuda_graphs=cuda_graphs)
-    return apply_plan(job, plan, devices_of(plan, devices), cuda_graphs=cuda_graphs)
+    expect_text("", segments=segments)
+    return apply_plan(job, plan, devices_of(plan, devices), segments=segments)
 
 
 def profile(job: "Job", devices: "str | Sequence[NamedDevice]", *, steps: int = 7, warmup: int = 2) -> OpGraph:
@@ -171,7 +171,7 @@ def run(
     steps: int = 10,
     warmup: int = 3,
     beside: "Mapping[str, PlanLike] | None" = None,
-    cuda_graphs: str = "off",
+    segments: str = "eager",
 ) -> "Run":
     """Run a plan on devices of this machine, and compare it with its prediction and with plain PyTorch.
 
@@ -183,7 +183,7 @@ def run(
         Steps that are timed, and least number of steps before them.
     beside
         Name → another plan of the same job; its steps alternate with those of the plan.
-    cuda_graphs
+    segments
         As for `apply`.
 
     Raises
@@ -203,7 +203,7 @@ def run(
     """
     expect_steps(steps, warmup)
     expect_table("", optional=True, beside=beside)
-    expect_text("", cuda_graphs=cuda_graphs)
+    expect_text("", segments=segments)
     job, plan = job_of(job), plan_of(plan)
     here = devices_of(plan, devices)
     others = {}
@@ -212,7 +212,7 @@ def run(
         others[name] = plan_of(other, f"beside[{name!r}]")
     from dlplacer.measure.fidelity.run_plan import run as run_plan
 
-    return run_plan(job, plan, here, steps, warmup, others, cuda_graphs=cuda_graphs)
+    return run_plan(job, plan, here, steps, warmup, others, segments=segments)
 
 
 def expect_steps(steps: object, warmup: object) -> None:

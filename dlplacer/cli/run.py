@@ -82,7 +82,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="feed several GPUs from one process, and not each from one of its own",
     )
     parser.add_argument(
-        "--cuda-graphs",
+        "--segments",
         choices=("off", "auto", "on"),
         default="off",
         help="replay stretches of ops as CUDA graphs: those that pass a check (auto), or all (on); off by default",
@@ -131,7 +131,7 @@ def _measured(arguments: argparse.Namespace, plan: "Plan") -> "Run":
             arguments.steps,
             arguments.warmup,
             on_progress=show,
-            cuda_graphs=arguments.cuda_graphs,
+            segments=arguments.segments,
         )
 
 
@@ -149,7 +149,7 @@ def _measured_over_ranks(arguments: argparse.Namespace, plan: "Plan") -> "Run | 
         whole.batch_size *= replicas
     bucket_bytes = DEFAULT_BUCKET_BYTES if arguments.bucket_bytes is None else arguments.bucket_bytes
     cut = whole.batch_size is not None
-    over = OverRanks(replicas, cut, bucket_bytes, arguments.timeout, cuda_graphs=arguments.cuda_graphs)
+    over = OverRanks(replicas, cut, bucket_bytes, arguments.timeout, segments=arguments.segments)
 
     def work(rank: int) -> "Run | None":
         devices = arguments.devices.split(",")

@@ -45,7 +45,7 @@ class OverRanks:
         As in `dlplacer.runtime.distributed.replicated_plan`.
     timeout_s
         How long to wait for another process.
-    cuda_graphs
+    segments
         As in `dlplacer.apply`.
     """
 
@@ -53,7 +53,7 @@ class OverRanks:
     cut: bool = True
     bucket_bytes: int = DEFAULT_BUCKET_BYTES
     timeout_s: float = DEFAULT_TIMEOUT_S
-    cuda_graphs: str = "off"
+    segments: str = "eager"
 
 
 def run(
@@ -64,7 +64,7 @@ def run(
     warmup: int = 3,
     beside: Mapping[str, Plan] | None = None,
     on_progress: StepReport = silent,
-    cuda_graphs: str = "off",
+    segments: str = "eager",
 ) -> Run:
     """Run a plan on devices of this machine and compare it with its prediction and with plain PyTorch.
 
@@ -78,7 +78,7 @@ def run(
         Name → another plan of the same job, on devices of the same names; its steps alternate with those of the plan.
     on_progress
         Called between steps.
-    cuda_graphs
+    segments
         As in `dlplacer.apply`. The prediction is of ops that are issued one by one.
 
     Raises
@@ -93,7 +93,7 @@ def run(
     with ExitStack() as stack:
 
         def placed(job: Job, plan: Plan) -> PlacedJob:
-            module = stack.enter_context(closing(apply(job, plan, devices, cuda_graphs=cuda_graphs)))
+            module = stack.enter_context(closing(apply(job, plan, devices, segments=segments)))
             return PlacedJob(module, module.captured, [job])
 
         others = {
@@ -150,7 +150,7 @@ def run_over_ranks(
         made = group.agreed(lambda: None if group.rank else _replicated(parts[0], plan, over, line))
         planned = plan_of_dict(group.gathered(made and plan_to_dict(made))[0], "the plan of rank 0")
         reference = copy.deepcopy(job.module)
-        with closing(apply_in_group(parts[group.replica], planned, group, opened, over.cuda_graphs)) as module:
+        with closing(apply_in_group(parts[group.replica], planned, group, opened, over.segments)) as module:
             processes = SeveralProcesses(group, opened, line, planned.options.delay)
             placed = PlacedJob(module, module.whole, parts, whole, group.replica)
             return measure(placed, {}, reference, processes, steps, warmup, on_progress)

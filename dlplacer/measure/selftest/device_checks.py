@@ -55,10 +55,10 @@ def graph_checks(
 
 
 def _timed(
-    job: Job, plan: Plan, captured: Captured, device: RuntimeDevice, cuda_graphs: str
+    job: Job, plan: Plan, captured: Captured, device: RuntimeDevice, segments: str
 ) -> tuple[Mapping[str, torch.Tensor], float, tuple[str, ...]]:
     """What the last of several steps left, the median seconds of a step, and why ops were issued one by one."""
-    placed = PlacedModule(job, plan, captured, {plan.topology.devices[0].id: device}, cuda_graphs=cuda_graphs)
+    placed = PlacedModule(job, plan, captured, {plan.topology.devices[0].id: device}, segments=segments)
     times = []
     for _ in range(_WARMUP + _STEPS):
         placed.zero_grad(set_to_none=True)

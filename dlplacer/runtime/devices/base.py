@@ -3,11 +3,13 @@
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import torch
 
-T = TypeVar("T")
+from dlplacer.runtime.devices.interruptible_future import T
+from dlplacer.runtime.devices.worker import Worker
+
 NamedDevice = str | torch.device
 """A device of this machine, as a person writes it."""
 
@@ -45,11 +47,20 @@ class RuntimeDevice(Protocol):
         Name of its type in topologies and in an op's times: ``cpu-core``, ``V100``.
     torch_device
         Where its tensors live for torch; ``cpu`` for every CPU device, since torch has no name for a single core.
+    worker
+        Its thread; devices with streams share one.
     """
 
     name: str
     type: str
     torch_device: torch.device
+
+    @property
+    def worker(self) -> "Worker":
+        """The thread that issues its work."""
+
+    def activate(self) -> None:
+        """On the device's thread: have ops that follow run on this device."""
 
     def submit(self, work: Callable[[], T]) -> "Future[T]":
         """Run a function on the device's thread, after all that was submitted before."""

@@ -1,8 +1,11 @@
-"""A CUDA device: a thread that feeds a compute stream and copy streams, as its program says.
+"""A CUDA device: a compute stream and copy streams, fed by the thread that issues for all of them.
 
 The streams and events are reached through a `StreamBackend`, so that the order of what is enqueued can be tested
 without a GPU.
 """
+
+from collections.abc import Callable
+from concurrent.futures import Future
 
 import torch
 
@@ -11,14 +14,15 @@ from dlplacer.machines.importers.products import type_of_name
 from dlplacer.runtime.devices.base import InFlight, RuntimeDevice, TensorInFlight, Value
 from dlplacer.runtime.devices.device_kind import DeviceKind
 from dlplacer.runtime.devices.device_streams import COMPUTE_STREAM, Streams
+from dlplacer.runtime.devices.interruptible_future import T
 from dlplacer.runtime.devices.stream_backend import StreamBackend
-from dlplacer.runtime.devices.worker import Worker
+from dlplacer.runtime.devices.worker import issuing_thread
 
 COPIES = ("free", "forced")
 
 
-class CudaDevice(Worker):
-    """The i-th CUDA device, or one of several logical devices on it, with threads and streams of their own.
+class CudaDevice:
+    """The i-th CUDA device, or one of several logical devices on it, with streams of their own.
 
     When streams wait for each other and what is copied is said by the program, action by action. Between logical
     devices of one GPU tensors are handed over, or, with ``copies="forced"``, copied as if they were two GPUs.
@@ -56,7 +60,33 @@ class CudaDevice(Worker):
         self.torch_device = torch.device(self.torch_type, index)
         self._index = index
         self.streams = Streams(self._backend, index, copies_here=copies == "forced")
-        super().__init__(self.name, self._prepare)
+        self.worker = issuing_thread()
+        self._closed = False
+        self.submit(self._prepare).result()
+
+    def submit(self, work: Callable[[], T]) -> "Future[T]":
+        """See `RuntimeDevice.submit`."""
+        if self._closed:
+            raise InputError(f"device {self.name!r} is closed; apply the plan again to run it")
+
+        def on_device() -> T:
+            self.activate()
+            return work()
+
+        return self.worker.submit(on_device)
+
+    def call(self, work: Callable[[], T]) -> T:
+        """See `RuntimeDevice.call`."""
+        return self.submit(work).result()
+
+    def activate(self) -> None:
+        """Make the device and its compute stream current."""
+        self._backend.set_device(self._index)
+        self._backend.activate(self._compute)
+
+    def close(self) -> None:
+        """Take no more work; the thread is not this device's alone."""
+        self._closed = True
 
     def send(self, tensor: Value, target: RuntimeDevice) -> Value:  # noqa: ARG002
         """The tensor itself: what has to happen on streams first are actions of their own."""
@@ -97,8 +127,7 @@ class CudaDevice(Worker):
         return self.streams.named(COMPUTE_STREAM)
 
     def _prepare(self) -> None:
-        self._backend.set_device(self._index)
-        self._backend.activate(self._compute)
+        """First on the thread."""
 
 
 def _versions(index: int) -> dict[str, str]:

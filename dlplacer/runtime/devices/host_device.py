@@ -41,6 +41,14 @@ class HostDevice(HostClock, Worker):
         self.torch_device = HOST_DEVICE
         super().__init__(name, prepare, suits)
 
+    @property
+    def worker(self) -> Worker:
+        """The device itself: one thread for each core."""
+        return self
+
+    def activate(self) -> None:
+        """Nothing to do: the thread is pinned to the core."""
+
     def send(self, tensor: Value, target: RuntimeDevice) -> InFlight:
         """The tensor itself to a device of the same memory; a copy to any other, which may be under way."""
         if tensor is None or target.torch_device == HOST_DEVICE:

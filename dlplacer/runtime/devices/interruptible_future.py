@@ -2,8 +2,9 @@
 
 import threading
 from concurrent.futures import Future, InvalidStateError
+from typing import TypeVar
 
-from dlplacer.runtime.devices.base import T
+T = TypeVar("T")
 
 
 class InterruptibleFuture(Future[T]):

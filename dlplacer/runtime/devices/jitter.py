@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
-from dlplacer.runtime.devices.base import InFlight, RuntimeDevice, T, Value
+from dlplacer.runtime.devices.base import InFlight, RuntimeDevice, Value
 from dlplacer.runtime.devices.device_streams import Streams, streams_of
+from dlplacer.runtime.devices.interruptible_future import T
 
 
 class DelayedDevice:

@@ -1,5 +1,6 @@
 """A thread that runs what it is given, in order."""
 
+import os
 import queue
 import threading
 import weakref
@@ -8,8 +9,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from dlplacer.core.errors import InputError
-from dlplacer.runtime.devices.base import T
-from dlplacer.runtime.devices.interruptible_future import InterruptibleFuture
+from dlplacer.runtime.devices.interruptible_future import InterruptibleFuture, T
 
 _Task = tuple["Future[Any]", Callable[[], Any]] | None
 
@@ -21,6 +21,8 @@ _MOST_TRIES = 64
 class Worker:
     """A daemon thread with a task queue; it ends when it is closed or nobody holds it any more.
 
+    While it works on a task it holds a lock.
+
     Parameters
     ----------
     prepare
@@ -31,7 +33,8 @@ class Worker:
 
     def __init__(self, name: str, prepare: Callable[[], None], suits: Callable[[], bool] = lambda: True) -> None:
         self._closing = threading.Lock()
-        self._tasks, self._thread = _started(name, suits)
+        self._working = threading.Lock()
+        self._tasks, self._thread = _started(name, self._working, suits)
         # The thread holds the queue and not the worker, so dropping the last reference to a device ends its thread.
         self._finalizer = weakref.finalize(self, self._tasks.put, None)
         try:
@@ -48,6 +51,10 @@ class Worker:
             self._tasks.put((future, work))
         return future
 
+    def call(self, work: Callable[[], T]) -> T:
+        """Run a function and wait for it; raises what it raises, or as `submit`."""
+        return self.submit(work).result()
+
     def _require_open(self) -> None:
         if not self._finalizer.alive:
             raise InputError(f"device {self._thread.name!r} is closed; apply the plan again to run it")
@@ -60,7 +67,23 @@ class Worker:
             self._thread.join()
 
 
-def _started(name: str, suits: Callable[[], bool]) -> "tuple[queue.SimpleQueue[_Task], threading.Thread]":
+def issuing_thread() -> Worker:
+    """The thread that issues for all devices with streams of this process: several would fight for the interpreter."""
+    with _sharing:
+        found = _shared.get(os.getpid())
+        if found is None:
+            _shared[os.getpid()] = found = Worker("issue", lambda: None)
+        return found
+
+
+_shared: "weakref.WeakValueDictionary[int, Worker]" = weakref.WeakValueDictionary()
+"""Process → its thread, as long as a device uses it; a forked process has none."""
+_sharing = threading.Lock()
+
+
+def _started(
+    name: str, working: threading.Lock, suits: Callable[[], bool]
+) -> "tuple[queue.SimpleQueue[_Task], threading.Thread]":
     """The queue of a new thread and the thread: the first that suits, else the last that is tried.
 
     The others are there until it is found, as what a thread leaves behind the next one gets; none of them outlives the
@@ -70,7 +93,7 @@ def _started(name: str, suits: Callable[[], bool]) -> "tuple[queue.SimpleQueue[_
     try:
         while True:
             tasks: queue.SimpleQueue[_Task] = queue.SimpleQueue()
-            thread = threading.Thread(target=_work, args=(tasks,), name=name, daemon=True)
+            thread = threading.Thread(target=_work, args=(tasks, working), name=name, daemon=True)
             tried.append((tasks, thread))
             thread.start()
             answer = InterruptibleFuture[bool]()
@@ -85,11 +108,12 @@ def _started(name: str, suits: Callable[[], bool]) -> "tuple[queue.SimpleQueue[_
                 thread.join()
 
 
-def _work(tasks: "queue.SimpleQueue[_Task]") -> None:
+def _work(tasks: "queue.SimpleQueue[_Task]", working: threading.Lock) -> None:
     while (task := tasks.get()) is not None:
         future, work = task
         try:
-            result = work()
+            with working:
+                result = work()
         except BaseException as error:
             future.set_exception(error)
         else:

@@ -26,7 +26,7 @@ from dlplacer.runtime.distributed.rank_module import RankModule
 from dlplacer.runtime.distributed.ranks import NETWORK, parse_ranks
 from dlplacer.runtime.distributed.same_call import described
 from dlplacer.runtime.distributed.same_values import require_same_values
-from dlplacer.runtime.executor.graph_rules import graph_rules
+from dlplacer.runtime.executor.backends import segment_backend
 from dlplacer.runtime.placed.apply import capture_as_planned, of_captured_ops, require_captured, require_runnable
 from dlplacer.runtime.placed.guards import require_unscaled_updates
 
@@ -38,7 +38,7 @@ def apply_ranks(
     *,
     replicas: int = 1,
     timeout_s: float = DEFAULT_TIMEOUT_S,
-    cuda_graphs: str = "off",
+    segments: str = "eager",
 ) -> RankModule:
     """The job's module, running as planned over several processes. Call it on all of them, with the same weights.
 
@@ -54,7 +54,7 @@ def apply_ranks(
         (`dlplacer.runtime.distributed.replicated_plan`).
     timeout_s
         How long to wait for another process.
-    cuda_graphs
+    segments
         As in `dlplacer.apply`.
 
     Raises
@@ -69,13 +69,13 @@ def apply_ranks(
     InternalError
         If the joined programs would hang.
     """
-    graph_rules(cuda_graphs)
+    segment_backend(segments)
     check_plan(plan)
     require_unscaled_updates(job)
     require_captured(plan)
     require_replicas(plan, replicas)
     with opened_group(plan, devices, replicas, timeout_s) as (group, opened):
-        return apply_in_group(job, plan, group, opened, cuda_graphs)
+        return apply_in_group(job, plan, group, opened, segments)
 
 
 def require_replicas(plan: Plan, replicas: int) -> None:
@@ -124,7 +124,7 @@ def opened_group(
 
 
 def apply_in_group(
-    job: Job, plan: Plan, group: RankGroup, opened: Mapping[str, RuntimeDevice], cuda_graphs: str = "off"
+    job: Job, plan: Plan, group: RankGroup, opened: Mapping[str, RuntimeDevice], segments: str = "eager"
 ) -> RankModule:
     """As `apply_ranks`, for a group and its devices."""
     replicas = group.ranks.replicas
@@ -135,7 +135,7 @@ def apply_in_group(
     if replicas > 1:
         parts = group.ranks.networks(group.rank % group.ranks.per_replica)
         devices |= {name: _network(opened[neighbour]) for name, neighbour in parts.items()}
-    return RankModule(job, plan, captured, devices, group, cuda_graphs=cuda_graphs)
+    return RankModule(job, plan, captured, devices, group, segments=segments)
 
 
 def settings_of(job: Job, plan: Plan, replicas: int) -> dict[str, Any]:

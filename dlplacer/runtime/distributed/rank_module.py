@@ -40,11 +40,11 @@ class RankModule(PlacedModule):
         devices: Mapping[str, RuntimeDevice],
         group: RankGroup,
         *,
-        cuda_graphs: str = "off",
+        segments: str = "eager",
     ) -> None:
         self.group = group
         self._call = SameCall(group)
-        super().__init__(job, plan, captured, devices, cuda_graphs=cuda_graphs)
+        super().__init__(job, plan, captured, devices, segments=segments)
         assert isinstance(self._primary, RankVariant)
         self._latest = self._primary
         give_up_other_parts(self, self._latest)
@@ -89,7 +89,7 @@ class RankModule(PlacedModule):
         return self.whole
 
     def _of(self, job: Job, captured: Captured) -> PlacedModule:
-        return type(self)(job, self.plan, captured, self.devices, self.group, cuda_graphs=self.cuda_graphs)
+        return type(self)(job, self.plan, captured, self.devices, self.group, segments=self.segments)
 
     def _variant(self, job: Job) -> tuple[Variant, Mapping[str, torch.Tensor]]:
         edition, snapshot = self._editions.current()
@@ -135,7 +135,7 @@ class RankModule(PlacedModule):
         return self.drawn_with(self.seed + seed_of(self.group.replica), evaluates)
 
     def _maker_of(self, job: Job) -> VariantMaker:
-        return RankVariantMaker(job, self.plan, self.devices, self.updater, self.cuda_graphs, self._call)
+        return RankVariantMaker(job, self.plan, self.devices, self.updater, self.segments, self._call)
 
 
 def seed_of(replica: int) -> int:

@@ -15,9 +15,10 @@ from dlplacer.frontend.torch.capture import Captured
 from dlplacer.runtime.distributed.group import RankGroup
 from dlplacer.runtime.distributed.messages.channels import RankChannels
 from dlplacer.runtime.distributed.same_call import SameCall
-from dlplacer.runtime.executor.executor import Executor, StepState
-from dlplacer.runtime.executor.graph_rules import GraphRules
+from dlplacer.runtime.executor.executor import Executor
 from dlplacer.runtime.executor.optimizer_update import Updater
+from dlplacer.runtime.executor.run import StepState
+from dlplacer.runtime.executor.segment_backend import SegmentBackend
 from dlplacer.runtime.placed.variant import Variant, with_constants
 from dlplacer.runtime.program.lower import Order
 from dlplacer.runtime.program.program import Program
@@ -101,9 +102,10 @@ class RankVariant(Variant):
         assert isinstance(executor.links, RankChannels)
         return executor.links
 
-    def _executor(self, program: Program, updater: Updater, rules: GraphRules | None = None) -> Executor:
+    def _executor(self, program: Program, updater: Updater, backend: SegmentBackend) -> Executor:
         links = RankChannels(program, self.group, self.devices)
-        return Executor(self.captured.graph, self.captured.executable, program, self.devices, updater, links, rules)
+        graph, executable = self.captured.graph, self.captured.executable
+        return Executor(graph, executable, program, self.devices, updater, backend, links, self.starts)
 
 
 def local_part(whole: Captured, order: Order, group: RankGroup) -> Captured:

@@ -36,10 +36,10 @@ class RankVariantMaker(VariantMaker):
         plan: Plan,
         devices: Mapping[str, RuntimeDevice],
         updater: Updater,
-        cuda_graphs: str,
+        segments: str,
         call: SameCall,
     ) -> None:
-        super().__init__(job, plan, devices, updater, cuda_graphs)
+        super().__init__(job, plan, devices, updater, segments)
         self._call = call
 
     def capture(self, job: Job, tensors: Mapping[str, torch.Tensor]) -> Captured:
@@ -64,7 +64,15 @@ class RankVariantMaker(VariantMaker):
         part = local_part(captured, order, group)
         bound = replace(part, executable=with_group(part.executable, group))
         return RankVariant(
-            bound, order, self.devices, self.updater, layouts, captured, self._call, cuda_graphs=self.cuda_graphs
+            bound,
+            order,
+            self.devices,
+            self.updater,
+            layouts,
+            captured,
+            self._call,
+            segments=self.segments,
+            starts=self._starts,
         )
 
     def _require_exchanged(self, captured: Captured) -> None:

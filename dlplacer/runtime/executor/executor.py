@@ -20,12 +20,12 @@ from dlplacer.runtime.devices.worker import Worker
 from dlplacer.runtime.executor.caller_order import CallerOrder, RunOrder
 from dlplacer.runtime.executor.device_timeline import DeviceTimeline
 from dlplacer.runtime.executor.optimizer_update import Updater
-from dlplacer.runtime.executor.process_links import ProcessLinks
+from dlplacer.runtime.executor.rank_links import RankLinks
 from dlplacer.runtime.executor.run import AbortedError, Cell, Run, StepState
 from dlplacer.runtime.executor.segment import Segment, SegmentMaker
 from dlplacer.runtime.executor.segment_backend import SegmentBackend
 from dlplacer.runtime.executor.step_inputs import StepInputs
-from dlplacer.runtime.executor.transfers import ReceiveStep, SendStep, StreamStep
+from dlplacer.runtime.executor.transfers import ActivateStep, ReceiveStep, SendStep, StreamStep
 from dlplacer.runtime.program.actions import Action, Compute, Copy, Free, Recv, Send
 from dlplacer.runtime.program.issue_order import issue_order
 from dlplacer.runtime.program.program import Program
@@ -35,7 +35,7 @@ LONGEST = 2000
 
 _submitting = Lock()
 
-Step = Segment | SendStep | ReceiveStep | StreamStep
+Step = Segment | ActivateStep | SendStep | ReceiveStep | StreamStep
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Executor:
         devices: Mapping[str, RuntimeDevice],
         updater: Updater,
         backend: SegmentBackend,
-        links: ProcessLinks | None = None,
+        links: RankLinks | None = None,
         starts: Mapping[str, float] | None = None,
     ) -> None:
         self.links = links
@@ -188,6 +188,7 @@ class Executor:
     def _begin(self, thread: _Thread, run: Run, order: RunOrder) -> None:
         for name in thread.homes:
             device = self._devices[name]
+            device.activate()
             order.enter(device)
             if name in run.timelines:
                 device.synchronize()
@@ -201,15 +202,20 @@ class Executor:
             homes = {
                 worker: tuple(name for name, own in workers.items() if own is worker) for worker in workers.values()
             }
+            current: dict[Worker, str] = {}
             for part in issue_order(self._program, self._maker.kind, LONGEST, self._starts):
                 if part.device in self._devices:
-                    first = homes[workers[part.device]][0]
-                    steps[first].append(self._step(part.device, part.actions, recording))
+                    worker = workers[part.device]
+                    own = steps[homes[worker][0]]
+                    if current.get(worker) != part.device and streams_of(self._devices[part.device]) is not None:
+                        own.append(ActivateStep(self._devices[part.device]))
+                    current[worker] = part.device
+                    own.append(self._step(part.device, part.actions, recording))
             self._threads[recording] = [
-                _Thread(worker, own, tuple(steps[own[0]]))
-                for worker, own in homes.items()
+                _Thread(worker, names, tuple(steps[names[0]]))
+                for worker, names in homes.items()
                 # Waking a thread for nothing costs a step of short ops some hundredths of its time.
-                if steps[own[0]] or recording or streams_of(self._devices[own[0]]) is not None
+                if steps[names[0]] or recording or streams_of(self._devices[names[0]]) is not None
             ]
         return self._threads[recording]
 

@@ -72,6 +72,4 @@ NATIVE: dict[Any, Callable[..., Any]] = {
 
 def native(target: Callable[..., Any]) -> Callable[..., Any]:
     """The quickest function that does what a traced call's target does."""
-    if target in NATIVE:
-        return NATIVE[target]
-    return target._op if isinstance(target, torch._ops.OpOverload) else target
+    return NATIVE.get(target, target)

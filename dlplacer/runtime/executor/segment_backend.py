@@ -109,7 +109,9 @@ class _Compiled:
         try:
             compiled: Callable[..., Sequence[Any]] = torch._inductor.compile(self.module, list(args))
         except Exception as error:
-            raise RunError(f"TorchInductor cannot compile a segment: {first_line(error)}; use segments='eager'") from error
+            raise RunError(
+                f"TorchInductor cannot compile a segment: {first_line(error)}; use segments='eager'"
+            ) from error
         return compiled
 
 

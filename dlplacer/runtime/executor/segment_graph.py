@@ -77,14 +77,14 @@ def segment_graph(
     marker = builder.graph.placeholder("marker") if recorded else None
     read = tuple(dict.fromkeys(_read_from_before(codes)))
     for name in read:
-        builder.values[name] = builder.graph.placeholder("read")
+        builder.values[name] = builder.graph.placeholder(f"read_{len(builder.values)}")
     bound: dict[str, str] = {}
     for code in codes:
         # One input for each tensor, by the op that writes to it if there is one.
         if code.role == "mutation" or (code.role in _FROM_OUTSIDE and (code.name or code.op) not in bound):
             bound[code.name or code.op] = code.op
     for key in bound:
-        builder.bound[key] = builder.graph.placeholder("bound")
+        builder.bound[key] = builder.graph.placeholder(f"bound_{len(builder.bound)}")
     for code in codes:
         builder.add(code)
         if marker is not None:

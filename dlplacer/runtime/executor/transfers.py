@@ -7,9 +7,24 @@ from dlplacer.core.errors import InternalError, RunError, first_line
 from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice
 from dlplacer.runtime.devices.device_streams import COMPUTE_STREAM, Streams, streams_of
 from dlplacer.runtime.devices.transfer import brought
-from dlplacer.runtime.executor.process_links import ProcessLinks
+from dlplacer.runtime.executor.rank_links import RankLinks
 from dlplacer.runtime.executor.run import Run
 from dlplacer.runtime.program.actions import Copy, Hold, Record, Recv, Send, StreamAction, Sync, Wait
+
+
+@dataclass(frozen=True, slots=True)
+class ActivateStep:
+    """Turns a thread that several devices share to one of them."""
+
+    device: RuntimeDevice
+
+    def __call__(self, run: Run) -> None:  # noqa: ARG002
+        """Make the device and its compute stream current."""
+        self.device.activate()
+
+    def message(self, error: Exception) -> str:
+        """Which device failed."""
+        return f"{self.device.name} failed: {first_line(error)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,19 +41,18 @@ class SendStep:
     home: str
     device: RuntimeDevice
     target: RuntimeDevice | None
-    links: ProcessLinks | None
+    links: RankLinks | None
 
     def __call__(self, run: Run) -> None:
         """Start moving the tensor, and go on."""
         tensor, name = self.action.tensor, self.action.target
         copied = run.copies.pop((tensor, self.home, name), None)
-        value = run.state.values[self.home][tensor] if copied is None else copied
+        value: Any = run.state.values[self.home][tensor] if copied is None else copied
         if self.target is None:
             assert self.links is not None
             self.links.send(tensor, self.home, name, value)
         else:
-            sent = value if copied is not None else self.device.send(value, self.target)
-            run.cells[tensor, name].put(sent)
+            run.cells[tensor, name].put(self.device.send(value, self.target) if copied is None else copied)
 
     def message(self, error: Exception) -> str | None:
         """Which transfer failed; None where the error says it itself."""
@@ -61,7 +75,7 @@ class ReceiveStep:
     action: Recv
     home: str
     device: RuntimeDevice
-    links: ProcessLinks | None
+    links: RankLinks | None
 
     def __call__(self, run: Run) -> None:
         """Wait for the tensor, and keep it among the values of the device."""
@@ -78,7 +92,7 @@ class ReceiveStep:
         """The error says it itself."""
         return None
 
-    def _from_away(self, links: ProcessLinks) -> Any:
+    def _from_away(self, links: RankLinks) -> Any:
         value = links.receive(self.action.tensor, self.action.source, self.home)
         if value is None or value.device == self.device.torch_device:
             return value

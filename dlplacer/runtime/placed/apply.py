@@ -14,7 +14,7 @@ from dlplacer.planning.coarsen import coarsen, expanded_plan
 from dlplacer.planning.one_device import one_device_note
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.open import open_devices
-from dlplacer.runtime.executor.graph_rules import graph_rules
+from dlplacer.runtime.executor.backends import segment_backend
 from dlplacer.runtime.placed.guards import require_unscaled_updates
 from dlplacer.runtime.placed.match import require_same_graph
 from dlplacer.runtime.placed.placed_module import PlacedModule
@@ -25,7 +25,7 @@ def apply(
     plan: Plan,
     devices: Mapping[str, str] | Sequence[str],
     *,
-    cuda_graphs: str = "off",
+    segments: str = "eager",
 ) -> PlacedModule:
     """The job's module, running as planned. Its parameters move to their planned devices.
 
@@ -35,7 +35,7 @@ def apply(
         The job that the plan was captured from: same module, shapes, dtypes and mode.
     devices
         Device of the plan → device of this machine (``{"gpu0": "cuda:0"}``), or a list in the plan's order.
-    cuda_graphs
+    segments
         ``off``, ``auto`` or ``on``: whether stretches of ops on a GPU are captured in the third step and replayed from
         then on. ``auto`` compares each with its ops once, and leaves those to be issued one by one that differ or
         cannot be captured (`PlacedModule.graph_notes` says why); with ``on`` that is an error.
@@ -49,7 +49,7 @@ def apply(
     InputError
         If a device is missing or not here.
     """
-    graph_rules(cuda_graphs)
+    segment_backend(segments)
     check_plan(plan)
     require_unscaled_updates(job)
     require_captured(plan)
@@ -62,7 +62,7 @@ def apply(
         captured = capture_as_planned(job, plan)
         own = of_captured_ops(plan, captured.graph)
         require_runnable(captured, own, opened)
-        return PlacedModule(job, own, captured, opened, cuda_graphs=cuda_graphs)
+        return PlacedModule(job, own, captured, opened, segments=segments)
     except BaseException:
         for device in opened.values():
             device.close()

@@ -16,9 +16,10 @@ from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.job import Job, autocast_of, flat_inputs
 from dlplacer.planning.interrupt import kept_interrupts
 from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.runtime.executor.cuda_graphs import CudaGraphs
 from dlplacer.runtime.executor.device_timeline import DeviceTimeline
-from dlplacer.runtime.executor.executor import StepState
 from dlplacer.runtime.executor.optimizer_update import Updater
+from dlplacer.runtime.executor.run import StepState
 from dlplacer.runtime.executor.step_inputs import StepInputs
 from dlplacer.runtime.placed.autograd import PlacedStep
 from dlplacer.runtime.placed.editions import Editions
@@ -55,7 +56,7 @@ class PlacedModule(PlacedState):
         Whether calls of `step` and calls in evaluation mode record when every op ran.
     timelines
         Device name in the plan → what the last recorded step took there.
-    cuda_graphs
+    segments
         As `dlplacer.apply` was told.
     """
 
@@ -66,10 +67,10 @@ class PlacedModule(PlacedState):
         captured: Captured,
         devices: Mapping[str, RuntimeDevice],
         *,
-        cuda_graphs: str = "off",
+        segments: str = "eager",
     ) -> None:
         super().__init__(job)
-        self.cuda_graphs = cuda_graphs
+        self.segments = segments
         self.records = False
         self.timelines: Mapping[str, DeviceTimeline] = {}
         self.plan = plan
@@ -154,8 +155,8 @@ class PlacedModule(PlacedState):
     @property
     def graph_notes(self) -> tuple[str, ...]:
         """Why ops of `step` and of inference are issued one by one, where CUDA graphs are wanted."""
-        joint = self._primary.joint
-        return joint.graphs.notes if joint.graphs is not None else ()
+        backend = self._primary.joint.backend
+        return tuple(backend.notes) if isinstance(backend, CudaGraphs) else ()
 
     def close(self) -> None:
         """End the devices' threads, unless a copy of this module uses them; the module cannot run afterwards."""
@@ -190,7 +191,7 @@ class PlacedModule(PlacedState):
 
     def _of(self, job: Job, captured: Captured) -> "PlacedModule":
         """The same step of another module on the same devices."""
-        return type(self)(job, self.plan, captured, self.devices, cuda_graphs=self.cuda_graphs)
+        return type(self)(job, self.plan, captured, self.devices, segments=self.segments)
 
     def _called_with(self, inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> Job:
         """The job with the inputs of a call."""
@@ -267,4 +268,4 @@ class PlacedModule(PlacedState):
         return self._maker.capture(job, self._editions.last[1].tensors)
 
     def _maker_of(self, job: Job) -> VariantMaker:
-        return VariantMaker(job, self.plan, self.devices, self.updater, self.cuda_graphs)
+        return VariantMaker(job, self.plan, self.devices, self.updater, self.segments)

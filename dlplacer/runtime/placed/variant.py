@@ -12,9 +12,11 @@ from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.executable import Executable, OpCode
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.transfer import as_input
-from dlplacer.runtime.executor.executor import Executor, StepState
-from dlplacer.runtime.executor.graph_rules import GraphRules, graph_rules
+from dlplacer.runtime.executor.backends import segment_backend
+from dlplacer.runtime.executor.executor import Executor
 from dlplacer.runtime.executor.optimizer_update import Updater
+from dlplacer.runtime.executor.run import StepState
+from dlplacer.runtime.executor.segment_backend import SegmentBackend
 from dlplacer.runtime.executor.step_inputs import StepInputs
 from dlplacer.runtime.placed.constants import PlacedConstants
 from dlplacer.runtime.placed.guards import require_home
@@ -40,9 +42,11 @@ class Variant:
         Device name in the plan → op ids; every op of the graph once.
     devices
         Device name in the plan → device.
-    cuda_graphs
-        What of the joint program is captured; see `dlplacer.runtime.executor.graph_rules.MODES`. Forward and backward
-        as two programs leave values for each other, and are not captured.
+    segments
+        How runs of ops are called: a name of `dlplacer.runtime.executor.backends.BACKENDS`. Forward and backward as two
+        programs leave values for each other, and are not captured as CUDA graphs.
+    starts
+        Op → planned start, in seconds.
     """
 
     captured: Captured
@@ -50,7 +54,8 @@ class Variant:
     devices: Mapping[str, RuntimeDevice]
     updater: Updater
     layouts: Layouts
-    cuda_graphs: str = field(default="off", kw_only=True)
+    segments: str = field(default="eager", kw_only=True)
+    starts: Mapping[str, float] = field(default_factory=dict, kw_only=True)
 
     @cached_property
     def home(self) -> Mapping[str, str]:
@@ -62,7 +67,7 @@ class Variant:
         """The whole step as one program."""
         program = lower(self.captured.graph, self.order, self.captured.executable.returned)
         (program,) = self._for_devices([program])
-        return self._executor(program, self.updater, graph_rules(self.cuda_graphs))
+        return self._executor(program, self.updater, segment_backend(self.segments))
 
     @cached_property
     def stages(self) -> tuple[Executor, ...]:
@@ -73,7 +78,11 @@ class Variant:
             for is_later in (False, True)
         ]
         programs = lower_stages(self.captured.graph, orders, self.captured.executable.returned)
-        return tuple(self._executor(program, Updater(None)) for program in self._for_devices(programs))
+        backends = [segment_backend(self.segments) for _ in programs]
+        if any(backend.leaves_values for backend in backends):
+            backends = [segment_backend("eager") for _ in programs]
+        lowered = self._for_devices(programs)
+        return tuple(map(self._executor, lowered, [Updater(None)] * len(lowered), backends))
 
     @contextlib.contextmanager
     def backward_call(self, step: int) -> Iterator[Callable[[], None]]:  # noqa: ARG002
@@ -208,10 +217,9 @@ class Variant:
         """Whether tensors for other processes are handed over on their own device."""
         return False
 
-    def _executor(self, program: Program, updater: Updater, rules: GraphRules | None = None) -> Executor:
-        return Executor(
-            self.captured.graph, self.captured.executable, program, self.devices, updater, graph_rules=rules
-        )
+    def _executor(self, program: Program, updater: Updater, backend: SegmentBackend) -> Executor:
+        graph, executable = self.captured.graph, self.captured.executable
+        return Executor(graph, executable, program, self.devices, updater, backend, starts=self.starts)
 
     def _torch_device(self, op: str) -> torch.device:
         return self.devices[self.home[op]].torch_device

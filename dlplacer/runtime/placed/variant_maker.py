@@ -21,7 +21,7 @@ class VariantMaker:
 
     Parameters
     ----------
-    cuda_graphs
+    segments
         As in `dlplacer.apply`.
     """
 
@@ -31,12 +31,13 @@ class VariantMaker:
         plan: Plan,
         devices: Mapping[str, RuntimeDevice],
         updater: Updater,
-        cuda_graphs: str,
+        segments: str,
     ) -> None:
         self.plan = plan
         self.devices = devices
         self.updater = updater
-        self.cuda_graphs = cuda_graphs
+        self.segments = segments
+        self._starts = {entry.op: entry.start_s for entry in plan.ops}
         self._mode = job.mode
 
     def capture(self, job: Job, tensors: Mapping[str, torch.Tensor]) -> Captured:
@@ -70,7 +71,9 @@ class VariantMaker:
 
     def variant_in(self, order: Order, captured: Captured, layouts: Layouts) -> Variant:
         """The variant of a captured step in an order."""
-        return Variant(captured, order, self.devices, self.updater, layouts, cuda_graphs=self.cuda_graphs)
+        return Variant(
+            captured, order, self.devices, self.updater, layouts, segments=self.segments, starts=self._starts
+        )
 
     def move_tensors(self, variant: Variant, tensors: Mapping[str, torch.Tensor]) -> None:
         """Move parameters and buffers to where a variant has them.

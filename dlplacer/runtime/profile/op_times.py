@@ -16,8 +16,8 @@ from dlplacer.frontend.torch.tracing.step_module import job_tensors
 from dlplacer.runtime.devices.allocator import reserve_heap
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.kinds import in_host_memory
-from dlplacer.runtime.executor.executor import StepState
 from dlplacer.runtime.executor.optimizer_update import Updater
+from dlplacer.runtime.executor.run import StepState
 from dlplacer.runtime.placed.guards import require_data
 from dlplacer.runtime.placed.variant import Variant, layouts_of
 from dlplacer.runtime.profile.statistic import OpTimes, typical

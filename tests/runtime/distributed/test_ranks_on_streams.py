@@ -50,7 +50,7 @@ def test_training_equals_one_process(
 
     def work(rank: int):
         job = part_of(mlp(batch_size=4 * replicas), rank if replicas > 1 else 0, replicas)
-        placed = apply_ranks(job, plan, names, replicas=replicas, timeout_s=30, cuda_graphs=mode)
+        placed = apply_ranks(job, plan, names, replicas=replicas, timeout_s=30, segments=mode)
         optimizer = torch.optim.SGD(placed.parameters(), lr=0.1)
         losses = []
         for _ in range(STEPS):

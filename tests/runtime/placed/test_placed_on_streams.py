@@ -22,7 +22,7 @@ pytestmark = pytest.mark.timeout(120)
 
 @contextmanager
 def placed_on_streams(
-    job: Job, copies: str, seed: int, delayed: bool = False, cuda_graphs: str = "off"
+    job: Job, copies: str, seed: int, delayed: bool = False, segments: str = "eager"
 ) -> Iterator[tuple[PlacedModule, list[str]]]:
     streams = HostStreams()
     captured = capture_job(job, default_rewrites())
@@ -30,7 +30,7 @@ def placed_on_streams(
     devices: list[Any] = [HostCudaDevice(0, streams, part, copies) for part in range(2)]
     if delayed:
         devices = [DelayedDevice(device, 1e-3, seed) for device in devices]
-    placed = PlacedModule(job, plan, captured, dict(zip(("d0", "d1"), devices, strict=True)), cuda_graphs=cuda_graphs)
+    placed = PlacedModule(job, plan, captured, dict(zip(("d0", "d1"), devices, strict=True)), segments=segments)
     streams.log.clear()
     try:
         yield placed, streams.log

@@ -14,7 +14,7 @@ from dlplacer.runtime.program.program import Program
 
 
 class RankChannels:
-    """`dlplacer.runtime.executor.device_run.RankLinks` over the transport of a group.
+    """`dlplacer.runtime.executor.rank_links.RankLinks` over the transport of a group.
 
     A dry run of the program with all processes joined comes first: one that would hang is refused before it starts.
 
