@@ -17,9 +17,10 @@ from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.cpu import CpuDevice
 from dlplacer.runtime.devices.cuda import CudaDevice
 from dlplacer.runtime.devices.stream_backend import StreamBackend
+from dlplacer.runtime.executor.cuda_graphs import CudaGraphs
 from dlplacer.runtime.executor.executor import Executor
-from dlplacer.runtime.executor.graph_rules import GraphRules
 from dlplacer.runtime.executor.optimizer_update import Updater
+from dlplacer.runtime.executor.segment_backend import Eager, SegmentBackend
 from dlplacer.runtime.executor.step_inputs import StepInputs
 from dlplacer.runtime.program.actions import Compute, Hold, Wait
 from dlplacer.runtime.program.device_memory import DeviceMemorySpace, MemorySpaces, memory_spaces
@@ -70,7 +71,8 @@ def right_values(lowered: Lowered, seed: int) -> bool:
     with opened(lowered.spaces, gpus) as devices:
         executable = executable_of(lowered.graph, gpus, lowered.empty, computed)
         executors = [
-            Executor(lowered.graph, executable, program, devices, Updater(None)) for program in lowered.programs
+            Executor(lowered.graph, executable, program, devices, Updater(None), Eager())
+            for program in lowered.programs
         ]
         state = executors[0].start(StepInputs({}, 0, 0))
         for executor in executors:
@@ -156,14 +158,14 @@ def test_races_show(kind: type) -> None:
 STEPS = 6
 
 
-def right_over_steps(lowered: Lowered, seed: int, rules: GraphRules | None) -> tuple[bool, int]:
+def right_over_steps(lowered: Lowered, seed: int, backend: SegmentBackend) -> tuple[bool, int]:
     """Whether steps with other inputs each, none of which the host waits for, compute what they should; and replays."""
     gpus = SimulatedGpus(seed)
     found: dict[str, list[float]] = {}
     (program,) = lowered.programs
     with opened(lowered.spaces, gpus) as devices:
         executable = with_inputs(lowered.graph, gpus, lowered.empty, found)
-        executor = Executor(lowered.graph, executable, program, devices, Updater(None), graph_rules=rules)
+        executor = Executor(lowered.graph, executable, program, devices, Updater(None), backend)
         home = {
             action.op: name
             for name, actions in program.actions.items()
@@ -181,13 +183,13 @@ def right_over_steps(lowered: Lowered, seed: int, rules: GraphRules | None) -> t
         assert gpus.blocked == gpus.synchronized == 0
         for device in devices.values():
             device.drain()
-        replays = 0 if executor.graphs is None else executor.graphs.replays
-        assert executor.graphs is None or not [note for note in executor.graphs.notes if "stretch" in note]
+        graphs = backend if isinstance(backend, CudaGraphs) else CudaGraphs()
+        assert not [note for note in graphs.notes if "segment" in note]
     expected: dict[str, list[float]] = {}
     for step in range(STEPS):
         for tensor, value in numbers(lowered, float(step)).items():
             expected.setdefault(tensor, []).append(value)
-    return found == expected, replays
+    return found == expected, graphs.replays
 
 
 def device_of(space: DeviceMemorySpace) -> torch.device:
@@ -216,13 +218,14 @@ def with_inputs(
     return Executable(codes, (), None, False)
 
 
-@pytest.mark.parametrize("rules", [None, GraphRules(least=2, checked=False)], ids=["issued", "graphs"])
-def test_steps_follow_each_other_without_waiting(rules: GraphRules | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dlplacer.runtime.executor.graph_capture.refusal", lambda code: None)
+@pytest.mark.parametrize("replayed", [False, True])
+def test_steps_follow_each_other_without_waiting(replayed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dlplacer.runtime.executor.cuda_graphs.captured_refusal", lambda code: None)
     replays = 0
     for seed, lowered in plans_here(80):
         if len(lowered.programs) == 1:
-            right, replayed = right_over_steps(lowered, seed, rules)
+            backend = CudaGraphs(least=2, checked=False) if replayed else Eager()
+            right, count = right_over_steps(lowered, seed, backend)
             assert right, seed
-            replays += replayed
-    assert (replays > 20) == (rules is not None)
+            replays += count
+    assert (replays > 20) == replayed

@@ -1,12 +1,12 @@
 """The ways to call segments, by name."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from dlplacer.core.errors import InputError
 from dlplacer.runtime.executor.cuda_graphs import CudaGraphs
 from dlplacer.runtime.executor.segment_backend import Eager, Inductor, SegmentBackend
 
-BACKENDS: Mapping[str, Callable[[], SegmentBackend]] = {
+BACKENDS: dict[str, Callable[[], SegmentBackend]] = {
     "eager": Eager,
     "inductor": Inductor,
     "cuda_graph": CudaGraphs,

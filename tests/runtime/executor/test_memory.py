@@ -60,7 +60,7 @@ def test_intermediate_tensors_die_when_they_are_freed(monkeypatch: pytest.Monkey
 
             return call
 
-        monkeypatch.setattr("dlplacer.runtime.executor.op_source.native", watched)
+        monkeypatch.setattr("dlplacer.runtime.executor.segment_graph.native", watched)
         tensors = {**dict(placed.named_parameters()), **dict(placed.named_buffers())}
         bound = variant.with_tangent(variant.bind(tensors, [*job.args, *job.targets], 0, 1), None)
         outside = {id(tensor) for tensor in bound.bound.values()}

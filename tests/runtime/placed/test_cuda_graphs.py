@@ -9,9 +9,10 @@ from runtime.host_streams import HostGraph
 from runtime.placed.test_placed_on_streams import placed_on_streams
 from runtime.random_plans import plain_loss
 
-from dlplacer.core.errors import InputError, RunError
+from dlplacer.core.errors import InputError
 from dlplacer.frontend import Job
-from dlplacer.runtime.executor.graph_rules import GraphRules, graph_rules
+from dlplacer.runtime.executor.backends import BACKENDS, segment_backend
+from dlplacer.runtime.executor.cuda_graphs import CudaGraphs
 from dlplacer.runtime.placed.placed_module import PlacedModule
 
 pytestmark = pytest.mark.timeout(120)
@@ -41,27 +42,21 @@ def trained(job: Job, placed: PlacedModule, other_inputs: bool) -> list[dict[str
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stretches of two ops are worth a graph: random plans have no long ones."""
-    monkeypatch.setattr(
-        "dlplacer.runtime.placed.variant.graph_rules",
-        lambda mode: None if mode == "off" else GraphRules(least=2, checked=mode == "auto"),
-    )
+    """Segments of two ops are worth a graph: random plans have no long ones."""
+    monkeypatch.setitem(BACKENDS, "cuda_graph", lambda: CudaGraphs(least=2))
 
 
 @pytest.mark.usefixtures("short")
-@pytest.mark.parametrize(
-    ("name", "copies", "mode"),
-    [("branches", "free", "auto"), ("branches", "forced", "on"), ("recurrent", "forced", "auto")],
-)
-def test_replays_train_as_the_ops_do(name: str, copies: str, mode: str) -> None:
+@pytest.mark.parametrize(("name", "copies"), [("branches", "free"), ("branches", "forced"), ("recurrent", "forced")])
+def test_replays_train_as_the_ops_do(name: str, copies: str) -> None:
     with placed_on_streams(build(name), copies, seed=1) as (placed, log):
         expected = trained(build(name), placed, other_inputs=True)
         assert "replay" not in log
-    with placed_on_streams(build(name), copies, seed=1, cuda_graphs=mode) as (placed, log):
+    with placed_on_streams(build(name), copies, seed=1, segments="cuda_graph") as (placed, log):
         found = trained(build(name), placed, other_inputs=True)
         assert log.count("replay") >= STEPS - 2
         assert log.count("capture") * (STEPS - 2) == log.count("replay")
-        assert not [note for note in placed.graph_notes if "the stretch" in note]
+        assert not [note for note in placed.graph_notes if "the segment" in note]
     for number, (ours, theirs) in enumerate(zip(found, expected, strict=True)):
         assert ours.keys() == theirs.keys()
         for key in ours:
@@ -79,7 +74,7 @@ def drawing() -> Job:
 def test_ops_that_draw_stay_outside() -> None:
     with placed_on_streams(drawing(), "free", seed=1) as (placed, _):
         expected = trained(drawing(), placed, other_inputs=False)
-    with placed_on_streams(drawing(), "free", seed=1, cuda_graphs="on") as (placed, log):
+    with placed_on_streams(drawing(), "free", seed=1, segments="cuda_graph") as (placed, log):
         found = trained(drawing(), placed, other_inputs=False)
         assert "replay" in log
         assert [note for note in placed.graph_notes if "draws random numbers: every step seeds them anew" in note]
@@ -87,9 +82,9 @@ def test_ops_that_draw_stay_outside() -> None:
         assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
 
 
-# A capture that CUDA refuses: with auto its ops are issued one by one, with on the user is told.
+# A capture that CUDA refuses.
 @pytest.mark.usefixtures("short")
-def test_what_cannot_be_captured_is_left_alone_or_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_segment_that_cannot_be_captured_is_issued(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(self: HostGraph) -> None:
         self.__exit__(None, None, None)
         raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
@@ -97,18 +92,12 @@ def test_what_cannot_be_captured_is_left_alone_or_told(monkeypatch: pytest.Monke
     with placed_on_streams(build("branches"), "free", seed=1) as (placed, _):
         expected = trained(build("branches"), placed, other_inputs=True)
     monkeypatch.setattr(HostGraph, "capture_end", refused)
-    with placed_on_streams(build("branches"), "free", seed=1, cuda_graphs="auto") as (placed, log):
+    with placed_on_streams(build("branches"), "free", seed=1, segments="cuda_graph") as (placed, log):
         found = trained(build("branches"), placed, other_inputs=True)
         assert "replay" not in log
         assert "cannot be captured: CUDA error: operation failed due to a previous" in placed.graph_notes[0]
     for ours, theirs in zip(found, expected, strict=True):
         assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
-    job = build("branches")
-    with placed_on_streams(job, "free", seed=1, cuda_graphs="on") as (placed, _):
-        for _ in range(2):
-            placed.step(*job.args, *job.targets)
-        with pytest.raises(RunError, match=r"cannot be captured: CUDA error.*; use cuda_graphs='auto' or 'off'"):
-            placed.step(*job.args, *job.targets)
 
 
 # A replay that gives other numbers than the ops is found out at once, and not used.
@@ -126,7 +115,7 @@ def test_a_wrong_replay_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     with placed_on_streams(build("branches"), "free", seed=1) as (placed, _):
         expected = trained(build("branches"), placed, other_inputs=True)
     monkeypatch.setattr(HostGraph, "replay", wrong)
-    with placed_on_streams(build("branches"), "free", seed=1, cuda_graphs="auto") as (placed, _):
+    with placed_on_streams(build("branches"), "free", seed=1, segments="cuda_graph") as (placed, _):
         found = trained(build("branches"), placed, other_inputs=True)
         assert any("gives other numbers than its ops" in note for note in placed.graph_notes)
     for ours, theirs in zip(found, expected, strict=True):
@@ -138,7 +127,7 @@ def test_a_wrong_replay_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("short")
 def test_a_parameter_that_moves_is_captured_again() -> None:
     job, plain = build("branches"), build("branches")
-    with placed_on_streams(job, "free", seed=1, cuda_graphs="on") as (placed, log):
+    with placed_on_streams(job, "free", seed=1, segments="cuda_graph") as (placed, log):
         for _ in range(4):
             placed.step(*job.args, *job.targets)
         before = log.count("capture")
@@ -164,7 +153,7 @@ def test_what_is_captured_again_has_memory_of_its_own(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(HostGraph, "capture_begin", noted)
     job = build("branches")
-    with placed_on_streams(job, "free", seed=1, cuda_graphs="on") as (placed, _):
+    with placed_on_streams(job, "free", seed=1, segments="cuda_graph") as (placed, _):
         for _ in range(3):
             placed.step(*job.args, *job.targets)
         shared = {*pools}
@@ -181,7 +170,7 @@ def test_what_is_captured_again_has_memory_of_its_own(monkeypatch: pytest.Monkey
 
 def test_a_recorded_step_issues_every_op() -> None:
     job = build("branches")
-    with placed_on_streams(job, "free", seed=1, cuda_graphs="on") as (placed, log):
+    with placed_on_streams(job, "free", seed=1, segments="cuda_graph") as (placed, log):
         for _ in range(4):
             placed.step(*job.args, *job.targets)
         log.clear()
@@ -192,9 +181,6 @@ def test_a_recorded_step_issues_every_op() -> None:
             assert [span.op for span in timeline.spans(placed.devices[name])] == list(placed.plan.order[name])
 
 
-def test_modes() -> None:
-    assert graph_rules("off") is None
-    assert graph_rules("on") == GraphRules(least=2, checked=False)
-    assert graph_rules("auto") == GraphRules(least=8, checked=True)
-    with pytest.raises(InputError, match="cuda_graphs is 'yes'; use off, auto or on"):
-        graph_rules("yes")
+def test_an_unknown_backend_is_refused() -> None:
+    with pytest.raises(InputError, match="eager, inductor or cuda_graph"):
+        segment_backend("yes")

@@ -16,6 +16,7 @@ from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.cpu import CpuDevice
 from dlplacer.runtime.executor.executor import Executor
 from dlplacer.runtime.executor.optimizer_update import Updater
+from dlplacer.runtime.executor.segment_backend import Eager
 from dlplacer.runtime.executor.step_inputs import StepInputs
 from dlplacer.runtime.program.actions import Action, Compute, Free, Recv, Send
 from dlplacer.runtime.program.dry_run import dry_run
@@ -92,7 +93,7 @@ def changed(action: Action, chooser: random.Random) -> Action:
 
 def runs(graph: OpGraph, program: Program, devices: dict[str, RuntimeDevice]) -> dict[str, float]:
     """Run it; the value of every tensor that is left at the end, on whatever device."""
-    executor = Executor(graph, executable_of(graph), program, devices, Updater(None))
+    executor = Executor(graph, executable_of(graph), program, devices, Updater(None), Eager())
     state = executor.start(StepInputs({}, 0, 0))
     executor.run(state)
     return {tensor: float(value) for values in state.values.values() for tensor, value in values.items()}

@@ -1,7 +1,6 @@
-"""Generated functions against an interpreter of programs: values, lifetimes, order and errors; and their source."""
+"""Segments against an interpreter of programs: values, lifetimes, order and errors."""
 
 import random
-import re
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,9 +19,11 @@ from dlplacer.core.op import Edge, Op
 from dlplacer.frontend.torch.executable import Executable, Instruction, OpCode, Value
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.cpu import CpuDevice
-from dlplacer.runtime.executor import compile_program
-from dlplacer.runtime.executor.executor import Executor, StepState
+from dlplacer.runtime.executor import executor as executor_module
+from dlplacer.runtime.executor.executor import Executor
 from dlplacer.runtime.executor.optimizer_update import Updater
+from dlplacer.runtime.executor.run import StepState
+from dlplacer.runtime.executor.segment_backend import Eager
 from dlplacer.runtime.executor.step_inputs import StepInputs
 from dlplacer.runtime.program.actions import Compute, Free, Recv, Send
 from dlplacer.runtime.program.interleaving import interleaved
@@ -75,7 +76,7 @@ def code_of(graph: OpGraph, op: str, watch: Watch, chooser: random.Random) -> Op
             (values, {"scale": 3.0}),
             ((0.5, *values), {}),
             ((list(values), 2), {}),
-            ((), {f"odd name {number}": value for number, value in enumerate(values)}),
+            ((), {f"name_{number}": value for number, value in enumerate(values)}),
         ]
     )
     whole = f"{op}#all"
@@ -145,7 +146,7 @@ def run_all(
     devices: dict[str, RuntimeDevice],
     record: bool,
 ) -> StepState:
-    executors = [Executor(graph, executable, program, devices, Updater(None)) for program in programs]
+    executors = [Executor(graph, executable, program, devices, Updater(None), Eager()) for program in programs]
     state = executors[0].start(StepInputs({}, 0, 0), record)
     for executor in executors:
         executor.run(state)
@@ -186,7 +187,7 @@ def test_random_programs_do_what_an_interpreter_does(
     del expected
     watch.born.clear()
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(compile_program, "LONGEST", longest)
+        patched.setattr(executor_module, "LONGEST", longest)
         state = run_all(graph, executable, programs, devices, record)
     assert numbers(state.values) == wanted
     # Devices side by side begin their ops in any order.
@@ -207,7 +208,7 @@ def test_random_programs_do_what_an_interpreter_does(
 def test_every_op_that_fails_is_named(
     record: bool, longest: int, devices: dict[str, RuntimeDevice], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compile_program, "LONGEST", longest)
+    monkeypatch.setattr(executor_module, "LONGEST", longest)
     graph = random_graph(7)
     assert len(graph.ops) > 5
     for bad in graph.ops:
@@ -228,10 +229,6 @@ def test_every_op_that_fails_is_named(
 NAMES = ["x'); raise SystemExit", "__import__('os')", 'a"b', "v0", "c1", "row", "values", "del values", " ", "π\n"]
 
 
-OURS = """def rows values copies device bound inputs timeline inboxes slots is if wait take put receive send finish
-resume None del pop"""
-
-
 def chained(names: Sequence[str], call: Callable[[torch.Tensor | None], torch.Tensor]) -> tuple[OpGraph, Executable]:
     """Ops of these names, each of which reads the one before."""
     ops = tuple(Op(f"{name} op", "test") for name in names)
@@ -245,45 +242,27 @@ def chained(names: Sequence[str], call: Callable[[torch.Tensor | None], torch.Te
     return OpGraph(ops, edges), Executable(codes, (names[-1],), None, False)
 
 
-def test_no_text_of_the_user_is_compiled(devices: dict[str, RuntimeDevice], monkeypatch: pytest.MonkeyPatch) -> None:
-    sources: list[str] = []
-
-    def heard(source: str, *rest: Any) -> Any:
-        sources.append(source)
-        return compile(source, *rest)
-
-    monkeypatch.setattr("dlplacer.runtime.executor.function_source.compile", heard, raising=False)
-    graph, executable = chained(NAMES, lambda x: torch.ones(()) if x is None else x + 1)
+def test_names_that_are_code_are_only_names(devices: dict[str, RuntimeDevice]) -> None:
+    graph, executable = chained(NAMES, add_one)
     order: dict[str, list[str]] = {name: [] for name in DEVICES}
     for number, op in enumerate(graph.ops):
         order[DEVICES[number % 2]].append(op.id)
     program = lower(graph, order, NAMES[-1:])
     state = run_all(graph, executable, [program], devices, True)
     assert [float(value) for values in state.values.values() for value in values.values()] == [len(NAMES)]
-    words = {word for source in sources for word in re.findall(r"[^\W\d]\w*", source)}
-    ours = set(re.findall(r"\w+", OURS))
-    assert {
-        word
-        for word in words
-        if not re.fullmatch(r"(v|c|actions_|inbox_|row_|values_|copies_|device_|timeline_)\d+", word)
-    } <= ours
-    assert all(source.isascii() and '"' not in source and "'" not in source for source in sources)
 
 
-def test_a_plain_step_compiles_nothing_for_recording(devices: dict[str, RuntimeDevice]) -> None:
-    graph, executable = chained(["a", "b"], lambda x: torch.ones(()))
+def add_one(x: torch.Tensor | None) -> torch.Tensor:
+    return torch.ones(()) if x is None else x + 1
+
+
+def test_a_recorded_step_has_a_timeline_of_every_device(devices: dict[str, RuntimeDevice]) -> None:
+    graph, executable = chained(["a", "b"], add_one)
     order: dict[str, list[str]] = {name: [] for name in DEVICES} | {DEVICES[0]: ["a op", "b op"]}
-    executor = Executor(graph, executable, lower(graph, order, ["b"]), devices, Updater(None))
-    compiled: list[bool] = []
-    with pytest.MonkeyPatch.context() as patched:
-        own = compile_program.ActionCompiler.compiled
-
-        def counted(self: Any, names: Any, entries: Any, recording: bool) -> Any:
-            compiled.append(recording)
-            return own(self, names, entries, recording)
-
-        patched.setattr(compile_program.ActionCompiler, "compiled", counted)
-        for record in (False, False, True, True, False):
-            executor.run(executor.start(StepInputs({}, 0, 0), record))
-    # Nor for a device that has nothing to do, unless its idle timeline is recorded: its thread is not woken.
-    assert compiled == [False] + [True] * len(DEVICES)
+    executor = Executor(graph, executable, lower(graph, order, ["b"]), devices, Updater(None), Eager())
+    for record in (False, True):
+        state = executor.start(StepInputs({}, 0, 0), record)
+        executor.run(state)
+        # The idle timelines of devices that have nothing to do are recorded, too.
+        assert (state.timeline is not None) == record
+        assert all(timeline.started_ns for timeline in (state.timeline or {}).values())

@@ -1,0 +1,61 @@
+"""The order in which actions are issued: every device's own order, sends first, by planned start; ops in runs."""
+
+import random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from runtime.random_graphs import DEVICES, random_graph, random_order
+
+from dlplacer.runtime.program.actions import Compute, Free, Recv, Send
+from dlplacer.runtime.program.issue_order import issue_order
+from dlplacer.runtime.program.lower import lower
+
+
+@given(seed=st.integers(0, 10**6), longest=st.integers(1, 9))
+@settings(derandomize=True, deadline=None, max_examples=100)
+def test_every_action_is_issued_once_in_the_order_of_its_device(seed: int, longest: int) -> None:
+    chooser = random.Random(seed)
+    graph = random_graph(seed)
+    program = lower(graph, random_order(graph, seed))
+    kinds = {op.id: chooser.choice([None, 1, 2]) for op in graph.ops}
+    issued = list(issue_order(program, kinds.__getitem__, longest, {}))
+    for device in DEVICES:
+        own = [action for part in issued if part.device == device for action in part.actions]
+        assert tuple(own) == program.actions.get(device, ())
+    sent: set[tuple[str, str, str]] = set()
+    for part in issued:
+        first = part.actions[0]
+        if isinstance(first, Send):
+            sent.add((first.tensor, part.device, first.target))
+        elif isinstance(first, Recv):
+            assert (first.tensor, first.source, part.device) in sent
+        if len(part.actions) > 1:
+            assert all(isinstance(action, (Compute, Free)) for action in part.actions)
+        ops = [action.op for action in part.actions if isinstance(action, Compute)]
+        assert len({kinds[op] for op in ops}) <= 1
+        assert len(ops) <= (longest if ops and kinds[ops[0]] else 1)
+
+
+def test_devices_are_issued_by_planned_start() -> None:
+    graph = random_graph(3)
+    order = random_order(graph, 3)
+    program = lower(graph, order)
+    position = {op: float(number) for number, op in enumerate(graph.topological_order)}
+    issued = [
+        action.op
+        for part in issue_order(program, lambda op: None, 1, position)
+        for action in part.actions
+        if isinstance(action, Compute)
+    ]
+    behind = {device: [op for op in issued if op in set(ops)] for device, ops in order.items()}
+    assert behind == {device: list(ops) for device, ops in order.items()}
+    # Where the order of every device follows the planned starts, so does the order of all.
+    sorted_order = {device: sorted(ops, key=position.__getitem__) for device, ops in order.items()}
+    program = lower(graph, sorted_order)
+    issued = [
+        action.op
+        for part in issue_order(program, lambda op: None, 1, position)
+        for action in part.actions
+        if isinstance(action, Compute)
+    ]
+    assert issued == sorted(issued, key=position.__getitem__)
