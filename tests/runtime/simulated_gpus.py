@@ -94,7 +94,7 @@ class SimulatedGpus(Simulation):
         self.blocked = self.synchronized = self.replays = 0
         self.capturing: LateGraph | None = None
         self.pools: dict[Any, list[Slot]] = {}
-        self.events_made = 0
+        self.events_made = self.pools_made = 0
         self._chooser = random.Random(seed)
         self.default_streams = [LateStream(self, index) for index in range(count)]
         self.streams = list(self.default_streams)
@@ -133,7 +133,8 @@ class SimulatedGpus(Simulation):
 
     @as_real(torch.cuda.graph_pool_handle)
     def graph_pool_handle(self) -> Any:
-        return (0, len(self.pools) + 1)
+        self.pools_made += 1
+        return (0, self.pools_made)
 
     @as_real(torch.cuda.current_stream)
     def current_stream(self, device: Any = None) -> LateStream:

@@ -2,8 +2,6 @@
 
 import os
 import platform
-import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -11,12 +9,9 @@ import torch
 from dlplacer.core.errors import InputError
 from dlplacer.machines.costs.device_table import CORE
 from dlplacer.machines.usable_cores import usable_cores
-from dlplacer.planning.interrupt import deferred_interrupts
 from dlplacer.runtime.devices.allocator import keep_heap, on_kept_heap
-from dlplacer.runtime.devices.caller_thread import call_on_core, has_plain_modes
 from dlplacer.runtime.devices.device_kind import DeviceKind
 from dlplacer.runtime.devices.host_device import HostDevice
-from dlplacer.runtime.devices.interruptible_future import T
 
 _CPU_INFO = Path("/proc/cpuinfo")
 
@@ -36,24 +31,6 @@ class CpuDevice(HostDevice):
         threads = torch.get_num_threads()
         super().__init__(f"cpu:{index}", CORE, self._prepare, on_kept_heap)
         torch.set_num_threads(threads)
-
-    def call(self, work: Callable[[], T]) -> T:
-        """Run a short function and wait for it, on the main thread itself if that calls, in no mode of torch.
-
-        Two threads would wake each other, and each find the caches of its core cold: a step of 12 small transformer
-        layers takes 3 to 5 % longer so, one of 1,000 chained products of 8x8 7 %. Other threads may have another heap
-        than the one that is kept. While the device works for another thread, the function waits for its turn there. A
-        Ctrl-C would leave half a step, and locks taken by whoever refers to where it struck: it waits for the end.
-        """
-        if threading.current_thread() is threading.main_thread() and has_plain_modes():
-            with deferred_interrupts():
-                if self._working.acquire(blocking=False):
-                    try:
-                        self._require_open()
-                        return call_on_core(self.core, work)
-                    finally:
-                        self._working.release()
-        return super().call(work)
 
     def _prepare(self) -> None:
         pin_thread(self.core)

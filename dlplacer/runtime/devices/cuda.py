@@ -75,10 +75,6 @@ class CudaDevice:
 
         return self.worker.submit(on_device)
 
-    def call(self, work: Callable[[], T]) -> T:
-        """See `RuntimeDevice.call`."""
-        return self.submit(work).result()
-
     def activate(self) -> None:
         """Make the device and its compute stream current."""
         self._backend.set_device(self._index)

@@ -21,8 +21,6 @@ _MOST_TRIES = 64
 class Worker:
     """A daemon thread with a task queue; it ends when it is closed or nobody holds it any more.
 
-    While it works on a task it holds a lock.
-
     Parameters
     ----------
     prepare
@@ -33,8 +31,7 @@ class Worker:
 
     def __init__(self, name: str, prepare: Callable[[], None], suits: Callable[[], bool] = lambda: True) -> None:
         self._closing = threading.Lock()
-        self._working = threading.Lock()
-        self._tasks, self._thread = _started(name, self._working, suits)
+        self._tasks, self._thread = _started(name, suits)
         # The thread holds the queue and not the worker, so dropping the last reference to a device ends its thread.
         self._finalizer = weakref.finalize(self, self._tasks.put, None)
         try:
@@ -50,10 +47,6 @@ class Worker:
             self._require_open()
             self._tasks.put((future, work))
         return future
-
-    def call(self, work: Callable[[], T]) -> T:
-        """Run a function and wait for it; raises what it raises, or as `submit`."""
-        return self.submit(work).result()
 
     def _require_open(self) -> None:
         if not self._finalizer.alive:
@@ -81,9 +74,7 @@ _shared: "weakref.WeakValueDictionary[int, Worker]" = weakref.WeakValueDictionar
 _sharing = threading.Lock()
 
 
-def _started(
-    name: str, working: threading.Lock, suits: Callable[[], bool]
-) -> "tuple[queue.SimpleQueue[_Task], threading.Thread]":
+def _started(name: str, suits: Callable[[], bool]) -> "tuple[queue.SimpleQueue[_Task], threading.Thread]":
     """The queue of a new thread and the thread: the first that suits, else the last that is tried.
 
     The others are there until it is found, as what a thread leaves behind the next one gets; none of them outlives the
@@ -93,7 +84,7 @@ def _started(
     try:
         while True:
             tasks: queue.SimpleQueue[_Task] = queue.SimpleQueue()
-            thread = threading.Thread(target=_work, args=(tasks, working), name=name, daemon=True)
+            thread = threading.Thread(target=_work, args=(tasks,), name=name, daemon=True)
             tried.append((tasks, thread))
             thread.start()
             answer = InterruptibleFuture[bool]()
@@ -108,12 +99,11 @@ def _started(
                 thread.join()
 
 
-def _work(tasks: "queue.SimpleQueue[_Task]", working: threading.Lock) -> None:
+def _work(tasks: "queue.SimpleQueue[_Task]") -> None:
     while (task := tasks.get()) is not None:
         future, work = task
         try:
-            with working:
-                result = work()
+            result = work()
         except BaseException as error:
             future.set_exception(error)
         else:

@@ -66,7 +66,7 @@ class CudaGraphs:
     leaves_values: bool = True
     notes: list[str] = field(default_factory=list)
     replays: int = 0
-    _memory: dict[str, GraphMemory] = field(default_factory=dict)
+    _memory: dict[int, GraphMemory] = field(default_factory=dict)
 
     def refusal(self, code: OpCode) -> str | None:
         """As `captured_refusal`."""
@@ -81,10 +81,9 @@ class CudaGraphs:
         kernels = sum(node.op == "call_function" and node.target is not getitem for node in code.graph.nodes)
         if streams is None or kernels < self.least:
             return eager
-        name = use.device.name
-        if name not in self._memory:
-            self._memory[name] = GraphMemory(streams.backend.graph_pool())
-        return _Captured(eager, code, use, streams, self, self._memory[name])
+        if id(streams) not in self._memory:
+            self._memory[id(streams)] = GraphMemory(streams.backend.graph_pool())
+        return _Captured(eager, code, use, streams, self, self._memory[id(streams)])
 
 
 @dataclass

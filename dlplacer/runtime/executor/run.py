@@ -28,6 +28,9 @@ class StepState:
     timeline: dict[str, DeviceTimeline] | None = None
 
 
+_GIVEN_UP = object()
+
+
 class Cell:
     """A place for one tensor that one thread puts there and another takes."""
 
@@ -58,8 +61,8 @@ class Cell:
         """
         self._full.acquire()
         value, self._value = self._value, None
-        if isinstance(value, AbortedError):
-            raise value
+        if value is _GIVEN_UP:
+            raise AbortedError
         return value  # type: ignore[return-value]
 
 
@@ -93,7 +96,7 @@ class Run:
     def give_up(self) -> None:
         """Make every thread stop at the next tensor that it waits for."""
         for cell in self.cells.values():
-            cell.put(AbortedError())
+            cell.put(_GIVEN_UP)
 
 
 class AbortedError(Exception):
