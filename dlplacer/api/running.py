@@ -84,8 +84,7 @@ def apply(
         Device of the plan → device of this machine (``{"gpu0": "cuda:0"}``), or devices in the plan's order
         (``"cpu:0,cpu:1"`` or a list). None: ``cpu:0``, ``cpu:1``, … for CPU cores, ``cuda:0``, … for others.
     segments
-        Whether stretches of ops on a GPU are captured and replayed: ``off``, ``auto`` (those that give the numbers of
-        their ops, once compared) or ``on`` (all that can be).
+        How runs of ops are called: ``eager`` (PyTorch's kernels), ``inductor`` (compiled) or ``cuda_graph``.
 
     Raises
     ------

@@ -83,9 +83,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--segments",
-        choices=("off", "auto", "on"),
-        default="off",
-        help="replay stretches of ops as CUDA graphs: those that pass a check (auto), or all (on); off by default",
+        choices=("eager", "inductor", "cuda_graph"),
+        default="eager",
+        help="call runs of ops with PyTorch's kernels (the default), compiled by TorchInductor, or as CUDA graphs",
     )
     add_job_options(parser)
 

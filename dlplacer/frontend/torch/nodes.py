@@ -1,6 +1,7 @@
 """What a node of the traced graph is: a view, a random op, and how its arguments are written down."""
 
 import operator
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -51,7 +52,16 @@ def picked_output(node: fx.Node) -> int:
 
 def is_random(node: fx.Node) -> bool:
     """Whether a call draws from the random number generator."""
-    return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
+    return draws(node.target, node.args, node.kwargs)
+
+
+def draws(target: object, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
+    """Whether a call of an operator draws random numbers; attention does only with dropout."""
+    if not isinstance(target, torch._ops.OpOverload) or torch.Tag.nondeterministic_seeded not in target.tags:
+        return False
+    given = dict(zip((each.name for each in target._schema.arguments), args, strict=False)) | dict(kwargs)
+    default = {each.name: each.default_value for each in target._schema.arguments}
+    return "dropout_p" not in default or given.get("dropout_p", default["dropout_p"]) != 0.0
 
 
 def is_check(node: fx.Node) -> bool:

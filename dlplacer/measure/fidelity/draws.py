@@ -7,6 +7,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dlplacer.frontend.torch.executable import Executable
+from dlplacer.frontend.torch.nodes import draws
 from dlplacer.runtime.executor.random_state import drawn_with
 
 
@@ -35,7 +36,7 @@ class SameDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self.drawn == len(self._ops)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if torch.Tag.nondeterministic_seeded not in func.tags:
+        if not draws(func, args, kwargs or {}):
             return func(*args, **(kwargs or {}))
         self.drawn += 1
         if self.drawn > len(self._ops):

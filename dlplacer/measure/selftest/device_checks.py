@@ -45,8 +45,8 @@ def graph_checks(
     if streams_of(device) is None:
         yield Check("cuda graphs", f"{name} on {device.name}", None, None, "", note="a core has no CUDA graphs")
         return
-    issued, issued_s, _ = _timed(build(), plan, captured, device, "off")
-    replayed, replayed_s, notes = _timed(build(), plan, captured, device, "auto")
+    issued, issued_s, _ = _timed(build(), plan, captured, device, "eager")
+    replayed, replayed_s, notes = _timed(build(), plan, captured, device, "cuda_graph")
     difference = largest_difference(replayed, issued)
     yield Check(
         "numbers", f"{name} with CUDA graphs", difference, tolerance, "largest difference", note="; ".join(notes)

@@ -36,9 +36,9 @@ def apply(
     devices
         Device of the plan → device of this machine (``{"gpu0": "cuda:0"}``), or a list in the plan's order.
     segments
-        ``off``, ``auto`` or ``on``: whether stretches of ops on a GPU are captured in the third step and replayed from
-        then on. ``auto`` compares each with its ops once, and leaves those to be issued one by one that differ or
-        cannot be captured (`PlacedModule.graph_notes` says why); with ``on`` that is an error.
+        How runs of ops are called: ``eager`` with PyTorch's kernels, ``inductor`` compiled when they are first called,
+        ``cuda_graph`` captured in the third step and replayed from then on (`PlacedModule.graph_notes` says what is
+        not).
 
     Raises
     ------

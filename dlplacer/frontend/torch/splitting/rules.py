@@ -20,8 +20,7 @@ def patterns_of(node: fx.Node) -> dict[str, Pattern]:
     if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
         return {}
     rule = _RULES.get(node.target)
-    # CPU attention is tagged random for its dropout argument, but is captured without dropout only.
-    if is_folded(node) or node.target._schema.is_mutable or (is_random(node) and rule is not dense.attention):
+    if is_folded(node) or node.target._schema.is_mutable or is_random(node):
         return {}
     if rule is None and (torch.Tag.pointwise in node.target.tags or node.target in elementwise.POINTWISE):
         rule = elementwise.pointwise
