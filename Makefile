@@ -28,7 +28,7 @@ bench: $(READY)
 
 # Small mistakes made by hand in every room: which of them do the nearest tests not notice?
 mutants: $(READY)
-	$(BIN)/python tests/mutants/run.py
+	$(BIN)/python tests/benchmarks/mutants.py
 
 lint: $(READY)
 	$(BIN)/ruff check .
