@@ -6,10 +6,10 @@ From the repository's root, with the environment's Python::
     python tests/benchmarks/mutants.py --only bounds --workers 1
 
 An entry of the file is a comment that names the mistake, a path within the package, paths within ``tests``, and the
-lines before (-) and after it (+), which need not be whole. Every worker makes its mutants one at a time in a copy of the
-package of its own; the working tree stays as it is. Tests that take more than ten minutes count as failed: a mutant that
-waits for ever is noticed. Exit status 1: a mutant survived, its text is not in its file exactly once, or the tests fail
-without any mutant.
+lines before (-) and after it (+), which need not be whole. Every worker makes its mutants one at a time in its own copy
+of the package; the working tree stays as it is. Tests that take more than ten minutes count as failed, so that a mutant
+that waits for ever is noticed. Exit status 1: a mutant survived, its text is not in its file exactly once, or the tests
+fail without any mutant.
 """
 
 import argparse
