@@ -4,7 +4,7 @@ from fractions import Fraction
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dlplacer.core.errors import InputError
@@ -65,7 +65,6 @@ TIMES = st.floats(0, 1e3, allow_subnormal=False) | st.integers(0, 1000)
 
 
 @given(st.lists(TIMES, min_size=1, max_size=5), st.floats(1, 1e12), st.floats(0, 1), st.integers(0, 2**40))
-@settings(derandomize=True, deadline=None)
 def test_ticks_never_exceed_seconds(times_s: list[float], rate: float, latency_s: float, size_bytes: int) -> None:
     graph = chain(*times_s, size_bytes=size_bytes)
     problem = build_problem(graph, two_devices(rate, latency_s), PAPER)

@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import networkx as nx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dlplacer.core.topology import Device, Link, Router, Topology
@@ -37,7 +37,6 @@ def machines(draw: st.DrawFn) -> Topology:
 
 
 @given(machines(), st.lists(st.integers(0, 64), min_size=1, max_size=8))
-@settings(derandomize=True, deadline=None)
 def test_routes_are_the_fastest_of_all_simple_paths(topology: Topology, sizes: list[int]) -> None:
     tables = least_delay_routes(topology, sizes)
     assert set(tables) == set(sizes)
@@ -54,7 +53,6 @@ def test_routes_are_the_fastest_of_all_simple_paths(topology: Topology, sizes: l
 
 
 @given(machines(), st.lists(st.integers(0, 64), min_size=1, max_size=4))
-@settings(derandomize=True, deadline=None)
 def test_cut_through_routes_are_the_fastest_of_all_simple_paths(topology: Topology, sizes: list[int]) -> None:
     for size, table in least_delay_routes(topology, sizes, "cut-through").items():
         for source in topology.device_index:

@@ -175,7 +175,7 @@ def problems(draw: st.DrawFn) -> tuple[OpGraph, Topology]:
     return OpGraph(ops, edges), Topology(devices, tuple(Router(name) for name in sorted(inner)), links)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(problems(), st.sampled_from(["cut-through", "store-and-forward"]))
 def test_a_path_without_slack_covers_the_step(problem: tuple[OpGraph, Topology], delay: str) -> None:
     """A plan whose ops start as early as they can has an unbroken chain from 0 to its makespan."""
@@ -195,7 +195,7 @@ def test_a_path_without_slack_covers_the_step(problem: tuple[OpGraph, Topology],
     assert sum(share.on_path_s for share in found.devices) == pytest.approx(found.path_ops_s, abs=1e-9)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(problems(), st.booleans(), st.booleans())
 def test_a_path_leads_from_the_first_op_of_a_process_to_the_last(
     problem: tuple[OpGraph, Topology], is_asynchronous: bool, is_shared: bool

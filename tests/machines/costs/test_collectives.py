@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from machines.costs import closed_forms
 from machines.costs import collective_runs as runs
@@ -111,7 +111,6 @@ def test_hierarchical_all_reduce_sums_everything(groups: int, size: int) -> None
     assert same_log(run, collectives.hierarchical_rounds(places))
 
 
-@settings(derandomize=True, deadline=None)
 @given(lines, st.integers(1, 600))
 def test_no_all_reduce_moves_fewer_bytes_than_the_ring(channel: AlphaBeta, devices: int) -> None:
     ring = collectives.ring_all_reduce(channel, devices)

@@ -6,7 +6,7 @@ from itertools import pairwise, permutations
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from machines.costs import closed_forms
 
@@ -122,7 +122,6 @@ def test_messages_share_link_directions(duplex: str, factor: int) -> None:
     assert twice.s_per_byte == pytest.approx(1.5 / RATE)
 
 
-@settings(derandomize=True, deadline=None)
 @given(st.integers(2, 6), st.randoms(use_true_random=False))
 def test_the_widest_ring_is_the_best_of_all_orders(count: int, random: object) -> None:
     rates = {pair: random.choice([0.0, 1.0, 2.0, 3.0, 5.0]) for pair in pairs(count)}  # type: ignore[attr-defined]

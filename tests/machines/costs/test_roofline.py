@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dlplacer.core.errors import InputError
@@ -126,7 +126,6 @@ def test_memory_rate_of_the_topology_replaces_that_of_the_type() -> None:
     assert rates == replace(V100, memory_bytes_per_s=1e9)
 
 
-@settings(derandomize=True, deadline=None)
 @given(WORK, WORK, WORK, WORK, st.sampled_from(sorted(DEVICE_TABLE)), st.sampled_from(["float16", "float32", "int8"]))
 def test_more_work_is_never_faster(
     flops: float, more_flops: float, moved: float, more_moved: float, device_type: str, dtype: str
@@ -137,7 +136,6 @@ def test_more_work_is_never_faster(
     assert 0 <= less_s <= roofline_s(op(flops + more_flops, moved + more_moved, dtype), rates)
 
 
-@settings(derandomize=True, deadline=None)
 @given(WORK, WORK, RATE, RATE, st.floats(1, 100), st.floats(1, 100), st.floats(0, 1e-3), st.floats(0, 1))
 def test_faster_devices_are_never_slower(
     flops: float,
@@ -154,7 +152,6 @@ def test_faster_devices_are_never_slower(
     assert roofline_s(op(flops, moved), fast) <= roofline_s(op(flops, moved), slow)
 
 
-@settings(derandomize=True, deadline=None)
 @given(WORK, WORK)
 def test_the_published_model_gives_the_same(flops: float, moved: float) -> None:
     # meta-pytorch/autoparallel: max(flops/(0.70*peak), bytes/(0.70*bw), 7 us launch), in microseconds

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dlplacer.core.errors import InfeasibleError, InputError
@@ -14,7 +14,6 @@ from dlplacer.planning.hybrid.scaling_fit import fit_scaling
 
 
 @given(st.floats(1e-4, 5), st.integers(1, 500))
-@settings(derandomize=True, deadline=None)
 def test_lemma_3_1(ratio: float, workers: int) -> None:
     form = SerialOverhead(ratio)
     share = form.efficiency(workers)
@@ -30,7 +29,6 @@ def test_lemma_3_1(ratio: float, workers: int) -> None:
 
 
 @given(st.floats(0.001, 1), st.floats(1, 30))
-@settings(derandomize=True, deadline=None)
 def test_fewest_workers_are_those_of_a_linear_scan(ratio: float, speedup: float) -> None:
     form = SerialOverhead(ratio)
     if speedup >= form.speedup_ceiling * 0.99:
@@ -48,7 +46,6 @@ def test_numbers_of_the_paper() -> None:
 
 
 @given(st.floats(0, 3), st.floats(0, 0.1), st.integers(1, 200))
-@settings(derandomize=True, deadline=None)
 def test_the_ring_form_is_the_cost_of_a_ring_all_reduce(bandwidth: float, latency: float, workers: int) -> None:
     # T_1 = 1 s: ρ = 2 β bytes and λ = 2 α for a vector of one byte
     line = ring_all_reduce(AlphaBeta(latency / 2, bandwidth / 2), workers)

@@ -77,7 +77,7 @@ def test_big_lstm_leaves_devices_idle_and_has_two_ratios() -> None:
     st.floats(0, 2),
     st.integers(1, 24),
 )
-@settings(derandomize=True, deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_the_best_strategy_is_that_of_an_enumeration(
     epochs: list[float], speedups: dict[int, float], overhead: float, devices: int
 ) -> None:
@@ -105,7 +105,6 @@ def test_the_best_strategy_is_that_of_an_enumeration(
 
 
 @given(st.floats(1.01, 1.99), st.integers(1, 40), st.floats(0, 0.5), st.floats(1, 100))
-@settings(derandomize=True, deadline=None)
 def test_a_hybrid_wins_exactly_above_the_threshold_of_eq_6(
     speedup: float, workers: int, ratio: float, critical: float
 ) -> None:

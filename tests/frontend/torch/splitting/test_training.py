@@ -176,7 +176,7 @@ def test_rewrites_that_are_not_known_are_refused() -> None:
         capture_job(job_of(Net()), ["fuse"])
 
 
-@settings(max_examples=2, deadline=None, derandomize=True)
+@settings(max_examples=2)
 @given(data=st.data())
 def test_random_nets_with_random_splits_equal_plain_pytorch(data: st.DataObject) -> None:
     torch.manual_seed(data.draw(st.integers(0, 100), label="seed"))

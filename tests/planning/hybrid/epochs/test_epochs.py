@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dlplacer.core.errors import FileFormatError, InputError
@@ -22,7 +22,6 @@ def test_a_table_is_read_between_its_entries_below_and_above() -> None:
 
 
 @given(st.floats(0.5, 50), st.floats(1, 1000))
-@settings(derandomize=True, deadline=None)
 def test_the_fit_finds_the_form_again(minimum: float, critical: float) -> None:
     truth = CriticalBatch(minimum, critical)
     fit = fit_critical_batch([(batch, truth.epochs(batch)) for batch in (8, 16, 64, 256)])
