@@ -65,13 +65,6 @@ def test_times_go_to_another_graph() -> None:
     assert coverage.time_s == 37.0
 
 
-def test_an_unknown_op_takes_at_least_a_call() -> None:
-    calibration = Calibration("core", VERSIONS, overhead_s=7.0)
-    timed, _ = with_calibrated_times(chain("c", 3), calibration)
-    assert timed.op("c0").time_on("core") == 7.0
-    assert timed.op("cin").time_on("core") == 0.0
-
-
 def test_every_op_of_inception_is_known_again(tmp_path: Path) -> None:
     graph = load_graph("inception_v3-train")
     times = {op.id: op.time_on("V100") or 0.0 for op in graph.ops}

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from machines.costs import closed_forms
 from machines.costs import collective_runs as runs
 
-from dlplacer.core.errors import InputError
 from dlplacer.machines.costs import collectives
-from dlplacer.machines.costs.alpha_beta import FREE, AlphaBeta
+from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.machines.costs.collectives import ALGORITHMS, CollectiveAlgorithm, Round
 
 COUNTS = range(1, 18)
@@ -119,30 +118,3 @@ def test_no_all_reduce_moves_fewer_bytes_than_the_ring(channel: AlphaBeta, devic
             assert closed_forms.CLOSED_FORMS[algorithm.collective, algorithm.name](
                 channel, devices
             ).s_per_byte >= ring.s_per_byte * (1 - 1e-12)
-
-
-def test_a_flat_hierarchy_is_a_ring() -> None:
-    channel = AlphaBeta(3e-6, 1e-9)
-    assert closed_forms.hierarchical_all_reduce(channel, FREE, 1, 8) == collectives.ring_all_reduce(channel, 8)
-    assert closed_forms.hierarchical_all_reduce(FREE, channel, 8, 1) == collectives.ring_all_reduce(channel, 8)
-
-
-def test_a_line() -> None:
-    line = AlphaBeta(2e-6, 1 / 20e9)
-    assert line.time_s(20e9) == pytest.approx(1.0 + 2e-6)
-    assert line.times(3, 0.5).time_s(20e9) == pytest.approx(1.5 + 6e-6)
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: AlphaBeta(-1.0, 0.0), "latency_s is -1.0; it must be finite and at least 0"),
-        (lambda: AlphaBeta(0.0, float("nan")), "s_per_byte is nan; it must be finite and at least 0"),
-        (lambda: UNIT.time_s(-1), "a message of -1 bytes; the size must be finite and at least 0"),
-        (lambda: collectives.ring_all_reduce(UNIT, 0), "a collective over 0 devices; there must be at least 1"),
-        (lambda: closed_forms.parameter_server(UNIT, 4, 0), "a collective over 0 devices; there must be at least 1"),
-    ],
-)
-def test_mistakes(make: Callable[[], object], message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        make()

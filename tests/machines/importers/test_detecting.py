@@ -3,12 +3,11 @@
 import random
 import re
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from machines.importers.fake_nvml import FakeNvml, NVMLError
+from machines.importers.fake_nvml import FakeNvml
 
 from dlplacer.cli.main import main
 from dlplacer.core.errors import InputError
@@ -17,7 +16,6 @@ from dlplacer.machines.importers.host import host_topology, parse_core_list
 from dlplacer.machines.importers.measured_links import SIZES_BYTES, doubts, fit_line, measured
 from dlplacer.machines.importers.nvml import nvml_topology
 from dlplacer.machines.importers.products import type_of_name
-from dlplacer.machines.importers.rates import pcie_bytes_per_s, pcie_slot_bytes_per_s
 from dlplacer.problem.routes import least_delay_routes
 
 
@@ -36,19 +34,6 @@ def test_nvml_box() -> None:
     assert links["gpu0", "pcie0"].bytes_per_s == pytest.approx(12e9)
     assert links["gpu2", "cpu1"].bytes_per_s == pytest.approx(48e9)
     assert box.devices[0].meta["product"] == "Tesla V100-SXM2-16GB"
-
-
-def test_gpus_that_tell_less() -> None:
-    class Instances(FakeNvml):
-        def nvmlDeviceGetMemoryInfo(self, handle: int) -> SimpleNamespace:
-            raise NVMLError("Insufficient Permissions")
-
-        def nvmlDeviceGetTopologyCommonAncestor(self, one: int, other: int) -> int:
-            raise NVMLError("Not Supported")
-
-    box = nvml_topology(Instances())
-    assert [device.memory_bytes for device in box.devices] == [16 * 2**30, 16 * 2**30, 80 * 2**30]
-    assert {link.count for link in box.links if {link.source, link.target} == {"gpu0", "gpu1"}} == {2}
 
 
 @pytest.mark.parametrize(
@@ -83,17 +68,6 @@ def test_sockets_are_those_of_the_nearest_nodes_not_of_the_gpus_own(masks: list[
     assert list(of_socket.values()) == sockets
 
 
-def test_a_gpu_that_is_lost_is_told_in_a_line() -> None:
-    class Lost(FakeNvml):
-        def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
-            raise NVMLError("GPU is lost")
-
-    nvml = Lost()
-    with pytest.raises(InputError, match="NVML does not tell of the GPUs \\(GPU is lost\\)"):
-        nvml_topology(nvml)
-    assert nvml.open == 0
-
-
 def test_nvml_that_is_not_there() -> None:
     with pytest.raises(InputError, match=r"NVML does not start \(Driver Not Loaded\).*topology import"):
         nvml_topology(FakeNvml(driver=False))
@@ -107,31 +81,17 @@ def test_nvml_that_is_not_there() -> None:
         ("Tesla P100-SXM2-16GB", "P100"),
         ("NVIDIA A100-SXM4-40GB", "A100-40GB"),
         ("NVIDIA A100 80GB PCIe", "A100-PCIe"),
-        ("NVIDIA H100 80GB HBM3", "H100"),
         ("NVIDIA H100 PCIe", "H100-PCIe"),
         ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "NVIDIA A100-SXM4-40GB MIG 1g.5gb"),
         ("NVIDIA RTX 6000 Ada Generation", "RTX6000Ada"),
         ("AMD Instinct MI250X/MI250", "MI250X"),
-        ("Apple M2 Max", "M2Max"),
         ("rtx 3090", "RTX3090"),
-        ("NVIDIA H200", "H200"),
-        ("NVIDIA GeForce RTX 4090", "RTX4090"),
         ("NVIDIA GeForce RTX 4090 D", "NVIDIA GeForce RTX 4090 D"),
-        ("NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA GeForce RTX 4090 Laptop GPU"),
-        ("NVIDIA L4", "L4"),
-        ("NVIDIA L40S", "L40S"),
-        ("Tesla T4", "T4"),
         ("NVIDIA RTX A6000", "A6000"),
-        ("Radeon RX 7900 XTX", "RX7900XTX"),
     ],
 )
 def test_types_of_products(product: str, device_type: str) -> None:
     assert type_of_name(product) == device_type
-
-
-def test_pcie_rates_are_those_of_nccl() -> None:
-    assert [round(pcie_slot_bytes_per_s(generation) / 1e9) for generation in (3, 4, 5)] == [12, 24, 48]
-    assert pcie_bytes_per_s(2.5, 4) == pytest.approx(0.75e9)
 
 
 def test_cores_of_two_numa_nodes(tmp_path: Path) -> None:
@@ -145,13 +105,6 @@ def test_cores_of_two_numa_nodes(tmp_path: Path) -> None:
     assert len(routes["cpu0", "cpu1"]) == 3
     assert len(routes["cpu0", "cpu3"]) == 4
     assert parse_core_list("0-2,7\n") == {0, 1, 2, 7}
-
-
-def test_hosts_of_one_and_two_cores(tmp_path: Path) -> None:
-    assert host_topology(tmp_path, [3]).links == ()
-    pair = host_topology(tmp_path, [3, 5])
-    assert [device.meta["core"] for device in pair.devices] == [3, 5]
-    assert [(link.source, link.target) for link in pair.links] == [("cpu0", "cpu1")]
 
 
 def test_lines_are_recovered_from_noisy_copies() -> None:
