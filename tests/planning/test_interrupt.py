@@ -9,7 +9,6 @@ import pytest
 from solvers.helpers import make_machine
 from solvers.synthetic import inception_like
 
-from dlplacer.core.errors import NoPlanError
 from dlplacer.core.result import Result
 from dlplacer.planning.interrupt import interrupts_by_exception, stop_on_interrupt
 from dlplacer.planning.place import place
@@ -60,13 +59,6 @@ def _interrupted(problem: object, budget: Budget) -> Outcome:
     return Outcome(None, 0)
 
 
-def test_an_interrupt_before_the_first_plan_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(METHODS, "single", _interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        _place("single")
-    assert interrupts_by_exception()
-
-
 def test_a_second_interrupt_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
     def twice(problem: object, budget: Budget) -> Outcome:
         _interrupt()
@@ -75,15 +67,6 @@ def test_a_second_interrupt_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(METHODS, "single", twice)
     with pytest.raises(KeyboardInterrupt):
         _place("single")
-
-
-def test_a_handler_of_the_callers_own_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    caught: list[int] = []
-    signal.signal(signal.SIGINT, lambda number, frame: caught.append(number))
-    monkeypatch.setitem(METHODS, "single", _interrupted)
-    with pytest.raises(NoPlanError):
-        _place("single")
-    assert caught == [signal.SIGINT]
 
 
 def test_other_threads_leave_signals_alone() -> None:

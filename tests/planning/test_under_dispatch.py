@@ -1,25 +1,16 @@
 """What `place` and `compare` decide where ops wait for the processes that issue them."""
 
-import time
-from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 
 import pytest
 
 from dlplacer.check import violations
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
-from dlplacer.core.options import Options
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.files.load import load_graph, load_topology
 from dlplacer.planning.compare import compare
 from dlplacer.planning.place import place
-from dlplacer.planning.under_dispatch import Heuristic, best_under_dispatch
-from dlplacer.problem.problem import Problem, build_problem
-from dlplacer.problem.simulate import replay
-from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule
-from dlplacer.solvers.methods import schedules_by
 
 THREADS = load_topology("cpu-2core")
 PROCESSES = Topology(
@@ -74,54 +65,6 @@ def test_chains_of_short_ops_are_worth_a_process_each() -> None:
     found = place(chains(2, 500, 5e-6), PROCESSES, time_limit_s=10.0)
     assert (devices_of(found.plan), found.status) == (2, "optimal")
     assert found.speedup == pytest.approx(2.0)
-
-
-def test_what_heuristics_find_is_simulated_whatever_the_default_method_makes_of_it() -> None:
-    problem = build_problem(chains(2, 30, 1e-3), THREADS, Options())
-    budget = Budget(time.monotonic() + 60.0, workers=1)
-
-    def in_vain(problem: Problem, budget: Budget) -> Outcome:
-        return Outcome(None, 0)
-
-    found = best_under_dispatch(
-        problem, in_vain, in_vain, budget, [Heuristic(partial(schedules_by, "peft"))], combine=True
-    ).best
-    peft = next(schedules_by("peft", problem))
-    assert found is not None
-    assert peft is not None
-    assert found.makespan_s <= max(entry.end_s for entry in replay(problem, peft.device, peft.order)[0]) < 0.04
-
-
-def _no_plan(problem: Problem, budget: Budget) -> Outcome:
-    return Outcome(None, 0)
-
-
-def test_heuristics_take_turns_schedule_by_schedule_and_one_that_loads_waits() -> None:
-    problem = build_problem(chains(2, 30, 1e-3), THREADS, Options())
-    asked: list[str] = []
-
-    def schedules(name: str, pause_s: float, problem: Problem) -> Iterator[ProblemSchedule | None]:
-        for _ in range(3):
-            asked.append(name)
-            time.sleep(pause_s)
-            yield None
-
-    heuristics = [
-        Heuristic(partial(schedules, "slow", 0.2)),
-        Heuristic(partial(schedules, "loads", 0.0), 0.5),
-        Heuristic(partial(schedules, "quick", 0.01)),
-    ]
-    best_under_dispatch(problem, _no_plan, _no_plan, Budget(time.monotonic() + 60.0), heuristics, combine=False)
-    assert asked == ["slow", *["quick"] * 3, "slow", "slow", *["loads"] * 3]
-
-
-def test_without_a_plan_heuristics_go_on_behind_the_limit() -> None:
-    problem = build_problem(chains(2, 30, 1e-3), THREADS, Options())
-    over = Budget(time.monotonic(), grace_s=60.0)
-    for budget, is_found in ((over, True), (replace(over, grace_s=0.0), False)):
-        peft = Heuristic(partial(schedules_by, "peft"))
-        found = best_under_dispatch(problem, _no_plan, _no_plan, budget, [peft], combine=False)
-        assert (found.best is not None) == is_found
 
 
 def test_long_ops_are_worth_a_core_each_among_short_ones() -> None:

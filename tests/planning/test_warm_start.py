@@ -1,6 +1,5 @@
 """A plan as the beginning of another solve: never worse, resumed with its bound, mapped, repaired or told."""
 
-import time
 from dataclasses import replace
 from random import Random
 
@@ -26,7 +25,6 @@ from dlplacer.planning.warm_start import warm_start_of
 from dlplacer.planning.what_if.what_would_help import what_would_help
 from dlplacer.problem.problem import build_problem
 from dlplacer.report.explanation import explain
-from dlplacer.solvers.instance.instance import build_instance
 
 
 def random_layers(seed: int, ops: int = 60) -> OpGraph:
@@ -47,7 +45,7 @@ def test_no_edit_of_bound_status_and_gap_is_believed() -> None:
     topology = make_machine(2)
     told = plan_to_dict(place(graph, topology, method="single").plan)
     refused, random = 0, Random(0)
-    for _ in range(200):
+    for _ in range(60):
         bound_s = random.choice([0.0, 3.0, 5.0, 6.5, 8.0, 8.1, 1e300, random.uniform(0, 9)])
         gap = random.choice([0.0, 1.0, max(0.0, min(1.0, 1 - bound_s / 8)), random.random()])
         status = random.choice(["optimal", "feasible"])
@@ -62,7 +60,7 @@ def test_no_edit_of_bound_status_and_gap_is_believed() -> None:
         found = place(graph, topology, warm_start=edited, time_limit_s=5, workers=1).plan
         assert (found.makespan_s, found.lower_bound_s, found.status) == (5, 5, "optimal")
         assert explain(edited).limited_by == "critical path"
-    assert 100 < refused < 200
+    assert 30 < refused < 60
 
 
 def test_a_stated_bound_proves_nothing_without_time_to_prove_it() -> None:
@@ -78,14 +76,6 @@ def test_a_stated_bound_proves_nothing_without_time_to_prove_it() -> None:
 
 def _solved(graph: OpGraph, topology: Topology, seconds: float = 1.0, **more: object) -> Plan:
     return place(graph, topology, time_limit_s=seconds, workers=1, **more).plan  # type: ignore[arg-type]
-
-
-def test_a_solve_that_is_resumed_begins_where_the_last_one_ended() -> None:
-    graph, topology = random_layers(0), make_machine(3, memory=80, rate=2.0)
-    first = _solved(graph, topology, 2.0)
-    again = _solved(graph, topology, 0.2, warm_start=plan_of_dict(plan_to_dict(first), "plan"))
-    assert again.makespan_s <= first.makespan_s
-    assert again.provenance["warm_start"].startswith("60 of 60 ops where the plan has them; its lower bound")
 
 
 def test_what_is_proved_stays_proved() -> None:
@@ -113,7 +103,7 @@ def test_a_bound_by_the_process_that_issues_is_none_of_the_problem_in_ticks(devi
     assert 70 * (1 - 1e-9) <= again.lower_bound_s <= again.makespan_s
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_never_worse_on_a_machine_that_allows_the_plan(seed: int) -> None:
     graph = random_layers(seed)
     topology = make_machine(2, memory=200, rate=1.0)
@@ -129,7 +119,7 @@ def test_never_worse_on_a_machine_that_allows_the_plan(seed: int) -> None:
 def test_random_problems_from_any_plan_of_them_or_of_another() -> None:
     """Every start leads to a right plan that is optimal, wherever it comes from."""
     plans: list[Plan] = []
-    for seed in range(36):
+    for seed in range(16):
         graph, topology = random_problem(seed)
         try:
             cold = _solved(graph, topology, 20, options=Options())
@@ -141,7 +131,7 @@ def test_random_problems_from_any_plan_of_them_or_of_another() -> None:
             assert found.makespan_s == pytest.approx(cold.makespan_s), seed
             assert found.provenance["warm_start"]
         plans.append(cold)
-    assert len(plans) > 12
+    assert len(plans) > 5
 
 
 def test_new_ops_follow_their_neighbours() -> None:
@@ -158,16 +148,6 @@ def test_new_ops_follow_their_neighbours() -> None:
     assert found.device == (1, 1, 1, 1, 1)
     assert (found.known, found.moved, found.followed) == (2, 0, 3)
     assert "2 of 5 ops where the plan has them, 3 that it does not have with their neighbours" in str(found)
-
-
-def test_devices_are_matched_by_name_then_in_order() -> None:
-    graph = make_graph({"a": 1, "b": 1}, [])
-    old = _solved(graph, make_machine(2), 60, pins={"a": "d0", "b": "d1"})
-    machine = make_machine(2)
-    renamed = replace(machine, devices=tuple(replace(each, id=f"gpu{each.id}") for each in machine.devices), links=())
-    assert placement_from(old, build_problem(graph, renamed, Options())).device == (0, 1)
-    turned = replace(machine, devices=machine.devices[::-1])
-    assert placement_from(old, build_problem(graph, turned, Options())).device == (1, 0)
 
 
 def test_a_plan_of_the_coarse_graph_starts_the_fine_one_and_back() -> None:
@@ -208,40 +188,12 @@ def test_a_plan_that_cannot_be_repaired_is_told() -> None:
     assert found.provenance["warm_start"].startswith("not used: 5 of 5 ops")
 
 
-def test_a_plan_over_a_link_that_is_gone_is_told() -> None:
-    graph = make_graph({"a": 1, "b": 1, "c": 1}, [("a", "b", 1)])
-    warm = _solved(graph, make_machine(2), 60, pins={"a": "d0", "b": "d1"})
-    found = _solved(graph, replace(make_machine(2), links=()), 60, warm_start=warm)
-    assert found.makespan_s == 2
-    text = found.provenance["warm_start"]
-    assert "no route joins 'd0' and 'd1', where it has 'a' and 'b'" in text
-    assert "memory" not in text
-
-
 def test_pins_beat_the_warm_start() -> None:
     graph, topology = make_graph({"a": 1, "b": 1}, [("a", "b", 1)]), make_machine(2)
     warm = _solved(graph, topology, 60, pins={"a": "d0", "b": "d0"})
     found = _solved(graph, topology, 60, pins={"b": "d1"}, warm_start=warm)
     assert found.placement["b"] == "d1"
     assert found.makespan_s == 2
-
-
-def test_only_the_method_that_improves_takes_one() -> None:
-    graph, topology = make_graph({"a": 1}, []), make_machine(1)
-    warm = _solved(graph, topology, 60)
-    with pytest.raises(InputError, match="a warm start is for method 'ilp'"):
-        place(graph, topology, method="heft", warm_start=warm)
-
-
-# What a group may use is the same for all of its ops: found anew for each, 2,000 of them took 3 s.
-def test_a_large_colocation_group_is_gone_through_once() -> None:
-    ops = tuple(Op(f"k{i}", "test", 1.0, colocate="all") for i in range(3000))
-    problem = build_problem(OpGraph(ops, ()), make_machine(8), Options())
-    warm = _solved(OpGraph(tuple(replace(op, colocate=None) for op in ops[:3]), ()), make_machine(8), 1.0)
-    began = time.process_time()
-    assert len(set(build_instance(problem).allowed)) == 1
-    assert len(set(placement_from(warm, problem).device)) == 1
-    assert time.process_time() - began < 1.0
 
 
 @pytest.mark.parametrize("name", ["rename_op", "drop_op", "move_op", "shift_everything", "drop_transfer", "reroute"])

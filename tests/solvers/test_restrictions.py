@@ -113,59 +113,6 @@ def test_the_machine_is_not_worse_than_a_heuristic_on_its_parts(family: str) -> 
         assert best.makespan <= own.makespan
 
 
-def test_a_part_that_is_far_better_is_searched_at_once() -> None:
-    problem = build_problem(FAMILIES["stencil"](120, 1, 1.0), _hosts(2), dp.Options())
-    _, searched = _begun(problem, ("list", "heft"))
-    assert "g0,g1" in searched
-
-
-def _star(device_count: int) -> dp.Topology:
-    """GPUs around a switch with links so slow that a stencil is best on two of them."""
-    names = [f"g{number}" for number in range(device_count)]
-    links = tuple(dp.Link(name, "h", 4e9, 1e-5) for name in names)
-    return dp.Topology(tuple(dp.Device(name, "fast") for name in names), (dp.Router("h"),), links)
-
-
-def _ahead(graph: dp.OpGraph, machine: dp.Topology) -> tuple[int, dict[str, int], list[str]]:
-    """What the heuristics find on the whole, what the race of the parts finds on each, and which parts are searched."""
-    problem = build_problem(graph, machine, dp.Options())
-    instance = build_instance(problem)
-    incumbent = Incumbent(one_worker(_FOREVER_S), admission(problem, instance))
-    starts = [StartMethod(1.0, partial(_rule, name)) for name in ("list", "heft", "min-cut")]
-    for start in starts:
-        incumbent.offer(start.find(problem, instance))
-    assert incumbent.best is not None
-    own, searched = incumbent.best.makespan, dict[str, int]()
-
-    def search(part: Problem, its_instance: Instance, inner: Incumbent) -> None:
-        assert inner.best is not None
-        searched[",".join(device.id for device in part.topology.devices)] = inner.best.makespan
-
-    RestrictionSearch(problem, instance, incumbent, starts, search).run_ahead()
-    assert incumbent.best.makespan <= min([own, *searched.values()])
-    return own, searched, list(searched)
-
-
-@pytest.mark.parametrize("device_count", [4, 8])
-def test_a_part_that_restarts_bring_ahead_is_searched_first(device_count: int) -> None:
-    graph, machine = FAMILIES["stencil"](120, 1, 1.0), _star(device_count)
-    own, reached, order = _ahead(graph, machine)
-    pair = build_problem(graph, machine, dp.Options())
-    part = on_devices(pair, (0, 1))
-    assert part is not None
-    heuristics = [construct(build_instance(part), RULES[name]) for name in ("list", "heft", "min-cut")]
-    known = min(schedule.makespan for schedule in heuristics if schedule is not None)
-    assert order[0] == "g0,g1"
-    # Heuristics alone leave the part no better than this: the race is what tells that it is the best.
-    assert reached["g0,g1"] < 0.995 * known
-    assert reached["g0,g1"] < 0.97 * own
-
-
-def test_no_part_is_searched_ahead_of_a_machine_that_is_better() -> None:
-    graph = FAMILIES["fork_join"](40, 1, 0.05)
-    assert _ahead(graph, _hosts(2))[2] == []
-
-
 def test_the_paper_s_options_get_what_is_found_under_contention() -> None:
     graph = FAMILIES["layered"](100, 2, 3.0)
     problem = build_problem(graph, _hosts(2), dp.Options.paper())

@@ -7,7 +7,6 @@ from runtime.random_plans import random_plan
 from solvers.helpers import make_machine
 
 from dlplacer.check import check_plan
-from dlplacer.core.errors import InputError, MismatchError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
 from dlplacer.files.load import load_graph, load_topology
@@ -19,11 +18,6 @@ from dlplacer.planning.place import place
 from dlplacer.report.export import device_map
 
 COARSE = ["fused", "module", "module:1"]
-
-
-def test_aten_is_the_graph_as_it_is() -> None:
-    graph = load_graph("inception_v3-infer")
-    assert coarsen(graph, "aten") is graph
 
 
 # 94 convolutions, each with batch norm and activation; 9 + 2 pools and 11 concatenations … of which most follow a
@@ -86,11 +80,7 @@ def test_chains_end_where_they_branch_and_before_a_second_product() -> None:
 @pytest.mark.parametrize("granularity", COARSE)
 @pytest.mark.parametrize(
     "name",
-    [
-        "inception_v3-infer",
-        "inception_v3-train-colocated",
-        pytest.param("inception_v3-train", marks=pytest.mark.slow),
-    ],
+    ["inception_v3-infer", "inception_v3-train-colocated", pytest.param("inception_v3-train", marks=pytest.mark.slow)],
 )
 def test_plans_of_coarse_graphs_are_plans_of_the_fine_one(name: str, granularity: str) -> None:
     graph = load_graph(name)
@@ -144,23 +134,3 @@ def test_ops_without_flops_and_bytes_share_the_coarse_ops_time() -> None:
     fine = expanded_plan(place(timed, make_machine(1), method="list").plan, graph)
     lengths_s = {entry.op: entry.end_s - entry.start_s for entry in fine.ops}
     assert lengths_s == pytest.approx({"a": 2.0, "b": 2.0, "c": 2.0, "d": 2.0})
-
-
-def test_a_plan_of_another_graph_is_refused() -> None:
-    graph = load_graph("inception_v3-infer")
-    plan = place(coarsen(graph, "module:1"), load_topology("dgx1-v100-2gpu"), method="heft").plan
-    other = OpGraph((*graph.ops, Op("more", "test")), graph.edges)
-    with pytest.raises(MismatchError, match="the plan was not made from this graph; op 'more' is only in one of them"):
-        expanded_plan(plan, other)
-
-
-@pytest.mark.parametrize("granularity", ["", "op", "module:0", "module:x", "fused:2"])
-def test_unknown_granularities_are_refused(granularity: str) -> None:
-    with pytest.raises(InputError, match=f"granularity is '{granularity}'; use one of aten, fused, module, or module:"):
-        coarsen(load_graph("inception_v3-infer"), granularity)
-
-
-def test_a_coarse_graph_is_not_coarsened_again() -> None:
-    coarse = coarsen(load_graph("inception_v3-infer"), "fused")
-    with pytest.raises(InputError, match="has granularity 'fused' already; start from the graph of ATen ops"):
-        coarsen(coarse, "module")

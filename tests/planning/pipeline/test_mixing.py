@@ -7,7 +7,6 @@ from planning.pipeline.graphs import chain, devices
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.graph import OpGraph
-from dlplacer.files.load import load_graph
 from dlplacer.planning.pipeline.batch_norm_warnings import mixing_warnings
 from dlplacer.planning.pipeline.pipeline_search import plan_pipeline
 
@@ -43,12 +42,6 @@ def test_a_pipeline_says_that_batch_norm_sees_micro_batches(kind: str, arguments
     if warns:
         assert plan.warnings[0].startswith("batch norm 'block.bn' will see one of 4 micro-batches at a time")
     assert mixing_warnings(graph, 1) == ()
-
-
-def test_inception_trains_on_batch_norm_and_infers_without() -> None:
-    (warning,) = mixing_warnings(load_graph("inception_v3-train"), 4)
-    assert warning.startswith("batch norm 'Conv2d_1a_3x3.bn' and 93 more will see one of 4 micro-batches")
-    assert mixing_warnings(load_graph("inception_v3-infer"), 4) == ()
 
 
 def test_interleaved_passes_over_micro_batches_that_make_no_rounds() -> None:

@@ -6,7 +6,6 @@ import pytest
 from planning.pipeline.graphs import chain, devices
 
 from dlplacer.check import violations
-from dlplacer.core.errors import InfeasibleError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
 from dlplacer.core.plan import Plan
@@ -82,8 +81,3 @@ def test_weight_gradients_wait_where_the_schedule_lets_them() -> None:
         kinds = {"f": "F", "b": "I", "d": "W"} if rank else {"f": "F", "b": "W", "d": ""}
         actions = [f"{rank}{kinds[op[0]]}{op[-1]}" for op in ran if kinds[op[0]]]
         assert actions == [str(action) for action in pipeline.order[rank] if rank or action.kind != "I"]
-
-
-def test_a_device_that_is_too_small_is_named() -> None:
-    with pytest.raises(InfeasibleError, match=r"device 'd0' needs .* use more stages, more micro-batches, or the"):
-        planned("1f1b", [1, 2, 3, 4, 2], 2, capacity=30)

@@ -1,20 +1,17 @@
 """Why an op is where it is, and what moves under pins: against solves with the op held there."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from solvers.helpers import make_graph, make_machine
 from solvers.random_problems import random_problem
 
 from dlplacer.check import violations
-from dlplacer.cli.main import main
 from dlplacer.core.errors import InfeasibleError, InputError
 from dlplacer.core.graph import OpGraph
-from dlplacer.core.op import Op
 from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan
-from dlplacer.core.topology import Device, Link, Topology
+from dlplacer.core.topology import Topology
 from dlplacer.planning.place import place
 from dlplacer.planning.what_if.elsewhere import elsewhere, pinned_plan
 
@@ -44,23 +41,6 @@ def test_interchangeable_devices_keep_one_op_in_place() -> None:
     # Without a held, both would just move: no second longer. With it: a 4 s, 8 s on the link, b 2 s.
     assert there.kept == "a"
     assert there.makespan_s == there.lower_bound_s == 14
-
-
-def test_a_group_moves_as_one_and_its_own_pin_is_what_is_asked_about() -> None:
-    graph = make_graph({"a": 1, "b": 1, "c": 3}, [], colocate={"a": "g", "b": "g"})
-    plan = solved(graph, make_machine(2), pins={"a": "d0", "c": "d1"})
-    (there,) = elsewhere(plan, "b", 60, workers=1)
-    assert (there.moved_alone_s, there.makespan_s) == (5, 5)
-
-
-def test_no_room_elsewhere_is_told() -> None:
-    graph = make_graph({"a": 1, "b": 1}, [], weight_bytes={"a": 10, "b": 2})
-    machine = make_machine(2)
-    small = Topology((machine.devices[0], make_machine(2, memory=5).devices[1]), (), machine.links)
-    plan = solved(graph, small)
-    (there,) = elsewhere(plan, "a", 60, workers=1)
-    assert there.makespan_s is there.moved_alone_s is None
-    assert "10 B" in there.note
 
 
 def _ops_of_random_plans() -> Iterator[tuple[int, Plan, str]]:
@@ -106,11 +86,3 @@ def test_pins_say_what_moves() -> None:
     value = found.to_dict()
     assert value["moved"] == {"c": {"from": "d0", "to": "d1"}}
     assert (value["makespan_s"], value["lower_bound_s"], value["status"]) == (14, 14, "optimal")
-
-
-def test_a_step_without_any_time_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    graph = OpGraph((Op("a", "test", 0.0),))
-    topology = Topology((Device("x"), Device("y")), (), (Link("x", "y", 1e9),))
-    place(graph, topology).plan.save(tmp_path / "plan.json")
-    assert main(["explain", str(tmp_path / "plan.json"), "--why", "a", "--budget", "1"]) == 0
-    assert "longer by" in capsys.readouterr().out

@@ -1,8 +1,6 @@
 """Equal layers one after another: solved once, and put together so that each begins where the last one ended."""
 
-from dataclasses import replace
 from itertools import combinations
-from typing import Any
 
 import pytest
 from solvers.helpers import broken_rules, broken_transfers, make_graph, one_worker
@@ -15,11 +13,10 @@ from dlplacer.core.options import Options
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.problem.problem import build_problem
 from dlplacer.solvers.bounds.bounds import lower_bounds
-from dlplacer.solvers.decomposition.low_traffic import Answers, _LowTraffic, low_traffic
+from dlplacer.solvers.decomposition.low_traffic import _LowTraffic, low_traffic
 from dlplacer.solvers.decomposition.segments import find_segments
 from dlplacer.solvers.decomposition.series import SegmentChain
 from dlplacer.solvers.instance.instance import Instance, build_instance
-from dlplacer.solvers.instance.schedule import Schedule
 
 
 @pytest.fixture(autouse=True)
@@ -108,42 +105,3 @@ def test_what_is_decided_of_a_layer_is_kept(end: int | None) -> None:
     assert found.device[0] == 0
     assert found.device[-1] in ((0, 1, 2) if end is None else (end,))
     assert not broken_rules(layer, found)
-
-
-def test_equal_layers_in_equal_surroundings_are_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-    solve = _LowTraffic._solve
-
-    def count(self: _LowTraffic, *question: object) -> object:
-        asked.append(question)
-        return solve(self, *question)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(_LowTraffic, "_solve", count)
-    assert low_traffic(_chain(_layers(40)), 0.0, 0.12, 0, {})
-    # The first, those behind it on at most three devices, and the last.
-    assert len(asked) <= 5
-
-
-def test_what_is_known_of_a_series_is_asked_again_at_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Three layers do not come often enough to be taken for a repetition.
-    chain, asked = _chain(_layers(3)), list[int]()
-    solve = _LowTraffic._solve
-
-    def seen(low: _LowTraffic, *question: Any) -> Schedule:
-        asked.append(low.seed)
-        return solve(low, *question)
-
-    monkeypatch.setattr(_LowTraffic, "_solve", seen)
-    known: Answers = {}
-    first = [schedule.makespan for schedule in low_traffic(chain, 0.0, 0.12, 0, known)]
-    for seed in range(1, 21):
-        assert min(schedule.makespan for schedule in low_traffic(chain, 0.0, 0.12, seed, known)) <= max(first)
-    assert 0 < len(asked) - asked.count(0) < 10 * asked.count(0)
-    # Once a series has a better schedule, what was known of it no longer counts.
-    monkeypatch.setattr(low_traffic_module, "_ANEW", 0.0)
-    before = len(asked)
-    low_traffic(chain, 0.0, 0.12, 0, known)
-    assert len(asked) == before
-    known.update({question: replace(answer, makespan=2 * answer.makespan) for question, answer in known.items()})
-    low_traffic(chain, 0.0, 0.12, 0, known)
-    assert len(asked) > before

@@ -9,7 +9,7 @@ from dlplacer.core.errors import InfeasibleError
 from dlplacer.solvers.bounds.bounds import lower_bounds
 from dlplacer.solvers.decomposition.segments import find_segments
 from dlplacer.solvers.decomposition.series import SegmentChain
-from dlplacer.solvers.decomposition.suffix_bounds import followers, raise_suffix_bounds, suffixes
+from dlplacer.solvers.decomposition.suffix_bounds import raise_suffix_bounds, suffixes
 from dlplacer.solvers.feasibility.simple_reasons import require_feasible
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import build_instance
@@ -19,13 +19,6 @@ BACKWARD = make_graph(
     {"f": 5, "g1": 1, "x1": 2, "w1": 3, "g0": 1, "w0": 3},
     [("f", "g1", 0), ("g1", "x1", 4), ("g1", "w1", 4), ("x1", "g0", 4), ("g0", "w0", 4)],
 )
-
-
-def test_followers_in_topological_order() -> None:
-    instance = make_instance(BACKWARD, make_machine(2))
-    names = [op.id for op in BACKWARD.ops]
-    assert [names[op] for op in followers(instance, names.index("x1"))] == ["g0", "w0"]
-    assert followers(instance, names.index("w1")) == []
 
 
 def test_an_ending_is_the_earliest_cut_op_with_few_followers_some_of_them_outside() -> None:

@@ -7,7 +7,7 @@ from ortools.sat.python import cp_model
 from solvers.helpers import broken_rules, make_graph, make_instance, make_machine, make_problem, no_bounds, one_worker
 from solvers.random_problems import random_fork_join, random_problem
 
-from dlplacer.solvers.decomposition.lns import _combined, search_windows
+from dlplacer.solvers.decomposition.lns import search_windows
 from dlplacer.solvers.decomposition.window_model import build_window_model
 from dlplacer.solvers.decomposition.windows import Window, WindowSequence, replaced
 from dlplacer.solvers.heuristics.construct import construct
@@ -99,28 +99,3 @@ def test_repair_keeps_the_rules_and_never_worsens(workers: int) -> None:
         assert incumbent.best is not None
         assert incumbent.best.makespan <= schedule.makespan, seed
         assert not broken_rules(instance, incumbent.best), seed
-
-
-def test_repair_with_one_worker_is_deterministic() -> None:
-    instance = build_instance(make_problem(*random_fork_join(7, 12, plain=True)))
-    found = []
-    for _ in range(2):
-        incumbent = Incumbent(one_worker())
-        incumbent.offer(construct(instance, list_schedule))
-        search_windows(instance, incumbent, 60.0, 40)
-        found.append(incumbent.best)
-    assert found[0] == found[1]
-
-
-# p takes no time and is read by x, with which it is colocated, and by y. The first window holds p and x and moves both
-# to d1; the second holds p and y and was solved with p where it was, on d0. Both together would leave x without p.
-def test_windows_side_by_side_keep_a_group_together() -> None:
-    graph = make_graph({"p": 0, "x": 4, "y": 3}, [("p", "x", 0), ("p", "y", 0)], colocate={"p": "g", "x": "g"})
-    instance = make_instance(graph, make_machine(2))
-    timeline = WindowSequence(instance, Schedule((0, 0, 0), (0, 0, 4), 7))
-    windows = [timeline.window(1, 1), timeline.window(2, 1)]
-    assert [window.ops for window in windows] == [(0, 1), (0, 2)]
-    moved, kept = Schedule((1, 1), (0, 0), 4), Schedule((0, 0), (0, 4), 7)
-    combined = _combined(timeline, windows, [moved, kept])
-    assert combined == Schedule((1, 1, 0), (0, 0, 0), 4)
-    assert not broken_rules(instance, combined)

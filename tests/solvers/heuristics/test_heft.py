@@ -23,28 +23,12 @@ def test_upward_ranks_add_mean_duration_and_mean_delay() -> None:
     assert upward_ranks(make_instance(graph, topology)) == [12, 8, 5]
 
 
-def test_pinned_and_colocated_ops_have_no_mean_delay() -> None:
-    graph = make_graph(
-        {"a": 1, "b": 1, "c": 1},
-        [("a", "b", 10), ("b", "c", 10)],
-        colocate={"a": "g", "b": "g"},
-        devices={"b": ("d0",), "c": ("d0",)},
-    )
-    assert upward_ranks(make_instance(graph, make_machine(2))) == [3, 2, 1]
-
-
 def test_a_gap_is_filled() -> None:
     graph = make_graph({"s": 4, "x": 6, "y": 6, "f": 3}, [("s", "x", 0), ("s", "y", 0)])
     # s 0-4, x 4-10 on d0, y 4-10 on d1, and f (rank 3) into the gap 0-4 of d1.
     schedule = _run(make_instance(graph, make_machine(2)))
     assert schedule.makespan == 10
     assert schedule.start[3] == 0
-
-
-def test_the_faster_device_wins() -> None:
-    graph = make_graph({"a": {"x": 4, "y": 2}, "b": {"x": 4, "y": 2}}, [("a", "b", 0)])
-    topology = Topology((Device("d0", "x"), Device("d1", "y")), (), (Link("d0", "d1", 1.0),))
-    assert _run(make_instance(graph, topology)).device == (1, 1)
 
 
 def test_zero_time_op_is_not_put_inside_another() -> None:
@@ -61,9 +45,3 @@ def test_group_stays_on_its_device() -> None:
     schedule = _run(make_instance(graph, make_machine(2)))
     assert schedule.device == (1, 0, 1)
     assert schedule.makespan == 6
-
-
-def test_no_timetable_where_memory_runs_out() -> None:
-    graph = make_graph({"a": 3, "b": 2, "c": 1}, output_bytes={"a": 1, "b": 1, "c": 2})
-    instance = make_instance(graph, make_machine(2, memory=2))
-    assert heft(instance, by_rank(instance, upward_ranks(instance))) is None
