@@ -66,21 +66,6 @@ def test_speedups_come_from_the_solver_on_the_machine(files: list[str], capsys: 
     assert (alone["algorithm"], alone["codec"], alone["groups"]) == ("ring", "none", 1)
 
 
-def test_without_overlap_the_exchange_is_exposed(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    options = ("--devices", "2", "--speedup", "2=1.9", "--codecs", "none", "--no-overlap")
-    alone = planned(files, capsys, *options)["budgets"][1]["data_parallel"]
-    assert alone["exposed_s"] == pytest.approx(0.004)
-
-
-def test_solved_ahead_in_a_process_and_kept(
-    files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    options = ["--devices", "2", "--degrees", "2", "--split", "placement", "--cache", str(tmp_path / "cache")]
-    first = planned(files, capsys, *options)
-    assert len(list((tmp_path / "cache").glob("*.json"))) == 1
-    assert planned(files, capsys, *options) == first
-
-
 def test_measured_step_times_are_fitted(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     # T_N = 20 ms · (1 + 0.5 (N − 1)/N): a ring
     measured = ",".join(f"{n}={0.020 * (1 + 0.5 * (n - 1) / n)}" for n in (1, 2, 4))
@@ -91,34 +76,6 @@ def test_measured_step_times_are_fitted(files: list[str], capsys: pytest.Capture
     in_ms = ",".join(f"{n}={20 * (1 + 0.5 * (n - 1) / n)}ms" for n in (1, 2, 4))
     again = planned(files, capsys, "--devices", "8", "--speedup", "2=1.9", "--measured", in_ms)
     assert again["scaling_fit"]["forms"][0]["parameters"]["bandwidth"] == pytest.approx(0.5)
-
-
-def test_what_is_implausible_is_named(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    options = ("--devices", "4", "--scaling-efficiency", "1", "--speedup")
-    (text,) = planned(files, capsys, *options, "2=100")["warnings"]
-    assert text.startswith("--speedup 2=100 says that 2 devices are more than 2 times as fast as one")
-    assert planned(files, capsys, *options, "2=1.9")["warnings"] == []
-    assert main(["hybrid", *files, *options, "2=100"]) == 0
-    assert "dlplacer: --speedup 2=100 says" in capsys.readouterr().err
-
-
-def test_a_worker_larger_than_the_machine_is_not_left_out_in_silence(
-    files: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    options = ["--devices", "64", "--scaling-efficiency", "1", "--speedup", "2=1.3", "--speedup", "8=4"]
-    assert main(["hybrid", *files, *options, "--json"]) == 0
-    warnings = json.loads(capsys.readouterr().out)["warnings"]
-    assert any("no worker of 8 devices is looked at: a worker stays within topology 'box' of 4" in w for w in warnings)
-
-
-def test_lemma_3_1_and_a_network(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    lemma = planned(files, capsys, "--devices", "4", "--speedup", "2=1.9", "--overhead-ratio", "0.1")
-    assert lemma["budgets"][3]["data_parallel"]["speedup"] == pytest.approx(4 * 1.1 / 1.4)
-    options = ("--devices", "8", "--speedup", "2=1.9", "--network", "0.8 Gbit/s", "--codecs", "none")
-    found = planned(files, capsys, *options)
-    # two boxes of four devices: 4 MB over two cards of 100 MB/s take at least 40 ms, of which 10 ms hide
-    assert found["budgets"][7]["data_parallel"]["step_s"] > 0.040
-    assert found["budgets"][3]["data_parallel"]["step_s"] == pytest.approx(0.020, rel=1e-3)
 
 
 def test_table_and_picture(files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -135,84 +92,6 @@ def test_table_and_picture(files: list[str], tmp_path: Path, capsys: pytest.Capt
     assert "1.155x" in row
     assert "hybrid first wins  at 54 devices" in captured.out
     assert "critical-batch form 1.34 (1 + N / 15.78), residuals up to 3.3 %" in captured.out
-
-
-@pytest.mark.parametrize(
-    ("options", "code", "message"),
-    [
-        (
-            ["--devices", "5", "--speedup", "2=1.5"],
-            2,
-            "--devices is 5; topology '.*' has 4: join copies of it",
-        ),
-        (["--devices", "0"], 2, "--devices is 0; it must be at least 1"),
-        (["--devices", "4", "--degrees", ","], 2, "--degrees is ','; write whole numbers, as in 2,4"),
-        (
-            ["--devices", "4", "--speedup", "2=nan"],
-            2,
-            "--speedup says nan of 2 devices; it must be positive and finite",
-        ),
-        (["--devices", "4", "--speedup", "2=0"], 2, "--speedup says 0 of 2 devices; it must be positive and finite"),
-        (
-            ["--devices", "4", "--speedup", "2=1.5", "--split", "pipeline"],
-            2,
-            "--split has no use where --speedup says what a solve would find; drop it",
-        ),
-        (["--devices", "4", "--speedup", "2=1.5", "--method", "heft"], 2, "--method has no use where --speedup"),
-        (["--devices", "4", "--speedup", "2=1.5", "--cache", "somewhere"], 2, "--cache has no use where --speedup"),
-        (
-            ["--devices", "4", "--split", "pipeline", "--jobs", "2"],
-            2,
-            "--jobs has no use where --split pipeline places",
-        ),
-        (
-            ["--devices", "4", "--network-latency", "1 ms"],
-            2,
-            "--network-latency has no use where there is no --network",
-        ),
-        (["--devices", "4", "--speedup", "two=1.5"], 2, "--speedup 'two=1.5' is not understood; write devices=number"),
-        (["--devices", "4", "--degrees", "2;4"], 2, "--degrees is '2;4'; write whole numbers, as in 2,4"),
-        (["--devices", "4", "--codecs", "zip"], 2, "there is no codec 'zip'; use some of none, fp16, ternary"),
-        (
-            ["--devices", "4", "--overhead-ratio", "0.1", "--scaling-efficiency", "1"],
-            2,
-            "--scaling-efficiency and --overhead-ratio both say where step times come from; give one",
-        ),
-        (
-            ["--devices", "4", "--overhead-ratio", "0.1", "--no-overlap"],
-            2,
-            "--no-overlap is for step times over links, but --overhead-ratio says what they are; drop one",
-        ),
-        (["--devices", "8", "--network", "fast", "--speedup", "2=1.5"], 2, "--network: 'fast' is not a number"),
-        (["--devices", "4", "--measured", "1=0.1", "--speedup", "2=2"], 2, "measure a step at two device counts"),
-        (["--devices", "4", "--measured", "1=1,2=3,4=0.1", "--speedup", "2=2"], 2, "a step takes 0.1 s on 4 devices"),
-        (["--devices", "4", "--measured", "1=1 GB,2=3"], 2, "--measured '1=1 GB' is not understood"),
-        (["--devices", "4", "--speedup", "2=1.3", "--speedup", "2=1.9"], 2, "--speedup says 1.3 and 1.9 of 2 devices"),
-        (
-            ["--devices", "4", "--speedup", "2=1.3", "--degrees", "2,4"],
-            2,
-            "--degrees has 4, and no --speedup says how fast 4 devices are",
-        ),
-        (["--devices", "4", "--codecs", ","], 2, "--codecs is ','; name some of none, fp16, ternary"),
-        (["--devices", "4", "--jobs", "0"], 2, "--jobs is 0; it must be at least 1"),
-        (["--devices", "4", "--colocate", "nothing"], 2, "no op and no module is called 'nothing'"),
-    ],
-)
-def test_mistakes(
-    files: list[str], capsys: pytest.CaptureFixture[str], options: list[str], code: int, message: str
-) -> None:
-    import re
-
-    assert main(["hybrid", *files, *options]) == code
-    error = capsys.readouterr().err
-    assert re.search(message.replace("(", r"\("), error), error
-    assert "Traceback" not in error
-
-
-def test_a_mistake_in_the_epochs_file(files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    Path(files[-1]).write_text(json.dumps({"format": "dlplacer.epochs/1", "epochs": {"1": "few"}}))
-    assert main(["hybrid", *files, "--devices", "2"]) == 2
-    assert "epochs.1: must be a number (it is 'few')" in capsys.readouterr().err
 
 
 def test_ctrl_c_gives_up_after_the_solve_at_hand(

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from report.plot.plans import diamond, pair, plan_of, sent, through_a_router, two_at_once, waiting_at_a_relay
+from report.plot.plans import diamond, pair, plan_of, sent, through_a_router, waiting_at_a_relay
 
 from dlplacer.check import violations
 from dlplacer.core.graph import OpGraph
@@ -34,27 +34,6 @@ def test_producers_and_transfers() -> None:
     assert names(plan) == ["x", "x.0→b", "y", "y.0→a", "w"]
 
 
-def test_the_device_was_busy() -> None:
-    # q reads nothing, but starts only when p frees the device; r on the other device is over earlier.
-    ops = [Op("p", "k", 2.0), Op("q", "k", 3.0), Op("r", "k", 4.0)]
-    plan = plan_of(ops, (), {"p": ("a", 0.0, 2.0), "q": ("a", 2.0, 5.0), "r": ("b", 0.0, 4.0)})
-    assert names(plan) == ["p", "q"]
-
-
-def test_a_tensor_comes_before_the_device() -> None:
-    # y reads x, and both x and z end when y starts; z precedes y on the device.
-    ops = [Op("x", "k", 2.0), Op("z", "k", 0.0), Op("y", "k", 1.0)]
-    plan = plan_of(ops, [Edge("x", "y", 0)], {"x": ("a", 0.0, 2.0), "z": ("a", 2.0, 2.0), "y": ("a", 2.0, 3.0)})
-    assert names(plan) == ["x", "y"]
-
-
-def test_an_op_without_time_links_what_else_would_not_meet() -> None:
-    # y reads nothing and follows the parameter z, which follows x.
-    ops = [Op("x", "k", 2.0), Op("z", "parameter", 0.0), Op("y", "k", 1.0)]
-    plan = plan_of(ops, (), {"x": ("a", 0.0, 2.0), "z": ("a", 2.0, 2.0), "y": ("a", 2.0, 3.0)})
-    assert names(plan) == ["x", "z", "y"]
-
-
 @pytest.mark.parametrize(("step", "expected"), [("autograd", ["slow", "back"]), ("joint", ["back"])])
 def test_the_barrier_at_the_loss(step: str, expected: list[str]) -> None:
     # back reads fast (0–2), but starts when slow, on the other device, ends at 5; without the barrier it is just late.
@@ -79,13 +58,6 @@ def two_on_one_link(duplex: str) -> Plan:
 def test_the_link_was_busy(duplex: str) -> None:
     plan = two_on_one_link(duplex)
     assert names(plan) == ["u", "u.0→b", "v.0→" + ("a" if duplex == "half" else "b"), "t"]
-
-
-def test_without_contention_no_transfer_waits_for_another() -> None:
-    # The same times would be unexplained: v.0 starts at 4, and nothing that it needs ends then.
-    plan = replace(two_on_one_link("full"), options=Options.paper())
-    assert names(plan) == ["v.0→b", "t"]
-    assert names(two_at_once()) == ["u", "v", "v.0→b", "w"]
 
 
 @pytest.mark.parametrize("delay", ["cut-through", "store-and-forward"])
@@ -140,20 +112,6 @@ def test_where_processes_delay_ops_the_path_leads_on_over_the_delay(
     found = explain(plan)
     assert found.path_ops_s + found.path_waits_s == plan.makespan_s
     assert found.path_waits_s == (2.5 if dispatch_s is None else 0.5)
-
-
-def test_times_within_the_tolerance_are_the_same() -> None:
-    plan = diamond()
-    late = tuple(replace(entry, start_s=entry.start_s + 1e-9) if entry.op == "y" else entry for entry in plan.ops)
-    assert names(replace(plan, ops=late)) == names(plan)
-
-
-def test_nothing_takes_time() -> None:
-    # All end at time 0, where the walk ends too: the first of them stands for the step.
-    ops = [Op(name, "k", 0.0) for name in "xyz"]
-    edges = [Edge("x", "y", 0), Edge("y", "z", 0)]
-    plan = plan_of(ops, edges, dict.fromkeys("xyz", ("a", 0.0, 0.0)))
-    assert names(plan) == ["x"]
 
 
 SIZES = st.integers(min_value=0, max_value=4)

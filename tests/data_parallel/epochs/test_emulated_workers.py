@@ -7,8 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from dlplacer.core.errors import InputError
-from dlplacer.data_parallel import EmulatedWorkers, measure_epochs
+from dlplacer.data_parallel import EmulatedWorkers
 from dlplacer.data_parallel.epochs.codec_noise import codec_noise
 
 SAMPLES, MINI_BATCH = 64, 4
@@ -31,11 +30,6 @@ def make(seed: int, size: int = MINI_BATCH, rate: float = 0.05):
 def loss(model: nn.Module, batch) -> torch.Tensor:
     inputs, labels = batch
     return functional.cross_entropy(model(inputs), labels)
-
-
-def accuracy(model: nn.Module) -> float:
-    inputs, labels = data()
-    return float((model(inputs).argmax(1) == labels).float().mean())
 
 
 def losses(epochs: int, workers: int, **options: object) -> list[float]:
@@ -94,24 +88,3 @@ def test_ternary_noise_is_unbiased_and_has_three_levels() -> None:
     assert not noise(torch.tensor([1.0, float("nan")])).isfinite().all()
     # As with the hook, small tensors travel as they are.
     assert torch.equal(codec_noise("ternary", seed=3, min_numel=501)(tensor), tensor)
-
-
-def test_a_codec_changes_epochs_and_fp16_hardly_does() -> None:
-    exact, half, ternary = losses(4, 2), losses(4, 2, codec="fp16"), losses(4, 2, codec="ternary")
-    assert half == pytest.approx(exact, rel=1e-2)
-    assert half != exact
-    assert ternary != pytest.approx(exact, rel=1e-2)
-    assert ternary[-1] < ternary[0]
-    assert losses(2, 2, codec="ternary") == ternary[:2]
-
-
-def test_a_metric_of_the_model_is_the_goal() -> None:
-    workers = EmulatedWorkers(make, loss, accuracy)
-    measured = measure_epochs(workers, [1, 4], reached=lambda share: share >= 0.95, max_epochs=60)
-    assert all(count.median is not None for count in measured.measurements)
-    with pytest.raises(InputError, match="17 workers need as many mini-batches per epoch, and there are 16"):
-        next(workers(17, 0))
-    with pytest.raises(InputError, match="no codec 'int4' to emulate"):
-        next(workers(1, 0, codec="int4"))
-    with pytest.raises(InputError, match="rate_scaling is 'cubic'"):
-        EmulatedWorkers(make, loss, rate_scaling="cubic")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dlplacer.core.errors import InputError
-from dlplacer.data_parallel import EmulatedWorkers, measure_epochs
+from dlplacer.data_parallel import measure_epochs
 from dlplacer.data_parallel.epochs.identity import identity
 
 LIMIT = 0.5
@@ -66,36 +66,6 @@ def test_another_goal_is_another_checkpoint(
     assert measure_epochs(training, [1], reached=one(), checkpoint=path) == first
     with pytest.raises(InputError, match="holds runs of"):
         measure_epochs(training, [1], reached=other(), checkpoint=path)
-
-
-def test_a_global_number_belongs_to_the_goal(monkeypatch: pytest.MonkeyPatch) -> None:
-    def goal(metric: float) -> bool:
-        return metric <= LIMIT
-
-    before = identity(goal, with_numbers=True)
-    monkeypatch.setitem(globals(), "LIMIT", 0.25)
-    assert identity(goal, with_numbers=True) != before
-
-
-def test_another_training_is_another_checkpoint(tmp_path: Path) -> None:
-    path = tmp_path / "runs.json"
-    measure_epochs(partial(training, width=8), [1], reached=Within(0.5), checkpoint=path)
-    measure_epochs(partial(training, width=8), [1, 2], reached=Within(0.5), checkpoint=path)
-    with pytest.raises(InputError, match=r"training, width=8 until .*and this is .*training, width=16 until"):
-        measure_epochs(partial(training, width=16), [1], reached=Within(0.5), checkpoint=path)
-
-
-def test_workers_of_another_learning_rate_are_another_training() -> None:
-    def made(width: int) -> Callable[[int], object]:
-        return lambda seed: (width, seed)
-
-    def name(width: int = 8, **options: object) -> str:
-        return identity(EmulatedWorkers(made(width), operator.call, **options))  # type: ignore[arg-type]
-
-    assert name() == name()
-    others = {name(), name(16), name(rate_scaling="sqrt"), name(min_numel=1), name(name="mine")}
-    assert len(others) == 5
-    assert name(name="mine").endswith(":mine")
 
 
 def test_what_differs_from_run_to_run_is_left_out() -> None:

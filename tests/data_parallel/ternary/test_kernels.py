@@ -13,7 +13,6 @@ from data_parallel.ternary_codec import clipped
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlplacer.data_parallel.ternary import kernels as kernels_module
 from dlplacer.data_parallel.ternary.kernels import TernaryKernels, kernels_for
 from dlplacer.data_parallel.ternary.kernels.random_keys import stream_key
 from dlplacer.data_parallel.ternary.kernels.torch_kernels import TorchKernels
@@ -81,13 +80,6 @@ def test_limit_and_scaler_are_those_of_the_formulas(kernels: TernaryKernels, cou
     assert float(scalers[0]) == pytest.approx(np.abs(clipped(flat.numpy(), 1.5)).max(), rel=1e-6)
 
 
-@pytest.mark.parametrize("kernels", BOTH, ids=lambda kernels: kernels.name)
-@pytest.mark.parametrize("count", [4, 5000])
-def test_constant_and_zero_tensors_come_back(kernels: TernaryKernels, count: int) -> None:
-    for value in (0.0, -3.0):
-        assert np.array_equal(round_trip(kernels, torch.full((count,), value)), np.full(count, value, np.float32))
-
-
 def test_decoded_gradients_are_unbiased_with_the_variance_of_the_formula() -> None:
     flat, draws = gaussian(300, seed=5), 3000
     held = clipped(flat.numpy()).astype(np.float64)
@@ -131,19 +123,6 @@ def test_streams_of_other_seeds_steps_names_and_ranks_are_independent() -> None:
     assert len({stream_key(0, 0, name, 0) for name in ("weight", "bias", "b", "weight ")}) == 4
 
 
-def test_draws_are_uniform_in_every_sixteenth() -> None:
-    """Elements of p = k ÷ 16 are kept where the draw is below p: with 16 steps, a histogram of the draws."""
-    count = 64_000
-    layout, scaler = layout_of(count), torch.ones(1)
-    kept = [
-        decoded(BOTH[0], *encoded(BOTH[0], torch.full((count,), k / 16), layout, scalers=scaler), layout).numpy()
-        for k in range(17)
-    ]
-    counts = np.diff([values.sum() for values in kept])
-    assert counts.sum() == count
-    assert ((counts - count / 16) ** 2 / (count / 16)).sum() < 37.7  # 0.999 quantile of χ² with 15 degrees
-
-
 @pytest.mark.parametrize("kernels", BOTH, ids=lambda kernels: kernels.name)
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_what_is_not_finite_makes_its_tensor_undefined_and_no_other(kernels: TernaryKernels, value: float) -> None:
@@ -153,13 +132,6 @@ def test_what_is_not_finite_makes_its_tensor_undefined_and_no_other(kernels: Ter
     assert not torch.isfinite(found[100:300]).any()
     assert torch.isfinite(found[:100]).all()
     assert torch.isfinite(found[300:]).all()
-
-
-def test_without_triton_a_warning_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels_module.importlib.util, "find_spec", lambda name: None)
-    for device, package in (("cuda", "triton"), ("xpu", "'xpu'")):
-        with pytest.warns(UserWarning, match=package):
-            assert kernels_for.__wrapped__(device).name == "torch"
 
 
 INTERPRETED = """\

@@ -1,58 +1,14 @@
 """Choices, names, checkpoints and the choice of a transport: what needs no group."""
 
-import gc
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
-import torch
 from torch import nn
 
-from dlplacer.core.errors import InputError
 from dlplacer.data_parallel import TernaryState
-from dlplacer.data_parallel.ternary.counters import Counters, ring_bytes
 from dlplacer.data_parallel.ternary.layout import bucket_layout, sum_bits, words_for
 from dlplacer.data_parallel.ternary.parameter_names import named_parameters
 from dlplacer.data_parallel.ternary.sums_transport import SumParts
 from dlplacer.data_parallel.ternary.transport_choice import TransportRates, fastest_transport, transport_seconds
 from dlplacer.machines.costs.gradient_codecs import sum_bits as planned_sum_bits
-
-
-@pytest.mark.parametrize(
-    ("choice", "words"),
-    [
-        ({"clip": 0.0}, "clip is 0.0; it must be a number of standard deviations above 0"),
-        ({"clip": float("nan")}, "clip is nan"),
-        ({"min_numel": 0}, "min_numel is 0; it must be at least 1 element"),
-        ({"transport": "ring"}, "transport is 'ring'; choose one of 'auto', 'all-gather', 'sums'"),
-        ({"seed": 2**63}, "must fit into 64 bits"),
-        ({"exclude": [nn.Parameter(torch.zeros(1))]}, "exclude holds a Parameter; give names"),
-    ],
-)
-def test_choices_out_of_range(choice: dict[str, Any], words: str) -> None:
-    with pytest.raises(InputError, match=words):
-        TernaryState(**choice)
-
-
-def test_a_single_pattern_is_not_taken_for_its_letters() -> None:
-    assert TernaryState(exclude="fc.*").settings.exclude == ("fc.*",)
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"format": "dlplacer.ternary/2"}, "format 'dlplacer.ternary/2'"),
-        ({"format": None}, "format None"),
-        ({"steps": "3"}, "steps is '3'; it must be a number"),
-        ({"seed": True}, "seed is True"),
-        ({"scalers": [1.0]}, "scalers must be an object"),
-        ({"world": 2}, "unknown fields: 'world'"),
-    ],
-)
-def test_other_checkpoints_are_refused(change: dict[str, Any], words: str) -> None:
-    state = TernaryState()
-    with pytest.raises(InputError, match=words):
-        state.load_state_dict({**state.state_dict(), **change})
 
 
 def test_a_checkpoint_brings_seed_and_step() -> None:
@@ -70,27 +26,6 @@ def test_the_last_layer_is_the_last_that_owns_a_matrix() -> None:
     tied[2].weight = tied[0].weight
     assert named_parameters(tied, tied).last_layer == {"0.weight"}
     assert named_parameters(nn.LayerNorm(2), nn.LayerNorm(2)).last_layer == frozenset()
-
-
-def test_names_are_gone_with_their_model() -> None:
-    model = nn.Linear(2, 2)
-    parameters = list(model.parameters())
-    names = named_parameters(model, model)
-    assert names.of(parameters) == ("weight", "bias")
-    assert names.of([torch.zeros(2)]) is None
-    assert names.matching(["w*"]) == {"weight"}
-    del model
-    gc.collect()
-    assert names.of(parameters) is None
-
-
-def test_a_hook_without_its_wrapper_says_how_to_register_it() -> None:
-    parameter = nn.Parameter(torch.zeros(3))
-    bucket = SimpleNamespace(
-        buffer=lambda: torch.zeros(3), index=lambda: 0, parameters=lambda: [parameter], is_last=lambda: True
-    )
-    with pytest.raises(InputError, match=r"register the hook with ddp\.register_comm_hook"):
-        TernaryState().begin(bucket)
 
 
 def test_a_layout_covers_the_bucket() -> None:
@@ -131,14 +66,3 @@ def test_large_buckets_are_added_and_small_ones_gathered() -> None:
     assert (chosen[0], chosen[-1]) == ("all-gather", "sums")
     large = bucket_layout([("a", 5_000_000)], 4, lambda *_: True)
     assert fastest_transport(large, 2, RATES) == "all-gather"
-
-
-def test_counters_count_float32_bytes_on_the_cpu_only() -> None:
-    counters = Counters()
-    with counters.encoding(torch.device("cpu"), 10):
-        pass
-    with counters.encoding(torch.device("cuda"), 10), counters.decoding(torch.device("cuda"), 10):
-        pass
-    counters.sent(ring_bytes(4, 100))
-    assert (counters.encoded_bytes, counters.decoded_bytes, counters.sent_bytes) == (40, 0, 150)
-    assert counters.encode_s > 0

@@ -1,20 +1,19 @@
 """Memory over time: curves, peaks, sums and capacities."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import matplotlib
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
-from report.plot.plans import diamond, one_moment, plan_of
+from report.plot.plans import diamond, plan_of
 
 from dlplacer.check import live_bytes
 from dlplacer.core.op import Op
 from dlplacer.core.plan import Plan
 from dlplacer.core.topology import Device, Topology
-from dlplacer.report.plot import plot_memory, recommended_size, save_picture
+from dlplacer.report.plot import plot_memory, recommended_size
 
 matplotlib.use("Agg")
 
@@ -60,16 +59,6 @@ def test_dashed_lines_are_the_sums_of_eq_13() -> None:
     assert legend_texts(drawn(diamond()))[-1] == "sum of footprints (eq. 13)"
 
 
-def test_a_sum_far_above_all_peaks_is_in_the_legend_only() -> None:
-    # four ops of 100 B follow each other on a, and nothing reads them: 100 B at a time, 400 B in all
-    ops = [Op(name, "k", 1.0, output_bytes=100) for name in "wxyz"]
-    times = {name: ("a", float(start), start + 1.0) for start, name in enumerate("wxyz")}
-    ax = drawn(plan_of(ops, (), times))
-    assert lines(ax, "--") == [0]
-    assert ax.get_ylim()[1] < 120
-    assert legend_texts(ax)[0] == "a: peak 100 B, sum 400 B, capacity unlimited"
-
-
 def test_a_capacity_is_a_dotted_line() -> None:
     ax = drawn(diamond(memory_bytes=20))
     assert lines(ax, ":") == [20]
@@ -80,19 +69,6 @@ def test_a_capacity_is_a_dotted_line() -> None:
         "sum of footprints (eq. 13)",
         "capacity",
     ]
-
-
-def test_a_capacity_far_above_is_named_at_the_edge() -> None:
-    ax = drawn(diamond(memory_bytes=2**34))
-    assert ax.get_ylim()[1] < 20
-    assert "↑ capacity 16 GiB" in [text.get_text() for text in ax.texts]
-    assert "capacity" not in legend_texts(ax)
-
-
-def test_unlimited_memory_has_no_line() -> None:
-    ax = drawn(diamond())
-    assert lines(ax, ":") == []
-    assert legend_texts(ax)[0] == "a: peak 15 B, sum 16 B, capacity unlimited"
 
 
 def labels(ax: Axes) -> list[Bbox]:
@@ -114,15 +90,6 @@ def test_figures_of_close_peaks_do_not_touch_and_stay_inside(smallest_bytes: int
     assert not one.overlaps(other)
     (_, right), (_, top) = ax.get_xlim(), ax.get_ylim()
     assert all(0 <= box.x0 < box.x1 <= right and 0 <= box.y0 < box.y1 <= top for box in (one, other))
-
-
-def test_figures_of_peaks_lie_on_no_curve() -> None:
-    # b peaks at 960 B from 4 to 5 s, right below the 1,000 B that a holds all the time
-    ops = [Op("x", "k", 10.0, output_bytes=1000), Op("y", "k", 1.0, output_bytes=960)]
-    ax = drawn(plan_of(ops, (), {"x": ("a", 0.0, 10.0), "y": ("b", 4.0, 5.0)}))
-    for box in labels(ax):
-        for line in (line for line in ax.get_lines() if line.get_marker() != "o"):
-            assert not line.get_path().intersects_bbox(box, filled=False)
 
 
 def many(memory_bytes: int | None = None) -> Plan:
@@ -154,26 +121,3 @@ def test_more_than_two_devices_have_a_row_each_on_one_scale() -> None:
 
 def _twice(plan: Plan) -> Topology:
     return Topology((*plan.topology.devices, *(Device(f"e{number}", "T") for number in range(4))))
-
-
-def test_a_capacity_within_the_scale_is_a_line_in_every_row() -> None:
-    assert lines(drawn(many(600)), ":") == pytest.approx([3.86, 2.86, 1.86, 0.86])
-    assert lines(drawn(many(10**6)), ":") == []
-    assert "of 976.6 KiB" in drawn(many(10**6)).get_yticklabels()[3].get_text()
-
-
-@pytest.mark.parametrize(("size_bytes", "unit"), [(100, "B"), (3000, "KiB"), (2**21, "MiB"), (3 * 2**30, "GiB")])
-def test_the_memory_axis_has_a_fitting_unit(size_bytes: int, unit: str) -> None:
-    ax = drawn(plan_of([Op("x", "k", 1.0, weight_bytes=size_bytes)], (), {"x": ("a", 0.0, 1.0)}))
-    assert ax.get_ylabel() == f"alive ({unit})"
-    assert 4 <= len(ax.get_yticks()) <= 8
-
-
-def test_a_plan_that_takes_no_time(tmp_path: Path) -> None:
-    ax = drawn(one_moment())
-    assert ax.get_xlim() == (0, 1)
-    save_picture(tmp_path / "memory.pdf", plot_memory, one_moment())
-
-
-def test_size() -> None:
-    assert recommended_size(plot_memory, diamond()) == (13.0, 6.2)

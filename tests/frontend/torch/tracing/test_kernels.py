@@ -11,7 +11,7 @@ from torch import nn
 import dlplacer as dp
 from dlplacer.core.errors import MismatchError
 from dlplacer.frontend import Job, capture
-from dlplacer.frontend.torch.tracing.kernels import PORTABLE, attention, attention_backward, kernel_for, runs_on
+from dlplacer.frontend.torch.tracing.kernels import PORTABLE, attention, attention_backward
 
 aten = torch.ops.aten
 FORWARD = aten._scaled_dot_product_flash_attention_for_cpu.default
@@ -67,14 +67,6 @@ def test_rows_that_look_nowhere_give_zeros() -> None:
     assert output[0, 0, 1].eq(0).all()
     gradients = attention_backward(torch.ones_like(output), query, key, value, output, sums, 0.0, False, attn_mask=mask)
     assert all(gradient.isfinite().all() for gradient in gradients)
-
-
-def test_the_kernel_is_chosen_for_the_type_of_device() -> None:
-    assert kernel_for(FORWARD, "cpu") is FORWARD
-    assert kernel_for(FORWARD, "cuda") is attention
-    assert kernel_for(BACKWARD, "cuda") is attention_backward
-    assert kernel_for(aten.mm.default, "cuda") is aten.mm.default
-    assert not any(runs_on(target, "cuda") for target in PORTABLE)
 
 
 @needs_two_cores

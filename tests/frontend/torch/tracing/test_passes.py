@@ -5,7 +5,6 @@ import operator
 import torch
 from torch import fx
 
-from dlplacer.frontend.torch.capture import default_rewrites
 from dlplacer.frontend.torch.tracing.passes import PASSES, apply_passes
 
 aten = torch.ops.aten
@@ -30,12 +29,6 @@ def backward_graph(mask: list[bool]) -> fx.Graph:
 
 def masks(graph: fx.Graph) -> list[list[bool]]:
     return [node.args[-1] for node in graph.find_nodes(op="call_function", target=aten.convolution_backward.default)]
-
-
-def test_passes_have_names_and_an_order() -> None:
-    assert list(PASSES) == ["drop-detach", "split-convolution-backward", "join-gradients", "stack-gradients"]
-    assert default_rewrites() == list(PASSES)
-    assert default_rewrites(whole_backward=True) == ["drop-detach", "join-gradients", "stack-gradients"]
 
 
 def test_the_input_gradient_is_split_off_where_there_is_another() -> None:
