@@ -48,18 +48,6 @@ def test_json_has_every_method(files: list[str], capsys: pytest.CaptureFixture[s
     assert captured.err == ""
 
 
-def test_table(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["compare", *files, "--paper", "--methods", "heft,m-sct,single"]) == 0
-    captured = capsys.readouterr()
-    lines = captured.out.splitlines()
-    assert "diamond on 2 devices" in lines[0]
-    for method in ("heft", "m-sct", "single"):
-        assert sum(f"│ {method} " in line for line in lines) == 1
-    assert "ilp" not in captured.out
-    assert any("infeasible" in line and "single" in line for line in lines)
-    assert lines[-1].split("  ")[-1].strip() == "fits on no single device"
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

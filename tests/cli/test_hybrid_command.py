@@ -66,34 +66,6 @@ def test_speedups_come_from_the_solver_on_the_machine(files: list[str], capsys: 
     assert (alone["algorithm"], alone["codec"], alone["groups"]) == ("ring", "none", 1)
 
 
-def test_measured_step_times_are_fitted(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    # T_N = 20 ms · (1 + 0.5 (N − 1)/N): a ring
-    measured = ",".join(f"{n}={0.020 * (1 + 0.5 * (n - 1) / n)}" for n in (1, 2, 4))
-    found = planned(files, capsys, "--devices", "8", "--speedup", "2=1.9", "--measured", measured)
-    assert "'ring' fits best" in found["scaling_fit"]["verdict"]
-    assert found["scaling_fit"]["forms"][0]["parameters"]["bandwidth"] == pytest.approx(0.5)
-    assert found["budgets"][7]["data_parallel"]["step_s"] == pytest.approx(0.020 * (1 + 0.5 * 7 / 8))
-    in_ms = ",".join(f"{n}={20 * (1 + 0.5 * (n - 1) / n)}ms" for n in (1, 2, 4))
-    again = planned(files, capsys, "--devices", "8", "--speedup", "2=1.9", "--measured", in_ms)
-    assert again["scaling_fit"]["forms"][0]["parameters"]["bandwidth"] == pytest.approx(0.5)
-
-
-def test_table_and_picture(files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    picture = tmp_path / "hybrid.png"
-    options = ["--devices", "64", "--speedup", "2=1.32", "--scaling-efficiency", "1", "--picture", str(picture)]
-    assert main(["hybrid", *files, *options]) == 0
-    captured = capsys.readouterr()
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    assert f"wrote {picture}" in captured.err
-    assert "halves on 64 devices of box" in captured.out
-    row = next(line for line in captured.out.splitlines() if line.startswith("│ 64 "))
-    assert "32 x 2" in row
-    assert "42.24x" in row
-    assert "1.155x" in row
-    assert "hybrid first wins  at 54 devices" in captured.out
-    assert "critical-batch form 1.34 (1 + N / 15.78), residuals up to 3.3 %" in captured.out
-
-
 def test_ctrl_c_gives_up_after_the_solve_at_hand(
     files: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,6 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.topology import Topology
 from dlplacer.files import write_graph, write_topology
 from dlplacer.files.load import load_plan
-from dlplacer.planning.pipeline.schedule.action import read_csv
 
 CHAIN = chain([1, 2, 3, 4, 2], bytes_=0)
 
@@ -40,23 +39,6 @@ def test_json_tells_stages_bubble_and_speedup(tmp_path: Path, capsys: pytest.Cap
     assert found["order"] == [["0F0", "0F1", "0B0", "0B1"], ["1F0", "1B0", "1F1", "1B1"]]
     assert found["op_placement"]["makespan_s"] == pytest.approx(36.0)
     assert found["exact"]
-
-
-def test_best_pipeline_is_at_least_as_good(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = files(tmp_path)
-    one = printed(capsys, "pipeline", *arguments, "--stages", "2", "--micro-batches", "4", "--time-limit", "0")
-    best = printed(capsys, "pipeline", *arguments, "--time-limit", "0")
-    assert one["op_placement"] is None
-    assert best["step_s"] <= one["step_s"]
-
-
-def test_order_and_picture_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    order, picture = tmp_path / "order.csv", tmp_path / "schedule.png"
-    options = ("--micro-batches", "4", "--time-limit", "0", "--csv", str(order), "--picture", str(picture))
-    found = printed(capsys, "pipeline", *files(tmp_path), *options)
-    rows = [[str(action) for action in row] for row in read_csv(order.read_text(encoding="utf-8"))]
-    assert rows == found["order"]
-    assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 def test_plan_is_written_and_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

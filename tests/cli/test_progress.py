@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from dlplacer.cli.output import progress as module
-from dlplacer.cli.output.progress import count_line, progress
-from dlplacer.cli.output.verbosity import NORMAL, VERBOSE, set_verbosity
+from dlplacer.cli.output.progress import progress
+from dlplacer.cli.output.verbosity import NORMAL, set_verbosity
 
 
 @pytest.fixture(autouse=True)
@@ -38,17 +38,6 @@ def test_lines_tell_elapsed_and_expected_time(
     assert any(re.fullmatch(r"dlplacer: working: first \(\d+ s of about 1 min 30 s\)", line) for line in lines)
     # Half is done in a moment, so the rest is expected in a moment too: the share tells more than the limit.
     assert any(re.fullmatch(r"dlplacer: working: second \(\d+ s of about \d+ s\)", line) for line in lines)
-
-
-def test_verbose_says_every_step_once(capsys: pytest.CaptureFixture[str]) -> None:
-    set_verbosity(VERBOSE)
-    with count_line("things") as report:
-        for done in (0, 0, 1):
-            report(done, 2)
-    assert [line.partition(" (")[0] for line in capsys.readouterr().err.splitlines()] == [
-        "dlplacer: things: 0 of 2",
-        "dlplacer: things: 1 of 2",
-    ]
 
 
 ON_TERMINAL = """

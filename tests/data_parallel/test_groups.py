@@ -1,13 +1,12 @@
 """The exact grouping against every partition, its quadratic form, the other policies and the replay."""
 
 import random
-from dataclasses import replace
 from itertools import combinations
 
 import pytest
 
 from dlplacer.data_parallel.groups import LayerChain, best_groups, makespan_s
-from dlplacer.data_parallel.groups.exact_groups import fewest_groups, least_makespan_s
+from dlplacer.data_parallel.groups.exact_groups import least_makespan_s
 from dlplacer.data_parallel.groups.greedy_groups import greedy_back, greedy_front
 from dlplacer.data_parallel.groups.policies import compare_groupings
 
@@ -74,30 +73,6 @@ def test_equals_every_partition_under_a_cap() -> None:
         assert makespan_s(chain, found) == pytest.approx(min(makespan_s(chain, cuts) for cuts in fitting))
 
 
-def test_two_dtypes_never_share_a_group() -> None:
-    draw = random.Random(11)
-    for _ in range(300):
-        chain = random_chain(draw, draw.randint(1, 8))
-        dtypes = tuple(draw.choice(("float32", "float32", "bfloat16")) for _ in range(chain.layer_count))
-        chain = replace(chain, dtypes=dtypes)
-        cap_bytes = draw.choice((None, draw.randint(20, 150)))
-        allowed = [
-            cuts
-            for cuts in partitions(chain.layer_count)
-            if all(
-                last - before == 1
-                or (
-                    len(set(dtypes[before:last])) == 1
-                    and (cap_bytes is None or sum(chain.bytes[before:last]) <= cap_bytes)
-                )
-                for before, last in zip((0, *cuts), cuts, strict=False)
-            )
-        ]
-        found = best_groups(chain, cap_bytes)
-        assert found in allowed
-        assert makespan_s(chain, found) == pytest.approx(min(makespan_s(chain, cuts) for cuts in allowed))
-
-
 def test_linear_form_equals_quadratic_form() -> None:
     draw = random.Random(3)
     for _ in range(500):
@@ -106,17 +81,6 @@ def test_linear_form_equals_quadratic_form() -> None:
         least_s = least_makespan_s(chain, cap_bytes)
         assert least_s == pytest.approx(least_makespan_quadratic_s(chain, cap_bytes))
         assert makespan_s(chain, best_groups(chain, cap_bytes)) == pytest.approx(least_s)
-
-
-def test_fewest_groups_of_a_makespan() -> None:
-    draw = random.Random(10)
-    for _ in range(300):
-        chain = random_chain(draw, draw.randint(1, 8))
-        makespans = {cuts: makespan_s(chain, cuts) for cuts in partitions(chain.layer_count)}
-        within_s = draw.choice(list(makespans.values())) * (1 + 1e-9)
-        fewest = min(len(cuts) for cuts, value_s in makespans.items() if value_s <= within_s)
-        assert len(fewest_groups(chain, within_s)) == fewest
-        assert makespan_s(chain, fewest_groups(chain, within_s)) <= within_s * (1 + 1e-9)
 
 
 def test_never_worse_than_any_policy_and_above_simple_bounds() -> None:
@@ -130,19 +94,6 @@ def test_never_worse_than_any_policy_and_above_simple_bounds() -> None:
         total_s = chain.startup_s + sum(chain.transfer_s) + chain.compute_s[-1]
         first_s = chain.startup_s + chain.transfer_s[0] + sum(chain.compute_s)
         assert best_s >= max(total_s, first_s) * (1 - 1e-12)
-
-
-def test_adding_a_layer_never_shortens_and_scaling_scales() -> None:
-    draw = random.Random(7)
-    for _ in range(200):
-        chain = random_chain(draw, draw.randint(2, 20))
-        best_s = makespan_s(chain, best_groups(chain))
-        shorter = LayerChain(chain.startup_s, chain.transfer_s[1:], chain.compute_s[1:])
-        assert makespan_s(shorter, best_groups(shorter)) <= best_s * (1 + 1e-12)
-        tripled = LayerChain(
-            3 * chain.startup_s, tuple(3 * t for t in chain.transfer_s), tuple(3 * c for c in chain.compute_s)
-        )
-        assert makespan_s(tripled, best_groups(tripled)) == pytest.approx(3 * best_s)
 
 
 def test_greedy_algorithms_cover_the_chain_and_keep_their_promise() -> None:

@@ -87,12 +87,6 @@ def test_files_round_trip(tmp_path: Path) -> None:
     ]
 
 
-def test_defaults() -> None:
-    graph = graph_from_dict({"format": FORMAT, "nodes": [node("a"), node("b")]}, "it.json")
-    assert graph == OpGraph((Op("a", "test"), Op("b", "test")))
-    assert graph_from_dict(file(node("a"), node("b"), edges=[edge()]), "").edges == (Edge("a", "b", 4, 0, "a:0->b"),)
-
-
 def test_every_field_of_a_node() -> None:
     value = node(
         time_s={"gpu": 1, "cpu": 2.5},
@@ -166,15 +160,6 @@ def test_every_mistake_is_listed_with_its_path(name: str) -> None:
     assert [mistake.partition(": ")[0] for mistake in mistakes_in(value)] == expected
 
 
-def test_a_cycle_is_listed_with_other_mistakes() -> None:
-    value = file(node("a"), node("b"), edges=[edge("a", "b", tensor="t"), edge("b", "a", tensor="t"), edge("b", "x")])
-    assert [mistake.partition(": ")[0] for mistake in mistakes_in(value)] == [
-        "edges[2].target",
-        "edges[1].tensor",
-        "edges",
-    ]
-
-
 @pytest.mark.parametrize(
     ("value", "path"),
     [
@@ -188,23 +173,6 @@ def test_a_cycle_is_listed_with_other_mistakes() -> None:
 def test_what_is_no_graph_file_of_this_version(value: Any, path: str) -> None:
     (mistake,) = mistakes_in(value)
     assert mistake.partition(": ")[0] == path
-
-
-def test_mistakes_of_the_text_and_of_the_fields_are_listed_together(tmp_path: Path) -> None:
-    path = tmp_path / "it.json"
-    path.write_text(
-        '{"format": "dlplacer.graph/1", "nodes": [{"id": "a", "kind": "x", "time_s": NaN, "flops": 1e400, "flop": 1},'
-        ' {"id": "b", "id": "a", "kind": "x", "meta": {"x": Infinity}}]}'
-    )
-    with pytest.raises(FileFormatError, match=r"it\.json: 5 mistakes\n  nodes\[0\]\.time_s: is NaN") as caught:
-        read_graph(path)
-    assert caught.value.mistakes == (
-        "nodes[0].time_s: is NaN; every number must be finite",
-        "nodes[0].flops: is Infinity; every number must be finite",
-        "nodes[1].id: given twice in one object; remove one",
-        "nodes[1].meta.x: is Infinity; every number must be finite",
-        "nodes[0].flop: unknown field; remove it or put it under 'meta' (in 'a')",
-    )
 
 
 WHOLE = file(

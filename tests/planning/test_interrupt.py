@@ -10,7 +10,7 @@ from solvers.helpers import make_machine
 from solvers.synthetic import inception_like
 
 from dlplacer.core.result import Result
-from dlplacer.planning.interrupt import interrupts_by_exception, stop_on_interrupt
+from dlplacer.planning.interrupt import interrupts_by_exception
 from dlplacer.planning.place import place
 from dlplacer.solvers.instance.outcome import Budget, Outcome, Progress
 from dlplacer.solvers.methods import METHODS
@@ -67,16 +67,3 @@ def test_a_second_interrupt_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(METHODS, "single", twice)
     with pytest.raises(KeyboardInterrupt):
         _place("single")
-
-
-def test_other_threads_leave_signals_alone() -> None:
-    seen: list[bool] = []
-
-    def elsewhere() -> None:
-        with stop_on_interrupt(threading.Event()):
-            seen.append(interrupts_by_exception())
-
-    thread = threading.Thread(target=elsewhere)
-    thread.start()
-    thread.join()
-    assert seen == [True]

@@ -9,7 +9,6 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.files.load import load_graph, load_topology
-from dlplacer.planning.compare import compare
 from dlplacer.planning.place import place
 
 THREADS = load_topology("cpu-2core")
@@ -123,35 +122,6 @@ def test_inception_is_worth_two_gpus_under_dispatch_too() -> None:
     assert plain.makespan_s < found.plan.makespan_s < 1.05 * plain.makespan_s
     assert (found.speedup or 0.0) > 1.2
     assert found.plan.makespan_s <= place(graph, shared, method="list", time_limit_s=10.0).plan.makespan_s
-
-
-def test_compare_puts_one_device_first_where_it_is_best() -> None:
-    found = compare(recurrent(20, 5e-6), THREADS, methods=["ilp", "list", "heft", "single"], time_limit_s=5.0)
-    by_name = {row.method: row for row in found.rows}
-    best_s = min(row.makespan_s or 1.0 for row in found.rows)
-    assert by_name["single"].makespan_s == by_name["ilp"].makespan_s == best_s
-    assert {by_name["single"].status, by_name["ilp"].status} == {"optimal"}
-    assert all((found.speedup(row) or 0.0) <= 1.0 + 1e-9 for row in found.rows)
-    assert found.single_device_s == pytest.approx(20 * 14 * 5e-6)
-
-
-# Two devices would halve the step: 6 ops of 10 ms. The slower one to issue is the slower one to run them all.
-@pytest.mark.parametrize("asynchronous", [True, False])
-def test_a_single_device_is_single(asynchronous: bool) -> None:
-    graph = OpGraph(tuple(Op(f"op{number}", "test", 1e-2) for number in range(6)), ())
-    devices = tuple(
-        Device(name, "test", dispatch_s=dispatch_s, process="host", asynchronous=asynchronous)
-        for name, dispatch_s in (("slow", 8e-3), ("quick", 1e-5))
-    )
-    machine = Topology(devices, (), (Link("slow", "quick", 1e9),))
-    found = place(graph, machine, method="single", time_limit_s=5.0)
-    assert devices_of(found.plan) == 1
-    assert found.plan.makespan_s == pytest.approx(found.single_device_s)
-    if asynchronous:
-        assert {entry.device for entry in found.plan.ops} == {"quick"}
-    rows = {row.method: row for row in compare(graph, machine, methods=["single", "heft"], time_limit_s=5.0).rows}
-    assert devices_of(rows["single"].plan) == 1
-    assert rows["heft"].makespan_s < 0.7 * rows["single"].makespan_s
 
 
 def test_ops_are_moved_only_where_routes_lead_and_memory_suffices() -> None:

@@ -89,20 +89,6 @@ def test_what_is_proved_stays_proved() -> None:
     assert len(calls) == 2, "the plan, and its bound: nothing is searched"
 
 
-@pytest.mark.parametrize("device_count", [1, 2])
-def test_a_bound_by_the_process_that_issues_is_none_of_the_problem_in_ticks(device_count: int) -> None:
-    # One process issues ten ops of 10 s in 6 s each: 70 s at least. Two devices alone would need 50.
-    graph = make_graph(dict.fromkeys("abcdefghij", 10.0))
-    machine = make_machine(device_count, rate=1.0)
-    devices = tuple(replace(device, dispatch_s=6.0, process="host") for device in machine.devices)
-    topology = replace(machine, devices=devices)
-    first = place(graph, topology, method="single", workers=1).plan
-    assert first.lower_bound_s >= 70 * (1 - 1e-9)
-    again = _solved(graph, topology, warm_start=first)
-    assert again.makespan_s <= first.makespan_s
-    assert 70 * (1 - 1e-9) <= again.lower_bound_s <= again.makespan_s
-
-
 @pytest.mark.parametrize("seed", range(2))
 def test_never_worse_on_a_machine_that_allows_the_plan(seed: int) -> None:
     graph = random_layers(seed)
@@ -132,22 +118,6 @@ def test_random_problems_from_any_plan_of_them_or_of_another() -> None:
             assert found.provenance["warm_start"]
         plans.append(cold)
     assert len(plans) > 5
-
-
-def test_new_ops_follow_their_neighbours() -> None:
-    graph = make_graph({"a": 1, "b": 1}, [("a", "b", 1)])
-    topology = make_machine(2)
-    old = _solved(graph, topology, 60, pins={"a": "d1", "b": "d1"})
-    ops = (*graph.ops, Op("before", "test", 1), Op("after", "test", 1), Op("b2", "test", 1, colocate="g"))
-    more = replace(
-        graph,
-        ops=(*ops[:1], replace(ops[1], colocate="g"), *ops[2:]),
-        edges=(*graph.edges, Edge("before", "a", 1), Edge("b", "after", 1)),
-    )
-    found = placement_from(old, build_problem(more, topology, Options()))
-    assert found.device == (1, 1, 1, 1, 1)
-    assert (found.known, found.moved, found.followed) == (2, 0, 3)
-    assert "2 of 5 ops where the plan has them, 3 that it does not have with their neighbours" in str(found)
 
 
 def test_a_plan_of_the_coarse_graph_starts_the_fine_one_and_back() -> None:
@@ -186,14 +156,6 @@ def test_a_plan_that_cannot_be_repaired_is_told() -> None:
     found = _solved(graph, tight, 60, warm_start=wide)
     assert violations(found) == ()
     assert found.provenance["warm_start"].startswith("not used: 5 of 5 ops")
-
-
-def test_pins_beat_the_warm_start() -> None:
-    graph, topology = make_graph({"a": 1, "b": 1}, [("a", "b", 1)]), make_machine(2)
-    warm = _solved(graph, topology, 60, pins={"a": "d0", "b": "d0"})
-    found = _solved(graph, topology, 60, pins={"b": "d1"}, warm_start=warm)
-    assert found.placement["b"] == "d1"
-    assert found.makespan_s == 2
 
 
 @pytest.mark.parametrize("name", ["rename_op", "drop_op", "move_op", "shift_everything", "drop_transfer", "reroute"])

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from report.plot.plans import diamond, pair, plan_of, sent, through_a_router, waiting_at_a_relay
+from report.plot.plans import diamond, pair, plan_of, sent, waiting_at_a_relay
 
 from dlplacer.check import violations
 from dlplacer.core.graph import OpGraph
@@ -60,11 +60,6 @@ def test_the_link_was_busy(duplex: str) -> None:
     assert names(plan) == ["u", "u.0→b", "v.0→" + ("a" if duplex == "half" else "b"), "t"]
 
 
-@pytest.mark.parametrize("delay", ["cut-through", "store-and-forward"])
-def test_a_route_through_a_router_is_one_step(delay: str) -> None:
-    assert names(through_a_router(delay)) == ["u", "t→b", "v"]
-
-
 def test_a_relayed_transfer_is_one_step_although_its_parts_wait() -> None:
     # t goes a → c from 1 to 4, stays there, and goes c → b from 4 to 7.
     devices = tuple(Device(name, "T") for name in "abc")
@@ -86,12 +81,6 @@ def test_a_transfer_that_waits_on_its_way_is_on_the_path_from_there() -> None:
     assert [(part.begin_s, part.end_s) for part in critical_parts(plan)] == [(0, 3), (3, 6), (6, 9), (9, 10)]
     found = explain(plan)
     assert (found.path_ops_s, found.path_transfers_s, found.path_waits_s) == (4, 6, 0)
-
-
-def test_a_path_begins_where_an_op_starts_later_than_it_must() -> None:
-    ops = [Op("x", "k", 1.0), Op("y", "k", 1.0)]
-    plan = plan_of(ops, [Edge("x", "y", 0)], {"x": ("a", 0.0, 1.0), "y": ("a", 3.0, 4.0)})
-    assert names(plan) == ["y"]
 
 
 @pytest.mark.parametrize(("dispatch_s", "expected"), [(None, ["v"]), (0.5, ["u", "v"])])

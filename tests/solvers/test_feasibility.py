@@ -3,12 +3,9 @@
 import pytest
 from solvers.helpers import make_graph, make_machine, make_problem, one_worker
 
-from dlplacer.core.errors import InfeasibleError, InputError
+from dlplacer.core.errors import InfeasibleError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.topology import Device, Link, Topology
-from dlplacer.planning.compare import compare
-from dlplacer.planning.place import place
-from dlplacer.solvers.feasibility import graph_size
 from dlplacer.solvers.feasibility.simple_reasons import require_feasible
 from dlplacer.solvers.methods import METHODS
 
@@ -56,18 +53,6 @@ def test_two_devices_that_must_talk_and_cannot() -> None:
     )
 
 
-def test_a_connected_graph_larger_than_every_island() -> None:
-    devices = tuple(Device(f"d{i}", memory_bytes=4) for i in range(3))
-    graph = make_graph({"a": 1, "b": 1, "c": 1}, [("a", "b", 1), ("b", "c", 1)], weight_bytes={"a": 3, "b": 3, "c": 3})
-    message = _reason(graph, Topology(devices, (), (Link("d0", "d1", 1.0),)))
-    assert message.startswith("the ops need 9 B in all; the memory of 'd0', 'd1' is 8 B in all")
-
-
-def test_separate_graphs_may_use_separate_islands() -> None:
-    graph = make_graph({"a": 1, "b": 1}, devices={"a": ("d0",), "b": ("d3",)})
-    require_feasible(make_problem(graph, _two_islands()))
-
-
 @pytest.mark.parametrize("method", ["ilp", "list", "heft"])
 def test_sizes_that_cannot_be_packed(method: str) -> None:
     graph = make_graph({"a": 1, "b": 1, "c": 1}, weight_bytes={"a": 3, "b": 3, "c": 3})
@@ -77,18 +62,3 @@ def test_sizes_that_cannot_be_packed(method: str) -> None:
         InfeasibleError, match="no placement of 3 ops with 9 B in all fits: the largest op 'a' needs 3 B"
     ):
         METHODS[method](problem, one_worker())
-
-
-def test_a_graph_that_is_too_large_is_refused_with_its_size_and_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    graph, machine = make_graph({"a": 1, "b": 1, "c": 1}, [("a", "b", 8), ("b", "c", 8)]), make_machine(2)
-    monkeypatch.setattr(graph_size, "MOST_OPS", 2)
-    for refuse in (place, compare):
-        with pytest.raises(InputError) as caught:
-            refuse(graph, machine)
-        assert str(caught.value) == (
-            "the graph has 3 ops and 2 edges; at most 2 ops are planned, and these would need about 20 KiB and 750 us "
-            "before the first plan; make it coarser: --granularity fused joins chains of ops, --granularity module "
-            "makes one op of each module"
-        )
-    monkeypatch.setattr(graph_size, "MOST_OPS", 3)
-    assert place(graph, machine, time_limit_s=10).plan.status == "optimal"

@@ -90,31 +90,6 @@ def test_a_tensor_goes_around_relays_that_have_no_room_for_it(contention: str, c
         place(graph, cut, Options(contention=contention), workers=1)
 
 
-def test_the_order_that_keeps_the_memory_is_found() -> None:
-    # The outputs of p (until q ends) and x (until it is sent) do not fit on d0 together.
-    graph = make_graph(
-        {"p": 1.0, "q": 1.0, "x": 1.0, "y": 3.0},
-        [("p", "q", 4), ("x", "y", 0)],
-        output_bytes={"p": 4, "x": 4},
-        devices={"p": ("d0",), "q": ("d0",), "x": ("d0",), "y": ("d1",)},
-    )
-    result = _place(graph, 4, 2)
-    # x 0–1, then p and q beside y, 1–4.
-    assert (result.status, result.plan.makespan_s) == ("optimal", 4)
-
-
-def test_a_full_machine_has_no_room_for_what_is_sent() -> None:
-    # 60 layers fill two devices to the last byte: the tensor between the two halves has no room on the second one.
-    names = [f"l{i}" for i in range(60)]
-    graph = make_graph(
-        dict.fromkeys(names, 1.0), [(a, b, 1) for a, b in pairwise(names)], weight_bytes=dict.fromkeys(names, 2)
-    )
-    words = r"no schedule keeps the memory at all times: weights, gradients and state take 120 B in all"
-    with pytest.raises(InfeasibleError, match=words):
-        _place(graph, 60, 2)
-    assert _place(graph, 61, 2).plan.memory["d0"].peak_bytes in (60, 61)
-
-
 @pytest.mark.parametrize("chunk", range(2))
 def test_only_what_has_no_plan_has_no_placement(chunk: int) -> None:
     # Room for working sets is necessary: where the model of placements finds none, the naive model finds no plan.

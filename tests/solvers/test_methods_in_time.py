@@ -2,7 +2,6 @@
 
 import signal
 from dataclasses import dataclass, field
-from threading import Event
 
 import pytest
 from benchmarks.families import FAMILIES
@@ -13,7 +12,6 @@ import dlplacer as dp
 from dlplacer.planning.place import place
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.solvers.heuristics.min_cut import available
-from dlplacer.solvers.ilp.solver_thread import in_thread
 from dlplacer.solvers.instance.instance import build_instance
 from dlplacer.solvers.instance.outcome import Budget
 from dlplacer.solvers.methods import RULES, run_rule
@@ -80,14 +78,3 @@ def test_an_interrupt_while_a_plan_is_checked_keeps_it(monkeypatch: pytest.Monke
     finally:
         signal.signal(signal.SIGINT, before)
     assert result.plan.makespan_s == 1.0
-
-
-def test_what_a_thread_does_not_end_is_left_behind() -> None:
-    asked = Event()
-    assert in_thread(lambda: 7, 30.0, lambda: False, asked.set) == 7
-    assert not asked.is_set()
-    with pytest.raises(TimeoutError):
-        in_thread(lambda: asked.wait(30.0), 0.0, lambda: False, lambda: None)
-    assert in_thread(lambda: asked.wait(30.0), 30.0, lambda: True, asked.set)
-    with pytest.raises(ZeroDivisionError):
-        in_thread(lambda: 1 // 0, 30.0, lambda: False, lambda: None)

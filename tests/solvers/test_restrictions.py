@@ -4,7 +4,6 @@ from dataclasses import replace
 from functools import partial
 from random import Random
 
-import pytest
 from benchmarks.families import FAMILIES
 from solvers.helpers import one_worker
 from solvers.random_problems import random_everything
@@ -99,20 +98,6 @@ def _hosts(per_host: int) -> dp.Topology:
     return dp.Topology(tuple(dp.Device(n, "fast") for n in names), routers, (*links, dp.Link("h0", "h1", 1e9, 5e-5)))
 
 
-@pytest.mark.parametrize("family", ["stencil", "layered", "series_parallel"])
-def test_the_machine_is_not_worse_than_a_heuristic_on_its_parts(family: str) -> None:
-    graph, machine = FAMILIES[family](120, 1, 1.0), _hosts(2)
-    problem = build_problem(graph, machine, dp.Options())
-    best = _begun(problem, ("list", "heft"))[0].best
-    assert best is not None
-    host = on_devices(problem, (0, 1))
-    assert host is not None
-    for rule in ("list", "heft"):
-        own = construct(build_instance(host), RULES[rule])
-        assert own is not None
-        assert best.makespan <= own.makespan
-
-
 def test_the_paper_s_options_get_what_is_found_under_contention() -> None:
     graph = FAMILIES["layered"](100, 2, 3.0)
     problem = build_problem(graph, _hosts(2), dp.Options.paper())
@@ -122,15 +107,3 @@ def test_the_paper_s_options_get_what_is_found_under_contention() -> None:
     assert best is not None
     assert own is not None
     assert best.makespan <= own.makespan
-
-
-def test_a_part_with_too_little_memory_is_left_out() -> None:
-    ops = tuple(dp.Op(name, "t", 1.0, weight_bytes=10) for name in "abcd")
-    graph = dp.OpGraph(ops, tuple(dp.Edge(a, b, 8) for a, b in ("ab", "bc", "cd")))
-    names = ("x", "y", "z")
-    links = tuple(dp.Link(a, b, 8.0) for a, b in ("xy", "xz", "yz"))
-    machine = dp.Topology(tuple(dp.Device(name, memory_bytes=19) for name in names), (), links)
-    with pytest.raises(dp.InfeasibleError):
-        dp.place(graph, machine, time_limit_s=30)
-    machine = dp.Topology(tuple(dp.Device(name, memory_bytes=20) for name in names), (), links)
-    assert dp.place(graph, machine, time_limit_s=30, workers=1).plan.status == "optimal"

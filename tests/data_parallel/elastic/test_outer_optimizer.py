@@ -225,16 +225,6 @@ def test_the_three_overlaps_are_the_paper_s_rule_and_equal_to_the_bit(ranks: lis
                 assert np.array_equal(ranks[rank][name]["centre"], ranks[rank][same]["centre"])
 
 
-def test_post_local_sgd_begins_as_data_parallelism(ranks: list[dict[str, Any]]) -> None:
-    weights, velocity = START.copy(), np.zeros(SIZE)
-    for _ in range(STEPS):
-        velocity = 0.9 * velocity + np.mean([quadratic(worker, weights) for worker in range(RANKS)], axis=0)
-        weights = weights - 0.1 * velocity
-    for rank in range(RANKS):
-        assert np.allclose(ranks[rank]["post-local"]["weights"], weights, atol=1e-12, rtol=0)
-        assert np.array_equal(ranks[rank]["post-local"]["weights"], ranks[0]["post-local"]["weights"])
-
-
 def test_float_buffers_are_averaged_and_integer_ones_are_the_first_rank_s(ranks: list[dict[str, Any]]) -> None:
     # All begin with rank 0's mean of 1 and count of 2^40; rank r adds r to the mean in each of two calls. Values of
     # after the second call: 1 + 2r, on average 3. With a delay those of after the first, 1 + r, are averaged to 2, and

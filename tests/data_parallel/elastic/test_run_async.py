@@ -19,7 +19,6 @@ import torch
 from data_parallel.elastic_updates import Elastic, ElasticState, hogwild_replay, replay_events
 from torch import nn
 
-from dlplacer.core.errors import RunError
 from dlplacer.data_parallel import run_async
 from dlplacer.data_parallel.elastic.async_worker import AsyncWorker
 from dlplacer.data_parallel.elastic.asynchronous_run import AsyncResult
@@ -141,26 +140,6 @@ def test_hogwild_s_reads_and_writes_have_the_oracle_s_effect_and_replay(tmp_path
     assert torch.equal(again.centre["weight"], result.centre["weight"])
 
 
-def test_hogwild_in_flight_together_differs_as_the_oracle_does(tmp_path: Path) -> None:
-    events = [("read", 0), ("read", 1), ("read", 2), ("write", 2), ("write", 0), ("write", 1)]
-    content = {"format": "dlplacer.events/1", "workers": 3, "rule": "async", "momentum": 0.0, "pull": 0.2}
-    content |= {"sync_every": 4, "seed": 0, "lost": [], "lock": False, "events": [f"{k} {w}" for k, w in events]}
-    path = tmp_path / "events.json"
-    path.write_text(json.dumps(content))
-    result = running(partial(train, steps=4), lock=False, sync_every=4, replay=path)
-
-    def four(worker: int, weights: np.ndarray) -> np.ndarray:
-        moved = weights
-        for _ in range(3):
-            moved = moved - RATE * quadratic(worker, moved)
-        return moved
-
-    state = ElasticState.equal(START, 3)
-    local = np.stack([four(worker, START) for worker in range(3)])
-    state = hogwild_replay(Elastic(RATE, 2.0), ElasticState(local, state.velocities, state.centre), events, quadratic)
-    assert np.allclose(result.centre["weight"].numpy(), state.centre, atol=1e-12)
-
-
 @pytest.mark.parametrize("options", [{}, {"rule": "round_robin"}, {"lock": False}])
 @pytest.mark.parametrize("lost", [0, 1])
 def test_a_killed_worker_is_named_and_the_others_go_on(tmp_path: Path, options: dict[str, Any], lost: int) -> None:
@@ -179,21 +158,6 @@ def test_a_killed_worker_is_named_and_the_others_go_on(tmp_path: Path, options: 
     assert again.lost == {lost: "lost as recorded"}
     assert again.results == result.results
     assert torch.equal(again.centre["weight"], result.centre["weight"])
-
-
-def test_a_stuck_worker_is_ended_and_all_lost_is_an_error() -> None:
-    begin = time.monotonic()
-    with pytest.warns(RuntimeWarning, match="worker 1 inactive for 5 s and ended"):
-        result = running(partial(train, hang=(1,)), timeout_s=5.0, rule="round_robin")
-    assert result.lost == {1: "inactive for 5 s and ended"}
-    assert time.monotonic() - begin < 60
-    before = children()
-    with (
-        pytest.warns(RuntimeWarning, match="go on"),
-        pytest.raises(RunError, match="all workers were lost: worker 0 ended with exit code -9; worker 1"),
-    ):
-        running(partial(train, die=(0, 1, 2)))
-    assert children() == before
 
 
 def test_a_worker_killed_while_it_holds_the_lock_leaves_the_centre_whole() -> None:
@@ -240,21 +204,3 @@ def test_no_process_outlives_the_one_that_started_it(tmp_path: Path) -> None:
     while any(map(is_running, workers)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not any(map(is_running, workers))
-
-
-SCRIPT = """
-from torch import nn
-from dlplacer.data_parallel import run_async
-
-def train(worker):
-    worker.join(nn.Linear(1, 1))
-    return worker.rank
-
-"""
-
-
-def test_a_script_spawns_workers(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT + "if __name__ == '__main__':\n    print(run_async(train, 2).results)\n")
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False, timeout=200)
-    assert done.stdout == "(0, 1)\n", done.stderr

@@ -1,15 +1,12 @@
 """Delayed gradient updates: they are the updates of many workers, and the epochs are counted right."""
 
-import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from dlplacer.data_parallel import delayed_updates, measure_epochs
 from dlplacer.planning.hybrid.epochs.epochs import EpochsTable
-from dlplacer.planning.hybrid.epochs.epochs_file import read_epochs
 
 SAMPLES, FEATURES, MINI_BATCH = 256, 5, 8
 
@@ -64,16 +61,3 @@ def test_epochs_grow_with_the_workers_where_the_rate_is_kept() -> None:
     assert medians == sorted(medians)  # type: ignore[type-var]
     assert medians[2] > 4 * medians[0]  # type: ignore[operator]
     assert EpochsTable(measured.points()).epochs(4) == medians[1]
-
-
-def test_what_is_not_reached_ends_the_table(tmp_path: Path) -> None:
-    measured = measure_epochs(train, [1, 8, 32], reached=lambda loss: loss < 0.01, max_epochs=8)
-    assert [each.median is None for each in measured.measurements] == [False, True, True]
-    measured.write(tmp_path / "epochs.json", name="regression", mini_batch=MINI_BATCH, samples=SAMPLES)
-    content = json.loads((tmp_path / "epochs.json").read_text())
-    assert content["epochs"]["8"] is None
-    assert "32" not in content["epochs"]
-    data = read_epochs(tmp_path / "epochs.json")
-    assert (data.mini_batch, data.samples) == (MINI_BATCH, SAMPLES)
-    assert data.efficiency.epochs(1) == measured.measurements[0].median
-    assert data.efficiency.epochs(8) is None

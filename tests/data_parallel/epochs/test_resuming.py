@@ -12,12 +12,11 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
-from data_parallel.epochs.trainings import counted, finishing
+from data_parallel.epochs.trainings import counted
 
 from dlplacer.cli.main import main
 from dlplacer.core.errors import InputError
 from dlplacer.data_parallel import measure_epochs
-from dlplacer.planning.hybrid import read_epochs
 
 HERE = Path(__file__).parent
 
@@ -77,25 +76,6 @@ def test_side_by_side_is_the_same(kind: str, notes: Path, tmp_path: Path) -> Non
     assert len(notes.read_text().splitlines()) == before
     assert measure_epochs(counted, [8], **again, max_epochs=20).points() == {8: 8.5}
     assert len(notes.read_text().splitlines()) == before + 2
-
-
-def test_codecs_and_periods_become_factors_of_the_file(notes: Path, tmp_path: Path, capsys) -> None:
-    path = tmp_path / "epochs.json"
-    command = ["epochs", "trainings:counted", "--batches", "1,2", "--at-most", "0", "-o", str(path)]
-    assert main([*command, "--codecs", "ternary", "--periods", "1,3", "--mini-batch", "8", "--samples", "64"]) == 0
-    shown = capsys.readouterr().out
-    assert "every 3 steps" in shown
-    data = read_epochs(path)
-    assert (data.mini_batch, data.samples) == (8, 64)
-    assert data.efficiency.epochs(2) == 2
-    assert data.efficiency.epochs(2, "ternary") == 4
-    assert data.efficiency.epochs(2, period=3) == 6
-
-
-def test_a_training_that_ends_by_itself_has_reached_its_goal(notes: Path) -> None:
-    assert measure_epochs(finishing, [1, 2]).points() == {1: 3, 2: 6}
-    assert measure_epochs(finishing, [1, 2], max_epochs=4).points() == {1: 3, 2: None}
-    assert main(["epochs", "trainings:made", "--batches", "2", "--json"]) == 0
 
 
 def test_epochs_until_one_goal_are_not_those_until_another(

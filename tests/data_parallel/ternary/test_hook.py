@@ -18,7 +18,6 @@ from data_parallel.ternary.runs import (
     network,
     resumed,
     told,
-    train,
     trained,
     wrapped,
 )
@@ -218,23 +217,6 @@ def test_a_resumed_run_is_the_same_run(pair: Any, trio: Any) -> None:
         assert from_the_start == from_the_middle
         assert from_the_middle[1]["steps"] == STEPS
         json.dumps(from_the_middle[1])
-
-
-def test_a_checkpoint_of_two_ranks_goes_on_with_three(pair: Any) -> None:
-    saved = pair[0]["resumed"][1][1]
-
-    def go_on(rank: int) -> tuple[str, int, int]:
-        dist.init_process_group("gloo")
-        torch.manual_seed(0)
-        state = TernaryState()
-        state.load_state_dict(saved)
-        ddp = wrapped(network(), state)
-        _, found = train(ddp, torch.optim.SGD(ddp.parameters(), 0.1), range(2))
-        return found, state.stats()["steps"], state.stats()["world_size"]
-
-    found = run_ranks(3, go_on, 60)
-    assert {one[1:] for one in found} == {(STEPS + 2, 3)}
-    assert len({one[0] for one in found}) == 1
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -60,28 +60,6 @@ def test_outputs_that_depend_on_no_input_are_returned_too(tmp_path: Path) -> Non
     assert run_onnx(file, split_plan(onnx_graph(file)), steps=1, warmup=0).max_abs_error == 0
 
 
-def adding_a_constant(path: Path, location: str) -> Path:
-    """A model-local function whose constant lies in another file."""
-    held = numpy_helper.from_array(weights(1, 4), "k")
-    onnx.external_data_helper.set_external_data(held, location)
-    held.ClearField("raw_data")
-    body = [helper.make_node("Constant", [], ["k"], value=held), helper.make_node("Add", ["a", "k"], ["b"])]
-    function = helper.make_function("acme", "AddK", ["a"], ["b"], body, [helper.make_opsetid("", 21)])
-    node = helper.make_node("AddK", ["x"], ["y"], domain="acme")
-    return written(path, [node], [INFO("x", FLOAT, [4])], [INFO("y", FLOAT, [4])], functions=[function])
-
-
-def test_external_data_of_functions_stays_in_the_folder(tmp_path: Path) -> None:
-    folder = tmp_path / "model"
-    folder.mkdir()
-    for place in (tmp_path, folder):
-        (place / "k.bin").write_bytes(weights(1, 4).tobytes())
-    with pytest.raises(FileFormatError, match=r"lies in '../k.bin', outside the folder of the file: not read"):
-        read_onnx(adding_a_constant(folder / "m.onnx", "../k.bin"))
-    file = read_onnx(adding_a_constant(folder / "m.onnx", "k.bin"))
-    np.testing.assert_allclose(results(file)["y"], random_inputs(file)["x"] + weights(1, 4))
-
-
 def sparse(path: Path) -> Path:
     values = numpy_helper.from_array(np.ones(2, dtype=np.float32), "sp")
     held = helper.make_sparse_tensor(values, numpy_helper.from_array(np.array([0, 3])), [4])

@@ -92,17 +92,3 @@ def test_a_scan_runs_along_its_axis(tmp_path: Path, axis: int) -> None:
     op = read(tmp_path, [node], [X, INFO("rows", FLOAT, rows)]).op("scan")
     assert op.flops == 7 * 96
     assert op.bytes_accessed == 7 * (160 + 3 * 48)
-
-
-def test_what_a_branch_draws_is_no_constant(tmp_path: Path) -> None:
-    branches = {
-        f"{name}_branch": helper.make_graph(
-            [NODE("RandomNormal", [], [name], shape=[3, 4])], name, [], [INFO(name, FLOAT, [3, 4])]
-        )
-        for name in ("then", "else")
-    }
-    flag = numpy_helper.from_array(np.array(True), "flag")
-    nodes = [NODE("If", ["flag"], ["r"], name="if", **branches), NODE("Add", ["x", "r"], ["y"], name="add")]
-    graph = read(tmp_path, nodes, held=[flag])
-    assert graph.op("if").kind == "onnx.If"
-    assert {edge.source for edge in graph.edges_into["add"]} == {"x", "if"}

@@ -16,7 +16,7 @@ from dlplacer.core.errors import FileFormatError, InputError
 from dlplacer.core.plan import Plan
 from dlplacer.frontend.onnx import onnx_graph, read_onnx
 from dlplacer.machines.costs.roofline_times import with_times
-from dlplacer.runtime.onnx.run_cut_model import PlacedOnnx, random_inputs, run_onnx
+from dlplacer.runtime.onnx.run_cut_model import PlacedOnnx, random_inputs
 from dlplacer.runtime.onnx.session_times import profile_onnx
 
 CORES = dp.load_topology("cpu-2core")
@@ -45,20 +45,6 @@ def test_graph_of_a_diamond(tmp_path: Path) -> None:
     assert graph.structure_sha256
 
 
-def test_symbolic_axes_are_bound_by_name_or_place(tmp_path: Path) -> None:
-    path = diamond(tmp_path / "d.onnx", batch="batch")
-    with pytest.raises(InputError, match="axes batch have no size; bind them, as in --dim batch=1"):
-        read_onnx(path)
-    for dims in ({"batch": 3}, {"x:0": 3}):
-        assert onnx_graph(read_onnx(path, dims)).op("x").outputs[0].shape == (3, 3, 8, 8)
-    with pytest.raises(InputError, match="no input has an axis 'time'"):
-        read_onnx(path, {"batch": 3, "time": 2})
-    with pytest.raises(InputError, match="bound to 0"):
-        read_onnx(path, {"batch": 0})
-    with pytest.raises(InputError, match="is 3 in the file"):
-        read_onnx(path, {"batch": 3, "x:1": 5})
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_cut_models_compute_what_the_whole_computes(tmp_path: Path, seed: int) -> None:
     file = read_onnx(random_model(tmp_path / "r.onnx", seed))
@@ -76,34 +62,6 @@ def test_cut_models_compute_what_the_whole_computes(tmp_path: Path, seed: int) -
                 np.testing.assert_allclose(found[name], expected[name], rtol=1e-3, atol=1e-4)
     finally:
         placed.close()
-
-
-def test_subgraphs_read_values_around_them(tmp_path: Path) -> None:
-    def branch(name: str, op: str) -> onnx.GraphProto:
-        node = helper.make_node(op, ["outer"], [name])
-        return helper.make_graph([node], name, [], [helper.make_tensor_value_info(name, FLOAT, [4])])
-
-    nodes = [
-        helper.make_node("Abs", ["x"], ["outer"], name="abs"),
-        helper.make_node(
-            "If", ["flag"], ["y"], name="if", then_branch=branch("t", "Relu"), else_branch=branch("e", "Neg")
-        ),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [
-            helper.make_tensor_value_info("x", FLOAT, [4]),
-            helper.make_tensor_value_info("flag", onnx.TensorProto.BOOL, []),
-        ],
-        [helper.make_tensor_value_info("y", FLOAT, [4])],
-    )
-    path = tmp_path / "if.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), str(path))
-    file = read_onnx(path)
-    found = onnx_graph(file)
-    assert {edge.source for edge in found.edges_into["if"]} == {"flag", "abs"}
-    assert run_onnx(file, split_plan(found), steps=1, warmup=0).max_abs_error == 0
 
 
 def test_profile_gives_every_node_a_time(tmp_path: Path) -> None:

@@ -5,14 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 from frontend.torch.reading import kinds
-from frontend.torch.small_models import BUILDERS, Calls, build, graph_of
+from frontend.torch.small_models import BUILDERS, build, graph_of
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
 from dlplacer.files.structure_hash import first_difference
 from dlplacer.frontend import Job, capture
-from dlplacer.frontend.torch.capture import capture_job, default_rewrites
 
 
 # With warm caches torch takes two results of the LSTM's backward for two tensors, with cold ones for one.
@@ -71,14 +70,6 @@ def test_inference_graphs_have_a_forward_pass_alone() -> None:
     assert capture(job.module, job.args).structure_sha256 == graph.structure_sha256
 
 
-def test_returned_inputs_and_repeated_outputs() -> None:
-    module = Calls(lambda self, x: [x, self.fc(x), x], fc=nn.Linear(8, 5))
-    captured = capture_job(Job(module, (torch.randn(4, 8),), mode="infer"), default_rewrites())
-    assert len(captured.executable.outputs) == 3
-    assert captured.executable.outputs[0] == captured.executable.outputs[2]
-    assert captured.executable.constants == {}
-
-
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize("decomposed", [False, True])
 def test_exported_programs(decomposed: bool) -> None:
@@ -92,12 +83,3 @@ def test_exported_programs(decomposed: bool) -> None:
     assert sum(op.flops for op in graph.ops) == sum(op.flops for op in direct.ops)
     assert sorted(op.weight_bytes for op in graph.ops) == sorted(op.weight_bytes for op in direct.ops)
     assert capture(exported, job.args).structure_sha256 == graph.structure_sha256
-
-
-def test_fx_graph_modules() -> None:
-    job = build("sub-part in evaluation mode")
-    module = torch.fx.symbolic_trace(job.module.eval())
-    graph = capture(module, job.args)
-    assert kinds(graph)["aten.addmm"] == 2
-    trained = capture(replace(job, module=torch.fx.symbolic_trace(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 5)))))
-    assert kinds(trained)["gradient"] == 4

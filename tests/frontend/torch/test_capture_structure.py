@@ -5,11 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 from frontend.torch.reading import kinds, of_kind, readers, sizes_into
-from frontend.torch.small_models import BUILDERS, Calls, build, build_with, dropout, graph_of
+from frontend.torch.small_models import BUILDERS, Calls, build, graph_of
 from torch import nn
 
 from dlplacer.frontend import Job, capture
-from dlplacer.frontend.torch.capture import capture_job, default_rewrites
 
 
 def test_a_linear_layer_and_its_loss() -> None:
@@ -43,26 +42,6 @@ def test_a_linear_layer_and_its_loss() -> None:
     assert [(spec.shape, spec.dtype, spec.bytes) for spec in addmm.outputs] == [((4, 5), "float32", 80)]
     assert addmm.attrs["target"] == "aten.addmm.default"
     assert addmm.attrs["args"] == [{"tensor": "primals_2"}, {"tensor": "primals_3"}, {"tensor": "t"}]
-
-
-def test_what_the_capture_says_about_itself() -> None:
-    job = build("mixed precision")
-    graph = capture(replace(job, entry="models:build", optimizer="adam"), whole_backward=True, colocate_backward=True)
-    assert graph.capture == {
-        "entry": "models:build",
-        "mode": "train",
-        "args": [
-            {"path": "args[0]", "shape": [4, 8], "dtype": "float32"},
-            {"path": "targets[0]", "shape": [4], "dtype": "int64"},
-        ],
-        "loss": "cross_entropy",
-        "autocast": "bfloat16",
-        "torch": torch.__version__,
-        "rewrites": ["drop-detach", "join-gradients", "stack-gradients"],
-        "optimizer": "adam",
-        "colocate_backward": True,
-    }
-    assert graph.name == "Sequential"
 
 
 @pytest.mark.parametrize("name", BUILDERS)
@@ -146,16 +125,6 @@ def test_a_tensor_with_several_names_is_one_op(name: str, parameters: list[str])
     assert of_kind(graph, "parameter") == parameters
 
 
-def test_random_ops_are_marked() -> None:
-    captured = capture_job(build_with(dropout), default_rewrites())
-    assert [code.op for code in captured.executable.codes.values() if code.random] == ["native_dropout"]
-    graph = captured.graph
-    # The mask, one byte an element, goes to the backward op.
-    assert ("native_dropout_backward", 1, 64) in {
-        (edge.target, edge.output, edge.bytes) for edge in graph.edges_from["native_dropout"]
-    }
-
-
 def test_new_values_of_buffers_wait_for_all_readers_of_the_old_ones() -> None:
     graph = graph_of("counting")
     assert of_kind(graph, "mutation") == ["calls.new", "mean.new"]
@@ -182,16 +151,6 @@ def test_frozen_parameters_have_no_gradient_and_no_update() -> None:
     assert graph.op("a.weight").gradient_bytes == 0
     assert graph.op("unused.weight").weight_bytes == 36
     assert readers(graph, "unused.weight") == set()
-
-
-def test_backward_ops_can_be_held_with_their_forward_ops() -> None:
-    graph = capture(build("convolutions"), whole_backward=True, colocate_backward=True)
-    groups: dict[str, set[str]] = {}
-    for op in graph.ops:
-        if op.kind.startswith("aten") and op.colocate:
-            groups.setdefault(op.colocate, set()).add(op.id)
-    assert groups["convolution_3"] == {"convolution_3", "convolution_backward"}
-    assert groups["addmm"] == {"addmm", "mm", "mm_1", "sum_1"}
 
 
 @pytest.mark.parametrize("mode", ["infer", "train"])

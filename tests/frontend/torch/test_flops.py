@@ -43,30 +43,6 @@ def test_convolutions_agree_with_torchs_counter(options: dict[str, Any], whole: 
     assert summed(job, whole_backward=whole) == counted(job)
 
 
-@pytest.mark.parametrize("dimensions", [1, 2, 3])
-def test_transposed_convolutions_agree_with_torchs_counter(dimensions: int) -> None:
-    kind = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)[dimensions - 1]
-    job = training(nn.Sequential(nn.Identity(), kind(4, 6, 3, stride=2)), torch.randn(2, 4, *[5] * dimensions))
-    assert summed(job) == counted(job)
-
-
-# Heads B·H = 2·4, sequence S = 6, head size E = 8: two products of 2·S·S·E each forward; backward recomputes the scores
-# and makes four more products of that size.
-def test_attention_on_cpus() -> None:
-    class Attention(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.scale = nn.Parameter(torch.ones(8))
-
-        def forward(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-            return functional.scaled_dot_product_attention(q * self.scale, k * self.scale, v * self.scale)
-
-    graph = capture(training(Attention(), *(torch.randn(2, 4, 6, 8) for _ in range(3))))
-    product = 2 * 6 * 6 * 8 * (2 * 4)
-    assert graph.op("_scaled_dot_product_flash_attention_for_cpu").flops == 2 * product
-    assert graph.op("_scaled_dot_product_flash_attention_for_cpu_backward").flops == 5 * product
-
-
 # mv: 3 rows of 4; dot: 3 elements; addbmm: 2 products of 3x4 by 4x5. Two FLOPs for each multiply-add.
 @pytest.mark.parametrize(
     ("call", "shapes", "flops"),

@@ -36,38 +36,6 @@ def test_nvml_box() -> None:
     assert box.devices[0].meta["product"] == "Tesla V100-SXM2-16GB"
 
 
-@pytest.mark.parametrize(
-    ("masks", "sockets"),
-    [
-        ([0b1, 0b1, 0b1], [{0, 1, 2}]),
-        ([0b1, 0b1, 0b100], [{0, 1}, {2}]),
-        ([0b11, 0b11, 1 << 64], [{0, 1}, {2}]),
-        ([0, 0, 0], [{0, 1}, {2}]),
-    ],
-)
-def test_sockets_are_those_of_the_nearest_nodes_not_of_the_gpus_own(masks: list[int], sockets: list[set[int]]) -> None:
-    """GPUs of Grace Hopper are NUMA nodes themselves, a number each; all routes but those of gpu0 and gpu1 are SYS."""
-
-    class Coherent(FakeNvml):
-        def nvmlDeviceGetNumaNodeId(self, handle: int) -> int:
-            return 10 + handle
-
-        def nvmlDeviceGetMemoryAffinity(self, handle: int, words: int, scope: int) -> list[int]:
-            assert scope == self.NVML_AFFINITY_SCOPE_NODE
-            return [masks[handle] >> 64 * word & (2**64 - 1) for word in range(words)]
-
-        def nvmlDeviceGetTopologyCommonAncestor(self, one: int, other: int) -> int:
-            return 10 if {one, other} == {0, 1} else 50
-
-    box = nvml_topology(Coherent())
-    below = {link.source: link.target for link in box.links if link.target.startswith(("pcie", "cpu"))}
-    of_socket: dict[str, set[int]] = {}
-    for gpu in range(3):
-        above = below[f"gpu{gpu}"]
-        of_socket.setdefault(below[above] if above.startswith("pcie") else above, set()).add(gpu)
-    assert list(of_socket.values()) == sockets
-
-
 def test_nvml_that_is_not_there() -> None:
     with pytest.raises(InputError, match=r"NVML does not start \(Driver Not Loaded\).*topology import"):
         nvml_topology(FakeNvml(driver=False))
@@ -181,15 +149,6 @@ def test_a_link_that_nothing_disturbs_is_measured_in_one_round_and_a_disturbed_o
     rounds.clear()
     measured(pair, lambda first, second, size: rounds.append(size) or SHOWN[size], list(SHOWN))  # type: ignore[func-returns-value]
     assert len(rounds) == 3 * len(SHOWN)
-
-
-def test_no_copy_between_gpus_is_faster_than_their_memory() -> None:
-    pair = Topology(
-        (Device("a", memory_bytes_per_s=900e9), Device("b", memory_bytes_per_s=300e9)), (), (Link("a", "b", 12e9),)
-    )
-    (link,) = measured(pair, lambda first, second, size: 2e-5).links
-    assert link.bytes_per_s == 12e9
-    assert "1000 TB/s is above the 315 GB/s of the devices' own memory" in link.meta["refused"]["reason"]
 
 
 def test_cores_of_a_node_are_timed_with_each_other() -> None:

@@ -3,17 +3,14 @@
 from dataclasses import replace
 
 import pytest
-from runtime.random_plans import random_plan
-from solvers.helpers import make_machine
 
 from dlplacer.check import check_plan
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
 from dlplacer.files.load import load_graph, load_topology
 from dlplacer.planning.coarsen import coarsen, expanded_order, expanded_plan
-from dlplacer.planning.coarsen.contract import contract, members_of
+from dlplacer.planning.coarsen.contract import members_of
 from dlplacer.planning.coarsen.fuse import chains
-from dlplacer.planning.coarsen.modules import by_module
 from dlplacer.planning.place import place
 from dlplacer.report.export import device_map
 
@@ -44,23 +41,6 @@ def test_a_module_is_one_op_in_each_phase() -> None:
     members = [graph.op(name) for name in members_of(coarse.op("Mixed_5b"))]
     assert all(op.module is not None and op.module.startswith("Mixed_5b") for op in members)
     assert {op.phase for op in members} == {"forward"}
-
-
-def test_labels_of_modules() -> None:
-    paths = {"conv": "a.b.conv", "add": "a.b", "top": "fc", "loss": None, "deep": "a.b.c.d"}
-    ops = [Op(name, "test", module=path, phase="forward") for name, path in paths.items()]
-    late = Op("late", "test", module="fc", phase="backward")
-    waiting = Op("waiting", "mutation", module="fc", phase="forward")
-    graph = OpGraph((*ops, late, waiting, Op("x", "input")), (Edge("late", "waiting", 1),))
-    assert by_module(graph) == {
-        "conv": "a.b",
-        "add": "a.b",
-        "top": "fc",
-        "loss": "step",
-        "deep": "a.b.c",
-        "late": "fc.backward",
-    }
-    assert by_module(graph, depth=1)["deep"] == "a"
 
 
 # a → b → c and b → d: c and d both read b, so neither joins it. A second op with FLOPs starts a chain of its own.
@@ -113,24 +93,3 @@ def test_parameters_stay_and_are_where_their_module_is(granularity: str) -> None
         assert all(plan.placement[edge.target] == plan.placement[op.id] for edge in coarse.edges_from[op.id])
     covered = device_map(plan)
     assert all(any((op.id + ".").startswith(f"{path}.") or not path for path in covered) for op in stored)
-
-
-# Where every op of the fine graph gets its share of the coarse op's time, transfers can only start earlier.
-def test_an_expanded_plan_is_not_slower() -> None:
-    ops = tuple(Op(name, "test", bytes_accessed=10) for name in "abcd")
-    graph = OpGraph(ops, (Edge("a", "b", 8), Edge("a", "c", 8), Edge("b", "d", 8), Edge("c", "d", 8)))
-    timed = replace(graph, ops=tuple(replace(op, time_s=1.0) for op in graph.ops))
-    for seed in range(20):
-        plan = random_plan(contract(timed, {"bc": ["b", "c"]}, "test"), seed=seed)
-        assert expanded_plan(plan, graph).makespan_s <= plan.makespan_s * (1 + 1e-9)
-
-
-# What a profile says of a coarse op is not lost where its ops tell neither FLOPs nor bytes.
-def test_ops_without_flops_and_bytes_share_the_coarse_ops_time() -> None:
-    graph = OpGraph(tuple(Op(name, "test") for name in "abcd"), (Edge("a", "b", 8), Edge("b", "c", 8)))
-    coarse = contract(graph, {"abc": ["a", "b", "c"]}, "test")
-    times = {"abc": 6.0, "d": 2.0}
-    timed = replace(coarse, ops=tuple(replace(op, time_s=times[op.id]) for op in coarse.ops))
-    fine = expanded_plan(place(timed, make_machine(1), method="list").plan, graph)
-    lengths_s = {entry.op: entry.end_s - entry.start_s for entry in fine.ops}
-    assert lengths_s == pytest.approx({"a": 2.0, "b": 2.0, "c": 2.0, "d": 2.0})

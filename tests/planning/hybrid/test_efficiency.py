@@ -64,13 +64,3 @@ def test_the_fit_finds_the_form_and_its_parameters(
     assert vars(fits.best.model) == pytest.approx(vars(model))
     assert max(map(abs, fits.best.residuals)) < 1e-9
     assert f"'{form}' fits best" in fits.verdict
-
-
-def test_noise_does_not_turn_a_ring_into_a_serial_overhead() -> None:
-    noise = {1: 1.01, 2: 0.99, 4: 1.01, 8: 0.995}
-    points = [(workers, noise[workers] / RingOverhead(0.5).efficiency(workers)) for workers in noise]
-    fits = fit_scaling(points)
-    assert fits.best.form.startswith("ring")
-    serial = next(fit for fit in fits.fits if fit.form == "serial")
-    assert fits.best.error < 0.02 < serial.error
-    assert len(serial.residuals) == 4

@@ -1,11 +1,9 @@
 """What was measured takes the place of what the planner assumes; the file is data with a schema."""
 
-import json
 from pathlib import Path
 
 import pytest
 
-from dlplacer.cli.main import main
 from dlplacer.core.errors import InputError
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.machines.costs.collectives_on_links import MachineCosts
@@ -60,21 +58,6 @@ def test_a_file_of_everything(tmp_path: Path) -> None:
     assert applied.epochs(8, period=4) == pytest.approx(24)
 
 
-def test_measured_coding_replaces_passes_over_memory() -> None:
-    seconds = {"ternary": CodecSeconds(2e-10, 1e-10)}
-    for exchange in exchanges(1e10, ("none", "fp16", "ternary"), seconds):
-        plain = next(each for each in exchanges(1e10) if each.name == exchange.name)
-        if exchange.codec.name != "ternary":
-            assert exchange.codec_s_per_byte(4) == plain.codec_s_per_byte(4)
-        else:
-            # All-gather decodes the codes of all four, a sum once, and parts and their sum twice.
-            decodes = {"all-gather": 4, "sums": 2, "int8": 1, "servers": 1}[exchange.transport.name]
-            assert exchange.codec_s_per_byte(4) == pytest.approx(2e-10 + decodes * 1e-10)
-        assert exchange.codec_s_per_byte(1) == 0
-    with pytest.raises(InputError, match="no codec 'zip'"):
-        exchanges(None, ("none",), {"zip": CodecSeconds(0, 0)})
-
-
 def test_a_measured_collective_scales_what_the_links_promise() -> None:
     topology, size = box(4), 2**22
     line = MachineCosts(Wiring(topology), (("d0", "d1"),)).collectives(size)["all-reduce"]
@@ -93,33 +76,3 @@ def test_a_measured_collective_scales_what_the_links_promise() -> None:
         exposed_s(MeasuredCollective("all-reduce", 8, size, 1.0))
     with pytest.raises(InputError, match="no collective 'gossip'"):
         MeasuredCollective("gossip", 2, size, 1.0)
-
-
-def test_the_command_reads_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    nodes = [
-        {"id": "w", "kind": "parameter", "time_s": 0, "gradient_bytes": 4_000_000, "weight_bytes": 4_000_000},
-        {"id": "work", "kind": "op", "time_s": 0.001, "phase": "backward"},
-        {"id": "w.grad", "kind": "gradient", "time_s": 0, "phase": "backward", "colocate": "w"},
-    ]
-    edges = [{"source": "w", "target": "work", "bytes": 1}, {"source": "work", "target": "w.grad", "bytes": 1}]
-    graph, epochs, path = (tmp_path / f"{name}.json" for name in ("graph", "epochs", "measurements"))
-    graph.write_text(json.dumps({"format": "dlplacer.graph/1", "nodes": nodes, "edges": edges}))
-    epochs.write_text(json.dumps({"format": "dlplacer.epochs/1", "epochs": {"1": 4, "8": 4}}))
-    command = ["hybrid", str(graph), "cpu-2core", "--devices", "4", "--epochs", str(epochs), "--speedup", "2=1.0"]
-    network = MeasuredNetwork(1e9, 1e-5)
-
-    def best(**measured: object) -> dict[str, object]:
-        write_measurements(path, network=network, **measured)
-        assert main([*command, "--measurements", str(path), "--json"]) == 0
-        return json.loads(capsys.readouterr().out)["budgets"][3]["data_parallel"]
-
-    fast = {"encode_s_per_byte": 1e-12, "decode_s_per_byte": 1e-12}
-    slow = {"encode_s_per_byte": 1e-6, "decode_s_per_byte": 1e-6}
-    assert best(codecs={"ternary": fast}, codec_factor={"ternary": 1.0})["codec"] == "ternary"
-    assert best(codecs={"ternary": slow}, codec_factor={"ternary": 1.0})["codec"] == "fp16"
-    assert best(codecs={"ternary": fast}, codec_factor={"ternary": 50.0})["codec"] == "fp16"
-    assert best(period_factor={64: 1.0})["period"] == 64
-    assert main([*command, "--measurements", str(path), "--network", "1 GB/s"]) == 2
-    assert "has a measured one" in capsys.readouterr().err
-    assert main([*command, "--measurements", str(path), "--scaling-efficiency", "1"]) == 2
-    assert "--measurements is for step times over links" in capsys.readouterr().err

@@ -1,23 +1,20 @@
 """Workers on real machines: which devices they get, what they cost, and how links decide strategies."""
 
-from dataclasses import replace
 from itertools import combinations
 
 import pytest
 
-from dlplacer.core.errors import InputError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op, TensorSpec
-from dlplacer.core.topology import Device, Link, Router, Topology
+from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.files.load import load_topology
 from dlplacer.machines.costs.gradient_exchange import exchanges
-from dlplacer.planning.hybrid.communication.clusters import cluster
 from dlplacer.planning.hybrid.communication.step_times import ClosedForm, StepTime, Team
 from dlplacer.planning.hybrid.communication.steps_on_links import OnMachine
-from dlplacer.planning.hybrid.communication.worker_layout import WorkerLayout, partitions, sub_topology
+from dlplacer.planning.hybrid.communication.worker_layout import WorkerLayout, partitions
 from dlplacer.planning.hybrid.epochs.epochs import EpochsTable, StatisticalEfficiency
 from dlplacer.planning.hybrid.hybrid import HybridProblem, plan_hybrid
-from dlplacer.planning.hybrid.placed_workers import ALONE, Placed, Several, SpeedupTable, WorkerSplit
+from dlplacer.planning.hybrid.placed_workers import ALONE, SpeedupTable, WorkerSplit
 from dlplacer.planning.hybrid.scaling_efficiency import ConstantEfficiency
 from dlplacer.planning.hybrid.step_workload import GradientLayer, Work, work_of
 
@@ -67,19 +64,6 @@ def test_the_worst_worker_is_as_good_as_it_can_be() -> None:
         assert narrowest(layout.workers(devices, degree)) == best
 
 
-def test_a_cluster_shares_a_card_per_box() -> None:
-    topology = cluster(load_topology("dgx1-v100-4gpu"), 3, 12.5e9, 5e-6)
-    layout = WorkerLayout(topology)
-    assert len(topology.devices) == 12
-    inside, across = layout.wiring.channel("0/gpu0", "0/gpu1"), layout.wiring.channel("0/gpu0", "2/gpu1")
-    assert inside.s_per_byte == pytest.approx(1 / 41.5e9)
-    assert (across.s_per_byte, across.latency_s) == pytest.approx((1 / 12.5e9, 5e-6))
-    together = layout.wiring.round([(f"0/gpu{n}", f"1/gpu{n}", 1.0) for n in range(4)])
-    assert together.s_per_byte == pytest.approx(4 / 12.5e9)
-    assert layout.islands([device.id for device in topology.devices]) == ((0, 1, 2, 3), (4, 5, 6, 7), (8, 9, 10, 11))
-    assert all(len({name.split("/")[0] for name in worker}) == 1 for worker in layout.workers(12, 4))
-
-
 def test_free_links_are_the_paper_s_assumption() -> None:
     names = "abcdefgh"
     free = mesh(dict.fromkeys(combinations(names, 2), 1e30))
@@ -92,23 +76,6 @@ def test_free_links_are_the_paper_s_assumption() -> None:
     for devices in range(1, 9):
         assert one.at(devices).against_same_devices == pytest.approx(other.at(devices).against_same_devices)
         assert one.speedup(one.at(devices).best) == pytest.approx(other.speedup(other.at(devices).best))
-
-
-def test_slower_links_make_slower_steps_and_wait_for_model_parallelism() -> None:
-    efficiency = StatisticalEfficiency(EpochsTable({1: 4.0, 8: 4.0}))
-    first_wins, steps_s = [], []
-    for rate in (1e12, 1e9, 1e8):
-        links = tuple(Link(name, "switch", rate) for name in "abcd")
-        topology = Topology(tuple(map(Device, "abcd")), (Router("switch"),), links)
-        problem = HybridProblem(
-            WORK, efficiency, SpeedupTable({2: 1.6}), topology, OnMachine(WorkerLayout(topology), exchanges()[:1])
-        )
-        found = plan_hybrid(problem, 4)
-        steps_s.append(found.at(4).data_parallel.step.step_s)  # type: ignore[union-attr]
-        first_wins.append(found.at(4).against_same_devices)
-    assert steps_s == sorted(steps_s)
-    assert first_wins == sorted(first_wins)
-    assert first_wins[0] < 1 < first_wins[-1]
 
 
 def test_the_step_by_hand() -> None:
@@ -158,24 +125,6 @@ def test_gradients_are_counted_as_float32_and_ready_when_made() -> None:
     assert (work.forward_s, work.tail_s, work.update_s) == (1.0, 0.0, 0.0)
 
 
-def test_placements_are_solved_on_the_machine_of_the_worker() -> None:
-    branches = [Op(f"branch{n}", "mm", 1.0, gradient_bytes=100 * (n + 1)) for n in range(2)]
-    graph = OpGraph((Op("in", "x", 0.0), *branches), tuple(Edge("in", op.id, 10) for op in branches))
-    placed = Placed(graph, 2.0)
-    near = placed(2, sub_topology(load_topology("pcie-4gpu"), ["gpu0", "gpu1"]))
-    again = placed(2, sub_topology(load_topology("pcie-4gpu"), ["gpu2", "gpu3"]))
-    assert near is again
-    assert near is not None
-    assert near.speedup == pytest.approx(2.0, rel=1e-3)
-    assert sorted(near.shares) == pytest.approx([1 / 3, 2 / 3])
-    small = Topology((Device("a", memory_bytes=150), Device("b", memory_bytes=150)), (), (Link("a", "b", 1e9),))
-    assert placed(2, small) is None
-    both = Several(placed, SpeedupTable({2: 1.5}))(2, sub_topology(load_topology("pcie-4gpu"), ["gpu0", "gpu1"]))
-    assert [split.method for split in both] == ["placement", "given"]
-    with pytest.raises(InputError, match="give the planner a topology"):
-        placed(2, None)
-
-
 def test_the_planner_weighs_codecs_and_periods_by_what_they_cost_in_epochs() -> None:
     topology = mesh({("a", "b"): 1e8})
     table = EpochsTable({1: 4.0, 2: 4.0})
@@ -191,24 +140,6 @@ def test_the_planner_weighs_codecs_and_periods_by_what_they_cost_in_epochs() -> 
     assert best(codec_factors={"ternary": 9.0}) == ("fp16", 1)
     assert best(codec_factors={"ternary": 9.0}, period_factors={64: 1.1}) == ("fp16", 64)
     assert best(codec_factors={"ternary": 19.0, "fp16": 19.0}, period_factors={64: 19.0}) == ("none", 1)
-
-
-def test_names_and_their_order_change_nothing() -> None:
-    topology = load_topology("dgx1-v100-4gpu")
-    new = {node.id: f"n{len(topology.nodes) - place}" for place, node in enumerate(topology.nodes)}
-    devices = [replace(device, id=new[device.id]) for device in topology.devices]
-    links = [replace(link, source=new[link.target], target=new[link.source]) for link in reversed(topology.links)]
-    routers = [replace(router, id=new[router.id]) for router in topology.routers]
-    renamed = Topology(tuple(reversed(devices)), tuple(routers), tuple(links))
-    efficiency = StatisticalEfficiency(EpochsTable({2: 4.0, 4: 7.0}))
-    one, other = (
-        plan_hybrid(HybridProblem(WORK, efficiency, SpeedupTable({2: 1.4}), each), 4) for each in (topology, renamed)
-    )
-    for devices_used in range(1, 5):
-        pairs = zip(one.at(devices_used).by_degree.items(), other.at(devices_used).by_degree.items(), strict=True)
-        for (degree, ours), (same_degree, theirs) in pairs:
-            assert degree == same_degree
-            assert ours.effort_s == pytest.approx(theirs.effort_s)
 
 
 def test_micro_batches_have_their_gradients_in_the_last_pass_alone() -> None:
@@ -240,14 +171,3 @@ def test_micro_batches_have_their_gradients_in_the_last_pass_alone() -> None:
             sent_s = max(sent_s, now_s) + choice.line.time_s(layer.gradient_bytes)
         now_s += work.tail_s / 2 / micro_batches
         assert step.step_s == pytest.approx(max(now_s, sent_s) + work.update_s / 2)
-
-
-def test_a_gradient_is_ready_when_all_that_it_reads_is_there() -> None:
-    """Two ops make a gradient: in whatever order the edges are listed, it is ready with the second."""
-    nodes = [Op("w", "parameter", 0.0, gradient_bytes=8, phase="forward"), Op("f", "op", 1.0, phase="forward")]
-    nodes += [Op(name, "op", 2.0, phase="backward") for name in ("early", "late", "last")]
-    nodes.append(Op("w.grad", "gradient", 0.0, phase="backward", colocate="w"))
-    order = (Edge("f", "early", 1), Edge("early", "late", 1), Edge("late", "last", 1))
-    made = (Edge("early", "w.grad", 8), Edge("late", "w.grad", 8))
-    works = [work_of(OpGraph(tuple(nodes), (*order, *edges)), "x") for edges in (made, made[::-1])]
-    assert [(work.layers, work.tail_s) for work in works] == [((GradientLayer(4.0, 8),), 2.0)] * 2

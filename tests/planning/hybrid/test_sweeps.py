@@ -12,9 +12,7 @@ from planning.hybrid.sweep_tasks import Square
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
 from dlplacer.core.topology import Device, Link, Topology
-from dlplacer.planning.hybrid.communication.worker_layout import WorkerLayout, sub_topology
-from dlplacer.planning.hybrid.placed_workers import Placed
-from dlplacer.planning.hybrid.placement_task import PlacementTask, presolve
+from dlplacer.planning.hybrid.placement_task import PlacementTask
 from dlplacer.planning.hybrid.sweeps import SweepRow, sweep, sweep_frame, task_key
 
 
@@ -57,22 +55,6 @@ def line(count: int) -> Topology:
     return Topology(devices, (), links, name=f"line{count}")
 
 
-def test_rows_keep_the_order_of_the_tasks_and_equal_tasks_run_once() -> None:
-    executor = Inline()
-    rows = sweep([Square(3), Square(2), Square(3)], executor)
-    assert [row.value["square"] for row in rows] == [9, 4, 9]
-    assert executor.submitted == 2
-
-
-def test_a_second_run_reads_what_the_first_one_solved(tmp_path: Path) -> None:
-    sweep([Square(n) for n in range(3)], Inline(), tmp_path / "cache")
-    executor = Inline()
-    rows = sweep([Square(n) for n in range(5)], executor, tmp_path / "cache")
-    assert executor.submitted == 2
-    assert [row.cached for row in rows] == [True, True, True, False, False]
-    assert [row.value["square"] for row in rows] == [0, 1, 4, 9, 16]
-
-
 def test_an_interrupted_sweep_goes_on_where_it_stopped(tmp_path: Path) -> None:
     tasks = [Square(n) for n in range(6)]
     with pytest.raises(KeyboardInterrupt):
@@ -103,20 +85,3 @@ def test_processes_solve_placements_and_resume(processes: Executor, tmp_path: Pa
     again = sweep(tasks, Inline(), tmp_path)
     assert all(row.cached for row in again)
     assert [row.value for row in again] == [row.value for row in rows]
-
-
-def test_presolved_placements_are_what_the_planner_would_have_solved() -> None:
-    topology = line(4)
-    presolved, plain = Placed(diamond(4), 4.0), Placed(diamond(4), 4.0)
-    rows = presolve(presolved, topology, 4, (2, 4), Inline())
-    assert not any(row.error for row in rows)
-    known = dict(presolved.solved)
-    for degree in (2, 4):
-        for worker in WorkerLayout(topology).kinds(4, degree):
-            machine = sub_topology(topology, worker)
-            one, other = presolved(degree, machine), plain(degree, machine)
-            assert one is not None
-            assert other is not None
-            assert one.speedup == pytest.approx(other.speedup, abs=1e-6)
-            assert one.shares == other.shares
-    assert presolved.solved == known

@@ -1,9 +1,7 @@
 """What a pipeline cannot tear, and where backward ops go."""
 
-from dataclasses import replace
-
 import pytest
-from planning.pipeline.graphs import dag, random_dag
+from planning.pipeline.graphs import random_dag
 
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
@@ -18,23 +16,6 @@ from dlplacer.planning.pipeline.stages.merge_blocks import joined_blocks, search
 
 def names(graph: OpGraph, groups: tuple[tuple[int, ...], ...]) -> list[list[str]]:
     return [[graph.ops[op].id for op in group] for group in groups]
-
-
-def test_without_groups_backward_ops_go_with_what_they_read() -> None:
-    """b1 reads the weight of f1; b0 only the gradient from b1, so that it stays there; a gradient of w0 is at f0."""
-    ops = (
-        Op("w0", "parameter", 0.0, phase="forward", colocate="w0"),
-        Op("f0", "op", 1.0, phase="forward"),
-        Op("w1", "parameter", 0.0, phase="forward", colocate="w1"),
-        Op("f1", "op", 1.0, phase="forward"),
-        Op("b1", "op", 1.0, phase="backward"),
-        Op("b0", "op", 1.0, phase="backward"),
-        Op("d0", "op", 1.0, phase="backward"),
-        Op("w0.grad", "gradient", 0.0, phase="backward", colocate="w0"),
-    )
-    pairs = ("w0 f0", "f0 f1", "w1 f1", "f1 b1", "w1 b1", "b1 b0", "b0 d0", "d0 w0.grad")
-    graph = OpGraph(ops, tuple(Edge(*pair.split(), 4) for pair in pairs))
-    assert names(graph, blocks_of(graph).backward) == [["d0", "w0.grad"], ["b1", "b0"]]
 
 
 # Blocks {w0 f0}, {w1 f1}, {w2 f2}. b1 is at f1, whose gradient goes on to d0, at w0.
@@ -60,18 +41,6 @@ def test_a_backward_op_is_never_behind_a_gradient_that_it_reads(reads: tuple[str
 
 def weight(at: int) -> Op:
     return Op(f"w{at}", "parameter", 0.0, phase="forward", colocate=f"w{at}")
-
-
-def test_a_backward_op_stays_in_the_block_of_its_module_that_its_gradient_comes_from() -> None:
-    """Module m is two blocks, of which the first has more ops; ``own`` reads a gradient of the second."""
-    ops = (
-        *(replace(weight(at), module="m") for at in (0, 1)),
-        *(Op(name, "op", 1.0, phase="forward", module="m") for name in ("f0", "g0", "f1")),
-        *(Op(name, "op", 1.0, phase="backward", module="m") for name in ("b1", "own")),
-    )
-    pairs = ("w0 f0", "w0 g0", "f0 g0", "g0 f1", "w1 f1", "f1 b1", "b1 own")
-    graph = OpGraph(ops, tuple(Edge(*pair.split(), 4, tensor=pair) for pair in pairs))
-    assert names(graph, blocks_of(graph).backward) == [[], ["b1", "own"]]
 
 
 def test_a_weight_goes_with_what_reads_its_cast() -> None:
@@ -104,15 +73,6 @@ def test_stages_of_a_captured_transformer_under_autocast_hold_their_products() -
         assert {op.id for op in products} <= read
         # activations of 2 samples, and the sum that the next norm adds them to
         assert stage.sends_bytes <= 2 * (2 * 16 * 32 * 4)
-
-
-def test_what_crosses_a_cut_counts_once_for_all_readers() -> None:
-    graph = dag([1, 1, 1], [(0, 1), (0, 2)], [8, 8, 8])
-    cuts = cuts_of(blocks_of(graph))
-    rows = {tuple(map(bool, row)): at for at, row in enumerate(cuts.inside)}
-    assert cuts.forward_bytes[rows[True, False, False]] == 8
-    assert cuts.backward_bytes[rows[True, False, False]] == 8
-    assert cuts.forward_bytes[rows[True, True, False]] == 8
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -5,7 +5,6 @@ from collections.abc import Collection
 
 import pytest
 
-from dlplacer.core.errors import InputError
 from dlplacer.planning.pipeline.schedule.action import Action, in_flight, read_csv, stage_ranks, write_csv
 from dlplacer.planning.pipeline.schedule.pipeline_timeline import Hop, StageTimes, play
 from dlplacer.planning.pipeline.schedule.schedules import SCHEDULES, STAGES_PER_RANK, order_of
@@ -47,17 +46,6 @@ def test_unequal_stages_and_transfers_by_hand() -> None:
     timeline = play(order_of("1f1b", 2, 1), stages, [Hop(0.5, 0.25)])
     assert timeline.step_s == pytest.approx(10.75)
     assert [span.end_s - span.begin_s for span in timeline.transfers] == pytest.approx([0.5, 0.25])
-
-
-def test_transfers_on_one_link_direction_take_turns() -> None:
-    """Two forward passes of 1 s on rank 0 and transfers of 3 s on one link direction: they arrive at 4 and at 7."""
-    stages = [StageTimes(1.0, 1.0), StageTimes(0.0, 0.0)]
-    ends = {}
-    for directions in ((), ("wire",)):
-        timeline = play(order_of("gpipe", 2, 2), stages, [Hop(3.0, 0.0, directions, ())])
-        ends[directions] = [span.end_s for span in timeline.transfers]
-    assert ends[()] == pytest.approx([4.0, 5.0])
-    assert ends[("wire",)] == pytest.approx([4.0, 7.0])
 
 
 def needs(action: Action, stages: int, known: Collection[Action]) -> list[Action]:
@@ -108,16 +96,3 @@ def test_an_order_is_text(schedule: str) -> None:
     order = order_of(schedule, 2, 4)
     assert read_csv(write_csv(order)) == order
     assert set(stage_ranks(order).values()) == {0, 1}
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("0F0,0X0\n", "'0X0' is no action; write stage, one of F, B, I, W and micro-batch, as in 2F0"),
-        ("0F0,0B0\n0F1,0B1\n", "stage 0 runs on ranks"),
-        ("\n", "the schedule has no ranks"),
-    ],
-)
-def test_broken_orders(text: str, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        read_csv(text)

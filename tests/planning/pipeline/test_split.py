@@ -9,14 +9,11 @@ from planning.pipeline.graphs import all_splits, chain, devices, random_dag
 from dlplacer.core.errors import InfeasibleError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
-from dlplacer.core.topology import Device, Link, Topology
+from dlplacer.core.topology import Link, Topology
 from dlplacer.machines.costs.message_routes import Wiring
-from dlplacer.planning.pipeline.device_chains import chains_of
 from dlplacer.planning.pipeline.pipeline_search import Search, plan_pipeline
-from dlplacer.planning.pipeline.schedule.action import in_flight
 from dlplacer.planning.pipeline.schedule.schedules import order_of
 from dlplacer.planning.pipeline.stages.blocks import Blocks, blocks_of
-from dlplacer.planning.pipeline.stages.cuts import cuts_of
 from dlplacer.planning.pipeline.stages.stage_split import StageSplit, best_split
 
 MICRO_BATCHES = 4
@@ -93,38 +90,6 @@ def test_memory_limits_the_schedule() -> None:
     assert plan_pipeline(graph, limited, stages=2, micro_batches=4).schedule != "gpipe"
     with pytest.raises(InfeasibleError, match=r"no split into 2 stages fits: .* needs 120 B with 4 of 4 micro-batches"):
         plan_pipeline(graph, limited, stages=2, micro_batches=4, schedule="gpipe")
-
-
-def test_cuts_of_a_diamond() -> None:
-    """f0 → f1, f2 → f3: ideals {}, {0}, {0,1}, {0,2}, {0,1,2}, all."""
-    edges = (Edge("f0", "f1", 1), Edge("f0", "f2", 1), Edge("f1", "f3", 1), Edge("f2", "f3", 1))
-    graph = OpGraph(tuple(Op(f"f{at}", "op", 1.0) for at in range(4)), edges)
-    cuts = cuts_of(blocks_of(graph))
-    assert cuts.count == 6
-    assert cuts.exact
-    along = cuts_of(blocks_of(graph), most=5)
-    assert along.count == 5
-    assert not along.exact
-
-
-def test_sequences_that_are_worse_everywhere_are_left_out() -> None:
-    """Of three devices the pair with the fast link is kept, in one direction of the two, which cost the same."""
-    nodes = tuple(Device(name, "x") for name in "abc")
-    links = (Link("a", "b", 1e9), Link("b", "c", 5e9), Link("a", "c", 1e9))
-    chains, all_tried = chains_of(Wiring(Topology(nodes, (), links)), 2, wraps=False)
-    assert [{device.id for device in found.devices} for found in chains] == [{"b", "c"}]
-    assert all_tried
-
-
-def test_best_number_of_devices_micro_batches_and_schedule() -> None:
-    """Free transfers and 8 equal ops: more devices, more micro-batches and no bubble are best."""
-    search = Search(chain([1] * 8, bytes_=0), devices(["x"] * 4, rate=1e12))
-    best = plan_pipeline(search.graph, search.topology)
-    assert len(best.devices) == 4
-    assert best.micro_batches == 64
-    plans = [search.plan(4, 64, name) for name in ("gpipe", "1f1b", "interleaved", "zero-bubble")]
-    assert best.step_s == min(plan.step_s for plan in plans)
-    assert [stage.held for stage in plans[1].stages] == list(in_flight(order_of("1f1b", 4, 64)).values())
 
 
 def split_of(bytes_: int, duplex: str) -> StageSplit:

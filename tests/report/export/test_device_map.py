@@ -44,12 +44,6 @@ def test_the_fewest_modules_are_named() -> None:
     assert device_map(plan, {"d0": 0, "d1": 0}) == {"": 0}
 
 
-# A path inside another would be moved twice: tensors beside modules of other devices are named themselves.
-def test_parameters_beside_modules_are_named_themselves() -> None:
-    ops = (stored("scale", 8), stored("a.w", 8), stored("a.b.w", 8))
-    assert device_map(plan_of({"scale": 1, "a.w": 0, "a.b.w": 1}, ops)) == {"scale": 1, "a.w": 0, "a.b": 1}
-
-
 def with_ties(plan: Plan, ties: dict[str, str]) -> Plan:
     return replace(plan, graph=replace(plan.graph, capture={"ties": ties}))
 
@@ -108,12 +102,3 @@ def test_most_bytes_decide_and_exact_refuses() -> None:
     assert spread_modules(plan) == {"a": ("d1", "d0")}
     with pytest.raises(MismatchError, match="module 'a' is spread over d1, d0, which no device map can say; use the r"):
         device_map(plan, rule="exact")
-
-
-def test_exact_looks_at_forward_ops_too() -> None:
-    ops = (stored("a.w", 8), Op("mm", "aten.mm", 1.0, phase="forward", module="a"), stored("b.w", 8))
-    backward = Op("mm_back", "aten.mm", 1.0, phase="backward", module="a")
-    plan = plan_of({"a.w": 0, "mm": 0, "b.w": 1, "mm_back": 1}, (*ops, backward))
-    assert device_map(plan, rule="exact") == {"a": 0, "b": 1}
-    with pytest.raises(MismatchError, match="module 'a' is spread"):
-        device_map(plan_of({"a.w": 0, "mm": 1, "b.w": 1}, ops), rule="exact")

@@ -39,26 +39,12 @@ def test_bars_are_as_long_as_the_step_times_and_solid_up_to_the_bound() -> None:
     assert len({bar.get_facecolor() for bar in bars}) == 2
 
 
-def test_the_line_is_the_lower_bound() -> None:
-    (line,) = drawn(COMPARISON).get_lines()
-    assert list(line.get_xdata()) == [0.004, 0.004]
-
-
 def test_labels_say_time_speedup_and_gap_or_why_there_is_no_plan() -> None:
     assert [text.get_text() for text in drawn(COMPARISON).texts] == [
         "4 ms  1.50×  optimal",
         "5 ms  1.20×  gap 20 %",
         "not installed",
     ]
-
-
-def test_the_best_method_is_on_top() -> None:
-    ax = drawn(COMPARISON)
-    assert [label.get_text() for label in ax.get_yticklabels()] == ["ilp", "heft", "min-cut"]
-    assert ax.yaxis_inverted()
-    assert ax.get_xlabel().splitlines()[0] == "step time (ms)"
-    assert "dark: up to the best lower bound; pale: gap to it" in ax.get_xlabel()
-    assert ax.get_title(loc="left") == "net on box: lower bound 4 ms (dashed)"
 
 
 @pytest.mark.parametrize("makespan_s", [None, 0.0])

@@ -3,7 +3,6 @@
 import subprocess
 import sys
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +18,6 @@ from dlplacer.core.plan import Plan
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.report.critical_path import critical_path
 from dlplacer.report.plot import plot_gantt, save_picture
-from dlplacer.report.plot.positions.op_blocks import blocks_of, short_names
-from dlplacer.report.plot.style.colors import PHASE
 
 matplotlib.use("Agg")
 
@@ -109,38 +106,6 @@ def test_the_legend_stands_outside_and_names_what_is_drawn() -> None:
     assert ax.get_legend().get_window_extent().x0 >= ax.get_window_extent().x1
 
 
-def test_colours_by_phase() -> None:
-    colors = {
-        matplotlib.colors.to_hex(found.get_facecolor()[0])
-        for found in drawn(diamond()).collections
-        if str(found.get_label()).startswith("ops on")
-    }
-    assert colors == {PHASE["forward"], PHASE["backward"]}
-
-
-def test_only_wide_bars_are_labelled_and_text_is_clipped_to_them() -> None:
-    # 11 s on 12 in: about 60 points per second. conv (4 letters) fits into 2 s, relu and bn too.
-    ax = drawn(diamond())
-    assert [text.get_text() for text in ax.texts] == ["conv", "bn", "relu", "add"]
-    assert all(text.get_clip_on() for text in ax.texts)
-    conv = ax.texts[0].get_clip_box()
-    assert conv is not None
-    assert conv.transformed(ax.transData.inverted()).intervalx == pytest.approx([0, 2])
-    ops = [Op("long", "aten.convolution", 1.0), *(Op(f"k{count}", "aten.relu", 1e-3) for count in range(50))]
-    times = {"long": ("a", 0.0, 1.0)} | {f"k{n}": ("a", 1 + n / 1e3, 1 + (n + 1) / 1e3) for n in range(50)}
-    assert [text.get_text() for text in drawn(plan_of(ops, (), times)).texts] == ["conv"]
-
-
-def test_blocks_are_top_level_modules_and_large_ones_are_taken_apart() -> None:
-    paths = ["net.embed", *(f"net.layers.{layer}.{part}" for layer in range(3) for part in ("attention", "mlp"))]
-    ops = [Op(path, "k", 1.0, module=path) for path in paths]
-    plan = plan_of(ops, (), {path: ("a", float(count), count + 1.0) for count, path in enumerate(paths)})
-    blocks = blocks_of(plan)
-    assert list(dict.fromkeys(blocks.values())) == ["net.embed", "net.layers.0", "net.layers.1", "net.layers.2"]
-    assert blocks["net.layers.1.mlp"] == "net.layers.1"
-    assert list(short_names(blocks.values()).values()) == ["embed", "layers.0", "layers.1", "layers.2"]
-
-
 @pytest.mark.parametrize(("suffix", "magic"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("PDF", b"%PDF")])
 def test_a_picture_is_saved_in_the_format_of_its_suffix(tmp_path: Path, suffix: str, magic: bytes) -> None:
     path = tmp_path / f"gantt.{suffix}"
@@ -181,21 +146,3 @@ def test_where_many_link_directions_are_used_a_row_below_each_device_shows_what_
     places = dict(zip(rows, ax.get_yticks(), strict=True))
     assert list(places.values()) == sorted(places.values())
     assert bars(ax)["transfers"] == 29
-
-
-def test_the_critical_path_enters_the_row_of_what_arrives() -> None:
-    # root 0–1 on d0, the last transfer 1–30 into d29, k29 30–31 there: two changes of row, from and to the row below
-    ax = drawn(fully_linked(30))
-    lines = {str(found.get_label()): found for found in ax.collections if isinstance(found, LineCollection)}
-    flat, steep = (lines[name].get_segments() for name in ("critical path", "critical path changes row"))
-    rows = {label.get_text().split("\n")[0]: y for label, y in zip(ax.get_yticklabels(), ax.get_yticks(), strict=True)}
-    assert [tuple(segment[:, 0]) for segment in flat] == [(0, 1), (1, 30), (30, 31)]
-    assert rows["d29"] < rows["→ d29"] < flat[1][0][1] < rows["→ d29"] + 0.2
-    assert [segment[0][0] for segment in steep] == [1, 30]
-    assert lines["critical path changes row"].get_alpha() < 0.5
-
-
-def test_a_measured_step_has_no_critical_path_and_no_bound() -> None:
-    ax = Figure(figsize=(10, 4)).add_subplot()
-    plot_gantt(replace(diamond(), lower_bound_s=0.0), ax, mark_path=False)
-    assert legend_texts(ax) == ["forward", "backward", "transfer (darker: several)", "idle"]

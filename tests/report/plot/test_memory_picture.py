@@ -24,15 +24,6 @@ def drawn(plan: Plan) -> Axes:
     return ax
 
 
-def lines(ax: Axes, style: str) -> list[float]:
-    """Heights of the horizontal lines of a style."""
-    return [float(line.get_ydata()[0]) for line in ax.get_lines() if line.get_linestyle() == style]
-
-
-def legend_texts(ax: Axes) -> list[str]:
-    return [text.get_text() for text in ax.get_legend().get_texts()]
-
-
 def test_a_curve_per_device_from_start_to_end() -> None:
     plan = diamond()
     curves = {str(line.get_label()): line for line in drawn(plan).get_lines() if len(line.get_xdata()) > 2}
@@ -52,23 +43,6 @@ def test_peaks_are_marked_with_their_size() -> None:
         (float(line.get_xdata()[0]), float(line.get_ydata()[0])) for line in ax.get_lines() if line.get_marker() == "o"
     ]
     assert sorted(dots) == [(2.0, 15.0), (5.0, 6.0)]
-
-
-def test_dashed_lines_are_the_sums_of_eq_13() -> None:
-    assert lines(drawn(diamond()), "--") == [16, 2]
-    assert legend_texts(drawn(diamond()))[-1] == "sum of footprints (eq. 13)"
-
-
-def test_a_capacity_is_a_dotted_line() -> None:
-    ax = drawn(diamond(memory_bytes=20))
-    assert lines(ax, ":") == [20]
-    assert ax.get_ylim()[1] > 20
-    assert legend_texts(ax) == [
-        "a: peak 15 B, sum 16 B, capacity 20 B",
-        "b: peak 6 B, sum 2 B, capacity 20 B",
-        "sum of footprints (eq. 13)",
-        "capacity",
-    ]
 
 
 def labels(ax: Axes) -> list[Bbox]:

@@ -1,7 +1,6 @@
 """The picture of the graph: what is shown, where it stands, which edges stand out."""
 
 from collections import Counter
-from itertools import pairwise
 
 import matplotlib
 import pytest
@@ -66,16 +65,6 @@ def test_a_dot_for_every_op_that_takes_time() -> None:
     assert dots == {"a": 3, "b": 1}
 
 
-def test_areas_grow_with_time() -> None:
-    # on a: x takes 2 s, z and w 1 s; y on b takes 3 s. Largest first, so that small dots are drawn above.
-    areas = {
-        str(found.get_label()): list(found.get_sizes())
-        for found in drawn(diamond()).collections
-        if isinstance(found, PathCollection)
-    }
-    assert areas["a"] == pytest.approx([2 / 3 * areas["b"][0], 1 / 3 * areas["b"][0], 1 / 3 * areas["b"][0]])
-
-
 def test_edges_between_devices_stand_out() -> None:
     # x → y and y → w cross; x → z and z → w do not; p → x is folded away with p.
     lines: Counter[str] = Counter()
@@ -108,13 +97,6 @@ def test_the_forward_pass_runs_right_and_branches_have_rows_of_their_own() -> No
     assert layout.y["right"] == layout.y["stem"] + 1
 
 
-def test_the_backward_pass_stands_mirrored_below() -> None:
-    layout = lay_out(training())
-    for name in ("stem", "left1", "left2", "right", "head"):
-        assert layout.x[f"d_{name}"] == layout.x[name]
-        assert layout.y[f"d_{name}"] == -layout.y[name]
-
-
 def test_edges_pass_through_ops_that_are_not_shown() -> None:
     # a view takes no time; a parameter is not shown even where its time was measured
     ops = [
@@ -128,23 +110,6 @@ def test_edges_pass_through_ops_that_are_not_shown() -> None:
     layout = lay_out(serial_plan(ops, edges))
     assert set(layout.x) == {"x", "y"}
     assert layout.edges == (("x", "y"),)
-
-
-def test_a_skip_connection_keeps_its_row() -> None:
-    # a → b → c → d and a → d: the row of a stays free for its long edge, so b and c step aside.
-    ops = [Op(name, "k", 1.0) for name in "abcd"]
-    edges = [Edge("a", "b", 1), Edge("b", "c", 1), Edge("c", "d", 1), Edge("a", "d", 1)]
-    y = lay_out(serial_plan(ops, edges)).y
-    assert y["a"] == y["d"] != y["b"] == y["c"]
-
-
-def test_block_names_stand_along_the_axis_from_left_to_right() -> None:
-    # mixed holds more than half of the ops, so left and right, which share columns, are named instead
-    ax = drawn(training())
-    assert [label.get_text() for label in ax.get_xticklabels()] == ["stem", "right, left", "head"]
-    ticks = list(ax.get_xticks())
-    assert ticks == sorted(ticks)
-    assert ticks[1] == pytest.approx(1.5)
 
 
 def layers(count: int, per_layer: int, modules: bool = True) -> Plan:
@@ -190,17 +155,3 @@ def test_names_of_blocks_do_not_touch(count: int) -> None:
     ax = plot_placement(plan, Figure(figsize=(width, height)).add_subplot())
     apart = ax.get_window_extent().width / len(ax.get_xticks())
     assert apart >= 10 * ax.figure.dpi / 72
-
-
-def test_ops_of_equal_length_do_not_cover_each_other() -> None:
-    names = [f"k{position}" for position in range(30)]
-    ops = [Op(name, "aten.mm", 1.0) for name in names]
-    edges = [Edge(before, after, 1) for before, after in pairwise(names)]
-    times = {name: ("a", float(start), start + 1.0) for start, name in enumerate(names)}
-    plan = plan_of(ops, edges, times)
-    ax = Figure(figsize=recommended_size(plot_placement, plan)).add_subplot()
-    plot_placement(plan, ax)
-    (dots,) = (found for found in ax.collections if isinstance(found, PathCollection) and len(found.get_offsets()))
-    places = ax.transData.transform(dots.get_offsets())[:, 0]
-    apart_points = 72 / ax.figure.dpi * min(after - before for before, after in pairwise(sorted(places)))
-    assert max(dots.get_sizes()) ** 0.5 < apart_points

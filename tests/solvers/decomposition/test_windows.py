@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 from ortools.sat.python import cp_model
-from solvers.helpers import broken_rules, make_graph, make_instance, make_machine, make_problem, no_bounds, one_worker
+from solvers.helpers import broken_rules, make_problem, no_bounds, one_worker
 from solvers.random_problems import random_fork_join, random_problem
 
 from dlplacer.solvers.decomposition.lns import search_windows
@@ -38,24 +38,6 @@ def _instances(first: int, last: int) -> list[tuple[int, Instance, Schedule]]:
             if schedule is not None:
                 found.append((seed, instance, schedule))
     return found
-
-
-def test_a_window_sees_what_is_before_and_after_it() -> None:
-    graph = make_graph(
-        {"a": 2, "b": 3, "c": 4, "d": 5, "e": 1},
-        [("a", "b", 1), ("b", "c", 1), ("b", "d", 6), ("c", "e", 1), ("d", "e", 2)],
-    )
-    instance = make_instance(graph, make_machine(2))
-    # a 0-2, b 2-5, c 5-9, e 9-15 on d0 would leave d at 5 + 6 on d1; here all five run on d0, d after c.
-    schedule = Schedule((0, 0, 0, 0, 0), (0, 2, 5, 9, 14), 15)
-    window = WindowSequence(instance, schedule).window(1, 2)
-    assert window.ops == (1, 2)
-    # b has a's data at 2 on d0, and 1 s later on d1; c has no data from outside, and d0 is free from 2 on.
-    assert window.release == ((2, 3), (2, 0))
-    # After b come d and e on d0: 6 s, with the tensor from d1 12 s. After c at least d and e, as d0 runs them: 6 s;
-    # from d1 only e waits for it: 1 + 1.
-    assert window.tail == ((6, 12), (6, 2))
-    assert window.rest == 2 + 6
 
 
 def test_a_window_over_everything_is_the_problem() -> None:

@@ -78,26 +78,6 @@ def test_etf_starts_early_rather_than_ending_early() -> None:
     assert (found.device, found.makespan) == ((0, 0, 1), 2)
 
 
-def test_etf_is_repaired_where_memory_does_not_suffice() -> None:
-    graph = make_graph({"a": 1, "b": 1, "c": 1}, [("a", "b", 5), ("b", "c", 5)], output_bytes={"a": 2, "b": 2, "c": 2})
-    # Without limits all run on d0: 3. With room for two, c, started last, moves: it has its data at 2+5 and ends at 8.
-    assert _run("etf", make_instance(graph, make_machine(2))).makespan == 3
-    found = _run("etf", make_instance(graph, make_machine(2, memory=4)))
-    assert found.device == (0, 0, 1)
-    assert found.makespan == 8
-
-
-def test_m_etf_passes_over_a_full_device() -> None:
-    graph = make_graph(
-        {"a": 1, "b": 1, "c": 1, "d": 9}, [("a", "b", 2), ("b", "c", 2)], output_bytes={"a": 2, "b": 2, "c": 2, "d": 2}
-    )
-    # Ranks: a 7, b 4, c 1, d 9. d d0 0-9, a d1 0-1, b d1 1-2; d1 is full, so c waits for d0: 9-10. No better for ETF,
-    # which had c on d1 2-3 before the repair.
-    for method in ("m-etf", "etf"):
-        found = _run(method, make_instance(graph, make_machine(2, memory=4)))
-        assert (found.device, found.makespan) == ((1, 1, 0, 0), 10)
-
-
 FAVOURITE = make_graph({"i": 2, "g": 2, "f": 6, "u": 5}, [("i", "f", 3), ("i", "u", 1), ("g", "f", 2)])
 
 
@@ -116,29 +96,6 @@ def test_m_sct_waits_for_the_favourite_child() -> None:
     assert _ends(instance, found) == [2, 2, 10, 8]
     # m-ETF: u d0 2-7, f d1 5-11.
     assert _run("m-etf", instance).makespan == 11
-
-
-def test_a_waiting_device_takes_an_urgent_op() -> None:
-    graph = make_graph(
-        {"i": 2, "g": 2, "f": 6, "u": 3, "v": 3}, [("i", "f", 6), ("g", "f", 4), ("g", "u", 0), ("g", "v", 0)]
-    )
-    instance = make_instance(graph, make_machine(2))
-    # i d0 0-2, g d1 0-2. f is the favourite of i (8+6x = 8+4(1-x) at x = 0.4) and starts at 2+4 on d0, at 2+6 on d1: d0
-    # waits. u and v may start anywhere at 2: u goes to d1, which does not wait, v to d0. f d0 6-12.
-    assert favourite_children(instance)[0] == 2
-    found = _run("m-sct", instance)
-    assert found.device == (0, 1, 0, 1, 0)
-    assert _ends(instance, found) == [2, 2, 12, 5, 5]
-
-
-def test_m_topo_fills_up_to_the_cap() -> None:
-    names = ["a", "b", "c", "d"]
-    edges = [("a", "b", 1), ("b", "c", 1), ("c", "d", 1)]
-    graph = make_graph(dict.fromkeys(names, 1), edges, output_bytes=dict.fromkeys(names, 2))
-    # Cap 8/2 + 2 = 6: a, b, c on d0 0-3, d on d1 4-5.
-    found = _run("m-topo", make_instance(graph, make_machine(2)))
-    assert found.device == (0, 0, 0, 1)
-    assert found.makespan == 5
 
 
 def _layers() -> OpGraph:

@@ -68,26 +68,3 @@ def test_a_folder_that_a_process_uses_stays_until_it_ends(tmp_path: Path) -> Non
         process.join(60)
     used_folder(tmp_path, name_of(3), most=1)
     assert name_of(1) not in names(tmp_path)
-
-
-def test_processes_at_once_never_lose_the_folder_that_they_use(tmp_path: Path) -> None:
-    """Every process uses some folders in turn, where one may stay: what it has written is there until it ends."""
-
-    def use(seed: int) -> None:
-        for turn in range(40):
-            while cache_folders._held:
-                os.close(cache_folders._held.pop())
-            folder = used_folder(tmp_path, name_of((seed + turn) % 5), most=1)
-            assert folder is not None
-            mine = folder / f"{seed}-{turn}"
-            mine.write_text("code")
-            time.sleep(0.001)
-            assert mine.read_text() == "code"
-        os._exit(0)
-
-    processes = [FORK.Process(target=use, args=(seed,), daemon=True) for seed in range(4)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(60)
-    assert [process.exitcode for process in processes] == [0] * 4

@@ -114,18 +114,6 @@ def test_moves_that_are_not_taken_leave_nothing_behind() -> None:
     assert apart >= 2
 
 
-def test_random_plans_enter_without_loss() -> None:
-    count, turned = 0, 0
-    for seed, instance, _ in contended_instances(200):
-        start = construct(instance, heft)
-        if start is not None:
-            chain = _chain(instance, start)
-            assert chain.schedule().makespan <= start.makespan + len(start.transfers), seed
-            count, turned = count + 1, turned + (len(chain._turns.rows) > 0)
-    assert count > 40
-    assert turned > 0
-
-
 def test_what_is_found_keeps_every_rule() -> None:
     count, shorter = 0, 0
     for seed, instance, start in contended_instances():
@@ -138,27 +126,6 @@ def test_what_is_found_keeps_every_rule() -> None:
         count, shorter = count + 1, shorter + (found.makespan < start.makespan)
     assert count > 50
     assert shorter > count / 5
-
-
-def test_ops_of_no_time_move_with_their_neighbours() -> None:
-    graph = make_graph(
-        {"weight": 0, "matmul": 1, "view": 0, "relu": 1, "shared": 0, "add": 1, "mul": 1},
-        [
-            ("weight", "matmul", 4),
-            ("matmul", "view", 4),
-            ("view", "relu", 4),
-            ("shared", "add", 4),
-            ("shared", "mul", 4),
-            ("relu", "add", 4),
-            ("relu", "mul", 4),
-        ],
-    )
-    instance = _instance(graph, make_machine(2))
-    names = [op.id for op in graph.ops]
-    units = {frozenset(names[op] for op in unit) for unit in move_units(instance)}
-    assert {"weight", "matmul", "view"} in units
-    assert {"shared"} in units
-    assert {"relu"} in units
 
 
 def test_groups_and_pins_limit_what_moves_together() -> None:

@@ -16,7 +16,7 @@ from dlplacer.problem.problem import build_problem
 from dlplacer.solvers.heuristics.common.upward_rank import by_rank, upward_ranks
 from dlplacer.solvers.heuristics.construct import Rule as PythonRule
 from dlplacer.solvers.heuristics.construct import construct
-from dlplacer.solvers.heuristics.cpop import cpop, path_sites, values
+from dlplacer.solvers.heuristics.cpop import cpop
 from dlplacer.solvers.heuristics.heft import heft
 from dlplacer.solvers.heuristics.list_schedule import list_schedule
 from dlplacer.solvers.heuristics.min_cut import min_cut
@@ -102,18 +102,6 @@ def test_no_heuristic_in_python_is_better_than_the_best_in_machine_code(family: 
         known = construct(instance, rule)
         assert known is not None
         assert schedule.makespan <= known.makespan + len(schedule.transfers), rule.__name__
-
-
-def test_ops_of_the_critical_path_stay_where_cpop_wants_them() -> None:
-    instance, *built = _tables("layered", star(4))
-    path = path_sites(instance, values(instance))
-    rule = Rule(_sorted(by_rank(instance, upward_ranks(instance))), range(4), placement=path)
-    chain = list_by((instance, *built), rule).chain()
-    assert chain is not None
-    devices = chain.schedule().device
-    fixed = [block for block, device in enumerate(path) if device >= 0]
-    assert fixed
-    assert all(devices[op] == path[block] for block in fixed for op in instance.members[block])
 
 
 @pytest.mark.parametrize("works_on", [False, True])

@@ -81,14 +81,3 @@ def test_they_find_plans_where_memory_over_time_is_short(name: str) -> None:
     if admitted is not None:
         assert admission(problem, instance)(admitted[0])
         assert _keeps_rules(instance, admitted[0])
-
-
-@pytest.mark.parametrize("name", HEURISTICS)
-def test_what_is_placed_stays_there(name: str) -> None:
-    problem = _short("star")
-    instance = build_instance(problem)
-    home = [number % 4 for number in range(len(instance.members))]
-    placed = replace(instance, capacity=(None,) * 4).limited({block: (here,) for block, here in enumerate(home)})
-    found = _compiled(problem)[name].find(problem, placed)
-    assert found is not None
-    assert [found.device[ops[0]] for ops in placed.members] == home

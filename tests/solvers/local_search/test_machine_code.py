@@ -42,23 +42,6 @@ def test_every_version_of_the_code_has_its_own(monkeypatch: pytest.MonkeyPatch, 
     assert second.relative_to(tmp_path).parts[1] != first.relative_to(tmp_path).parts[1]
 
 
-def test_known_integers_are_compiled_for_once() -> None:
-    @inner
-    def plus(value: int, more: int) -> int:
-        return value + more
-
-    @compiled
-    def total(count: int) -> int:
-        found = -1
-        for step in range(count):
-            found = plus(found, step)
-        return plus(found, 1) + plus(more=count, value=2)
-
-    assert total(3) == -1 + 0 + 1 + 2 + 1 + 2 + 3
-    signatures: Any = plus
-    assert [tuple(map(str, types)) for types in signatures.signatures] == [("int64", "int64")]
-
-
 def test_without_a_compiler_kernels_are_plain_functions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(numba.config, "DISABLE_JIT", 1)
     assert compiled(doubled)(21) == inner(doubled)(21) == 42

@@ -22,20 +22,10 @@ def same_results(call: Any, splits: list[OpSplit]) -> list[str]:
     return targets(graph)
 
 
-def test_parts_cut_alike_pass_on_directly() -> None:
-    kinds = same_results(lambda x: aten.exp(aten.relu(x)), [OpSplit("relu", "batch", 2), OpSplit("exp", "batch", 2)])
-    assert kinds == ["slice", "relu", "slice", "relu", "exp", "exp", "cat"]
-
-
 def test_parts_cut_along_another_axis_exchange_slices() -> None:
     kinds = same_results(lambda x: aten.exp(aten.relu(x)), [OpSplit("relu", "batch", 2), OpSplit("exp", "channel", 2)])
     assert kinds.count("cat") == 3
     assert kinds[:4] == ["slice", "relu", "slice", "relu"]
-
-
-def test_whole_readers_share_one_join() -> None:
-    kinds = same_results(lambda x: (lambda y: aten.exp(y) + aten.sin(y))(aten.relu(x)), [OpSplit("relu", "batch", 2)])
-    assert kinds.count("cat") == 1
 
 
 VIEWS: dict[str, Any] = {

@@ -9,7 +9,6 @@ from torch.nn import functional
 from dlplacer.core.graph import OpGraph
 from dlplacer.frontend import Job
 from dlplacer.frontend.torch.capture import capture_job
-from dlplacer.frontend.torch.splitting.pieces import stand_in
 from dlplacer.frontend.torch.tracing.joined_gradients import join_gradients
 
 aten = torch.ops.aten
@@ -56,17 +55,6 @@ def test_sums_of_the_same_rows_follow_their_products() -> None:
     bias = sheet.total([*sums, sheet.call(aten.view.default, lone, [6])])
     kinds = sheet.rewritten(join_gradients, bias, sheet.total(products))
     assert (kinds["mm"], kinds["sum"], kinds["add"], kinds["cat"]) == (1, 2, 1, 2)
-
-
-def test_sums_that_broadcast_or_weigh_stay() -> None:
-    sheet = Sheet(7)
-    row = sheet.product(1, (1, 5))
-    weighed = sheet.graph.create_node(
-        "call_function", aten.add.Tensor, (sheet.product(1, (6, 5)), sheet.product(1, (6, 5))), {"alpha": 2}
-    )
-    weighed.meta["val"] = stand_in(weighed)
-    kinds = sheet.rewritten(join_gradients, sheet.call(aten.add.Tensor, row, sheet.product(1, (6, 5))), weighed)
-    assert (kinds["mm"], kinds["add"]) == (4, 2)
 
 
 class Recurrent(nn.Module):

@@ -5,30 +5,10 @@ from random import Random
 
 import pytest
 
-from dlplacer.core.graph import OpGraph
-from dlplacer.core.op import Edge, Op
 from dlplacer.files.load import load_graph
 from dlplacer.planning.hybrid.advise.layer_alternatives import Alternative
 from dlplacer.planning.hybrid.advise.minibatch import plan_batches
 from dlplacer.planning.hybrid.advise.recompute import StepChoices, step_choices
-
-
-def test_what_is_stored_for_another_module_is_not_computed_again() -> None:
-    """c2 alone is inner to c; c1 is stored, for d reads it: computing c2 again takes 4 s, not 3 + 4."""
-    ops = [
-        Op(name, "aten.mm", time_s, phase="forward", module=f"{name[0]}.{name}")
-        for name, time_s in (("c1", 3.0), ("c2", 4.0), ("d1", 1.0))
-    ]
-    back = Op("back", "aten.mm_backward", 1.0, phase="backward", module="c.c1")
-    edges = (
-        Edge("c1", "c2", 10, tensor="c1"),
-        Edge("c1", "d1", 10, tensor="c1"),
-        Edge("c1", "back", 10, tensor="c1"),
-        Edge("c2", "back", 20, tensor="c2"),
-    )
-    step = step_choices(OpGraph((*ops, back), edges), "any")
-    assert step.alternatives == {"c": (Alternative("store", 0.0, 20), Alternative("recompute", 4.0, 0))}
-    assert (step.fixed_bytes, step.room_bytes) == (10 + 20, 20)
 
 
 def test_the_least_time_is_that_of_all_choices() -> None:

@@ -14,12 +14,6 @@ from dlplacer.planning.hybrid.epochs.epochs import EpochsTable, StatisticalEffic
 from dlplacer.planning.hybrid.epochs.epochs_file import read_epochs
 
 
-def test_a_table_is_read_between_its_entries_below_and_above() -> None:
-    table = EpochsTable({32: 4.0, 64: 7.0, 256: 23.0, 512: None})
-    assert [table.epochs(n) for n in (1, 32, 48, 64, 160, 256)] == [4.0, 4.0, 5.5, 7.0, 15.0, 23.0]
-    assert [table.epochs(n) for n in (257, 512, 1000)] == [None, None, None]
-
-
 @given(st.floats(0.5, 50), st.floats(1, 1000))
 def test_the_fit_finds_the_form_again(minimum: float, critical: float) -> None:
     truth = CriticalBatch(minimum, critical)
@@ -53,13 +47,6 @@ def test_ternary_codes_cost_at_most_their_noise_and_nothing_at_large_batches() -
     assert alone.epochs(8, "ternary") == pytest.approx(4.0 * CODECS["ternary"].noise)
     measured = StatisticalEfficiency(EpochsTable({32: 4.0}), {"ternary": 1.05})
     assert measured.epochs(8, "ternary") == pytest.approx(4.2)
-
-
-def test_periods_are_those_that_are_known() -> None:
-    efficiency = StatisticalEfficiency(EpochsTable({8: 2.0}), period_factors={4: 1.1, 16: 1.5})
-    assert efficiency.periods == (1, 4, 16)
-    assert [efficiency.epochs(8, "none", period) for period in (1, 4, 16)] == pytest.approx([2.0, 2.2, 3.0])
-    assert StatisticalEfficiency(EpochsTable({8: 2.0})).periods == (1,)
 
 
 def written(tmp_path: Path, **content: Any) -> Path:
