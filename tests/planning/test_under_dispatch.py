@@ -134,7 +134,7 @@ def test_ops_are_moved_only_where_routes_lead_and_memory_suffices() -> None:
         Op("b", "test", 1.0, weight_bytes=4),
         Op("c", "test", 3.0),
     )
-    plan = place(OpGraph(ops, (Edge("a", "b", 1),)), topology, workers=1).plan
+    plan = place(OpGraph(ops, (Edge("a", "b", 1),)), topology, gap=0.01, workers=1).plan
     assert not violations(plan)
     assert plan.placement["b"] == "d0"
     assert plan.makespan_s == pytest.approx(12.0, abs=1e-4)

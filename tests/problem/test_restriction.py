@@ -30,7 +30,7 @@ def _drawn(seed: int) -> Problem:
 
 def test_on_some_devices_it_is_the_problem_of_the_smaller_machine() -> None:
     missing = detours = 0
-    for seed in range(120):
+    for seed in range(30):
         problem, random = _drawn(seed), Random(seed)
         devices = sorted(random.sample(range(problem.device_count), random.randint(1, problem.device_count)))
         part = on_devices(problem, devices)
@@ -69,7 +69,7 @@ def test_a_route_through_a_device_that_is_gone_gives_way_to_another() -> None:
 
 def test_under_stricter_options_it_is_the_problem_with_these() -> None:
     seen = set()
-    for seed in range(120):
+    for seed in range(30):
         problem = _drawn(seed)
         for options in stricter_options(problem):
             strict = under(problem, options)

