@@ -15,7 +15,6 @@ from data_parallel.elastic_updates import Elastic, ElasticState, synchronous_ste
 from processes import run_ranks
 from torch import nn
 
-from dlplacer.core.errors import InputError
 from dlplacer.data_parallel import OuterOptimizer, diloco, easgd, local_sgd
 
 pytestmark = pytest.mark.xdist_group("outer optimizer")  # the ranks that all tests look at are run once
@@ -83,23 +82,9 @@ def all_rules(rank: int) -> dict[str, Any]:
     for overlap in ("sync1", "sync2", "sync3", False):
         found[f"easgd {overlap}"] = trained(rank, easgd(0.2), 1, overlap=overlap)
         found[f"delayed {overlap}"] = trained(rank, easgd(0.2, delay=3), 4, overlap=overlap)
-    found["diloco of rate 1"] = trained(rank, diloco(partial(torch.optim.SGD, lr=1.0)), 3)
-    found["post-local"] = trained(rank, local_sgd(start=STEPS), 100)
-    found["diloco of an optimizer"] = own_outer_optimizer(rank)
     found["buffers"] = buffers(rank)
     found["resumed"] = resumed(rank)
-    found["mistakes"] = mistakes(rank)
     return found
-
-
-def own_outer_optimizer(rank: int) -> np.ndarray:
-    model = Quadratic(rank, START)
-    inner = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    outer = torch.optim.SGD(model.parameters(), lr=0.7, momentum=0.9, nesterov=True)
-    with OuterOptimizer(model, inner, diloco(outer), sync_every=2):
-        for _ in range(STEPS):
-            step(model, inner)
-    return model.flat().detach().numpy()
 
 
 class Buffers(nn.Module):
@@ -165,20 +150,6 @@ def resumed(rank: int) -> dict[Any, bool]:
                     step(model, inner)
             equal[name, cut] = torch.equal(model.flat(), weights[cut + period])
     return equal
-
-
-def mistakes(rank: int) -> list[str]:
-    found = []
-    for model, rule, period in (
-        (nn.Linear(2, 2 + (rank == 2)), easgd(), 1),
-        (nn.Linear(2, 2), easgd(0.1 if rank else 0.2), 1),
-        (nn.Linear(2, 2), local_sgd(), 1 + rank // 2),
-    ):
-        inner = torch.optim.SGD(model.parameters(), lr=0.1)
-        with pytest.raises(InputError) as caught, OuterOptimizer(model, inner, rule, sync_every=period):
-            model(torch.ones(1, 2)).sum().backward()
-        found.append(str(caught.value))
-    return found
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -22,7 +22,6 @@ from data_parallel.ternary.runs import (
     wrapped,
 )
 from processes import run_ranks
-from torch import nn
 
 from dlplacer.data_parallel import TernaryState
 from dlplacer.data_parallel.ternary import collectives
@@ -43,7 +42,6 @@ FORMS: dict[str, dict[str, Any]] = {
     "views": {"gradient_as_bucket_view": True},
     "small buckets": {"bucket_cap_mb": 0.01},
 }
-MIXED = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
 @pytest.fixture(scope="module")
@@ -74,18 +72,15 @@ def everything(rank: int, count: int) -> dict[str, Any]:
         "digests": {name: run[1] for name, run in runs.items()},
         "stats": {name: run[2].stats() for name, run in runs.items()},
         "many buckets": {name: trained(cap_mb=0.01, **choices)[1:] for name, choices in CHOICES.items()},
-        "other seed": trained(seed=1)[1],
         "resumed": [resumed(at, STEPS) for at in (0, 3)],
         "exact": {
             (form, name): exact_after(Signs(), scales[name], options, choices)
             for form, options in FORMS.items()
             for name, choices in CHOICES.items()
         },
-        "mixed": {name: exact_after(Signs(MIXED), scales[name], {}, choices) for name, choices in CHOICES.items()},
         "accumulated": accumulated(rank, count),
         "unused": unused(rank, count),
         "scaled": scaled(rank),
-        "mistakes": mistakes(rank),
         "counted": counted(),
     }
     found["many buckets"] = {name: (one, state.stats()) for name, (one, state) in found["many buckets"].items()}
@@ -142,22 +137,6 @@ def scaled(rank: int) -> dict[str, list[tuple[bool, float]]]:
             scaler.update()
             found[name].append((digest(ddp.module) != before, scaler.get_scale()))
     return found
-
-
-def mistakes(rank: int) -> dict[str, str]:
-    def backward(ddp: nn.Module) -> None:
-        ddp(torch.ones(2, 40)).sum().backward()
-
-    state, alone = TernaryState(), [dist.new_group([one]) for one in range(dist.get_world_size())][rank]
-    first, second = wrapped(network(), state), wrapped(network(), state)
-    backward(first)
-    embedding = wrapped(nn.Sequential(nn.Embedding(50, 100, sparse=True), nn.Linear(100, 2)), TernaryState())
-    return {
-        "another model": told(lambda: backward(second)),
-        "no such name": told(lambda: backward(wrapped(network(), TernaryState(exclude=["2.wieght"])))),
-        "another group": told(lambda: backward(wrapped(network(), TernaryState(process_group=alone)))),
-        "sparse": told(lambda: embedding(torch.zeros(2, dtype=torch.int64)).sum().backward()),
-    }
 
 
 def counted() -> dict[str, tuple[float, float]]:
