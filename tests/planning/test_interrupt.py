@@ -6,8 +6,8 @@ import threading
 from collections.abc import Iterator
 
 import pytest
+from benchmarks.families import FAMILIES
 from solvers.helpers import make_machine
-from solvers.synthetic import inception_like
 
 from dlplacer.core.result import Result
 from dlplacer.planning.interrupt import interrupts_by_exception
@@ -37,7 +37,7 @@ def _place(method: str = "ilp", stop: threading.Event | None = None, after_s: fl
             pending.append(threading.Timer(after_s, _interrupt))
             pending[0].start()
 
-    graph, machine = inception_like(training=True, blocks=5), make_machine(2, rate=12e9, latency_s=8e-6)
+    graph, machine = FAMILIES["layered"](200, 1), make_machine(2, rate=12e9, latency_s=8e-6)
     result = place(graph, machine, method=method, time_limit_s=600, workers=1, on_progress=arm, stop=stop)
     for timer in pending:
         timer.join()

@@ -5,9 +5,9 @@ import time
 from dataclasses import replace
 
 import pytest
+from benchmarks.families import FAMILIES
 from solvers.helpers import broken_rules, make_graph, make_machine, make_problem, one_worker
 from solvers.random_problems import random_fork_join
-from solvers.synthetic import inception_like
 
 from dlplacer.core.errors import InternalError
 from dlplacer.problem.problem import Problem
@@ -25,7 +25,7 @@ from dlplacer.solvers.methods import METHODS
 
 
 def _hard() -> Problem:
-    return make_problem(inception_like(training=True, blocks=5), make_machine(2, rate=12e9, latency_s=8e-6))
+    return make_problem(FAMILIES["inception_like"](200, 1), make_machine(2, rate=12e9, latency_s=8e-6))
 
 
 def _timetable(problem: Problem, method: str = "ilp", seconds: float = 60.0) -> Schedule:

@@ -5,10 +5,10 @@ wrong optimum. So the responsible presolve step is off, and no enforced row come
 """
 
 import pytest
+from benchmarks.families import FAMILIES
 from ortools.sat.python import cp_model
 from solvers.helpers import make_machine, make_problem, no_bounds
 from solvers.random_problems import random_problem
-from solvers.synthetic import inception_like
 
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.topology import Topology
@@ -43,5 +43,5 @@ def test_enforced_rows_stay_small(seed: int) -> None:
 
 @pytest.mark.parametrize("memory", [None, 3 * 2**30])
 def test_enforced_rows_stay_small_on_a_real_size(memory: int | None) -> None:
-    model = _model(inception_like(training=True), make_machine(4, memory=memory, rate=12e9, latency_s=8e-6))
+    model = _model(FAMILIES["inception_like"](300, 1), make_machine(4, memory=memory, rate=12e9, latency_s=8e-6))
     assert _largest_enforced_sum(model) < 2**31
