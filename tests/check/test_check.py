@@ -22,11 +22,10 @@ def test_right_plans_pass(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_rule_is_reported_by_its_name_with_the_numbers(name: str) -> None:
+def test_a_broken_rule_is_reported_by_its_name(name: str) -> None:
     case = BROKEN[name]
     found = violations(case.plan)
     assert {violation.rule for violation in found} == {case.name, *case.also}
-    assert any(case.message in violation.message for violation in found if violation.rule == case.name)
     assert case.name in {violation.rule for violation in case.rule(case.plan)}
 
 
