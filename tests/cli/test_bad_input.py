@@ -57,7 +57,6 @@ def told(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int,
 
 
 INFER = ["solve", "inception_v3-infer", "cpu-2core"]
-HYBRID = ["hybrid", "inception_v3-train", "cpu-2core", "--devices", "2", "--epochs", "epochs.json"]
 
 
 @pytest.mark.parametrize(

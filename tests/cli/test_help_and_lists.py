@@ -3,7 +3,6 @@
 import argparse
 import csv
 import json
-import re
 import shlex
 import subprocess
 import sys
@@ -101,19 +100,3 @@ def test_csv_has_every_op_and_every_transfer(plan: Path, capsys: pytest.CaptureF
     ends = sent["source"], sent["from_device"], sent["to_device"], sent["route"]
     assert ends == ('a, "b"', "x", "y", "x → y")
     assert (sent["bytes"], float(sent["time_s"])) == ("10", pytest.approx(0.1))
-
-
-def test_pins_are_in_the_plan_and_units_in_options(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", str(plan)]) == 0
-    constraints = json.loads(plan.read_text())["problem"]["graph"]["constraints"]
-    assert constraints == {"pins": {'a, "b"': "x", "c": "y"}, "colocate": []}
-    capsys.readouterr()
-    assert main(["show", str(plan)]) == 0
-    assert re.search("^pins +1 op on x, 1 op on y$", capsys.readouterr().out, re.MULTILINE)
-    given = [str(plan.with_name(f"{name}.json")) for name in ("graph", "topology")]
-    warm = ["--warm-start", str(plan), "--time-limit", "1min", "--gap", "1%", "--json"]
-    capsys.readouterr()
-    assert main(["solve", *given, *warm]) == 0
-    printed = capsys.readouterr()
-    assert json.loads(printed.out)["makespan_s"] == 3
-    assert "warm start: 2 of 2 ops where the plan has them" in printed.err

@@ -116,21 +116,6 @@ def test_bad_graphs(files: tuple[Path, Path], tmp_path: Path, name: str, capsys:
         assert word in text
 
 
-def test_two_devices_that_must_talk_and_cannot(
-    files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    nodes = json.loads(json.dumps(GRAPH["nodes"]))
-    nodes[0]["devices"], nodes[3]["devices"] = ["x"], ["y"]
-    graph, topology = tmp_path / "pinned.json", tmp_path / "apart.json"
-    graph.write_text(json.dumps(changed(GRAPH, nodes=nodes)))
-    topology.write_text(json.dumps(changed(TOPOLOGY, edges=[])))
-    assert main(["solve", str(graph), str(topology)]) == 3
-    text = error_of(capsys)
-    assert "'x'" in text
-    assert "'y'" in text
-    assert "link" in text
-
-
 def test_a_broken_plan_fails_the_check(
     files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

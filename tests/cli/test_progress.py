@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from dlplacer.cli.output import progress as module
-from dlplacer.cli.output.progress import progress
 from dlplacer.cli.output.verbosity import NORMAL, set_verbosity
 
 
@@ -20,24 +18,6 @@ from dlplacer.cli.output.verbosity import NORMAL, set_verbosity
 def normal() -> Iterator[None]:
     yield
     set_verbosity(NORMAL)
-
-
-def test_lines_tell_elapsed_and_expected_time(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "LINE_EVERY_S", 0.02)
-    written = []
-    with progress("working", limit_s=90) as show:
-        for text, share in (("first", None), ("none", 0.0), ("second", 0.5)):
-            show(text, share)
-            until = time.monotonic() + 20
-            while text not in "".join(written) and time.monotonic() < until:
-                time.sleep(0.01)
-                written.append(capsys.readouterr().err)
-    lines = "".join(written).splitlines()
-    assert any(re.fullmatch(r"dlplacer: working: first \(\d+ s of about 1 min 30 s\)", line) for line in lines)
-    # Half is done in a moment, so the rest is expected in a moment too: the share tells more than the limit.
-    assert any(re.fullmatch(r"dlplacer: working: second \(\d+ s of about \d+ s\)", line) for line in lines)
 
 
 ON_TERMINAL = """

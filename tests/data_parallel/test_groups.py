@@ -6,8 +6,6 @@ from itertools import combinations
 import pytest
 
 from dlplacer.data_parallel.groups import LayerChain, best_groups, makespan_s
-from dlplacer.data_parallel.groups.exact_groups import least_makespan_s
-from dlplacer.data_parallel.groups.greedy_groups import greedy_back, greedy_front
 from dlplacer.data_parallel.groups.policies import compare_groupings
 
 
@@ -24,19 +22,6 @@ def random_chain(draw: random.Random, count: int) -> LayerChain:
 def partitions(count: int) -> list[tuple[int, ...]]:
     inner = range(1, count)
     return [(*cuts, count) for size in range(count) for cuts in combinations(inner, size)]
-
-
-def least_makespan_quadratic_s(chain: LayerChain, cap_bytes: int | None = None) -> float:
-    """W(0) in O(L²), as the recurrence is written."""
-    count, sent_s, after_s = chain.layer_count, chain.transfers_before_s, chain.compute_after_s
-    reach = chain.reach(cap_bytes)
-    rest_s = [0.0] * (count + 1)
-    for start in reversed(range(count)):
-        rest_s[start] = min(
-            chain.startup_s + sent_s[last] - sent_s[start] + max(after_s[start], rest_s[last])
-            for last in range(start + 1, reach[start] + 1)
-        )
-    return rest_s[0]
 
 
 def test_paper_example_of_four_layers() -> None:
@@ -73,16 +58,6 @@ def test_equals_every_partition_under_a_cap() -> None:
         assert makespan_s(chain, found) == pytest.approx(min(makespan_s(chain, cuts) for cuts in fitting))
 
 
-def test_linear_form_equals_quadratic_form() -> None:
-    draw = random.Random(3)
-    for _ in range(500):
-        chain = random_chain(draw, draw.randint(1, 60))
-        cap_bytes = draw.choice((None, draw.randint(30, 400)))
-        least_s = least_makespan_s(chain, cap_bytes)
-        assert least_s == pytest.approx(least_makespan_quadratic_s(chain, cap_bytes))
-        assert makespan_s(chain, best_groups(chain, cap_bytes)) == pytest.approx(least_s)
-
-
 def test_never_worse_than_any_policy_and_above_simple_bounds() -> None:
     draw = random.Random(5)
     for _ in range(300):
@@ -94,17 +69,3 @@ def test_never_worse_than_any_policy_and_above_simple_bounds() -> None:
         total_s = chain.startup_s + sum(chain.transfer_s) + chain.compute_s[-1]
         first_s = chain.startup_s + chain.transfer_s[0] + sum(chain.compute_s)
         assert best_s >= max(total_s, first_s) * (1 - 1e-12)
-
-
-def test_greedy_algorithms_cover_the_chain_and_keep_their_promise() -> None:
-    draw = random.Random(9)
-    for _ in range(300):
-        chain = random_chain(draw, draw.randint(1, 25))
-        front, back = greedy_front(chain), greedy_back(chain)
-        for cuts in (front, back):
-            assert cuts[-1] == chain.layer_count
-            assert list(cuts) == sorted(set(cuts))
-        sent_s, done_s = chain.transfers_before_s, chain.compute_before_s
-        for before, here, after in zip((0, *front), front, front[1:-1], strict=False):
-            hidden_s = chain.startup_s + sent_s[after] - sent_s[here]
-            assert hidden_s >= (done_s[here] - done_s[before]) * (1 - 1e-9)

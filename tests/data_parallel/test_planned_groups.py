@@ -3,15 +3,9 @@
 from itertools import pairwise
 
 import pytest
-import torch
 from data_parallel.model_zoo import ZOO
-from torch import nn
-from torch.nn import functional
 
-from dlplacer import load_topology
-from dlplacer.core.errors import InputError
 from dlplacer.core.topology import Device, Link, Topology
-from dlplacer.data_parallel import plan_groups
 from dlplacer.data_parallel.groups.captured_chain import chain_of, serial_clock
 from dlplacer.data_parallel.groups.ddp_buckets import built_buckets
 from dlplacer.data_parallel.groups.exact_groups import best_groups
@@ -71,26 +65,3 @@ def test_caps_of_a_graph_alone_build_its_groups(name: str) -> None:
     owners = [{graph.op(parameter).module or parameter for parameter in bucket.names} for bucket in built]
     assert owners == [{chain.names[layer] for layer in group} for group in groups]
     assert len(groups) > 1
-
-
-class Lends(nn.Module):
-    """Hands its weight to the loss."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(4, 4)
-        self.scale = nn.Parameter(torch.ones(4))
-
-    def forward(self, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.layer(inputs), self.scale
-
-
-def test_a_parameter_that_the_loss_reads_is_sent_but_not_sharded() -> None:
-    def scaled(outputs: tuple[torch.Tensor, torch.Tensor], wanted: torch.Tensor) -> torch.Tensor:
-        return functional.mse_loss(outputs[0] * outputs[1], wanted)
-
-    job = Job(Lends(), (torch.randn(2, 4),), (torch.randn(2, 4),), scaled)
-    plan = plan_groups(job, load_topology("pcie-4gpu"))
-    assert {name for bucket in plan.buckets for name in bucket.names} == {"layer.weight", "layer.bias", "scale"}
-    with pytest.raises(InputError, match="parameter 'scale' is used outside the module"):
-        plan.fully_shard(job.module)

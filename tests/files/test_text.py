@@ -3,7 +3,6 @@
 import json
 import os
 import stat
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 
 from dlplacer.core.errors import FileFormatError, InputError
 from dlplacer.files import locate_graph, locate_topology, write_json, write_text
-from dlplacer.files.disk import write_bytes
 from dlplacer.files.text import read_json, render_json
 
 JSON = st.recursive(
@@ -50,14 +48,6 @@ def mistakes_of(tmp_path: Path, content: bytes | str) -> list[str]:
 )
 def test_what_is_wrong_with_a_text(tmp_path: Path, content: bytes | str, mistake: str) -> None:
     assert mistakes_of(tmp_path, content) == [mistake]
-
-
-def test_nesting_up_to_the_limit_is_read_and_written(tmp_path: Path) -> None:
-    value: Any = 1
-    for _ in range(100):
-        value = {"a": value}
-    write_json(tmp_path / "it.json", value)
-    assert read_json(tmp_path / "it.json") == value
 
 
 @pytest.mark.parametrize("name", ["missing.json", ".", "x" * 5000, "missing/it.json"])
@@ -118,19 +108,6 @@ def test_links_stay_links(tmp_path: Path) -> None:
     assert dangling.is_symlink()
     assert target.read_text() == "new"
     assert (tmp_path / "real" / "other.txt").read_text() == "other"
-
-
-def test_pipes_are_written_plainly(tmp_path: Path) -> None:
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    received: list[bytes] = []
-    reader = threading.Thread(target=lambda: received.append(pipe.read_bytes()))
-    reader.start()
-    write_bytes(pipe, b"through the pipe")
-    reader.join(10)
-    assert received == [b"through the pipe"]
-    assert stat.S_ISFIFO(pipe.stat().st_mode)
-    assert list(tmp_path.iterdir()) == [pipe]
 
 
 @pytest.mark.parametrize("name", ["dgx1-v100-2gpu", "dgx1-v100-2gpu.json", "topologies/dgx1-v100-2gpu.json"])

@@ -11,7 +11,7 @@ from dlplacer.core.errors import InternalError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
 from dlplacer.core.options import Options
-from dlplacer.core.plan import DeviceMemory, Plan, ScheduledOp, TransferSegment
+from dlplacer.core.plan import Plan, ScheduledOp, TransferSegment
 from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.planning.assemble import assemble
 from dlplacer.problem.problem import Problem, build_problem
@@ -74,23 +74,10 @@ def test_a_relay_ends_a_segment() -> None:
     assert plan.makespan_s == 8.0
 
 
-def test_one_transfer_for_every_edge() -> None:
-    ops = [Op("x", "test", 1), Op("y", "test", 1), Op("z", "test", 1)]
-    edges = [Edge("x", "y", 2, tensor="t"), Edge("x", "z", 2, tensor="t")]
-    plan = plan_of(problem_of(ops, edges, line(Link("a", "b", 1))), device=[0, 1, 1], start=[0, 3, 4])
-    assert [(sent.tensor, sent.start_s, sent.end_s) for sent in plan.transfers] == [("t", 1, 3)] * 2
-
-
 def test_the_gap_is_that_of_the_ticks() -> None:
     problem = problem_of([Op("x", "test", 3), Op("y", "test", 1)], [], line(Link("a", "b", 1)))
     plan = plan_of(problem, device=[0, 0], start=[0, 3], bound=3)
     assert (plan.status, plan.makespan_s, plan.lower_bound_s, plan.gap) == ("feasible", 4.0, 3.0, 0.25)
-
-
-def test_memory_is_the_sum_of_footprints() -> None:
-    ops = [Op("x", "test", 1, weight_bytes=5, output_bytes=1), Op("y", "test", 1, workspace_bytes=7)]
-    plan = plan_of(problem_of(ops, [], line(Link("a", "b", 1))), device=[0, 0], start=[0, 1])
-    assert plan.memory == {"a": DeviceMemory(100, 13), "b": DeviceMemory(100, 0)}
 
 
 def test_rounded_ticks_are_reported() -> None:

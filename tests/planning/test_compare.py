@@ -6,8 +6,7 @@ import pytest
 from solvers.helpers import make_graph, make_machine
 
 from dlplacer.check import violations
-from dlplacer.core.errors import InputError, InternalError
-from dlplacer.core.options import Options
+from dlplacer.core.errors import InternalError
 from dlplacer.planning.compare import Comparison, MethodResult, compare
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.heuristics.single_device import best_single
@@ -54,29 +53,6 @@ def test_a_heuristic_is_optimal_by_the_bound_of_another_method() -> None:
     assert (alone.rows[0].makespan_s, alone.rows[0].status, alone.lower_bound_s) == (14, "feasible", 12)
     both = compare(graph, FAST, methods=["heft", "ilp"], workers=1)
     assert [(row.makespan_s, row.status) for row in both.rows] == [(14, "optimal"), (14, "optimal")]
-
-
-def test_single_is_infeasible_where_nothing_fits_on_one_device() -> None:
-    comparison = compare(DIAMOND, make_machine(2, memory=6, rate=10.0), Options.paper(), methods=["single", "m-etf"])
-    rows = _by_method(comparison)
-    assert rows["single"].status == "infeasible"
-    assert rows["m-etf"].makespan_s is not None
-    assert comparison.single_device_s is None
-    assert comparison.speedup(rows["m-etf"]) is None
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"methods": ["magic"]}, "no method 'magic'.*ilp.*m-sct"),
-        ({"methods": []}, "no method is chosen"),
-        ({"time_limit_s": 0.0}, "time limit is 0 s"),
-        ({"methods": ["ilp"], "workers": 0}, "workers is 0"),
-    ],
-)
-def test_bad_arguments(arguments: dict[str, object], words: str) -> None:
-    with pytest.raises(InputError, match=words):
-        compare(DIAMOND, FAST, **arguments)
 
 
 def test_a_bound_above_the_plan_of_another_method_is_an_internal_error(

@@ -15,7 +15,6 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
 from dlplacer.core.options import Options
 from dlplacer.core.topology import Topology
-from dlplacer.planning.coarsen import coarsen
 from dlplacer.planning.compare import compare
 from dlplacer.planning.constrain import constrained, matching
 from dlplacer.planning.place import place
@@ -67,17 +66,6 @@ def test_what_cannot_be_is_told(pins: dict[str, str], colocate: list[str], messa
     with pytest.raises(InputError) as caught:
         constrained(NET, BOX, pins, colocate)
     assert message in str(caught.value)
-
-
-def test_a_coarse_graph_keeps_them() -> None:
-    held = constrained(NET, BOX, {"conv": "d1"}, ["w,head"])
-    coarse = coarsen(held, "module")
-    owner = {member: op.id for op in coarse.ops for member in op.origin or (op.id,)}
-    assert coarse.constraints.pins == {owner["conv"]: "d1"}
-    # The weight's own group, which its gradient and the module that reads it belong to, is joined to the set.
-    assert [set(ops) for ops in coarse.colocation_groups] == [{owner["w"], owner["conv"], owner["head"], "w.grad"}]
-    with pytest.raises(InputError, match="pinned to 'd1' and to 'd0'"):
-        Constraints({"a": "d1", "b": "d0"}).renamed({"a": "ab", "b": "ab"})
 
 
 def _random_constraints(random: Random, graph: OpGraph, topology: Topology) -> Constraints:

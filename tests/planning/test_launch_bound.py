@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from dlplacer.core.errors import InputError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
 from dlplacer.core.topology import Topology
@@ -43,13 +42,6 @@ def test_launches_change_nothing_for_long_ops_nor_where_the_machine_names_them()
     named = replace(TWO_GPUS, devices=tuple(replace(one, dispatch_s=0.0) for one in TWO_GPUS.devices))
     assert launch_note(place(chains(7e-6), named, time_limit_s=3.0)) is None
     assert with_issue(named, "eager") == named
-
-
-def test_cores_call_their_ops_themselves() -> None:
-    cores = load_topology("cpu-2core")
-    assert with_issue(cores, "eager") == cores
-    with pytest.raises(InputError):
-        with_issue(cores, "compiled")
 
 
 # A second device saves 1 of 41 ops.

@@ -18,9 +18,7 @@ from dlplacer.core.plan import Plan
 from dlplacer.core.topology import Topology
 from dlplacer.files.plan_file import plan_of_dict, plan_to_dict
 from dlplacer.machines.costs.roofline_times import with_times
-from dlplacer.planning.coarsen import coarsen
 from dlplacer.planning.place import place
-from dlplacer.planning.placement_of_plan import placement_from
 from dlplacer.planning.warm_start import warm_start_of
 from dlplacer.planning.what_if.what_would_help import what_would_help
 from dlplacer.problem.problem import build_problem
@@ -120,20 +118,6 @@ def test_random_problems_from_any_plan_of_them_or_of_another() -> None:
     assert len(plans) > 5
 
 
-def test_a_plan_of_the_coarse_graph_starts_the_fine_one_and_back() -> None:
-    ops = tuple(Op(f"m{i // 2}.k{i}", "test", 2.0, module=f"m{i // 2}") for i in range(8))
-    fine = OpGraph(ops, tuple(Edge(ops[i].id, ops[i + 1].id, 1) for i in (0, 2, 4, 6)))
-    coarse, topology = coarsen(fine, "module"), make_machine(2)
-    plan = _solved(coarse, topology, 60)
-    on_fine = placement_from(plan, build_problem(fine, topology, Options()))
-    assert on_fine.followed == on_fine.moved == 0
-    home = dict(zip((op.id for op in ops), on_fine.device, strict=True))
-    assert all(home[ops[i].id] == home[ops[i + 1].id] for i in (0, 2, 4, 6))
-    fine_plan = _solved(fine, topology, 60, warm_start=plan)
-    assert fine_plan.makespan_s == 8
-    assert placement_from(fine_plan, build_problem(coarse, topology, Options())).followed == 0
-
-
 def test_a_plan_that_no_longer_fits_is_repaired() -> None:
     graph = make_graph({f"k{i}": i + 1 for i in range(6)}, [], weight_bytes={f"k{i}": 10 for i in range(6)})
     wide = _solved(graph, make_machine(2, memory=60), 60, pins={f"k{i}": "d0" for i in range(6)})
@@ -145,17 +129,6 @@ def test_a_plan_that_no_longer_fits_is_repaired() -> None:
     assert found.provenance["warm_start"].endswith("2 ops moved to keep the memory")
     assert found.provenance["warm_start"].startswith("repaired: 6 of 6 ops")
     assert warm.note == "the solve did not begin"
-
-
-def test_a_plan_that_cannot_be_repaired_is_told() -> None:
-    """6 + 4 bytes and 3 + 3 + 2 on two devices of 9: only an exchange of 4 for 3 fits, and moves alone find none."""
-    sizes = {"a": 6, "b": 4, "c": 3, "d": 3, "e": 2}
-    graph = make_graph(dict.fromkeys(sizes, 1), [], weight_bytes=sizes)
-    wide = _solved(graph, make_machine(2, memory=20), 60, pins={name: "d0" if name in "ab" else "d1" for name in sizes})
-    tight = make_machine(2, memory=9)
-    found = _solved(graph, tight, 60, warm_start=wide)
-    assert violations(found) == ()
-    assert found.provenance["warm_start"].startswith("not used: 5 of 5 ops")
 
 
 @pytest.mark.parametrize("name", ["rename_op", "drop_op", "move_op", "shift_everything", "drop_transfer", "reroute"])

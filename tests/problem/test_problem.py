@@ -13,7 +13,7 @@ from dlplacer.core.op import Edge, Op
 from dlplacer.core.options import Options
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.core.units import MAX_TICKS
-from dlplacer.problem.problem import Arc, build_problem
+from dlplacer.problem.problem import build_problem
 
 PAPER = Options.paper()
 
@@ -35,13 +35,6 @@ def test_commensurable_times_are_exact() -> None:
     assert problem.duration == ((3, 3), (2, 2))
     assert problem.delay == (((0, 5), (5, 0)),)
     assert problem.horizon == 10
-
-
-def test_decimal_times_are_taken_as_written() -> None:
-    # In binary 0.1, 0.2 and 0.3 s have no common unit worth the name.
-    problem = build_problem(chain(0.1, 0.2, 0.3), two_devices(40.0), PAPER)
-    assert problem.tick_s == Fraction(1, 10)
-    assert problem.duration == ((1, 1), (2, 2), (3, 3))
 
 
 def test_incommensurable_times_round_down_to_coarse_ticks() -> None:
@@ -89,22 +82,6 @@ def test_durations_follow_types_and_permissions() -> None:
     problem = build_problem(OpGraph(ops), two_devices(), PAPER)
     assert problem.duration == ((1, 2), (None, 3), (4, None))
     assert problem.allowed == ((0, 1), (1,), (0,))
-
-
-def test_positions_sizes_and_groups() -> None:
-    ops = tuple(
-        Op(name, "test", 1, colocate=group) for name, group in zip("vwxyz", ["g", None, "h", "g", "i"], strict=True)
-    )
-    edges = (Edge("z", "w", 8), Edge("v", "w", 0), Edge("v", "x", 8), Edge("w", "x", 3))
-    problem = build_problem(OpGraph(ops, edges), two_devices(), PAPER)
-    assert problem.sizes_bytes == (0, 3, 8)
-    assert problem.arcs == (Arc(4, 1, 2), Arc(0, 1, 0), Arc(0, 2, 2), Arc(1, 2, 1))
-    assert problem.arcs_into[1] == (Arc(4, 1, 2), Arc(0, 1, 0))
-    assert problem.arcs_from[0] == (Arc(0, 1, 0), Arc(0, 2, 2))
-    assert problem.groups == ((0, 3),)
-    assert problem.group_of == (0, None, None, 0, None)
-    assert problem.topological.index(4) < problem.topological.index(1) < problem.topological.index(2)
-    assert (problem.op_count, problem.device_count) == (5, 2)
 
 
 def mistake_of(graph: OpGraph, topology: Topology, options: Options = PAPER) -> str:

@@ -5,13 +5,9 @@ from random import Random
 from solvers.random_problems import random_everything
 
 from dlplacer.core.errors import InputError
-from dlplacer.core.graph import OpGraph
-from dlplacer.core.op import Edge, Op
-from dlplacer.core.options import Options
-from dlplacer.core.topology import Device, Link, Topology
+from dlplacer.core.topology import Topology
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.problem.restriction import on_devices, stricter_options, under
-from dlplacer.problem.transfers import build_traffic
 
 
 def _in_seconds(problem: Problem) -> tuple[object, ...]:
@@ -52,19 +48,6 @@ def test_on_some_devices_it_is_the_problem_of_the_smaller_machine() -> None:
         assert _in_seconds(part) == _in_seconds(anew), seed
     assert 0 < missing < 60
     assert 0 < detours < 30
-
-
-def test_a_route_through_a_device_that_is_gone_gives_way_to_another() -> None:
-    # x to y: 1 s over z, which relays, or 4 s direct.
-    graph = OpGraph((Op("a", "t", 1), Op("b", "t", 1)), (Edge("a", "b", 8),))
-    links = (Link("x", "y", 2), Link("x", "z", 16), Link("z", "y", 16))
-    problem = build_problem(graph, Topology((Device("x"), Device("y"), Device("z")), (), links), Options())
-    part = on_devices(problem, (0, 1))
-    assert part is not None
-    assert problem.delay[0][0][1] * problem.tick_s == 1
-    assert part.delay[0][0][1] * part.tick_s == 4
-    (route,) = build_traffic(part).routes.between(0, 0, 1)
-    assert [segment.hops for segment in route] == [(("x", "y"),)]
 
 
 def test_under_stricter_options_it_is_the_problem_with_these() -> None:

@@ -17,7 +17,7 @@ from dlplacer.core.plan import Plan
 from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.planning.assemble import assemble
 from dlplacer.problem.problem import build_problem
-from dlplacer.problem.simulate import in_order, replay, replay_plan
+from dlplacer.problem.simulate import replay, replay_plan
 from dlplacer.solvers.instance.outcome import Outcome, ProblemSchedule
 
 PAPER = Options.paper()
@@ -96,12 +96,6 @@ def test_routes_of_several_links(delay: str, arrival_s: float) -> None:
     assert times(graph, topology, "01", "ab", replace(PAPER, delay=delay))["b"] == (arrival_s, arrival_s + 2)
 
 
-# The given order decides on each device, even against the order in which inputs arrive: c has to wait for b.
-def test_the_order_decides_on_every_device() -> None:
-    assert times(DIAMOND, PAIR, "0110", "abcd")["c"] == (5.5, 9.5)
-    assert times(DIAMOND, PAIR, "0110", "acbd")["b"] == (7.5, 9.5)
-
-
 def test_an_order_that_cannot_run_names_the_op() -> None:
     with pytest.raises(MismatchError, match="op 'd' comes before an op that it depends on"):
         times(DIAMOND, PAIR, "0000", "adbc")
@@ -149,14 +143,3 @@ def test_replaying_under_changed_costs() -> None:
     }
     assert again.makespan_s == 11
     assert again.topology is measured
-
-
-# All ops but the first take no time and all start at 0: only dependencies tell their order.
-def test_ops_without_time_are_brought_into_an_order_that_runs() -> None:
-    graph = OpGraph(tuple(Op(name, "test", 0.0) for name in "dcba"), DIAMOND.edges)
-    plan = a_plan(graph, Topology((Device("d0"),)), 0)
-    names = [entry.op for entry in in_order(plan)]
-    assert names in (["a", "b", "c", "d"], ["a", "c", "b", "d"])
-    turned = replace(plan, ops=tuple(reversed(plan.ops)))
-    with pytest.raises(MismatchError, match="the plan's order cannot run: op 'd' comes before an op"):
-        in_order(turned)

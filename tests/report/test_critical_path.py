@@ -43,37 +43,6 @@ def test_the_barrier_at_the_loss(step: str, expected: list[str]) -> None:
     assert names(plan) == expected
 
 
-def two_on_one_link(duplex: str) -> Plan:
-    """u.0 goes a → b from 1 to 4; v.0, there at 2, waits for it: b → a on a half-duplex link, else a → b."""
-    start, end = ("b", "a") if duplex == "half" else ("a", "b")
-    free_s = 0.0 if duplex == "half" else 1.0
-    ops = [Op("u", "k", 1.0), Op("v", "k", 2.0 - free_s), Op("s", "k", 1.0), Op("t", "k", 1.0)]
-    edges = [Edge("u", "s", 4, tensor="u.0"), Edge("v", "t", 4, tensor="v.0")]
-    times = {"u": ("a", 0.0, 1.0), "v": (start, free_s, 2.0), "s": ("b", 4.0, 5.0), "t": (end, 7.0, 8.0)}
-    transfers = [sent("u.0", "u", 4, ("a-b", 1.0, 4.0)), sent("v.0", "v", 4, (f"{start}-{end}", 4.0, 7.0))]
-    return plan_of(ops, edges, times, transfers, pair(duplex), Options(contention="link"))
-
-
-@pytest.mark.parametrize("duplex", ["full", "half"])
-def test_the_link_was_busy(duplex: str) -> None:
-    plan = two_on_one_link(duplex)
-    assert names(plan) == ["u", "u.0→b", "v.0→" + ("a" if duplex == "half" else "b"), "t"]
-
-
-def test_a_relayed_transfer_is_one_step_although_its_parts_wait() -> None:
-    # t goes a → c from 1 to 4, stays there, and goes c → b from 4 to 7.
-    devices = tuple(Device(name, "T") for name in "abc")
-    topology = Topology(devices, links=(Link("a", "c", 2.0, 1.0), Link("c", "b", 2.0, 1.0)))
-    plan = plan_of(
-        [Op("u", "k", 1.0), Op("v", "k", 1.0)],
-        [Edge("u", "v", 4, tensor="t")],
-        {"u": ("a", 0.0, 1.0), "v": ("b", 7.0, 8.0)},
-        [sent("t", "u", 4, ("a-c", 1.0, 4.0), ("c-b", 4.0, 7.0))],
-        topology,
-    )
-    assert names(plan) == ["u", "t→b", "v"]
-
-
 def test_a_transfer_that_waits_on_its_way_is_on_the_path_from_there() -> None:
     # The path is s (0–3), s.0 (3–6), t from 6 on, v (9–10); t as a whole takes 8 s.
     plan = waiting_at_a_relay()

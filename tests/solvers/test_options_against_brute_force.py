@@ -39,14 +39,6 @@ def test_the_default_method_finds_and_proves_the_optimum(chunk: int) -> None:
     assert len(seen) == 13
 
 
-def test_one_worker_gives_the_same_plan_again() -> None:
-    for seed in range(300, 320):
-        first, second = _plan(seed), _plan(seed)
-        assert (first is None) == (second is None), seed
-        if first is not None and second is not None:
-            assert (first.ops, first.transfers) == (second.ops, second.transfers), seed
-
-
 @pytest.mark.parametrize("method", ["list", "heft", "etf"])
 def test_heuristics_keep_every_rule_and_bound_the_optimum(method: str) -> None:
     for seed in range(320, 350):

@@ -1,9 +1,6 @@
 """A plan is found where memory over time is so short that ops have to follow one another."""
 
-from itertools import pairwise
-
 import pytest
-from solvers.helpers import broken_rules, make_graph, make_machine
 
 from dlplacer.check import violations
 from dlplacer.core.graph import OpGraph
@@ -65,15 +62,3 @@ def test_what_is_found_keeps_the_memory(seed: int) -> None:
     found = search_room(problem, instance, None, 20.0, seed)
     assert found is not None
     assert not any(overflow(problem, instance, found))
-
-
-@pytest.mark.parametrize("contention", ["link", "none"])
-def test_what_is_found_keeps_sums_and_delays(contention: str) -> None:
-    sizes = dict(zip("abcdef", (6, 5, 5, 5, 5, 4), strict=True))
-    graph = make_graph(dict.fromkeys(sizes, 1.0), [(a, b, 8) for a, b in pairwise(sizes)], weight_bytes=sizes)
-    problem = build_problem(graph, make_machine(2, memory=15), Options(memory="sum", contention=contention))
-    instance = build_instance(problem)
-    found = search_room(problem, instance, None, 20.0, 1)
-    assert found is not None
-    assert broken_rules(instance, found) == []
-    assert sum(sizes[name] for name, here in zip(sizes, found.device, strict=True) if here) == 15

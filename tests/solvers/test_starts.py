@@ -11,8 +11,6 @@ from benchmarks.machines import star
 from solvers.helpers import make_machine, one_worker
 
 import dlplacer as dp
-from dlplacer.core.graph import OpGraph
-from dlplacer.core.op import Edge, Op
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.solvers.heuristics.start_method import StartMethod
 from dlplacer.solvers.instance.incumbent import Incumbent
@@ -21,7 +19,7 @@ from dlplacer.solvers.instance.memory_admission import admission, overflow
 from dlplacer.solvers.instance.outcome import Budget
 from dlplacer.solvers.instance.schedule import Schedule, in_sequence
 from dlplacer.solvers.methods import RULES, run_rule, start_named
-from dlplacer.solvers.starts import StartSearch, single_device
+from dlplacer.solvers.starts import StartSearch
 
 _FOREVER_S = 1e6
 
@@ -39,19 +37,6 @@ def _tight(seed: int, room: float) -> Problem:
     machine, share = star(3), round(room * sum(op.weight_bytes for op in ops) / 3)
     machine = replace(machine, devices=tuple(replace(device, memory_bytes=share) for device in machine.devices))
     return build_problem(graph, machine, dp.Options())
-
-
-@pytest.mark.parametrize(("room", "fits"), [(12, False), (30, True)])
-def test_a_device_too_small_for_all_does_not_make_memory_short(room: int, fits: bool) -> None:
-    # Six outputs of 3 bytes before the first is read: 18 on one device, 9 on each of two.
-    names = [f"{part}{number}" for part in "xy" for number in range(6)]
-    ops = tuple(Op(name, "op", {"device": 1.0}, output_bytes=3 if name[0] == "x" else 0) for name in names)
-    edges = tuple(Edge(f"x{number}", f"y{number}", 3) for number in range(6))
-    problem = build_problem(OpGraph(ops, edges), make_machine(2, memory=room), dp.Options())
-    instance, incumbent = _begun(problem)
-    incumbent.offer(single_device(instance, incumbent))
-    assert (incumbent.best is not None) == fits
-    assert not incumbent.refused
 
 
 def test_no_heuristic_is_better_than_the_starts_where_memory_is_short() -> None:

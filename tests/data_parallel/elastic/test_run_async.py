@@ -160,24 +160,6 @@ def test_a_killed_worker_is_named_and_the_others_go_on(tmp_path: Path, options: 
     assert torch.equal(again.centre["weight"], result.centre["weight"])
 
 
-def test_a_worker_killed_while_it_holds_the_lock_leaves_the_centre_whole() -> None:
-    def dying(worker: AsyncWorker) -> list[float] | None:
-        if worker.rank == 1:
-
-            def die(event: int, written: bool) -> None:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-            worker._centre.commit = die  # type: ignore[method-assign]
-        return train(worker)
-
-    with pytest.warns(RuntimeWarning, match="worker 1 ended"):
-        result = running(dying)
-    assert set(result.lost) == {1}
-    assert set(result.events) == {0, 2}
-    expected = replay_events(Elastic(RATE, 2.0), ElasticState.equal(START, 3), result.events, quadratic)
-    assert np.allclose(result.centre["weight"].numpy(), expected.centre, atol=1e-12)
-
-
 def test_no_process_outlives_the_one_that_started_it(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from dlplacer.data_parallel import OuterOptimizer, easgd
-from dlplacer.data_parallel.elastic.stability import ElasticRecursion, largest_pull, spectral_radius
+from dlplacer.data_parallel.elastic.stability import ElasticRecursion, spectral_radius
 
 
 def written_out(eta_h: float, recursion: ElasticRecursion, state: np.ndarray) -> np.ndarray:
@@ -63,12 +63,6 @@ def test_radius_is_that_of_the_map_of_all_workers(in_turn: bool) -> None:
         radius = np.abs(np.linalg.eigvals(matrix)).max()
         # Eigenvalues of defective matrices are known to the square root of the rounding error, or less.
         assert spectral_radius(eta_h, recursion)[0] == pytest.approx(radius, rel=1e-3, abs=1e-3), (eta_h, recursion)
-
-
-@pytest.mark.parametrize("workers", [1, 2, 4, 16, 64])
-def test_the_largest_pull_is_two_over_workers_and_centre(workers: int) -> None:
-    # At η·h → 0 the mean's distance to the centre shrinks by |1 − a (P + 1)|, so a < 2 ÷ (P + 1).
-    assert largest_pull(ElasticRecursion(0.1, workers)) == pytest.approx(2 / (workers + 1), rel=1e-3)
 
 
 @pytest.mark.parametrize(("shrink", "momentum"), [(0.5, 0.0), (1.5, 0.0), (2.2, 0.0), (2.2, 0.5), (3.5, 0.5)])

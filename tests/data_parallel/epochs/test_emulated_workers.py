@@ -52,27 +52,6 @@ def test_workers_are_one_large_batch(workers: int) -> None:
     assert losses(3, workers) == pytest.approx(wanted, rel=1e-5)
 
 
-def test_local_steps_are_averaged() -> None:
-    # Two workers, two steps each: the first takes mini-batches 1 and 2, the second 3 and 4, and so on.
-    trainers = [make(0), make(0)]
-    loader = trainers[0][2]
-    wanted, each = [], 2
-    for first in range(0, len(loader), 2 * each):
-        for worker, (model, optimizer, _) in enumerate(trainers):
-            for batch in loader[first + worker * each : first + (worker + 1) * each]:
-                optimizer.zero_grad()
-                one = loss(model, batch)
-                one.backward()
-                optimizer.step()
-                wanted.append(float(one.detach()))
-        with torch.no_grad():
-            for ours, theirs in zip(trainers[0][0].parameters(), trainers[1][0].parameters(), strict=True):
-                mean = (ours + theirs) / 2
-                ours.copy_(mean)
-                theirs.copy_(mean)
-    assert losses(1, 2, period=each) == pytest.approx([sum(wanted) / len(wanted)], rel=1e-5)
-
-
 def test_ternary_noise_is_unbiased_and_has_three_levels() -> None:
     tensor = torch.randn(500, generator=torch.Generator().manual_seed(1))
     noise = codec_noise("ternary", seed=3, min_numel=1)

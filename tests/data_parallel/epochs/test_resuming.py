@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -14,8 +13,6 @@ from pathlib import Path
 import pytest
 from data_parallel.epochs.trainings import counted
 
-from dlplacer.cli.main import main
-from dlplacer.core.errors import InputError
 from dlplacer.data_parallel import measure_epochs
 
 HERE = Path(__file__).parent
@@ -76,22 +73,6 @@ def test_side_by_side_is_the_same(kind: str, notes: Path, tmp_path: Path) -> Non
     assert len(notes.read_text().splitlines()) == before
     assert measure_epochs(counted, [8], **again, max_epochs=20).points() == {8: 8.5}
     assert len(notes.read_text().splitlines()) == before + 2
-
-
-def test_epochs_until_one_goal_are_not_those_until_another(
-    notes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "runs.json"
-    command = ["epochs", "trainings:counted", "--batches", "1", "--checkpoint", str(path), "--json", "--at-most"]
-    assert main([*command, "0"]) == 0
-    assert main([*command, "0.5"]) == 2
-    assert "at most 0.5', and" not in (error := capsys.readouterr().err)
-    assert re.search(r"until .*at most 0', and this is .*at most 0.5'", error)
-    functions = tmp_path / "functions.json"
-    measure_epochs(counted, [1], reached=lambda metric: metric <= 0, checkpoint=functions)
-    measure_epochs(counted, [1], reached=lambda metric: metric <= 0, checkpoint=functions)
-    with pytest.raises(InputError, match="holds runs of"):
-        measure_epochs(counted, [1], reached=lambda metric: metric <= 0.5, checkpoint=functions)
 
 
 def ended(process: int) -> bool:

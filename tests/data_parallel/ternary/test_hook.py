@@ -79,7 +79,6 @@ def everything(rank: int, count: int) -> dict[str, Any]:
             for name, choices in CHOICES.items()
         },
         "accumulated": accumulated(rank, count),
-        "unused": unused(rank, count),
         "scaled": scaled(rank),
         "counted": counted(),
     }
@@ -99,23 +98,6 @@ def accumulated(rank: int, count: int) -> bool:
         ddp(SCALES[rank]).backward()
     expected = mean_signs(module.weights[0], 0, [4 * scale for scale in SCALES[:count]])
     return torch.allclose(module.weights[0].grad, expected, rtol=2e-7) and state.steps == 2
-
-
-def unused(rank: int, count: int) -> dict[str, bool]:
-    """A parameter that no rank uses, then one that only rank 0 uses."""
-    module = Signs(unused=True)
-    ddp = wrapped(module, TernaryState(), find_unused_parameters=True)
-    ddp(SCALES[rank]).backward()
-    nobody = module.skipped.grad is None or not module.skipped.grad.any()
-    ddp.zero_grad()
-    ddp(SCALES[rank], use_skipped=rank == 0).backward()
-    expected = mean_signs(module.skipped, 99, [SCALES[0]] + [0.0] * (count - 1))
-    others = mean_signs(module.weights[0], 0, SCALES[:count])
-    return {
-        "nobody": nobody,
-        "one": torch.allclose(module.skipped.grad, expected, rtol=2e-7),
-        "others": torch.allclose(module.weights[0].grad, others, rtol=2e-7),
-    }
 
 
 def scaled(rank: int) -> dict[str, list[tuple[bool, float]]]:
@@ -207,11 +189,6 @@ def test_gradients_of_one_magnitude_arrive_exactly(pair: Any, trio: Any, form: s
 
 def test_accumulated_gradients_are_sent_once(pair: Any, trio: Any) -> None:
     assert all(rank["accumulated"] for rank in (*pair, *trio))
-
-
-def test_unused_parameters(pair: Any, trio: Any) -> None:
-    for rank in (*pair, *trio):
-        assert rank["unused"] == {"nobody": True, "one": True, "others": True}
 
 
 @pytest.mark.parametrize("name", CHOICES)

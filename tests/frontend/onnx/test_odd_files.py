@@ -8,14 +8,11 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from frontend.onnx.models import FLOAT, diamond, save, weights
-from frontend.onnx.test_onnx_files import split_plan
+from frontend.onnx.models import FLOAT, diamond, save
 from onnx import helper, numpy_helper
-from onnx.reference import ReferenceEvaluator
 
 from dlplacer.core.errors import DlplacerError, FileFormatError
-from dlplacer.frontend.onnx import OnnxFile, onnx_graph, read_onnx
-from dlplacer.runtime.onnx.run_cut_model import PlacedOnnx, random_inputs, run_onnx
+from dlplacer.frontend.onnx import onnx_graph, read_onnx
 
 INFO = helper.make_tensor_value_info
 RELU = helper.make_node("Relu", ["x"], ["y"])
@@ -34,30 +31,6 @@ def written(
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("acme", 1)]
     path.write_bytes(helper.make_model(graph, opset_imports=opsets, ir_version=10, **more).SerializeToString())
     return path
-
-
-def results(file: OnnxFile) -> dict[str, np.ndarray]:
-    placed = PlacedOnnx(file, split_plan(onnx_graph(file)))
-    try:
-        return placed(random_inputs(file))
-    finally:
-        placed.close()
-
-
-def test_outputs_that_depend_on_no_input_are_returned_too(tmp_path: Path) -> None:
-    nodes = [
-        helper.make_node("Add", ["x", "w"], ["y"]),
-        helper.make_node("Neg", ["w"], ["q"]),
-        helper.make_node("Exp", ["q"], ["e"]),
-    ]
-    shapes = {name: [4] for name in ("y", "w", "e", "q")}
-    file = read_onnx(save(tmp_path / "m.onnx", nodes, {"x": [4]}, shapes, {"w": weights(1, 4)}))
-    found = results(file)
-    expected = ReferenceEvaluator(file.model).run(None, random_inputs(file))
-    assert list(found) == list(shapes)
-    for name, value in zip(shapes, expected, strict=True):
-        np.testing.assert_allclose(found[name], value, rtol=1e-6)
-    assert run_onnx(file, split_plan(onnx_graph(file)), steps=1, warmup=0).max_abs_error == 0
 
 
 def sparse(path: Path) -> Path:

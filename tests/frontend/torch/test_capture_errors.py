@@ -1,7 +1,6 @@
 """What cannot be captured, and what its author is told."""
 
 import inspect
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -118,22 +117,6 @@ def test_control_flow_by_values_names_the_line_and_the_way_out(function: Callabl
     assert code in message
     assert message.endswith(WAY_OUT)
     assert "\n" not in message
-
-
-def test_a_parameter_that_is_changed_in_the_forward_pass() -> None:
-    def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
-        with torch.no_grad():
-            self.fc.weight.clamp_(-0.1, 0.1)
-        return self.fc(x)
-
-    with pytest.raises(CaptureError, match=r"changes parameter 'fc\.weight' in place; change parameters outside"):
-        capture(training(forward))
-
-
-def test_nothing_is_warned_of_without_need() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        capture(training(lambda self, x: self.fc(x)))
 
 
 def test_a_loss_with_parameters_to_train() -> None:

@@ -144,15 +144,6 @@ def test_updates_read_weight_and_gradient_and_wait_for_all_readers() -> None:
         assert sizes_into(graph, "weight.update") == {"weight": 160, "mm": 160, "addmm": 0}
 
 
-def test_frozen_parameters_have_no_gradient_and_no_update() -> None:
-    graph = capture(replace(build("frozen part"), optimizer="adam"))
-    assert {op.colocate for op in graph.ops if op.kind == "gradient"} == {"b.weight", "b.bias"}
-    assert {op.colocate for op in graph.ops if op.kind == "update.adam"} == {"b.weight", "b.bias"}
-    assert graph.op("a.weight").gradient_bytes == 0
-    assert graph.op("unused.weight").weight_bytes == 36
-    assert readers(graph, "unused.weight") == set()
-
-
 @pytest.mark.parametrize("mode", ["infer", "train"])
 def test_linear_algebra_is_captured_without_its_checks(mode: str) -> None:
     def forward(self: Calls, x: torch.Tensor) -> torch.Tensor:

@@ -8,10 +8,8 @@ import torch
 from frontend.torch.small_models import Calls
 from torch import nn
 from torch.nn import functional
-from torch.utils import _pytree as pytree
 
 from dlplacer.frontend import Job, capture
-from dlplacer.frontend.torch.job import loss_in
 
 
 @dataclass
@@ -38,12 +36,3 @@ def job_that_returns(make: Any) -> Job:
 def test_a_field_named_loss_is_the_loss(make: Any) -> None:
     bare = capture(job_that_returns(lambda loss, logits: loss))
     assert capture(job_that_returns(make)).structure_sha256 == bare.structure_sha256
-
-
-def test_the_loss_in_an_output() -> None:
-    tensor = torch.ones(())
-    assert loss_in(tensor) is tensor
-    assert loss_in({"loss": 1, "logits": 2}) == 1
-    assert loss_in({"logits": 2}) == {"logits": 2}
-    assert loss_in((1, 2)) == (1, 2)
-    assert pytree.tree_leaves(loss_in(Output(tensor, tensor))) == [tensor]

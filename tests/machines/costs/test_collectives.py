@@ -64,19 +64,6 @@ def test_every_algorithm_of_the_table_does_its_collective_in_its_rounds_at_the_c
     assert not algorithm.ring_passes or passes == form
 
 
-@pytest.mark.parametrize("devices", COUNTS)
-def test_all_to_all_sends_one_part_to_everybody_else(devices: int) -> None:
-    found = [
-        [(a, b, share) if once == 0 else (b, a, share) for a, b, share in each.steps]
-        for each in collectives.pairwise_rounds(devices)
-        for once in range(each.times)
-    ]
-    sent = Counter((a, b) for step in found for a, b, _ in step)
-    assert sent == Counter({(a, b): 1 for a in range(devices) for b in range(devices) if a != b})
-    for step in found:
-        assert Counter(b for _, b, _ in step) == Counter(range(devices))
-
-
 @pytest.mark.parametrize(("workers", "servers"), [(1, 1), (4, 1), (4, 2), (5, 3), (3, 5), (6, 6)])
 def test_parameter_servers_sum_and_send_back(workers: int, servers: int) -> None:
     run = runs.servers(workers, servers)

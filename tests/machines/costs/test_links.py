@@ -57,28 +57,6 @@ def test_on_a_switch_every_collective_is_its_closed_form(count: int) -> None:
     assert same(push + pull, closed_forms.parameter_server(channel, count - 1, 1))
 
 
-@pytest.mark.parametrize(
-    ("kind", "asynchronous", "all_reduces"),
-    [
-        ("V100", True, ["ring", "tree"]),
-        ("cpu-core", True, ["ring"]),
-        ("xeon", False, ["ring"]),
-        ("cpu-like accelerator", True, ["ring", "tree"]),
-    ],
-)
-def test_only_what_the_library_of_the_devices_has_is_offered(
-    kind: str, asynchronous: bool, all_reduces: list[str]
-) -> None:
-    """NCCL has rings and trees, gloo's process group the ring."""
-    devices = tuple(Device(name, kind, asynchronous=asynchronous) for name in "abcd")
-    topology = Topology(devices, (), tuple(Link(a.id, b.id, RATE) for a in devices for b in devices if a.id < b.id))
-    found = costs_on(topology).algorithms
-    assert list(found["all-reduce"]) == all_reduces
-    assert list(found["all-gather"]) == ["ring"]
-    for algorithm in collectives.ALGORITHMS:
-        assert set(algorithm.libraries) <= set(collectives.LIBRARIES)
-
-
 def test_a_message_takes_the_widest_route_through_routers_and_devices_relay_only_where_there_is_none() -> None:
     devices = tuple(Device(name) for name in "abcd")
     links = (Link("a", "r", 1e9, 1e-6), Link("r", "b", 1e9, 1e-6), Link("a", "c", 9e9), Link("c", "b", 9e9))
@@ -159,12 +137,3 @@ def test_a_ring_is_never_slower_for_knowing_the_links() -> None:
         machine = costs_on(load_topology(name))
         given_order = machine.rounds(collectives.ring_pass_rounds(machine.devices))
         assert machine.ring_pass.s_per_byte <= given_order.s_per_byte * (1 + 1e-9)
-
-
-def test_groups_that_communicate_together_share_the_links() -> None:
-    topology = star(4)
-    apart = MachineCosts(Wiring(topology), (("d0", "d1"), ("d2", "d3")), (0.5, 0.5))
-    alone = MachineCosts(Wiring(topology), (("d0", "d1"),))
-    assert apart.ring_pass.s_per_byte == pytest.approx(alone.ring_pass.s_per_byte / 2)
-    unequal = MachineCosts(Wiring(topology), (("d0", "d1"), ("d2", "d3")), (0.9, 0.1))
-    assert unequal.ring_pass.s_per_byte == pytest.approx(0.9 * alone.ring_pass.s_per_byte)

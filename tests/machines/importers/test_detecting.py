@@ -12,11 +12,9 @@ from machines.importers.fake_nvml import FakeNvml
 from dlplacer.cli.main import main
 from dlplacer.core.errors import InputError
 from dlplacer.core.topology import Device, Link, Router, Topology
-from dlplacer.machines.importers.host import host_topology, parse_core_list
 from dlplacer.machines.importers.measured_links import SIZES_BYTES, doubts, fit_line, measured
 from dlplacer.machines.importers.nvml import nvml_topology
 from dlplacer.machines.importers.products import type_of_name
-from dlplacer.problem.routes import least_delay_routes
 
 
 def test_nvml_box() -> None:
@@ -60,19 +58,6 @@ def test_nvml_that_is_not_there() -> None:
 )
 def test_types_of_products(product: str, device_type: str) -> None:
     assert type_of_name(product) == device_type
-
-
-def test_cores_of_two_numa_nodes(tmp_path: Path) -> None:
-    for node, cores in enumerate(("0-1,4", "2-3,5")):
-        folder = tmp_path / f"node{node}"
-        folder.mkdir()
-        (folder / "cpulist").write_text(cores + "\n")
-    box = host_topology(tmp_path, [0, 1, 2, 5])
-    assert box.meta["numa"] == {"numa0": ["cpu0", "cpu1"], "numa1": ["cpu2", "cpu3"]}
-    routes = least_delay_routes(box, (4,))[4]
-    assert len(routes["cpu0", "cpu1"]) == 3
-    assert len(routes["cpu0", "cpu3"]) == 4
-    assert parse_core_list("0-2,7\n") == {0, 1, 2, 7}
 
 
 def test_lines_are_recovered_from_noisy_copies() -> None:
@@ -171,21 +156,6 @@ def test_cores_of_a_node_are_timed_with_each_other() -> None:
     assert [link.latency_s for link in links] == [pytest.approx(20e-6), pytest.approx(20e-6), 1e-6, 5e-6]
     assert timed == {("cpu0", "cpu1"), ("cpu1", "cpu0")}
     assert "no other core is on numa1" in links[2].meta["refused"]["reason"]
-
-
-def test_measuring_replaces_assumed_links() -> None:
-    box = Topology(
-        (Device("gpu0"), Device("gpu1")),
-        (Router("cpu0"), Router("cpu1")),
-        (Link("gpu0", "gpu1", 1.0, 1.0, count=2), Link("gpu0", "cpu0", 1.0), Link("cpu0", "cpu1", 7.0)),
-    )
-    rates = {("gpu0", "gpu1"): 40e9, ("gpu0", "host"): 10e9}
-    found = measured(box, lambda first, second, size: 3e-6 + size / rates[first, second])
-    first, second, third = found.links
-    assert (first.count, first.bytes_per_s, first.latency_s) == (1, pytest.approx(40e9), pytest.approx(3e-6))
-    assert second.bytes_per_s == pytest.approx(10e9)
-    assert third == box.links[2]
-    assert first.meta["measured"]["residual"] == 0
 
 
 def test_detect_on_this_host(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

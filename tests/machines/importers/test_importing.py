@@ -9,10 +9,9 @@ from machines.importers.samples import BRIDGED, DGX1, NCCL_XML, PCIE_BOX, RCCL_X
 
 from dlplacer.cli.main import main
 from dlplacer.core.errors import FileFormatError, InputError
-from dlplacer.core.topology import Device, Topology
+from dlplacer.core.topology import Topology
 from dlplacer.files import write_topology
 from dlplacer.files.load import load_topology
-from dlplacer.files.locate import shipped_folder
 from dlplacer.machines.costs.roofline import rates_of, rates_of_type
 from dlplacer.machines.importers.any_format import import_topology
 from dlplacer.machines.importers.products import unlimited_gpus
@@ -101,13 +100,6 @@ def test_node_link_of_networkx(imported) -> None:
         assert box.device("a").memory_bytes == 16 * 2**30
         assert box.device("a").meta == {"rack": 7}
         assert [router.id for router in box.routers] == ["s"]
-
-
-def test_directed_and_parallel_edges_are_merged(imported) -> None:
-    graph = nx.MultiDiGraph()
-    for pair in (("a", "b"), ("b", "a")):
-        graph.add_edges_from([(*pair, {"bandwidth": 5e9})] * 2)
-    assert links(imported(json.dumps(nx.node_link_data(graph, edges="edges")))) == {("a", "b"): (2, 5.0)}
 
 
 @pytest.mark.parametrize(
@@ -237,16 +229,3 @@ def test_files_of_powershell_are_read(tmp_path: Path, encoding: str, text: str) 
         (tmp_path / name).write_bytes(text.encode(used))
     plain, other = (import_topology(tmp_path / name) for name in ("plain", "other"))
     assert (other.devices, other.links) == (plain.devices, plain.links)
-
-
-def test_unlimited_memory_of_a_gpu_is_told(imported) -> None:
-    note = unlimited_gpus(imported(DGX1), imported=True)
-    assert note is not None
-    assert "leaves the memory of gpu0, gpu1, gpu2, gpu3, … (type gpu) unlimited" in note
-    known = Topology((Device("g", "L4"), Device("c", "cpu-core"), Device("d")), name="box")
-    assert unlimited_gpus(known) == (
-        "topology 'box' leaves the memory of g (type L4) unlimited: a plan may need more than there is; give "
-        "memory_bytes (L4: 24 GiB), or import the machine with --type"
-    )
-    assert unlimited_gpus(load_topology("cpu-2core")) is None
-    assert all(unlimited_gpus(load_topology(path.stem)) is None for path in shipped_folder("topologies").glob("*.json"))

@@ -1,16 +1,11 @@
 """Fused chains and modules of captured graphs, and plans of them led back to ATen ops."""
 
-from dataclasses import replace
-
 import pytest
 
 from dlplacer.check import check_plan
-from dlplacer.core.graph import OpGraph
-from dlplacer.core.op import Edge, Op
 from dlplacer.files.load import load_graph, load_topology
 from dlplacer.planning.coarsen import coarsen, expanded_order, expanded_plan
 from dlplacer.planning.coarsen.contract import members_of
-from dlplacer.planning.coarsen.fuse import chains
 from dlplacer.planning.place import place
 from dlplacer.report.export import device_map
 
@@ -41,20 +36,6 @@ def test_a_module_is_one_op_in_each_phase() -> None:
     members = [graph.op(name) for name in members_of(coarse.op("Mixed_5b"))]
     assert all(op.module is not None and op.module.startswith("Mixed_5b") for op in members)
     assert {op.phase for op in members} == {"forward"}
-
-
-# a → b → c and b → d: c and d both read b, so neither joins it. A second op with FLOPs starts a chain of its own.
-def test_chains_end_where_they_branch_and_before_a_second_product() -> None:
-    def op(name: str, **fields: object) -> Op:
-        return Op(name, "test", phase="forward", **fields)  # type: ignore[arg-type]
-
-    edges = tuple(Edge(*ends, 1) for ends in ("ab", "bc", "bd", "de", "ef"))
-    graph = OpGraph((op("a", flops=1), op("b"), op("c"), op("d"), op("e", flops=1), op("f", flops=1)), edges)
-    assert chains(graph) == {"a": "a", "b": "a", "c": "c", "d": "d", "e": "d", "f": "f"}
-    saved = replace(graph, ops=(*graph.ops[:2], replace(graph.op("c"), phase="backward"), *graph.ops[3:]))
-    assert chains(saved) == {"a": "a", "b": "a", "c": "c", "d": "a", "e": "e", "f": "f"}
-    pinned = replace(graph, ops=(graph.op("a"), replace(graph.op("b"), devices=("x",)), *graph.ops[2:]))
-    assert chains(pinned)["b"] == "b"
 
 
 @pytest.mark.parametrize("granularity", COARSE)

@@ -104,19 +104,3 @@ def test_a_hybrid_wins_exactly_above_the_threshold_of_eq_6(
     needed = threshold(efficiency, workers, 2, (base.epochs(workers), base.epochs(2 * workers)))
     against = plan_hybrid(problem, 2 * workers).at(2 * workers).against_same_devices
     assert against == pytest.approx(speedup / needed)
-
-
-def test_crossovers_and_the_first_win() -> None:
-    found = plan(INCEPTION, {2: 1.32}, 64)
-    assert found.first_win == 54
-    assert [(each.devices, each.degree) for each in found.crossovers] == [(1, 1), (54, 2), (55, 1), (56, 2)]
-    assert plan({1.0: 4.0, 64.0: 4.0}, {2: 1.32}, 64).first_win is None
-
-
-def test_times_need_the_data_set_and_the_mini_batch() -> None:
-    efficiency = StatisticalEfficiency(EpochsTable({1.0: 10.0}))
-    problem = HybridProblem(Work(0.5, mini_batch=32), efficiency, SpeedupTable({}), samples=3200)
-    found = plan_hybrid(problem, 1).to_dict()
-    # 100 steps of 0.5 s, 10 epochs
-    assert found["best"]["time_s"] == pytest.approx(500.0)
-    assert found["best"]["speedup"] == 1.0

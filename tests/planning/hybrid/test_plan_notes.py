@@ -54,14 +54,3 @@ def test_batch_norm_is_warned_of_where_the_best_strategy_cuts_the_mini_batch() -
     assert "will see one of 4 micro-batches at a time" in text
     assert warned(1, graph) == ()
     assert warned(4, OpGraph((Op("a", "mm", 1.0),))) == ()
-
-
-def test_a_hybrid_wins_where_data_parallelism_does_not_train() -> None:
-    """Nothing converges with two workers: 1 x 2 is 1.5 times as fast as one device, which is all that is left."""
-    problem = HybridProblem(WORK, StatisticalEfficiency(EpochsTable({1: 4.0, 2: None})), SpeedupTable({2: 1.5}))
-    assert plan_hybrid(problem, 2).first_win == 2
-    slower = HybridProblem(WORK, StatisticalEfficiency(EpochsTable({1: 4.0, 2: None})), SpeedupTable({2: 0.9}))
-    assert plan_hybrid(slower, 2).first_win is None
-    # The model fits on no device alone.
-    only = HybridProblem(WORK, problem.efficiency, SpeedupTable({2: 1.5}), alone=lambda degree, topology: None)
-    assert plan_hybrid(only, 2).first_win == 2

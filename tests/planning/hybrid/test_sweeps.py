@@ -13,7 +13,7 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.planning.hybrid.placement_task import PlacementTask
-from dlplacer.planning.hybrid.sweeps import SweepRow, sweep, sweep_frame, task_key
+from dlplacer.planning.hybrid.sweeps import sweep
 
 
 class Inline(Executor):
@@ -64,15 +64,6 @@ def test_an_interrupted_sweep_goes_on_where_it_stopped(tmp_path: Path) -> None:
     executor = Inline()
     sweep(tasks, executor, tmp_path)
     assert executor.submitted == 6 - solved
-
-
-def test_a_failure_is_a_row_and_is_not_kept(tmp_path: Path) -> None:
-    rows = sweep([Square(2), Square(-1)], Inline(), tmp_path)
-    assert rows[1] == SweepRow("square of -1", task_key(Square(-1)), None, "InfeasibleError: -1 is negative")
-    assert len(list(tmp_path.glob("*.json"))) == 1
-    frame = sweep_frame(rows)
-    assert list(frame["error"]) == ["", "InfeasibleError: -1 is negative"]
-    assert frame["square"][0] == 4
 
 
 def test_processes_solve_placements_and_resume(processes: Executor, tmp_path: Path) -> None:

@@ -64,15 +64,6 @@ def test_two_plans_stand_side_by_side(session: Browser, pages: dict[str, Path]) 
     assert session.messages() == []
 
 
-def test_a_run_is_beside_its_prediction(session: Browser, pages: dict[str, Path]) -> None:
-    session.open(pages["run"])
-    rows = session.run("return rows.filter((row) => row.type === 'device').map((row) => [row.label, row.tag])")
-    assert rows == [["a", "predicted"], ["a", "measured"], ["b", "predicted"], ["b", "measured"]]
-    session.run("choose({schedule: 1, type: 'op', index: 4})")
-    assert "a tensor that arrives" in session.find("#details").text
-    assert session.messages() == []
-
-
 def test_no_name_becomes_code(session: Browser, pages: dict[str, Path]) -> None:
     session.open(pages["hostile"])
     session.run("choose({schedule: 0, type: 'op', index: 0})")

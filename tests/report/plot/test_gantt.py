@@ -37,12 +37,6 @@ def bars(ax: Axes) -> Counter[str]:
     return count
 
 
-def legend_texts(ax: Axes) -> list[str]:
-    legend = ax.get_legend()
-    assert legend is not None
-    return [text.get_text() for text in legend.get_texts()]
-
-
 def test_a_bar_for_every_op_that_takes_time_and_every_transfer() -> None:
     # x, z and w on a, y on b; the parameter p takes no time
     assert bars(drawn(diamond())) == {"ops on a": 3, "ops on b": 1, "transfers": 2}
@@ -70,40 +64,6 @@ def test_the_critical_path_has_a_line_per_step_and_one_per_change_of_row() -> No
     lines = {str(found.get_label()): found for found in drawn(plan).collections if isinstance(found, LineCollection)}
     assert len(lines["critical path"].get_segments()) == len(critical_path(plan)) == 5
     assert len(lines["critical path changes row"].get_segments()) == 4
-
-
-def test_title_and_lower_bound() -> None:
-    # one device: 2 + 3 + 1 + 1 = 7 s; 7 ÷ 11 = 0.6364
-    ax = drawn(diamond())
-    assert ax.get_title(loc="left") == (
-        "small on pair: 11 s per step\n"
-        "feasible · lower bound 5.5 s · gap 50 % · speedup 0.6364× over the best single device"
-    )
-    assert ax.get_xlabel() == "time (s)"
-    assert any(list(line.get_xdata()) == [5.5, 5.5] for line in ax.get_lines())
-
-
-@pytest.mark.parametrize(("span_s", "unit"), [(3.0, "s"), (1.4, "ms"), (5e-3, "ms"), (4e-5, "us"), (8e-9, "ns")])
-def test_the_time_axis_has_a_fitting_unit(span_s: float, unit: str) -> None:
-    ax = drawn(plan_of([Op("x", "k", span_s)], (), {"x": ("a", 0.0, span_s)}))
-    assert ax.get_xlabel() == f"time ({unit})"
-    assert ax.get_xlim() == (0, span_s)
-    factor = {"s": 1, "ms": 1e3, "us": 1e6, "ns": 1e9}[unit]
-    assert ax.xaxis.get_major_formatter()(span_s) == f"{span_s * factor:.6g}"
-
-
-def test_the_legend_stands_outside_and_names_what_is_drawn() -> None:
-    ax = drawn(diamond())
-    assert legend_texts(ax) == [
-        "forward",
-        "backward",
-        "transfer (darker: several)",
-        "idle",
-        "critical path",
-        "lower bound",
-    ]
-    ax.figure.canvas.draw()
-    assert ax.get_legend().get_window_extent().x0 >= ax.get_window_extent().x1
 
 
 @pytest.mark.parametrize(("suffix", "magic"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("PDF", b"%PDF")])

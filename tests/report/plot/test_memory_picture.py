@@ -1,7 +1,5 @@
 """Memory over time: curves, peaks, sums and capacities."""
 
-from dataclasses import replace
-
 import matplotlib
 import pytest
 from matplotlib.axes import Axes
@@ -12,8 +10,7 @@ from report.plot.plans import diamond, plan_of
 from dlplacer.check import live_bytes
 from dlplacer.core.op import Op
 from dlplacer.core.plan import Plan
-from dlplacer.core.topology import Device, Topology
-from dlplacer.report.plot import plot_memory, recommended_size
+from dlplacer.report.plot import plot_memory
 
 matplotlib.use("Agg")
 
@@ -64,34 +61,3 @@ def test_figures_of_close_peaks_do_not_touch_and_stay_inside(smallest_bytes: int
     assert not one.overlaps(other)
     (_, right), (_, top) = ax.get_xlim(), ax.get_ylim()
     assert all(0 <= box.x0 < box.x1 <= right and 0 <= box.y0 < box.y1 <= top for box in (one, other))
-
-
-def many(memory_bytes: int | None = None) -> Plan:
-    """Device d{n} holds 100 n bytes from n to n + 1 s, of four devices."""
-    devices = tuple(Device(f"d{number}", "T", memory_bytes) for number in range(4))
-    ops = [Op(f"k{number}", "k", 1.0, output_bytes=100 * number) for number in range(4)]
-    times = {f"k{number}": (f"d{number}", float(number), number + 1.0) for number in range(4)}
-    return plan_of(ops, (), times, topology=Topology(devices))
-
-
-def test_more_than_two_devices_have_a_row_each_on_one_scale() -> None:
-    plan = many()
-    ax = drawn(plan)
-    assert [label.get_text() for label in ax.get_yticklabels()] == [
-        f"d{number}\npeak {100 * number} B\nfootprints {100 * number} B" for number in range(4)
-    ]
-    assert ax.get_ylim() == (0, 4)
-    dots = sorted(
-        (float(line.get_xdata()[0]), float(line.get_ydata()[0])) for line in ax.get_lines() if line.get_marker() == "o"
-    )
-    # d0 in the upper row; the peak of d3, 300 B, fills its row of 0.86, that of d1 a third of it
-    assert [x for x, _ in dots[1:]] == [1, 2, 3]
-    assert [y for _, y in dots[1:]] == pytest.approx([2 + 0.86 / 3, 1 + 0.86 * 2 / 3, 0.86])
-    assert "a row is 300 B high" in ax.get_xlabel()
-    assert (
-        recommended_size(plot_memory, plan)[1] < recommended_size(plot_memory, replace(plan, topology=_twice(plan)))[1]
-    )
-
-
-def _twice(plan: Plan) -> Topology:
-    return Topology((*plan.topology.devices, *(Device(f"e{number}", "T") for number in range(4))))

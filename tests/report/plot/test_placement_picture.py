@@ -97,21 +97,6 @@ def test_the_forward_pass_runs_right_and_branches_have_rows_of_their_own() -> No
     assert layout.y["right"] == layout.y["stem"] + 1
 
 
-def test_edges_pass_through_ops_that_are_not_shown() -> None:
-    # a view takes no time; a parameter is not shown even where its time was measured
-    ops = [
-        Op("w", "parameter", 0.5),
-        Op("x", "conv", 1.0),
-        Op("v", "view", 0.0),
-        Op("v2", "view", 0.0),
-        Op("y", "conv", 1.0),
-    ]
-    edges = [Edge("w", "x", 4), Edge("x", "v", 4), Edge("v", "v2", 4), Edge("v2", "y", 4)]
-    layout = lay_out(serial_plan(ops, edges))
-    assert set(layout.x) == {"x", "y"}
-    assert layout.edges == (("x", "y"),)
-
-
 def layers(count: int, per_layer: int, modules: bool = True) -> Plan:
     """A chain of ops in layers, the first half of the layers on a, the rest on b, and the same backwards."""
     ops, edges, times, now_s = [], [], {}, 0.0

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch
 from numpy import linspace
 
-from dlplacer.core.topology import Device, Link, Topology
+from dlplacer.core.topology import Topology
 from dlplacer.files.load import load_topology
 from dlplacer.files.locate import shipped_folder
 from dlplacer.report.plot import recommended_size
@@ -72,11 +72,3 @@ def test_devices_of_a_switch_stand_together_and_it_stands_above_them() -> None:
     assert row == ["gpu0", "gpu2", "gpu1", "gpu3", "gpu4", "gpu6", "gpu5", "gpu7"]
     assert spots["pcie0"] == (0.5, 1.0)
     assert spots["cpu0"] == (1.5, 2.0)
-
-
-def test_links_of_many_kinds_are_labelled_one_by_one() -> None:
-    devices = tuple(Device(f"d{number}", "T") for number in range(10))
-    links = tuple(Link(f"d{number}", f"d{number + 1}", 1e9 * (number + 1), 1e-6) for number in range(9))
-    ax = drawn(Topology(devices, links=links))
-    assert ax.get_legend() is None
-    assert sum("GB/s" in text.get_text() for text in ax.texts) == 9

@@ -35,12 +35,6 @@ def test_area_of_unequal_devices_weighs_their_speeds() -> None:
     assert best_prices(instance).device[1] > best_prices(instance).device[0]
 
 
-def test_area_of_pinned_ops_is_that_of_their_device() -> None:
-    graph = make_graph({"a": 5, "b": 5, "c": 1}, devices={"a": ("d0",), "b": ("d0",)})
-    # d0 alone has 10 s of work; spread over both devices it would be 5.5 s.
-    assert whole_area(make_instance(graph, make_machine(2))) == 10
-
-
 def test_heads_know_that_inputs_wait_for_each_other_or_travel() -> None:
     graph = make_graph({"a": 4, "b": 4, "c": 1}, [("a", "c", 3), ("b", "c", 3)])
     instance = make_instance(graph, make_machine(2))
@@ -57,13 +51,6 @@ def test_interval_area_between_two_ops() -> None:
     instance = make_instance(graph, make_machine(2))
     assert critical_path(instance) == 4
     assert lower_bounds(instance).makespan == 5
-
-
-def test_interval_area_loses_the_delays_of_all_devices_but_one() -> None:
-    times = {"u": 1, "a": 4, "b": 4, "v": 1}
-    graph = make_graph(times, [("u", x, 2) for x in "ab"] + [(x, "v", 1) for x in "ab"])
-    # Between u and v: on one device 8; on two (8 + 2 + 1) / 2 = 5.5, so 6. In all 1 + 6 + 1.
-    assert lower_bounds(make_instance(graph, make_machine(2))).makespan == 8
 
 
 def test_floating_work_after_a_cut() -> None:

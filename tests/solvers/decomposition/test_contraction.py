@@ -55,12 +55,6 @@ def test_a_view_goes_with_its_producer_and_a_parameter_with_its_reader() -> None
     )
 
 
-def test_footprints_stay_apart_where_memory_binds() -> None:
-    graph = make_graph({"w": 0, "a": 3}, [("w", "a", 1)], output_bytes={"w": 4, "a": 4})
-    assert reduction(make_instance(graph, make_machine(2, memory=6))) is None
-    assert reduction(make_instance(graph, make_machine(2, memory=8))) is not None
-
-
 @pytest.mark.parametrize("first", range(0, 400, 100))
 def test_the_optimum_is_that_of_the_original(first: int) -> None:
     contracted = 0

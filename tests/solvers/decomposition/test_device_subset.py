@@ -36,13 +36,6 @@ def test_an_island_and_its_pair_are_parts_and_its_twin_is_not_another() -> None:
     assert all(1 < len(part) < 6 for part in found)
 
 
-def test_equal_devices_give_one_part_of_each_size() -> None:
-    assert [len(part) for part in subsets(joined(*["T"] * 8))] == [2, 3, 4]
-    assert [len(part) for part in subsets(joined(*["T"] * 4))] == [2, 3]
-    assert subsets(joined("T", "T")) == []
-    assert subsets(joined("T")) == []
-
-
 def test_every_type_is_a_part_and_the_fastest_devices_come_first() -> None:
     found = subsets(joined("slow", "T", "slow", "T"))
     assert {"d1", "d3"} in found

@@ -31,17 +31,6 @@ def test_an_ending_is_the_earliest_cut_op_with_few_followers_some_of_them_outsid
     assert [names[cut] for cut, _ in suffixes(instance, segments, (4, 4, 5))] == ["g1", "f"]
 
 
-def test_what_nothing_waits_for_lengthens_the_end() -> None:
-    instance = make_instance(BACKWARD, make_machine(2))
-    bounds = lower_bounds(instance)
-    chain = SegmentChain.of(instance, find_segments(instance, len(BACKWARD.ops) - 1), one_worker())
-    bounds = chain.raised(bounds, 1.0)
-    incumbent = Incumbent(one_worker())
-    raised = raise_suffix_bounds(chain, bounds, incumbent)
-    # After f 5 and g1 1: on one device x1 2, g0 1, w0 3 and w1 3 take 9; with w1 elsewhere 4 + 3, beside 6 of the rest.
-    assert raised.makespan == incumbent.bound == 5 + 1 + 7
-
-
 @pytest.mark.parametrize("first", [7000, 7200])
 def test_no_ending_exceeds_the_optimum(first: int) -> None:
     tried = 0

@@ -11,8 +11,6 @@ from dlplacer.core.op import Edge, Op
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.solvers.heuristics.common.module_blocks import by_module
 from dlplacer.solvers.heuristics.common.upward_rank import by_rank, upward_ranks
-from dlplacer.solvers.heuristics.m_sct import favourite_children
-from dlplacer.solvers.heuristics.peft import optimistic_costs
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.schedule import Schedule
 from dlplacer.solvers.methods import RULES
@@ -49,14 +47,6 @@ def test_cpop_keeps_the_critical_path_together() -> None:
     assert _ends(instance, found) == [2, 5, 5, 8]
 
 
-def test_optimistic_costs() -> None:
-    instance = make_instance(DIAMOND, UNEQUAL)
-    # d: nothing follows. b: on x min(2, 4+5) = 2, on y min(4+2, 5) = 5. c: on x min(2, 1+5) = 2, on y min(1+2, 5) = 3.
-    # a on x: b costs min(3+2, 4+2+5) = 5, c min(2+2, 1+2+3) = 4: 5.
-    # a on y: b costs min(4+3+2, 2+5) = 7, c min(1+2+2, 2+3) = 5: 7.
-    assert optimistic_costs(instance).tolist() == [[5, 7], [2, 5], [2, 3], [0, 0]]
-
-
 def test_peft_looks_ahead() -> None:
     instance = make_instance(DIAMOND, UNEQUAL)
     # a: x ends at 2, 2+5 = 7; y at 1, 1+7 = 8: x, where HEFT takes y. b (mean cost 3.5) before c (2.5): x 5+2 = 7,
@@ -67,24 +57,7 @@ def test_peft_looks_ahead() -> None:
     assert _run("heft", instance).device[0] == 1
 
 
-def test_etf_starts_early_rather_than_ending_early() -> None:
-    graph = make_graph({"b": {"x": 1, "y": 10}, "c": {"x": 1, "y": 10}, "a": 1})
-    instance = make_instance(graph, UNEQUAL)
-    # All can start at 0. b, first among equals, takes the faster x 0-1; c can start at 0 on y: 0-10; a on x 1-2.
-    # HEFT: b x 0-1, c x 1-2 (y: 10), a y 0-1.
-    found = _run("m-etf", instance)
-    assert (found.device, found.makespan) == ((0, 1, 0), 10)
-    found = _run("heft", instance)
-    assert (found.device, found.makespan) == ((0, 0, 1), 2)
-
-
 FAVOURITE = make_graph({"i": 2, "g": 2, "f": 6, "u": 5}, [("i", "f", 3), ("i", "u", 1), ("g", "f", 2)])
-
-
-def test_favourite_children_of_the_linear_program() -> None:
-    # x: f not the favourite of i. Then u and g's claim on f are not: x + z >= 1, x + y >= 1. Ends: i, f 2+3x+6; g, f
-    # 2+2y+6; i, u 2+z+5. Least for 3x = 2(1-x): x = 0.4, y = z = 0.6, makespan 9.2. Below 0.5: f is the favourite of i.
-    assert favourite_children(make_instance(FAVOURITE, make_machine(2))) == (2, -1, -1, -1)
 
 
 def test_m_sct_waits_for_the_favourite_child() -> None:

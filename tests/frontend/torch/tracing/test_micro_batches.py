@@ -98,19 +98,6 @@ def test_batch_norm_sees_one_micro_batch_after_another() -> None:
     assert abs(float(loss - whole)) > 1e-3
 
 
-def test_every_micro_batch_draws_for_itself() -> None:
-    """Both halves are the same samples, so that without dropout of their own they would add up to twice a half."""
-    job = job_of(nn.GroupNorm(2, 8), dropout=0.5)
-    half = Job(job.module, (job.args[0][:3],), (job.targets[0][:3],), job.loss)
-    twice = Job(job.module, (half.args[0].repeat(2, 1, 1, 1),), (half.targets[0].repeat(2),), job.loss)
-    captured = capture_job(twice, [*default_rewrites(), "micro-batches:2"])
-    assert {code.op[-4:] for code in captured.executable.codes.values() if code.random} == {"_mb0", "_mb1"}
-    _, both, _ = trained(twice, 2)
-    assert torch.isfinite(both)
-    one = trained(half, 1)[1]
-    assert abs(float(both - one)) > 1e-4
-
-
 def test_evaluation_and_another_batch_size_run_on_the_same_plan() -> None:
     job = job_of(nn.GroupNorm(2, 8))
     reference = copy.deepcopy(job.module)

@@ -50,13 +50,3 @@ def test_a_split_backward_computes_the_same() -> None:
     inputs = (torch.randn(2, 4, 5, 5), torch.randn(2, 3, 5, 5), torch.randn(4, 3, 1, 1))
     for ours, theirs in zip(fx.GraphModule({}, split)(*inputs), fx.GraphModule({}, whole)(*inputs), strict=True):
         torch.testing.assert_close(ours, theirs)
-
-
-def test_detach_is_dropped_and_what_nothing_reads_any_more() -> None:
-    graph = fx.Graph()
-    x = graph.placeholder("x")
-    detached = graph.call_function(aten.detach.default, (x,))
-    graph.call_function(aten.sin.default, (detached,))
-    graph.output((graph.call_function(aten.cos.default, (detached,)),))
-    apply_passes(graph, ["drop-detach"])
-    assert [node.target for node in graph.nodes if node.op == "call_function"] == [aten.cos.default]

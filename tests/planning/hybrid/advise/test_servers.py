@@ -4,12 +4,8 @@ import pytest
 from machines.costs.closed_forms import parameter_server
 
 from dlplacer.core.topology import Device, Link, Router, Topology
-from dlplacer.files.load import load_topology
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
-from dlplacer.machines.costs.collectives import Round, push_rounds
-from dlplacer.machines.costs.collectives_on_links import MachineCosts
 from dlplacer.machines.costs.gradient_exchange import exchanges
-from dlplacer.machines.costs.message_routes import Wiring
 from dlplacer.planning.hybrid.communication.step_times import StepTime, Team
 from dlplacer.planning.hybrid.communication.steps_on_links import OnMachine
 from dlplacer.planning.hybrid.communication.worker_layout import WorkerLayout
@@ -40,21 +36,6 @@ def test_servers_on_a_switch_take_what_the_closed_form_says() -> None:
         for step in served(star(devices, latency_s=1e-4), devices):
             wanted = parameter_server(channel, devices - step.servers, step.servers)
             assert step.exposed_s == pytest.approx(wanted.time_s(WORK.gradient_bytes))
-
-
-@pytest.mark.parametrize("name", ["pcie-4gpu", "dgx1-v100-8gpu", "mixed-2gpu"])
-def test_a_pull_takes_as_long_as_the_push(name: str) -> None:
-    topology = load_topology(name)
-    devices = list(topology.device_index)
-    costs = MachineCosts(Wiring(topology), (tuple(devices),))
-    for workers in range(1, len(devices)):
-        push = push_rounds(workers, len(devices) - workers)
-        pull = [Round(tuple((b, a, share) for a, b, share in once.steps), once.times) for once in push]
-        there, back = costs.rounds(push), costs.rounds(pull)
-        assert (back.latency_s, back.s_per_byte) == pytest.approx((there.latency_s, there.s_per_byte))
-        among = MachineCosts(costs.wiring, (tuple(devices[:workers]),))
-        for line in among.served(devices[workers:]).values():
-            assert (line.latency_s, line.s_per_byte) == pytest.approx((there.latency_s, there.s_per_byte))
 
 
 def test_servers_use_devices_with_which_no_more_workers_converge() -> None:
