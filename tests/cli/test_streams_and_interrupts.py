@@ -37,6 +37,17 @@ def test_stdout_that_is_full_is_reported(arguments: str, buffered: bool) -> None
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize("arguments", ["--help", SHOWS])
+def test_a_reader_that_has_seen_enough_is_no_error(arguments: str) -> None:
+    done = ended(f"{DLPLACER} {arguments} | true; exit ${{PIPESTATUS[0]}}")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(("streams", "code"), [(">&-", 0), (">&- 2>&-", 0), ("2>&-", 0)])
+def test_closed_streams_take_everything(streams: str, code: int) -> None:
+    assert ended(f"{DLPLACER} {SHOWS} {streams}").returncode == code
+
+
 @pytest.mark.parametrize("name", ["/dev/zero", ".", "/dev/null"])
 @pytest.mark.parametrize(
     "command", ["check {}", "solve {} cpu-2core", "solve inception_v3-infer {}", "topology import {}", "show {}"]
@@ -86,6 +97,44 @@ def test_ctrl_c_while_torch_is_imported(tmp_path: Path) -> None:
     command = [sys.executable, "-c", SLOW_IMPORT, "capture", "dlplacer.models:mlp", str(mark)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert interrupted(process, mark) == (130, "dlplacer: interrupted\n")
+
+
+SWALLOWS = """
+import sys, time
+from dlplacer.cli.interruption import end_on_interrupt
+end_on_interrupt()
+open(sys.argv[1], "w").close()
+while True:
+    try:
+        time.sleep(0.1)
+    except BaseException:
+        pass
+"""
+
+
+def test_ctrl_c_where_python_would_drop_an_exception(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", SWALLOWS, str(tmp_path / "mark")], stderr=subprocess.PIPE, text=True
+    )
+    assert interrupted(process, tmp_path / "mark") == (130, "dlplacer: interrupted\n")
+
+
+ENDS = """
+import os, signal, sys
+class Late:
+    def __del__(self, kill=os.kill, pid=os.getpid(), number=signal.SIGINT):
+        kill(pid, number)
+late = Late()
+sys.argv = ["dlplacer", "--version"]
+from dlplacer.__main__ import main
+raise SystemExit(main())
+"""
+
+
+def test_ctrl_c_while_python_takes_its_modules_apart_does_not_undo_what_is_done() -> None:
+    done = subprocess.run([sys.executable, "-c", ENDS], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("dlplacer ")
 
 
 STOPS = """

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from dlplacer.core.errors import FileFormatError, InputError
-from dlplacer.files import read_graph
+from dlplacer.files import disk, read_graph
 from dlplacer.files.load import load_graph, load_plan, load_topology
 from dlplacer.files.misleading_texts import misleading_texts
 from dlplacer.files.text import read_json, write_json
@@ -36,6 +36,16 @@ def test_a_pipe_is_read_to_its_end(tmp_path: Path) -> None:
     writer.start()
     assert [op.id for op in read_graph(path).ops] == ["a"]
     writer.join()
+
+
+def test_a_pipe_without_an_end_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk, "_MOST_BYTES", 1 << 20)
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    with subprocess.Popen(["sh", "-c", f"yes > {path}"], stderr=subprocess.DEVNULL) as writer:
+        with pytest.raises(InputError, match="it holds more than"):
+            read_json(path)
+        writer.wait(30)
 
 
 @pytest.mark.parametrize(

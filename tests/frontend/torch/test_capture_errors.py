@@ -119,6 +119,27 @@ def test_control_flow_by_values_names_the_line_and_the_way_out(function: Callabl
     assert "\n" not in message
 
 
+def test_lists_that_a_hook_or_a_forward_fills_are_warned_of() -> None:
+    seen: list[torch.Tensor] = []
+
+    def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(x)
+
+    job = training(forward)
+    job.module.fc.register_forward_hook(lambda module, args, output: seen.append(output.detach()))
+    with pytest.warns(UserWarning, match="a forward hook of module 'fc' changes a variable; a placed step does not"):
+        capture(job)
+
+    def logging(self: Any, x: torch.Tensor) -> torch.Tensor:
+        self.log.append(1)
+        return self.fc(x)
+
+    job = training(logging)
+    job.module.log = []
+    with pytest.warns(UserWarning, match="the forward pass changes 'log'; a placed step does not"):
+        capture(job)
+
+
 def test_a_loss_with_parameters_to_train() -> None:
     loss = Calls(lambda self, output, target: functional.mse_loss(self.scale(output), target), scale=nn.Linear(5, 5))
     job = Job(nn.Linear(8, 5), (torch.randn(4, 8),), (torch.randn(4, 5),), loss)
