@@ -107,3 +107,9 @@ def test_a_transfer_counts_both_ways_in_the_sum() -> None:
     split = split_of(400, "full")
     assert split.bottleneck_s == pytest.approx(10.5)
     assert split.sum_s == pytest.approx(3 + 10.5 + 10.5 + 3)
+
+
+def test_both_ways_of_a_half_duplex_link_are_one_part() -> None:
+    split = split_of(400, "half")
+    assert split.bottleneck_s == pytest.approx(21.0)
+    assert split.sum_s == pytest.approx(27.0)

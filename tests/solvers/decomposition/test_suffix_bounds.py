@@ -31,7 +31,7 @@ def test_an_ending_is_the_earliest_cut_op_with_few_followers_some_of_them_outsid
     assert [names[cut] for cut, _ in suffixes(instance, segments, (4, 4, 5))] == ["g1", "f"]
 
 
-@pytest.mark.parametrize("first", [7000, 7200])
+@pytest.mark.parametrize("first", [7000])
 def test_no_ending_exceeds_the_optimum(first: int) -> None:
     tried = 0
     for seed in range(first, first + 80):

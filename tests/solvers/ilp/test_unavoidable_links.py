@@ -56,7 +56,7 @@ def test_what_joins_two_rings_is_taken_by_all_that_goes_between_them() -> None:
 def test_no_schedule_beats_the_bound() -> None:
     raised = 0
     # Drawn at random; from 24 on those of 80 where it is above the optimum without transfers.
-    for seed in (*range(24), 27, 46, 53, 66, 67):
+    for seed in (*range(8), 27, 46, 53):
         graph, topology, options = random_everything(seed)
         optimum = naive_optimum(graph, topology, options)
         if optimum is None or options.contention == "none":
