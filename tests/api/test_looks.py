@@ -123,6 +123,14 @@ def test_the_strip_is_dark_where_a_device_is_busy() -> None:
     assert forward["y"] < backward["y"]
 
 
+def test_the_strip_is_pale_where_a_device_is_hardly_busy() -> None:
+    """A column is 2.4 s ÷ 240 = 10 ms; an op of 3 ms fills three tenths of one."""
+    ops = [dp.Op("short", "mm", 3e-3, devices=("d0",)), dp.Op("long", "mm", 2.4, devices=("d1",))]
+    machine = dp.Topology([dp.Device("d0"), dp.Device("d1")])
+    html = dp.place(dp.OpGraph(ops), machine, method="heft").plan._repr_html_()
+    assert re.findall(r'fill="#9aa0a6" fill-opacity="([\d.]+)"', html) == ["0.3", "1.0"]
+
+
 def test_empty_frames_keep_their_columns() -> None:
     plan = dp.place(dp.OpGraph([dp.Op("a", "mm", 1.0)]), dp.Topology([dp.Device("d")]), method="heft").plan
     assert list(plan.transfers_frame().columns[:4]) == ["tensor", "source", "from_device", "to_device"]
