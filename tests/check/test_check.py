@@ -35,6 +35,10 @@ def test_no_other_rule_reports_it(name: str) -> None:
     assert [rule for rule in RULES if list(rule(case.plan))] == [case.rule]
 
 
+def test_every_op_inside_a_long_one_is_reported() -> None:
+    assert len(violations(BROKEN["op inside one that is not its neighbour"].plan)) == 2
+
+
 def test_every_rule_is_broken_by_some_plan() -> None:
     assert {case.rule for case in BROKEN.values()} == set(RULES)
 

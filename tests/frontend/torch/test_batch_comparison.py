@@ -56,6 +56,12 @@ def spread(output: torch.Tensor) -> torch.Tensor:
     return output.std(0).mean()
 
 
+def steep(output: torch.Tensor) -> torch.Tensor:
+    """The value of a mean, the gradient of a deviation over the batch."""
+    deviation = spread(output)
+    return output.mean().detach() + deviation - deviation.detach()
+
+
 def job_of(loss: Callable[..., Any], *targets: torch.Tensor, module: nn.Module | None = None, **options: Any) -> Job:
     torch.manual_seed(0)
     return Job(module or Layers(), (torch.randn(8, 6), *options.get("more", ())), targets, loss)
@@ -99,7 +105,7 @@ def test_the_cut_that_is_found_has_the_loss_and_gradients_of_the_whole_batch(nam
     torch.testing.assert_close(gradients(job, job.module), gradients(theirs, theirs.module), rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("loss", [contrastive, spread])
+@pytest.mark.parametrize("loss", [contrastive, spread, steep])
 def test_a_loss_over_the_batch_is_refused_with_its_size(loss: Callable[..., torch.Tensor]) -> None:
     job = job_of(loss)
     with pytest.raises(CaptureError, match=r"gradients off by .* --allow-other-loss"):
