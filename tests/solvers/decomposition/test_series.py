@@ -70,6 +70,20 @@ def test_a_forward_and_its_backward_segment_are_solved_together() -> None:
     assert min(schedule.makespan for schedule in chain.candidates()) == 19
 
 
+# Forward a and b gain from two devices, backward they lose: each pass alone would take the other placement.
+def test_what_joined_segments_take_together_bounds_the_whole() -> None:
+    forward = [("u", "a", 1), ("u", "b", 1), ("a", "v", 1), ("b", "v", 1)]
+    backward = [(f"{target}'", f"{source}'", 20) for source, target, _ in reversed(forward)]
+    times = {"u": 1, "a": 10, "b": 10, "v": 1, "v'": 1, "a'": 2, "b'": 2, "u'": 1}
+    graph = make_graph(times, [*forward, ("v", "v'", 0), *backward], colocate={name: name[0] for name in times})
+    instance = make_instance(graph, make_machine(2))
+    chain = _chain(instance)
+    # Apart: forward u 1, delay 1, b 10 = 12; backward v' 1, delay 20, a' 2 = 23. On one device: 1 + 20 and 1 + 2 + 2.
+    assert chain.incumbents[chain.series[0].instance].bound == 21 + 5
+    # The best of each pass alone would allow 12 + 5. v 1 and u' 1 are outside both.
+    assert chain.raised(lower_bounds(instance), 1.0).makespan == 26 + 1 + 1
+
+
 def test_a_device_pays_for_what_it_waits_at_the_ends_of_a_segment() -> None:
     edges = [("u", "a", 2), ("u", "b", 2), ("a", "v", 1), ("b", "v", 1)]
     instance = make_instance(make_graph({"u": 1, "a": 6, "b": 6, "v": 1}, edges), make_machine(2))
