@@ -20,15 +20,15 @@ test-slow: $(READY)
 test-versions:
 	$(PYTHON) tests/versions/run.py
 
-# Every method on many graph families: geometric means, growth curves, and what changed since the last run here; then what
+# Every method on many graph families: geometric means, growth curves; then what
 # each phase of the default method earned.
 bench: $(READY)
-	$(BIN)/python tests/benchmarks/run_suite.py --quick --history tests/benchmarks/history.jsonl
+	$(BIN)/python tests/benchmarks/run_suite.py --quick
 	$(BIN)/python tests/benchmarks/phase_study.py
 
 # Small mistakes made by hand in every room: which of them do the nearest tests not notice?
 mutants: $(READY)
-	$(BIN)/python tests/mutants/run.py
+	$(BIN)/python tests/benchmarks/mutants.py
 
 lint: $(READY)
 	$(BIN)/ruff check .

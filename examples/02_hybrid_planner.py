@@ -1,16 +1,15 @@
 """When to use what: epochs measured on one device, placements solved side by side, and the best strategy per budget.
 
 1. A small classifier is trained as 1 to 16 workers would train it, by delayed gradient updates on this machine.
-2. Inception-V3 is placed on every kind of worker that a DGX-1 can form, on an executor: processes, or a Dask cluster
-   with ``--executor dask``. What is solved is kept in a folder, so that a second run starts from there.
+2. Inception-V3 is placed on every kind of worker that a DGX-1 can form, in processes of this machine; any
+   other executor serves as well. What is solved is kept in a folder, so that a second run starts from there.
 3. Both meet in the planner: with the epochs that the paper reports, the best use of 1 to N GPUs of such boxes.
 """
 
 import argparse
-import contextlib
 import multiprocessing
 from collections.abc import Iterator
-from concurrent.futures import Executor, ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +52,7 @@ def main() -> None:
     boxes = -(-arguments.devices // len(box.devices))
     machine = cluster(box, boxes, arguments.network) if boxes > 1 else box
     print(f"2. place {graph.name} on {', '.join(map(str, degrees))} devices of {machine.name}")
-    with executor_of(arguments.executor, arguments.output) as executor:
+    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as executor:
         rows = presolve(placed, machine, arguments.devices, degrees, executor, arguments.output / "placements", told)
     for row in rows:
         speedup = "failed: " + row.error if row.value is None else f"{row.value['speedup']:.3f}x, {row.value['status']}"
@@ -115,21 +114,6 @@ def train(workers: int, seed: int) -> Iterator[float]:
             yield float(torch.nn.functional.cross_entropy(model(inputs), labels))
 
 
-@contextlib.contextmanager
-def executor_of(kind: str, output: Path) -> Iterator[Executor]:
-    """Two workers, as processes or as a Dask cluster on this machine; any other executor serves as well."""
-    if kind == "processes":
-        with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as executor:
-            yield executor
-        return
-    from distributed import Client, LocalCluster
-
-    folder = str(output / "dask")
-    machines = LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None, local_directory=folder)
-    with machines, Client(machines) as client:
-        yield client.get_executor()
-
-
 def told(done: int, total: int, row: object) -> None:
     print(f"   {done} of {total} done", flush=True)
 
@@ -140,7 +124,6 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--topology", default="dgx1-v100-4gpu", help="one box")
     parser.add_argument("--devices", type=int, default=64)
     parser.add_argument("--network", type=float, default=12.5e9, help="bytes per second of a box's network card")
-    parser.add_argument("--executor", choices=("processes", "dask"), default="processes")
     parser.add_argument("--time-limit", type=float, default=20.0, help="seconds for each placement")
     parser.add_argument("--output", type=Path, default=Path("demo"))
     return parser.parse_args()

@@ -23,7 +23,12 @@ os.environ["RES_OPTIONS"] = "timeout:1"
 
 # The same examples every time; how long one takes says nothing about the code on a busy machine.
 settings.register_profile(
-    "repeatable", derandomize=True, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
+    "repeatable",
+    max_examples=50,
+    derandomize=True,
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("repeatable")
 

@@ -41,20 +41,6 @@ def test_main_job_leaves_its_results(tmp_path: Path) -> None:
         assert all(error < 1e-5 for error in splits)
 
 
-def test_main_job_on_one_core_says_so(tmp_path: Path) -> None:
-    script = tmp_path / "one_core.py"
-    script.write_text(
-        "import os, runpy, sys\n"
-        "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
-        f"runpy.run_path({str(ROOT / 'examples' / '01_main_job.py')!r}, run_name='__main__')\n"
-    )
-    options = ["--model", "dlplacer.models:branches", "--batch-size", "4", "--steps", "1", "--time-limit", "1"]
-    done = run_script(script, *options, "--output", tmp_path / "demo")
-    assert done.returncode == 0, done.stderr
-    assert "This machine has one core" in done.stdout
-    assert json.loads((tmp_path / "demo" / "run.json").read_text())["devices"] == ["cpu:0"]
-
-
 def test_chip_partition_trains_the_same_in_any_number_of_parts() -> None:
     command = [sys.executable, str(ROOT / "examples" / "05_chip_partition.py"), "--steps", "4", "--batch-size", "32"]
     done = subprocess.run([*command, "--fast-memory", "4 MiB", "--json"], capture_output=True, text=True, timeout=300)

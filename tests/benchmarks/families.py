@@ -13,7 +13,7 @@ other ratios: `benchmarks.machines.ccr_on`.
 shapes of the literature all typical figures are equal and each edge has a tensor of its own; in the shapes of models
 all readers of an op read one tensor. The mean time of a graph's ops is `MEAN_OP_S`, to the nanosecond.
 
-Inception-V3 with its real shapes, unfused, is `solvers.synthetic.inception_like`.
+Inception-V3 with its real shapes is the graph that ships.
 """
 
 from collections.abc import Callable, Iterable, Sequence

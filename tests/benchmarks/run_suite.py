@@ -3,7 +3,6 @@
 From the repository's root, with the environment's Python::
 
     python tests/benchmarks/run_suite.py --quick
-    python tests/benchmarks/run_suite.py --quick --history tests/benchmarks/history.jsonl
     PYTHONPATH=tests python -m benchmarks.run_suite --set full --json results.json
 
 On two cores ``--quick`` takes about a minute, ``--set small`` three, ``--set full`` up to an hour. The paper's options
@@ -21,7 +20,6 @@ import argparse
 import json
 import math
 import multiprocessing
-import os
 import platform
 import resource
 import sys
@@ -34,7 +32,6 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks import history
 from benchmarks.families import FAMILIES
 from benchmarks.machines import linked
 from benchmarks.suite import GROWTH, SETS, GrowthPoint, Instance
@@ -277,20 +274,6 @@ def exponents(growth: Sequence[Growth]) -> dict[str, float | None]:
     return {family: fitted_exponent(pairs) for family, pairs in points.items()}
 
 
-def kept_figures(rows: Sequence[Row], growth: Sequence[Growth], defects: int) -> dict[str, Any]:
-    """What a line of the history keeps of a run: over all instances, by method, and of the large graphs."""
-    large = {f"{entry.point.family} {entry.point.op_count}": entry for entry in growth}
-    return {
-        **summary(rows),
-        "defects": defects,
-        "default_s": sum(row.default.wall_s for row in rows) / len(rows),
-        "to_best": {method: line["to_best"] for method, line in by_method(rows).items()},
-        "first_plan_cpu_s": {name: entry.first_plan_cpu_s for name, entry in large.items()},
-        "first_gap": {name: entry.first_gap for name, entry in large.items()},
-        "exponent": exponents(growth),
-    }
-
-
 def _size_class(op_count: int) -> str:
     limits = ((21, "10-21"), (40, "22-40"), (150, "41-150"))
     return next((name for limit, name in limits if op_count <= limit), "more")
@@ -335,7 +318,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--time-limit", type=float, help="seconds per method and instance (5 if quick, else 10 to 60)")
     parser.add_argument("--workers", type=int, help="threads of the solver (the cores)")
     parser.add_argument("--no-growth", action="store_true", help="leave out the growth curves")
-    parser.add_argument("--history", type=Path, metavar="FILE", help="add a line of figures and show what changed")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write all figures to this file")
     return parser
 
@@ -343,7 +325,7 @@ def _parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the suite; 1 if there are defects, else 0."""
     given = _parser().parse_args(arguments)
-    began, load = time.perf_counter(), os.getloadavg()[0]
+    began = time.perf_counter()
     rows: list[Row] = []
     for instance in SETS[given.chosen]:
         if given.family is None or instance.family in given.family:
@@ -361,10 +343,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _print_growth(growth)
     print(f"\nDEFECTS: {len(defects)}", *defects, sep="\n  ")
     print(f"\n{time.perf_counter() - began:.0f} s in all")
-    if given.history is not None:
-        line = history.entry(given.chosen, kept_figures(rows, growth, len(defects)), load)
-        print(history.report(given.history, line))
-        history.append(given.history, line)
     if given.json is not None:
         _write(given.json, rows, growth, defects)
     return 1 if defects else 0

@@ -16,7 +16,7 @@ from dlplacer.core.topology import Link
 
 @dataclass(frozen=True)
 class Broken:
-    """A plan that breaks one rule: the rule, the name that is reported, and the numbers in the message.
+    """A plan that breaks one rule: the rule, and the name that is reported.
 
     `also` names what cannot be right any more once this rule is broken.
     """
@@ -24,7 +24,6 @@ class Broken:
     rule: Callable[[Plan], Any]
     plan: Plan
     name: str
-    message: str
     also: tuple[str, ...] = ()
 
 

@@ -22,11 +22,10 @@ def test_right_plans_pass(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_rule_is_reported_by_its_name_with_the_numbers(name: str) -> None:
+def test_a_broken_rule_is_reported_by_its_name(name: str) -> None:
     case = BROKEN[name]
     found = violations(case.plan)
     assert {violation.rule for violation in found} == {case.name, *case.also}
-    assert any(case.message in violation.message for violation in found if violation.rule == case.name)
     assert case.name in {violation.rule for violation in case.rule(case.plan)}
 
 
@@ -34,6 +33,10 @@ def test_a_broken_rule_is_reported_by_its_name_with_the_numbers(name: str) -> No
 def test_no_other_rule_reports_it(name: str) -> None:
     case = BROKEN[name]
     assert [rule for rule in RULES if list(rule(case.plan))] == [case.rule]
+
+
+def test_every_op_inside_a_long_one_is_reported() -> None:
+    assert len(violations(BROKEN["op inside one that is not its neighbour"].plan)) == 2
 
 
 def test_every_rule_is_broken_by_some_plan() -> None:

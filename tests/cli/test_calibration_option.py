@@ -27,12 +27,3 @@ def test_profiled_times_serve_another_batch_of_the_same_model(
     assert json.loads(captured.out)["makespan_s"] > 0
     assert main([*solve, "--batch-size", "5"]) == 0
     assert "the rest by roofline" in capsys.readouterr().err
-
-
-def test_another_machine_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "core.json"
-    head = {"format": "dlplacer.calibration/1", "device_type": "cpu-core", "overhead_s": 0, "ops": {}}
-    path.write_text(json.dumps(head | {"versions": {"torch": "1.0", "hardware": "abacus"}}))
-    arguments = ["profile", "dlplacer.models:mlp", "--device", "cpu:0", "--steps", "1", "--warmup", "0"]
-    assert main([*arguments, "--calibration", str(path)]) == 2
-    assert "was measured with hardware abacus" in capsys.readouterr().err

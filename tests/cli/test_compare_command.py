@@ -48,37 +48,12 @@ def test_json_has_every_method(files: list[str], capsys: pytest.CaptureFixture[s
     assert captured.err == ""
 
 
-def test_table(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["compare", *files, "--paper", "--methods", "heft,m-sct,single"]) == 0
-    captured = capsys.readouterr()
-    lines = captured.out.splitlines()
-    assert "diamond on 2 devices" in lines[0]
-    for method in ("heft", "m-sct", "single"):
-        assert sum(f"│ {method} " in line for line in lines) == 1
-    assert "ilp" not in captured.out
-    assert any("infeasible" in line and "single" in line for line in lines)
-    assert lines[-1].split("  ")[-1].strip() == "fits on no single device"
-
-
-def test_picture(files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("matplotlib")
-    picture = tmp_path / "methods.svg"
-    assert main(["compare", *files, "--methods", "heft,list", "--json", "--picture", str(picture)]) == 0
-    captured = capsys.readouterr()
-    assert [row["method"] for row in json.loads(captured.out)["methods"]] == ["heft", "list"]
-    assert f"wrote {picture}" in captured.err
-    assert picture.read_text(encoding="utf-8").startswith("<?xml")
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["--methods", "heft,magic"], ["'magic'", "ilp", "m-etf"]),
-        (["--methods", ","], ["no method is chosen"]),
         (["--time-limit", "-1"], ["-1 s", "positive"]),
-        (["--paper", "--contention", "link"], ["--contention link", "contradicts --paper"]),
         (["--paper", "--memory", "live"], ["--memory live", "contradicts --paper"]),
-        (["--mode", "infer"], ["--mode", "graph file"]),
     ],
 )
 def test_bad_arguments(
@@ -89,22 +64,3 @@ def test_bad_arguments(
     assert "Traceback" not in text
     for word in words:
         assert word in text
-
-
-def test_infeasible(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    topology = Path(files[1])
-    topology.write_text(topology.read_text().replace("300", "150"))
-    assert main(["compare", *files, "--paper"]) == 3
-    assert "400" in capsys.readouterr().err
-
-
-def test_missing_optional_package(
-    files: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("dlplacer.planning.compare.available", lambda: False)
-    monkeypatch.setattr("dlplacer.solvers.heuristics.min_cut.available", lambda: False)
-    assert main(["compare", *files, "--paper", "--json", "--methods", "min-cut,heft"]) == 0
-    rows = {row["method"]: row for row in json.loads(capsys.readouterr().out)["methods"]}
-    assert rows["min-cut"]["status"] == "not installed"
-    assert main(["solve", *files, "--paper", "--method", "min-cut"]) == 2
-    assert "dlplacer[partition]" in capsys.readouterr().err

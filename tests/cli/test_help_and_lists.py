@@ -3,9 +3,7 @@
 import argparse
 import csv
 import json
-import re
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -39,14 +37,6 @@ def test_every_help_ends_with_examples_that_parse(name: str, tmp_path: Path, mon
         assert callable(parsed.action)
 
 
-def test_bare_dlplacer_prints_help_and_is_content(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([]) == 0
-    printed = capsys.readouterr()
-    assert printed.out.startswith("usage: dlplacer")
-    assert all(name in printed.out for name in _COMMANDS)
-    assert printed.err == ""
-
-
 @pytest.mark.parametrize("option", ["-V", "--version"])
 def test_the_version(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
@@ -71,14 +61,6 @@ def test_lists_name_what_the_other_commands_take(capsys: pytest.CaptureFixture[s
     assert {"cpu:0", "V100"} <= set(found["devices"])
 
 
-def test_models_are_those_that_can_be_built() -> None:
-    models = pytest.importorskip("dlplacer.models")
-    from dlplacer.models.catalogue import builders
-
-    assert set(builders()) == set(models.__all__)
-    assert all(builders().values())
-
-
 def test_lists_and_help_need_no_torch() -> None:
     code = (
         "import sys; sys.modules['torch'] = None; sys.modules['ortools'] = None\n"
@@ -86,43 +68,6 @@ def test_lists_and_help_need_no_torch() -> None:
         "raise SystemExit(main(['list', 'models']) or main(['list', 'graphs']))"
     )
     subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
-def test_completion_scripts_are_well_formed(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["completion", shell]) == 0
-    script = capsys.readouterr().out
-    assert "--warm-start" in script or shell == "tcsh"
-    if shell != "tcsh":
-        assert "dgx1-v100-2gpu" in script
-    if shutil.which(shell):
-        checked = ["-n"] if shell != "tcsh" else ["-n", "-f"]
-        subprocess.run([shell, *checked], input=script, text=True, capture_output=True, check=True)
-
-
-@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (["dlplacer", "com"], {"compare", "completion"}),
-        (["dlplacer", "solve", "--warm"], {"--warm-start"}),
-        (["dlplacer", "solve", "inception_v3-t"], {"inception_v3-train", "inception_v3-train-colocated"}),
-        (["dlplacer", "solve", "x.json", "dgx1"], {f"dgx1-v100-{count}gpu" for count in (2, 4, 8)}),
-        (["dlplacer", "solve", "--contention", ""], {"link", "none"}),
-        (["dlplacer", "list", "me"], {"methods"}),
-    ],
-)
-def test_bash_completes(
-    words: list[str], expected: set[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    main(["completion", "bash"])
-    script = capsys.readouterr().out
-    quoted = " ".join(map(shlex.quote, words))
-    ask = f"COMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}; _shtab_dlplacer; printf '%s\\n' \"${{COMPREPLY[@]}}\""
-    done = subprocess.run(
-        ["bash", "--norc"], input=f"{script}\n{ask}\n", text=True, capture_output=True, check=True, cwd=tmp_path
-    )
-    assert {line.strip() for line in done.stdout.splitlines()} == expected
 
 
 @pytest.fixture
@@ -155,47 +100,3 @@ def test_csv_has_every_op_and_every_transfer(plan: Path, capsys: pytest.CaptureF
     ends = sent["source"], sent["from_device"], sent["to_device"], sent["route"]
     assert ends == ('a, "b"', "x", "y", "x → y")
     assert (sent["bytes"], float(sent["time_s"])) == ("10", pytest.approx(0.1))
-
-
-@pytest.mark.parametrize("arguments", [["-q", "show"], ["show", "-q"]])
-def test_quiet_writes_in_silence(arguments: list[str], plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    capsys.readouterr()
-    assert main([*arguments, str(plan), "--trace", str(plan.with_name("trace.json"))]) == 0
-    assert capsys.readouterr().err == ""
-    assert main(["show", str(plan), "--trace", str(plan.with_name("trace.json"))]) == 0
-    assert "wrote" in capsys.readouterr().err, "quiet is for one command"
-
-
-def test_verbose_tells_every_step(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given = [str(plan.with_name(f"{name}.json")) for name in ("graph", "topology")]
-    assert main(["-v", "solve", *given]) == 0
-    assert "dlplacer: solving: best 3 s  bound 3 s" in capsys.readouterr().err
-
-
-def test_pins_are_in_the_plan_and_units_in_options(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", str(plan)]) == 0
-    constraints = json.loads(plan.read_text())["problem"]["graph"]["constraints"]
-    assert constraints == {"pins": {'a, "b"': "x", "c": "y"}, "colocate": []}
-    capsys.readouterr()
-    assert main(["show", str(plan)]) == 0
-    assert re.search("^pins +1 op on x, 1 op on y$", capsys.readouterr().out, re.MULTILINE)
-    given = [str(plan.with_name(f"{name}.json")) for name in ("graph", "topology")]
-    warm = ["--warm-start", str(plan), "--time-limit", "1min", "--gap", "1%", "--json"]
-    capsys.readouterr()
-    assert main(["solve", *given, *warm]) == 0
-    printed = capsys.readouterr()
-    assert json.loads(printed.out)["makespan_s"] == 3
-    assert "warm start: 2 of 2 ops where the plan has them" in printed.err
-
-
-def test_a_bare_module_says_that_it_infers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("torch")
-    (tmp_path / "bare_net.py").write_text("from torch import nn\ndef net():\n    return nn.Linear(8, 4)\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delitem(sys.modules, "bare_net", raising=False)
-    assert main(["capture", "bare_net:net", "--input", "2x8"]) == 0
-    printed = capsys.readouterr()
-    assert printed.err.count("'bare_net:net' returned a bare Linear, captured as inference") == 1
-    assert printed.out.rstrip().endswith("mode infer")

@@ -12,7 +12,6 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.topology import Topology
 from dlplacer.files import write_graph, write_topology
 from dlplacer.files.load import load_plan
-from dlplacer.planning.pipeline.schedule.action import read_csv
 
 CHAIN = chain([1, 2, 3, 4, 2], bytes_=0)
 
@@ -42,33 +41,6 @@ def test_json_tells_stages_bubble_and_speedup(tmp_path: Path, capsys: pytest.Cap
     assert found["exact"]
 
 
-def test_best_pipeline_is_at_least_as_good(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = files(tmp_path)
-    one = printed(capsys, "pipeline", *arguments, "--stages", "2", "--micro-batches", "4", "--time-limit", "0")
-    best = printed(capsys, "pipeline", *arguments, "--time-limit", "0")
-    assert one["op_placement"] is None
-    assert best["step_s"] <= one["step_s"]
-
-
-def test_table_says_what_is_faster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert (
-        main(["pipeline", *files(tmp_path), "--micro-batches", "2", "--schedule", "gpipe", "--time-limit", "120"]) == 0
-    )
-    text = capsys.readouterr().out
-    assert "bubble              33.3 %" in text
-    assert "best single device  36 s; speedup 1.333x" in text
-    assert "op placement        36 s (optimal); the pipeline is 1.33x as fast" in text
-
-
-def test_order_and_picture_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    order, picture = tmp_path / "order.csv", tmp_path / "schedule.png"
-    options = ("--micro-batches", "4", "--time-limit", "0", "--csv", str(order), "--picture", str(picture))
-    found = printed(capsys, "pipeline", *files(tmp_path), *options)
-    rows = [[str(action) for action in row] for row in read_csv(order.read_text(encoding="utf-8"))]
-    assert rows == found["order"]
-    assert picture.read_bytes().startswith(b"\x89PNG")
-
-
 def test_plan_is_written_and_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan = str(tmp_path / "plan.json")
     wanted = ("--batch-size", "8", "--micro-batches", "4", "--schedule", "zero-bubble", "--time-limit", "0")
@@ -83,43 +55,6 @@ def test_plan_is_written_and_checked(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(["explain", plan, "--budget", "0"]) == 0
 
 
-def test_a_pipeline_of_the_whole_batch_is_a_plan_too(tmp_path: Path) -> None:
-    plan = str(tmp_path / "plan.json")
-    options = ["--batch-size", "8", "--micro-batches", "1", "--time-limit", "0", "-o", plan]
-    assert main(["pipeline", "dlplacer.models:mlp", "cpu-2core", *options]) == 0
-    assert main(["check", plan]) == 0
-
-
-def test_a_graph_file_gives_no_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["pipeline", *files(tmp_path), "-o", str(tmp_path / "plan.json")]) == 2
-    assert "-o needs the model as module:callable, to capture its micro-batches" in capsys.readouterr().err
-    merged = ["--granularity", "fused", "-o", str(tmp_path / "plan.json")]
-    assert main(["pipeline", "dlplacer.models:mlp", "cpu-2core", *merged]) == 2
-    assert "-o writes a plan of ATen calls; drop --granularity fused" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("options", "code", "message"),
-    [
-        (("--stages", "3"), 2, "a pipeline over 3 devices; the topology has 2: use 1 to 2"),
-        (("--micro-batches", "0"), 2, "--micro-batches is 0; it must be at least 1"),
-        (("--time-limit", "-1"), 2, "--time-limit is -1 s; it must be at least 0, where 0 compares nothing"),
-        (("--schedule", "interleaved", "--micro-batches", "3"), 2, "use a multiple of 2"),
-    ],
-)
-def test_mistakes(
-    options: tuple[str, ...], code: int, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["pipeline", *files(tmp_path), *options]) == code
-    assert message in capsys.readouterr().err
-
-
-def test_a_machine_that_is_too_small(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = files(tmp_path, topology=devices(["x", "x"], memory_bytes=50))
-    assert main(["pipeline", *arguments, "--micro-batches", "2"]) == 3
-    assert "no split into 2 stages fits: in the best one the fullest stage needs 60 B" in capsys.readouterr().err
-
-
 def test_solve_says_that_a_pipeline_is_faster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["solve", *files(tmp_path), "--time-limit", "120", "--json"]) == 0
     output = capsys.readouterr()
@@ -127,10 +62,3 @@ def test_solve_says_that_a_pipeline_is_faster(tmp_path: Path, capsys: pytest.Cap
     assert found["faster"]
     assert found["step_s"] < 36
     assert "a pipeline would be faster: " in output.err
-
-
-def test_solve_says_nothing_of_pipelines_for_inference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["solve", *files(tmp_path, chain([1, 1], backward=0.0)), "--time-limit", "120", "--json"]) == 0
-    output = capsys.readouterr()
-    assert json.loads(output.out)["pipeline"] is None
-    assert "pipeline" not in output.err

@@ -11,85 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from dlplacer.cli.output import progress as module
-from dlplacer.cli.output.progress import count_line, progress
-from dlplacer.cli.output.verbosity import NORMAL, QUIET, VERBOSE, set_verbosity
+from dlplacer.cli.output.verbosity import NORMAL, set_verbosity
 
 
 @pytest.fixture(autouse=True)
 def normal() -> Iterator[None]:
     yield
     set_verbosity(NORMAL)
-
-
-def test_a_short_command_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    with progress("working", limit_s=60) as show:
-        show("half", 0.5)
-    assert capsys.readouterr().err == ""
-
-
-def test_lines_tell_elapsed_and_expected_time(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "LINE_EVERY_S", 0.02)
-    written = []
-    with progress("working", limit_s=90) as show:
-        for text, share in (("first", None), ("none", 0.0), ("second", 0.5)):
-            show(text, share)
-            until = time.monotonic() + 20
-            while text not in "".join(written) and time.monotonic() < until:
-                time.sleep(0.01)
-                written.append(capsys.readouterr().err)
-    lines = "".join(written).splitlines()
-    assert any(re.fullmatch(r"dlplacer: working: first \(\d+ s of about 1 min 30 s\)", line) for line in lines)
-    # Half is done in a moment, so the rest is expected in a moment too: the share tells more than the limit.
-    assert any(re.fullmatch(r"dlplacer: working: second \(\d+ s of about \d+ s\)", line) for line in lines)
-
-
-def test_quiet_says_nothing_however_long_it_takes(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "LINE_EVERY_S", 0.01)
-    set_verbosity(QUIET)
-    with count_line("things") as report:
-        report(1, 2)
-        time.sleep(0.1)
-    assert capsys.readouterr().err == ""
-
-
-def test_verbose_says_every_step_once(capsys: pytest.CaptureFixture[str]) -> None:
-    set_verbosity(VERBOSE)
-    with count_line("things") as report:
-        for done in (0, 0, 1):
-            report(done, 2)
-    assert [line.partition(" (")[0] for line in capsys.readouterr().err.splitlines()] == [
-        "dlplacer: things: 0 of 2",
-        "dlplacer: things: 1 of 2",
-    ]
-
-
-def test_progress_inside_of_progress_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    set_verbosity(VERBOSE)
-    with progress("outer"):
-        with progress("inner") as show:
-            show("part")
-        with progress("next"):
-            pass
-    texts = [line.partition(" (")[0] for line in capsys.readouterr().err.splitlines()]
-    assert texts == ["dlplacer: outer: inner", "dlplacer: outer: inner: part", "dlplacer: outer: next"]
-
-
-def test_an_error_ends_the_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LINE_EVERY_S", 0.01)
-    with pytest.raises(ValueError, match="broken"), progress("working"):
-        raise ValueError("broken")
-    capsys.readouterr()
-    time.sleep(0.05)
-    assert capsys.readouterr().err == ""
-    set_verbosity(VERBOSE)
-    with progress("again") as show:
-        show("outermost")
-    assert "dlplacer: again: outermost" in capsys.readouterr().err
 
 
 ON_TERMINAL = """

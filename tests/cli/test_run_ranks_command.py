@@ -66,7 +66,7 @@ def test_under_torchrun_the_first_rank_reports(plan_file: str, tmp_path: Path) -
 
 
 # Torchrun is killed while its ranks load torch, capture, or run: they must not wait for its store.
-@pytest.mark.parametrize("after_s", [0.2, 2.5, 6.0])
+@pytest.mark.parametrize("after_s", [0.2, 6.0])
 def test_ranks_end_with_torchrun_whenever_it_is_killed(plan_file: str, after_s: float) -> None:
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     options = ["--devices", "rank0/cpu:0,rank1/cpu:1", "--steps", "100000", "--batch-size", "4"]

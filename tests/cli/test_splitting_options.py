@@ -46,36 +46,9 @@ def test_what_does_not_go_together_is_refused(
     assert message in capsys.readouterr().err
 
 
-def test_a_graph_file_cannot_be_split(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["solve", "inception_v3-train", "cpu-2core", "--split"]) == 2
-    assert (
-        "needs the model as module:callable, to rewrite its step; 'inception_v3-train' is a file"
-        in capsys.readouterr().err
-    )
-
-
-def test_a_file_without_splits_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    graph = str(tmp_path / "graph.json")
-    told(capsys, "capture", MODEL, "--batch-size", "4", "-o", graph)
-    arguments = ["profile", MODEL, "--batch-size", "4", "--device", "cpu:0", "--splits-of", graph]
-    assert main(arguments) == 2
-    assert "records no splits; write it with --split" in capsys.readouterr().err
-
-
 def test_micro_batches_are_recorded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan = tmp_path / "plan.json"
     solve = ["solve", "dlplacer.models:mlp", "cpu-2core", "--method", "list", "--time-limit", "120"]
     told(capsys, *solve, "--micro-batches", "2", "-o", str(plan))
     rewrites = json.loads(plan.read_text())["problem"]["graph"]["capture"]["rewrites"]
     assert rewrites[-1] == "micro-batches:2"
-
-
-def test_micro_batches_of_batch_norm_are_told(capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--batch-size", "4", "--micro-batches", "2", "--method", "list"]
-    assert main(["solve", MODEL, "cpu-2core", *options]) == 0
-    assert "batch norm sees one micro-batch at a time" in capsys.readouterr().err
-
-
-def test_micro_batches_that_are_not_equal_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["solve", "dlplacer.models:mlp", "cpu-2core", "--batch-size", "4", "--micro-batches", "3"]) == 2
-    assert "an input of shape [4, 64] cannot be cut into 3 equal parts" in capsys.readouterr().err

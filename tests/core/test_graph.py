@@ -1,11 +1,8 @@
 """Ops, edges and dataflow graphs: what they compute and what they refuse at birth."""
 
-import dataclasses
 import math
 import re
-import time
 from itertools import pairwise
-from typing import Any
 
 import networkx as nx
 import pytest
@@ -51,14 +48,6 @@ def test_amounts_are_finite_and_not_negative(name: str, value: float) -> None:
         Op("a", "test", **{name: value})  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("value", [-1.0, math.nan, math.inf])
-def test_times_are_finite_and_not_negative(value: float) -> None:
-    with pytest.raises(InputError, match="op 'a': time_s is"):
-        Op("a", "test", value)
-    with pytest.raises(InputError, match=r"op 'a': time_s\[gpu\] is"):
-        Op("a", "test", {"cpu": 1.0, "gpu": value})
-
-
 def test_phases_are_known() -> None:
     with pytest.raises(InputError, match="op 'a': phase is 'fwd'; use one of forward, backward, optimizer"):
         Op("a", "test", phase="fwd")
@@ -69,22 +58,10 @@ def test_an_op_has_an_id() -> None:
         Op("", "aten.add")
 
 
-@pytest.mark.parametrize(("shape", "size", "field"), [((2, -1), 4, "shape"), ((2,), -4, "bytes")])
-def test_tensors_have_no_negative_sizes(shape: tuple[int, ...], size: int, field: str) -> None:
-    with pytest.raises(InputError, match=rf"output of shape .*: {field} is -\d; it must be"):
-        TensorSpec(shape, "float32", size)
-
-
 @pytest.mark.parametrize(("changes", "field"), [({"bytes": -1}, "bytes"), ({"bytes": 1, "output": -1}, "output")])
 def test_edges_have_no_negative_numbers(changes: dict[str, int], field: str) -> None:
     with pytest.raises(InputError, match=f"edge 'a' → 'b': {field} is -1; it must be"):
         Edge("a", "b", **changes)
-
-
-def test_an_edge_has_a_tensor_of_its_own_by_default() -> None:
-    assert Edge("a", "b", 4).tensor == "a:0->b"
-    assert Edge("a", "b", 4, output=2).tensor == "a:2->b"
-    assert Edge("a", "b", 4, tensor="t").tensor == "t"
 
 
 def test_lookups() -> None:
@@ -97,13 +74,8 @@ def test_lookups() -> None:
     assert graph.edges_from["c"] == ()
 
 
-def test_topological_order_follows_the_file_among_released_ops() -> None:
-    graph = OpGraph(ops("d", "c", "b", "a"), (Edge("a", "d", 1), Edge("b", "d", 1)))
-    assert graph.topological_order == ("c", "b", "a", "d")
-
-
 @given(st.integers(0, 2**32 - 1))
-@settings(derandomize=True, deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_topological_order_is_one(seed: int) -> None:
     digraph = nx.gn_graph(12, seed=seed)
     names = sorted(map(str, digraph.nodes))
@@ -146,10 +118,6 @@ def test_edges_read_outputs_that_are_there() -> None:
         OpGraph(pair, (Edge("a", "b", 4, output=2),))
 
 
-def test_without_a_list_of_outputs_any_may_be_read() -> None:
-    assert OpGraph(ops("a", "b"), (Edge("a", "b", 4, output=7),)).edges[0].output == 7
-
-
 @pytest.mark.parametrize(
     ("other", "numbers"),
     [
@@ -163,11 +131,6 @@ def test_edges_of_a_tensor_agree(other: Edge, numbers: str) -> None:
         OpGraph(ops("a", "b", "c"), (Edge("a", "b", 4, tensor="t"), other))
 
 
-def test_edges_may_share_a_tensor() -> None:
-    edges = (Edge("a", "b", 4, tensor="t"), Edge("a", "c", 4, tensor="t"))
-    assert OpGraph(ops("a", "b", "c"), edges).edges == edges
-
-
 def shown_cycle(edges: list[tuple[str, str]]) -> list[str]:
     names = sorted({name for edge in edges for name in edge})
     with pytest.raises(InputError, match=r"the graph has a cycle: .*; remove one of its edges") as caught:
@@ -177,38 +140,10 @@ def shown_cycle(edges: list[tuple[str, str]]) -> list[str]:
 
 @pytest.mark.parametrize(
     "edges",
-    [
-        [("a", "a")],
-        [("a", "b"), ("b", "a")],
-        [("x", "a"), ("a", "b"), ("b", "c"), ("c", "a"), ("c", "y"), ("y", "z")],
-    ],
+    [[("a", "a")], [("a", "b"), ("b", "a")], [("x", "a"), ("a", "b"), ("b", "c"), ("c", "a"), ("c", "y"), ("y", "z")]],
 )
 def test_the_cycle_is_shown(edges: list[tuple[str, str]]) -> None:
     cycle = shown_cycle(edges)
     assert cycle[0] == cycle[-1]
     assert len(set(cycle)) == len(cycle) - 1
     assert all(edge in edges for edge in pairwise(cycle))
-
-
-def test_a_long_cycle_is_shown_shortened() -> None:
-    names = [f"op{i}" for i in range(2000)]
-    edges = tuple(Edge(a, b, 1) for a, b in zip(names, names[1:] + names[:1], strict=True))
-    with pytest.raises(InputError, match=r"→ \(1989 more\) →") as caught:
-        OpGraph(ops(*names), edges)
-    assert len(str(caught.value)) < 300
-
-
-def test_graphs_are_frozen() -> None:
-    graph: Any = OpGraph(ops("a"))
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        graph.name = "other"
-    renamed = dataclasses.replace(graph, name="other")
-    assert (renamed.name, renamed.ops) == ("other", graph.ops)
-
-
-def test_large_graphs_are_born_quickly() -> None:
-    names = [f"op{i}" for i in range(20_000)]
-    began = time.thread_time()
-    graph = OpGraph(ops(*names), tuple(Edge(a, b, 1) for a, b in pairwise(names)))
-    assert graph.topological_order == tuple(names)
-    assert time.thread_time() - began < 60  # takes two seconds

@@ -32,11 +32,6 @@ def test_unknown_values_are_refused_with_the_known_ones(name: str) -> None:
         Options(**{name: "maybe"})
 
 
-@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in CHOICES.items() for value in values])
-def test_known_values_are_taken(name: str, value: str) -> None:
-    assert Options(**{name: value}).to_dict()[name] == value
-
-
 def test_dictionaries_round_trip() -> None:
     for options in (Options(), Options.paper()):
         assert Options(**options.to_dict()) == options

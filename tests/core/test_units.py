@@ -2,7 +2,6 @@
 
 import math
 import re
-import time
 from fractions import Fraction
 
 import pytest
@@ -17,7 +16,6 @@ from dlplacer.core.units import (
     exact,
     exact_sum,
     format_bytes,
-    format_bytes_per_s,
     format_duration,
     format_seconds,
     is_multiple,
@@ -32,35 +30,21 @@ TYPICAL = {"seconds": "us", "bytes": "GiB", "bytes_per_s": "GB/s", "flops": "GFL
     ("text", "dimension", "value"),
     [
         ("25 GB/s", "bytes_per_s", 25e9),
-        ("25GB/s", "bytes_per_s", 25e9),
-        ("  25   GB/s ", "bytes_per_s", 25e9),
         ("1 GiB/s", "bytes_per_s", 2**30),
         ("10 Gbit/s", "bytes_per_s", 1.25e9),
-        ("100 Mbit/s", "bytes_per_s", 12.5e6),
-        ("8 bit/s", "bytes_per_s", 1.0),
         ("1.5 us", "seconds", 1.5e-6),
         ("1.5 µs", "seconds", 1.5e-6),
-        ("1.5 μs", "seconds", 1.5e-6),
-        ("3 ns", "seconds", 3e-9),
-        ("0.25 ms", "seconds", 2.5e-4),
         (".5 s", "seconds", 0.5),
         ("1min", "seconds", 60.0),
         ("1.5 h", "seconds", 5400.0),
         ("10 Gbps", "bytes_per_s", 1.25e9),
-        ("5. s", "seconds", 5.0),
         ("80 GiB", "bytes", 80 * 2**30),
         ("16 GB", "bytes", 16e9),
         ("1 kB", "bytes", 1000),
-        ("1 KiB", "bytes", 1024),
-        ("7 B", "bytes", 7),
         ("15.7 TFLOP/s", "flops_per_s", 15.7e12),
         ("2 GFLOP", "flops", 2e9),
-        ("1e3", "seconds", 1000.0),
-        ("1.5E-6", "seconds", 1.5e-6),
         ("2e-3 ms", "seconds", 2e-6),
         ("-1 us", "seconds", -1e-6),
-        ("0e999999999 s", "seconds", 0.0),
-        ("1e-999999999 s", "seconds", 0.0),
         ("0." + "1" * 5000 + " s", "seconds", 1 / 9),
     ],
 )
@@ -68,19 +52,8 @@ def test_numbers_with_units_are_read(text: str, dimension: str, value: float) ->
     assert parse_quantity(text, dimension) == value
 
 
-def test_decimal_numbers_are_scaled_without_rounding_errors() -> None:
-    # 0.1 × 3 in binary is not 0.3; the reader scales the decimal number that was written.
-    assert parse_quantity("0.3 us", "seconds") == 3e-7
-    assert parse_quantity("4.7 GiB", "bytes") == float(Fraction(47, 10) * 2**30)
-
-
 @pytest.mark.parametrize("dimension", UNITS)
-def test_a_bare_number_is_in_the_base_unit(dimension: str) -> None:
-    assert parse_quantity("12.5", dimension) == 12.5
-
-
-@pytest.mark.parametrize("dimension", UNITS)
-@pytest.mark.parametrize("text", ["", "   ", "fast", "1 2 s", "1,5 us", "nan", "inf", "--1 s", "1 us per hop", "0x10"])
+@pytest.mark.parametrize("text", ["", "fast", "1,5 us", "nan", "0x10"])
 def test_what_is_no_number_is_refused_with_an_example(text: str, dimension: str) -> None:
     example = f"{text!r} is not a number with a unit; write for example '25 {TYPICAL[dimension]}'"
     with pytest.raises(ValueError, match=re.escape(example)):
@@ -109,41 +82,14 @@ def test_a_number_beyond_floats_is_refused(text: str) -> None:
         parse_quantity(text, "seconds")
 
 
-def test_a_number_that_its_unit_lifts_beyond_floats_is_refused() -> None:
-    with pytest.raises(ValueError, match="'1e300 PiB' is too large"):
-        parse_quantity("1e300 PiB", "bytes")
-
-
-@pytest.mark.parametrize(
-    "text", ["1" * 50_000 + " x y", "1" + " " * 50_000 + "1", "." * 50_000, "1e" + "9" * 50_000 + "!"]
-)
-def test_long_texts_are_refused_at_once_and_shown_shortened(text: str) -> None:
-    began = time.thread_time()
-    with pytest.raises(ValueError, match=r"\.\.\.") as caught:
-        parse_quantity(text, "bytes")
-    assert len(str(caught.value)) < 300
-    assert time.thread_time() - began < 60  # takes a millisecond; a pattern that backtracks takes hours
-
-
 @given(st.floats(0, 1e12), st.sampled_from(sorted(UNITS)), st.data())
-@settings(derandomize=True, deadline=None)
 def test_reading_undoes_writing(value: float, dimension: str, data: st.DataObject) -> None:
     unit = data.draw(st.sampled_from(sorted(UNITS[dimension])))
     assert parse_quantity(f"{value!r} {unit}", dimension) == float(exact(value) * exact(UNITS[dimension][unit]))
 
 
 @pytest.mark.parametrize(
-    ("value_s", "text"),
-    [
-        (0, "0 s"),
-        (1, "1 s"),
-        (12.34567, "12.35 s"),
-        (0.0123, "12.3 ms"),
-        (1.5e-6, "1.5 us"),
-        (2e-9, "2 ns"),
-        (1e-12, "0.001 ns"),
-        (-0.5, "-500 ms"),
-    ],
+    ("value_s", "text"), [(0, "0 s"), (12.34567, "12.35 s"), (0.0123, "12.3 ms"), (1.5e-6, "1.5 us"), (-0.5, "-500 ms")]
 )
 def test_seconds_print_short(value_s: float, text: str) -> None:
     assert format_seconds(value_s) == text
@@ -171,22 +117,10 @@ def test_exact_takes_the_decimal_number() -> None:
     assert exact(2**60 + 1) == 2**60 + 1
 
 
-def test_exact_takes_numbers_of_numpy() -> None:
-    import numpy as np
-
-    assert exact(np.float64(0.1)) == Fraction(1, 10)
-    assert exact(float(np.float32(0.5))) == Fraction(1, 2)
-
-
 def test_commensurable_values_give_their_common_unit() -> None:
     # 6 us and 10 us are multiples of 2 us, and 100 us are 50 of them.
     values = [Fraction(6, 10**6), Fraction(10, 10**6), Fraction(0)]
     assert choose_tick(values, Fraction(100, 10**6)) == Fraction(2, 10**6)
-
-
-def test_a_common_unit_may_be_shorter_than_a_nanosecond() -> None:
-    values = [Fraction(1, 10**12), Fraction(3, 10**12)]
-    assert choose_tick(values, Fraction(1, 10**9)) == Fraction(1, 10**12)
 
 
 def test_without_a_common_unit_the_tick_is_coarse() -> None:
@@ -208,21 +142,10 @@ def test_the_horizon_decides_at_its_limit() -> None:
     assert choose_tick([unit], unit * MAX_TICKS) == unit * MAX_TICKS / (MAX_TICKS - 1)
 
 
-def test_too_many_values_to_look_for_a_common_unit() -> None:
-    values = [Fraction(k) for k in range(1, 20_002)]
-    assert choose_tick(values, Fraction(1, 2)) == Fraction(1, 10**9)
-
-
-def test_no_duration_at_all() -> None:
-    assert choose_tick([], Fraction(0)) == Fraction(1, 10**9)
-    assert choose_tick([Fraction(0)], Fraction(0)) == Fraction(1, 10**9)
-
-
 @given(
     st.lists(st.fractions(0, 100, max_denominator=10**7), min_size=1, max_size=20),
     st.fractions(0, 1000, max_denominator=10**4),
 )
-@settings(derandomize=True, deadline=None)
 def test_horizons_stay_below_the_limit(values: list[Fraction], more: Fraction) -> None:
     horizon = sum(values, more)
     tick = choose_tick(values, horizon)
@@ -240,13 +163,6 @@ def test_ticks_round_down() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(20.75e9, "20.75 GB/s"), (1e15, "1 PB/s"), (900e9, "900 GB/s"), (12.0, "12 B/s"), (0, "0 B/s")]
-)
-def test_rates_are_decimal(value: float, text: str) -> None:
-    assert format_bytes_per_s(value) == text
-
-
-@pytest.mark.parametrize(
     ("value_s", "text"),
     [
         (0.2, "0 s"),
@@ -261,7 +177,7 @@ def test_durations_are_told_in_whole_units(value_s: float, text: str) -> None:
     assert format_duration(value_s) == text
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(st.lists(st.fractions(0, 1000, max_denominator=12)), st.fractions(Fraction(1, 12), 3, max_denominator=12))
 def test_quick_arithmetic_is_that_of_fractions(values: list[Fraction], unit: Fraction) -> None:
     assert exact_sum(values) == sum(values)

@@ -1,18 +1,12 @@
 """The exact grouping against every partition, its quadratic form, the other policies and the replay."""
 
 import random
-import time
-from dataclasses import replace
 from itertools import combinations
 
 import pytest
 
-from dlplacer.core.errors import InputError
 from dlplacer.data_parallel.groups import LayerChain, best_groups, makespan_s
-from dlplacer.data_parallel.groups.exact_groups import fewest_groups, least_makespan_s
-from dlplacer.data_parallel.groups.greedy_groups import greedy_back, greedy_front
-from dlplacer.data_parallel.groups.message_timeline import timeline
-from dlplacer.data_parallel.groups.policies import best_fixed_size, by_bytes, compare_groupings, every, per_layer
+from dlplacer.data_parallel.groups.policies import compare_groupings
 
 
 def random_chain(draw: random.Random, count: int) -> LayerChain:
@@ -28,19 +22,6 @@ def random_chain(draw: random.Random, count: int) -> LayerChain:
 def partitions(count: int) -> list[tuple[int, ...]]:
     inner = range(1, count)
     return [(*cuts, count) for size in range(count) for cuts in combinations(inner, size)]
-
-
-def least_makespan_quadratic_s(chain: LayerChain, cap_bytes: int | None = None) -> float:
-    """W(0) in O(L²), as the recurrence is written."""
-    count, sent_s, after_s = chain.layer_count, chain.transfers_before_s, chain.compute_after_s
-    reach = chain.reach(cap_bytes)
-    rest_s = [0.0] * (count + 1)
-    for start in reversed(range(count)):
-        rest_s[start] = min(
-            chain.startup_s + sent_s[last] - sent_s[start] + max(after_s[start], rest_s[last])
-            for last in range(start + 1, reach[start] + 1)
-        )
-    return rest_s[0]
 
 
 def test_paper_example_of_four_layers() -> None:
@@ -77,59 +58,6 @@ def test_equals_every_partition_under_a_cap() -> None:
         assert makespan_s(chain, found) == pytest.approx(min(makespan_s(chain, cuts) for cuts in fitting))
 
 
-def test_two_dtypes_never_share_a_group() -> None:
-    draw = random.Random(11)
-    for _ in range(300):
-        chain = random_chain(draw, draw.randint(1, 8))
-        dtypes = tuple(draw.choice(("float32", "float32", "bfloat16")) for _ in range(chain.layer_count))
-        chain = replace(chain, dtypes=dtypes)
-        cap_bytes = draw.choice((None, draw.randint(20, 150)))
-        allowed = [
-            cuts
-            for cuts in partitions(chain.layer_count)
-            if all(
-                last - before == 1
-                or (
-                    len(set(dtypes[before:last])) == 1
-                    and (cap_bytes is None or sum(chain.bytes[before:last]) <= cap_bytes)
-                )
-                for before, last in zip((0, *cuts), cuts, strict=False)
-            )
-        ]
-        found = best_groups(chain, cap_bytes)
-        assert found in allowed
-        assert makespan_s(chain, found) == pytest.approx(min(makespan_s(chain, cuts) for cuts in allowed))
-
-
-def test_linear_form_equals_quadratic_form() -> None:
-    draw = random.Random(3)
-    for _ in range(500):
-        chain = random_chain(draw, draw.randint(1, 60))
-        cap_bytes = draw.choice((None, draw.randint(30, 400)))
-        least_s = least_makespan_s(chain, cap_bytes)
-        assert least_s == pytest.approx(least_makespan_quadratic_s(chain, cap_bytes))
-        assert makespan_s(chain, best_groups(chain, cap_bytes)) == pytest.approx(least_s)
-
-
-def test_fewest_groups_of_a_makespan() -> None:
-    draw = random.Random(10)
-    for _ in range(300):
-        chain = random_chain(draw, draw.randint(1, 8))
-        makespans = {cuts: makespan_s(chain, cuts) for cuts in partitions(chain.layer_count)}
-        within_s = draw.choice(list(makespans.values())) * (1 + 1e-9)
-        fewest = min(len(cuts) for cuts, value_s in makespans.items() if value_s <= within_s)
-        assert len(fewest_groups(chain, within_s)) == fewest
-        assert makespan_s(chain, fewest_groups(chain, within_s)) <= within_s * (1 + 1e-9)
-
-
-def test_backward_is_forward_in_reversed_time() -> None:
-    draw = random.Random(4)
-    for _ in range(400):
-        chain = random_chain(draw, draw.randint(1, 8))
-        for cuts in partitions(chain.layer_count):
-            assert makespan_s(chain, cuts, "backward") == pytest.approx(makespan_s(chain, cuts, "forward"))
-
-
 def test_never_worse_than_any_policy_and_above_simple_bounds() -> None:
     draw = random.Random(5)
     for _ in range(300):
@@ -141,88 +69,3 @@ def test_never_worse_than_any_policy_and_above_simple_bounds() -> None:
         total_s = chain.startup_s + sum(chain.transfer_s) + chain.compute_s[-1]
         first_s = chain.startup_s + chain.transfer_s[0] + sum(chain.compute_s)
         assert best_s >= max(total_s, first_s) * (1 - 1e-12)
-
-
-def test_limits_of_the_startup_time() -> None:
-    draw = random.Random(6)
-    for _ in range(100):
-        chain = random_chain(draw, 12)
-        free = LayerChain(0.0, chain.transfer_s, chain.compute_s)
-        assert makespan_s(free, best_groups(free)) == pytest.approx(makespan_s(free, per_layer(free)))
-        dear = LayerChain(1e6, chain.transfer_s, chain.compute_s)
-        assert best_groups(dear) == (12,)
-
-
-def test_adding_a_layer_never_shortens_and_scaling_scales() -> None:
-    draw = random.Random(7)
-    for _ in range(200):
-        chain = random_chain(draw, draw.randint(2, 20))
-        best_s = makespan_s(chain, best_groups(chain))
-        shorter = LayerChain(chain.startup_s, chain.transfer_s[1:], chain.compute_s[1:])
-        assert makespan_s(shorter, best_groups(shorter)) <= best_s * (1 + 1e-12)
-        tripled = LayerChain(
-            3 * chain.startup_s, tuple(3 * t for t in chain.transfer_s), tuple(3 * c for c in chain.compute_s)
-        )
-        assert makespan_s(tripled, best_groups(tripled)) == pytest.approx(3 * best_s)
-
-
-def test_ten_thousand_layers_need_linear_work() -> None:
-    draw = random.Random(8)
-    chain = random_chain(draw, 10_000)
-    began = time.thread_time()
-    cuts = best_groups(chain)
-    # A tenth of a second is asked for; the quadratic form takes minutes.
-    assert time.thread_time() - began < 10
-    assert cuts[-1] == 10_000
-
-
-def test_greedy_algorithms_cover_the_chain_and_keep_their_promise() -> None:
-    draw = random.Random(9)
-    for _ in range(300):
-        chain = random_chain(draw, draw.randint(1, 25))
-        front, back = greedy_front(chain), greedy_back(chain)
-        for cuts in (front, back):
-            assert cuts[-1] == chain.layer_count
-            assert list(cuts) == sorted(set(cuts))
-        sent_s, done_s = chain.transfers_before_s, chain.compute_before_s
-        for before, here, after in zip((0, *front), front, front[1:-1], strict=False):
-            hidden_s = chain.startup_s + sent_s[after] - sent_s[here]
-            assert hidden_s >= (done_s[here] - done_s[before]) * (1 - 1e-9)
-
-
-def test_fixed_sizes_and_bytes() -> None:
-    chain = LayerChain(0.1, (1.0,) * 7, (1.0,) * 7, bytes=(10, 10, 10, 40, 10, 10, 10))
-    assert every(chain, 3) == (3, 6, 7)
-    # DDP closes a bucket when it reaches the cap: 10 + 10 + 10, then 40 alone, then the rest.
-    assert by_bytes(chain, cap_bytes=30) == (3, 4, 7)
-    assert by_bytes(chain, cap_bytes=31) == (3, 7)
-    wide = LayerChain(0.1, (1.0,) * 4, (1.0,) * 4, bytes=(20 * 2**20, 20 * 2**20, 2**19, 2**19))
-    assert by_bytes(wide) == (2, 4)
-    assert makespan_s(chain, best_fixed_size(chain)) <= makespan_s(chain, every(chain, 3))
-
-
-def test_timeline_tells_every_message() -> None:
-    chain = LayerChain(1.0, (2.0, 3.0), (4.0, 5.0))
-    forward = timeline(chain, (1, 2))
-    assert [(group.send_start_s, group.send_end_s) for group in forward] == [(0, 3), (3, 7)]
-    assert [(group.compute_start_s, group.compute_end_s) for group in forward] == [(3, 7), (7, 12)]
-    backward = timeline(chain, (1, 2), "backward")
-    assert [(group.first, group.compute_end_s, group.send_end_s) for group in backward] == [(2, 5, 9), (1, 9, 12)]
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: LayerChain(0.1, (), ()), "a chain has no layers"),
-        (lambda: LayerChain(0.1, (1.0,), (1.0, 2.0)), "transfer_s has 1 layers, compute_s has 2"),
-        (lambda: LayerChain(-1.0, (1.0,), (1.0,)), "startup_s of layer 1 is -1.0"),
-        (lambda: LayerChain(0.0, (float("nan"),), (1.0,)), "transfer_s of layer 1 is nan"),
-        (lambda: makespan_s(LayerChain(0.0, (1.0,) * 3, (1.0,) * 3), (1, 2)), r"cuts are \[1, 2\].* up to 3"),
-        (lambda: makespan_s(LayerChain(0.0, (1.0,), (1.0,)), (1,), "up"), "direction is 'up'"),
-        (lambda: fewest_groups(LayerChain(0.0, (1.0,), (1.0,)), 1.9), "at most 1.9 s; the least is 2 s"),
-        (lambda: best_groups(LayerChain(0.0, (1.0,), (1.0,)), cap_bytes=5), "needs the bytes of every layer"),
-    ],
-)
-def test_mistakes(make, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        make()

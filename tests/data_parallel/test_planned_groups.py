@@ -3,15 +3,9 @@
 from itertools import pairwise
 
 import pytest
-import torch
-from data_parallel.model_zoo import ZOO, Unused
-from torch import nn
-from torch.nn import functional
+from data_parallel.model_zoo import ZOO
 
-from dlplacer import load_topology
-from dlplacer.core.errors import CaptureError, InputError
 from dlplacer.core.topology import Device, Link, Topology
-from dlplacer.data_parallel import plan_groups
 from dlplacer.data_parallel.groups.captured_chain import chain_of, serial_clock
 from dlplacer.data_parallel.groups.ddp_buckets import built_buckets
 from dlplacer.data_parallel.groups.exact_groups import best_groups
@@ -19,7 +13,6 @@ from dlplacer.data_parallel.groups.planned_groups import gradients_of
 from dlplacer.frontend import Job
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.machines.costs.roofline_times import with_times
-from dlplacer.models import mlp
 
 RATES = {"flops_per_s": 1e10, "memory_bytes_per_s": 1e9}
 PAIR = Topology(
@@ -72,61 +65,3 @@ def test_caps_of_a_graph_alone_build_its_groups(name: str) -> None:
     owners = [{graph.op(parameter).module or parameter for parameter in bucket.names} for bucket in built]
     assert owners == [{chain.names[layer] for layer in group} for group in groups]
     assert len(groups) > 1
-
-
-def test_measured_times_decide() -> None:
-    job = mlp(batch_size=4, depth=6)
-    graph = job.capture()
-    slow = with_times(graph, PAIR)
-    assert plan_groups(job, PAIR).to_dict() == plan_groups(job, PAIR, graph=slow).to_dict()
-    faster = with_times(graph, Topology((Device("cpu0", "box", flops_per_s=1e15, memory_bytes_per_s=1e15),)))
-    assert len(plan_groups(job, PAIR, graph=faster).buckets) < len(plan_groups(job, PAIR).buckets)
-
-
-def test_a_cap_bounds_buckets_and_units() -> None:
-    job = mlp(batch_size=4, depth=6)
-    plan = plan_groups(job, PAIR, cap_bytes=70_000)
-    assert all(bucket.bytes <= 70_000 for bucket in plan.buckets)
-    assert all(unit.bytes <= 70_000 or len(unit.modules) == 1 for unit in plan.units)
-    assert plan.backward_with_exchange_s >= plan.backward_s
-    assert sorted(name for unit in plan.units for name in unit.parameters) == sorted(
-        name for name, _ in job.module.named_parameters()
-    )
-
-
-class Lends(nn.Module):
-    """Hands its weight to the loss."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(4, 4)
-        self.scale = nn.Parameter(torch.ones(4))
-
-    def forward(self, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.layer(inputs), self.scale
-
-
-def test_mistakes() -> None:
-    job = mlp(batch_size=4)
-    with pytest.raises(InputError, match="has one device, which exchanges nothing"):
-        plan_groups(job, Topology((Device("a", "box", **RATES),), name="alone"))
-    with pytest.raises(CaptureError, match="a job of mode 'infer' has no gradients"):
-        plan_groups(Job(job.module, job.args, mode="infer"), PAIR)
-    with pytest.raises(InputError, match=r"no parameter 'hidden\.2\.bias'"):
-        plan_groups(mlp(batch_size=4, depth=3), PAIR, graph=job.capture())
-    plan = plan_groups(job, PAIR)
-    with pytest.raises(InputError, match="prefetch is -1"):
-        plan.fully_shard(job.module, prefetch=-1)
-    with pytest.raises(InputError, match="which this model does not have; plan for this model"):
-        plan.fully_shard(Unused())
-
-
-def test_a_parameter_that_the_loss_reads_is_sent_but_not_sharded() -> None:
-    def scaled(outputs: tuple[torch.Tensor, torch.Tensor], wanted: torch.Tensor) -> torch.Tensor:
-        return functional.mse_loss(outputs[0] * outputs[1], wanted)
-
-    job = Job(Lends(), (torch.randn(2, 4),), (torch.randn(2, 4),), scaled)
-    plan = plan_groups(job, load_topology("pcie-4gpu"))
-    assert {name for bucket in plan.buckets for name in bucket.names} == {"layer.weight", "layer.bias", "scale"}
-    with pytest.raises(InputError, match="parameter 'scale' is used outside the module"):
-        plan.fully_shard(job.module)

@@ -2,8 +2,6 @@
 
 import pytest
 
-from dlplacer.core.errors import InputError
-
 pytest.importorskip("paper_models", reason="the examples are in the checkout only")
 from paper_models.conv_net_memory import (
     ConvNet,
@@ -64,10 +62,3 @@ def test_table_2() -> None:
     for size, out_size, depth, out_depth, ratio in rows:
         found = fft_bytes(128, size, (depth, out_depth)) / gemm_bytes(128, (size, out_size), (depth, out_depth))
         assert found == pytest.approx(ratio, rel=0.04)
-
-
-def test_layers_that_do_not_fit() -> None:
-    with pytest.raises(InputError, match="feature layer 1: a filter of 7"):
-        _ = ConvNet((5, 5, 1), (FeatureLayer(7),)).shapes
-    with pytest.raises(InputError, match="stride 2"):
-        _ = ConvNet((6, 6, 1), (FeatureLayer(3, 2),), floor=False).shapes

@@ -4,15 +4,13 @@ import heapq
 
 import pytest
 
-from dlplacer.core.errors import InputError
-from dlplacer.machines.costs.alpha_beta import FREE, AlphaBeta
+from dlplacer.machines.costs.alpha_beta import AlphaBeta
 
 pytest.importorskip("paper_models", reason="the examples are in the checkout only")
 from paper_models.elastic_cost import ElasticRun, exchange_s, most_parts, seconds_per_batch
 from paper_models.training_breakdown import Breakdown, weak_scaling_efficiency
 
 RUN = ElasticRun(4, (1000, 3000, 4000), 0.010, 0.001, 0.0005, 0.0002, AlphaBeta(1e-4, 1e-7), AlphaBeta(1e-5, 1e-8))
-UNUSED = {"worker_update_s": 0.0, "centre_update_s": 0.0, "host_link": FREE, "peer_link": FREE}
 
 
 def test_asynchronous_time_is_that_of_an_event_replay() -> None:
@@ -65,19 +63,3 @@ def test_breakdown() -> None:
     assert row.batch_s == pytest.approx(0.025)
     assert row.seconds("for/backward") == pytest.approx(8.5)
     assert weak_scaling_efficiency((10.0, 12.5)) == (1.0, 0.8)
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: seconds_per_batch(RUN, "sync4"), "no variant 'sync4'"),
-        (lambda: most_parts(10, 10, 19), "one copy of weights and data needs 20 bytes; fast memory has 19"),
-        (lambda: most_parts(0, 0, 10), "0 bytes of weights and 0 of data"),
-        (lambda: ElasticRun(1, (1,), -1.0, 0.0, **UNUSED), "compute_s is -1"),
-        (lambda: ElasticRun(1, (1, -5), 1.0, 0.0, **UNUSED), "a layer has -5 bytes"),
-        (lambda: weak_scaling_efficiency([0.0, 1.0]), "a run of 0 s"),
-    ],
-)
-def test_mistakes(make, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        make()

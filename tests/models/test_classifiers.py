@@ -7,7 +7,6 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from dlplacer.core.errors import InputError
 from dlplacer.frontend.torch.job import Job
 from dlplacer.models import alexnet, googlenet, resnet50, vgg19
 
@@ -45,24 +44,3 @@ def test_narrowed_networks_train_at_the_smallest_size(build: Builder) -> None:
     assert job.loss is not None
     job.loss(logits, *job.targets).backward()
     assert all(torch.isfinite(parameter.grad).all() for parameter in job.module.parameters())
-
-
-@pytest.mark.parametrize("build", SMALLEST)
-def test_smaller_images_are_refused(build: Builder) -> None:
-    size = SMALLEST[build] - 1
-    with pytest.raises(InputError, match=f"{build.__name__}: image_size is {size}; the grid vanishes below {size + 1}"):
-        build(image_size=size)
-
-
-def test_a_divisor_that_does_not_divide_is_refused() -> None:
-    with pytest.raises(InputError, match="googlenet: narrow is 3, which does not divide 64 channels; use 1, 2, 4 or 8"):
-        googlenet(narrow=3)
-
-
-@pytest.mark.parametrize("build", [alexnet, googlenet, vgg19])
-def test_dropout_is_left_out_unless_asked_for(build: Builder) -> None:
-    with FakeTensorMode():
-        for probability in (0.0, 0.3):
-            module = build(batch_size=1, narrow=8, dropout=probability).module
-            found = {layer.p for layer in module.modules() if isinstance(layer, torch.nn.Dropout)}
-            assert found == ({probability} if probability else set())

@@ -5,7 +5,6 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import dlplacer as dp
-from dlplacer.core.errors import InputError
 from dlplacer.frontend.torch.job import Job
 from dlplacer.models import big_lstm, gnmt
 
@@ -42,18 +41,6 @@ def test_big_lstm_has_the_size_of_the_paper() -> None:
     assert count(job) == 2 * words * width + words + 2 * lstm(width, hidden, width, projected=True)
 
 
-def test_an_encoder_of_one_layer_is_refused() -> None:
-    with pytest.raises(
-        InputError, match="gnmt: layers is 1; the encoder needs its bidirectional layer and one more: 2"
-    ):
-        gnmt(layers=1)
-
-
-def test_next_words_are_predicted() -> None:
-    job = big_lstm(**SMALL_BIG_LSTM)
-    assert torch.equal(job.args[0][:, 1:], job.targets[0][:, :-1])
-
-
 @pytest.mark.filterwarnings("ignore:LSTM with projections")
 @pytest.mark.parametrize(("build", "sizes"), [(gnmt, SMALL_GNMT), (big_lstm, SMALL_BIG_LSTM)])
 def test_placed_on_two_devices_it_computes_what_plain_pytorch_does(build: object, sizes: dict[str, int]) -> None:
@@ -72,11 +59,3 @@ def test_placed_on_two_devices_it_computes_what_plain_pytorch_does(build: object
     wanted = dict(plain.module.named_parameters())
     for name, parameter in job.module.named_parameters():
         assert torch.allclose(parameter.grad, wanted[name].grad, atol=1e-6), name
-
-
-@pytest.mark.parametrize("build", [gnmt, big_lstm])
-def test_dropout_is_left_out_unless_asked_for(build: object) -> None:
-    assert callable(build)
-    sizes = SMALL_GNMT if build is gnmt else SMALL_BIG_LSTM
-    assert not any(isinstance(layer, torch.nn.Dropout) for layer in build(**sizes).module.modules())
-    assert any(isinstance(layer, torch.nn.Dropout) for layer in build(**sizes, dropout=0.1).module.modules())

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 import dlplacer.models
 from dlplacer.frontend.torch.job import Job
@@ -41,19 +40,6 @@ def test_import_loads_no_torch() -> None:
     assert done.stdout.strip() == "False True"
 
 
-def test_every_exported_name_is_a_builder() -> None:
-    assert set(dlplacer.models.__all__) <= set(dir(dlplacer.models))
-    for name in dlplacer.models.__all__:
-        assert getattr(dlplacer.models, name).__name__ == name
-
-
-def test_unknown_builder_is_named_with_the_known_ones() -> None:
-    with pytest.raises(
-        AttributeError, match=r"no attribute 'lenet'; its builders are .*branches, .*inception_v3, .*mlp"
-    ):
-        dlplacer.models.lenet  # noqa: B018
-
-
 @pytest.mark.parametrize("build", BUILDERS)
 def test_trains(build: Builder) -> None:
     job = build(batch_size=4)
@@ -72,29 +58,6 @@ def test_seed_decides_weights_and_data(build: Builder) -> None:
     assert torch.equal(torch.random.get_rng_state(), state)
     assert torch.equal(loss_of(first), loss_of(again))
     assert not torch.equal(loss_of(first), loss_of(other))
-
-
-@pytest.mark.parametrize("build", BUILDERS)
-def test_nothing_is_allocated_under_a_fake_tensor_mode(build: Builder) -> None:
-    state = torch.random.get_rng_state()
-    with FakeTensorMode():
-        job = build()
-    tensors = [*job.module.parameters(), *job.module.buffers(), *job.args, *job.targets]
-    assert all(isinstance(tensor, FakeTensor) for tensor in tensors)
-    assert torch.equal(torch.random.get_rng_state(), state)
-
-
-# Stem 3·16·9 + 2·16 = 464; each branch 16·48·9 + 2·48 = 7,008; last layer 10·48·branches + 10.
-@pytest.mark.parametrize(("wanted", "parameters"), [(2, 464 + 14_016 + 970), (3, 464 + 21_024 + 1_450)])
-def test_branches_has_as_many_branches_as_wanted(wanted: int, parameters: int) -> None:
-    job = branches(batch_size=2, count=wanted)
-    assert count(job.module) == parameters
-    assert job.module(*job.args).shape == (2, 10)
-
-
-def test_branches_leaves_dropout_out_unless_asked_for() -> None:
-    assert not any(isinstance(layer, nn.Dropout) for layer in branches().module.modules())
-    assert [layer.p for layer in branches(dropout=0.3).module.modules() if isinstance(layer, nn.Dropout)] == [0.3]
 
 
 # First layer 64·128 + 128 = 8,320; each hidden one 128·128 + 128 = 16,512; last 128·10 + 10 = 1,290.

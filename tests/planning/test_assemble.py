@@ -11,7 +11,7 @@ from dlplacer.core.errors import InternalError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
 from dlplacer.core.options import Options
-from dlplacer.core.plan import DeviceMemory, Plan, ScheduledOp, TransferSegment
+from dlplacer.core.plan import Plan, ScheduledOp, TransferSegment
 from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.planning.assemble import assemble
 from dlplacer.problem.problem import Problem, build_problem
@@ -74,39 +74,10 @@ def test_a_relay_ends_a_segment() -> None:
     assert plan.makespan_s == 8.0
 
 
-def test_zero_time_ops_run_in_an_order_that_can_run() -> None:
-    # Everything but m takes no time: p → m → q → s on one device, and t, which reads q, on the other at the same tick.
-    ops = [Op("s", "test", 0), Op("q", "test", 0), Op("m", "test", 5), Op("p", "test", 0), Op("t", "test", 0)]
-    edges = [Edge("p", "m", 1), Edge("m", "q", 1), Edge("q", "s", 1), Edge("q", "t", 0)]
-    problem = problem_of(ops, edges, line(Link("a", "b", 1)))
-    plan = plan_of(problem, device=[0, 0, 0, 0, 1], start=[5, 5, 0, 0, 5])
-    assert plan.order == {"a": ("p", "m", "q", "s"), "b": ("t",)}
-    assert [plan.scheduled[name].start_s for name in "pmqst"] == [0, 0, 5, 5, 5]
-
-
-def test_one_transfer_for_every_edge() -> None:
-    ops = [Op("x", "test", 1), Op("y", "test", 1), Op("z", "test", 1)]
-    edges = [Edge("x", "y", 2, tensor="t"), Edge("x", "z", 2, tensor="t")]
-    plan = plan_of(problem_of(ops, edges, line(Link("a", "b", 1))), device=[0, 1, 1], start=[0, 3, 4])
-    assert [(sent.tensor, sent.start_s, sent.end_s) for sent in plan.transfers] == [("t", 1, 3)] * 2
-
-
 def test_the_gap_is_that_of_the_ticks() -> None:
     problem = problem_of([Op("x", "test", 3), Op("y", "test", 1)], [], line(Link("a", "b", 1)))
     plan = plan_of(problem, device=[0, 0], start=[0, 3], bound=3)
     assert (plan.status, plan.makespan_s, plan.lower_bound_s, plan.gap) == ("feasible", 4.0, 3.0, 0.25)
-
-
-def test_memory_is_the_sum_of_footprints() -> None:
-    ops = [Op("x", "test", 1, weight_bytes=5, output_bytes=1), Op("y", "test", 1, workspace_bytes=7)]
-    plan = plan_of(problem_of(ops, [], line(Link("a", "b", 1))), device=[0, 0], start=[0, 1])
-    assert plan.memory == {"a": DeviceMemory(100, 13), "b": DeviceMemory(100, 0)}
-
-
-def test_a_graph_of_no_time() -> None:
-    problem = problem_of([Op("x", "test", 0), Op("y", "test", 0)], [Edge("x", "y", 0)], line(Link("a", "b", 1)))
-    plan = plan_of(problem, device=[0, 1], start=[0, 0])
-    assert (plan.makespan_s, plan.gap, plan.status) == (0.0, 0.0, "optimal")
 
 
 def test_rounded_ticks_are_reported() -> None:
@@ -121,14 +92,7 @@ def test_rounded_ticks_are_reported() -> None:
     assert plan.lower_bound_s <= plan.makespan_s
 
 
-def test_a_schedule_with_idle_time_becomes_a_right_plan() -> None:
-    # A solver that is stopped may leave y at 6 s although x ends at 3 s. The plan runs y at 3 s: 4 s in all, gap 0.25.
-    problem = problem_of([Op("x", "test", 3), Op("y", "test", 1)], [], line(Link("a", "b", 1)))
-    plan = plan_of(problem, device=[0, 0], start=[0, 6], bound=3)
-    assert (plan.makespan_s, plan.gap) == (4.0, 0.25)
-
-
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(5))
 def test_random_schedules_become_right_plans(seed: int) -> None:
     random = Random(seed)
     count = random.randint(2, 9)

@@ -6,13 +6,12 @@ import pytest
 from solvers.helpers import make_graph, make_machine
 
 from dlplacer.check import violations
-from dlplacer.core.errors import InfeasibleError, InputError, InternalError
-from dlplacer.core.options import Options
+from dlplacer.core.errors import InternalError
 from dlplacer.planning.compare import Comparison, MethodResult, compare
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.heuristics.single_device import best_single
 from dlplacer.solvers.instance.outcome import Budget, Outcome, Progress
-from dlplacer.solvers.methods import METHODS, RULES
+from dlplacer.solvers.methods import METHODS
 
 DIAMOND = make_graph(
     {"a": 1, "b": 2, "c": 2, "d": 1},
@@ -47,15 +46,6 @@ def test_every_method_is_run_and_judged() -> None:
         assert comparison.gap(row) == pytest.approx(1 - 4.1 / row.makespan_s)
 
 
-def test_the_best_comes_first_and_what_failed_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dlplacer.planning.compare.available", lambda: False)
-    comparison = compare(DIAMOND, FAST, methods=["min-cut", "single", "heft", "list"])
-    assert [row.method for row in comparison.rows] == ["heft", "list", "single", "min-cut"]
-    assert comparison.rows[-1] == MethodResult("min-cut", "not installed", None, 0.0)
-    assert comparison.speedup(comparison.rows[-1]) is None
-    assert comparison.gap(comparison.rows[-1]) is None
-
-
 def test_a_heuristic_is_optimal_by_the_bound_of_another_method() -> None:
     graph = make_graph({"a": 9, "b": 5, "c": 5, "d": 5})
     # 9 + 5 | 5 + 5: 14. The area bound says 24/2 = 12 only, and two of three ops together take 10; the ILP proves 14.
@@ -63,50 +53,6 @@ def test_a_heuristic_is_optimal_by_the_bound_of_another_method() -> None:
     assert (alone.rows[0].makespan_s, alone.rows[0].status, alone.lower_bound_s) == (14, "feasible", 12)
     both = compare(graph, FAST, methods=["heft", "ilp"], workers=1)
     assert [(row.makespan_s, row.status) for row in both.rows] == [(14, "optimal"), (14, "optimal")]
-
-
-def test_single_is_infeasible_where_nothing_fits_on_one_device() -> None:
-    comparison = compare(DIAMOND, make_machine(2, memory=6, rate=10.0), Options.paper(), methods=["single", "m-etf"])
-    rows = _by_method(comparison)
-    assert rows["single"].status == "infeasible"
-    assert rows["m-etf"].makespan_s is not None
-    assert comparison.single_device_s is None
-    assert comparison.speedup(rows["m-etf"]) is None
-
-
-def test_no_plan_within_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(RULES, "cpop", lambda instance, priority, fixed: None)
-    monkeypatch.setitem(METHODS, "ilp", lambda problem, budget: Outcome(None, 0))
-    rows = _by_method(compare(DIAMOND, FAST, methods=["cpop", "ilp"]))
-    assert {row.status for row in rows.values()} == {"no plan"}
-
-
-def test_no_plan_can_exist() -> None:
-    with pytest.raises(InfeasibleError, match=r"8 B|8 bytes"):
-        compare(DIAMOND, make_machine(2, memory=3), Options.paper())
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ({"methods": ["magic"]}, "no method 'magic'.*ilp.*m-sct"),
-        ({"methods": []}, "no method is chosen"),
-        ({"time_limit_s": 0.0}, "time limit is 0 s"),
-        ({"methods": ["ilp"], "workers": 0}, "workers is 0"),
-    ],
-)
-def test_bad_arguments(arguments: dict[str, object], words: str) -> None:
-    with pytest.raises(InputError, match=words):
-        compare(DIAMOND, FAST, **arguments)
-
-
-def test_a_bound_above_a_plan_is_an_internal_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from dlplacer.solvers.bounds.bounds import Bounds
-
-    monkeypatch.setattr("dlplacer.planning.compare.lower_bounds", lambda *_: Bounds(10**9, (), ()))
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(InternalError, match=r"lower bound of 100000000 s is above the makespan of 4.1 s"):
-        compare(DIAMOND, FAST, methods=["heft"])
 
 
 def test_a_bound_above_the_plan_of_another_method_is_an_internal_error(
@@ -133,41 +79,3 @@ def test_progress_tells_the_best_of_all_so_far() -> None:
     assert best == sorted(best, reverse=True)
     assert bounds == sorted(bounds)
     assert (best[-1], bounds[-1]) == (comparison.rows[0].makespan_s, comparison.lower_bound_s)
-
-
-def test_repeated_methods_run_once() -> None:
-    assert [row.method for row in compare(DIAMOND, FAST, Options.paper(), methods=["heft", "heft"]).rows] == ["heft"]
-
-
-def test_dict_and_frame() -> None:
-    comparison = Comparison(
-        (
-            MethodResult("ilp", "optimal", 4.0, 1.5),
-            MethodResult("heft", "feasible", 5.0, 0.1),
-            MethodResult("x", "no plan", None, 2.0),
-        ),
-        4.0,
-        6.0,
-    )
-    dictionaries = comparison.to_dict()["methods"]
-    assert dictionaries[1] == {
-        "method": "heft",
-        "makespan_s": 5.0,
-        "lower_bound_s": 4.0,
-        "solve_s": 0.1,
-        "status": "feasible",
-        "speedup": 1.2,
-        "gap": pytest.approx(0.2),
-    }
-    assert dictionaries[2]["makespan_s"] is dictionaries[2]["gap"] is None
-    frame = comparison.to_frame()
-    assert list(frame.columns) == list(dictionaries[0])
-    assert list(frame["method"]) == ["ilp", "heft", "x"]
-    assert frame["makespan_s"].isna().tolist() == [False, False, True]
-
-
-def test_a_plan_that_takes_no_time() -> None:
-    comparison = compare(make_graph({"a": 0, "b": 0}, [("a", "b", 1)]), FAST, methods=["heft", "single"])
-    assert [comparison.gap(row) for row in comparison.rows] == [0.0, 0.0]
-    assert comparison.speedup(comparison.rows[0]) is None
-    assert comparison.rows[0].status == "optimal"

@@ -15,9 +15,8 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
 from dlplacer.core.options import Options
 from dlplacer.core.topology import Topology
-from dlplacer.planning.coarsen import coarsen
 from dlplacer.planning.compare import compare
-from dlplacer.planning.constrain import constrained, matching, parsed_pin
+from dlplacer.planning.constrain import constrained, matching
 from dlplacer.planning.place import place
 
 NET = OpGraph(
@@ -69,46 +68,6 @@ def test_what_cannot_be_is_told(pins: dict[str, str], colocate: list[str], messa
     assert message in str(caught.value)
 
 
-def test_a_pin_must_be_one_of_the_ops_own_devices() -> None:
-    ops = tuple(replace(op, devices=("d1",)) if op.id == "conv" else op for op in NET.ops)
-    with pytest.raises(InputError, match="'conv' is pinned to 'd0', but may run on d1 only"):
-        constrained(replace(NET, ops=ops), BOX, {"conv": "d0"})
-
-
-@pytest.mark.parametrize(
-    ("text", "found"), [("conv=d0", ("conv", "d0")), ("a=b=d1", ("a=b", "d1")), (" x = d0 ", ("x", "d0"))]
-)
-def test_the_last_known_device_ends_the_name(text: str, found: tuple[str, str]) -> None:
-    assert parsed_pin(text, BOX) == found
-
-
-@pytest.mark.parametrize("text", ["conv", "=d0", "conv=", ""])
-def test_a_pin_without_two_sides_is_refused(text: str) -> None:
-    with pytest.raises(InputError, match="write OP=DEVICE or MODULE=DEVICE"):
-        parsed_pin(text, BOX)
-
-
-def test_a_set_of_no_ops_is_refused() -> None:
-    with pytest.raises(InputError, match=r"the constraints' colocate\[1\] names no op; leave it out"):
-        Constraints(colocate=(("a", "b"), ()))
-
-
-def test_constraints_name_ops_of_the_graph() -> None:
-    with pytest.raises(InputError, match="the constraints name op 'z'"):
-        replace(NET, constraints=Constraints({"z": "d0"}))
-
-
-def test_a_coarse_graph_keeps_them() -> None:
-    held = constrained(NET, BOX, {"conv": "d1"}, ["w,head"])
-    coarse = coarsen(held, "module")
-    owner = {member: op.id for op in coarse.ops for member in op.origin or (op.id,)}
-    assert coarse.constraints.pins == {owner["conv"]: "d1"}
-    # The weight's own group, which its gradient and the module that reads it belong to, is joined to the set.
-    assert [set(ops) for ops in coarse.colocation_groups] == [{owner["w"], owner["conv"], owner["head"], "w.grad"}]
-    with pytest.raises(InputError, match="pinned to 'd1' and to 'd0'"):
-        Constraints({"a": "d1", "b": "d0"}).renamed({"a": "ab", "b": "ab"})
-
-
 def _random_constraints(random: Random, graph: OpGraph, topology: Topology) -> Constraints:
     names = [op.id for op in graph.ops]
     devices = [name for device in topology.devices for name in (device.id, device.type)]
@@ -139,7 +98,7 @@ def _as_op_data(graph: OpGraph, held: Constraints, topology: Topology) -> OpGrap
 
 def test_the_optimum_is_that_of_all_placements_that_keep_the_constraints() -> None:
     compared = infeasible = 0
-    for seed in range(120):
+    for seed in range(40):
         random = Random(seed)
         graph, topology = random_problem(seed)
         held = _random_constraints(random, graph, topology)
@@ -155,8 +114,8 @@ def test_the_optimum_is_that_of_all_placements_that_keep_the_constraints() -> No
         assert result.plan.makespan_s == pytest.approx(float(best)), seed
         assert violations(result.plan) == (), seed
         compared += 1
-    assert compared > 50, compared
-    assert infeasible > 10, infeasible
+    assert compared > 15, compared
+    assert infeasible > 2, infeasible
 
 
 def test_speedups_refer_to_one_device_without_pins() -> None:

@@ -45,11 +45,3 @@ def test_a_plan_below_a_bound_keeps_problem_bound_and_plan_in_a_file(
     graph, topology = load_graph(str(tmp_path / "graph.json")), load_topology(str(tmp_path / "topology.json"))
     assert place(graph, topology, Options(**value["options"])).plan.makespan_s == 5
     assert value["evidence"]["lower_bound_s"] > plan_of_dict(value["evidence"]["plan"], "plan").makespan_s == 5
-
-
-def test_a_bound_within_the_rounding_of_sums_is_no_contradiction() -> None:
-    tenths = make_graph({str(n): 0.1 for n in range(30)}, [(str(n), str(n + 1), 0) for n in range(29)])
-    problem = build_problem(tenths, make_machine(1), Options())
-    ops, transfers = replay(problem, [0] * 30, list(range(30)))
-    plan = plan_of(problem, ops, transfers, Outcome(None, round(3 / problem.tick_s)), "ilp", 0.0, {})
-    assert (plan.status, plan.gap) == ("optimal", 0.0)

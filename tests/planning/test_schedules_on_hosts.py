@@ -15,7 +15,7 @@ from dlplacer.solvers.methods import METHODS
 
 def test_schedules_with_and_without_transfers_keep_the_rules_of_hosts() -> None:
     found = {True: 0, False: 0}
-    for seed in range(240):
+    for seed in range(40):
         problem, _, _ = a_step(seed)
         method = METHODS[Random(seed).choice(["heft", "etf", "list", "m-etf"])]
         schedule = method(problem, Budget(time.monotonic() + 30, 0.0, 0, 1, Event())).schedule
@@ -25,4 +25,4 @@ def test_schedules_with_and_without_transfers_keep_the_rules_of_hosts() -> None:
         assert violations(plan) == (), seed
         assert is_right(plan), seed
         found[schedule.transfers is not None] += 1
-    assert min(found.values()) > 80
+    assert min(found.values()) > 10

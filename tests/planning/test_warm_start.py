@@ -1,6 +1,5 @@
 """A plan as the beginning of another solve: never worse, resumed with its bound, mapped, repaired or told."""
 
-import time
 from dataclasses import replace
 from random import Random
 
@@ -19,14 +18,11 @@ from dlplacer.core.plan import Plan
 from dlplacer.core.topology import Topology
 from dlplacer.files.plan_file import plan_of_dict, plan_to_dict
 from dlplacer.machines.costs.roofline_times import with_times
-from dlplacer.planning.coarsen import coarsen
 from dlplacer.planning.place import place
-from dlplacer.planning.placement_of_plan import placement_from
 from dlplacer.planning.warm_start import warm_start_of
 from dlplacer.planning.what_if.what_would_help import what_would_help
 from dlplacer.problem.problem import build_problem
 from dlplacer.report.explanation import explain
-from dlplacer.solvers.instance.instance import build_instance
 
 
 def random_layers(seed: int, ops: int = 60) -> OpGraph:
@@ -47,7 +43,7 @@ def test_no_edit_of_bound_status_and_gap_is_believed() -> None:
     topology = make_machine(2)
     told = plan_to_dict(place(graph, topology, method="single").plan)
     refused, random = 0, Random(0)
-    for _ in range(200):
+    for _ in range(60):
         bound_s = random.choice([0.0, 3.0, 5.0, 6.5, 8.0, 8.1, 1e300, random.uniform(0, 9)])
         gap = random.choice([0.0, 1.0, max(0.0, min(1.0, 1 - bound_s / 8)), random.random()])
         status = random.choice(["optimal", "feasible"])
@@ -62,7 +58,7 @@ def test_no_edit_of_bound_status_and_gap_is_believed() -> None:
         found = place(graph, topology, warm_start=edited, time_limit_s=5, workers=1).plan
         assert (found.makespan_s, found.lower_bound_s, found.status) == (5, 5, "optimal")
         assert explain(edited).limited_by == "critical path"
-    assert 100 < refused < 200
+    assert 30 < refused < 60
 
 
 def test_a_stated_bound_proves_nothing_without_time_to_prove_it() -> None:
@@ -80,14 +76,6 @@ def _solved(graph: OpGraph, topology: Topology, seconds: float = 1.0, **more: ob
     return place(graph, topology, time_limit_s=seconds, workers=1, **more).plan  # type: ignore[arg-type]
 
 
-def test_a_solve_that_is_resumed_begins_where_the_last_one_ended() -> None:
-    graph, topology = random_layers(0), make_machine(3, memory=80, rate=2.0)
-    first = _solved(graph, topology, 2.0)
-    again = _solved(graph, topology, 0.2, warm_start=plan_of_dict(plan_to_dict(first), "plan"))
-    assert again.makespan_s <= first.makespan_s
-    assert again.provenance["warm_start"].startswith("60 of 60 ops where the plan has them; its lower bound")
-
-
 def test_what_is_proved_stays_proved() -> None:
     graph = make_graph({"a": 1, "b": 2, "c": 2, "d": 1}, [("a", "b", 1), ("a", "c", 1), ("b", "d", 1), ("c", "d", 1)])
     topology = make_machine(2, rate=10.0)
@@ -99,21 +87,7 @@ def test_what_is_proved_stays_proved() -> None:
     assert len(calls) == 2, "the plan, and its bound: nothing is searched"
 
 
-@pytest.mark.parametrize("device_count", [1, 2])
-def test_a_bound_by_the_process_that_issues_is_none_of_the_problem_in_ticks(device_count: int) -> None:
-    # One process issues ten ops of 10 s in 6 s each: 70 s at least. Two devices alone would need 50.
-    graph = make_graph(dict.fromkeys("abcdefghij", 10.0))
-    machine = make_machine(device_count, rate=1.0)
-    devices = tuple(replace(device, dispatch_s=6.0, process="host") for device in machine.devices)
-    topology = replace(machine, devices=devices)
-    first = place(graph, topology, method="single", workers=1).plan
-    assert first.lower_bound_s >= 70 * (1 - 1e-9)
-    again = _solved(graph, topology, warm_start=first)
-    assert again.makespan_s <= first.makespan_s
-    assert 70 * (1 - 1e-9) <= again.lower_bound_s <= again.makespan_s
-
-
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_never_worse_on_a_machine_that_allows_the_plan(seed: int) -> None:
     graph = random_layers(seed)
     topology = make_machine(2, memory=200, rate=1.0)
@@ -129,7 +103,7 @@ def test_never_worse_on_a_machine_that_allows_the_plan(seed: int) -> None:
 def test_random_problems_from_any_plan_of_them_or_of_another() -> None:
     """Every start leads to a right plan that is optimal, wherever it comes from."""
     plans: list[Plan] = []
-    for seed in range(36):
+    for seed in range(16):
         graph, topology = random_problem(seed)
         try:
             cold = _solved(graph, topology, 20, options=Options())
@@ -141,47 +115,7 @@ def test_random_problems_from_any_plan_of_them_or_of_another() -> None:
             assert found.makespan_s == pytest.approx(cold.makespan_s), seed
             assert found.provenance["warm_start"]
         plans.append(cold)
-    assert len(plans) > 12
-
-
-def test_new_ops_follow_their_neighbours() -> None:
-    graph = make_graph({"a": 1, "b": 1}, [("a", "b", 1)])
-    topology = make_machine(2)
-    old = _solved(graph, topology, 60, pins={"a": "d1", "b": "d1"})
-    ops = (*graph.ops, Op("before", "test", 1), Op("after", "test", 1), Op("b2", "test", 1, colocate="g"))
-    more = replace(
-        graph,
-        ops=(*ops[:1], replace(ops[1], colocate="g"), *ops[2:]),
-        edges=(*graph.edges, Edge("before", "a", 1), Edge("b", "after", 1)),
-    )
-    found = placement_from(old, build_problem(more, topology, Options()))
-    assert found.device == (1, 1, 1, 1, 1)
-    assert (found.known, found.moved, found.followed) == (2, 0, 3)
-    assert "2 of 5 ops where the plan has them, 3 that it does not have with their neighbours" in str(found)
-
-
-def test_devices_are_matched_by_name_then_in_order() -> None:
-    graph = make_graph({"a": 1, "b": 1}, [])
-    old = _solved(graph, make_machine(2), 60, pins={"a": "d0", "b": "d1"})
-    machine = make_machine(2)
-    renamed = replace(machine, devices=tuple(replace(each, id=f"gpu{each.id}") for each in machine.devices), links=())
-    assert placement_from(old, build_problem(graph, renamed, Options())).device == (0, 1)
-    turned = replace(machine, devices=machine.devices[::-1])
-    assert placement_from(old, build_problem(graph, turned, Options())).device == (1, 0)
-
-
-def test_a_plan_of_the_coarse_graph_starts_the_fine_one_and_back() -> None:
-    ops = tuple(Op(f"m{i // 2}.k{i}", "test", 2.0, module=f"m{i // 2}") for i in range(8))
-    fine = OpGraph(ops, tuple(Edge(ops[i].id, ops[i + 1].id, 1) for i in (0, 2, 4, 6)))
-    coarse, topology = coarsen(fine, "module"), make_machine(2)
-    plan = _solved(coarse, topology, 60)
-    on_fine = placement_from(plan, build_problem(fine, topology, Options()))
-    assert on_fine.followed == on_fine.moved == 0
-    home = dict(zip((op.id for op in ops), on_fine.device, strict=True))
-    assert all(home[ops[i].id] == home[ops[i + 1].id] for i in (0, 2, 4, 6))
-    fine_plan = _solved(fine, topology, 60, warm_start=plan)
-    assert fine_plan.makespan_s == 8
-    assert placement_from(fine_plan, build_problem(coarse, topology, Options())).followed == 0
+    assert len(plans) > 5
 
 
 def test_a_plan_that_no_longer_fits_is_repaired() -> None:
@@ -195,53 +129,6 @@ def test_a_plan_that_no_longer_fits_is_repaired() -> None:
     assert found.provenance["warm_start"].endswith("2 ops moved to keep the memory")
     assert found.provenance["warm_start"].startswith("repaired: 6 of 6 ops")
     assert warm.note == "the solve did not begin"
-
-
-def test_a_plan_that_cannot_be_repaired_is_told() -> None:
-    """6 + 4 bytes and 3 + 3 + 2 on two devices of 9: only an exchange of 4 for 3 fits, and moves alone find none."""
-    sizes = {"a": 6, "b": 4, "c": 3, "d": 3, "e": 2}
-    graph = make_graph(dict.fromkeys(sizes, 1), [], weight_bytes=sizes)
-    wide = _solved(graph, make_machine(2, memory=20), 60, pins={name: "d0" if name in "ab" else "d1" for name in sizes})
-    tight = make_machine(2, memory=9)
-    found = _solved(graph, tight, 60, warm_start=wide)
-    assert violations(found) == ()
-    assert found.provenance["warm_start"].startswith("not used: 5 of 5 ops")
-
-
-def test_a_plan_over_a_link_that_is_gone_is_told() -> None:
-    graph = make_graph({"a": 1, "b": 1, "c": 1}, [("a", "b", 1)])
-    warm = _solved(graph, make_machine(2), 60, pins={"a": "d0", "b": "d1"})
-    found = _solved(graph, replace(make_machine(2), links=()), 60, warm_start=warm)
-    assert found.makespan_s == 2
-    text = found.provenance["warm_start"]
-    assert "no route joins 'd0' and 'd1', where it has 'a' and 'b'" in text
-    assert "memory" not in text
-
-
-def test_pins_beat_the_warm_start() -> None:
-    graph, topology = make_graph({"a": 1, "b": 1}, [("a", "b", 1)]), make_machine(2)
-    warm = _solved(graph, topology, 60, pins={"a": "d0", "b": "d0"})
-    found = _solved(graph, topology, 60, pins={"b": "d1"}, warm_start=warm)
-    assert found.placement["b"] == "d1"
-    assert found.makespan_s == 2
-
-
-def test_only_the_method_that_improves_takes_one() -> None:
-    graph, topology = make_graph({"a": 1}, []), make_machine(1)
-    warm = _solved(graph, topology, 60)
-    with pytest.raises(InputError, match="a warm start is for method 'ilp'"):
-        place(graph, topology, method="heft", warm_start=warm)
-
-
-# What a group may use is the same for all of its ops: found anew for each, 2,000 of them took 3 s.
-def test_a_large_colocation_group_is_gone_through_once() -> None:
-    ops = tuple(Op(f"k{i}", "test", 1.0, colocate="all") for i in range(3000))
-    problem = build_problem(OpGraph(ops, ()), make_machine(8), Options())
-    warm = _solved(OpGraph(tuple(replace(op, colocate=None) for op in ops[:3]), ()), make_machine(8), 1.0)
-    began = time.process_time()
-    assert len(set(build_instance(problem).allowed)) == 1
-    assert len(set(placement_from(warm, problem).device)) == 1
-    assert time.process_time() - began < 1.0
 
 
 @pytest.mark.parametrize("name", ["rename_op", "drop_op", "move_op", "shift_everything", "drop_transfer", "reroute"])

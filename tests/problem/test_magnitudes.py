@@ -56,15 +56,3 @@ def test_what_no_machine_word_can_count_is_refused(graph: OpGraph, told: str) ->
     text = re.escape(f"{told}; ops and tensors must take less than 1.049e+06 TiB in all; check its bytes")
     with pytest.raises(InputError, match=text):
         place(graph, PAIR, Options(), time_limit_s=5.0)
-
-
-@pytest.mark.parametrize("memory", ["live", "sum"])
-@pytest.mark.parametrize("least", [2**58, 10**30])
-def test_no_more_than_that_is_planned(memory: str, least: int) -> None:
-    # x takes all of b, whose neighbour has more room than any graph can fill.
-    devices = (Device("a", memory_bytes=10**30), Device("b", memory_bytes=least))
-    graph = replace(GRAPH, ops=(replace(GRAPH.ops[0], weight_bytes=2**58, devices=("b",)), GRAPH.ops[1]))
-    options = replace(Options(), memory=memory)
-    plan = place(graph, replace(PAIR, devices=devices), options, time_limit_s=5.0, workers=1).plan
-    assert plan.placement["x"] == "b"
-    assert plan.memory["a"].capacity_bytes == 10**30

@@ -20,7 +20,7 @@ def _nodes(route: TimedRoute) -> tuple[str, ...]:
     return (hops[0][0], *(hop[1] for hop in hops))
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(6))
 def test_within_lists_exactly_the_simple_paths_that_are_quick_enough(seed: int) -> None:
     random = Random(seed)
     graph, topology, options = random_everything(seed)

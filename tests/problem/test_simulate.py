@@ -9,7 +9,6 @@ from runtime.random_graphs import random_graph
 from runtime.random_plans import machine, random_schedule, with_unit_times
 
 from dlplacer.check import violations
-from dlplacer.core.constraints import Constraints
 from dlplacer.core.errors import MismatchError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
@@ -18,7 +17,7 @@ from dlplacer.core.plan import Plan
 from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.planning.assemble import assemble
 from dlplacer.problem.problem import build_problem
-from dlplacer.problem.simulate import in_order, replay, replay_plan
+from dlplacer.problem.simulate import replay, replay_plan
 from dlplacer.solvers.instance.outcome import Outcome, ProblemSchedule
 
 PAPER = Options.paper()
@@ -49,11 +48,6 @@ def a_plan(graph: OpGraph, topology: Topology, seed: int, options: Options = PAP
     return assemble(problem, Outcome(schedule, 0), schedule, "random", 0.0, {})
 
 
-def test_on_one_device_ops_follow_one_another() -> None:
-    alone = Topology((Device("d0"),))
-    assert times(DIAMOND, alone, "0000", "acbd") == {"a": (0, 1), "c": (1, 5), "b": (5, 7), "d": (7, 8)}
-
-
 # x takes 20 / 10 + 0.5 = 2.5 s to d1: b runs there from 3.5 to 5.5, y takes 1.5 s back, d starts at max(5, 7).
 def test_a_transfer_takes_its_bytes_and_its_latency() -> None:
     assert times(DIAMOND, PAIR, "0100") == {"a": (0, 1), "b": (3.5, 5.5), "c": (1, 5), "d": (7, 8)}
@@ -77,30 +71,13 @@ def test_routes_of_several_links(delay: str, arrival_s: float) -> None:
     assert times(graph, topology, "01", "ab", replace(PAPER, delay=delay))["b"] == (arrival_s, arrival_s + 2)
 
 
-def test_an_edge_without_bytes_pays_the_latency() -> None:
-    graph = OpGraph((Op("a", "test", 1.0), Op("b", "test", 2.0)), (Edge("a", "b", 0),))
-    assert times(graph, PAIR, "01", "ab")["b"] == (1.5, 3.5)
-
-
-# The given order decides on each device, even against the order in which inputs arrive: c has to wait for b.
-def test_the_order_decides_on_every_device() -> None:
-    assert times(DIAMOND, PAIR, "0110", "abcd")["c"] == (5.5, 9.5)
-    assert times(DIAMOND, PAIR, "0110", "acbd")["b"] == (7.5, 9.5)
-
-
-def test_times_are_those_of_the_devices_type() -> None:
-    graph = OpGraph((Op("a", "test", {"fast": 1.0, "slow": 3.0}), Op("b", "test", {"fast": 2.0, "slow": 5.0})))
-    topology = Topology((Device("d0", "slow"), Device("d1", "fast")))
-    assert times(graph, topology, "01", "ab") == {"a": (0, 3), "b": (0, 2)}
-
-
 def test_an_order_that_cannot_run_names_the_op() -> None:
     with pytest.raises(MismatchError, match="op 'd' comes before an op that it depends on"):
         times(DIAMOND, PAIR, "0000", "adbc")
 
 
 @given(st.integers(0, 10**6), st.integers(1, 3))
-@settings(derandomize=True, deadline=None, max_examples=100)
+@settings(max_examples=60)
 def test_replaying_a_plan_under_its_own_costs_changes_nothing(seed: int, devices: int) -> None:
     plan = a_plan(with_unit_times(random_graph(seed)), machine(devices), seed)
     again = replay_plan(plan, plan.graph, plan.topology)
@@ -111,7 +88,7 @@ def test_replaying_a_plan_under_its_own_costs_changes_nothing(seed: int, devices
 
 
 @given(st.integers(0, 10**6), st.integers(1, 3))
-@settings(derandomize=True, deadline=None, max_examples=100)
+@settings(max_examples=60)
 def test_a_replayed_plan_keeps_all_rules_and_its_order(seed: int, devices: int) -> None:
     plan = a_plan(with_unit_times(random_graph(seed)), machine(devices), seed)
     slower = replace(plan.graph, ops=tuple(replace(op, time_s=(i % 3) * 1e-3) for i, op in enumerate(plan.graph.ops)))
@@ -120,18 +97,6 @@ def test_a_replayed_plan_keeps_all_rules_and_its_order(seed: int, devices: int) 
     computing = {name for name, op in ((op.id, op) for op in slower.ops) if op.time_s}
     for device, ops in plan.order.items():
         assert [op for op in again.order[device] if op in computing] == [op for op in ops if op in computing]
-
-
-def test_pins_name_the_devices_of_the_plan_not_those_of_the_machine_it_runs_on() -> None:
-    held = replace(DIAMOND, constraints=Constraints({"b": "d1"}, (("a", "c"),)))
-    problem = build_problem(held, PAIR, PAPER)
-    schedule = ProblemSchedule(problem, (0, 1, 0, 0), tuple(int(start / problem.tick_s) for start in (0, 3.5, 1, 7)))
-    plan = assemble(problem, Outcome(schedule, 0), schedule, "by hand", 0.0, {})
-    renamed = Topology((Device("cpu:0"), Device("cpu:1")), (), (Link("cpu:0", "cpu:1", 10.0, 0.5),))
-    again = replay_plan(plan, held, renamed)
-    assert (again.placement["b"], again.makespan_s) == ("cpu:1", plan.makespan_s)
-    assert violations(replace(again, memory={})) == ()
-    assert replay_plan(plan, held, PAIR).graph.constraints == held.constraints
 
 
 # Twice the time for c and half the rate: b waits for x until 1 + 20/5 + 0.5 = 5.5, its y arrives at 7.5 + 2.5 = 10,
@@ -153,23 +118,3 @@ def test_replaying_under_changed_costs() -> None:
     }
     assert again.makespan_s == 11
     assert again.topology is measured
-
-
-def test_a_plan_can_only_be_replayed_on_as_many_devices_and_the_same_ops() -> None:
-    plan = a_plan(DIAMOND, PAIR, 0)
-    with pytest.raises(MismatchError, match="the plan has 2 devices, the machine 3"):
-        replay_plan(plan, DIAMOND, machine(3))
-    other = OpGraph((*DIAMOND.ops[:3], Op("e", "test", 1.0)))
-    with pytest.raises(MismatchError, match=r"ops are not those of the graph; the first that differs is .*'d'"):
-        replay_plan(plan, other, PAIR)
-
-
-# All ops but the first take no time and all start at 0: only dependencies tell their order.
-def test_ops_without_time_are_brought_into_an_order_that_runs() -> None:
-    graph = OpGraph(tuple(Op(name, "test", 0.0) for name in "dcba"), DIAMOND.edges)
-    plan = a_plan(graph, Topology((Device("d0"),)), 0)
-    names = [entry.op for entry in in_order(plan)]
-    assert names in (["a", "b", "c", "d"], ["a", "c", "b", "d"])
-    turned = replace(plan, ops=tuple(reversed(plan.ops)))
-    with pytest.raises(MismatchError, match="the plan's order cannot run: op 'd' comes before an op"):
-        in_order(turned)

@@ -34,17 +34,6 @@ def test_cut_through_holds_all_links_together() -> None:
     assert [hold[1:] for hold in segment.holds] == [(0, 6), (0, 6)]
 
 
-def test_store_and_forward_holds_one_link_after_another() -> None:
-    # 8 ÷ 2 + 1 = 5 s on the first link, then 8 ÷ 4 + 1 = 3 s on the second.
-    (segment,) = traffic(*THROUGH, delay="store-and-forward").routes.quickest(0, 0, 1)
-    assert [hold[1:] for hold in segment.holds] == [(0, 5), (5, 3)]
-
-
-def test_half_duplex_links_are_one_lane() -> None:
-    assert traffic(*THROUGH).routes.resource_count == 4
-    assert traffic(Link("x", "y", 1, 0, "half")).routes.resource_count == 1
-
-
 def test_free_routing_lists_the_other_routes_and_shortest_only_equals() -> None:
     links = (*THROUGH, Link("x", "y", 4))
     free = traffic(*links).routes

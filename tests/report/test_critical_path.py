@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from report.plot.plans import diamond, pair, plan_of, sent, through_a_router, two_at_once, waiting_at_a_relay
+from report.plot.plans import diamond, pair, plan_of, sent, waiting_at_a_relay
 
 from dlplacer.check import violations
 from dlplacer.core.graph import OpGraph
@@ -34,27 +34,6 @@ def test_producers_and_transfers() -> None:
     assert names(plan) == ["x", "x.0→b", "y", "y.0→a", "w"]
 
 
-def test_the_device_was_busy() -> None:
-    # q reads nothing, but starts only when p frees the device; r on the other device is over earlier.
-    ops = [Op("p", "k", 2.0), Op("q", "k", 3.0), Op("r", "k", 4.0)]
-    plan = plan_of(ops, (), {"p": ("a", 0.0, 2.0), "q": ("a", 2.0, 5.0), "r": ("b", 0.0, 4.0)})
-    assert names(plan) == ["p", "q"]
-
-
-def test_a_tensor_comes_before_the_device() -> None:
-    # y reads x, and both x and z end when y starts; z precedes y on the device.
-    ops = [Op("x", "k", 2.0), Op("z", "k", 0.0), Op("y", "k", 1.0)]
-    plan = plan_of(ops, [Edge("x", "y", 0)], {"x": ("a", 0.0, 2.0), "z": ("a", 2.0, 2.0), "y": ("a", 2.0, 3.0)})
-    assert names(plan) == ["x", "y"]
-
-
-def test_an_op_without_time_links_what_else_would_not_meet() -> None:
-    # y reads nothing and follows the parameter z, which follows x.
-    ops = [Op("x", "k", 2.0), Op("z", "parameter", 0.0), Op("y", "k", 1.0)]
-    plan = plan_of(ops, (), {"x": ("a", 0.0, 2.0), "z": ("a", 2.0, 2.0), "y": ("a", 2.0, 3.0)})
-    assert names(plan) == ["x", "z", "y"]
-
-
 @pytest.mark.parametrize(("step", "expected"), [("autograd", ["slow", "back"]), ("joint", ["back"])])
 def test_the_barrier_at_the_loss(step: str, expected: list[str]) -> None:
     # back reads fast (0–2), but starts when slow, on the other device, ends at 5; without the barrier it is just late.
@@ -64,49 +43,6 @@ def test_the_barrier_at_the_loss(step: str, expected: list[str]) -> None:
     assert names(plan) == expected
 
 
-def two_on_one_link(duplex: str) -> Plan:
-    """u.0 goes a → b from 1 to 4; v.0, there at 2, waits for it: b → a on a half-duplex link, else a → b."""
-    start, end = ("b", "a") if duplex == "half" else ("a", "b")
-    free_s = 0.0 if duplex == "half" else 1.0
-    ops = [Op("u", "k", 1.0), Op("v", "k", 2.0 - free_s), Op("s", "k", 1.0), Op("t", "k", 1.0)]
-    edges = [Edge("u", "s", 4, tensor="u.0"), Edge("v", "t", 4, tensor="v.0")]
-    times = {"u": ("a", 0.0, 1.0), "v": (start, free_s, 2.0), "s": ("b", 4.0, 5.0), "t": (end, 7.0, 8.0)}
-    transfers = [sent("u.0", "u", 4, ("a-b", 1.0, 4.0)), sent("v.0", "v", 4, (f"{start}-{end}", 4.0, 7.0))]
-    return plan_of(ops, edges, times, transfers, pair(duplex), Options(contention="link"))
-
-
-@pytest.mark.parametrize("duplex", ["full", "half"])
-def test_the_link_was_busy(duplex: str) -> None:
-    plan = two_on_one_link(duplex)
-    assert names(plan) == ["u", "u.0→b", "v.0→" + ("a" if duplex == "half" else "b"), "t"]
-
-
-def test_without_contention_no_transfer_waits_for_another() -> None:
-    # The same times would be unexplained: v.0 starts at 4, and nothing that it needs ends then.
-    plan = replace(two_on_one_link("full"), options=Options.paper())
-    assert names(plan) == ["v.0→b", "t"]
-    assert names(two_at_once()) == ["u", "v", "v.0→b", "w"]
-
-
-@pytest.mark.parametrize("delay", ["cut-through", "store-and-forward"])
-def test_a_route_through_a_router_is_one_step(delay: str) -> None:
-    assert names(through_a_router(delay)) == ["u", "t→b", "v"]
-
-
-def test_a_relayed_transfer_is_one_step_although_its_parts_wait() -> None:
-    # t goes a → c from 1 to 4, stays there, and goes c → b from 4 to 7.
-    devices = tuple(Device(name, "T") for name in "abc")
-    topology = Topology(devices, links=(Link("a", "c", 2.0, 1.0), Link("c", "b", 2.0, 1.0)))
-    plan = plan_of(
-        [Op("u", "k", 1.0), Op("v", "k", 1.0)],
-        [Edge("u", "v", 4, tensor="t")],
-        {"u": ("a", 0.0, 1.0), "v": ("b", 7.0, 8.0)},
-        [sent("t", "u", 4, ("a-c", 1.0, 4.0), ("c-b", 4.0, 7.0))],
-        topology,
-    )
-    assert names(plan) == ["u", "t→b", "v"]
-
-
 def test_a_transfer_that_waits_on_its_way_is_on_the_path_from_there() -> None:
     # The path is s (0–3), s.0 (3–6), t from 6 on, v (9–10); t as a whole takes 8 s.
     plan = waiting_at_a_relay()
@@ -114,12 +50,6 @@ def test_a_transfer_that_waits_on_its_way_is_on_the_path_from_there() -> None:
     assert [(part.begin_s, part.end_s) for part in critical_parts(plan)] == [(0, 3), (3, 6), (6, 9), (9, 10)]
     found = explain(plan)
     assert (found.path_ops_s, found.path_transfers_s, found.path_waits_s) == (4, 6, 0)
-
-
-def test_a_path_begins_where_an_op_starts_later_than_it_must() -> None:
-    ops = [Op("x", "k", 1.0), Op("y", "k", 1.0)]
-    plan = plan_of(ops, [Edge("x", "y", 0)], {"x": ("a", 0.0, 1.0), "y": ("a", 3.0, 4.0)})
-    assert names(plan) == ["y"]
 
 
 @pytest.mark.parametrize(("dispatch_s", "expected"), [(None, ["v"]), (0.5, ["u", "v"])])
@@ -142,20 +72,6 @@ def test_where_processes_delay_ops_the_path_leads_on_over_the_delay(
     assert found.path_waits_s == (2.5 if dispatch_s is None else 0.5)
 
 
-def test_times_within_the_tolerance_are_the_same() -> None:
-    plan = diamond()
-    late = tuple(replace(entry, start_s=entry.start_s + 1e-9) if entry.op == "y" else entry for entry in plan.ops)
-    assert names(replace(plan, ops=late)) == names(plan)
-
-
-def test_nothing_takes_time() -> None:
-    # All end at time 0, where the walk ends too: the first of them stands for the step.
-    ops = [Op(name, "k", 0.0) for name in "xyz"]
-    edges = [Edge("x", "y", 0), Edge("y", "z", 0)]
-    plan = plan_of(ops, edges, dict.fromkeys("xyz", ("a", 0.0, 0.0)))
-    assert names(plan) == ["x"]
-
-
 SIZES = st.integers(min_value=0, max_value=4)
 
 
@@ -175,7 +91,7 @@ def problems(draw: st.DrawFn) -> tuple[OpGraph, Topology]:
     return OpGraph(ops, edges), Topology(devices, tuple(Router(name) for name in sorted(inner)), links)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(problems(), st.sampled_from(["cut-through", "store-and-forward"]))
 def test_a_path_without_slack_covers_the_step(problem: tuple[OpGraph, Topology], delay: str) -> None:
     """A plan whose ops start as early as they can has an unbroken chain from 0 to its makespan."""
@@ -195,7 +111,7 @@ def test_a_path_without_slack_covers_the_step(problem: tuple[OpGraph, Topology],
     assert sum(share.on_path_s for share in found.devices) == pytest.approx(found.path_ops_s, abs=1e-9)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(problems(), st.booleans(), st.booleans())
 def test_a_path_leads_from_the_first_op_of_a_process_to_the_last(
     problem: tuple[OpGraph, Topology], is_asynchronous: bool, is_shared: bool

@@ -23,12 +23,7 @@ def planned(*ops: Op, edges: tuple[Edge, ...] = ()) -> Plan:
 
 
 # a (1) feeds b and c (2 each), both feed d (1); 10 bytes cross in 0.1 s: 4.1 s. All work shared is 3 s.
-DIAMOND = (
-    Op("a", "first", 1.0),
-    Op("b", "middle", 2.0),
-    Op("c", "middle", 2.0),
-    Op("d", "last", 1.0),
-)
+DIAMOND = (Op("a", "first", 1.0), Op("b", "middle", 2.0), Op("c", "middle", 2.0), Op("d", "last", 1.0))
 EDGES = (Edge("a", "b", 10), Edge("a", "c", 10), Edge("b", "d", 10), Edge("c", "d", 10))
 
 
@@ -45,12 +40,6 @@ def test_a_diamond_is_limited_by_its_critical_path() -> None:
     assert all(share.busy_s + share.idle_s == pytest.approx(4.1) for share in found.devices)
     assert sum(share.on_path_s for share in found.devices) == pytest.approx(4.0)
     assert sorted(sent.bytes for sent in found.transfers) == [10, 10]
-
-
-def test_a_chain_is_limited_by_its_critical_path() -> None:
-    found = explain(planned(Op("a", "k", 1.0), Op("b", "k", 2.0), edges=(Edge("a", "b", 10),)))
-    assert found.limited_by == "critical path"
-    assert found.transfers == ()
 
 
 # Ops of 1, 1 and 1.25 s on two devices need 2 s; the work says 1.625 s, or 1.75 s in whole ticks of 0.25 s.
@@ -75,23 +64,14 @@ def test_a_slow_host_limits_many_small_ops() -> None:
 
 def test_the_command_prints_tables_or_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_plan(tmp_path / "plan.json", planned(*DIAMOND, edges=EDGES))
-    assert main(["explain", str(tmp_path / "plan.json"), "--dispatch", "8us"]) == 0
+    assert main(["explain", str(tmp_path / "plan.json"), "--dispatch", "8us", "--budget", "0"]) == 0
     printed = capsys.readouterr().out
     assert "limited by" in printed
     assert "critical path" in printed
     assert "longest transfers" in printed
-    assert main(["explain", str(tmp_path / "plan.json"), "--json"]) == 0
+    assert main(["explain", str(tmp_path / "plan.json"), "--budget", "0", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["limited_by"] == "critical path"
     assert {step.get("op") for step in told["path"]} >= {"a", "d"}
     assert main(["explain", str(tmp_path / "plan.json"), "--dispatch", "8 parsecs"]) == 2
     assert "--dispatch: " in capsys.readouterr().err
-
-
-def test_show_writes_a_device_map(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    stored = Op("a.w", "parameter", 0.0, weight_bytes=8, module="a")
-    write_plan(tmp_path / "plan.json", planned(stored, Op("mm", "aten.mm", 1.0, module="a")))
-    target = tmp_path / "map.json"
-    assert main(["show", str(tmp_path / "plan.json"), "--device-map", str(target)]) == 0
-    assert json.loads(target.read_text()) in ({"": 0}, {"": 1}, {"": "cpu"})
-    assert f"wrote {target}" in capsys.readouterr().err

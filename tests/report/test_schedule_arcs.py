@@ -2,13 +2,13 @@
 
 import pytest
 from report.page.long_plans import long_plan, replayed
-from report.plot.plans import diamond, pair, plan_of, sent, through_a_router, two_at_once
+from report.plot.plans import diamond, plan_of, sent, through_a_router
 
 from dlplacer.core.op import Edge, Op
 from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan
 from dlplacer.report.critical_path import critical_path
-from dlplacer.report.schedule_arcs import BARRIER, DEVICE, INPUT, LINK, PRODUCER, RELAY, TRANSFER, ScheduleArcs
+from dlplacer.report.schedule_arcs import INPUT, LINK, PRODUCER, TRANSFER, ScheduleArcs
 
 
 def slack_of(plan: Plan) -> dict[str, float]:
@@ -62,54 +62,11 @@ def test_a_transfer_waits_for_its_link(contention: str, why: int, slack_s: float
     assert arcs.slack_s[arcs.first_segment[0]] == slack_s
 
 
-def test_a_relayed_segment_waits_for_the_one_before() -> None:
-    plan = plan_of(
-        [Op("u", "k", 1.0), Op("v", "k", 1.0)],
-        [Edge("u", "v", 2, tensor="t")],
-        {"u": ("a", 0.0, 1.0), "v": ("b", 7.0, 8.0)},
-        [sent("t", "u", 2, ("a-b", 1.0, 3.0), ("b-a", 3.0, 5.0), ("a-b", 5.0, 7.0))],
-        pair(),
-    )
-    arcs = ScheduleArcs(plan)
-    first = arcs.first_segment[0]
-    assert [arc.why for arc in arcs.latest_before[first : first + 3] if arc] == [PRODUCER, RELAY, RELAY]
-    assert arcs.slack_s == [0.0] * 5
-
-
-def test_backward_ops_wait_for_the_loss() -> None:
-    ops = [
-        Op("f", "k", 1.0, phase="forward"),
-        Op("loss", "k", 1.0, phase="forward"),
-        Op("b", "k", 1.0, phase="backward"),
-    ]
-    times = {"f": ("a", 0.0, 1.0), "loss": ("a", 1.0, 2.0), "b": ("b", 2.0, 3.0)}
-    assert waits_of(plan_of(ops, (), times, options=Options()))["b"] == ("loss", BARRIER)
-    assert "b" not in waits_of(plan_of(ops, (), times, options=Options(step="joint")))
-
-
-def test_the_device_is_waited_for() -> None:
-    ops = [Op("u", "k", 1.0), Op("v", "k", 1.0)]
-    plan = plan_of(ops, (), {"u": ("a", 0.0, 1.0), "v": ("a", 1.0, 2.0)})
-    assert waits_of(plan) == {"v": ("u", DEVICE)}
-
-
-def test_without_transfers_an_op_waits_for_producers_elsewhere() -> None:
-    plan = plan_of(
-        [Op("u", "k", 1.0), Op("v", "k", 1.0)], [Edge("u", "v", 2)], {"u": ("a", 0.0, 1.0), "v": ("b", 3.0, 4.0)}
-    )
-    assert waits_of(plan) == {"v": ("u", TRANSFER)}
-
-
 @pytest.mark.parametrize("plan", [diamond(), through_a_router(), through_a_router("store-and-forward")])
 def test_the_critical_path_has_no_slack(plan: Plan) -> None:
     arcs = ScheduleArcs(plan)
     on_path = set(map(id, critical_path(plan)))
     assert all(arcs.slack_s[event] == 0 for event, entry in enumerate(plan.ops) if id(entry) in on_path)
-
-
-def test_two_at_once_share_their_link() -> None:
-    # Without contention both transfers go at once: only v's, which ends last, holds w up.
-    assert slack_of(two_at_once()) == {"u": 0, "v": 0, "w": 0}
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-import dlplacer as dp
 from dlplacer.cli.main import main
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
@@ -65,20 +64,3 @@ def test_what_does_not_fit_together_is_named(
         assert message in error
         assert "dlplacer check" in error
     assert main(["check", str(path)]) == 5
-
-
-def test_a_plan_that_fits_is_shown(content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "plan.json").write_text(content)
-    assert main(["show", str(tmp_path / "plan.json")]) == 0
-
-
-def test_python_hears_the_same(content: str, tmp_path: Path) -> None:
-    plan, path = json.loads(content), tmp_path / "plan.json"
-    plan["ops"].pop()
-    path.write_text(json.dumps(plan))
-    for call in (dp.explain, dp.plot.gantt, dp.plot.memory, dp.plot.placement, dp.show):
-        with pytest.raises(dp.InputError, match=r"plan\.json: op '.' is not scheduled"):
-            call(path)
-    with pytest.raises(dp.InputError, match=r"op '.' is not scheduled"):
-        dp.explain(dp.load_plan(path))
-    assert dp.violations(path)

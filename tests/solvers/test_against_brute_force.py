@@ -47,7 +47,7 @@ def _run(problem: Problem, method: str) -> Outcome | None:
         return None
 
 
-@pytest.mark.parametrize("chunk", [*range(5), *(pytest.param(chunk, marks=pytest.mark.slow) for chunk in range(5, 10))])
+@pytest.mark.parametrize("chunk", [*range(2), *(pytest.param(chunk, marks=pytest.mark.slow) for chunk in range(2, 10))])
 def test_ilp_finds_and_proves_the_optimum(chunk: int) -> None:
     for seed in range(chunk * _CHUNK, (chunk + 1) * _CHUNK):
         problem = make_problem(*random_problem(seed))
@@ -63,7 +63,7 @@ def test_ilp_finds_and_proves_the_optimum(chunk: int) -> None:
         assert plan.status == "optimal", seed
 
 
-@pytest.mark.parametrize("chunk", range(6))
+@pytest.mark.parametrize("chunk", range(2))
 def test_model_alone_has_the_same_optimum(chunk: int) -> None:
     """Without bounds, hints and heuristics, CP-SAT answers from the rules alone."""
     for seed in range(1000 + chunk * _CHUNK, 1000 + (chunk + 1) * _CHUNK):
@@ -84,7 +84,7 @@ def test_model_alone_has_the_same_optimum(chunk: int) -> None:
 
 @pytest.mark.parametrize("method", ["list", "heft", "single"])
 def test_heuristics_keep_the_rules_and_bound_the_optimum(method: str) -> None:
-    for seed in range(2000, 2250):
+    for seed in range(2000, 2080):
         problem, optimum = _enumerated(seed)
         outcome = _run(problem, method)
         if optimum is None:

@@ -48,7 +48,7 @@ def test_an_op_that_does_not_fit_while_it_runs_is_named_with_its_numbers() -> No
         _place(_chain(), 7)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(8))
 def test_room_while_an_op_runs_is_looked_for_on_every_device(seed: int) -> None:
     random = Random(seed)
     names = "abcdef"
@@ -70,22 +70,6 @@ def test_room_while_an_op_runs_is_looked_for_on_every_device(seed: int) -> None:
         require_feasible(problem)
 
 
-def test_what_stays_all_step_must_fit() -> None:
-    graph = make_graph({"a": 1.0, "b": 1.0}, weight_bytes={"a": 5, "b": 5})
-    with pytest.raises(InfeasibleError, match="10 B in all; the memory of 'd0' is 9 B"):
-        _place(graph, 9)
-
-
-def test_without_any_schedule_that_keeps_the_memory_it_says_so() -> None:
-    # Both outputs are read by c and d, so both are alive when the second of a and b ends, beside its workspace.
-    edges = [("a", "c", 2), ("b", "c", 2), ("a", "d", 2), ("b", "d", 2)]
-    times = dict.fromkeys("abcd", 1.0)
-    graph = make_graph(times, edges, output_bytes={"a": 2, "b": 2}, workspace_bytes={"a": 3, "b": 3})
-    assert _place(graph, 7).plan.memory["d0"].peak_bytes == 7
-    with pytest.raises(InfeasibleError, match=r"no schedule keeps the memory at all times: .* devices have 6 B"):
-        _place(graph, 6)
-
-
 @pytest.mark.parametrize("contention", ["link", "none"])
 @pytest.mark.parametrize("count", [1, 3, 6])
 def test_a_tensor_goes_around_relays_that_have_no_room_for_it(contention: str, count: int) -> None:
@@ -104,52 +88,6 @@ def test_a_tensor_goes_around_relays_that_have_no_room_for_it(contention: str, c
     cut = replace(topology, links=tuple(links))
     with pytest.raises(InfeasibleError, match="no schedule keeps the memory"):
         place(graph, cut, Options(contention=contention), workers=1)
-
-
-@pytest.mark.parametrize("method", ["ilp", "heft", "etf"])
-def test_what_takes_less_than_a_tick_takes_memory_too(method: str) -> None:
-    # A tick is 1e5 s ÷ 2^30 = 93 us; b takes a nanosecond, with more workspace than the faster device has.
-    times = {"a": {"fast": 1e4, "slow": 1e5}, "b": {"fast": 1e-9, "slow": 1e-9}}
-    graph = make_graph(times, [("a", "b", 1)], workspace_bytes={"b": 10})
-    devices = (Device("d0", "fast", memory_bytes=9), Device("d1", "slow", memory_bytes=10))
-    plan = place(graph, Topology(devices, (), (Link("d0", "d1", 1e9),)), method=method, workers=1).plan
-    assert plan.placement["b"] == "d1"
-    assert plan.memory["d1"].peak_bytes == 10
-
-
-def test_the_order_that_keeps_the_memory_is_found() -> None:
-    # The outputs of p (until q ends) and x (until it is sent) do not fit on d0 together.
-    graph = make_graph(
-        {"p": 1.0, "q": 1.0, "x": 1.0, "y": 3.0},
-        [("p", "q", 4), ("x", "y", 0)],
-        output_bytes={"p": 4, "x": 4},
-        devices={"p": ("d0",), "q": ("d0",), "x": ("d0",), "y": ("d1",)},
-    )
-    result = _place(graph, 4, 2)
-    # x 0–1, then p and q beside y, 1–4.
-    assert (result.status, result.plan.makespan_s) == ("optimal", 4)
-
-
-def test_more_memory_never_hurts() -> None:
-    graph = make_graph(
-        dict.fromkeys("abcde", 2.0),
-        [("a", "c", 2), ("b", "c", 2), ("a", "d", 2), ("d", "e", 2)],
-        output_bytes=dict.fromkeys("abcde", 3),
-    )
-    spans = [_place(graph, memory, 2).plan.makespan_s for memory in (9, 10, 12, 18)]
-    assert spans == sorted(spans, reverse=True)
-
-
-def test_a_full_machine_has_no_room_for_what_is_sent() -> None:
-    # 60 layers fill two devices to the last byte: the tensor between the two halves has no room on the second one.
-    names = [f"l{i}" for i in range(60)]
-    graph = make_graph(
-        dict.fromkeys(names, 1.0), [(a, b, 1) for a, b in pairwise(names)], weight_bytes=dict.fromkeys(names, 2)
-    )
-    words = r"no schedule keeps the memory at all times: weights, gradients and state take 120 B in all"
-    with pytest.raises(InfeasibleError, match=words):
-        _place(graph, 60, 2)
-    assert _place(graph, 61, 2).plan.memory["d0"].peak_bytes in (60, 61)
 
 
 @pytest.mark.parametrize("chunk", range(2))

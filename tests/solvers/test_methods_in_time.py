@@ -1,93 +1,11 @@
 """Every method ends when its time is up or somebody asks to stop, with what it has by then."""
 
 import signal
-import sys
-from dataclasses import dataclass, field
-from threading import Event
 
 import pytest
-from benchmarks.families import FAMILIES
-from benchmarks.machines import linked
 from solvers.helpers import make_graph, make_machine
 
-import dlplacer as dp
-from dlplacer.core.errors import NoPlanError
 from dlplacer.planning.place import place
-from dlplacer.problem.problem import Problem, build_problem
-from dlplacer.solvers.heuristics.min_cut import available
-from dlplacer.solvers.ilp.assignment import find_placement
-from dlplacer.solvers.ilp.solver_thread import in_thread
-from dlplacer.solvers.instance.instance import build_instance
-from dlplacer.solvers.instance.outcome import Budget
-from dlplacer.solvers.instance.time_limit import ends_when
-from dlplacer.solvers.methods import RULES, run_rule
-
-
-@dataclass(frozen=True)
-class AskedBudget(Budget):
-    """Has time left for so many questions."""
-
-    most: int = 10**9
-    asked: list[int] = field(default_factory=lambda: [0])
-
-    @property
-    def left_s(self) -> float:
-        """A second, or nothing."""
-        self.asked[0] += 1
-        return 1.0 if self.asked[0] <= self.most else 0.0
-
-
-def _problem(memory: int | None = None) -> Problem:
-    graph = FAMILIES["layered"](120, 3, 1.0)
-    machine = linked(4) if memory is None else make_machine(4, memory, 25e9)
-    return build_problem(graph, machine, dp.Options())
-
-
-RULE_NAMES = [
-    pytest.param(name, marks=pytest.mark.skipif(name == "min-cut" and not available(), reason="needs pymetis"))
-    for name in RULES
-]
-
-
-@pytest.mark.parametrize("method", RULE_NAMES)
-def test_a_heuristic_asks_often_and_ends_at_once(method: str) -> None:
-    problem = _problem()
-    instance = build_instance(problem)
-    free = AskedBudget(0.0)
-    best = run_rule(problem, instance, method, free)
-    assert best is not None
-    needed = free.asked[0]
-    # Ranks, orders, placements and schedules are all counted, op by op.
-    assert needed > 3 * 2 * problem.op_count
-    for most in (0, 10, needed // 9, needed // 5):
-        short = AskedBudget(0.0, most=most)
-        assert run_rule(problem, instance, method, short) is None, most
-        assert short.asked[0] <= most + 2, most
-
-
-@pytest.mark.parametrize("method", RULE_NAMES)
-def test_a_heuristic_keeps_the_schedule_that_there_was_time_for(method: str) -> None:
-    problem = _problem()
-    instance = build_instance(problem)
-    free = AskedBudget(0.0)
-    best = run_rule(problem, instance, method, free)
-    assert best is not None
-    # The third rank of three is cut off.
-    found = run_rule(problem, instance, method, AskedBudget(0.0, most=free.asked[0] - 20))
-    assert found is not None
-    assert found.makespan >= best.makespan
-    # A schedule that is there leaves what is to be spared.
-    spared = AskedBudget(0.0)
-    early = run_rule(problem, instance, method, spared, spared_s=2.0)
-    assert early is not None
-    assert spared.asked[0] < free.asked[0] // 2 + 20
-
-
-def test_the_limit_is_heard_by_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules[place.__module__], "_MOST_GRACE_S", 0.0)
-    graph = FAMILIES["layered"](300, 3, 1.0)
-    with pytest.raises(NoPlanError, match=r"method 'heft' found no plan within 1e-06 s.*raise --time-limit"):
-        place(graph, linked(4), method="heft", time_limit_s=1e-6)
 
 
 def test_an_interrupt_while_a_plan_is_checked_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,22 +25,3 @@ def test_an_interrupt_while_a_plan_is_checked_keeps_it(monkeypatch: pytest.Monke
     finally:
         signal.signal(signal.SIGINT, before)
     assert result.plan.makespan_s == 1.0
-
-
-def test_a_placement_is_not_searched_on_when_time_is_up() -> None:
-    problem = _problem(memory=10**6)
-    assert find_placement(problem, 10.0)[0]
-    with ends_when(lambda: True):
-        assert find_placement(problem, 10.0) == (False, None)
-    assert find_placement(problem, 0.0) == (False, None)
-
-
-def test_what_a_thread_does_not_end_is_left_behind() -> None:
-    asked = Event()
-    assert in_thread(lambda: 7, 30.0, lambda: False, asked.set) == 7
-    assert not asked.is_set()
-    with pytest.raises(TimeoutError):
-        in_thread(lambda: asked.wait(30.0), 0.0, lambda: False, lambda: None)
-    assert in_thread(lambda: asked.wait(30.0), 30.0, lambda: True, asked.set)
-    with pytest.raises(ZeroDivisionError):
-        in_thread(lambda: 1 // 0, 30.0, lambda: False, lambda: None)

@@ -21,7 +21,7 @@ def _plan(seed: int, method: str = "ilp") -> Plan | None:
         return None
 
 
-@pytest.mark.parametrize("chunk", range(5))
+@pytest.mark.parametrize("chunk", range(2))
 def test_the_default_method_finds_and_proves_the_optimum(chunk: int) -> None:
     seen: Counter[str] = Counter()
     for seed in range(chunk * _CHUNK, (chunk + 1) * _CHUNK):
@@ -37,14 +37,6 @@ def test_the_default_method_finds_and_proves_the_optimum(chunk: int) -> None:
         seen.update(f"{name} {value}" for name, value in plan.options.to_dict().items())
     assert min(seen.values()) > 0
     assert len(seen) == 13
-
-
-def test_one_worker_gives_the_same_plan_again() -> None:
-    for seed in range(300, 320):
-        first, second = _plan(seed), _plan(seed)
-        assert (first is None) == (second is None), seed
-        if first is not None and second is not None:
-            assert (first.ops, first.transfers) == (second.ops, second.transfers), seed
 
 
 @pytest.mark.parametrize("method", ["list", "heft", "etf"])

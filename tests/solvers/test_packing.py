@@ -8,7 +8,7 @@ import pytest
 
 import dlplacer as dp
 
-_COUNT = 40
+_COUNT = 20
 
 
 def _packs(sizes: Sequence[int], rooms: list[int]) -> bool:

@@ -1,33 +1,19 @@
 """A machine is not worse than its parts, an option not worse than a stricter one."""
 
-from dataclasses import replace
-from functools import partial
 from random import Random
 
-import pytest
-from benchmarks.families import FAMILIES
-from solvers.helpers import one_worker
 from solvers.random_problems import random_everything
 
-import dlplacer as dp
 from dlplacer.check import violations
 from dlplacer.planning.assemble import assemble
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.problem.restriction import on_devices, stricter_options, under
 from dlplacer.solvers.feasibility.simple_reasons import may_have_plan
-from dlplacer.solvers.heuristics.construct import construct
-from dlplacer.solvers.heuristics.list_schedule import list_schedule
-from dlplacer.solvers.heuristics.start_method import StartMethod
-from dlplacer.solvers.instance.incumbent import Incumbent
-from dlplacer.solvers.instance.instance import Instance, build_instance
+from dlplacer.solvers.instance.instance import build_instance
 from dlplacer.solvers.instance.memory_admission import admission
 from dlplacer.solvers.instance.outcome import Outcome, ProblemSchedule
 from dlplacer.solvers.instance.restricted import Restricted
 from dlplacer.solvers.instance.schedule import Schedule, in_sequence
-from dlplacer.solvers.methods import RULES
-from dlplacer.solvers.restrictions import RestrictionSearch
-
-_FOREVER_S = 1e6
 
 
 def _drawn_schedule(problem: Problem, random: Random) -> Schedule | None:
@@ -70,120 +56,3 @@ def test_schedules_of_a_restricted_problem_are_plans_of_the_whole_and_no_longer(
             parts, options = parts + same, options + (not same)
     assert parts > 50
     assert options > 100
-
-
-def _begun(problem: Problem, rules: tuple[str, ...]) -> tuple[Incumbent, list[str]]:
-    """What the heuristics find on all parts, from a first schedule on one device; and what was searched further."""
-    instance = build_instance(problem)
-    incumbent = Incumbent(one_worker(_FOREVER_S), admission(problem, instance))
-    incumbent.offer(in_sequence(instance, [0] * instance.op_count, instance.order))
-    searched: list[str] = []
-
-    def search(part: Problem, its_instance: Instance, inner: Incumbent) -> None:
-        searched.append(",".join(device.id for device in part.topology.devices))
-
-    starts = [StartMethod(1.0, partial(_rule, name)) for name in rules]
-    RestrictionSearch(problem, instance, incumbent, starts, search).run()
-    return incumbent, searched
-
-
-def _rule(name: str, problem: Problem, instance: Instance) -> Schedule | None:
-    return construct(instance, RULES[name])
-
-
-def _hosts(per_host: int) -> dp.Topology:
-    """Two hosts of fast GPUs with a slow link between: spreading a stencil over it costs more than it brings."""
-    names = [f"g{number}" for number in range(2 * per_host)]
-    links = [dp.Link(name, f"h{number // per_host}", 8e9, 1e-5) for number, name in enumerate(names)]
-    routers = (dp.Router("h0"), dp.Router("h1"))
-    return dp.Topology(tuple(dp.Device(n, "fast") for n in names), routers, (*links, dp.Link("h0", "h1", 1e9, 5e-5)))
-
-
-@pytest.mark.parametrize("family", ["stencil", "layered", "series_parallel"])
-def test_the_machine_is_not_worse_than_a_heuristic_on_its_parts(family: str) -> None:
-    graph, machine = FAMILIES[family](120, 1, 1.0), _hosts(2)
-    problem = build_problem(graph, machine, dp.Options())
-    best = _begun(problem, ("list", "heft"))[0].best
-    assert best is not None
-    host = on_devices(problem, (0, 1))
-    assert host is not None
-    for rule in ("list", "heft"):
-        own = construct(build_instance(host), RULES[rule])
-        assert own is not None
-        assert best.makespan <= own.makespan
-
-
-def test_a_part_that_is_far_better_is_searched_at_once() -> None:
-    problem = build_problem(FAMILIES["stencil"](120, 1, 1.0), _hosts(2), dp.Options())
-    _, searched = _begun(problem, ("list", "heft"))
-    assert "g0,g1" in searched
-
-
-def _star(device_count: int) -> dp.Topology:
-    """GPUs around a switch with links so slow that a stencil is best on two of them."""
-    names = [f"g{number}" for number in range(device_count)]
-    links = tuple(dp.Link(name, "h", 4e9, 1e-5) for name in names)
-    return dp.Topology(tuple(dp.Device(name, "fast") for name in names), (dp.Router("h"),), links)
-
-
-def _ahead(graph: dp.OpGraph, machine: dp.Topology) -> tuple[int, dict[str, int], list[str]]:
-    """What the heuristics find on the whole, what the race of the parts finds on each, and which parts are searched."""
-    problem = build_problem(graph, machine, dp.Options())
-    instance = build_instance(problem)
-    incumbent = Incumbent(one_worker(_FOREVER_S), admission(problem, instance))
-    starts = [StartMethod(1.0, partial(_rule, name)) for name in ("list", "heft", "min-cut")]
-    for start in starts:
-        incumbent.offer(start.find(problem, instance))
-    assert incumbent.best is not None
-    own, searched = incumbent.best.makespan, dict[str, int]()
-
-    def search(part: Problem, its_instance: Instance, inner: Incumbent) -> None:
-        assert inner.best is not None
-        searched[",".join(device.id for device in part.topology.devices)] = inner.best.makespan
-
-    RestrictionSearch(problem, instance, incumbent, starts, search).run_ahead()
-    assert incumbent.best.makespan <= min([own, *searched.values()])
-    return own, searched, list(searched)
-
-
-@pytest.mark.parametrize("device_count", [4, 8])
-def test_a_part_that_restarts_bring_ahead_is_searched_first(device_count: int) -> None:
-    graph, machine = FAMILIES["stencil"](120, 1, 1.0), _star(device_count)
-    own, reached, order = _ahead(graph, machine)
-    pair = build_problem(graph, machine, dp.Options())
-    part = on_devices(pair, (0, 1))
-    assert part is not None
-    heuristics = [construct(build_instance(part), RULES[name]) for name in ("list", "heft", "min-cut")]
-    known = min(schedule.makespan for schedule in heuristics if schedule is not None)
-    assert order[0] == "g0,g1"
-    # Heuristics alone leave the part no better than this: the race is what tells that it is the best.
-    assert reached["g0,g1"] < 0.995 * known
-    assert reached["g0,g1"] < 0.97 * own
-
-
-def test_no_part_is_searched_ahead_of_a_machine_that_is_better() -> None:
-    graph = FAMILIES["fork_join"](40, 1, 0.05)
-    assert _ahead(graph, _hosts(2))[2] == []
-
-
-def test_the_paper_s_options_get_what_is_found_under_contention() -> None:
-    graph = FAMILIES["layered"](100, 2, 3.0)
-    problem = build_problem(graph, _hosts(2), dp.Options.paper())
-    best = _begun(problem, ("list",))[0].best
-    contended = under(problem, replace(problem.options, contention="link"))
-    own = construct(build_instance(contended), list_schedule)
-    assert best is not None
-    assert own is not None
-    assert best.makespan <= own.makespan
-
-
-def test_a_part_with_too_little_memory_is_left_out() -> None:
-    ops = tuple(dp.Op(name, "t", 1.0, weight_bytes=10) for name in "abcd")
-    graph = dp.OpGraph(ops, tuple(dp.Edge(a, b, 8) for a, b in ("ab", "bc", "cd")))
-    names = ("x", "y", "z")
-    links = tuple(dp.Link(a, b, 8.0) for a, b in ("xy", "xz", "yz"))
-    machine = dp.Topology(tuple(dp.Device(name, memory_bytes=19) for name in names), (), links)
-    with pytest.raises(dp.InfeasibleError):
-        dp.place(graph, machine, time_limit_s=30)
-    machine = dp.Topology(tuple(dp.Device(name, memory_bytes=20) for name in names), (), links)
-    assert dp.place(graph, machine, time_limit_s=30, workers=1).plan.status == "optimal"

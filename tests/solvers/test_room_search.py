@@ -1,9 +1,6 @@
 """A plan is found where memory over time is so short that ops have to follow one another."""
 
-from itertools import pairwise
-
 import pytest
-from solvers.helpers import broken_rules, make_graph, make_machine
 
 from dlplacer.check import violations
 from dlplacer.core.graph import OpGraph
@@ -12,7 +9,7 @@ from dlplacer.core.options import Options
 from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.planning.place import place
 from dlplacer.problem.problem import build_problem
-from dlplacer.solvers.feasibility.room_search import missed_by, one_by_one, search_room
+from dlplacer.solvers.feasibility.room_search import search_room
 from dlplacer.solvers.instance.instance import build_instance
 from dlplacer.solvers.instance.memory_admission import overflow
 
@@ -65,40 +62,3 @@ def test_what_is_found_keeps_the_memory(seed: int) -> None:
     found = search_room(problem, instance, None, 20.0, seed)
     assert found is not None
     assert not any(overflow(problem, instance, found))
-
-
-@pytest.mark.parametrize("contention", ["link", "none"])
-def test_what_is_found_keeps_sums_and_delays(contention: str) -> None:
-    sizes = dict(zip("abcdef", (6, 5, 5, 5, 5, 4), strict=True))
-    graph = make_graph(dict.fromkeys(sizes, 1.0), [(a, b, 8) for a, b in pairwise(sizes)], weight_bytes=sizes)
-    problem = build_problem(graph, make_machine(2, memory=15), Options(memory="sum", contention=contention))
-    instance = build_instance(problem)
-    found = search_room(problem, instance, None, 20.0, 1)
-    assert found is not None
-    assert broken_rules(instance, found) == []
-    assert sum(sizes[name] for name, here in zip(sizes, found.device, strict=True) if here) == 15
-
-
-def test_ops_and_transfers_follow_one_another() -> None:
-    graph = make_graph({"a": 1.0, "b": 2.0, "c": 3.0}, [("a", "b", 10), ("a", "c", 10), ("b", "c", 10)])
-    problem = build_problem(graph, make_machine(2), Options())
-    instance = build_instance(problem)
-    found = one_by_one(instance, [0, 1, 0], instance.order)
-    assert found is not None
-    sent = [send.start[0] for send in found.transfers]
-    ends = [
-        begin + instance.duration[op][here]
-        for op, (begin, here) in enumerate(zip(found.start, found.device, strict=True))
-    ]
-    assert ends[0] <= sent[0] < found.start[1] < ends[1] <= sent[1] < found.start[2]
-
-
-def test_without_a_plan_the_nearest_order_is_told() -> None:
-    # Both outputs are alive while c runs, and each device holds one beside its own work: no order helps.
-    graph = make_graph({"a": 1.0, "b": 1.0, "c": 1.0}, [("a", "c", 6), ("b", "c", 6)], output_bytes={"a": 6, "b": 6})
-    problem = build_problem(graph, make_machine(2, 11), Options())
-    instance = build_instance(problem)
-    assert search_room(problem, instance, None, 0.3, 0) is None
-    device, excess = missed_by(problem) or (0, 0)
-    assert device in (0, 1)
-    assert excess == 1

@@ -8,8 +8,8 @@ import time
 from functools import cache
 
 import pytest
+from benchmarks.families import FAMILIES
 from solvers.helpers import make_instance, make_machine, one_worker
-from solvers.synthetic import inception_like
 
 from dlplacer.core.options import Options
 from dlplacer.files.load import load_graph, load_topology
@@ -40,9 +40,8 @@ def _shipped(graph: str, topology: str, paper: bool) -> Instance:
     return build_instance(build_problem(with_times(load_graph(f"inception_v3-{graph}"), machine), machine, options))
 
 
-def _synthetic(devices: int, bytes_per_s: float, blocks: int = 11) -> Instance:
-    graph = inception_like(True, blocks=blocks)
-    return make_instance(graph, make_machine(devices, rate=bytes_per_s, latency_s=8e-6))
+def _branchy(devices: int, op_count: int) -> Instance:
+    return make_instance(FAMILIES["inception_like"](op_count, 1), make_machine(devices, rate=12e9, latency_s=8e-6))
 
 
 def _last(instance: Instance) -> int:
@@ -168,19 +167,19 @@ def test_every_heuristic_keeps_its_quality(graph: str, topology: str, makespans:
 
 
 def test_restarts_and_their_justification_improve_a_list_schedule() -> None:
-    instance = _synthetic(2, 50e9)
+    instance = _shipped("infer", "dgx1-v100-2gpu", True)
     incumbent = _listed(instance)
     assert incumbent.best is not None
-    assert incumbent.best.makespan <= 96458963
+    assert incumbent.best.makespan <= 33865725
     improve(instance, incumbent, _FOREVER_S, 60)
-    # Without forward-backward improvement the same rounds end at 95909977.
-    assert incumbent.best.makespan <= 95873749
+    # Without forward-backward improvement the same rounds end at 32778760.
+    assert incumbent.best.makespan <= 32533466
 
 
 def test_windows_improve_a_list_schedule() -> None:
-    instance = _synthetic(3, 12e9, blocks=2)
+    instance = _branchy(3, 60)
     incumbent = _listed(instance)
     assert incumbent.best is not None
-    assert incumbent.best.makespan <= 41105925
+    assert incumbent.best.makespan <= 60793373
     search_windows(instance, incumbent, _FOREVER_S, 8)
-    assert incumbent.best.makespan <= 36657350
+    assert incumbent.best.makespan <= 58771146

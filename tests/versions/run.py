@@ -34,7 +34,7 @@ _NEEDS_TORCH = (
     *("tests/planning/coarsen/test_granularity.py", "tests/planning/coarsen/test_granularity_command.py"),
     *("tests/planning/hybrid/test_hybrid_example.py", "tests/report/export/test_device_map.py"),
 )
-_RUNNERS = ("dask[distributed]", "hypothesis", "pytest", "pytest-timeout", "pytest-xdist")
+_RUNNERS = ("hypothesis", "pytest", "pytest-timeout", "pytest-xdist")
 _SHOWN = ("numpy", "scipy", "pandas", "networkx", "ortools", "pydantic", "rich", "lazy-loader", "matplotlib", "torch")
 
 

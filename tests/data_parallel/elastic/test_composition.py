@@ -63,15 +63,6 @@ def test_a_placed_module_trains_like_the_plain_one() -> None:
                     assert np.allclose(found[ours + kind][name], expected, rtol=1e-5, atol=1e-5), (ours, name)
 
 
-@needs_two_cores
-def test_a_placed_module_with_an_optimizer_of_its_own_is_told() -> None:
-    job = build("convolutions")
-    with placed_at_random(job, seed=1) as placed:
-        inner = torch.optim.SGD(placed.parameters(), lr=0.1)
-        with pytest.warns(UserWarning, match="inner optimizer took no step"), OuterOptimizer(placed, inner, easgd()):
-            placed.step(*job.args, *job.targets)
-
-
 class Weights(nn.Module):
     """A loss whose gradient is k (w − target), for ranks that share a worker's gradient."""
 

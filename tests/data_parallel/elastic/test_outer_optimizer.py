@@ -15,7 +15,6 @@ from data_parallel.elastic_updates import Elastic, ElasticState, synchronous_ste
 from processes import run_ranks
 from torch import nn
 
-from dlplacer.core.errors import InputError
 from dlplacer.data_parallel import OuterOptimizer, diloco, easgd, local_sgd
 
 pytestmark = pytest.mark.xdist_group("outer optimizer")  # the ranks that all tests look at are run once
@@ -83,23 +82,9 @@ def all_rules(rank: int) -> dict[str, Any]:
     for overlap in ("sync1", "sync2", "sync3", False):
         found[f"easgd {overlap}"] = trained(rank, easgd(0.2), 1, overlap=overlap)
         found[f"delayed {overlap}"] = trained(rank, easgd(0.2, delay=3), 4, overlap=overlap)
-    found["diloco of rate 1"] = trained(rank, diloco(partial(torch.optim.SGD, lr=1.0)), 3)
-    found["post-local"] = trained(rank, local_sgd(start=STEPS), 100)
-    found["diloco of an optimizer"] = own_outer_optimizer(rank)
     found["buffers"] = buffers(rank)
     found["resumed"] = resumed(rank)
-    found["mistakes"] = mistakes(rank)
     return found
-
-
-def own_outer_optimizer(rank: int) -> np.ndarray:
-    model = Quadratic(rank, START)
-    inner = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    outer = torch.optim.SGD(model.parameters(), lr=0.7, momentum=0.9, nesterov=True)
-    with OuterOptimizer(model, inner, diloco(outer), sync_every=2):
-        for _ in range(STEPS):
-            step(model, inner)
-    return model.flat().detach().numpy()
 
 
 class Buffers(nn.Module):
@@ -167,20 +152,6 @@ def resumed(rank: int) -> dict[Any, bool]:
     return equal
 
 
-def mistakes(rank: int) -> list[str]:
-    found = []
-    for model, rule, period in (
-        (nn.Linear(2, 2 + (rank == 2)), easgd(), 1),
-        (nn.Linear(2, 2), easgd(0.1 if rank else 0.2), 1),
-        (nn.Linear(2, 2), local_sgd(), 1 + rank // 2),
-    ):
-        inner = torch.optim.SGD(model.parameters(), lr=0.1)
-        with pytest.raises(InputError) as caught, OuterOptimizer(model, inner, rule, sync_every=period):
-            model(torch.ones(1, 2)).sum().backward()
-        found.append(str(caught.value))
-    return found
-
-
 @pytest.fixture(scope="module", autouse=True)
 def _modules_of_a_step() -> None:
     """A first step imports half of torch; forked ranks inherit it."""
@@ -225,22 +196,6 @@ def test_the_three_overlaps_are_the_paper_s_rule_and_equal_to_the_bit(ranks: lis
                 assert np.array_equal(ranks[rank][name]["centre"], ranks[rank][same]["centre"])
 
 
-def test_diloco_of_rate_one_is_local_sgd_and_takes_an_optimizer_as_it_is(ranks: list[dict[str, Any]]) -> None:
-    for rank in range(RANKS):
-        assert np.allclose(ranks[rank]["diloco of rate 1"]["weights"], ranks[rank]["local"]["weights"], atol=1e-13)
-        assert np.array_equal(ranks[rank]["diloco of an optimizer"], ranks[rank]["diloco"]["weights"])
-
-
-def test_post_local_sgd_begins_as_data_parallelism(ranks: list[dict[str, Any]]) -> None:
-    weights, velocity = START.copy(), np.zeros(SIZE)
-    for _ in range(STEPS):
-        velocity = 0.9 * velocity + np.mean([quadratic(worker, weights) for worker in range(RANKS)], axis=0)
-        weights = weights - 0.1 * velocity
-    for rank in range(RANKS):
-        assert np.allclose(ranks[rank]["post-local"]["weights"], weights, atol=1e-12, rtol=0)
-        assert np.array_equal(ranks[rank]["post-local"]["weights"], ranks[0]["post-local"]["weights"])
-
-
 def test_float_buffers_are_averaged_and_integer_ones_are_the_first_rank_s(ranks: list[dict[str, Any]]) -> None:
     # All begin with rank 0's mean of 1 and count of 2^40; rank r adds r to the mean in each of two calls. Values of
     # after the second call: 1 + 2r, on average 3. With a delay those of after the first, 1 + r, are averaged to 2, and
@@ -258,15 +213,6 @@ def test_float_buffers_are_averaged_and_integer_ones_are_the_first_rank_s(ranks:
 def test_a_run_cut_anywhere_goes_on_to_the_bit(ranks: list[dict[str, Any]]) -> None:
     for rank in range(RANKS):
         assert [case for case, equal in ranks[rank]["resumed"].items() if not equal] == []
-
-
-def test_ranks_that_disagree_are_told(ranks: list[dict[str, Any]]) -> None:
-    for rank in range(RANKS):
-        model, rule, period = ranks[rank]["mistakes"]
-        assert "rank 2 has another model (2 tensors, 9 elements, sha256 " in model
-        assert "than rank 0 (2 tensors, 6 elements, sha256 " in model
-        assert "rank 1 has another rule (easgd every 1, delay 1, pull 0.1) than rank 0" in rule
-        assert "rank 2 has another rule (local_sgd every 2" in period
 
 
 def dying(rank: int, dead: int) -> None:
@@ -287,57 +233,3 @@ def test_a_killed_rank_is_named(dead: int) -> None:
     for _, kind, message in found:
         assert kind == "RunError"
         assert f"rank {dead} was lost or is stuck" in message
-
-
-def test_alone_without_torch_distributed() -> None:
-    model = Quadratic(0)
-    inner = torch.optim.SGD(model.parameters(), lr=0.1)
-    hooks = (len(inner._optimizer_step_post_hooks), len(inner._optimizer_step_pre_hooks), len(model._forward_pre_hooks))
-    with OuterOptimizer(model, inner, easgd(0.25), sync_every=2) as outer:
-        copy.deepcopy(model)()
-        assert outer.state_dict()["steps"] == 0
-        with pytest.raises(InputError, match="no centre before the first forward"):
-            outer.centre_state_dict()
-        for _ in range(6):
-            step(model, inner)
-        before = model.flat().detach().clone()
-        unhooked = copy.deepcopy(model)
-        assert not unhooked._forward_pre_hooks
-        with outer.at_centre() as at_centre:
-            centre = at_centre.flat().detach().clone()
-        assert torch.equal(model.flat(), before)
-        assert not torch.equal(centre, before)
-    expected = SimulatedWorkers([START], quadratic)
-    expected.train(6, 2, 1, 0.25)
-    assert np.allclose(before.numpy(), expected.weights[0], atol=1e-12)
-    assert np.allclose(centre.numpy(), expected.centre, atol=1e-12)
-    step(model, inner)
-    assert outer.steps == 6
-    left = (len(inner._optimizer_step_post_hooks), len(inner._optimizer_step_pre_hooks), len(model._forward_pre_hooks))
-    assert left == hooks
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: easgd(-0.1), "pull is -0.1"),
-        (lambda: local_sgd(start=3, delay=1), "delay 1 with start 3"),
-        (lambda: easgd(eta_h=(1.0, 0.5)), "eta_h is"),
-        (lambda: outer_of(easgd(), sync_every=0), "sync_every is 0"),
-        (lambda: outer_of(easgd(delay=3), sync_every=2), "at least the rule's delay of 3"),
-        (lambda: outer_of(easgd(), overlap="sync4"), "overlap is 'sync4'"),
-        (lambda: outer_of(easgd(), timeout_s=0), "timeout_s is 0"),
-        (lambda: outer_of(easgd(), strange=True), "1 parameters that are not Quadratic's, the first of shape .3,."),
-        (lambda: OuterOptimizer(nn.ReLU(), torch.optim.SGD([torch.zeros(1)]), easgd()), "no trainable parameter"),
-        (lambda: outer_of(diloco(torch.optim.SGD([torch.zeros(5)]))), "outer optimizer holds a parameter of shape .5"),
-    ],
-)
-def test_mistakes(make: Any, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        make()
-
-
-def outer_of(rule: Any, strange: bool = False, **options: Any) -> OuterOptimizer:
-    model = Quadratic(0)
-    held = [nn.Parameter(torch.zeros(3))] if strange else list(model.parameters())
-    return OuterOptimizer(model, torch.optim.SGD(held, lr=0.1), rule, **options)

@@ -12,7 +12,6 @@ from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -20,11 +19,9 @@ import torch
 from data_parallel.elastic_updates import Elastic, ElasticState, hogwild_replay, replay_events
 from torch import nn
 
-from dlplacer.core.errors import FileFormatError, InputError, RunError
 from dlplacer.data_parallel import run_async
 from dlplacer.data_parallel.elastic.async_worker import AsyncWorker
 from dlplacer.data_parallel.elastic.asynchronous_run import AsyncResult
-from dlplacer.data_parallel.elastic.packed_weights import PackedWeights
 
 SIZE, STEPS, RATE = 6, 8, 0.1
 START = np.linspace(-1.0, 2.0, SIZE)
@@ -143,38 +140,6 @@ def test_hogwild_s_reads_and_writes_have_the_oracle_s_effect_and_replay(tmp_path
     assert torch.equal(again.centre["weight"], result.centre["weight"])
 
 
-def test_hogwild_in_flight_together_differs_as_the_oracle_does(tmp_path: Path) -> None:
-    events = [("read", 0), ("read", 1), ("read", 2), ("write", 2), ("write", 0), ("write", 1)]
-    content = {"format": "dlplacer.events/1", "workers": 3, "rule": "async", "momentum": 0.0, "pull": 0.2}
-    content |= {"sync_every": 4, "seed": 0, "lost": [], "lock": False, "events": [f"{k} {w}" for k, w in events]}
-    path = tmp_path / "events.json"
-    path.write_text(json.dumps(content))
-    result = running(partial(train, steps=4), lock=False, sync_every=4, replay=path)
-
-    def four(worker: int, weights: np.ndarray) -> np.ndarray:
-        moved = weights
-        for _ in range(3):
-            moved = moved - RATE * quadratic(worker, moved)
-        return moved
-
-    state = ElasticState.equal(START, 3)
-    local = np.stack([four(worker, START) for worker in range(3)])
-    state = hogwild_replay(Elastic(RATE, 2.0), ElasticState(local, state.velocities, state.centre), events, quadratic)
-    assert np.allclose(result.centre["weight"].numpy(), state.centre, atol=1e-12)
-
-
-def test_hogwild_without_a_record_and_an_optimizer_of_one_s_own() -> None:
-    result = running(partial(train, own=True), lock=False)
-    assert result.events == ()
-    assert np.all(np.abs(result.centre["weight"].numpy()) < 3)
-    assert not np.array_equal(result.centre["weight"].numpy(), START)
-    # Integer buffers are the first worker's, frozen parameters and equal buffers what they were there.
-    assert result.centre["calls"].item() == STEPS
-    assert result.centre["frozen"].tolist() == [0.0, 0.0]
-    assert result.centre["scale"].item() == 1.0
-    assert set(result.centre) == set(Counted(0.0).state_dict())
-
-
 @pytest.mark.parametrize("options", [{}, {"rule": "round_robin"}, {"lock": False}])
 @pytest.mark.parametrize("lost", [0, 1])
 def test_a_killed_worker_is_named_and_the_others_go_on(tmp_path: Path, options: dict[str, Any], lost: int) -> None:
@@ -193,50 +158,6 @@ def test_a_killed_worker_is_named_and_the_others_go_on(tmp_path: Path, options: 
     assert again.lost == {lost: "lost as recorded"}
     assert again.results == result.results
     assert torch.equal(again.centre["weight"], result.centre["weight"])
-
-
-def test_a_stuck_worker_is_ended_and_all_lost_is_an_error() -> None:
-    begin = time.monotonic()
-    with pytest.warns(RuntimeWarning, match="worker 1 inactive for 5 s and ended"):
-        result = running(partial(train, hang=(1,)), timeout_s=5.0, rule="round_robin")
-    assert result.lost == {1: "inactive for 5 s and ended"}
-    assert time.monotonic() - begin < 60
-    before = children()
-    with (
-        pytest.warns(RuntimeWarning, match="go on"),
-        pytest.raises(RunError, match="all workers were lost: worker 0 ended with exit code -9; worker 1"),
-    ):
-        running(partial(train, die=(0, 1, 2)))
-    assert children() == before
-
-
-def test_a_worker_killed_while_it_holds_the_lock_leaves_the_centre_whole() -> None:
-    def dying(worker: AsyncWorker) -> list[float] | None:
-        if worker.rank == 1:
-
-            def die(event: int, written: bool) -> None:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-            worker._centre.commit = die  # type: ignore[method-assign]
-        return train(worker)
-
-    with pytest.warns(RuntimeWarning, match="worker 1 ended"):
-        result = running(dying)
-    assert set(result.lost) == {1}
-    assert set(result.events) == {0, 2}
-    expected = replay_events(Elastic(RATE, 2.0), ElasticState.equal(START, 3), result.events, quadratic)
-    assert np.allclose(result.centre["weight"].numpy(), expected.centre, atol=1e-12)
-
-
-def test_a_worker_that_begins_late_has_the_first_weights() -> None:
-    def late(worker: AsyncWorker) -> list[float]:
-        assign = PackedWeights.assign
-        with mock.patch.object(PackedWeights, "assign", lambda *given: (time.sleep(0.2 * worker.rank), assign(*given))):
-            return train(worker)
-
-    result = running(late)
-    assert result.events[0] == 0
-    require_oracle(result, replay_events(Elastic(RATE, 2.0), ElasticState.equal(START, 3), result.events, quadratic))
 
 
 def test_no_process_outlives_the_one_that_started_it(tmp_path: Path) -> None:
@@ -265,133 +186,3 @@ def test_no_process_outlives_the_one_that_started_it(tmp_path: Path) -> None:
     while any(map(is_running, workers)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not any(map(is_running, workers))
-
-
-SCRIPT = """
-from torch import nn
-from dlplacer.data_parallel import run_async
-
-def train(worker):
-    worker.join(nn.Linear(1, 1))
-    return worker.rank
-
-"""
-
-
-def test_a_script_spawns_workers(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT + "if __name__ == '__main__':\n    print(run_async(train, 2).results)\n")
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False, timeout=200)
-    assert done.stdout == "(0, 1)\n", done.stderr
-
-
-@pytest.mark.slow
-def test_code_without_a_file_forks_and_a_script_without_a_guard_is_told(tmp_path: Path) -> None:
-    code = SCRIPT + "print(run_async(train, 2).results)\n"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=200)
-    assert done.stdout == "(0, 1)\n", done.stderr
-    script = tmp_path / "script.py"
-    script.write_text(code)
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False, timeout=200)
-    assert "put the call under if __name__ == '__main__'" in done.stderr
-
-
-def failing(worker: AsyncWorker, kind: type[Exception]) -> None:
-    worker.join(Counted(0.0))
-    if worker.rank == 1:
-        raise kind("the data are not there")
-    time.sleep(100)
-
-
-def mismatched(worker: AsyncWorker) -> None:
-    worker.join(nn.Linear(2, 2 + worker.rank))
-
-
-def unsendable(worker: AsyncWorker) -> Any:
-    worker.join(Counted(0.0))
-    return lambda: None
-
-
-def careless(worker: AsyncWorker, what: str) -> None:
-    if what == "exchange":
-        worker.exchange()
-    model = worker.join(Counted(0.0))
-    if what == "join":
-        worker.join(model)
-    worker.exchange()
-
-
-@pytest.mark.parametrize(
-    ("make", "kind", "message"),
-    [
-        (lambda: running(train, rule="sync"), InputError, "rule is 'sync'"),
-        (lambda: running(train, rule="round_robin", lock=False), InputError, "round_robin takes workers one after"),
-        (lambda: running(train, workers=0), InputError, "workers is 0"),
-        (lambda: running(train, momentum=1.0), InputError, "momentum is 1"),
-        (lambda: running(train, timeout_s=0), InputError, "timeout_s is 0"),
-        (lambda: run_async("nowhere:train"), InputError, "train is 'nowhere:train'"),
-        (lambda: run_async("math:pi"), InputError, "which is no callable but a float"),
-        (lambda: running(partial(failing, kind=ValueError)), RunError, "worker 1: ValueError: the data are not"),
-        (lambda: running(partial(failing, kind=InputError)), InputError, "worker 1: the data are not there"),
-        (lambda: running(mismatched), InputError, "joins with another model than worker"),
-        (lambda: running(unsendable), InputError, "what train returned cannot be sent"),
-        (lambda: running(lambda worker: None), InputError, "no worker joined"),
-        (lambda: running(partial(careless, what="exchange")), InputError, "has no model; call worker.join"),
-        (lambda: running(partial(careless, what="join")), InputError, "has joined already"),
-        (lambda: running(partial(careless, what=""), momentum=0.9), InputError, "momentum 0.9 acts in"),
-    ],
-)
-def test_mistakes(make: Any, kind: type[Exception], message: str) -> None:
-    before = children()
-    with pytest.raises(kind, match=message):
-        make()
-    assert children() == before
-
-
-def test_records_that_do_not_fit_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "events.json"
-    running(partial(train, steps=1), record=path)
-    content = json.loads(path.read_text())
-    with pytest.raises(InputError, match=r"recorded with workers 3 \(now 2\), pull 0.2 \(now 0.1\); replay"):
-        running(train, workers=2, pull=0.1, replay=path)
-    with pytest.raises(RunError, match="exchanges more often than it was recorded"):
-        running(partial(train, steps=2), replay=path)
-    with pytest.raises(RunError, match=r"worker . ended before event . of the record"):
-        running(partial(train, steps=0), replay=path)
-    # What is left out comes last, so that nobody waits for it.
-    path.write_text(json.dumps({**content, "events": [2, 2, 1, 0, 1, 2]}))
-    with pytest.raises(
-        RunError, match=r"worker (0 ended before event 3|1 ended before event 4|2 ended before event 5)"
-    ):
-        running(partial(train, steps=0), replay=path)
-    for change, message in (
-        ({"events": [0, 3]}, r"events\[1\]: 3 is no event of 3 workers with a lock"),
-        ({"events": ["read 0"]}, "is no event of 3 workers with a lock"),
-        ({"lock": False}, "is no event of 3 workers without a lock; give read R or write R"),
-        ({"rule": "sync"}, "rule"),
-        ({"format": "dlplacer.plan/1"}, "format"),
-    ):
-        path.write_text(json.dumps({**content, **change}))
-        with pytest.raises(FileFormatError, match=message):
-            running(train, replay=path)
-
-
-def test_workers_that_have_started_end_where_another_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The third process cannot be started: the two that wait for it are ended, and none is left."""
-    context = multiprocessing.get_context("fork")
-    started: list[BaseProcess] = []
-
-    def process(**options: Any) -> BaseProcess:
-        made = context.Process(**options)
-        if len(started) == 2:
-            monkeypatch.setattr(made, "start", mock.Mock(side_effect=BlockingIOError("no more processes")))
-        started.append(made)
-        return made
-
-    pretended = mock.Mock(Process=process, Pipe=context.Pipe)
-    with (
-        mock.patch.object(torch.multiprocessing, "get_context", return_value=pretended),
-        pytest.raises(BlockingIOError, match="no more processes"),
-    ):
-        run_async(train, workers=3, start_method="fork")
-    assert not children()

@@ -1,19 +1,15 @@
 """The spectral radius against the closed form, against the workers' maps written out, and against training."""
 
 import random
-import warnings
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from data_parallel.elastic_stability import is_stable
 from torch import nn
 
-from dlplacer.core.errors import InputError
-from dlplacer.data_parallel import OuterOptimizer, easgd, run_async
-from dlplacer.data_parallel.elastic.stability import ElasticRecursion, largest_pull, require_stable, spectral_radius
+from dlplacer.data_parallel import OuterOptimizer, easgd
+from dlplacer.data_parallel.elastic.stability import ElasticRecursion, spectral_radius
 
 
 def written_out(eta_h: float, recursion: ElasticRecursion, state: np.ndarray) -> np.ndarray:
@@ -69,72 +65,6 @@ def test_radius_is_that_of_the_map_of_all_workers(in_turn: bool) -> None:
         assert spectral_radius(eta_h, recursion)[0] == pytest.approx(radius, rel=1e-3, abs=1e-3), (eta_h, recursion)
 
 
-def test_radius_says_what_repeating_the_period_comes_to() -> None:
-    draw, seen = random.Random(4), {True: 0, False: 0}
-    for _ in range(120):
-        eta_h, recursion = drawn(draw, draw.random() < 0.5)
-        radius = spectral_radius(eta_h, recursion)[0]
-        if abs(radius - 1) < 0.05 or radius > 4:
-            continue
-        state = np.array([draw.gauss(0, 1) for _ in range(2 * recursion.workers + 1)])
-        for _ in range(400):
-            state = written_out(eta_h, recursion, state)
-        assert (np.abs(state).max() < 1) == (radius < 1), (eta_h, recursion, radius)
-        seen[radius < 1] += 1
-    assert min(seen.values()) >= 20
-
-
-def test_without_momentum_at_period_one_it_is_the_closed_form() -> None:
-    draw = random.Random(5)
-    for _ in range(2000):
-        workers, shrink, pull = draw.randint(1, 8), draw.uniform(0.01, 3), draw.uniform(0.01, 1.5)
-        radius = spectral_radius(shrink, ElasticRecursion(pull, workers))[0]
-        if abs(radius - 1) > 1e-9:
-            assert is_stable(shrink, pull, workers) == (radius < 1)
-
-
-@pytest.mark.parametrize("workers", [1, 2, 4, 16, 64])
-def test_the_largest_pull_is_two_over_workers_and_centre(workers: int) -> None:
-    # At η·h → 0 the mean's distance to the centre shrinks by |1 − a (P + 1)|, so a < 2 ÷ (P + 1).
-    assert largest_pull(ElasticRecursion(0.1, workers)) == pytest.approx(2 / (workers + 1), rel=1e-3)
-
-
-def test_a_longer_period_lets_workers_forget_and_allows_more() -> None:
-    # With η·h = 1 a worker is at the optimum when differences are taken: the centre alone matters, and a < 2 ÷ P. Other
-    # curvatures allow a little more.
-    assert spectral_radius(1.0, ElasticRecursion(0.499, 4, period=4))[0] < 1
-    assert spectral_radius(1.0, ElasticRecursion(0.501, 4, period=4))[0] > 1
-    assert 0.5 < largest_pull(ElasticRecursion(0.1, 4, period=4)) < 0.7
-    # One after the other, the pair of worker and centre overshoots only from a = 1 on.
-    assert largest_pull(ElasticRecursion(0.1, 4, in_turn=True)) >= 0.99
-
-
-def test_what_diverges_for_every_curvature_is_refused_with_the_condition() -> None:
-    with pytest.raises(InputError, match=r"pull 0.4 with 4 workers and period 1 diverges .* below 0\.4; lower it"):
-        require_stable(ElasticRecursion(0.4, 4))
-    require_stable(ElasticRecursion(0.39, 4))
-    require_stable(ElasticRecursion(0.0, 4), (0.0, 1.0))
-    with pytest.raises(InputError, match=r"pull 1.1 with 1 workers, momentum 0.9 and period 1 diverges"):
-        alone(easgd(1.1), momentum=0.9)
-    with pytest.raises(InputError, match=r"pull 2 with 4 workers and period 1 diverges"):
-        run_async(print, pull=2.0)
-
-
-def test_a_range_that_may_diverge_is_warned_of() -> None:
-    # (2 − η·h)(2 − P·a) > 2a: with P = 4, a = 0.1 up to η·h = 1.875.
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        require_stable(ElasticRecursion(0.1, 4), (0.0, 1.87))
-        require_stable(ElasticRecursion(0.1, 4), (1.0, 1.0))
-        alone(easgd(0.1, eta_h=(0.0, 1.0)))
-    with pytest.warns(
-        UserWarning, match=r"diverges where learning rate × curvature is 1\.8\d .spectral radius 1\.\d+ at 2"
-    ):
-        require_stable(ElasticRecursion(0.1, 4), (0.0, 2.0))
-    with pytest.warns(UserWarning, match="diverges where"):
-        alone(easgd(0.1, eta_h=(0.0, 3.0)))
-
-
 @pytest.mark.parametrize(("shrink", "momentum"), [(0.5, 0.0), (1.5, 0.0), (2.2, 0.0), (2.2, 0.5), (3.5, 0.5)])
 def test_training_does_what_the_radius_says(shrink: float, momentum: float) -> None:
     recursion = ElasticRecursion(0.3, 1, momentum, period=2)
@@ -151,8 +81,3 @@ def test_training_does_what_the_radius_says(shrink: float, momentum: float) -> N
     assert abs(radius - 1) > 0.02
     assert (abs(weight.item()) < 1e-2) == (radius < 1)
     assert spectral_radius(shrink, replace(recursion, pull=0.31))[0] != radius
-
-
-def alone(rule: Any, momentum: float = 0.0) -> OuterOptimizer:
-    model = nn.Linear(2, 1)
-    return OuterOptimizer(model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=momentum), rule)

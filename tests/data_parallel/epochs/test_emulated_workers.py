@@ -7,8 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from dlplacer.core.errors import InputError
-from dlplacer.data_parallel import EmulatedWorkers, measure_epochs
+from dlplacer.data_parallel import EmulatedWorkers
 from dlplacer.data_parallel.epochs.codec_noise import codec_noise
 
 SAMPLES, MINI_BATCH = 64, 4
@@ -33,11 +32,6 @@ def loss(model: nn.Module, batch) -> torch.Tensor:
     return functional.cross_entropy(model(inputs), labels)
 
 
-def accuracy(model: nn.Module) -> float:
-    inputs, labels = data()
-    return float((model(inputs).argmax(1) == labels).float().mean())
-
-
 def losses(epochs: int, workers: int, **options: object) -> list[float]:
     return list(islice(EmulatedWorkers(make, loss, min_numel=16)(workers, 0, **options), epochs))
 
@@ -58,27 +52,6 @@ def test_workers_are_one_large_batch(workers: int) -> None:
     assert losses(3, workers) == pytest.approx(wanted, rel=1e-5)
 
 
-def test_local_steps_are_averaged() -> None:
-    # Two workers, two steps each: the first takes mini-batches 1 and 2, the second 3 and 4, and so on.
-    trainers = [make(0), make(0)]
-    loader = trainers[0][2]
-    wanted, each = [], 2
-    for first in range(0, len(loader), 2 * each):
-        for worker, (model, optimizer, _) in enumerate(trainers):
-            for batch in loader[first + worker * each : first + (worker + 1) * each]:
-                optimizer.zero_grad()
-                one = loss(model, batch)
-                one.backward()
-                optimizer.step()
-                wanted.append(float(one.detach()))
-        with torch.no_grad():
-            for ours, theirs in zip(trainers[0][0].parameters(), trainers[1][0].parameters(), strict=True):
-                mean = (ours + theirs) / 2
-                ours.copy_(mean)
-                theirs.copy_(mean)
-    assert losses(1, 2, period=each) == pytest.approx([sum(wanted) / len(wanted)], rel=1e-5)
-
-
 def test_ternary_noise_is_unbiased_and_has_three_levels() -> None:
     tensor = torch.randn(500, generator=torch.Generator().manual_seed(1))
     noise = codec_noise("ternary", seed=3, min_numel=1)
@@ -94,24 +67,3 @@ def test_ternary_noise_is_unbiased_and_has_three_levels() -> None:
     assert not noise(torch.tensor([1.0, float("nan")])).isfinite().all()
     # As with the hook, small tensors travel as they are.
     assert torch.equal(codec_noise("ternary", seed=3, min_numel=501)(tensor), tensor)
-
-
-def test_a_codec_changes_epochs_and_fp16_hardly_does() -> None:
-    exact, half, ternary = losses(4, 2), losses(4, 2, codec="fp16"), losses(4, 2, codec="ternary")
-    assert half == pytest.approx(exact, rel=1e-2)
-    assert half != exact
-    assert ternary != pytest.approx(exact, rel=1e-2)
-    assert ternary[-1] < ternary[0]
-    assert losses(2, 2, codec="ternary") == ternary[:2]
-
-
-def test_a_metric_of_the_model_is_the_goal() -> None:
-    workers = EmulatedWorkers(make, loss, accuracy)
-    measured = measure_epochs(workers, [1, 4], reached=lambda share: share >= 0.95, max_epochs=60)
-    assert all(count.median is not None for count in measured.measurements)
-    with pytest.raises(InputError, match="17 workers need as many mini-batches per epoch, and there are 16"):
-        next(workers(17, 0))
-    with pytest.raises(InputError, match="no codec 'int4' to emulate"):
-        next(workers(1, 0, codec="int4"))
-    with pytest.raises(InputError, match="rate_scaling is 'cubic'"):
-        EmulatedWorkers(make, loss, rate_scaling="cubic")

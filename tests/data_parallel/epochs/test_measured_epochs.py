@@ -1,17 +1,12 @@
 """Delayed gradient updates: they are the updates of many workers, and the epochs are counted right."""
 
-import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from dlplacer.core.errors import InputError
-from dlplacer.data_parallel import MeasuredEpochs, delayed_updates, measure_epochs
-from dlplacer.data_parallel.epochs.epoch_counts import EpochCount
+from dlplacer.data_parallel import delayed_updates, measure_epochs
 from dlplacer.planning.hybrid.epochs.epochs import EpochsTable
-from dlplacer.planning.hybrid.epochs.epochs_file import read_epochs
 
 SAMPLES, FEATURES, MINI_BATCH = 256, 5, 8
 
@@ -66,47 +61,3 @@ def test_epochs_grow_with_the_workers_where_the_rate_is_kept() -> None:
     assert medians == sorted(medians)  # type: ignore[type-var]
     assert medians[2] > 4 * medians[0]  # type: ignore[operator]
     assert EpochsTable(measured.points()).epochs(4) == medians[1]
-
-
-def test_what_is_not_reached_ends_the_table(tmp_path: Path) -> None:
-    measured = measure_epochs(train, [1, 8, 32], reached=lambda loss: loss < 0.01, max_epochs=8)
-    assert [each.median is None for each in measured.measurements] == [False, True, True]
-    measured.write(tmp_path / "epochs.json", name="regression", mini_batch=MINI_BATCH, samples=SAMPLES)
-    content = json.loads((tmp_path / "epochs.json").read_text())
-    assert content["epochs"]["8"] is None
-    assert "32" not in content["epochs"]
-    data = read_epochs(tmp_path / "epochs.json")
-    assert (data.mini_batch, data.samples) == (MINI_BATCH, SAMPLES)
-    assert data.efficiency.epochs(1) == measured.measurements[0].median
-    assert data.efficiency.epochs(8) is None
-
-
-def test_the_median_counts_trainings_that_fail() -> None:
-    assert EpochCount(2, (3.0, 9.0, None)).median == 9.0
-    assert EpochCount(2, (3.0, None)).median is None
-    assert MeasuredEpochs((EpochCount(1, (2.0, 4.0)),)).points() == {1: 3.0}
-
-
-def test_progress_is_told_every_epoch() -> None:
-    seen: list[tuple[int, int, int]] = []
-    measure_epochs(
-        lambda workers, seed: iter([3.0, 2.0, 1.0]),
-        [1, 2],
-        reached=lambda metric: metric < 1.5,
-        max_epochs=5,
-        on_progress=lambda workers, seed, epoch, metric: seen.append((workers, seed, epoch)),
-    )
-    assert seen == [(workers, 0, epoch) for workers in (1, 2) for epoch in (1, 2, 3)]
-
-
-def test_mistakes() -> None:
-    with pytest.raises(InputError, match="40 workers need as many mini-batches per epoch, and there are 32"):
-        next(train(40, 0))
-    with pytest.raises(InputError, match="ended after 2 epochs with 1 workers without reaching the goal"):
-        measure_epochs(lambda workers, seed: iter([3.0, 2.0]), [1], reached=lambda metric: metric < 1, max_epochs=5)
-    with pytest.raises(InputError, match="max_epochs is 0"):
-        measure_epochs(train, [1], reached=lambda metric: True, max_epochs=0)
-    with pytest.raises(InputError, match="at least one number of workers and one seed"):
-        measure_epochs(train, [], reached=lambda metric: True, max_epochs=1)
-    with pytest.raises(InputError, match="0 workers; there must be at least 1"):
-        measure_epochs(train, [0], reached=lambda metric: True, max_epochs=1)

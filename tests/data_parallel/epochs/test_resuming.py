@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -12,12 +11,9 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
-from data_parallel.epochs.trainings import counted, finishing
+from data_parallel.epochs.trainings import counted
 
-from dlplacer.cli.main import main
-from dlplacer.core.errors import FileFormatError, InputError
 from dlplacer.data_parallel import measure_epochs
-from dlplacer.planning.hybrid import read_epochs
 
 HERE = Path(__file__).parent
 
@@ -79,93 +75,6 @@ def test_side_by_side_is_the_same(kind: str, notes: Path, tmp_path: Path) -> Non
     assert len(notes.read_text().splitlines()) == before + 2
 
 
-def test_codecs_and_periods_become_factors_of_the_file(notes: Path, tmp_path: Path, capsys) -> None:
-    path = tmp_path / "epochs.json"
-    command = ["epochs", "trainings:counted", "--batches", "1,2", "--at-most", "0", "-o", str(path)]
-    assert main([*command, "--codecs", "ternary", "--periods", "1,3", "--mini-batch", "8", "--samples", "64"]) == 0
-    shown = capsys.readouterr().out
-    assert "every 3 steps" in shown
-    data = read_epochs(path)
-    assert (data.mini_batch, data.samples) == (8, 64)
-    assert data.efficiency.epochs(2) == 2
-    assert data.efficiency.epochs(2, "ternary") == 4
-    assert data.efficiency.epochs(2, period=3) == 6
-
-
-def test_a_training_that_ends_by_itself_has_reached_its_goal(notes: Path) -> None:
-    assert measure_epochs(finishing, [1, 2]).points() == {1: 3, 2: 6}
-    assert measure_epochs(finishing, [1, 2], max_epochs=4).points() == {1: 3, 2: None}
-    assert main(["epochs", "trainings:made", "--batches", "2", "--json"]) == 0
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (
-            ["trainings:broken", "--batches", "1"],
-            r"failed with 1 workers: ZeroDivisionError: no more data \(.*trainings",
-        ),
-        (["trainings:os", "--batches", "1"], "is an object of type module"),
-        (["os:getcwd", "--batches", "1"], "is no training"),
-        (["trainings:finishing", "--batches", "0"], "write whole numbers of at least 1"),
-        (["trainings:finishing", "--batches", "1", "--codecs", "zip"], "--codecs has 'zip'"),
-        (["trainings:finishing", "--batches", "1", "--codecs", "fp16"], "cannot be called as train"),
-        (["trainings:finishing", "--batches", "1", "--jobs", "0"], "--jobs is 0"),
-        (
-            ["trainings:finishing", "--batches", "1", "--at-most", "nan"],
-            "--at-most is nan, which no metric or every one",
-        ),
-        (
-            ["trainings:finishing", "--batches", "1", "--at-least=-inf"],
-            "--at-least is -inf, which no metric or every",
-        ),
-        (["trainings:finishing", "--batches", "9", "--max-epochs", "2"], "no batch of 9 reached the goal"),
-    ],
-)
-def test_mistakes(arguments: list[str], message: str, notes: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["epochs", *arguments]) == 2
-    error = capsys.readouterr().err
-    assert re.search(message, error), error
-
-
-def test_epochs_until_one_goal_are_not_those_until_another(
-    notes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "runs.json"
-    command = ["epochs", "trainings:counted", "--batches", "1", "--checkpoint", str(path), "--json", "--at-most"]
-    assert main([*command, "0"]) == 0
-    assert main([*command, "0.5"]) == 2
-    assert "at most 0.5', and" not in (error := capsys.readouterr().err)
-    assert re.search(r"until .*at most 0', and this is .*at most 0.5'", error)
-    functions = tmp_path / "functions.json"
-    measure_epochs(counted, [1], reached=lambda metric: metric <= 0, checkpoint=functions)
-    measure_epochs(counted, [1], reached=lambda metric: metric <= 0, checkpoint=functions)
-    with pytest.raises(InputError, match="holds runs of"):
-        measure_epochs(counted, [1], reached=lambda metric: metric <= 0.5, checkpoint=functions)
-
-
-@pytest.mark.parametrize("option", ["--mini-batch", "--samples"])
-def test_a_file_that_could_not_be_read_is_refused_before_any_training(
-    option: str, notes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    command = ["epochs", "trainings:counted", "--batches", "1", "--at-most", "0", option, "-3"]
-    assert main([*command, "-o", str(tmp_path / "epochs.json")]) == 2
-    assert f"{option} is -3; it must be at least 1" in capsys.readouterr().err
-    assert not notes.read_text()
-
-
-def test_a_checkpoint_of_another_training_and_a_damaged_one(notes: Path, tmp_path: Path) -> None:
-    path = tmp_path / "runs.json"
-    measure_epochs(finishing, [1], checkpoint=path)
-    with pytest.raises(InputError, match=r"holds runs of '.*:finishing', and this is '.*:counted until .*:reached, 0'"):
-        measure_epochs(counted, [1], reached=reached, checkpoint=path)
-    path.write_text('{"format": "dlplacer.epoch-runs/1", "training": "x", "runs": [{"workers": 0, "seed": 0}]}')
-    with pytest.raises(FileFormatError, match=r"runs\[0\].workers: must be at least 1"):
-        measure_epochs(finishing, [1], checkpoint=path)
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool, pytest.raises(InputError, match="pickle"):
-        measure_epochs(lambda workers, seed: iter([1.0]), [1], executor=pool)
-
-
 def ended(process: int) -> bool:
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
@@ -192,13 +101,3 @@ def test_ctrl_c_ends_trainings_in_other_processes(notes: Path) -> None:
     assert len(running) == 2
     assert started.returncode == 130
     assert error == "dlplacer: interrupted\n"
-
-
-def test_a_training_that_is_killed_is_told(
-    notes: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("KILLED_AT", "1 0")
-    assert main(["epochs", "trainings:counted", "--batches", "1,2", "--at-most", "0", "--jobs", "1"]) == 1
-    error = capsys.readouterr().err
-    assert "a process that trained has ended without a word, as for want of memory; use fewer --jobs" in error
-    assert "internal error" not in error

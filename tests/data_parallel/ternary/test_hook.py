@@ -18,12 +18,10 @@ from data_parallel.ternary.runs import (
     network,
     resumed,
     told,
-    train,
     trained,
     wrapped,
 )
 from processes import run_ranks
-from torch import nn
 
 from dlplacer.data_parallel import TernaryState
 from dlplacer.data_parallel.ternary import collectives
@@ -44,7 +42,6 @@ FORMS: dict[str, dict[str, Any]] = {
     "views": {"gradient_as_bucket_view": True},
     "small buckets": {"bucket_cap_mb": 0.01},
 }
-MIXED = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
 @pytest.fixture(scope="module")
@@ -75,18 +72,14 @@ def everything(rank: int, count: int) -> dict[str, Any]:
         "digests": {name: run[1] for name, run in runs.items()},
         "stats": {name: run[2].stats() for name, run in runs.items()},
         "many buckets": {name: trained(cap_mb=0.01, **choices)[1:] for name, choices in CHOICES.items()},
-        "other seed": trained(seed=1)[1],
         "resumed": [resumed(at, STEPS) for at in (0, 3)],
         "exact": {
             (form, name): exact_after(Signs(), scales[name], options, choices)
             for form, options in FORMS.items()
             for name, choices in CHOICES.items()
         },
-        "mixed": {name: exact_after(Signs(MIXED), scales[name], {}, choices) for name, choices in CHOICES.items()},
         "accumulated": accumulated(rank, count),
-        "unused": unused(rank, count),
         "scaled": scaled(rank),
-        "mistakes": mistakes(rank),
         "counted": counted(),
     }
     found["many buckets"] = {name: (one, state.stats()) for name, (one, state) in found["many buckets"].items()}
@@ -105,23 +98,6 @@ def accumulated(rank: int, count: int) -> bool:
         ddp(SCALES[rank]).backward()
     expected = mean_signs(module.weights[0], 0, [4 * scale for scale in SCALES[:count]])
     return torch.allclose(module.weights[0].grad, expected, rtol=2e-7) and state.steps == 2
-
-
-def unused(rank: int, count: int) -> dict[str, bool]:
-    """A parameter that no rank uses, then one that only rank 0 uses."""
-    module = Signs(unused=True)
-    ddp = wrapped(module, TernaryState(), find_unused_parameters=True)
-    ddp(SCALES[rank]).backward()
-    nobody = module.skipped.grad is None or not module.skipped.grad.any()
-    ddp.zero_grad()
-    ddp(SCALES[rank], use_skipped=rank == 0).backward()
-    expected = mean_signs(module.skipped, 99, [SCALES[0]] + [0.0] * (count - 1))
-    others = mean_signs(module.weights[0], 0, SCALES[:count])
-    return {
-        "nobody": nobody,
-        "one": torch.allclose(module.skipped.grad, expected, rtol=2e-7),
-        "others": torch.allclose(module.weights[0].grad, others, rtol=2e-7),
-    }
 
 
 def scaled(rank: int) -> dict[str, list[tuple[bool, float]]]:
@@ -143,22 +119,6 @@ def scaled(rank: int) -> dict[str, list[tuple[bool, float]]]:
             scaler.update()
             found[name].append((digest(ddp.module) != before, scaler.get_scale()))
     return found
-
-
-def mistakes(rank: int) -> dict[str, str]:
-    def backward(ddp: nn.Module) -> None:
-        ddp(torch.ones(2, 40)).sum().backward()
-
-    state, alone = TernaryState(), [dist.new_group([one]) for one in range(dist.get_world_size())][rank]
-    first, second = wrapped(network(), state), wrapped(network(), state)
-    backward(first)
-    embedding = wrapped(nn.Sequential(nn.Embedding(50, 100, sparse=True), nn.Linear(100, 2)), TernaryState())
-    return {
-        "another model": told(lambda: backward(second)),
-        "no such name": told(lambda: backward(wrapped(network(), TernaryState(exclude=["2.wieght"])))),
-        "another group": told(lambda: backward(wrapped(network(), TernaryState(process_group=alone)))),
-        "sparse": told(lambda: embedding(torch.zeros(2, dtype=torch.int64)).sum().backward()),
-    }
 
 
 def counted() -> dict[str, tuple[float, float]]:
@@ -212,33 +172,12 @@ def test_buckets_change_nothing(pair: Any, trio: Any, name: str) -> None:
         assert stats["scalers"].keys() == {"0.weight", "2.weight"}
 
 
-def test_the_seed_matters(pair: Any) -> None:
-    assert pair[0]["other seed"] != pair[0]["digests"]["default"]
-
-
 def test_a_resumed_run_is_the_same_run(pair: Any, trio: Any) -> None:
     for ranks in (pair, trio):
         from_the_start, from_the_middle = ranks[0]["resumed"]
         assert from_the_start == from_the_middle
         assert from_the_middle[1]["steps"] == STEPS
         json.dumps(from_the_middle[1])
-
-
-def test_a_checkpoint_of_two_ranks_goes_on_with_three(pair: Any) -> None:
-    saved = pair[0]["resumed"][1][1]
-
-    def go_on(rank: int) -> tuple[str, int, int]:
-        dist.init_process_group("gloo")
-        torch.manual_seed(0)
-        state = TernaryState()
-        state.load_state_dict(saved)
-        ddp = wrapped(network(), state)
-        _, found = train(ddp, torch.optim.SGD(ddp.parameters(), 0.1), range(2))
-        return found, state.stats()["steps"], state.stats()["world_size"]
-
-    found = run_ranks(3, go_on, 60)
-    assert {one[1:] for one in found} == {(STEPS + 2, 3)}
-    assert len({one[0] for one in found}) == 1
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -248,19 +187,8 @@ def test_gradients_of_one_magnitude_arrive_exactly(pair: Any, trio: Any, form: s
             assert all(all(rank["exact"][form, name]) for rank in ranks), name
 
 
-@pytest.mark.parametrize("name", CHOICES)
-def test_other_types_arrive_exactly(pair: Any, trio: Any, name: str) -> None:
-    for ranks in (pair, trio):
-        assert all(all(rank["mixed"][name]) for rank in ranks)
-
-
 def test_accumulated_gradients_are_sent_once(pair: Any, trio: Any) -> None:
     assert all(rank["accumulated"] for rank in (*pair, *trio))
-
-
-def test_unused_parameters(pair: Any, trio: Any) -> None:
-    for rank in (*pair, *trio):
-        assert rank["unused"] == {"nobody": True, "one": True, "others": True}
 
 
 @pytest.mark.parametrize("name", CHOICES)
@@ -274,37 +202,6 @@ def test_stats_count_what_the_collectives_were_given(pair: Any, trio: Any, name:
     for rank in (*pair, *trio):
         given, said = rank["counted"][name]
         assert said == pytest.approx(given)
-
-
-def test_stats_are_plain_data(pair: Any) -> None:
-    stats = pair[0]["stats"]["default"]
-    assert json.loads(json.dumps(stats)) == stats
-    assert stats["steps"] == STEPS
-    assert stats["full_precision"] == ["0.bias", "2.bias", "4.bias", "4.weight"]
-    assert stats["scalers"]["2.weight"] > 0
-    assert 0.5 < stats["zeros"] < 0.9
-    assert 0 < stats["encode_s_per_byte"] < 1e-5
-    assert 0 < stats["decode_s_per_byte"] < 1e-5
-
-
-def test_transports_of_three_ranks_are_chosen_alike(trio: Any) -> None:
-    assert len({json.dumps(rank["stats"]["auto"]["transports"]) for rank in trio}) == 1
-    assert len({json.dumps(rank["stats"]["auto"]["rates"]) for rank in trio}) == 1
-    assert all(rate >= 0 for rate in trio[0]["stats"]["auto"]["rates"].values())
-
-
-@pytest.mark.parametrize(
-    ("mistake", "words"),
-    [
-        ("another model", "InputError: this TernaryState already serves another model"),
-        ("no such name", "InputError: exclude: no parameter is named '2.wieght'; names are like 2.weight"),
-        ("another group", "InputError: TernaryState has a process group of ranks"),
-        ("sparse", "InputError: ternary_hook: bucket 1 holds a sparse gradient"),
-    ],
-)
-def test_mistakes_are_told(pair: Any, mistake: str, words: str) -> None:
-    for rank in pair:
-        assert rank["mistakes"][mistake].startswith(words)
 
 
 @pytest.mark.parametrize("name", ["default", "sums"])

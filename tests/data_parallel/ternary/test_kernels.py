@@ -9,11 +9,9 @@ import numpy as np
 import pytest
 import torch
 from data_parallel.ternary.codes import added, decoded, encoded, layout_of, round_trip
-from data_parallel.ternary_codec import clipped
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlplacer.data_parallel.ternary import kernels as kernels_module
 from dlplacer.data_parallel.ternary.kernels import TernaryKernels, kernels_for
 from dlplacer.data_parallel.ternary.kernels.random_keys import stream_key
 from dlplacer.data_parallel.ternary.kernels.torch_kernels import TorchKernels
@@ -23,6 +21,15 @@ BOTH = [kernels_for("cpu"), TorchKernels()]
 
 def gaussian(count: int, seed: int = 0) -> torch.Tensor:
     return torch.from_numpy(np.random.default_rng(seed).standard_normal(count).astype(np.float32))
+
+
+def clipped(gradient: np.ndarray, clip: float = 2.5) -> np.ndarray:
+    """Elements held within ±clip standard deviations (eq. 21); the gradient itself where that would destroy it."""
+    deviation = float(gradient.std()) if gradient.size else 0.0
+    if deviation == 0 or abs(float(gradient.mean())) > deviation:
+        return gradient
+    limit = np.float32(clip * deviation)
+    return np.clip(gradient, -limit, limit)
 
 
 @pytest.mark.parametrize("kernels", BOTH, ids=lambda kernels: kernels.name)
@@ -81,13 +88,6 @@ def test_limit_and_scaler_are_those_of_the_formulas(kernels: TernaryKernels, cou
     assert float(scalers[0]) == pytest.approx(np.abs(clipped(flat.numpy(), 1.5)).max(), rel=1e-6)
 
 
-@pytest.mark.parametrize("kernels", BOTH, ids=lambda kernels: kernels.name)
-@pytest.mark.parametrize("count", [4, 5000])
-def test_constant_and_zero_tensors_come_back(kernels: TernaryKernels, count: int) -> None:
-    for value in (0.0, -3.0):
-        assert np.array_equal(round_trip(kernels, torch.full((count,), value)), np.full(count, value, np.float32))
-
-
 def test_decoded_gradients_are_unbiased_with_the_variance_of_the_formula() -> None:
     flat, draws = gaussian(300, seed=5), 3000
     held = clipped(flat.numpy()).astype(np.float64)
@@ -100,14 +100,6 @@ def test_decoded_gradients_are_unbiased_with_the_variance_of_the_formula() -> No
     assert abs(deviations.mean()) < 4 / math.sqrt(300)
     assert 0.75 < deviations.var() < 1.3
     assert samples.var(0).mean() == pytest.approx(variance.mean(), rel=0.02)
-
-
-def test_a_shared_scaler_clips_and_stays_unbiased() -> None:
-    flat, draws = gaussian(300, seed=6), 3000
-    held, shared = clipped(flat.numpy(), 1.0).astype(np.float64), torch.tensor([9.0])
-    samples = [round_trip(BOTH[0], flat, step=step, clip=1.0, scalers=shared) for step in range(draws)]
-    deviation = np.sqrt((9.0 * np.abs(held) - held**2) / draws)
-    assert np.abs((np.mean(samples, axis=0, dtype=np.float64) - held) / deviation).max() < 4.5
 
 
 def test_streams_of_other_seeds_steps_names_and_ranks_are_independent() -> None:
@@ -131,19 +123,6 @@ def test_streams_of_other_seeds_steps_names_and_ranks_are_independent() -> None:
     assert len({stream_key(0, 0, name, 0) for name in ("weight", "bias", "b", "weight ")}) == 4
 
 
-def test_draws_are_uniform_in_every_sixteenth() -> None:
-    """Elements of p = k ÷ 16 are kept where the draw is below p: with 16 steps, a histogram of the draws."""
-    count = 64_000
-    layout, scaler = layout_of(count), torch.ones(1)
-    kept = [
-        decoded(BOTH[0], *encoded(BOTH[0], torch.full((count,), k / 16), layout, scalers=scaler), layout).numpy()
-        for k in range(17)
-    ]
-    counts = np.diff([values.sum() for values in kept])
-    assert counts.sum() == count
-    assert ((counts - count / 16) ** 2 / (count / 16)).sum() < 37.7  # 0.999 quantile of χ² with 15 degrees
-
-
 @pytest.mark.parametrize("kernels", BOTH, ids=lambda kernels: kernels.name)
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_what_is_not_finite_makes_its_tensor_undefined_and_no_other(kernels: TernaryKernels, value: float) -> None:
@@ -153,13 +132,6 @@ def test_what_is_not_finite_makes_its_tensor_undefined_and_no_other(kernels: Ter
     assert not torch.isfinite(found[100:300]).any()
     assert torch.isfinite(found[:100]).all()
     assert torch.isfinite(found[300:]).all()
-
-
-def test_without_triton_a_warning_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels_module.importlib.util, "find_spec", lambda name: None)
-    for device, package in (("cuda", "triton"), ("xpu", "'xpu'")):
-        with pytest.warns(UserWarning, match=package):
-            assert kernels_for.__wrapped__(device).name == "torch"
 
 
 INTERPRETED = """\

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from data_parallel.ternary.runs import batch, told
+from data_parallel.ternary.runs import batch
 from processes import run_ranks
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -72,12 +72,6 @@ def exact(rank: int, count: int, **options: Any) -> dict[str, bool]:
     }
 
 
-def without_a_gradient(rank: int) -> bool:
-    model = sharded(Model(), TernaryState(), ("body",))
-    model(1.0, use_weight=False).backward()
-    return torch.allclose(model.body.bias.grad.full_tensor(), torch.arange(80.0))
-
-
 def trained(steps: int, at: int | None = None) -> tuple[float, float, str, Any]:
     """First and last loss, the parameters, and statistics; ended and taken up again at a step."""
     torch.manual_seed(0)
@@ -98,29 +92,13 @@ def trained(steps: int, at: int | None = None) -> tuple[float, float, str, Any]:
     return losses[0], losses[-1], flat.detach().numpy().tobytes().hex()[:4000], state.stats()
 
 
-def mistakes() -> dict[str, str]:
-    def divided() -> None:
-        model = sharded(Model(), TernaryState(), ("body",))
-        model.body.set_gradient_divide_factor(5.0)
-        model(1.0).backward()
-
-    return {
-        "not sharded": told(lambda: ternary_reduce_scatter(nn.Linear(2, 2), TernaryState())),
-        "shared": told(lambda: sharded(Model(), TernaryState(share_scaler=True), ())),
-        "no name": told(lambda: sharded(Model(), TernaryState(exclude="boddy.*"), ())),
-        "divided": told(divided),
-    }
-
-
 def everything(rank: int, count: int) -> dict[str, Any]:
     dist.init_process_group("gloo")
     half = MixedPrecisionPolicy(reduce_dtype=torch.float16)
     return {
         "exact": exact(rank, count),
         "half": exact(rank, count, mp_policy=half),
-        "without": without_a_gradient(rank),
         "trained": [trained(8), trained(8, at=5)],
-        "mistakes": mistakes(),
         "units": golden(),
     }
 
@@ -153,10 +131,6 @@ def test_gradients_of_one_magnitude_arrive_exactly(ranks: Any) -> None:
         assert rank["half"] == {"weight": True, "bias": True, "head": True}
 
 
-def test_a_unit_with_a_missing_gradient_is_reduced_in_full_precision(ranks: Any) -> None:
-    assert all(rank["without"] for rank in ranks)
-
-
 def test_training_goes_down_and_is_resumed(ranks: Any) -> None:
     for rank in ranks:
         (first, last, parameters, stats), (_, _, again, _) = rank["trained"]
@@ -182,16 +156,3 @@ def test_what_is_relied_on_inside_of_fsdp2(ranks: Any) -> None:
         ("FSDPSigned", True, "body.bias", padded(80, 1)),
     ]
     assert all(hasattr(UnitReduceScatter, name) for name in ("allocate", "__call__"))
-
-
-@pytest.mark.parametrize(
-    ("mistake", "words"),
-    [
-        ("not sharded", "InputError: no part of this Linear is sharded"),
-        ("shared", "InputError: share_scaler has no use with fully_shard"),
-        ("no name", "InputError: exclude: no parameter is named 'boddy.*'"),
-        ("divided", "InputError: ternary gradients average over all ranks"),
-    ],
-)
-def test_mistakes_are_told(ranks: Any, mistake: str, words: str) -> None:
-    assert ranks[0]["mistakes"][mistake].startswith(words)

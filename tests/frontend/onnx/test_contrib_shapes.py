@@ -7,7 +7,6 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from dlplacer.core.errors import FileFormatError
 from dlplacer.core.graph import OpGraph
 from dlplacer.frontend.onnx import onnx_graph, read_onnx
 
@@ -83,32 +82,3 @@ def test_shapes_and_work_of_contrib_ops(
     found = graph.op(op)
     assert (found.outputs[0].shape, found.flops) == (shape, flops)
     assert graph.op("relu").outputs[0].shape == shape
-
-
-def test_quantized_weights_are_read_packed(tmp_path: Path) -> None:
-    nodes = [
-        helper.make_node(
-            "MatMulNBits", ["x", "b", "s"], ["a"], "q", domain="com.microsoft", K=64, N=32, bits=4, block_size=32
-        ),
-        helper.make_node("Relu", ["a"], ["y"], "relu"),
-    ]
-    weights = [
-        numpy_helper.from_array(np.zeros((32, 2, 16), np.uint8), "b"),
-        numpy_helper.from_array(np.zeros(64, np.float32), "s"),
-    ]
-    sides = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [4, size]) for name, size in (("x", 64), ("y", 32))]
-    model = helper.make_model(
-        helper.make_graph(nodes, "nbits", sides[:1], sides[1:], weights),
-        opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)],
-        ir_version=9,
-    )
-    onnx.save(model, tmp_path / "m.onnx")
-    product = onnx_graph(read_onnx(tmp_path / "m.onnx")).op("q")
-    # 2 × 4 × 32 × 64 FLOP; reads 4 × 64 floats, 1,024 bytes of half a byte each, 64 scales, and writes 4 × 32 floats.
-    assert (product.flops, product.bytes_accessed) == (16_384, 1_024 + 1_024 + 256 + 512)
-
-
-@pytest.mark.parametrize(("op", "domain"), [("Foo", "my.ops"), ("QMoE", "com.microsoft")])
-def test_an_op_whose_shape_nobody_knows_is_named_with_the_way_out(tmp_path: Path, op: str, domain: str) -> None:
-    with pytest.raises(FileFormatError, match=rf"'a', an output of {op} .*value_info"):
-        graph_of(tmp_path / "m.onnx", [(op, ["x"], ["a"], {})], {"x": [2, 64]}, {}, domain=domain)

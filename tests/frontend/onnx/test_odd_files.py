@@ -8,14 +8,11 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from frontend.onnx.models import FLOAT, diamond, save, weights
-from frontend.onnx.test_onnx_files import split_plan
-from onnx import TensorProto, helper, numpy_helper
-from onnx.reference import ReferenceEvaluator
+from frontend.onnx.models import FLOAT, diamond, save
+from onnx import helper, numpy_helper
 
-from dlplacer.core.errors import DlplacerError, FileFormatError, InputError, RunError
-from dlplacer.frontend.onnx import OnnxFile, onnx_graph, read_onnx
-from dlplacer.runtime.onnx.run_cut_model import PlacedOnnx, random_inputs, run_onnx
+from dlplacer.core.errors import DlplacerError, FileFormatError
+from dlplacer.frontend.onnx import onnx_graph, read_onnx
 
 INFO = helper.make_tensor_value_info
 RELU = helper.make_node("Relu", ["x"], ["y"])
@@ -34,60 +31,6 @@ def written(
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("acme", 1)]
     path.write_bytes(helper.make_model(graph, opset_imports=opsets, ir_version=10, **more).SerializeToString())
     return path
-
-
-def results(file: OnnxFile) -> dict[str, np.ndarray]:
-    placed = PlacedOnnx(file, split_plan(onnx_graph(file)))
-    try:
-        return placed(random_inputs(file))
-    finally:
-        placed.close()
-
-
-def test_outputs_that_depend_on_no_input_are_returned_too(tmp_path: Path) -> None:
-    nodes = [
-        helper.make_node("Add", ["x", "w"], ["y"]),
-        helper.make_node("Neg", ["w"], ["q"]),
-        helper.make_node("Exp", ["q"], ["e"]),
-    ]
-    shapes = {name: [4] for name in ("y", "w", "e", "q")}
-    file = read_onnx(save(tmp_path / "m.onnx", nodes, {"x": [4]}, shapes, {"w": weights(1, 4)}))
-    found = results(file)
-    expected = ReferenceEvaluator(file.model).run(None, random_inputs(file))
-    assert list(found) == list(shapes)
-    for name, value in zip(shapes, expected, strict=True):
-        np.testing.assert_allclose(found[name], value, rtol=1e-6)
-    assert run_onnx(file, split_plan(onnx_graph(file)), steps=1, warmup=0).max_abs_error == 0
-
-
-def test_a_model_of_constants_has_nothing_to_plan(tmp_path: Path) -> None:
-    file = read_onnx(
-        save(tmp_path / "m.onnx", [helper.make_node("Neg", ["w"], ["q"])], {}, {"q": [4]}, {"w": weights(1, 4)})
-    )
-    with pytest.raises(FileFormatError, match="all its outputs are constant"):
-        onnx_graph(file)
-
-
-def adding_a_constant(path: Path, location: str) -> Path:
-    """A model-local function whose constant lies in another file."""
-    held = numpy_helper.from_array(weights(1, 4), "k")
-    onnx.external_data_helper.set_external_data(held, location)
-    held.ClearField("raw_data")
-    body = [helper.make_node("Constant", [], ["k"], value=held), helper.make_node("Add", ["a", "k"], ["b"])]
-    function = helper.make_function("acme", "AddK", ["a"], ["b"], body, [helper.make_opsetid("", 21)])
-    node = helper.make_node("AddK", ["x"], ["y"], domain="acme")
-    return written(path, [node], [INFO("x", FLOAT, [4])], [INFO("y", FLOAT, [4])], functions=[function])
-
-
-def test_external_data_of_functions_stays_in_the_folder(tmp_path: Path) -> None:
-    folder = tmp_path / "model"
-    folder.mkdir()
-    for place in (tmp_path, folder):
-        (place / "k.bin").write_bytes(weights(1, 4).tobytes())
-    with pytest.raises(FileFormatError, match=r"lies in '../k.bin', outside the folder of the file: not read"):
-        read_onnx(adding_a_constant(folder / "m.onnx", "../k.bin"))
-    file = read_onnx(adding_a_constant(folder / "m.onnx", "k.bin"))
-    np.testing.assert_allclose(results(file)["y"], random_inputs(file)["x"] + weights(1, 4))
 
 
 def sparse(path: Path) -> Path:
@@ -143,50 +86,6 @@ def test_what_cannot_be_planned_says_why(tmp_path: Path, name: str) -> None:
     build, message = REFUSED[name]
     with pytest.raises(FileFormatError, match=message):
         onnx_graph(read_onnx(build(tmp_path / "m.onnx")))
-
-
-def test_a_shape_in_the_file_stands_in_for_one_that_cannot_be_inferred(tmp_path: Path) -> None:
-    path = of_a_foreign_domain(tmp_path / "m.onnx")
-    model = onnx.load(str(path))
-    model.graph.value_info.append(INFO("a", FLOAT, [4]))
-    onnx.save(model, str(path))
-    graph = onnx_graph(read_onnx(path))
-    assert [op.kind for op in graph.ops if "node" in op.attrs] == ["onnx.Foo", "onnx.Relu"]
-
-
-def test_an_output_without_shape_takes_the_one_that_follows(tmp_path: Path) -> None:
-    path = written(tmp_path / "m.onnx", [RELU], [INFO("x", FLOAT, ["batch", 4])], [INFO("y", FLOAT, None)])
-    file = read_onnx(path, {"batch": 3})
-    assert onnx_graph(file).ops[-1].outputs[0].shape == (3, 4)
-    assert results(file)["y"].shape == (3, 4)
-
-
-def test_elements_smaller_than_a_byte_are_packed(tmp_path: Path) -> None:
-    held = [
-        helper.make_tensor("w", TensorProto.INT4, [5], [1, -2, 3, 4, 5]),
-        numpy_helper.from_array(np.float32(0.5), "s"),
-    ]
-    nodes = [helper.make_node("DequantizeLinear", ["w", "s"], ["f"]), helper.make_node("Add", ["x", "f"], ["y"])]
-    file = read_onnx(written(tmp_path / "m.onnx", nodes, [INFO("x", FLOAT, [5])], [INFO("y", FLOAT, [5])], held))
-    assert np.array_equal(results(file)["y"], random_inputs(file)["x"] + np.float32([0.5, -1, 1.5, 2, 2.5]))
-    quantized = [helper.make_node("QuantizeLinear", ["x", "s"], ["y"], output_dtype=TensorProto.INT4)]
-    path = written(
-        tmp_path / "q.onnx", quantized, [INFO("x", FLOAT, [5])], [INFO("y", TensorProto.INT4, [5])], held[1:]
-    )
-    assert onnx_graph(read_onnx(path)).ops[-1].output_bytes == 3
-
-
-def test_inputs_that_cannot_be_made_or_given(tmp_path: Path) -> None:
-    huge = [2**40, 2**40]
-    path = written(tmp_path / "m.onnx", [RELU], [INFO("x", FLOAT, huge)], [INFO("y", FLOAT, huge)])
-    assert onnx_graph(read_onnx(path)).ops[0].output_bytes == 2**82
-    with pytest.raises(InputError, match=r"input 'x' of shape \[1099511627776, .* does not fit into memory"):
-        random_inputs(read_onnx(path))
-    brain = TensorProto.BFLOAT16
-    nodes = [helper.make_node("Cast", ["x"], ["y"], to=FLOAT)]
-    file = read_onnx(written(tmp_path / "b.onnx", nodes, [INFO("x", brain, [4])], [INFO("y", FLOAT, [4])]))
-    with pytest.raises(RunError, match="onnxruntime cannot run the model: "):
-        run_onnx(file, split_plan(onnx_graph(file)), steps=1, warmup=0)
 
 
 def test_mutated_files_never_end_in_a_traceback(tmp_path: Path) -> None:

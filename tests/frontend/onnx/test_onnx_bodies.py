@@ -81,13 +81,6 @@ def test_a_loop_counts_its_rounds_where_the_file_tells_them(tmp_path: Path, most
     assert op.bytes_accessed == max(rounds * 160, 8 + 48 + 48)
 
 
-def test_a_loop_counts_as_many_rounds_as_it_stacks(tmp_path: Path) -> None:
-    node = NODE("Loop", ["most", "", "x"], ["y", "z"], name="loop", body=loop(True))
-    inputs = [X, INFO("most", INT64, [])]
-    op = read(tmp_path, [node], inputs, [Y, INFO("z", FLOAT, [5, 3, 4])]).op("loop")
-    assert op.flops == 5 * 96
-
-
 @pytest.mark.parametrize("axis", [0, 1, -1])
 def test_a_scan_runs_along_its_axis(tmp_path: Path, axis: int) -> None:
     nodes = [NODE("MatMul", ["a", "sq"], ["b"]), NODE("Add", ["b", "row"], ["c"])]
@@ -99,39 +92,3 @@ def test_a_scan_runs_along_its_axis(tmp_path: Path, axis: int) -> None:
     op = read(tmp_path, [node], [X, INFO("rows", FLOAT, rows)]).op("scan")
     assert op.flops == 7 * 96
     assert op.bytes_accessed == 7 * (160 + 3 * 48)
-
-
-def test_loops_inside_branches_inside_functions(tmp_path: Path) -> None:
-    """A function of 6 rounds in its loop, called twice, once inside a branch."""
-    most = NODE("Constant", [], ["most"], value=numpy_helper.from_array(np.int64(6)))
-    body = [most, NODE("Loop", ["most", "", "x"], ["y"], body=loop(False))]
-    opsets = [helper.make_opsetid("", 17)]
-    function = helper.make_function("acme", "Six", ["x", "sq"], ["y"], body, opsets)
-    call = NODE("Six", ["x", "sq"], ["m"], name="call", domain="acme")
-    inside = helper.make_graph([NODE("Six", ["m", "sq"], ["t"], domain="acme")], "t", [], [INFO("t", FLOAT, [3, 4])])
-    node = NODE("If", ["flag"], ["y"], name="if", then_branch=inside, else_branch=branch("e", 1))
-    between = [INFO("m", FLOAT, [3, 4])]
-    graph = read(tmp_path, [call, node], [X, INFO("flag", BOOL, [])], functions=[function], between=between)
-    assert [graph.op(name).flops for name in ("call", "if")] == [6 * 96, 6 * 96]
-    assert graph.op("call").weight_bytes == 8
-
-
-def test_a_function_for_another_opset_ends_no_reading(tmp_path: Path) -> None:
-    body = [NODE("MatMul", ["a", "b"], ["c"])]
-    function = helper.make_function("acme", "Product", ["a", "b"], ["c"], body, [helper.make_opsetid("", 16)])
-    node = NODE("Product", ["x", "sq"], ["y"], name="call", domain="acme")
-    assert read(tmp_path, [node], functions=[function], opset=18).op("call").flops in (0, 96)
-
-
-def test_what_a_branch_draws_is_no_constant(tmp_path: Path) -> None:
-    branches = {
-        f"{name}_branch": helper.make_graph(
-            [NODE("RandomNormal", [], [name], shape=[3, 4])], name, [], [INFO(name, FLOAT, [3, 4])]
-        )
-        for name in ("then", "else")
-    }
-    flag = numpy_helper.from_array(np.array(True), "flag")
-    nodes = [NODE("If", ["flag"], ["r"], name="if", **branches), NODE("Add", ["x", "r"], ["y"], name="add")]
-    graph = read(tmp_path, nodes, held=[flag])
-    assert graph.op("if").kind == "onnx.If"
-    assert {edge.source for edge in graph.edges_into["add"]} == {"x", "if"}

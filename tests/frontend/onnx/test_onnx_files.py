@@ -12,12 +12,11 @@ from onnx.reference import ReferenceEvaluator
 
 import dlplacer as dp
 from dlplacer.cli.main import main
-from dlplacer.core.errors import FileFormatError, InputError, MismatchError, RunError
+from dlplacer.core.errors import FileFormatError, InputError
 from dlplacer.core.plan import Plan
 from dlplacer.frontend.onnx import onnx_graph, read_onnx
 from dlplacer.machines.costs.roofline_times import with_times
-from dlplacer.runtime.onnx.run_cut_model import PlacedOnnx, random_inputs, run_onnx
-from dlplacer.runtime.onnx.session_times import profile_onnx
+from dlplacer.runtime.onnx.run_cut_model import PlacedOnnx, random_inputs
 
 CORES = dp.load_topology("cpu-2core")
 
@@ -45,21 +44,7 @@ def test_graph_of_a_diamond(tmp_path: Path) -> None:
     assert graph.structure_sha256
 
 
-def test_symbolic_axes_are_bound_by_name_or_place(tmp_path: Path) -> None:
-    path = diamond(tmp_path / "d.onnx", batch="batch")
-    with pytest.raises(InputError, match="axes batch have no size; bind them, as in --dim batch=1"):
-        read_onnx(path)
-    for dims in ({"batch": 3}, {"x:0": 3}):
-        assert onnx_graph(read_onnx(path, dims)).op("x").outputs[0].shape == (3, 3, 8, 8)
-    with pytest.raises(InputError, match="no input has an axis 'time'"):
-        read_onnx(path, {"batch": 3, "time": 2})
-    with pytest.raises(InputError, match="bound to 0"):
-        read_onnx(path, {"batch": 0})
-    with pytest.raises(InputError, match="is 3 in the file"):
-        read_onnx(path, {"batch": 3, "x:1": 5})
-
-
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(4))
 def test_cut_models_compute_what_the_whole_computes(tmp_path: Path, seed: int) -> None:
     file = read_onnx(random_model(tmp_path / "r.onnx", seed))
     plan = split_plan(onnx_graph(file))
@@ -76,58 +61,6 @@ def test_cut_models_compute_what_the_whole_computes(tmp_path: Path, seed: int) -
                 np.testing.assert_allclose(found[name], expected[name], rtol=1e-3, atol=1e-4)
     finally:
         placed.close()
-
-
-def test_old_files_are_converted(tmp_path: Path) -> None:
-    nodes = [helper.make_node("Dropout", ["x"], ["y"], is_test=1), helper.make_node("Relu", ["y"], ["z"])]
-    path = save(tmp_path / "old.onnx", nodes, {"x": [4]}, {"z": [4]}, opset=6, ir_version=3)
-    file = read_onnx(path)
-    assert file.model.opset_import[0].version == 13
-    assert [op.kind for op in onnx_graph(file).ops if "node" in op.attrs] == ["onnx.Dropout", "onnx.Relu"]
-
-
-def test_subgraphs_read_values_around_them(tmp_path: Path) -> None:
-    def branch(name: str, op: str) -> onnx.GraphProto:
-        node = helper.make_node(op, ["outer"], [name])
-        return helper.make_graph([node], name, [], [helper.make_tensor_value_info(name, FLOAT, [4])])
-
-    nodes = [
-        helper.make_node("Abs", ["x"], ["outer"], name="abs"),
-        helper.make_node(
-            "If", ["flag"], ["y"], name="if", then_branch=branch("t", "Relu"), else_branch=branch("e", "Neg")
-        ),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [
-            helper.make_tensor_value_info("x", FLOAT, [4]),
-            helper.make_tensor_value_info("flag", onnx.TensorProto.BOOL, []),
-        ],
-        [helper.make_tensor_value_info("y", FLOAT, [4])],
-    )
-    path = tmp_path / "if.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), str(path))
-    file = read_onnx(path)
-    found = onnx_graph(file)
-    assert {edge.source for edge in found.edges_into["if"]} == {"flag", "abs"}
-    assert run_onnx(file, split_plan(found), steps=1, warmup=0).max_abs_error == 0
-
-
-def test_recurrences_count_their_gates(tmp_path: Path) -> None:
-    nodes = [helper.make_node("LSTM", ["x", "w", "r"], ["y"], name="lstm", hidden_size=7)]
-    held = {"w": weights(1, 1, 28, 5), "r": weights(2, 1, 28, 7)}
-    file = read_onnx(save(tmp_path / "l.onnx", nodes, {"x": [11, 3, 5]}, {"y": [11, 1, 3, 7]}, held))
-    assert onnx_graph(file).op("lstm").flops == 2 * 11 * 3 * (28 * 5 + 28 * 7)
-
-
-def test_profile_gives_every_node_a_time(tmp_path: Path) -> None:
-    file = read_onnx(diamond(tmp_path / "d.onnx"))
-    graph = onnx_graph(file)
-    times = profile_onnx(file, graph, steps=3, warmup=1)["cpu-core"]
-    assert times.keys() == {op.id for op in graph.ops}
-    assert times["conv"] > 0
-    assert times["x"] == times["weight:w"] == 0
 
 
 def external(path: Path, location: str) -> Path:
@@ -178,40 +111,6 @@ def test_weights_in_other_files_are_planned_by_their_shapes(tmp_path: Path) -> N
         read_onnx(tmp_path / "big.onnx", with_weights=True)
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", "holds no graph"),
-        (b"not a model at all", "no ONNX model|holds no graph"),
-        (b"\x08\x07\x3a\xff\xff\xff\xff\x0f", "no ONNX model"),
-    ],
-)
-def test_files_that_are_no_models(tmp_path: Path, content: bytes, message: str) -> None:
-    path = tmp_path / "broken.onnx"
-    path.write_bytes(content)
-    with pytest.raises(FileFormatError, match=message):
-        read_onnx(path)
-
-
-def test_invalid_models_name_what_is_wrong(tmp_path: Path) -> None:
-    path = tmp_path / "m.onnx"
-    with pytest.raises(InputError, match="cannot read"):
-        read_onnx(path)
-    save(path, [helper.make_node("Frobnicate", ["x"], ["y"])], {"x": [4]}, {"y": [4]})
-    with pytest.raises(FileFormatError, match="Frobnicate"):
-        read_onnx(path)
-    save(path, [helper.make_node("Relu", ["nowhere"], ["y"])], {"x": [4]}, {"y": [4]})
-    with pytest.raises(FileFormatError, match="nowhere"):
-        read_onnx(path)
-    save(path, [helper.make_node("Add", ["x", "w"], ["y"])], {"x": [4]}, {"y": [4]}, {"w": weights(1, 3)})
-    with pytest.raises(FileFormatError, match="shape inference"):
-        onnx_graph(read_onnx(path))
-    nodes = [helper.make_node("NonZero", ["x"], ["i"]), helper.make_node("Cast", ["i"], ["y"], to=FLOAT)]
-    save(path, nodes, {"x": [4]}, {"y": [1, "many"]})
-    with pytest.raises(FileFormatError, match="'i', an output of NonZero 'NonZero_0', has no fixed shape"):
-        onnx_graph(read_onnx(path))
-
-
 def test_truncated_files_never_end_in_a_traceback(tmp_path: Path) -> None:
     content = diamond(tmp_path / "d.onnx").read_bytes()
     path = tmp_path / "cut.onnx"
@@ -219,26 +118,6 @@ def test_truncated_files_never_end_in_a_traceback(tmp_path: Path) -> None:
         path.write_bytes(content[:end])
         with pytest.raises(InputError):
             onnx_graph(read_onnx(path))
-
-
-def test_a_plan_of_another_file_is_refused(tmp_path: Path) -> None:
-    file = read_onnx(diamond(tmp_path / "d.onnx"))
-    plan = split_plan(onnx_graph(file))
-    other = read_onnx(diamond(tmp_path / "e.onnx", batch=3))
-    with pytest.raises(MismatchError, match="other content"):
-        PlacedOnnx(other, plan)
-
-
-def test_a_failing_part_names_its_device_and_node(tmp_path: Path) -> None:
-    file = read_onnx(diamond(tmp_path / "d.onnx"))
-    placed = PlacedOnnx(file, split_plan(onnx_graph(file)))
-    try:
-        with pytest.raises(RunError, match=r"part of .* on 'cpu[01]', starting at 'conv'"):
-            placed({"x": np.zeros((2, 9, 8, 8), dtype=np.float32)})
-        with pytest.raises(InputError, match="input 'x' is missing"):
-            placed({})
-    finally:
-        placed.close()
 
 
 def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

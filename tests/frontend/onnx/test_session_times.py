@@ -51,8 +51,3 @@ def test_a_node_that_is_run_as_several_has_their_time(tmp_path: Path, node: Any)
     assert times["made"] > 2e-6
     assert times["relu"] > 0
     assert times["Mul_2"] > 0
-
-
-def test_odd_names_pass_through_the_trace(tmp_path: Path) -> None:
-    name = 'a "quoted"\\ näme\n'
-    assert times_of(tmp_path / "m.onnx", [helper.make_node("Exp", ["x"], ["y"], name=name)])[name] > 2e-6

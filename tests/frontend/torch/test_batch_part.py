@@ -27,13 +27,6 @@ def test_inputs_are_cut_where_the_cut_says() -> None:
     assert part.targets[0] is whole
 
 
-def test_the_size_that_most_inputs_share_is_the_batch() -> None:
-    """Seven steps of eight sequences with eight labels: the batch is dimension 1 of the first and 0 of the second."""
-    job = Job(nn.Identity(), (torch.zeros(7, 8, 5),), (torch.zeros(8),), lambda output, labels: output)
-    assert next(likely_dims(job, 2)) == (1, 0)
-    assert list(likely_dims(job, 3)) == []
-
-
 def test_an_input_of_the_batch_size_may_be_none_of_the_batch() -> None:
     job = Job(nn.Identity(), (torch.zeros(4, 6), torch.zeros(4, 3)))
     first, *others = likely_dims(job, 2)

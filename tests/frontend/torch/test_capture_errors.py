@@ -1,8 +1,6 @@
 """What cannot be captured, and what its author is told."""
 
 import inspect
-import logging
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -12,11 +10,9 @@ from frontend.torch.small_models import Calls
 from torch import nn
 from torch.nn import functional
 
-from dlplacer.core.errors import CaptureError, InputError
-from dlplacer.frontend import Job, Optimizer, capture
-from dlplacer.frontend.torch.capture import capture_job
+from dlplacer.core.errors import CaptureError
+from dlplacer.frontend import Job, capture
 
-LOGGER = logging.getLogger(__name__)
 WAY_OUT = "values must not decide control flow or shapes: use torch.where, or move that line out of the module"
 
 
@@ -123,108 +119,6 @@ def test_control_flow_by_values_names_the_line_and_the_way_out(function: Callabl
     assert "\n" not in message
 
 
-def test_what_a_model_only_says_is_left_out() -> None:
-    def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
-        print("shape", x.shape)
-        warnings.warn("a word of warning", stacklevel=1)
-        LOGGER.warning("another")
-        torch._assert_async((x > -1000).all())
-        return self.fc(x)
-
-    def silent(self: Any, x: torch.Tensor) -> torch.Tensor:
-        return self.fc(x)
-
-    assert capture(training(forward)).structure_sha256 == capture(training(silent)).structure_sha256
-
-
-def test_a_mistake_in_the_model_is_told_as_such() -> None:
-    def wrong_shape(self: Any, x: torch.Tensor) -> torch.Tensor:
-        return self.fc(x.t())
-
-    with pytest.raises(CaptureError, match=r"errors.py:\d+ \(return self.fc\(x.t\(\)\)\): RuntimeError\('a and b"):
-        capture(training(wrong_shape))
-
-    def raises(self: Any, x: torch.Tensor) -> torch.Tensor:
-        raise ValueError("my own reason")
-
-    with pytest.raises(CaptureError, match=r"ValueError\('my own reason'\); if the module runs with these inputs"):
-        capture(training(raises))
-
-    def reads_what_is_not_there(self: Any, x: torch.Tensor) -> torch.Tensor:
-        return self.nothing(x)
-
-    with pytest.raises(CaptureError, match="has no attribute 'nothing'"):
-        capture(training(reads_what_is_not_there))
-
-
-def test_the_log_stays_quiet(capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(CaptureError):
-        capture(training(lambda self, x: self.fc(x.t())))
-    assert capfd.readouterr() == ("", "")
-
-
-def test_an_input_that_is_changed_in_place() -> None:
-    module = Calls(lambda self, x, *, other: self.fc(other.add_(1) + x), fc=nn.Linear(8, 5))
-    job = Job(module, (torch.randn(4, 8),), (), torch.sum, kwargs={"other": torch.randn(4, 8)})
-    with pytest.raises(CaptureError, match=r"changes its input kwargs\['other'\] in place; change a copy of it"):
-        capture(job)
-
-
-def test_a_buffer_that_is_replaced() -> None:
-    class Decaying(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.fc = nn.Linear(8, 5)
-            self.register_buffer("scale", torch.ones(8))
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            hidden = self.fc(x * self.scale)
-            self.scale = self.scale * 0.9
-            return hidden
-
-    job = Job(nn.Sequential(Decaying()), (torch.randn(4, 8),), (), torch.sum)
-    with pytest.raises(CaptureError, match=r"puts a new tensor in the place of '0.scale'; change the .*copy_"):
-        capture(job)
-
-
-# Spectral norm writes its buffers through out=, which keeps them the tensors that they are.
-def test_buffers_that_are_written_through_out_are_no_new_tensors() -> None:
-    module = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(8, 5)))
-    graph = capture(Job(module, (torch.randn(4, 8),), (), torch.sum))
-    assert sum(op.kind == "mutation" for op in graph.ops) == 2
-
-
-def test_a_parameter_that_is_changed_in_the_forward_pass() -> None:
-    def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
-        with torch.no_grad():
-            self.fc.weight.clamp_(-0.1, 0.1)
-        return self.fc(x)
-
-    with pytest.raises(CaptureError, match=r"changes parameter 'fc\.weight' in place; change parameters outside"):
-        capture(training(forward))
-
-
-def test_a_buffer_that_takes_a_gradient_along() -> None:
-    def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
-        hidden = self.fc(x)
-        self.mean.mul_(0.9).add_(hidden.mean(0))
-        return hidden
-
-    job = training(forward)
-    job.module.register_buffer("mean", torch.zeros(5))
-    with pytest.raises(CaptureError, match=r"that requires a gradient into buffer 'mean'; write value.detach\(\)"):
-        capture(job)
-
-
-def test_attributes_that_are_set_are_warned_of() -> None:
-    def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
-        self.last = self.fc(x)
-        return self.last
-
-    with pytest.warns(UserWarning, match="the forward of the module sets attributes; a placed step does not"):
-        capture(training(forward))
-
-
 def test_lists_that_a_hook_or_a_forward_fills_are_warned_of() -> None:
     seen: list[torch.Tensor] = []
 
@@ -246,46 +140,6 @@ def test_lists_that_a_hook_or_a_forward_fills_are_warned_of() -> None:
         capture(job)
 
 
-class Scaled(nn.Module):
-    """Reads a number out of a tensor that is a constant, a buffer or an input."""
-
-    def __init__(self, of: str) -> None:
-        super().__init__()
-        self.fc, self.of, self.constant = nn.Linear(8, 5), of, torch.tensor(2.0)
-        self.register_buffer("buffer", torch.tensor(2.0))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        read = {"constant": self.constant, "buffer": self.buffer, "input": x[0, 0]}[self.of]
-        return self.fc(x) * float(read)
-
-
-def test_a_number_that_is_read_out_of_a_tensor_is_warned_of() -> None:
-    with pytest.warns(UserWarning, match=r"'return self.fc\(x\) \* float\(read\)' reads a number out of a tensor"):
-        capture(Scaled("constant"), (torch.randn(2, 8),))
-    for of in ("buffer", "input"):
-        with pytest.raises(CaptureError, match="values must not decide control flow"):
-            capture(Scaled(of), (torch.randn(2, 8),))
-
-
-def test_nothing_is_warned_of_without_need() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        capture(training(lambda self, x: self.fc(x)))
-
-
-def test_losses_that_are_none() -> None:
-    with pytest.raises(CaptureError, match=r"one scalar loss; this step returns 1 values, .* shapes \[\[4, 5\]\]"):
-        capture(training(lambda self, x: self.fc(x), loss=lambda output, target: output))
-    with pytest.raises(CaptureError, match=r"returns 2 values, tensors of shapes \[\[\], \[4, 5\]\]"):
-        capture(training(lambda self, x: self.fc(x), loss=lambda output, target: (output.sum(), output)))
-    with pytest.raises(CaptureError, match=r"returns 1 values, tensors of shapes \[\[\]\]"):
-        capture(training(lambda self, x: self.fc(x), loss=lambda output, target: output.argmax()))
-    with pytest.raises(CaptureError, match="the loss depends on no parameter of the module"):
-        capture(training(lambda self, x: self.fc(x), loss=lambda output, target: target.float().sum()))
-    with pytest.raises(CaptureError, match="the step computes no tensor"):
-        capture(training(lambda self, x: self.fc(x), loss=lambda output, target: 3.0))
-
-
 def test_a_loss_with_parameters_to_train() -> None:
     loss = Calls(lambda self, output, target: functional.mse_loss(self.scale(output), target), scale=nn.Linear(5, 5))
     job = Job(nn.Linear(8, 5), (torch.randn(4, 8),), (torch.randn(4, 5),), loss)
@@ -294,62 +148,6 @@ def test_a_loss_with_parameters_to_train() -> None:
     loss.requires_grad_(False)
     graph = capture(job)
     assert {"(loss).scale.weight", "(loss).scale.bias"} <= graph.index.keys()
-
-
-def test_modules_without_anything_to_train() -> None:
-    job = Job(nn.ReLU(), (torch.randn(4, 8),), (), torch.sum)
-    with pytest.raises(CaptureError, match="no parameter of the module requires a gradient; use mode='infer'"):
-        capture(job)
-    frozen = Job(nn.Linear(8, 5).requires_grad_(False), (torch.randn(4, 8),), (), torch.sum)
-    with pytest.raises(CaptureError, match="no parameter of the module requires a gradient"):
-        capture(frozen)
-
-
-def test_sparse_gradients() -> None:
-    module = nn.Sequential(nn.Embedding(10, 8, sparse=True), nn.Flatten())
-    job = Job(module, (torch.randint(10, (4, 6)),), (), torch.sum)
-    with pytest.raises(CaptureError, match=r"gradient of '0.weight' is sparse, .* sparse=False"):
-        capture(job)
-
-
-def test_higher_order_ops() -> None:
-    def forward(self: Any, x: torch.Tensor) -> torch.Tensor:
-        return self.fc(torch.cond(x.sum() > 0, lambda x: x * 2, lambda x: x * 3, (x,)))
-
-    with pytest.raises(CaptureError, match=r"uses a higher-order op .*; replace torch.cond and the like"):
-        capture(training(forward))
-
-
-def test_wrong_types() -> None:
-    with pytest.raises(CaptureError, match=r"cannot capture a function; give a dlplacer\.Job, a torch"):
-        capture(test_wrong_types)  # type: ignore[arg-type]
-    with pytest.raises(CaptureError, match="rewrite 'fuse-all' is not known; this version has drop-detach"):
-        capture_job(training(lambda self, x: self.fc(x)), ["fuse-all"])
-
-
-MISTAKEN_JOBS: dict[str, tuple[dict[str, Any], str]] = {
-    "module": ({"module": torch.sum}, "job: module is a builtin_function_or_method; give a torch.nn.Module"),
-    "args": ({"args": torch.ones(3)}, r"job: args is a Tensor; give a tuple: \(arg,\)"),
-    "targets": ({"targets": [1]}, r"job: targets is a list; give a tuple: \(target,\)"),
-    "mode": ({"mode": "test"}, "job: mode is 'test'; use 'train' or 'infer'"),
-    "autocast": ({"autocast": "int8"}, "job: autocast is 'int8'; use one of bfloat16, float16"),
-    "optimizer": ({"optimizer": "lion"}, "optimizer is 'lion'; use one of sgd, momentum, adam"),
-    "updates in inference": ({"optimizer": "sgd", "mode": "infer"}, "an optimizer needs mode 'train'"),
-}
-
-
-@pytest.mark.parametrize("name", MISTAKEN_JOBS)
-def test_mistaken_jobs(name: str) -> None:
-    fields, message = MISTAKEN_JOBS[name]
-    with pytest.raises(InputError, match=message):
-        Job(**{"module": nn.Linear(1, 1), **fields})
-
-
-def test_an_optimizer_may_be_given_by_name() -> None:
-    job = Job(nn.Linear(1, 1), optimizer="adam")
-    assert job.update == Optimizer("adam")
-    assert [Optimizer(kind).states for kind in ("sgd", "momentum", "adam")] == [0, 1, 2]
-    assert Job(nn.Linear(1, 1)).update is None
 
 
 # A graph that fails between entering and leaving autocast used to leave the process inside it, where plain PyTorch

@@ -5,13 +5,10 @@ from dataclasses import replace
 import pytest
 import torch
 from frontend.torch.reading import kinds, of_kind, readers, sizes_into
-from frontend.torch.small_models import BUILDERS, Calls, build, build_with, dropout, graph_of
+from frontend.torch.small_models import BUILDERS, Calls, build, graph_of
 from torch import nn
-from torch.nn import functional
 
 from dlplacer.frontend import Job, capture
-from dlplacer.frontend.torch.capture import capture_job, default_rewrites
-from dlplacer.models import mlp
 
 
 def test_a_linear_layer_and_its_loss() -> None:
@@ -47,26 +44,6 @@ def test_a_linear_layer_and_its_loss() -> None:
     assert addmm.attrs["args"] == [{"tensor": "primals_2"}, {"tensor": "primals_3"}, {"tensor": "t"}]
 
 
-def test_what_the_capture_says_about_itself() -> None:
-    job = build("mixed precision")
-    graph = capture(replace(job, entry="models:build", optimizer="adam"), whole_backward=True, colocate_backward=True)
-    assert graph.capture == {
-        "entry": "models:build",
-        "mode": "train",
-        "args": [
-            {"path": "args[0]", "shape": [4, 8], "dtype": "float32"},
-            {"path": "targets[0]", "shape": [4], "dtype": "int64"},
-        ],
-        "loss": "cross_entropy",
-        "autocast": "bfloat16",
-        "torch": torch.__version__,
-        "rewrites": ["drop-detach", "join-gradients", "stack-gradients"],
-        "optimizer": "adam",
-        "colocate_backward": True,
-    }
-    assert graph.name == "Sequential"
-
-
 @pytest.mark.parametrize("name", BUILDERS)
 def test_every_tensor_of_the_module_is_one_op_with_its_bytes(name: str) -> None:
     job, graph = build(name), graph_of(name)
@@ -89,21 +66,6 @@ def test_gradients_and_new_buffers_end_where_their_tensors_are(name: str) -> Non
     with_gradient = {op.colocate for op in graph.ops if op.kind == "gradient"}
     for op in of_kind(graph, "parameter"):
         assert graph.op(op).gradient_bytes == (graph.op(op).weight_bytes if op in with_gradient else 0)
-
-
-# What a gradient weighs is said by its parameter, so the op that makes it is not charged a second time.
-def test_a_gradient_is_charged_once() -> None:
-    graph = graph_of("linear")
-    assert graph.op("mm").output_bytes == 0
-    assert graph.op("mm").outputs[0].bytes == 160
-    assert graph.op("weight").gradient_bytes == 160
-
-
-def test_every_reader_of_a_parameter_has_an_edge() -> None:
-    graph = capture(replace(build("sub-part in evaluation mode"), optimizer="sgd"))
-    # Forward product, gradient of the layer's input, update.
-    assert readers(graph, "3.weight") == {"addmm_1", "mm", "3.weight.update"}
-    assert readers(graph, "0.weight") == {"addmm", "0.weight.update"}
 
 
 def test_views_are_folded_and_charge_what_travels() -> None:
@@ -132,12 +94,6 @@ def test_edges_name_the_output_that_they_read() -> None:
         (0, "convolution_1"),
         (1, "max_pool2d_with_indices_backward_1"),
     }
-
-
-def test_detach_is_gone() -> None:
-    graph = graph_of("linear")
-    assert "aten.detach" not in kinds(graph)
-    assert "_log_softmax_backward_data" in readers(graph, "_log_softmax")
 
 
 def test_the_backward_of_a_convolution_is_split_or_kept_whole() -> None:
@@ -169,75 +125,12 @@ def test_a_tensor_with_several_names_is_one_op(name: str, parameters: list[str])
     assert of_kind(graph, "parameter") == parameters
 
 
-def test_tied_layers_are_one_op_each() -> None:
-    graph = capture(mlp(depth=3, tied=True))
-    assert of_kind(graph, "parameter") == [
-        *("first.weight", "first.bias", "hidden.0.weight", "hidden.0.bias", "last.weight", "last.bias")
-    ]
-    assert sum(op.weight_bytes for op in graph.ops) == 4 * (8_320 + 16_512 + 1_290)
-    assert readers(graph, "hidden.0.weight") == {"addmm_1", "addmm_2", "addmm_3", "mm_2", "mm_4", "mm_6"}
-
-
-def test_random_ops_are_marked() -> None:
-    captured = capture_job(build_with(dropout), default_rewrites())
-    assert [code.op for code in captured.executable.codes.values() if code.random] == ["native_dropout"]
-    graph = captured.graph
-    # The mask, one byte an element, goes to the backward op.
-    assert ("native_dropout_backward", 1, 64) in {
-        (edge.target, edge.output, edge.bytes) for edge in graph.edges_from["native_dropout"]
-    }
-
-
-def test_in_place_ops_become_ops_that_return() -> None:
-    graph = graph_of("in place")
-    assert not any(kind.endswith("_") for kind in kinds(graph))
-    assert kinds(graph)["mutation"] == 0
-
-
 def test_new_values_of_buffers_wait_for_all_readers_of_the_old_ones() -> None:
     graph = graph_of("counting")
     assert of_kind(graph, "mutation") == ["calls.new", "mean.new"]
     assert sizes_into(graph, "mean.new") == {"add_1": 32, "mul": 0}
     assert sizes_into(graph, "calls.new") == {"add": 8}
     assert graph.op("calls").weight_bytes == 8
-
-
-def test_a_part_in_evaluation_mode_changes_no_buffer() -> None:
-    graph = graph_of("sub-part in evaluation mode")
-    assert kinds(graph)["mutation"] == 0
-    assert "aten.native_dropout" not in kinds(graph)
-
-
-def test_inputs_are_named_by_their_place() -> None:
-    graph = graph_of("keywords")
-    assert of_kind(graph, "input") == [
-        "args[0][0]",
-        "args[0][1]['inner']",
-        "kwargs['scale']",
-        "kwargs['extra']['list'][0]",
-        "targets[0]",
-    ]
-    assert graph.capture is not None
-    assert [entry["path"] for entry in graph.capture["args"]] == of_kind(graph, "input")
-
-
-def test_names_that_meet_are_told_apart() -> None:
-    module = Calls(
-        lambda self, x: (x * self.mul) * self.add, mul=nn.Parameter(torch.ones(3)), add=nn.Parameter(torch.ones(3))
-    )
-    graph = capture(Job(module, (torch.ones(3),), (), torch.sum), colocate_backward=True)
-    assert {"mul", "add", "mul#2"} <= graph.index.keys()
-    assert graph.op("mul").kind == "parameter"
-    # The group of the op mul#2 is not the group of the parameter mul.
-    assert {op.id for op in graph.ops if op.colocate == "mul"} == {"mul", "mul.grad"}
-
-
-def test_constants_are_ops_without_inputs() -> None:
-    captured = capture_job(build("constant attribute"), default_rewrites())
-    (constant,) = of_kind(captured.graph, "constant")
-    assert captured.graph.op(constant).output_bytes == 32
-    assert torch.equal(captured.executable.codes[constant].constant, build("constant attribute").module.shift)
-    assert readers(captured.graph, "order") == {"index"}
 
 
 def test_updates_read_weight_and_gradient_and_wait_for_all_readers() -> None:
@@ -249,71 +142,6 @@ def test_updates_read_weight_and_gradient_and_wait_for_all_readers() -> None:
         assert update.bytes_accessed == (3 + 2 * states) * 160
         assert update.flops == (2 + 4 * states) * 40
         assert sizes_into(graph, "weight.update") == {"weight": 160, "mm": 160, "addmm": 0}
-
-
-def test_frozen_parameters_have_no_gradient_and_no_update() -> None:
-    graph = capture(replace(build("frozen part"), optimizer="adam"))
-    assert {op.colocate for op in graph.ops if op.kind == "gradient"} == {"b.weight", "b.bias"}
-    assert {op.colocate for op in graph.ops if op.kind == "update.adam"} == {"b.weight", "b.bias"}
-    assert graph.op("a.weight").gradient_bytes == 0
-    assert graph.op("unused.weight").weight_bytes == 36
-    assert readers(graph, "unused.weight") == set()
-
-
-def test_backward_ops_can_be_held_with_their_forward_ops() -> None:
-    graph = capture(build("convolutions"), whole_backward=True, colocate_backward=True)
-    groups: dict[str, set[str]] = {}
-    for op in graph.ops:
-        if op.kind.startswith("aten") and op.colocate:
-            groups.setdefault(op.colocate, set()).add(op.id)
-    assert groups["convolution_3"] == {"convolution_3", "convolution_backward"}
-    assert groups["addmm"] == {"addmm", "mm", "mm_1", "sum_1"}
-
-
-# x has three readers; the autograd engine adds their gradients in two steps, outside of any backward function. The
-# sums belong to what reads them, the backward of the relu that made x; not to the last forward op, the loss.
-def test_sums_of_gradients_are_held_with_what_reads_them() -> None:
-    module = Calls(
-        lambda self, x: self.c((h := torch.relu(self.a(x))) * torch.sigmoid(h) + h),
-        a=nn.Linear(8, 8),
-        c=nn.Linear(8, 5),
-    )
-    job = Job(module, (torch.ones(4, 8),), (torch.zeros(4, dtype=torch.long),), functional.cross_entropy)
-    graph = capture(job, colocate_backward=True)
-    sums = [op for op in graph.ops if op.kind == "aten.add" and op.phase == "backward"]
-    assert [op.colocate for op in sums] == ["relu", "relu"]
-    assert {op.id for op in graph.ops if op.colocate == "nll_loss_forward"} == {"nll_loss_forward", "nll_loss_backward"}
-
-
-def test_autocast_shows_in_dtypes() -> None:
-    graph = graph_of("mixed precision")
-    assert {graph.op(op).dtype for op in of_kind(graph, "aten.addmm")} == {"bfloat16"}
-    assert kinds(graph)["aten._to_copy"] > 4
-    assert graph.op("0.weight").weight_bytes == 256
-    assert graph.op("0.weight").gradient_bytes == 256
-
-
-def test_modules_are_paths() -> None:
-    graph = graph_of("convolutions")
-    assert graph.op("convolution").module == "one.0"
-    assert graph.op("convolution_backward_2_weight").module == "a"
-    assert graph.op("one.1.running_mean").module == "one.1"
-    assert graph.op("one.1.running_mean.new").module == "one.1"
-    assert graph.op("nll_loss_forward").module is None
-
-
-def test_an_lstm_is_made_of_portable_products() -> None:
-    graph = graph_of("recurrent")
-    assert not any("mkldnn" in kind for kind in kinds(graph))
-    # 4 gates of 6; 3 steps of 4 sequences; 8 inputs to the first layer, 6 to the second; then 6 to 5 for 4 sequences.
-    assert sum(op.flops for op in graph.ops if op.phase == "forward") == 2 * (12 * 24 * (8 + 6 + 6 + 6) + 4 * 6 * 5)
-
-
-def test_attention_is_one_op() -> None:
-    graph = graph_of("attention")
-    assert kinds(graph)["aten._scaled_dot_product_flash_attention_for_cpu"] == 1
-    assert kinds(graph)["aten._scaled_dot_product_flash_attention_for_cpu_backward"] == 1
-    assert kinds(graph)["aten.native_layer_norm"] == 1
 
 
 @pytest.mark.parametrize("mode", ["infer", "train"])

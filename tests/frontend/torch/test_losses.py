@@ -8,11 +8,8 @@ import torch
 from frontend.torch.small_models import Calls
 from torch import nn
 from torch.nn import functional
-from torch.utils import _pytree as pytree
 
-from dlplacer.core.errors import CaptureError
 from dlplacer.frontend import Job, capture
-from dlplacer.frontend.torch.job import loss_in
 
 
 @dataclass
@@ -33,26 +30,9 @@ def job_that_returns(make: Any) -> Job:
 
 @pytest.mark.parametrize(
     "make",
-    [
-        lambda loss, logits: {"loss": loss, "logits": logits},
-        lambda loss, logits: Output(loss, logits),
-    ],
+    [lambda loss, logits: {"loss": loss, "logits": logits}, lambda loss, logits: Output(loss, logits)],
     ids=["mapping", "dataclass"],
 )
 def test_a_field_named_loss_is_the_loss(make: Any) -> None:
     bare = capture(job_that_returns(lambda loss, logits: loss))
     assert capture(job_that_returns(make)).structure_sha256 == bare.structure_sha256
-
-
-def test_tuples_have_no_named_loss() -> None:
-    with pytest.raises(CaptureError, match="training needs one scalar loss; this step returns 2 values"):
-        capture(job_that_returns(lambda loss, logits: (loss, logits)))
-
-
-def test_the_loss_in_an_output() -> None:
-    tensor = torch.ones(())
-    assert loss_in(tensor) is tensor
-    assert loss_in({"loss": 1, "logits": 2}) == 1
-    assert loss_in({"logits": 2}) == {"logits": 2}
-    assert loss_in((1, 2)) == (1, 2)
-    assert pytree.tree_leaves(loss_in(Output(tensor, tensor))) == [tensor]

@@ -126,17 +126,6 @@ def test_a_trained_tensor_that_is_not_registered_is_refused_with_its_line(outsid
         )
 
 
-def test_a_tensor_that_is_not_registered_may_be_read_detached() -> None:
-    outside = nn.Linear(3, 3)
-
-    def loss(output: Tensor, target: Tensor) -> Tensor:
-        with torch.no_grad():
-            wanted = outside(target)
-        return penalised(output, wanted, outside.weight.detach())
-
-    require_plain_step(training(Scaled(), loss))
-
-
 def test_a_tensor_that_the_step_changes_and_nobody_registered_is_refused() -> None:
     seen = torch.zeros(3)
 

@@ -10,7 +10,6 @@ import pytest
 import torch
 from frontend.torch.small_models import Calls
 from torch import nn
-from torch.nn import functional
 
 from dlplacer.core.errors import CaptureError
 from dlplacer.frontend import Job, capture
@@ -109,22 +108,6 @@ def test_what_cannot_be_traced_is_named_with_the_way_out(name: str) -> None:
     build, message = REFUSED[name]
     with pytest.raises(CaptureError, match=message):
         capture(build())
-
-
-def test_cumulative_batch_norm_in_evaluation_mode_is_traced() -> None:
-    module = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8, momentum=None))
-    module[1].eval()
-    assert all(op.kind != "mutation" for op in capture(job(module)).ops)
-    assert capture(job(module, mode="infer")).ops
-
-
-def test_lengths_that_only_values_tell_are_told_as_such() -> None:
-    def loss(output: torch.Tensor) -> torch.Tensor:
-        places, lengths = torch.ones(4, 2, dtype=torch.long), torch.full((4,), 2)
-        return functional.ctc_loss(output.expand(6, 4, 5), places, torch.full((4,), 6), lengths)
-
-    with pytest.raises(CaptureError, match="depends on input Tensor data; values must not decide control flow"):
-        capture(Job(nn.Linear(8, 5), (torch.randn(4, 8),), (), loss))
 
 
 # No line of the user's own was traced: torch's module at fault is named instead.

@@ -133,11 +133,6 @@ def test_every_type_is_compared_with_something_and_names_its_source() -> None:
     assert EFFICIENCY.value <= 1
 
 
-def test_no_dtype_is_slower_than_float64() -> None:
-    for entry in DEVICE_TABLE.values():
-        assert min(entry.flops_per_s.values()) == entry.flops_per_s.get("float64", entry.flops_per_s[FLOAT32])
-
-
 @pytest.mark.parametrize("kind", ["V100", "MyV100", "RTX4090", "xeon"])
 def test_overhead_depends_on_the_kind_of_device_and_not_on_its_name(kind: str) -> None:
     gpu = Device("d", kind, flops_per_s=1e12, memory_bytes_per_s=1e11)

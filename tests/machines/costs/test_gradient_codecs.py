@@ -2,8 +2,6 @@
 
 import pytest
 
-from dlplacer.cli.main import build_parser
-from dlplacer.core.errors import InputError
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.machines.costs.collectives import ALGORITHMS
 from dlplacer.machines.costs.gradient_codecs import CODECS, sum_bits
@@ -53,26 +51,7 @@ def test_a_codec_costs_at_most_its_noise_in_epochs(codec) -> None:
     assert 1.0 <= factors[-1] <= factors[0] <= codec.noise
 
 
-def test_the_command_lists_the_table(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        build_parser().parse_args(["hybrid", "--help"])
-    assert f"some of {', '.join(CODECS)} (all)" in " ".join(capsys.readouterr().out.split())
-
-
 def test_sums_of_ternary_codes_fit_their_bits() -> None:
     assert [sum_bits(workers) for workers in (1, 2, 3, 4, 7, 8, 64, 512)] == [2, 3, 3, 4, 4, 5, 8, 11]
     for workers in range(1, 600):
         assert 2 ** (sum_bits(workers) - 1) < 2 * workers + 1 <= 2 ** sum_bits(workers)
-
-
-def test_mistakes() -> None:
-    (int8,) = [exchange for exchange in exchanges() if exchange.name == "ternary/int8"]
-    assert (int8.fits(127), int8.fits(128)) == (True, False)
-    with pytest.raises(InputError, match=r"'ternary/int8' of 128 workers; it can average 1 to 127"):
-        int8.ratio(128)
-    with pytest.raises(InputError, match="memory_bytes_per_s is 0"):
-        exchanges(0.0)
-    with pytest.raises(InputError, match="there is no codec 'zip'; use some of none, fp16, ternary"):
-        exchanges(codecs=["zip"])
-    with pytest.raises(InputError, match="nothing is known of epochs with codec 'zip'; give its factor, or use one of"):
-        StatisticalEfficiency(CriticalBatch(1.0, 10.0)).epochs(2, "zip")

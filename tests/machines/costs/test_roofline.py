@@ -1,9 +1,7 @@
 """The roofline: hand-computed times, which rate counts, and what it can never do."""
 
-from dataclasses import replace
-
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dlplacer.core.errors import InputError
@@ -22,26 +20,11 @@ def op(flops: float = 0, bytes_accessed: float = 0, dtype: str | None = "float32
     return Op("conv1", "aten.convolution", flops=flops, bytes_accessed=bytes_accessed, dtype=dtype)
 
 
-def test_arithmetic_counts_where_it_takes_longer() -> None:
-    # 1.4e12 FLOP ÷ (0.7 · 1e12 FLOP/s) = 2 s; 7e9 B ÷ (0.7 · 1e11 B/s) = 0.1 s; launch 1 us
-    assert roofline_s(op(1.4e12, 7e9), ROUND) == pytest.approx(2.0)
-
-
-def test_memory_counts_where_it_takes_longer() -> None:
-    # 7e9 FLOP ÷ (0.7 · 1e12 FLOP/s) = 0.01 s; 3.5e10 B ÷ (0.7 · 1e11 B/s) = 0.5 s
-    assert roofline_s(op(7e9, 3.5e10), ROUND) == pytest.approx(0.5)
-
-
 def test_launch_is_a_floor_and_no_addend() -> None:
     # 700 FLOP take 1 ns and 700 B 10 ns, both below the launch of 1 us
     assert roofline_s(op(700, 700), ROUND) == 1e-6
     # 1.4e6 FLOP ÷ (0.7 · 1e12 FLOP/s) = 2 us, above the launch, which is not added
     assert roofline_s(op(1.4e6), ROUND) == pytest.approx(2e-6)
-
-
-def test_an_op_without_work_takes_no_time() -> None:
-    assert roofline_s(op(), ROUND) == 0
-    assert roofline_s(op(), Rates({}, None, 1e-6)) == 0
 
 
 def test_a_convolution_of_inception_v3_on_a_v100() -> None:
@@ -59,7 +42,7 @@ def test_dtype_chooses_the_rate() -> None:
     assert roofline_s(op(2.8e12, dtype="float32"), ROUND) == pytest.approx(4.0)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "int8", "int64", "bool", "complex64", None])
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8", None])
 def test_a_dtype_that_is_not_listed_takes_the_rate_of_float32(dtype: str | None) -> None:
     assert roofline_s(op(2.8e12, dtype=dtype), ROUND) == roofline_s(op(2.8e12, dtype="float32"), ROUND)
     assert V100 is not None
@@ -69,31 +52,6 @@ def test_a_dtype_that_is_not_listed_takes_the_rate_of_float32(dtype: str | None)
 def test_a_missing_arithmetic_rate_is_named() -> None:
     with pytest.raises(InputError, match=r"op 'conv1' computes 5 FLOP in float64.*float64 nor float32; add it to the"):
         roofline_s(op(5, 5, "float64"), Rates({"float16": 1e12}, 1e9))
-
-
-def test_a_missing_memory_rate_is_named() -> None:
-    with pytest.raises(InputError, match=r"op 'conv1' moves 5 bytes.*no memory rate; give it 'memory_bytes_per_s'"):
-        roofline_s(op(5, 5), Rates({"float32": 1e12}, None))
-
-
-def test_only_the_rates_that_an_op_needs_must_be_known() -> None:
-    arithmetic, memory = Rates({"float32": 1e12}, None), Rates({}, 1e11)
-    assert arithmetic.cover(op(flops=5))
-    assert memory.cover(op(bytes_accessed=5))
-    assert not arithmetic.cover(op(5, 5))
-    assert not memory.cover(op(5, 5))
-    # 7e11 FLOP ÷ (0.7 · 1e12 FLOP/s) = 1 s; 7e10 B ÷ (0.7 · 1e11 B/s) = 1 s
-    assert roofline_s(op(flops=7e11), arithmetic) == pytest.approx(1.0)
-    assert roofline_s(op(bytes_accessed=7e10), memory) == pytest.approx(1.0)
-
-
-def test_a_type_of_the_table_needs_no_rates_in_the_topology() -> None:
-    assert rates_of(Device("gpu0", "V100")) == V100
-
-
-def test_an_unknown_type_without_rates_has_none() -> None:
-    assert rates_of_type("abacus") is None
-    assert rates_of(Device("a0", "abacus")) is None
 
 
 def test_an_unknown_type_takes_the_overhead_of_its_kind_and_is_told_once() -> None:
@@ -108,25 +66,12 @@ def test_an_unknown_type_takes_the_overhead_of_its_kind_and_is_told_once() -> No
     ]
 
 
-def test_one_number_of_the_topology_replaces_every_rate_of_the_type() -> None:
-    rates = rates_of(Device("gpu0", "V100", flops_per_s=1e12))
-    assert rates == Rates({"float32": 1e12}, 900e9, 7e-6)
-    assert rates.peak_flops_per_s("float16") == rates.peak_flops_per_s("float64") == 1e12
-
-
 def test_rates_per_dtype_of_the_topology_replace_those_they_name() -> None:
     rates = rates_of(Device("gpu0", "V100", flops_per_s={"float16": 1e14, "bfloat16": 2e13}))
     assert rates is not None
     assert rates.flops_per_s == {"float64": 7.8e12, "float32": 15.7e12, "float16": 1e14, "bfloat16": 2e13}
 
 
-def test_memory_rate_of_the_topology_replaces_that_of_the_type() -> None:
-    rates = rates_of(Device("gpu0", "V100", memory_bytes_per_s=1e9))
-    assert V100 is not None
-    assert rates == replace(V100, memory_bytes_per_s=1e9)
-
-
-@settings(derandomize=True, deadline=None)
 @given(WORK, WORK, WORK, WORK, st.sampled_from(sorted(DEVICE_TABLE)), st.sampled_from(["float16", "float32", "int8"]))
 def test_more_work_is_never_faster(
     flops: float, more_flops: float, moved: float, more_moved: float, device_type: str, dtype: str
@@ -137,7 +82,6 @@ def test_more_work_is_never_faster(
     assert 0 <= less_s <= roofline_s(op(flops + more_flops, moved + more_moved, dtype), rates)
 
 
-@settings(derandomize=True, deadline=None)
 @given(WORK, WORK, RATE, RATE, st.floats(1, 100), st.floats(1, 100), st.floats(0, 1e-3), st.floats(0, 1))
 def test_faster_devices_are_never_slower(
     flops: float,
@@ -154,7 +98,6 @@ def test_faster_devices_are_never_slower(
     assert roofline_s(op(flops, moved), fast) <= roofline_s(op(flops, moved), slow)
 
 
-@settings(derandomize=True, deadline=None)
 @given(WORK, WORK)
 def test_the_published_model_gives_the_same(flops: float, moved: float) -> None:
     # meta-pytorch/autoparallel: max(flops/(0.70*peak), bytes/(0.70*bw), 7 us launch), in microseconds

@@ -20,22 +20,6 @@ Legend:
   NV#  = Connection traversing a bonded set of # NVLinks
 """
 
-NVSWITCH = "\n".join(
-    [
-        "\t\x1b[4mGPU0\tGPU1\tGPU2\tGPU3\tNIC0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m",
-        *(
-            f"GPU{one}\t"
-            + "\t".join("X" if one == other else "NV18" for other in range(4))
-            + f"\tSYS\t0-47\t{one // 2}\tN/A"
-            for one in range(4)
-        ),
-        "NIC0\tSYS\tSYS\tSYS\tSYS\tX",
-        "",
-        "NIC Legend:",
-        "  NIC0: mlx5_0",
-    ]
-)
-
 PCIE_BOX = """\
         GPU0    GPU1    GPU2    GPU3    GPU4    CPU Affinity
 GPU0     X      PIX     PXB     PHB     SOC     0-7

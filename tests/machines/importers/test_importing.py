@@ -5,17 +5,13 @@ from pathlib import Path
 
 import networkx as nx
 import pytest
-from machines.importers.samples import BRIDGED, DGX1, GRACE_XML, NCCL_XML, NVSWITCH, PCIE_BOX, RCCL_XML
+from machines.importers.samples import BRIDGED, DGX1, NCCL_XML, PCIE_BOX, RCCL_XML
 
-from dlplacer import place
 from dlplacer.cli.main import main
 from dlplacer.core.errors import FileFormatError, InputError
-from dlplacer.core.graph import OpGraph
-from dlplacer.core.op import Op
-from dlplacer.core.topology import Device, Topology
-from dlplacer.files import write_graph, write_topology
+from dlplacer.core.topology import Topology
+from dlplacer.files import write_topology
 from dlplacer.files.load import load_topology
-from dlplacer.files.locate import shipped_folder
 from dlplacer.machines.costs.roofline import rates_of, rates_of_type
 from dlplacer.machines.importers.any_format import import_topology
 from dlplacer.machines.importers.products import unlimited_gpus
@@ -55,13 +51,6 @@ def test_dgx1_has_its_cube_mesh_and_two_sockets(imported) -> None:
     assert box.meta["network_devices"] == ["mlx5_0", "mlx5_1"]
 
 
-def test_more_links_than_a_gpu_has_lead_into_a_switch(imported) -> None:
-    found = links(imported(NVSWITCH, "H100"))
-    assert found["gpu0", "nvswitch"] == (18, pytest.approx(20.75))
-    assert not any(ends[0].startswith("gpu") and ends[1].startswith("gpu") for ends in found)
-    assert found["gpu2", "cpu1"][1] == pytest.approx(48)
-
-
 def test_pcie_levels_become_a_tree(imported) -> None:
     box = imported(PCIE_BOX)
     found = links(box)
@@ -88,13 +77,6 @@ def test_nccl_file(imported) -> None:
     assert "network" not in {router.id for router in box.routers}
 
 
-def test_nccl_file_of_a_grace_machine(imported) -> None:
-    found = links(imported(GRACE_XML))
-    assert found["gpu0", "nvswitch"] == (18, pytest.approx(41.5))
-    assert found["gpu0", "cpu0"] == (5, pytest.approx(44.712))
-    assert found["gpu1", "cpu0"][1] == pytest.approx(12)
-
-
 def test_two_hosts_meet_over_their_network(imported) -> None:
     second = NCCL_XML.replace('host_hash="0x1"', 'host_hash="0x2"').split("\n", 1)[1].rsplit("</system>", 1)[0]
     box = imported(NCCL_XML.replace("</system>", second + "</system>"))
@@ -103,22 +85,6 @@ def test_two_hosts_meet_over_their_network(imported) -> None:
     assert "host1.gpu0" in box.device_index
     assert found["pcie-0000:11:00.0", "network"][1] == pytest.approx(12)
     assert nx.is_connected(box.to_networkx())
-
-
-def test_nvlinks_of_a_host_join_its_own_gpus(imported) -> None:
-    second = NCCL_XML.replace('host_hash="0x1"', 'host_hash="0x2"').split("\n", 1)[1].rsplit("</system>", 1)[0]
-    box = imported(NCCL_XML.replace("</system>", second + "</system>"))
-    alone = {ends: count for ends, count in links(imported(NCCL_XML)).items() if ends == ("gpu0", "gpu1")}
-    pairs = {ends: count for ends, count in links(box).items() if set(ends) <= set(box.device_index)}
-    assert pairs == alone | {("host1.gpu0", "host1.gpu1"): alone["gpu0", "gpu1"]}
-
-
-@pytest.mark.parametrize("nic", ["mlx5_bond_0", "bnxt_re0", "roceo1"])
-def test_network_devices_of_any_name_shift_no_column(imported, nic: str) -> None:
-    renamed = DGX1.replace("mlx5_0", nic).replace("mlx5_1", f"{nic}x")
-    box, plain = imported(renamed, "V100"), imported(DGX1, "V100")
-    assert (box.devices, box.links) == (plain.devices, plain.links)
-    assert box.meta["network_devices"] == [nic, f"{nic}x"]
 
 
 def test_node_link_of_networkx(imported) -> None:
@@ -136,42 +102,25 @@ def test_node_link_of_networkx(imported) -> None:
         assert [router.id for router in box.routers] == ["s"]
 
 
-def test_directed_and_parallel_edges_are_merged(imported) -> None:
-    graph = nx.MultiDiGraph()
-    for pair in (("a", "b"), ("b", "a")):
-        graph.add_edges_from([(*pair, {"bandwidth": 5e9})] * 2)
-    assert links(imported(json.dumps(nx.node_link_data(graph, edges="edges")))) == {("a", "b"): (2, 5.0)}
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("", "no line with the columns GPU0"),
         ("\tGPU0\tGPU1\nGPU0\tX\tNV1\n", "no row for GPU1"),
         ("\tGPU0\tGPU1\nGPU0\tX\tNV1\nGPU1\tNV1\n", "line 3: GPU1 has 1 entries for 2 columns"),
-        ("\tGPU0\tGPU1\nGPU0\tX\tWAT\nGPU1\tNV1\tX\n", "line 2: GPU0 to GPU1 is 'WAT'"),
         ("\tGPU0\tGPU1\nGPU0\tX\tNV2\nGPU1\tNV1\tX\n", "GPU1 to GPU0 is NV1, but GPU0 to GPU1 is NV2"),
         ("\tGPU0\nGPU0\tX\nGPU1\tX\n", "line 3: GPU1 has no column"),
         ('<!DOCTYPE a [<!ENTITY b "c">]><system/>', "a DOCTYPE or ENTITY is not accepted"),
         ("<system><cpu></system>", "line 1, column"),
-        ("<topology/>", "the outermost element is <topology>"),
         ("<system/>", "no <gpu> element"),
         ('<system><cpu><pci busid="x"><gpu/></pci></cpu></system>', "bus id is not of the form"),
-        ('<system><cpu><pci busid="0000:11:00.0"><gpu dev="a" sm="70"/></pci></cpu></system>', "dev is 'a'"),
         (NCCL_XML.replace('count="2"', 'count="two"'), "count is 'two'"),
-        (NCCL_XML.replace('target="0000:15:00.0"', 'target="0000:99:00.0"'), "neither a GPU of the file nor a switch"),
-        (NCCL_XML.replace('count="2"', f'count="{"9" * 5000}"'), "it must be a whole number of at least 1"),
-        ("<system>" + "<cpu>" * 5000 + "</cpu>" * 5000 + "</system>", "nested more than 64 levels deep"),
         ("{", "line 1, column 2: .*; the file must be JSON"),
-        ('{"nodes": [], "edges": [' + "9" * 5000 + "]}", "a number of thousands of digits; round it"),
-        ('{"nodes": [{"id": "a"}, {"id": "b"}], "edges": [{"source": "a", "target": "b", "bw": NaN}]}', "is NaN"),
         (
             '{"nodes": [{"id": "a"}], "edges": [{"source": "a", "target": "b", "bw": 1, "count": "2"}]}',
             r"edges\[0\]\.count: must be a whole number of at least 1",
         ),
-        ('{"nodes": [{"id": "a", "meta": [1]}], "edges": []}', r"nodes\[0\]\.meta: must be an object"),
         ("[1]", "holds no object"),
-        ('{"nodes": 1}', "must be lists"),
         ('{"nodes": [{"id": "a"}], "edges": [{"source": "a"}]}', r"edges\[0\]: no object with a source and a target"),
         ('{"nodes": [{"id": "a"}], "edges": [{"source": "a", "target": "b"}]}', r"edges\[0\]: no rate"),
         ('{"nodes": [{"id": "a"}, {"id": "a"}], "edges": []}', "given twice"),
@@ -180,20 +129,11 @@ def test_directed_and_parallel_edges_are_merged(imported) -> None:
             ' {"source": "b", "target": "a", "bw": 2}]}',
             "the two directions differ",
         ),
-        ("[" * 100_000, "nested more than 100 levels deep"),
     ],
 )
 def test_broken_files_name_the_place(imported, text: str, message: str) -> None:
     with pytest.raises(FileFormatError, match=message):
         imported(text)
-
-
-def test_files_that_are_not_there_or_no_text(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="cannot read"):
-        import_topology(tmp_path / "none")
-    (tmp_path / "binary").write_bytes(b"GPU0 \xff\xfe")
-    with pytest.raises(FileFormatError, match="byte 5: not UTF-8 text"):
-        import_topology(tmp_path / "binary")
 
 
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -222,52 +162,20 @@ def test_a_type_brings_memory_and_rates_from_the_table(imported, given: str, kin
         assert unlimited_gpus(box) is None
 
 
-def test_a_compute_capability_tells_the_type_and_so_the_memory(imported) -> None:
-    sizes = {device.type: device.memory_bytes for device in imported(NCCL_XML).devices}
-    assert sizes == {"V100": 16 * 2**30, "H100": 80 * 2**30}
-
-
-def test_a_node_link_graph_keeps_what_it_says(imported) -> None:
-    text = json.dumps(
-        {
-            "nodes": [{"id": "a"}, {"id": "b", "memory_bytes": 5}, {"id": "c", "type": "abacus"}],
-            "edges": [{"source": "a", "target": "b", "bw": 1}],
-        }
-    )
-    found = {device.id: device for device in imported(text, "T4").devices}
-    assert (found["a"].type, found["a"].memory_bytes) == ("T4", 16 * 2**30)
-    assert (found["b"].type, found["b"].memory_bytes) == ("T4", 5)
-    assert (found["c"].type, found["c"].memory_bytes) == ("abacus", None)
-
-
 @pytest.mark.parametrize(
     ("misspelt", "right"),
     [
         ("V1000", "V100"),
         ("V1OO", "V100"),
-        ("RTX409O", "RTX4090"),
         ("RXT3090", "RTX3090"),
         ("RTX 3900", "RTX3090"),
-        ("A600", "A6000"),
-        ("H10O", "H100"),
-        ("GTX4080", "RTX4080"),
-        ("L4OS", "L40S"),
-        ("M2 Macs", "M2Max"),
-        ("MI300", "MI300X"),
         ("RTX4070 Supper", "RTX4070Super"),
         ("RTX4090-banana", "RTX4090"),
-        ("RTX4090,T44", "T4"),
     ],
 )
 def test_a_misspelt_type_is_refused_with_the_right_one(imported, misspelt: str, right: str) -> None:
     with pytest.raises(InputError, match=rf"did you mean .*\b{right}\b"):
         imported(DGX1, misspelt)
-
-
-@pytest.mark.parametrize("given", ["FOO", "", " ", "cpu-core", "RTX4090,FOO"])
-def test_a_type_like_none_is_refused_with_all(imported, given: str) -> None:
-    with pytest.raises(InputError, match=r"it has P100, .*M4Max"):
-        imported(DGX1, given)
 
 
 def test_gpus_of_several_types(imported) -> None:
@@ -291,27 +199,15 @@ def test_links_between_two_types_are_as_fast_as_the_slower_one(imported) -> None
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ("RTX3090,RTX3060", "0=RTX3090,1=RTX3060"),
         ("0-2=RTX3090", "gpu3 gets no type"),
         ("0-4=RTX3090", "there is no device 4"),
         ("0-3=RTX3090,2=T4", "device 2 is given two types"),
         ("3-0=RTX3090", "runs backwards"),
-        ("0-2=RTX3090,3", "write DEVICES=TYPE"),
-        ("0-3=RTX309", "did you mean RTX3090"),
-        ("RTX4090", "a RTX4090 does not have"),
     ],
 )
 def test_types_that_do_not_fit_the_gpus_are_refused(imported, given: str, told: str) -> None:
     with pytest.raises(InputError, match=told):
         imported(BRIDGED, given)
-
-
-def test_assumptions_on_untyped_gpus_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "topo.txt").write_text(BRIDGED)
-    assert main(["topology", "import", str(tmp_path / "topo.txt")]) == 0
-    assert "20.75 GB/s of gpu" in capsys.readouterr().err
-    assert main(["topology", "import", str(tmp_path / "topo.txt"), "--type", "RTX3090"]) == 0
-    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(
@@ -326,116 +222,10 @@ def test_rccl_file_has_xgmi_links_between_amd_gpus(imported, gcn: str, kind: str
     assert imported(RCCL_XML, "MI210").devices[1].type == "MI210"
 
 
-def test_rocm_smi_is_refused_in_one_sentence(imported) -> None:
-    text = "=== ROCm System Management Interface ===\n       GPU0   GPU1\nGPU0   0      XGMI\nGPU1   XGMI   0\n"
-    with pytest.raises(FileFormatError, match="rocm-smi") as caught:
-        imported(text)
-    assert len(caught.value.mistakes) == 1
-
-
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-8-sig"])
-@pytest.mark.parametrize("text", [PCIE_BOX, NCCL_XML, '{"nodes": [{"id": "ä"}], "edges": []}'])
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le"])
+@pytest.mark.parametrize("text", [PCIE_BOX])
 def test_files_of_powershell_are_read(tmp_path: Path, encoding: str, text: str) -> None:
     for name, used in (("plain", "utf-8"), ("other", encoding)):
         (tmp_path / name).write_bytes(text.encode(used))
     plain, other = (import_topology(tmp_path / name) for name in ("plain", "other"))
     assert (other.devices, other.links) == (plain.devices, plain.links)
-
-
-def test_unlimited_memory_of_a_gpu_is_told(imported) -> None:
-    note = unlimited_gpus(imported(DGX1), imported=True)
-    assert note is not None
-    assert "leaves the memory of gpu0, gpu1, gpu2, gpu3, … (type gpu) unlimited" in note
-    known = Topology((Device("g", "L4"), Device("c", "cpu-core"), Device("d")), name="box")
-    assert unlimited_gpus(known) == (
-        "topology 'box' leaves the memory of g (type L4) unlimited: a plan may need more than there is; give "
-        "memory_bytes (L4: 24 GiB), or import the machine with --type"
-    )
-    assert unlimited_gpus(load_topology("cpu-2core")) is None
-    assert all(unlimited_gpus(load_topology(path.stem)) is None for path in shipped_folder("topologies").glob("*.json"))
-
-
-def test_solving_on_gpus_of_unlimited_memory_warns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_topology(tmp_path / "box.json", Topology((Device("g", "V100"),), name="box"))
-    graph = OpGraph((Op("a", "mm", 1e-3),))
-    write_graph(tmp_path / "graph.json", graph)
-    assert main(["solve", str(tmp_path / "graph.json"), str(tmp_path / "box.json"), "--json"]) == 0
-    said = capsys.readouterr()
-    assert "dlplacer: topology 'box' leaves the memory of g (type V100) unlimited" in said.err
-    assert json.loads(said.out)["status"] == "optimal"
-    with pytest.warns(UserWarning, match="leaves the memory of g"):
-        place(graph, tmp_path / "box.json")
-
-
-@pytest.mark.parametrize(
-    ("cpu", "bytes_per_s"),
-    [
-        ('vendor="GenuineIntel" familyid="6" modelid="79"', 6e9),  # Broadwell
-        ('vendor="GenuineIntel" familyid="6" modelid="85"', 10e9),  # Skylake
-        ('vendor="GenuineIntel" familyid="6" modelid="143"', 22e9),  # Sapphire Rapids
-        ('vendor="GenuineIntel" familyid="6" modelid="207"', 40e9),  # Emerald Rapids
-        ('vendor="GenuineIntel"', 10e9),
-        ('vendor="AuthenticAMD" familyid="25" modelid="17"', 16e9),
-        ('vendor="" arch="arm64"', 6e9),
-    ],
-)
-def test_sockets_are_as_fast_as_nccl_takes_them(imported, cpu: str, bytes_per_s: float) -> None:
-    sockets = "".join(
-        f'<cpu numaid="{place}" host_hash="0x1" {cpu}>'
-        f'<pci busid="0000:{place}5:00.0"><gpu dev="{place}" sm="90"/></pci></cpu>'
-        for place in range(2)
-    )
-    box = imported(f"<system version='1'>{sockets}</system>")
-    assert links(box)["cpu0", "cpu1"][1] == pytest.approx(bytes_per_s / 1e9)
-
-
-def test_nvlinks_that_only_one_end_has_are_not_counted(imported) -> None:
-    first = '<nvlink target="0000:16:00.0" count="2" tclass="0x030200"/>'
-    second = '<nvlink target="0000:15:00.0" count="2" tclass="0x030200"/>'
-    text = NCCL_XML.replace(second, second.replace('count="2"', 'count="1"'))
-    assert first in text
-    assert links(imported(text))["gpu0", "gpu1"][0] == 1
-
-
-def test_widths_that_no_slot_has_are_those_of_machines_that_do_not_know(imported) -> None:
-    found = links(imported(NCCL_XML.replace('link_width="8"', 'link_width="255"')))
-    assert found["gpu1", "pcie-0000:11:00.0"][1] == pytest.approx(12)
-
-
-def test_equal_rates_may_be_written_differently(imported) -> None:
-    there, back = ({"source": "a", "target": "b", "bw": "1 GB/s"}, {"source": "b", "target": "a", "bw": 1e9})
-    nodes = [{"id": "a"}, {"id": "b"}]
-    both_ways = {"directed": True, "nodes": nodes, "edges": [there, back]}
-    assert links(imported(json.dumps(both_ways))) == {("a", "b"): (1, 1.0)}
-    # Without directions they are two links, whichever end is named first.
-    parallel = {"directed": False, "multigraph": True, "nodes": nodes, "edges": [there, back]}
-    assert links(imported(json.dumps(parallel))) == {("a", "b"): (2, 1.0)}
-
-
-def test_a_byte_order_mark_before_a_matrix_is_skipped(imported) -> None:
-    assert imported("\ufeff" + PCIE_BOX).links == imported(PCIE_BOX).links
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ('<?xml version="1.0"?><!DOCTYPE topology SYSTEM "hwloc2.dtd"><topology version="2.0"/>', "hwloc's topology"),
-        ('<topology version="2.0"></topology>', "hwloc's topology .* what nvidia-smi topo -m prints"),
-        ('{"nodes": [{"id": null}], "edges": []}', r"nodes\[0\]: no object with an id"),
-    ],
-)
-def test_descriptions_that_are_none_say_what_to_give(imported, text: str, message: str) -> None:
-    with pytest.raises(FileFormatError, match=message):
-        imported(text)
-
-
-@pytest.mark.parametrize("product", ["NVIDIA RTX A6000", "NVIDIA A40", "NVIDIA GeForce RTX 3090"])
-def test_nvlink_bridges_of_workstations_are_slower_than_links_of_servers(imported, product: str) -> None:
-    # Data sheets say 56.25 GB/s in one direction for the four links of a bridge; NCCL counts 12 each.
-    assert links(imported(BRIDGED, product))["gpu0", "gpu1"] == (4, 12.0)
-    assert 0.8 * 56.25 <= 4 * 12 <= 56.25
-
-
-def test_boards_that_nccl_knows_by_capability_alone_have_these_links(imported) -> None:
-    found = links(imported(NCCL_XML.replace('sm="70"', 'sm="86"')))
-    assert found["gpu0", "gpu1"] == (2, pytest.approx(12))

@@ -34,14 +34,3 @@ def test_solve_check_and_run(granularity: str, tmp_path: Path, capsys: pytest.Ca
     capsys.readouterr()
     report = printed(capsys, "run", plan, "--devices", "cpu:0,cpu:1", "--steps", "1", "--warmup", "0")
     assert report["max_abs_error"] < 1e-6  # type: ignore[operator]
-
-
-def test_a_graph_file_can_be_coarsened(capsys: pytest.CaptureFixture[str]) -> None:
-    command = ("solve", "inception_v3-infer", "dgx1-v100-2gpu", "--method", "heft", "--granularity")
-    fine, coarse = (printed(capsys, *command, granularity) for granularity in ("aten", "module:1"))
-    assert 0 < fine["makespan_s"] < coarse["makespan_s"]  # type: ignore[operator]
-
-
-def test_an_unknown_granularity(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["capture", "dlplacer.models:mlp", "--granularity", "layer"]) == 2
-    assert "granularity is 'layer'; use one of aten, fused, module, or module:DEPTH" in capsys.readouterr().err

@@ -1,20 +1,17 @@
 """Scaling efficiency in closed form, and its fit from measured points."""
 
-import math
-
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from dlplacer.core.errors import InfeasibleError, InputError
+from dlplacer.core.errors import InfeasibleError
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.machines.costs.collectives import ring_all_reduce
-from dlplacer.planning.hybrid.scaling_efficiency import ConstantEfficiency, RingOverhead, SerialOverhead
+from dlplacer.planning.hybrid.scaling_efficiency import RingOverhead, SerialOverhead
 from dlplacer.planning.hybrid.scaling_fit import fit_scaling
 
 
 @given(st.floats(1e-4, 5), st.integers(1, 500))
-@settings(derandomize=True, deadline=None)
 def test_lemma_3_1(ratio: float, workers: int) -> None:
     form = SerialOverhead(ratio)
     share = form.efficiency(workers)
@@ -30,7 +27,6 @@ def test_lemma_3_1(ratio: float, workers: int) -> None:
 
 
 @given(st.floats(0.001, 1), st.floats(1, 30))
-@settings(derandomize=True, deadline=None)
 def test_fewest_workers_are_those_of_a_linear_scan(ratio: float, speedup: float) -> None:
     form = SerialOverhead(ratio)
     if speedup >= form.speedup_ceiling * 0.99:
@@ -48,27 +44,15 @@ def test_numbers_of_the_paper() -> None:
 
 
 @given(st.floats(0, 3), st.floats(0, 0.1), st.integers(1, 200))
-@settings(derandomize=True, deadline=None)
 def test_the_ring_form_is_the_cost_of_a_ring_all_reduce(bandwidth: float, latency: float, workers: int) -> None:
     # T_1 = 1 s: ρ = 2 β bytes and λ = 2 α for a vector of one byte
     line = ring_all_reduce(AlphaBeta(latency / 2, bandwidth / 2), workers)
     assert RingOverhead(bandwidth, latency).efficiency(workers) == pytest.approx(1 / (1 + line.time_s(1)))
 
 
-def test_lemma_3_1_is_the_ring_form_without_bytes() -> None:
-    for ratio in (0.0, 0.05, 1.0):
-        for workers in (1, 2, 7, 64):
-            ring = RingOverhead(0.0, ratio / (1 + ratio))
-            assert ring.efficiency(workers) == pytest.approx(SerialOverhead(ratio).efficiency(workers))
-
-
 @pytest.mark.parametrize(
     ("model", "form"),
-    [
-        (SerialOverhead(0.1), "serial"),
-        (RingOverhead(0.4), "ring"),
-        (RingOverhead(0.3, 0.01), "ring with latency"),
-    ],
+    [(SerialOverhead(0.1), "serial"), (RingOverhead(0.4), "ring"), (RingOverhead(0.3, 0.01), "ring with latency")],
 )
 @pytest.mark.parametrize("counts", [(1, 2, 4, 8), (2, 4, 8, 16)])
 def test_the_fit_finds_the_form_and_its_parameters(
@@ -80,51 +64,3 @@ def test_the_fit_finds_the_form_and_its_parameters(
     assert vars(fits.best.model) == pytest.approx(vars(model))
     assert max(map(abs, fits.best.residuals)) < 1e-9
     assert f"'{form}' fits best" in fits.verdict
-
-
-def test_noise_does_not_turn_a_ring_into_a_serial_overhead() -> None:
-    noise = {1: 1.01, 2: 0.99, 4: 1.01, 8: 0.995}
-    points = [(workers, noise[workers] / RingOverhead(0.5).efficiency(workers)) for workers in noise]
-    fits = fit_scaling(points)
-    assert fits.best.form.startswith("ring")
-    serial = next(fit for fit in fits.fits if fit.form == "serial")
-    assert fits.best.error < 0.02 < serial.error
-    assert len(serial.residuals) == 4
-
-
-def test_two_points_tell_no_form_from_another() -> None:
-    fits = fit_scaling([(1, 1.0), (4, 1.2)])
-    assert fits.verdict == "two points fix every form: measure a third device count to tell them apart"
-    assert all(max(map(abs, fit.residuals)) < 1e-9 for fit in fits.fits)
-    assert all(math.isinf(fit.error) for fit in fits.fits)
-    assert fits.best.form == "ring"
-
-
-def test_perfect_scaling_is_both() -> None:
-    fits = fit_scaling([(1, 1.0), (2, 1.0), (4, 1.0)])
-    assert fits.best.model.efficiency(100) == pytest.approx(1.0)
-    assert "fit alike" in fits.verdict
-
-
-def test_mistakes() -> None:
-    with pytest.raises(InputError, match="measure a step at two device counts or more"):
-        fit_scaling([(2, 1.0), (2, 1.1)])
-    with pytest.raises(InputError, match=r"point \(2 devices, -1.0 s\)"):
-        fit_scaling([(1, 1.0), (2, -1.0)])
-    with pytest.raises(InputError, match="grow faster than any number of devices explains"):
-        fit_scaling([(2, 1.0), (4, 9.0)])
-    with pytest.raises(InputError, match=r"scaling efficiency is 1.5"):
-        ConstantEfficiency(1.5)
-    with pytest.raises(InputError, match=r"overhead ratio R is -0.1"):
-        SerialOverhead(-0.1)
-    with pytest.raises(InputError, match=r"a speedup of 0.5; it must be at least 1"):
-        SerialOverhead(0.1).workers_for(0.5)
-    with pytest.raises(InputError, match="0 workers"):
-        ConstantEfficiency().efficiency(0)
-    with pytest.raises(InputError, match="ring overhead: latency is -1"):
-        RingOverhead(0.0, -1.0)
-
-
-@pytest.mark.parametrize("ratio", [1e300, 1e308])
-def test_an_overhead_of_any_size_leaves_the_speed_of_one_device(ratio: float) -> None:
-    assert SerialOverhead(ratio).efficiency(100) == pytest.approx(0.01)

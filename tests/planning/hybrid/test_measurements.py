@@ -1,12 +1,10 @@
 """What was measured takes the place of what the planner assumes; the file is data with a schema."""
 
-import json
 from pathlib import Path
 
 import pytest
 
-from dlplacer.cli.main import main
-from dlplacer.core.errors import FileFormatError, InputError
+from dlplacer.core.errors import InputError
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.machines.costs.collectives_on_links import MachineCosts
 from dlplacer.machines.costs.gradient_exchange import CodecSeconds, exchanges
@@ -60,21 +58,6 @@ def test_a_file_of_everything(tmp_path: Path) -> None:
     assert applied.epochs(8, period=4) == pytest.approx(24)
 
 
-def test_measured_coding_replaces_passes_over_memory() -> None:
-    seconds = {"ternary": CodecSeconds(2e-10, 1e-10)}
-    for exchange in exchanges(1e10, ("none", "fp16", "ternary"), seconds):
-        plain = next(each for each in exchanges(1e10) if each.name == exchange.name)
-        if exchange.codec.name != "ternary":
-            assert exchange.codec_s_per_byte(4) == plain.codec_s_per_byte(4)
-        else:
-            # All-gather decodes the codes of all four, a sum once, and parts and their sum twice.
-            decodes = {"all-gather": 4, "sums": 2, "int8": 1, "servers": 1}[exchange.transport.name]
-            assert exchange.codec_s_per_byte(4) == pytest.approx(2e-10 + decodes * 1e-10)
-        assert exchange.codec_s_per_byte(1) == 0
-    with pytest.raises(InputError, match="no codec 'zip'"):
-        exchanges(None, ("none",), {"zip": CodecSeconds(0, 0)})
-
-
 def test_a_measured_collective_scales_what_the_links_promise() -> None:
     topology, size = box(4), 2**22
     line = MachineCosts(Wiring(topology), (("d0", "d1"),)).collectives(size)["all-reduce"]
@@ -93,76 +76,3 @@ def test_a_measured_collective_scales_what_the_links_promise() -> None:
         exposed_s(MeasuredCollective("all-reduce", 8, size, 1.0))
     with pytest.raises(InputError, match="no collective 'gossip'"):
         MeasuredCollective("gossip", 2, size, 1.0)
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ({"codecs": {"ternary": {"encode_s_per_byte": -1}}}, "codecs.ternary.encode_s_per_byte: must be at least 0"),
-        ({"codecs": {"ternary": {"encode_s_per_byte": 1}}}, "codecs.ternary.decode_s_per_byte: required"),
-        ({"codec_factor": {"zip": 1}}, "codec_factor.zip: there is no such codec"),
-        ({"period_factor": {"1.5": 1}}, "period_factor.1.5: the key must be a whole number"),
-        ({"collectives": [{"collective": "gossip", "devices": 2, "bytes": 1, "seconds": 1}]}, "no collective 'gossip'"),
-        ({"network": {"bytes_per_s": 0, "latency_s": 0}}, "network.bytes_per_s: must be above 0"),
-        ({"wire": 3}, "wire: unknown field"),
-    ],
-)
-def test_mistakes_of_a_file(content: dict[str, object], message: str, tmp_path: Path) -> None:
-    path = tmp_path / "measurements.json"
-    path.write_text(json.dumps({"format": "dlplacer.measurements/1", **content}))
-    with pytest.raises(FileFormatError) as raised:
-        read_measurements(path)
-    assert message in str(raised.value)
-
-
-def test_statistics_without_times_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="codec 'ternary' has not been measured"):
-        write_measurements(tmp_path / "m.json", codecs={"ternary": {**STATS, "encode_s_per_byte": None}})
-
-
-def test_the_command_reads_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    nodes = [
-        {"id": "w", "kind": "parameter", "time_s": 0, "gradient_bytes": 4_000_000, "weight_bytes": 4_000_000},
-        {"id": "work", "kind": "op", "time_s": 0.001, "phase": "backward"},
-        {"id": "w.grad", "kind": "gradient", "time_s": 0, "phase": "backward", "colocate": "w"},
-    ]
-    edges = [{"source": "w", "target": "work", "bytes": 1}, {"source": "work", "target": "w.grad", "bytes": 1}]
-    graph, epochs, path = (tmp_path / f"{name}.json" for name in ("graph", "epochs", "measurements"))
-    graph.write_text(json.dumps({"format": "dlplacer.graph/1", "nodes": nodes, "edges": edges}))
-    epochs.write_text(json.dumps({"format": "dlplacer.epochs/1", "epochs": {"1": 4, "8": 4}}))
-    command = ["hybrid", str(graph), "cpu-2core", "--devices", "4", "--epochs", str(epochs), "--speedup", "2=1.0"]
-    network = MeasuredNetwork(1e9, 1e-5)
-
-    def best(**measured: object) -> dict[str, object]:
-        write_measurements(path, network=network, **measured)
-        assert main([*command, "--measurements", str(path), "--json"]) == 0
-        return json.loads(capsys.readouterr().out)["budgets"][3]["data_parallel"]
-
-    fast = {"encode_s_per_byte": 1e-12, "decode_s_per_byte": 1e-12}
-    slow = {"encode_s_per_byte": 1e-6, "decode_s_per_byte": 1e-6}
-    assert best(codecs={"ternary": fast}, codec_factor={"ternary": 1.0})["codec"] == "ternary"
-    assert best(codecs={"ternary": slow}, codec_factor={"ternary": 1.0})["codec"] == "fp16"
-    assert best(codecs={"ternary": fast}, codec_factor={"ternary": 50.0})["codec"] == "fp16"
-    assert best(period_factor={64: 1.0})["period"] == 64
-    assert main([*command, "--measurements", str(path), "--network", "1 GB/s"]) == 2
-    assert "has a measured one" in capsys.readouterr().err
-    assert main([*command, "--measurements", str(path), "--scaling-efficiency", "1"]) == 2
-    assert "--measurements is for step times over links" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ({"period_factor": {"2" * 5000: 1}}, r"period_factor\.2+…: the key must be a whole number of steps"),
-        ({"period_factor": {"2": 1, "02": 2}}, r"period_factor\.02: means the same as '2'"),
-        (
-            {"codecs": {"fp16": {"encode_s_per_byte": 0, "decode_s_per_byte": 0, "workers": 10**400}}},
-            r"codecs\.fp16\.workers: must be below",
-        ),
-    ],
-)
-def test_numbers_that_nothing_can_be_computed_with(tmp_path: Path, content: dict[str, object], message: str) -> None:
-    path = tmp_path / "measurements.json"
-    path.write_text(json.dumps({"format": "dlplacer.measurements/1"} | content))
-    with pytest.raises(FileFormatError, match=message):
-        read_measurements(path)

@@ -1,26 +1,19 @@
 """Workers on real machines: which devices they get, what they cost, and how links decide strategies."""
 
-from dataclasses import replace
 from itertools import combinations
 
 import pytest
 
-from dlplacer.core.errors import InfeasibleError, InputError
-from dlplacer.core.graph import OpGraph
-from dlplacer.core.op import Edge, Op, TensorSpec
-from dlplacer.core.topology import Device, Link, Router, Topology
-from dlplacer.files.load import load_graph, load_topology
+from dlplacer.core.topology import Device, Link, Topology
+from dlplacer.files.load import load_topology
 from dlplacer.machines.costs.gradient_exchange import exchanges
-from dlplacer.planning.hybrid.communication.clusters import cluster
-from dlplacer.planning.hybrid.communication.step_times import ClosedForm, StepTime, Team
-from dlplacer.planning.hybrid.communication.steps_on_links import GROUPINGS, OnMachine
-from dlplacer.planning.hybrid.communication.worker_layout import WorkerLayout, partitions, signature, sub_topology
+from dlplacer.planning.hybrid.communication.step_times import StepTime, Team
+from dlplacer.planning.hybrid.communication.steps_on_links import OnMachine
+from dlplacer.planning.hybrid.communication.worker_layout import WorkerLayout, partitions
 from dlplacer.planning.hybrid.epochs.epochs import EpochsTable, StatisticalEfficiency
 from dlplacer.planning.hybrid.hybrid import HybridProblem, plan_hybrid
-from dlplacer.planning.hybrid.pipelined_workers import PipelinedWorkers
-from dlplacer.planning.hybrid.placed_workers import ALONE, Placed, Several, SpeedupTable, WorkerSplit
-from dlplacer.planning.hybrid.scaling_efficiency import ConstantEfficiency
-from dlplacer.planning.hybrid.step_workload import GradientLayer, Work, work_of
+from dlplacer.planning.hybrid.placed_workers import ALONE, SpeedupTable, WorkerSplit
+from dlplacer.planning.hybrid.step_workload import GradientLayer, Work
 
 LAYERS = tuple(GradientLayer(0.001, size) for size in (4_000_000, 1000, 8_000_000, 1000, 2_000_000, 500_000))
 WORK = Work(0.010, LAYERS)
@@ -68,85 +61,6 @@ def test_the_worst_worker_is_as_good_as_it_can_be() -> None:
         assert narrowest(layout.workers(devices, degree)) == best
 
 
-def test_partitions_are_all_of_them_once() -> None:
-    # 6! / (2!^3 · 3!) = 15 partitions of six into three pairs
-    found = [frozenset(map(frozenset, workers)) for workers in partitions("abcdef", 2)]
-    assert len(found) == len(set(found)) == 15
-
-
-def test_a_sub_machine_has_the_routers_it_needs() -> None:
-    pcie = load_topology("pcie-4gpu")
-    under_one_switch = sub_topology(pcie, ["gpu0", "gpu1"])
-    assert [router.id for router in under_one_switch.routers] == ["pcie0"]
-    across = sub_topology(pcie, ["gpu0", "gpu2"])
-    assert len(across.routers) == 3
-    assert signature(under_one_switch) == signature(sub_topology(pcie, ["gpu2", "gpu3"]))
-    assert signature(under_one_switch) != signature(across)
-    with pytest.raises(InputError, match="'gpu9' is no device"):
-        sub_topology(pcie, ["gpu9"])
-
-
-def test_a_cluster_shares_a_card_per_box() -> None:
-    topology = cluster(load_topology("dgx1-v100-4gpu"), 3, 12.5e9, 5e-6)
-    layout = WorkerLayout(topology)
-    assert len(topology.devices) == 12
-    inside, across = layout.wiring.channel("0/gpu0", "0/gpu1"), layout.wiring.channel("0/gpu0", "2/gpu1")
-    assert inside.s_per_byte == pytest.approx(1 / 41.5e9)
-    assert (across.s_per_byte, across.latency_s) == pytest.approx((1 / 12.5e9, 5e-6))
-    together = layout.wiring.round([(f"0/gpu{n}", f"1/gpu{n}", 1.0) for n in range(4)])
-    assert together.s_per_byte == pytest.approx(4 / 12.5e9)
-    assert layout.islands([device.id for device in topology.devices]) == ((0, 1, 2, 3), (4, 5, 6, 7), (8, 9, 10, 11))
-    assert all(len({name.split("/")[0] for name in worker}) == 1 for worker in layout.workers(12, 4))
-
-
-def test_free_links_are_the_paper_s_assumption() -> None:
-    names = "abcdefgh"
-    free = mesh(dict.fromkeys(combinations(names, 2), 1e30))
-    efficiency = StatisticalEfficiency(EpochsTable({2: 4.0, 4: 7.0, 8: 12.0}))
-    problem = HybridProblem(
-        WORK, efficiency, SpeedupTable({2: 1.32}), free, OnMachine(WorkerLayout(free), exchanges()[:1])
-    )
-    ideal = HybridProblem(WORK, efficiency, SpeedupTable({2: 1.32}), step_times=ClosedForm(ConstantEfficiency(1.0)))
-    one, other = plan_hybrid(problem, 8), plan_hybrid(ideal, 8)
-    for devices in range(1, 9):
-        assert one.at(devices).against_same_devices == pytest.approx(other.at(devices).against_same_devices)
-        assert one.speedup(one.at(devices).best) == pytest.approx(other.speedup(other.at(devices).best))
-
-
-def test_slower_links_make_slower_steps_and_wait_for_model_parallelism() -> None:
-    efficiency = StatisticalEfficiency(EpochsTable({1: 4.0, 8: 4.0}))
-    first_wins, steps_s = [], []
-    for rate in (1e12, 1e9, 1e8):
-        links = tuple(Link(name, "switch", rate) for name in "abcd")
-        topology = Topology(tuple(map(Device, "abcd")), (Router("switch"),), links)
-        problem = HybridProblem(
-            WORK, efficiency, SpeedupTable({2: 1.6}), topology, OnMachine(WorkerLayout(topology), exchanges()[:1])
-        )
-        found = plan_hybrid(problem, 4)
-        steps_s.append(found.at(4).data_parallel.step.step_s)  # type: ignore[union-attr]
-        first_wins.append(found.at(4).against_same_devices)
-    assert steps_s == sorted(steps_s)
-    assert first_wins == sorted(first_wins)
-    assert first_wins[0] < 1 < first_wins[-1]
-
-
-@pytest.mark.parametrize("name", ["dgx1-v100-4gpu", "pcie-4gpu"])
-def test_overlap_and_groups_only_help(name: str) -> None:
-    topology = load_topology(name)
-    plain = exchanges()[:1]
-    by_groups = {
-        grouping: min(
-            step.step_s for step in every_step(steps(topology, 4, gradient_exchanges=plain, groupings=(grouping,)))
-        )
-        for grouping in GROUPINGS
-    }
-    assert by_groups["optimal"] == min(by_groups.values())
-    (alone,) = every_step(steps(topology, 4, gradient_exchanges=plain, overlap=False))[:1]
-    assert by_groups["single"] == pytest.approx(alone.step_s)  # all gradients are ready with the last
-    assert alone.step_s >= by_groups["optimal"] > WORK.step_s
-    assert alone.exposed_s == pytest.approx(alone.step_s - WORK.step_s)
-
-
 def test_the_step_by_hand() -> None:
     # two devices, 1 GB/s, no latency: 14.502 MB both ways: 2 · 1/2 · 14.502e6 / 1e9 = 14.502 ms behind 10 ms of compute
     topology = mesh({("a", "b"): 1e9})
@@ -159,18 +73,6 @@ def test_the_step_by_hand() -> None:
     assert fourth.step_s == pytest.approx(0.010 + 0.014502 / 4)
 
 
-def test_codes_pay_on_slow_links_only() -> None:
-    def best(rate: float) -> str:
-        topology = mesh({("a", "b"): rate})
-        gradient_exchanges = exchanges(memory_bytes_per_s=50e9)
-        return min(
-            every_step(steps(topology, 2, gradient_exchanges=gradient_exchanges)), key=lambda step: step.step_s
-        ).codec
-
-    assert best(100e9) == "none"
-    assert best(1e8) == "ternary"
-
-
 def test_the_devices_of_workers_exchange_their_shares_side_by_side() -> None:
     # two workers of two devices, all pairs 1 GB/s: each device exchanges half of the gradients over a link of its own
     topology = mesh(dict.fromkeys(combinations("abcd", 2), 1000000000.0))
@@ -181,109 +83,6 @@ def test_the_devices_of_workers_exchange_their_shares_side_by_side() -> None:
         steps(topology, 4, 2, WorkerSplit(1.0, shares=(0.9, 0.1)), gradient_exchanges=gradient_exchanges, overlap=False)
     )[0]
     assert skewed.exposed_s == pytest.approx(0.014502 * 0.9)
-
-
-def test_the_work_of_a_captured_graph() -> None:
-    graph = load_graph("inception_v3-train")
-    work = work_of(graph, "V100")
-    forward_s = sum(op.time_on("V100") or 0.0 for op in graph.ops if op.phase == "forward")
-    backward_s = sum(op.time_on("V100") or 0.0 for op in graph.ops if op.phase == "backward")
-    assert work.step_s == pytest.approx(forward_s + backward_s)
-    assert 0.9 * backward_s < work.backward_s <= backward_s * (1 + 1e-9)
-    assert work.gradient_bytes == sum(op.gradient_bytes for op in graph.ops)
-    assert work.mini_batch == 32
-    assert len(work.layers) > 100
-
-
-def test_gradients_are_counted_as_float32_and_ready_when_made() -> None:
-    spec = (TensorSpec((50,), "float16", 100),)
-    ops = (
-        Op("w1", "parameter", 0.0, gradient_bytes=100, weight_bytes=100, outputs=spec),
-        Op("w2", "parameter", 0.0, gradient_bytes=100, weight_bytes=100, outputs=spec),
-        Op("forward", "mm", 1.0, phase="forward"),
-        Op("back2", "mm", 2.0, phase="backward"),
-        Op("w2.grad", "gradient", 0.0, phase="backward", colocate="w2"),
-        Op("back1", "mm", 3.0, phase="backward"),
-        Op("w1.grad", "gradient", 0.0, phase="backward", colocate="w1"),
-    )
-    edges = (
-        Edge("forward", "back2", 1),
-        Edge("back2", "back1", 1),
-        Edge("back2", "w2.grad", 1),
-        Edge("back1", "w1.grad", 1),
-    )
-    work = work_of(OpGraph(ops, edges), "any")
-    assert work.step_s == 6.0
-    assert work.layers == (GradientLayer(2.0, 200), GradientLayer(3.0, 200))
-    assert (work.forward_s, work.tail_s, work.update_s) == (1.0, 0.0, 0.0)
-
-
-def test_what_follows_the_last_gradient_hides_the_exchange_and_the_update_waits_for_it() -> None:
-    ops = (
-        Op("w", "parameter", 0.0, gradient_bytes=4_000_000),
-        Op("forward", "mm", 1.0, phase="forward"),
-        Op("back", "mm", 0.002, phase="backward"),
-        Op("w.grad", "gradient", 0.0, phase="backward", colocate="w"),
-        Op("last", "mm", 0.003, phase="backward"),
-        Op("update", "sgd", 0.5, phase="optimizer"),
-    )
-    pairs = (("w", "forward"), ("forward", "back"), ("back", "w.grad"), ("back", "last"), ("w.grad", "update"))
-    work = work_of(OpGraph(ops, tuple(Edge(a, b, 1) for a, b in pairs)), "any")
-    assert (work.forward_s, work.tail_s, work.update_s) == pytest.approx((1.0, 0.003, 0.5))
-    # over 1 GB/s the exchange of 4 MB takes 4 ms, 3 of which hide behind the last op
-    on_machine = OnMachine(WorkerLayout(mesh({("a", "b"): 1e9})), exchanges()[:1])
-    (step,) = on_machine.step_times(work, Team(2, 1, ALONE), (1,))
-    assert step.exposed_s == pytest.approx(0.001)
-
-
-def test_a_graph_that_does_not_say_when_gradients_are_ready_has_them_last() -> None:
-    graph = OpGraph((Op("a", "mm", 2.0, gradient_bytes=8), Op("b", "mm", 1.0, gradient_bytes=4)))
-    work = work_of(graph, "any")
-    assert work.layers == (GradientLayer(0.0, 12),)
-    with pytest.raises(InputError, match="op 'a' has no time on a 'gpu'"):
-        work_of(OpGraph((Op("a", "mm"),)), "gpu")
-    with pytest.raises(InputError, match="takes no time on a 'gpu'"):
-        work_of(OpGraph((Op("a", "mm", 0.0),)), "gpu")
-
-
-def test_placements_are_solved_on_the_machine_of_the_worker() -> None:
-    branches = [Op(f"branch{n}", "mm", 1.0, gradient_bytes=100 * (n + 1)) for n in range(2)]
-    graph = OpGraph((Op("in", "x", 0.0), *branches), tuple(Edge("in", op.id, 10) for op in branches))
-    placed = Placed(graph, 2.0)
-    near = placed(2, sub_topology(load_topology("pcie-4gpu"), ["gpu0", "gpu1"]))
-    again = placed(2, sub_topology(load_topology("pcie-4gpu"), ["gpu2", "gpu3"]))
-    assert near is again
-    assert near is not None
-    assert near.speedup == pytest.approx(2.0, rel=1e-3)
-    assert sorted(near.shares) == pytest.approx([1 / 3, 2 / 3])
-    small = Topology((Device("a", memory_bytes=150), Device("b", memory_bytes=150)), (), (Link("a", "b", 1e9),))
-    assert placed(2, small) is None
-    both = Several(placed, SpeedupTable({2: 1.5}))(2, sub_topology(load_topology("pcie-4gpu"), ["gpu0", "gpu1"]))
-    assert [split.method for split in both] == ["placement", "given"]
-    with pytest.raises(InputError, match="give the planner a topology"):
-        placed(2, None)
-
-
-def test_pipelines_share_the_gradients_by_stage_and_are_planned_once_per_kind_of_machine() -> None:
-    """A graph with inputs, which belong to no stage."""
-    graph, box = load_graph("inception_v3-train"), load_topology("dgx1-v100-4gpu")
-    piped = PipelinedWorkers(graph, work_of(graph, "V100").step_s)
-    split = piped(2, sub_topology(box, ["gpu0", "gpu1"]))
-    assert split is not None
-    assert piped(2, sub_topology(box, ["gpu2", "gpu3"])) is split
-    assert (split.method, len(split.shares), sum(split.shares)) == ("pipeline", 2, pytest.approx(1.0))
-    assert split.micro_batches > 1
-    assert min(split.shares) > 0.0
-
-
-def test_slower_devices_hold_a_worker_back() -> None:
-    graph = OpGraph((Op("a", "mm", {"fast": 1.0, "slow": 4.0}, gradient_bytes=8),))
-    topology = Topology((Device("f", "fast"), Device("s", "slow")), (), (Link("f", "s", 1e12),))
-    placed = Placed(graph, 1.0)
-    efficiency = StatisticalEfficiency(EpochsTable({2: 1.0}))
-    found = plan_hybrid(HybridProblem(work_of(graph, "fast"), efficiency, placed, topology, alone=placed), 2)
-    assert found.speedup(found.at(2).data_parallel) == pytest.approx(0.5, rel=1e-6)
-    assert found.at(2).idle == 1
 
 
 def test_the_planner_weighs_codecs_and_periods_by_what_they_cost_in_epochs() -> None:
@@ -301,50 +100,6 @@ def test_the_planner_weighs_codecs_and_periods_by_what_they_cost_in_epochs() -> 
     assert best(codec_factors={"ternary": 9.0}) == ("fp16", 1)
     assert best(codec_factors={"ternary": 9.0}, period_factors={64: 1.1}) == ("fp16", 64)
     assert best(codec_factors={"ternary": 19.0, "fp16": 19.0}, period_factors={64: 19.0}) == ("none", 1)
-
-
-def test_devices_that_no_links_join_are_no_team() -> None:
-    links = (Link("a", "b", 1e9), Link("c", "d", 1e9))
-    topology = Topology(tuple(map(Device, "abcd")), (), links, name="two islands")
-    efficiency = StatisticalEfficiency(EpochsTable({4: 1.0}))
-    problem = HybridProblem(WORK, efficiency, SpeedupTable({2: 1.5}), topology, degrees=(2,))
-    found = plan_hybrid(problem, 4)
-    assert found.at(2).data_parallel is not None
-    assert found.at(4).data_parallel is None
-    assert found.at(4).hybrid is None
-    assert found.at(4).best is found.at(2).best
-
-
-def test_names_and_their_order_change_nothing() -> None:
-    topology = load_topology("dgx1-v100-4gpu")
-    new = {node.id: f"n{len(topology.nodes) - place}" for place, node in enumerate(topology.nodes)}
-    devices = [replace(device, id=new[device.id]) for device in topology.devices]
-    links = [replace(link, source=new[link.target], target=new[link.source]) for link in reversed(topology.links)]
-    routers = [replace(router, id=new[router.id]) for router in topology.routers]
-    renamed = Topology(tuple(reversed(devices)), tuple(routers), tuple(links))
-    efficiency = StatisticalEfficiency(EpochsTable({2: 4.0, 4: 7.0}))
-    one, other = (
-        plan_hybrid(HybridProblem(WORK, efficiency, SpeedupTable({2: 1.4}), each), 4) for each in (topology, renamed)
-    )
-    for devices_used in range(1, 5):
-        pairs = zip(one.at(devices_used).by_degree.items(), other.at(devices_used).by_degree.items(), strict=True)
-        for (degree, ours), (same_degree, theirs) in pairs:
-            assert degree == same_degree
-            assert ours.effort_s == pytest.approx(theirs.effort_s)
-
-
-def test_mistakes() -> None:
-    layout = WorkerLayout(load_topology("pcie-4gpu"))
-    with pytest.raises(InfeasibleError, match="5 devices are asked for; topology 'pcie-4gpu' has 4"):
-        layout.workers(5, 1)
-    with pytest.raises(InputError, match="4 devices in workers of 3"):
-        layout.workers(4, 3)
-    with pytest.raises(InputError, match="there is no grouping 'best'; use some of single"):
-        OnMachine(layout, groupings=("best",))
-    with pytest.raises(InputError, match="a cluster of 0 machines"):
-        cluster(load_topology("pcie-4gpu"), 0, 1e9)
-    with pytest.raises(InputError, match="take 2 s, more than the 1 s of the step"):
-        Work(1.0, (GradientLayer(2.0, 1),))
 
 
 def test_micro_batches_have_their_gradients_in_the_last_pass_alone() -> None:
@@ -376,14 +131,3 @@ def test_micro_batches_have_their_gradients_in_the_last_pass_alone() -> None:
             sent_s = max(sent_s, now_s) + choice.line.time_s(layer.gradient_bytes)
         now_s += work.tail_s / 2 / micro_batches
         assert step.step_s == pytest.approx(max(now_s, sent_s) + work.update_s / 2)
-
-
-def test_a_gradient_is_ready_when_all_that_it_reads_is_there() -> None:
-    """Two ops make a gradient: in whatever order the edges are listed, it is ready with the second."""
-    nodes = [Op("w", "parameter", 0.0, gradient_bytes=8, phase="forward"), Op("f", "op", 1.0, phase="forward")]
-    nodes += [Op(name, "op", 2.0, phase="backward") for name in ("early", "late", "last")]
-    nodes.append(Op("w.grad", "gradient", 0.0, phase="backward", colocate="w"))
-    order = (Edge("f", "early", 1), Edge("early", "late", 1), Edge("late", "last", 1))
-    made = (Edge("early", "w.grad", 8), Edge("late", "w.grad", 8))
-    works = [work_of(OpGraph(tuple(nodes), (*order, *edges)), "x") for edges in (made, made[::-1])]
-    assert [(work.layers, work.tail_s) for work in works] == [((GradientLayer(4.0, 8),), 2.0)] * 2

@@ -1,8 +1,5 @@
 """What a hybrid plan must not claim, and what it says of itself."""
 
-import pytest
-
-from dlplacer.core.errors import InputError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Op
 from dlplacer.core.topology import Device, Link, Router, Topology
@@ -16,7 +13,6 @@ from dlplacer.planning.hybrid.hybrid import HybridProblem, plan_hybrid
 from dlplacer.planning.hybrid.hybrid_plan import HybridPlan
 from dlplacer.planning.hybrid.placed_workers import SpeedupTable, WorkerSplit
 from dlplacer.planning.hybrid.plan_notes import plan_notes
-from dlplacer.planning.hybrid.scaling_fit import fit_scaling
 from dlplacer.planning.hybrid.step_workload import GradientLayer, Work
 
 WORK = Work(0.010, (GradientLayer(0.005, 8_000_000),))
@@ -45,35 +41,6 @@ def test_nothing_wins_where_the_epochs_of_data_parallelism_are_not_known() -> No
     assert "epochs of data parallelism are not known for 3 to 4 workers" in plan_notes(plan)[0]
 
 
-def test_the_best_data_parallelism_is_not_known_where_that_of_fewer_devices_is_not() -> None:
-    """Nothing converges with 4 workers, but 3 were never tried: they may be better than 1 and 2."""
-    plan = on_star(EpochsTable({1: 4.0, 2: 4.0, 4: None}), 4)
-    at_4 = plan.at(4)
-    assert at_4.is_compared
-    assert at_4.best is not None
-    assert at_4.against_best_data_parallel is None
-    assert plan.at(2).against_best_data_parallel is not None
-
-
-@pytest.mark.parametrize("base", [EpochsTable({1: 4.0, 2: 4.0, 3: None}), CriticalBatch(4.0, 100.0)])
-def test_a_claim_is_made_where_nothing_converges_or_a_form_is_given(base: EpochsTable | CriticalBatch) -> None:
-    plan = on_star(base, 4)
-    assert all(each.is_compared for each in plan.budgets)
-    assert plan.at(4).against_best_data_parallel is not None
-    assert not any("not known" in text for text in plan_notes(plan))
-
-
-def test_parameter_servers_in_place_of_workers_are_named() -> None:
-    """Nothing converges beyond 4 workers and five devices are there: the fifth can only serve."""
-    plan = on_star(EpochsTable({1: 4.0, 4: 4.0, 5: None}), 5, fat=100e9)
-    served = plan.at(5).data_parallel
-    assert served is not None
-    assert served.step.servers > 0
-    (text,) = [text for text in plan_notes(plan) if "parameter servers in place of workers" in text]
-    assert f"(with 5: {served.label})" in text
-    assert not any("servers" in text for text in plan_notes(on_star(CriticalBatch(4.0, 100.0), 2)))
-
-
 def test_batch_norm_is_warned_of_where_the_best_strategy_cuts_the_mini_batch() -> None:
     """A pipeline of 4 micro-batches is the best: its batch norms see a quarter of the batch, as `solve` says too."""
     graph = load_graph("inception_v3-train")
@@ -87,28 +54,3 @@ def test_batch_norm_is_warned_of_where_the_best_strategy_cuts_the_mini_batch() -
     assert "will see one of 4 micro-batches at a time" in text
     assert warned(1, graph) == ()
     assert warned(4, OpGraph((Op("a", "mm", 1.0),))) == ()
-
-
-def test_step_times_that_fall_with_more_devices_are_refused() -> None:
-    with pytest.raises(InputError, match=r"0.1 s on 4 devices and 3 s on 2: every worker keeps its mini-batch"):
-        fit_scaling([(1, 1.0), (2, 3.0), (4, 0.1)])
-    assert fit_scaling([(1, 1.0), (2, 0.9), (4, 1.05)]).best.model.efficiency(4) > 0.9
-
-
-def test_a_hybrid_wins_where_data_parallelism_does_not_train() -> None:
-    """Nothing converges with two workers: 1 x 2 is 1.5 times as fast as one device, which is all that is left."""
-    problem = HybridProblem(WORK, StatisticalEfficiency(EpochsTable({1: 4.0, 2: None})), SpeedupTable({2: 1.5}))
-    assert plan_hybrid(problem, 2).first_win == 2
-    slower = HybridProblem(WORK, StatisticalEfficiency(EpochsTable({1: 4.0, 2: None})), SpeedupTable({2: 0.9}))
-    assert plan_hybrid(slower, 2).first_win is None
-    # The model fits on no device alone.
-    only = HybridProblem(WORK, problem.efficiency, SpeedupTable({2: 1.5}), alone=lambda degree, topology: None)
-    assert plan_hybrid(only, 2).first_win == 2
-
-
-def test_nothing_wins_by_what_is_not_known_of_fewer_devices() -> None:
-    """With 4 workers nothing converges, and 3 were never tried: 2 x 2 may lose against them."""
-    efficiency = StatisticalEfficiency(EpochsTable({1: 4.0, 2: 4.0, 4: None}))
-    plan = plan_hybrid(HybridProblem(WORK, efficiency, SpeedupTable({4: 3.0})), 4)
-    assert plan.at(4).data_parallel is None
-    assert plan.first_win is None

@@ -1,23 +1,19 @@
 """Sweeps: any executor, progress, resuming, failures."""
 
-import json
 import multiprocessing
 from collections.abc import Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 from planning.hybrid.sweep_tasks import Square
 
-from dlplacer.core.errors import InputError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
 from dlplacer.core.topology import Device, Link, Topology
-from dlplacer.planning.hybrid.communication.worker_layout import WorkerLayout, sub_topology
-from dlplacer.planning.hybrid.placed_workers import Placed, PlaceSettings
-from dlplacer.planning.hybrid.placement_task import PlacementTask, presolve
-from dlplacer.planning.hybrid.sweeps import SweepRow, sweep, sweep_frame, task_key
+from dlplacer.planning.hybrid.placement_task import PlacementTask
+from dlplacer.planning.hybrid.sweeps import sweep
 
 
 class Inline(Executor):
@@ -59,29 +55,6 @@ def line(count: int) -> Topology:
     return Topology(devices, (), links, name=f"line{count}")
 
 
-def test_rows_keep_the_order_of_the_tasks_and_equal_tasks_run_once() -> None:
-    executor = Inline()
-    rows = sweep([Square(3), Square(2), Square(3)], executor)
-    assert [row.value["square"] for row in rows] == [9, 4, 9]
-    assert executor.submitted == 2
-
-
-def test_progress_counts_up_to_all_tasks() -> None:
-    seen: list[tuple[int, int]] = []
-    with ThreadPoolExecutor(3) as executor:
-        sweep([Square(n) for n in range(5)], executor, on_progress=lambda done, total, row: seen.append((done, total)))
-    assert seen == [(done, 5) for done in range(1, 6)]
-
-
-def test_a_second_run_reads_what_the_first_one_solved(tmp_path: Path) -> None:
-    sweep([Square(n) for n in range(3)], Inline(), tmp_path / "cache")
-    executor = Inline()
-    rows = sweep([Square(n) for n in range(5)], executor, tmp_path / "cache")
-    assert executor.submitted == 2
-    assert [row.cached for row in rows] == [True, True, True, False, False]
-    assert [row.value["square"] for row in rows] == [0, 1, 4, 9, 16]
-
-
 def test_an_interrupted_sweep_goes_on_where_it_stopped(tmp_path: Path) -> None:
     tasks = [Square(n) for n in range(6)]
     with pytest.raises(KeyboardInterrupt):
@@ -91,40 +64,6 @@ def test_an_interrupted_sweep_goes_on_where_it_stopped(tmp_path: Path) -> None:
     executor = Inline()
     sweep(tasks, executor, tmp_path)
     assert executor.submitted == 6 - solved
-
-
-def test_a_broken_or_foreign_file_is_computed_again(tmp_path: Path) -> None:
-    sweep([Square(1), Square(2)], Inline(), tmp_path)
-    (tmp_path / f"{task_key(Square(1))}.json").write_text("{")
-    (tmp_path / f"{task_key(Square(2))}.json").write_text('{"format": "other/1"}')
-    rows = sweep([Square(1), Square(2)], Inline(), tmp_path)
-    assert [row.cached for row in rows] == [False, False]
-    kept = json.loads((tmp_path / f"{task_key(Square(1))}.json").read_text())
-    assert kept["result"] == {"square": 1}
-
-
-def test_a_failure_is_a_row_and_is_not_kept(tmp_path: Path) -> None:
-    rows = sweep([Square(2), Square(-1)], Inline(), tmp_path)
-    assert rows[1] == SweepRow("square of -1", task_key(Square(-1)), None, "InfeasibleError: -1 is negative")
-    assert len(list(tmp_path.glob("*.json"))) == 1
-    frame = sweep_frame(rows)
-    assert list(frame["error"]) == ["", "InfeasibleError: -1 is negative"]
-    assert frame["square"][0] == 4
-
-
-def test_a_mistake_of_the_program_is_not_swallowed() -> None:
-    class Wrong(Square):
-        def run(self) -> Any:
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        sweep([Wrong(1)], Inline())
-
-
-def test_a_cache_that_cannot_be_made_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match=r"cannot make the cache folder .*: .*; choose another"):
-        sweep([Square(1)], Inline(), tmp_path / "file" / "cache")
 
 
 def test_processes_solve_placements_and_resume(processes: Executor, tmp_path: Path) -> None:
@@ -137,43 +76,3 @@ def test_processes_solve_placements_and_resume(processes: Executor, tmp_path: Pa
     again = sweep(tasks, Inline(), tmp_path)
     assert all(row.cached for row in again)
     assert [row.value for row in again] == [row.value for row in rows]
-
-
-def test_dask_solves_placements(tmp_path: Path) -> None:
-    distributed = pytest.importorskip("distributed")
-    options = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": None, "local_directory": str(tmp_path)}
-    with distributed.LocalCluster(**options) as cluster, distributed.Client(cluster) as client:
-        rows = sweep(
-            [PlacementTask(diamond(parts), line(2)) for parts in (2, 6)], client.get_executor(), tmp_path / "cache"
-        )
-    assert [row.value["makespan_s"] for row in rows] == pytest.approx([1.0, 3.0], abs=1e-6)
-
-
-def test_changing_any_argument_changes_the_key() -> None:
-    base = PlacementTask(diamond(2), line(2))
-    others = [
-        PlacementTask(diamond(3), line(2)),
-        PlacementTask(diamond(2), line(3)),
-        PlacementTask(diamond(2), line(2), PlaceSettings(method="etf", workers=1)),
-        PlacementTask(diamond(2), line(2), PlaceSettings(time_limit_s=1.0, workers=1)),
-        PlacementTask(diamond(2), line(2), PlaceSettings(seed=1, workers=1)),
-    ]
-    assert len({task_key(task) for task in (base, *others)}) == 6
-    assert task_key(base) == task_key(PlacementTask(diamond(2), line(2)))
-
-
-def test_presolved_placements_are_what_the_planner_would_have_solved() -> None:
-    topology = line(4)
-    presolved, plain = Placed(diamond(4), 4.0), Placed(diamond(4), 4.0)
-    rows = presolve(presolved, topology, 4, (2, 4), Inline())
-    assert not any(row.error for row in rows)
-    known = dict(presolved.solved)
-    for degree in (2, 4):
-        for worker in WorkerLayout(topology).kinds(4, degree):
-            machine = sub_topology(topology, worker)
-            one, other = presolved(degree, machine), plain(degree, machine)
-            assert one is not None
-            assert other is not None
-            assert one.speedup == pytest.approx(other.speedup, abs=1e-6)
-            assert one.shares == other.shares
-    assert presolved.solved == known

@@ -1,56 +1,21 @@
 """What a pipeline cannot tear, and where backward ops go."""
 
-from dataclasses import replace
-
 import pytest
-from planning.pipeline.graphs import chain, dag, random_dag
+from planning.pipeline.graphs import random_dag
 
 from dlplacer.core.graph import OpGraph
-from dlplacer.core.op import Edge, Op, TensorSpec
+from dlplacer.core.op import Edge, Op
 from dlplacer.core.topology import Device, Topology
-from dlplacer.files.load import load_graph, load_topology
+from dlplacer.files.load import load_topology
 from dlplacer.machines.costs.roofline_times import with_times
 from dlplacer.planning.pipeline.micro_batch import MicroBatchCosts
-from dlplacer.planning.pipeline.stages.blocks import STAGE_INPUTS, blocks_of, merged
+from dlplacer.planning.pipeline.stages.blocks import blocks_of, merged
 from dlplacer.planning.pipeline.stages.cuts import cuts_of
 from dlplacer.planning.pipeline.stages.merge_blocks import joined_blocks, searchable_cuts
 
 
 def names(graph: OpGraph, groups: tuple[tuple[int, ...], ...]) -> list[list[str]]:
     return [[graph.ops[op].id for op in group] for group in groups]
-
-
-def test_every_op_is_in_one_block() -> None:
-    graph = load_graph("inception_v3-train")
-    blocks = blocks_of(graph)
-    found = sorted(op for group in (*blocks.members, *blocks.backward) for op in group)
-    assert found == [at for at, op in enumerate(graph.ops) if op.kind not in STAGE_INPUTS]
-    assert all(other < at for at, before in enumerate(blocks.before) for other in before)
-
-
-def test_backward_ops_go_with_their_group() -> None:
-    graph = chain([1, 1, 1])
-    blocks = blocks_of(graph)
-    assert names(graph, blocks.members) == [["w0", "f0"], ["w1", "f1"], ["w2", "f2"]]
-    assert names(graph, blocks.backward) == [["b0"], ["b1"], ["b2"]]
-    assert blocks.weight_bytes == (20, 20, 20)
-
-
-def test_without_groups_backward_ops_go_with_what_they_read() -> None:
-    """b1 reads the weight of f1; b0 only the gradient from b1, so that it stays there; a gradient of w0 is at f0."""
-    ops = (
-        Op("w0", "parameter", 0.0, phase="forward", colocate="w0"),
-        Op("f0", "op", 1.0, phase="forward"),
-        Op("w1", "parameter", 0.0, phase="forward", colocate="w1"),
-        Op("f1", "op", 1.0, phase="forward"),
-        Op("b1", "op", 1.0, phase="backward"),
-        Op("b0", "op", 1.0, phase="backward"),
-        Op("d0", "op", 1.0, phase="backward"),
-        Op("w0.grad", "gradient", 0.0, phase="backward", colocate="w0"),
-    )
-    pairs = ("w0 f0", "f0 f1", "w1 f1", "f1 b1", "w1 b1", "b1 b0", "b0 d0", "d0 w0.grad")
-    graph = OpGraph(ops, tuple(Edge(*pair.split(), 4) for pair in pairs))
-    assert names(graph, blocks_of(graph).backward) == [["d0", "w0.grad"], ["b1", "b0"]]
 
 
 # Blocks {w0 f0}, {w1 f1}, {w2 f2}. b1 is at f1, whose gradient goes on to d0, at w0.
@@ -76,18 +41,6 @@ def test_a_backward_op_is_never_behind_a_gradient_that_it_reads(reads: tuple[str
 
 def weight(at: int) -> Op:
     return Op(f"w{at}", "parameter", 0.0, phase="forward", colocate=f"w{at}")
-
-
-def test_a_backward_op_stays_in_the_block_of_its_module_that_its_gradient_comes_from() -> None:
-    """Module m is two blocks, of which the first has more ops; ``own`` reads a gradient of the second."""
-    ops = (
-        *(replace(weight(at), module="m") for at in (0, 1)),
-        *(Op(name, "op", 1.0, phase="forward", module="m") for name in ("f0", "g0", "f1")),
-        *(Op(name, "op", 1.0, phase="backward", module="m") for name in ("b1", "own")),
-    )
-    pairs = ("w0 f0", "w0 g0", "f0 g0", "g0 f1", "w1 f1", "f1 b1", "b1 own")
-    graph = OpGraph(ops, tuple(Edge(*pair.split(), 4, tensor=pair) for pair in pairs))
-    assert names(graph, blocks_of(graph).backward) == [[], ["b1", "own"]]
 
 
 def test_a_weight_goes_with_what_reads_its_cast() -> None:
@@ -122,28 +75,6 @@ def test_stages_of_a_captured_transformer_under_autocast_hold_their_products() -
         assert stage.sends_bytes <= 2 * (2 * 16 * 32 * 4)
 
 
-def test_a_fill_goes_with_its_reader() -> None:
-    ops = (Op("zeros", "fill", 0.0), Op("a", "op", 5.0), Op("b", "op", 5.0))
-    graph = OpGraph(ops, (Edge("a", "b", 1), Edge("zeros", "b", 1)))
-    assert names(graph, blocks_of(graph).members) == [["a"], ["zeros", "b"]]
-
-
-def test_blocks_that_wait_for_each_other_are_one() -> None:
-    """f0 and f2 share a group, and f1 is between them."""
-    graph = chain([1, 1, 1, 1], backward=0.0)
-    ops = tuple(replace(op, colocate="both") if op.id in ("f0", "f2") else op for op in graph.ops)
-    assert len(blocks_of(OpGraph(ops, graph.edges)).members) == 2
-
-
-def test_what_crosses_a_cut_counts_once_for_all_readers() -> None:
-    graph = dag([1, 1, 1], [(0, 1), (0, 2)], [8, 8, 8])
-    cuts = cuts_of(blocks_of(graph))
-    rows = {tuple(map(bool, row)): at for at, row in enumerate(cuts.inside)}
-    assert cuts.forward_bytes[rows[True, False, False]] == 8
-    assert cuts.backward_bytes[rows[True, False, False]] == 8
-    assert cuts.forward_bytes[rows[True, True, False]] == 8
-
-
 @pytest.mark.parametrize("seed", range(6))
 def test_joining_short_blocks_leaves_cuts_that_are_cuts(seed: int) -> None:
     blocks = blocks_of(random_dag(seed, 8))
@@ -168,32 +99,3 @@ def test_a_micro_batch_reads_the_whole_weight() -> None:
     costs = MicroBatchCosts(with_times(graph, topology), topology)
     assert costs.times("own", 1) == pytest.approx([0, 0, 2.0])
     assert costs.times("own", 4) == pytest.approx([0, 0, 1.25])
-
-
-def test_a_micro_batch_looks_up_its_own_rows() -> None:
-    """100 of 1000 bytes of a table are looked up and returned: half of the batch moves half of 200 bytes."""
-    rows = TensorSpec((5, 5), "float32", 100)
-    ops = (Op("w", "parameter", 0.0, weight_bytes=1000), Op("f", "lookup", bytes_accessed=200, outputs=(rows,)))
-    graph = OpGraph(ops, (Edge("w", "f", 1000),))
-    topology = Topology((Device("d", "own", flops_per_s=1.0, memory_bytes_per_s=100 / 0.7),), (), ())
-    costs = MicroBatchCosts(with_times(graph, topology), topology)
-    assert costs.times("own", 2) == pytest.approx([0, 1.0])
-    # Joined with a product that reads a weight of 400 bytes whole, that stays.
-    both = Op("f", "module", bytes_accessed=200 + 400 + 200, outputs=(rows,), attrs={"parts": [[0, 800, None]]})
-    ops = (ops[0], Op("v", "parameter", 0.0, weight_bytes=400), both)
-    graph = OpGraph(ops, (Edge("w", "f", 1000), Edge("v", "f", 400)))
-    costs = MicroBatchCosts(with_times(graph, topology), topology)
-    assert 4.0 < costs.times("own", 2)[2] < 8.0
-
-
-def test_stages_on_a_real_machine_fit_its_memory() -> None:
-    from dlplacer.planning.pipeline.pipeline_search import plan_pipeline
-
-    topology = load_topology("mixed-2gpu")
-    plan = plan_pipeline(load_graph("inception_v3-train"), topology, stages=2, micro_batches=4)
-    for stage in plan.stages:
-        capacity = topology.device(stage.device).memory_bytes
-        assert capacity is not None
-        assert stage.memory_bytes <= capacity
-    first = {stage.device: stage.forward_s + stage.backward_s for stage in plan.stages}
-    assert len(first) == 2

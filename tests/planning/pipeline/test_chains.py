@@ -6,8 +6,6 @@ import pytest
 from planning.pipeline.graphs import chain
 
 from dlplacer.core.topology import Device, Link, Router, Topology
-from dlplacer.machines.costs.message_routes import Wiring
-from dlplacer.planning.pipeline.device_chains import chains_of
 from dlplacer.planning.pipeline.pipeline_search import plan_pipeline
 
 
@@ -27,19 +25,3 @@ def test_stages_cross_between_switches_once(order: str) -> None:
     )
     assert sum(side[one] != side[other] for one, other in pairwise(plan.devices)) == 1
     assert plan.exact
-
-
-def test_names_do_not_matter() -> None:
-    steps_s = {
-        plan_pipeline(
-            chain([1, 2, 3, 1, 2], bytes_=30), two_switches(order), stages=4, micro_batches=8, schedule="gpipe"
-        ).step_s
-        for order in ("aabb", "abab", "abba", "bbaa")
-    }
-    assert max(steps_s) == pytest.approx(min(steps_s))
-
-
-def test_devices_of_one_switch_are_alike() -> None:
-    chains, all_tried = chains_of(Wiring(two_switches("aaaa")), 4, wraps=False)
-    assert all_tried
-    assert [[device.id for device in each.devices] for each in chains] == [["d0", "d1", "d2", "d3"]]

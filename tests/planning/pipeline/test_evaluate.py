@@ -57,13 +57,3 @@ def test_a_tied_weight_crosses_between_its_stages_once_a_step(rate: float, step_
     assert plan.timeline.step_s == pytest.approx(step_s)
     assert plan.stages[1].memory_bytes == untied.stages[1].memory_bytes + 20
     assert not plan.warnings
-
-
-def test_a_weight_that_holds_the_layers_together_is_named_with_its_cost() -> None:
-    """The weight of the first of three equal layers is read by all as one module, so that nothing is left to split."""
-    graph = chain([2, 2, 2, 1], bytes_=0)
-    ops = tuple(replace(op, module="layer") if op.id in ("f0", "f1", "f2") else op for op in graph.ops)
-    shared = replace(graph, ops=ops, edges=(*graph.edges, Edge("w0", "f1", 10), Edge("w0", "f2", 10)))
-    (warning,) = plan_pipeline(shared, devices(["x", "x"]), stages=2, micro_batches=1).warnings
-    assert "'w0'" in warning
-    assert "1.17x" in warning

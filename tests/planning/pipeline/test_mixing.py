@@ -5,9 +5,7 @@ from dataclasses import replace
 import pytest
 from planning.pipeline.graphs import chain, devices
 
-from dlplacer.core.errors import InputError
 from dlplacer.core.graph import OpGraph
-from dlplacer.files.load import load_graph
 from dlplacer.planning.pipeline.batch_norm_warnings import mixing_warnings
 from dlplacer.planning.pipeline.pipeline_search import plan_pipeline
 
@@ -43,20 +41,3 @@ def test_a_pipeline_says_that_batch_norm_sees_micro_batches(kind: str, arguments
     if warns:
         assert plan.warnings[0].startswith("batch norm 'block.bn' will see one of 4 micro-batches at a time")
     assert mixing_warnings(graph, 1) == ()
-
-
-def test_inception_trains_on_batch_norm_and_infers_without() -> None:
-    (warning,) = mixing_warnings(load_graph("inception_v3-train"), 4)
-    assert warning.startswith("batch norm 'Conv2d_1a_3x3.bn' and 93 more will see one of 4 micro-batches")
-    assert mixing_warnings(load_graph("inception_v3-infer"), 4) == ()
-
-
-def test_interleaved_passes_over_micro_batches_that_make_no_rounds() -> None:
-    graph = chain([1, 1, 1, 1, 1, 1], bytes_=0)
-    best = plan_pipeline(graph, devices(["x"] * 3), schedule="interleaved")
-    assert best.micro_batches % len(best.devices) == 0
-    fixed = plan_pipeline(graph, devices(["x"] * 3), schedule="interleaved", micro_batches=4)
-    assert (fixed.micro_batches, len(fixed.devices)) == (4, 2)
-    for stages in (3, None):
-        with pytest.raises(InputError, match=r"interleaved: 5 micro-batches on \d devices; use a multiple of \d"):
-            plan_pipeline(graph, devices(["x"] * 3), schedule="interleaved", micro_batches=5, stages=stages)

@@ -5,15 +5,7 @@ from collections.abc import Collection
 
 import pytest
 
-from dlplacer.core.errors import InputError
-from dlplacer.planning.pipeline.schedule.action import (
-    Action,
-    in_flight,
-    read_csv,
-    require_complete,
-    stage_ranks,
-    write_csv,
-)
+from dlplacer.planning.pipeline.schedule.action import Action, in_flight, read_csv, stage_ranks, write_csv
 from dlplacer.planning.pipeline.schedule.pipeline_timeline import Hop, StageTimes, play
 from dlplacer.planning.pipeline.schedule.schedules import SCHEDULES, STAGES_PER_RANK, order_of
 
@@ -42,17 +34,7 @@ def test_equal_stages_take_what_the_closed_form_says(schedule: str, ranks: int, 
     assert timeline.bubble == pytest.approx(1 - count * (FORWARD + INPUT + WEIGHT) / wanted_s)
 
 
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
-def test_bubble_of_equal_stages(schedule: str) -> None:
-    """(p − 1) ÷ (m + p − 1) = 3 ÷ 11."""
-    timeline = play(order_of(schedule, 4, 8), [StageTimes(1.0, 2.0)] * 4, [Hop()] * 3)
-    assert timeline.bubble == pytest.approx(3 / 11)
-
-
-@pytest.mark.parametrize(
-    ("schedule", "held"),
-    [("gpipe", [8, 8, 8]), ("1f1b", [3, 2, 1]), ("zero-bubble", [3, 3, 3])],
-)
+@pytest.mark.parametrize(("schedule", "held"), [("gpipe", [8, 8, 8]), ("1f1b", [3, 2, 1]), ("zero-bubble", [3, 3, 3])])
 def test_micro_batches_in_flight(schedule: str, held: list[int]) -> None:
     found = in_flight(order_of(schedule, 3, 8))
     assert [found[stage] for stage in range(3)] == held
@@ -64,30 +46,6 @@ def test_unequal_stages_and_transfers_by_hand() -> None:
     timeline = play(order_of("1f1b", 2, 1), stages, [Hop(0.5, 0.25)])
     assert timeline.step_s == pytest.approx(10.75)
     assert [span.end_s - span.begin_s for span in timeline.transfers] == pytest.approx([0.5, 0.25])
-
-
-def test_transfers_on_one_link_direction_take_turns() -> None:
-    """Two forward passes of 1 s on rank 0 and transfers of 3 s on one link direction: they arrive at 4 and at 7."""
-    stages = [StageTimes(1.0, 1.0), StageTimes(0.0, 0.0)]
-    ends = {}
-    for directions in ((), ("wire",)):
-        timeline = play(order_of("gpipe", 2, 2), stages, [Hop(3.0, 0.0, directions, ())])
-        ends[directions] = [span.end_s for span in timeline.transfers]
-    assert ends[()] == pytest.approx([4.0, 5.0])
-    assert ends[("wire",)] == pytest.approx([4.0, 7.0])
-
-
-def test_a_link_direction_serves_what_comes_first() -> None:
-    """Rank 0 makes a tensor every 4 s, rank 1 needs 1 s, and all transfers of 1 s share a bus.
-
-    The first tensor goes to rank 1 from 4 to 5 s and on to rank 2 from 6 to 7 s: although rank 0 began its second pass
-    at 4 s, before rank 1 began its first at 5 s, its second tensor is there at 8 s only.
-    """
-    stages = [StageTimes(4.0), StageTimes(1.0), StageTimes(1.0)]
-    timeline = play(order_of("gpipe", 3, 2, trains=False), stages, [Hop(1.0, 0.0, ("bus",))] * 2)
-    spans = [(str(span.action), span.begin_s, span.end_s) for span in timeline.transfers]
-    assert spans == [("0F0", 4.0, 5.0), ("1F0", 6.0, 7.0), ("0F1", 8.0, 9.0), ("1F1", 10.0, 11.0)]
-    assert timeline.step_s == 12.0
 
 
 def needs(action: Action, stages: int, known: Collection[Action]) -> list[Action]:
@@ -102,7 +60,7 @@ def needs(action: Action, stages: int, known: Collection[Action]) -> list[Action
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", range(5))
 def test_unequal_stages_take_what_relaxation_gives(schedule: str, seed: int) -> None:
     """The longest path through a graph of passes: each waits for the one before on its rank, and for its data."""
     draw = random.Random(f"{schedule} {seed}")
@@ -138,42 +96,3 @@ def test_an_order_is_text(schedule: str) -> None:
     order = order_of(schedule, 2, 4)
     assert read_csv(write_csv(order)) == order
     assert set(stage_ranks(order).values()) == {0, 1}
-
-
-def test_one_forward_one_backward_as_text() -> None:
-    assert write_csv(order_of("1f1b", 2, 3)) == "0F0,0F1,0B0,0F2,0B1,0B2\n1F0,1B0,1F1,1B1,1F2,1B2\n"
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("0F0,0X0\n", "'0X0' is no action; write stage, one of F, B, I, W and micro-batch, as in 2F0"),
-        ("0F0,0B0,0B0\n", "action 0B0 is given twice, on rank 0 and on rank 0"),
-        ("0F0,0B0\n0F1,0B1\n", "stage 0 runs on ranks"),
-        ("0F0,0I0\n", "stage 0, micro-batch 0 has FI; it needs F and B, or F, I and W"),
-        ("\n", "the schedule has no ranks"),
-    ],
-)
-def test_broken_orders(text: str, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        read_csv(text)
-
-
-def test_an_order_that_waits_for_itself_is_refused() -> None:
-    order = ((Action(0, "F", 0), Action(0, "B", 0)), (Action(1, "B", 0), Action(1, "F", 0)))
-    require_complete(order)
-    with pytest.raises(InputError, match="the order cannot run: 0B0 waits for a pass that comes behind it"):
-        play(order, [StageTimes(1.0, 1.0)] * 2, [Hop()])
-
-
-def test_mistaken_requests() -> None:
-    with pytest.raises(
-        InputError, match="there is no schedule 'best'; use one of gpipe, 1f1b, interleaved, zero-bubble"
-    ):
-        order_of("best", 2, 4)
-    with pytest.raises(InputError, match="a pipeline of 2 devices and 0 micro-batches; both must be at least 1"):
-        order_of("gpipe", 2, 0)
-    with pytest.raises(InputError, match="interleaved: 3 micro-batches on 2 devices; use a multiple of 2"):
-        order_of("interleaved", 2, 3)
-    with pytest.raises(InputError, match="the order has 2 stages, but there are times for 3"):
-        play(order_of("gpipe", 2, 2), [StageTimes(1.0)] * 3, [Hop()] * 2)

@@ -42,7 +42,7 @@ def _free_transfers(graph: OpGraph) -> OpGraph:
     return replace(graph, edges=tuple(replace(edge, bytes=0) for edge in graph.edges))
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(6))
 def test_the_slowest_stage_is_the_least_that_the_constraints_allow(seed: int) -> None:
     random = Random(seed)
     graph, topology = _free_transfers(random_dag(seed, 5)), devices(["x"] * 3)

@@ -6,7 +6,6 @@ import pytest
 from planning.pipeline.graphs import chain, devices
 
 from dlplacer.check import violations
-from dlplacer.core.errors import InfeasibleError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
 from dlplacer.core.plan import Plan
@@ -50,24 +49,6 @@ def test_ops_take_as_long_as_the_schedule_of_their_actions(schedule: str) -> Non
     assert step_s <= plan.makespan_s <= step_s + 0.5 * 2 * 4
 
 
-# Halves {f0 f1 f2} and {f3 f4} as in the schedule 0F0 0F1 0B0 0B1 and 1F0 1B0 1F1 1B1.
-def test_every_device_follows_the_schedule() -> None:
-    plan, _ = planned("1f1b", [1, 2, 3, 4, 2], 2)
-    first, second = (
-        [op for op in plan.order[device] if not op.startswith("w")] for device in sorted(plan.order, reverse=False)
-    )
-    assert [name for name in first if name[0] == "f"] == [f"f{at}_mb{part}" for part in (0, 1) for at in (0, 1, 2)]
-    assert first[6:] == [f"b{at}_mb{part}" for part in (0, 1) for at in (2, 1, 0)]
-    assert second == [name for part in (0, 1) for name in (*(f"f{at}_mb{part}" for at in (3, 4)), *back(part))]
-    assert plan.method == "pipeline/1f1b"
-    assert plan.status == "feasible"
-    assert plan.options.step == "joint"
-
-
-def back(part: int) -> list[str]:
-    return [f"b{at}_mb{part}" for at in (4, 3)]
-
-
 # Of stage 1 only b1 leads to stage 0; in the zero-bubble order what is left waits for the rank's W action.
 def test_weight_gradients_wait_where_the_schedule_lets_them() -> None:
     graph = chain([1, 1], bytes_=0)
@@ -82,8 +63,3 @@ def test_weight_gradients_wait_where_the_schedule_lets_them() -> None:
         kinds = {"f": "F", "b": "I", "d": "W"} if rank else {"f": "F", "b": "W", "d": ""}
         actions = [f"{rank}{kinds[op[0]]}{op[-1]}" for op in ran if kinds[op[0]]]
         assert actions == [str(action) for action in pipeline.order[rank] if rank or action.kind != "I"]
-
-
-def test_a_device_that_is_too_small_is_named() -> None:
-    with pytest.raises(InfeasibleError, match=r"device 'd0' needs .* use more stages, more micro-batches, or the"):
-        planned("1f1b", [1, 2, 3, 4, 2], 2, capacity=30)

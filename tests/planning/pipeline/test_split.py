@@ -6,17 +6,14 @@ from dataclasses import replace
 import pytest
 from planning.pipeline.graphs import all_splits, chain, devices, random_dag
 
-from dlplacer.core.errors import InfeasibleError, InputError
+from dlplacer.core.errors import InfeasibleError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
-from dlplacer.core.topology import Device, Link, Topology
+from dlplacer.core.topology import Link, Topology
 from dlplacer.machines.costs.message_routes import Wiring
-from dlplacer.planning.pipeline.device_chains import chains_of
 from dlplacer.planning.pipeline.pipeline_search import Search, plan_pipeline
-from dlplacer.planning.pipeline.schedule.action import in_flight
 from dlplacer.planning.pipeline.schedule.schedules import order_of
 from dlplacer.planning.pipeline.stages.blocks import Blocks, blocks_of
-from dlplacer.planning.pipeline.stages.cuts import cuts_of
 from dlplacer.planning.pipeline.stages.stage_split import StageSplit, best_split
 
 MICRO_BATCHES = 4
@@ -54,7 +51,7 @@ def brute_force(blocks: Blocks, topology: Topology, stages: int) -> float:
     return best
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("types", [("fast", "fast"), ("fast", "slow"), ("fast", "slow", "fast")])
 def test_bottleneck_is_that_of_brute_force(seed: int, types: tuple[str, ...]) -> None:
     graph = per_type(random_dag(seed, 6), {"fast": 1.0, "slow": 2.5})
@@ -66,29 +63,6 @@ def test_bottleneck_is_that_of_brute_force(seed: int, types: tuple[str, ...]) ->
     assert search.cuts.exact
     wanted = brute_force(blocks_of(graph), topology, len(types))
     assert min(split.bottleneck_s for split in splits) == pytest.approx(wanted)
-
-
-def test_chain_is_cut_where_the_halves_are_equal() -> None:
-    """Times 1 2 3 4 2: forward and backward 3 times that; 18 ÷ 2 micro-batches: {1 2 3} and {4 2}, 9 s each."""
-    plan = plan_pipeline(
-        chain([1, 2, 3, 4, 2], bytes_=0), devices(["x", "x"]), stages=2, micro_batches=2, schedule="1f1b"
-    )
-    assert [stage.ops for stage in plan.stages] == [("w0", "w1", "w2", "f0", "f1", "f2"), ("w3", "w4", "f3", "f4")]
-    assert [stage.forward_s + stage.backward_s for stage in plan.stages] == [9.0, 9.0]
-    assert plan.bottleneck_s == 9.0
-    assert plan.step_s == pytest.approx(27.0)
-    assert plan.single_device_s == 36.0
-    assert plan.speedup == pytest.approx(36 / 27)
-
-
-def test_the_slow_device_takes_the_small_stage() -> None:
-    """3 equal ops and a device of half the speed: 2 on the fast one, 1 on the slow one, whatever their order."""
-    graph = per_type(chain([1, 1, 1], bytes_=0), {"fast": 1.0, "slow": 2.0})
-    for types in (("fast", "slow"), ("slow", "fast")):
-        plan = plan_pipeline(graph, devices(types), stages=2, micro_batches=1, schedule="gpipe")
-        where = {stage.device: len(stage.ops) for stage in plan.stages}
-        topology = devices(types)
-        assert {topology.device(name).type: count for name, count in where.items()} == {"fast": 4, "slow": 2}
 
 
 def test_a_skip_connection_counts_on_every_border_that_it_crosses() -> None:
@@ -105,22 +79,6 @@ def test_a_skip_connection_counts_on_every_border_that_it_crosses() -> None:
     assert plan.schedule == "forward"
 
 
-def test_all_readers_of_a_weight_are_in_one_stage() -> None:
-    graph = chain([1, 1, 1, 1])
-    tied = OpGraph(graph.ops, (*graph.edges, Edge("w0", "f1", 10, tensor="w0 again")))
-    plan = plan_pipeline(tied, devices(["x", "x"]), stages=2, micro_batches=2)
-    assert plan.stage_of["f0"] == plan.stage_of["f1"] == plan.stage_of["w0"]
-
-
-def test_a_weight_read_from_the_first_op_to_the_last_cannot_be_cut() -> None:
-    graph = chain([1, 1, 1])
-    tied = OpGraph(graph.ops, (*graph.edges, Edge("w0", "f2", 10, tensor="w0 again")))
-    with pytest.raises(
-        InfeasibleError, match="fewer than the 2 stages asked for; weight 'w0' is read from its first op"
-    ):
-        plan_pipeline(tied, devices(["x", "x"]), stages=2, micro_batches=2)
-
-
 # Weights and gradients: 4 × 20. GPipe holds 4 micro-batches of 40 ÷ 4 bytes: f0 and f1 keep what f1 and f2 read.
 def test_memory_limits_the_schedule() -> None:
     graph = chain([1, 1, 1, 1], bytes_=40)
@@ -132,63 +90,6 @@ def test_memory_limits_the_schedule() -> None:
     assert plan_pipeline(graph, limited, stages=2, micro_batches=4).schedule != "gpipe"
     with pytest.raises(InfeasibleError, match=r"no split into 2 stages fits: .* needs 120 B with 4 of 4 micro-batches"):
         plan_pipeline(graph, limited, stages=2, micro_batches=4, schedule="gpipe")
-
-
-def test_cuts_of_a_diamond() -> None:
-    """f0 → f1, f2 → f3: ideals {}, {0}, {0,1}, {0,2}, {0,1,2}, all."""
-    edges = (Edge("f0", "f1", 1), Edge("f0", "f2", 1), Edge("f1", "f3", 1), Edge("f2", "f3", 1))
-    graph = OpGraph(tuple(Op(f"f{at}", "op", 1.0) for at in range(4)), edges)
-    cuts = cuts_of(blocks_of(graph))
-    assert cuts.count == 6
-    assert cuts.exact
-    along = cuts_of(blocks_of(graph), most=5)
-    assert along.count == 5
-    assert not along.exact
-
-
-def test_too_many_cuts_are_searched_in_part_and_that_is_said() -> None:
-    plan = plan_pipeline(random_dag(3, 7), devices(["x", "x"]), stages=2, micro_batches=2, most_cuts=3)
-    assert not plan.exact
-    whole = plan_pipeline(random_dag(3, 7), devices(["x", "x"]), stages=2, micro_batches=2)
-    assert whole.bottleneck_s <= plan.bottleneck_s
-
-
-def test_backward_for_the_weights_alone_is_told_apart() -> None:
-    """b0 leads to no earlier stage, so all of stage 0 is for its weights; of stage 1, b1 sends a gradient on."""
-    plan = plan_pipeline(chain([1, 1]), devices(["x", "x"]), stages=2, micro_batches=1, schedule="zero-bubble")
-    assert [stage.weight_s for stage in plan.stages] == [2.0, 0.0]
-
-
-def test_sequences_that_are_worse_everywhere_are_left_out() -> None:
-    """Of three devices the pair with the fast link is kept, in one direction of the two, which cost the same."""
-    nodes = tuple(Device(name, "x") for name in "abc")
-    links = (Link("a", "b", 1e9), Link("b", "c", 5e9), Link("a", "c", 1e9))
-    chains, all_tried = chains_of(Wiring(Topology(nodes, (), links)), 2, wraps=False)
-    assert [{device.id for device in found.devices} for found in chains] == [{"b", "c"}]
-    assert all_tried
-
-
-def test_best_number_of_devices_micro_batches_and_schedule() -> None:
-    """Free transfers and 8 equal ops: more devices, more micro-batches and no bubble are best."""
-    search = Search(chain([1] * 8, bytes_=0), devices(["x"] * 4, rate=1e12))
-    best = plan_pipeline(search.graph, search.topology)
-    assert len(best.devices) == 4
-    assert best.micro_batches == 64
-    plans = [search.plan(4, 64, name) for name in ("gpipe", "1f1b", "interleaved", "zero-bubble")]
-    assert best.step_s == min(plan.step_s for plan in plans)
-    assert [stage.held for stage in plans[1].stages] == list(in_flight(order_of("1f1b", 4, 64)).values())
-
-
-def test_too_many_devices_are_refused() -> None:
-    with pytest.raises(InputError, match="a pipeline over 3 devices; the topology has 2: use 1 to 2"):
-        plan_pipeline(chain([1, 1, 1]), devices(["x", "x"]), stages=3, micro_batches=1)
-
-
-def test_micro_batches_divide_the_batch_that_was_captured() -> None:
-    graph = replace(chain([1, 1]), capture={"args": [{"path": "args[0]", "shape": [6, 3]}]})
-    with pytest.raises(InputError, match="4 micro-batches of a batch of 6; they must be equal: use a divisor of 6"):
-        plan_pipeline(graph, devices(["x", "x"]), micro_batches=4)
-    assert plan_pipeline(graph, devices(["x", "x"], rate=1e9)).micro_batches in (1, 2, 3, 6)
 
 
 def split_of(bytes_: int, duplex: str) -> StageSplit:

@@ -9,12 +9,11 @@ import pytest
 from planning.pipeline.graphs import all_splits, devices, random_dag
 from planning.pipeline.test_split import per_type
 
-from dlplacer.core.errors import InfeasibleError, InputError
+from dlplacer.core.errors import InfeasibleError
 from dlplacer.core.graph import OpGraph
-from dlplacer.core.op import Edge, Op
 from dlplacer.core.topology import Topology
 from dlplacer.machines.costs.message_routes import Wiring
-from dlplacer.planning.pipeline.pipeline_search import Search, plan_pipeline
+from dlplacer.planning.pipeline.pipeline_search import Search
 from dlplacer.planning.pipeline.schedule.action import Order, in_flight
 from dlplacer.planning.pipeline.schedule.schedules import order_of
 from dlplacer.planning.pipeline.stages.blocks import Blocks, blocks_of
@@ -106,32 +105,3 @@ def test_splits_are_those_of_brute_force_within_memories(schedule: str) -> None:
             assert best_s >= wanted * (1 - 1e-9)
     assert infeasible >= 1
     assert proven >= 20
-
-
-def test_a_tensor_that_passes_through_a_stage_is_there_once() -> None:
-    """f0 feeds f1 and f2: of the 100 bytes that come into the second stage, all go on, beside its own 4."""
-    edges = (Edge("f0", "f1", 100, tensor="x"), Edge("f0", "f2", 100, tensor="x"), Edge("f1", "f2", 4))
-    graph = OpGraph(tuple(Op(f"f{at}", "op", 1.0) for at in range(3)), edges)
-    plan = plan_pipeline(graph, devices(["x"] * 3, memory_bytes=104), stages=3, micro_batches=1)
-    assert [stage.memory_bytes for stage in plan.stages] == [100, 104, 104]
-
-
-def test_two_stages_of_a_device_share_its_memory() -> None:
-    """Of the split that is best for stages one by one, both stages need more than the device has; others fit."""
-    found = 0
-    for seed in range(120):
-        graph, topology, micro_batches = case(seed, "interleaved")
-        try:
-            plan = Search(graph, topology).plan(len(topology.devices), micro_batches, "interleaved")
-        except InfeasibleError:
-            continue
-        for device in topology.devices:
-            need = sum(stage.memory_bytes for stage in plan.stages if stage.device == device.id)
-            assert device.memory_bytes is None or need <= device.memory_bytes + len(plan.stages)
-        found += not plan.exact
-    assert found >= 3
-
-
-def test_more_micro_batches_than_can_be_listed_are_refused() -> None:
-    with pytest.raises(InputError, match="1000000000 micro-batches; at most 65536 are planned, pass by pass"):
-        plan_pipeline(random_dag(1, 4), devices(["x", "x"]), micro_batches=10**9)

@@ -11,9 +11,9 @@ from runtime.random_plans import machine, random_plan
 from torch import nn
 
 import dlplacer as dp
-from dlplacer.core.errors import InputError, MismatchError
+from dlplacer.core.errors import MismatchError
 from dlplacer.core.graph import OpGraph
-from dlplacer.core.op import Edge, Op
+from dlplacer.core.op import Op
 from dlplacer.core.plan import Plan, ScheduledOp
 from dlplacer.core.topology import Device
 from dlplacer.report.export import device_map
@@ -44,24 +44,13 @@ def test_the_fewest_modules_are_named() -> None:
     assert device_map(plan, {"d0": 0, "d1": 0}) == {"": 0}
 
 
-def test_one_device_is_one_entry() -> None:
-    ops = (stored("a.w", 8), stored("b.w", 8))
-    assert device_map(plan_of({"a.w": 0, "b.w": 0}, ops)) == {"": 0}
-
-
-# A path inside another would be moved twice: tensors beside modules of other devices are named themselves.
-def test_parameters_beside_modules_are_named_themselves() -> None:
-    ops = (stored("scale", 8), stored("a.w", 8), stored("a.b.w", 8))
-    assert device_map(plan_of({"scale": 1, "a.w": 0, "a.b.w": 1}, ops)) == {"scale": 1, "a.w": 0, "a.b": 1}
-
-
 def with_ties(plan: Plan, ties: dict[str, str]) -> Plan:
     return replace(plan, graph=replace(plan.graph, capture={"ties": ties}))
 
 
-# head.weight is wte.weight: both modules go where most of their bytes are, 64 + 8 on d0 against 16 on d1.
+# head.weight is wte.weight: both modules go where most of their bytes are, 2 · 64 + 8 on d0 against 100 on d1.
 def test_tied_tensors_are_on_one_device() -> None:
-    ops = (stored("wte.weight", 64), stored("wte.scale", 8), stored("head.bias", 16), stored("mid.w", 8))
+    ops = (stored("wte.weight", 64), stored("wte.scale", 8), stored("head.bias", 100), stored("mid.w", 8))
     plan = plan_of({"wte.weight": 0, "wte.scale": 0, "head.bias": 1, "mid.w": 1}, ops)
     assert device_map(with_ties(plan, {"head.weight": "wte.weight"})) == {"wte": 0, "head": 0, "mid": 1}
     assert device_map(plan) == {"wte": 0, "head": 1, "mid": 1}
@@ -113,28 +102,3 @@ def test_most_bytes_decide_and_exact_refuses() -> None:
     assert spread_modules(plan) == {"a": ("d1", "d0")}
     with pytest.raises(MismatchError, match="module 'a' is spread over d1, d0, which no device map can say; use the r"):
         device_map(plan, rule="exact")
-
-
-def test_exact_looks_at_forward_ops_too() -> None:
-    ops = (stored("a.w", 8), Op("mm", "aten.mm", 1.0, phase="forward", module="a"), stored("b.w", 8))
-    backward = Op("mm_back", "aten.mm", 1.0, phase="backward", module="a")
-    plan = plan_of({"a.w": 0, "mm": 0, "b.w": 1, "mm_back": 1}, (*ops, backward))
-    assert device_map(plan, rule="exact") == {"a": 0, "b": 1}
-    with pytest.raises(MismatchError, match="module 'a' is spread"):
-        device_map(plan_of({"a.w": 0, "mm": 1, "b.w": 1}, ops), rule="exact")
-
-
-def test_what_cannot_be_exported() -> None:
-    plan = plan_of({"a.w": 0}, (stored("a.w", 8),))
-    with pytest.raises(InputError, match="rule is 'best'; use one of majority, exact"):
-        device_map(plan, rule="best")
-    with pytest.raises(InputError, match="the plan's device 'd1' is not named"):
-        device_map(plan, {"d0": 0})
-    empty = random_plan(OpGraph((Op("x", "test"), Op("y", "test")), (Edge("x", "y", 1),)), 2)
-    with pytest.raises(InputError, match="no parameters or buffers"):
-        device_map(empty)
-
-
-def test_cpu_devices_are_all_called_cpu() -> None:
-    plan = random_plan(OpGraph((stored("a.w", 8), stored("b.w", 8)), ()), 2)
-    assert device_map(plan) == {"": "cpu"}

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from report.page.browser import Browser
 from report.page.long_plans import long_plan
-from report.plot.plans import diamond
 
 from dlplacer.check import live_bytes
 from dlplacer.report.critical_path import critical_path
@@ -17,7 +16,6 @@ from dlplacer.report.page.page import html_page
 pytestmark = pytest.mark.xdist_group("browser")
 
 PLAN = long_plan(600, devices=3)
-SMALL = diamond(memory_bytes=1024)
 
 
 @pytest.fixture(scope="module")
@@ -80,28 +78,6 @@ def test_the_wheel_zooms_where_the_pointer_is(page: Browser) -> None:
     assert page.run("return view.end - view.begin") >= before[1] - before[0]
 
 
-def test_letters_zoom_and_pan_and_zero_shows_all(page: Browser) -> None:
-    whole = page.run("return [view.begin, view.end]")
-    page.keys("w", "w", "w")
-    zoomed = page.run("return [view.begin, view.end]")
-    assert zoomed[1] - zoomed[0] < whole[1] - whole[0]
-    page.keys("d", "d")
-    panned = page.run("return [view.begin, view.end]")
-    assert panned[0] > zoomed[0]
-    assert panned[1] - panned[0] == pytest.approx(zoomed[1] - zoomed[0])
-    page.keys("0")
-    assert page.run("return [view.begin, view.end]") == pytest.approx(whole)
-
-
-def test_dragging_pans(page: Browser) -> None:
-    page.run("setView(0.4 * step, 0.5 * step)")
-    before = page.run("return [view.begin, area().scale]")
-    page.move_to("#gantt", 700, 60).click_and_hold().move_by_offset(-100, 0).move_by_offset(-100, 0).release().perform()
-    page.settled()
-    assert page.run("return view.begin") == pytest.approx(before[0] + 200 / before[1], rel=1e-3)
-    assert page.run("return state.selected") is None
-
-
 def test_search_finds_any_op_and_zooms_to_it(page: Browser) -> None:
     op = PLAN.ops[417].op
     page.keys("/")
@@ -153,14 +129,6 @@ def test_a_click_tells_everything_about_an_op(page: Browser) -> None:
         assert part in text
     for edge in PLAN.graph.edges_into[op.id]:
         assert edge.source in text
-
-
-def test_hovering_shows_a_tip(page: Browser) -> None:
-    entry = max(PLAN.ops, key=lambda each: each.end_s - each.start_s)
-    page.move_to("#gantt", *place_of(page, entry.op)).perform()
-    tip = page.until(lambda: page.find("#tip").text)
-    for part in (entry.op, PLAN.graph.op(entry.op).kind, "start", "time", "slack", "waited for"):
-        assert part in tip
 
 
 def test_an_interval_has_totals_per_kind_and_device(page: Browser) -> None:
@@ -221,33 +189,6 @@ def test_tables_sort_and_filter_and_are_written(page: Browser, tmp_path: Path) -
     assert {line.split(",")[0] for line in lines} == set(wanted)
 
 
-def test_transfers_devices_and_links_are_listed(page: Browser) -> None:
-    for name, count in (("Transfers", len(PLAN.transfers)), ("Devices", 3), ("Links", 6)):
-        page.find(f"[data-name={name}]").click()
-        assert page.find("#tab .status").text == str(count)
-    page.find("[data-name=Transfers]").click()
-    page.click_at("#tab .scroll", 300, 38)
-    first = PLAN.transfers[page.run("return state.selected.index")]
-    assert first.bytes == max(sent.bytes for sent in PLAN.transfers)
-    assert first.tensor in details(page)
-    assert f"{first.segments[0].route[0][0]} → {first.target}" in details(page)
-
-
-def test_modules_fold_and_unfold(page: Browser) -> None:
-    page.find("[data-name=Modules]").click()
-    paths = "return [...document.querySelectorAll('.module')].map((row) => row.title)"
-    row = "[...document.querySelectorAll('.module')].find((each) => each.title === 'model.blocks.0')"
-    before = page.run(paths)
-    assert before[0] == "model"
-    assert "model.blocks.0" in before
-    page.run(f"{row}.querySelector('.fold').click()")
-    assert "model.blocks.0.layer0" in page.run(paths)
-    page.run(f"{row}.querySelector('.fold').click()")
-    assert page.run(paths) == before
-    inside = [op for op in PLAN.graph.ops if str(op.module).startswith("model.blocks.0.")]
-    assert f"{len(inside)} ops" in page.run(f"return {row}.innerText")
-
-
 def test_tensors_make_up_the_peak(page: Browser) -> None:
     for position, device in enumerate(PLAN.topology.devices):
         peak = max(level for _, level in live_bytes(PLAN, device.id))
@@ -288,19 +229,3 @@ def test_critical_path_and_colours(page: Browser) -> None:
     page.settled()
     assert "gpu1" in details(page)
     assert page.colors() != drawings[-1]
-
-
-def test_the_keyboard_goes_from_op_to_op(page: Browser) -> None:
-    order = PLAN.order["gpu0"]
-    page.run("choose({schedule: 0, type: 'op', index: arguments[0]})", [e.op for e in PLAN.ops].index(order[5]))
-    page.settled()
-    page.keys("\ue014")
-    assert order[6] in details(page)
-    page.keys("\ue012", "\ue012")
-    assert order[4] in details(page)
-    page.keys("\ue015")
-    assert page.run("return schedules[0].ops.device[state.selected.index]") == 1
-    page.keys("?")
-    assert page.find("#help").is_displayed()
-    page.keys("\ue00c")
-    assert not page.find("#help").is_displayed()

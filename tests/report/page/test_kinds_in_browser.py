@@ -10,7 +10,6 @@ from report.page.test_other_pages import compared, hybrid, pipeline
 from report.page.test_page import HOSTILE_SHOWN, hostile_plan
 from report.plot.plans import chunked, diamond, one_moment, two_at_once, waiting_at_a_relay
 
-from dlplacer.core.plan import Plan
 from dlplacer.report.page.comparison_page import comparison_page
 from dlplacer.report.page.hybrid_page import hybrid_page
 from dlplacer.report.page.page import html_page, run_page
@@ -65,88 +64,6 @@ def test_two_plans_stand_side_by_side(session: Browser, pages: dict[str, Path]) 
     assert session.messages() == []
 
 
-def test_ops_that_only_one_plan_has_are_listed(session: Browser, pages: dict[str, Path]) -> None:
-    session.open(pages["split"])
-    listed = session.run("const ops = tabs.views.get('Ops'); return ops.shown.map((row) => ops.columns[0].value(row))")
-    assert sorted(listed) == ["p", "u", "v", "w", "x", "y", "z"]
-    cells = session.run(
-        "const ops = tabs.views.get('Ops');"
-        "return ops.shown.map((row) => ops.columns.slice(2, 10).map((column) => cellText(column, row)));"
-    )
-    found = dict(zip(listed, cells, strict=True))
-    assert found["w"] == ["a", "10 s", "1 s", "b", "5 s", "1 s", "yes", "0 s"]
-    assert found["y"] == ["b", "5 s", "3 s", "–", "–", "–", "absent", "–"]
-    assert found["u"] == ["–", "–", "–", "a", "0 s", "1 s", "absent", "–"]
-    quantities = ["1.5ms", "-2 us", "3 MiB", "7", "1e3", "2 GB/s", "5kB/s", "2x", "3%"]
-    found = session.run("return arguments[0].map((text) => String(parseQuantity(text)))", quantities)
-    assert [float(value) for value in found[:7]] == pytest.approx([1.5e-3, -2e-6, 3 * 2**20, 7, 1000, 2e9, 5e3])
-    assert found[7:] == ["NaN", "NaN"]
-    # As tables write them: a rate of 2 GB/s, a share of 30 %.
-    columns = "[{name: 'rate', unit: 'rate', value: (row) => [1e9, 3e9][row]},"
-    columns += " {name: 'share', unit: 'share', value: (row) => [0.2, 0.4][row]}]"
-    query = f"const both = {columns}; return arguments[0].map((text) => [0, 1].filter(compileQuery(text, both).test))"
-    texts = ["rate>2GB/s", "rate<=1GB/s", "share>30%", "share<30"]
-    assert session.run(query, texts) == [[1], [0], [1], [0]]
-    assert session.messages() == []
-
-
-def test_a_run_is_beside_its_prediction(session: Browser, pages: dict[str, Path]) -> None:
-    session.open(pages["run"])
-    rows = session.run("return rows.filter((row) => row.type === 'device').map((row) => [row.label, row.tag])")
-    assert rows == [["a", "predicted"], ["a", "measured"], ["b", "predicted"], ["b", "measured"]]
-    session.run("choose({schedule: 1, type: 'op', index: 4})")
-    assert "a tensor that arrives" in session.find("#details").text
-    assert session.messages() == []
-
-
-def test_transfers_of_equal_size_are_not_mistaken(session: Browser, pages: dict[str, Path]) -> None:
-    session.open(pages["chunked"])
-    readers = "return [0, 1].map((sent) => readersOf(schedules[0], sent).map((event) => opName(schedules[0], event)))"
-    assert session.run(readers) == [["v"], ["w"]]
-    session.run("choose({schedule: 0, type: 'op', index: 2})")
-    session.find("#details li:nth-child(1) .muted button.link").click()
-    assert "u.1" in session.find("#details h2").text
-    assert session.messages() == []
-
-
-def test_the_critical_path_follows_a_transfer_from_where_it_waited(session: Browser, pages: dict[str, Path]) -> None:
-    session.open(pages["relay"])
-    parts = session.run(
-        "return criticalSteps(schedules[0]).map((part) => [part.start * data.unitS, part.end * data.unitS])"
-    )
-    assert [pytest.approx(part) for part in parts] == [[0, 3], [3, 6], [6, 9], [9, 10]]
-    assert session.messages() == []
-
-
-def test_names_that_are_cut_fit_and_stay_whole_characters(session: Browser, pages: dict[str, Path]) -> None:
-    session.open(pages["small"])
-    texts = ["i" * 40 + "W" * 40, "W" * 40 + "i" * 40, "🙂" * 40, "plain"]
-    found = session.run(
-        "const context = timeline.body.getContext('2d'); const rooms = [10, 37, 50, 61, 90, 200];"
-        "return arguments[0].flatMap((text) => rooms.map((room) => [room, fitted(context, text, room)]))"
-        ".map(([room, shown]) => [room, shown, textWidth(context, shown), shown.isWellFormed()]);",
-        texts,
-    )
-    assert all(width <= room and is_whole for room, _, width, is_whole in found)
-    assert all(shown.endswith("…") for room, shown, *_ in found if room == 200 and shown != "plain")
-    assert session.messages() == []
-
-
-def test_the_bound_of_an_optimal_plan_is_named_beside_its_end(session: Browser, tmp_path: Path) -> None:
-    plan = replace(SMALL, lower_bound_s=SMALL.makespan_s, gap=0.0, status="optimal")
-    (tmp_path / "optimal.html").write_bytes(html_page(plan).encode())
-    session.open(tmp_path / "optimal.html")
-    names = session.run(
-        "const drawn = []; const context = timeline.body.getContext('2d'); const draw = context.fillText;"
-        "context.fillText = (text, x, y) => drawn.push([text, x, x + context.measureText(text).width]);"
-        "drawLines(context, area(), timeline.height); context.fillText = draw; return drawn;"
-    )
-    (end, end_from, _), (bound, _, bound_until) = names
-    assert (end, bound) == ("end", "bound")
-    assert bound_until <= end_from
-    assert session.messages() == []
-
-
 def test_no_name_becomes_code(session: Browser, pages: dict[str, Path]) -> None:
     session.open(pages["hostile"])
     session.run("choose({schedule: 0, type: 'op', index: 0})")
@@ -192,14 +109,6 @@ def test_dark_and_narrow(session: Browser, pages: dict[str, Path]) -> None:
     assert session.messages() == []
 
 
-def test_without_transfers_there_is_no_tab_for_them(session: Browser, tmp_path: Path) -> None:
-    alone: Plan = long_plan(40, devices=1)
-    (tmp_path / "alone.html").write_text(html_page(alone))
-    session.open(tmp_path / "alone.html")
-    assert session.run("return tabs.names") == ["Ops", "Devices", "Totals", "Memory", "Modules"]
-    assert session.messages() == []
-
-
 def test_a_pipeline_is_coloured_by_micro_batch(session: Browser, pages: dict[str, Path]) -> None:
     session.open(pages["pipeline"])
     assert session.run("return COLOR_NAMES[0][1] === 'micro-batch' && state.colorBy === 'module'")
@@ -209,16 +118,6 @@ def test_a_pipeline_is_coloured_by_micro_batch(session: Browser, pages: dict[str
     assert "colours by micro-batch, phase" in session.run("return helpDialog().textContent")
     session.keys("3")
     assert session.run("return state.colorBy") == "kind"
-    assert session.messages() == []
-
-
-def test_a_method_is_put_beside_the_best(session: Browser, pages: dict[str, Path]) -> None:
-    session.open(pages["comparison"])
-    assert session.run("return state.shown") == [0]
-    session.click_at("#tab .scroll", 60, 26 + 24 + 12)
-    assert session.run("return state.shown") == [0, 1]
-    assert session.run("return rows.filter((row) => row.type === 'device').length") == 4
-    assert session.run("return view.end") >= session.run("return Math.max(schedules[0].end, schedules[1].end)")
     assert session.messages() == []
 
 

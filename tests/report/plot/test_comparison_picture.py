@@ -1,14 +1,12 @@
 """Methods side by side: bars, bound, labels."""
 
-from pathlib import Path
-
 import matplotlib
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dlplacer.planning.compare import Comparison, MethodResult
-from dlplacer.report.plot import plot_comparison, save_picture
+from dlplacer.report.plot import plot_comparison
 
 matplotlib.use("Agg")
 
@@ -41,11 +39,6 @@ def test_bars_are_as_long_as_the_step_times_and_solid_up_to_the_bound() -> None:
     assert len({bar.get_facecolor() for bar in bars}) == 2
 
 
-def test_the_line_is_the_lower_bound() -> None:
-    (line,) = drawn(COMPARISON).get_lines()
-    assert list(line.get_xdata()) == [0.004, 0.004]
-
-
 def test_labels_say_time_speedup_and_gap_or_why_there_is_no_plan() -> None:
     assert [text.get_text() for text in drawn(COMPARISON).texts] == [
         "4 ms  1.50×  optimal",
@@ -54,37 +47,8 @@ def test_labels_say_time_speedup_and_gap_or_why_there_is_no_plan() -> None:
     ]
 
 
-def test_the_best_method_is_on_top() -> None:
-    ax = drawn(COMPARISON)
-    assert [label.get_text() for label in ax.get_yticklabels()] == ["ilp", "heft", "min-cut"]
-    assert ax.yaxis_inverted()
-    assert ax.get_xlabel().splitlines()[0] == "step time (ms)"
-    assert "dark: up to the best lower bound; pale: gap to it" in ax.get_xlabel()
-    assert ax.get_title(loc="left") == "net on box: lower bound 4 ms (dashed)"
-
-
-def test_without_a_single_device_there_is_no_speedup() -> None:
-    comparison = Comparison((MethodResult("list", "feasible", 2.0, 0.1),), 1.0, None)
-    assert [text.get_text() for text in drawn(comparison).texts] == ["2 s  gap 50 %"]
-
-
 @pytest.mark.parametrize("makespan_s", [None, 0.0])
 def test_nothing_to_draw(makespan_s: float | None) -> None:
     status = "no plan" if makespan_s is None else "optimal"
     ax = drawn(Comparison((MethodResult("list", status, makespan_s, 0.1),), 0.0, None))
     assert ax.get_xlim() == (0, 1)
-
-
-def test_a_figure_of_its_own_shows_every_method() -> None:
-    from matplotlib import pyplot
-
-    ax = plot_comparison(COMPARISON)
-    figure = ax.get_figure(root=True)
-    assert figure is not None
-    figure.canvas.draw()
-    pyplot.close("all")
-
-
-def test_the_picture_is_saved(tmp_path: Path) -> None:
-    save_picture(tmp_path / "c.png", plot_comparison, COMPARISON)
-    assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")

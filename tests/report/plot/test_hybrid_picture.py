@@ -1,14 +1,12 @@
 """Speedup over devices: lines, labels, the first win."""
 
-from pathlib import Path
-
 import matplotlib
 import pytest
 from matplotlib.figure import Figure
 
 from dlplacer.planning.hybrid import EpochsTable, HybridProblem, SpeedupTable, StatisticalEfficiency, Work, plan_hybrid
 from dlplacer.planning.hybrid.hybrid_plan import HybridPlan
-from dlplacer.report.plot import plot_hybrid, save_picture
+from dlplacer.report.plot import plot_hybrid
 
 matplotlib.use("Agg")
 
@@ -36,9 +34,3 @@ def test_a_line_per_degree_through_the_speedups() -> None:
     assert best.get_zorder() > max(line.get_zorder() for line in ax.lines if line is not best)
     assert ax.get_xscale() == ax.get_yscale() == "log"
     assert "wins from 54" in " ".join(text.get_text() for text in ax.texts)
-
-
-def test_it_saves_without_a_hybrid_too(tmp_path: Path) -> None:
-    found = plan(1)
-    save_picture(tmp_path / "one.svg", plot_hybrid, found)
-    assert (tmp_path / "one.svg").read_text().startswith("<?xml")

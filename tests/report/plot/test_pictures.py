@@ -33,10 +33,6 @@ def test_a_row_is_all_that_a_picture_needs(picture: Picture) -> None:
     assert getattr(asked, picture.option).name == "x.svg"
 
 
-def test_names_differ() -> None:
-    assert len({picture.name for picture in PICTURES}) == len(PICTURES)
-
-
 @pytest.mark.parametrize("name", ["gantt", "memory", "placement"])
 def test_a_long_title_keeps_its_figures_and_fits(name: str) -> None:
     plan = diamond()

@@ -1,7 +1,5 @@
 """The schedule of a pipeline: a row per device, a bar per pass, grey where it waits."""
 
-from pathlib import Path
-
 import matplotlib
 import pytest
 from matplotlib.axes import Axes
@@ -11,7 +9,7 @@ from planning.pipeline.graphs import chain, devices
 
 from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
 from dlplacer.planning.pipeline.pipeline_search import plan_pipeline
-from dlplacer.report.plot import plot_pipeline, save_picture
+from dlplacer.report.plot import plot_pipeline
 from dlplacer.report.plot.style.colors import IDLE
 
 matplotlib.use("Agg")
@@ -38,23 +36,9 @@ def test_a_bar_for_every_pass_and_one_behind_each_row() -> None:
     assert sum(bar.get_width() for bar in busy) == pytest.approx(plan.timeline.busy_s)
 
 
-def test_a_colour_for_every_micro_batch() -> None:
-    bars = [bar for bar in drawn(planned("gpipe")).patches if to_hex(bar.get_facecolor()) != IDLE]
-    assert len({to_hex(bar.get_facecolor()) for bar in bars}) == 4
-
-
 def test_passes_are_named_and_the_title_tells_the_bubble() -> None:
     ax = drawn(planned("zero-bubble"))
     assert {"0F0", "1I0", "0W1"} <= {text.get_text() for text in ax.texts}
     assert "zero-bubble, 2 stages, 4 micro-batches" in ax.get_title(loc="left")
     assert "bubble" in ax.get_title(loc="left")
     assert [label.get_text() for label in ax.get_yticklabels()] == ["d0", "d1"]
-
-
-def test_many_passes_go_without_names() -> None:
-    assert not drawn(planned("1f1b", 64)).texts
-
-
-def test_saved_as_svg(tmp_path: Path) -> None:
-    save_picture(tmp_path / "p.svg", plot_pipeline, planned("interleaved"))
-    assert b"<svg" in (tmp_path / "p.svg").read_bytes()

@@ -1,9 +1,6 @@
 """The picture of the graph: what is shown, where it stands, which edges stand out."""
 
 from collections import Counter
-from dataclasses import replace
-from itertools import pairwise
-from pathlib import Path
 
 import matplotlib
 import pytest
@@ -11,11 +8,11 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PathCollection
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
-from report.plot.plans import diamond, one_moment, plan_of
+from report.plot.plans import diamond, plan_of
 
 from dlplacer.core.op import Edge, Op
 from dlplacer.core.plan import Plan
-from dlplacer.report.plot import plot_placement, recommended_size, save_picture
+from dlplacer.report.plot import plot_placement, recommended_size
 from dlplacer.report.plot.positions.module_tree import collapse
 from dlplacer.report.plot.positions.op_positions import lay_out
 from dlplacer.report.plot.style.colors import CROSSING
@@ -68,16 +65,6 @@ def test_a_dot_for_every_op_that_takes_time() -> None:
     assert dots == {"a": 3, "b": 1}
 
 
-def test_areas_grow_with_time() -> None:
-    # on a: x takes 2 s, z and w 1 s; y on b takes 3 s. Largest first, so that small dots are drawn above.
-    areas = {
-        str(found.get_label()): list(found.get_sizes())
-        for found in drawn(diamond()).collections
-        if isinstance(found, PathCollection)
-    }
-    assert areas["a"] == pytest.approx([2 / 3 * areas["b"][0], 1 / 3 * areas["b"][0], 1 / 3 * areas["b"][0]])
-
-
 def test_edges_between_devices_stand_out() -> None:
     # x → y and y → w cross; x → z and z → w do not; p → x is folded away with p.
     lines: Counter[str] = Counter()
@@ -108,128 +95,6 @@ def test_the_forward_pass_runs_right_and_branches_have_rows_of_their_own() -> No
     assert [layout.x[name] for name in ("stem", "left1", "left2", "right", "head")] == [0, 1, 2, 1, 3]
     assert layout.y["stem"] == layout.y["left1"] == layout.y["left2"] == layout.y["head"] > 0
     assert layout.y["right"] == layout.y["stem"] + 1
-
-
-def test_the_backward_pass_stands_mirrored_below() -> None:
-    layout = lay_out(training())
-    for name in ("stem", "left1", "left2", "right", "head"):
-        assert layout.x[f"d_{name}"] == layout.x[name]
-        assert layout.y[f"d_{name}"] == -layout.y[name]
-
-
-def test_ops_of_one_place_are_spread() -> None:
-    layout = lay_out(training())
-    assert layout.y["w_left1"] < layout.y["d_left1"]
-    assert len(set(zip(layout.x.values(), layout.y.values(), strict=True))) == len(layout.x)
-
-
-def test_the_optimizer_stands_below_the_backward_pass() -> None:
-    layout = lay_out(training())
-    assert layout.x["update"] == layout.x["right"]
-    assert layout.y["update"] < min(y for name, y in layout.y.items() if name != "update")
-
-
-def test_without_modules_the_backward_pass_runs_back_by_depth() -> None:
-    layout = lay_out(training(modules=False))
-    assert layout.x["d_head"] == layout.x["head"] == 3
-    assert layout.x["d_head"] > layout.x["d_left2"] > layout.x["d_left1"] > layout.x["d_stem"]
-    assert all(layout.y[f"d_{name}"] < 0 for name in ("stem", "left1", "left2", "right", "head"))
-
-
-def test_an_accumulation_without_module_stands_left_of_what_it_reads() -> None:
-    plan = training()
-    accumulate = Op("sum", "add", 1.0, phase="backward")
-    ops = [*plan.graph.ops, accumulate]
-    edges = [*plan.graph.edges, Edge("d_left1", "sum", 4), Edge("d_right", "sum", 4)]
-    layout = lay_out(serial_plan(ops, edges))
-    assert layout.x["sum"] == 0
-    assert layout.y["sum"] < 0
-
-
-def test_an_op_that_nothing_links_stands_beside_its_module() -> None:
-    plan = training()
-    counter = Op("counter", "add", 1.0, phase="forward", module="mixed.left.b")
-    layout = lay_out(serial_plan([*plan.graph.ops, counter], list(plan.graph.edges)))
-    assert layout.x["counter"] == layout.x["left2"]
-    assert layout.y["left2"] < layout.y["counter"] < layout.y["left2"] + 1
-
-
-def test_edges_pass_through_ops_that_are_not_shown() -> None:
-    # a view takes no time; a parameter is not shown even where its time was measured
-    ops = [
-        Op("w", "parameter", 0.5),
-        Op("x", "conv", 1.0),
-        Op("v", "view", 0.0),
-        Op("v2", "view", 0.0),
-        Op("y", "conv", 1.0),
-    ]
-    edges = [Edge("w", "x", 4), Edge("x", "v", 4), Edge("v", "v2", 4), Edge("v2", "y", 4)]
-    layout = lay_out(serial_plan(ops, edges))
-    assert set(layout.x) == {"x", "y"}
-    assert layout.edges == (("x", "y"),)
-
-
-def test_a_late_input_stands_before_its_reader() -> None:
-    ops = [Op(name, "k", 1.0) for name in ("a", "b", "c", "late", "d")]
-    edges = [Edge("a", "b", 1), Edge("b", "c", 1), Edge("c", "d", 1), Edge("late", "d", 1)]
-    layout = lay_out(serial_plan(ops, edges))
-    assert layout.x["late"] == layout.x["c"] == 2
-    assert layout.y["late"] != layout.y["c"]
-
-
-def test_a_skip_connection_keeps_its_row() -> None:
-    # a → b → c → d and a → d: the row of a stays free for its long edge, so b and c step aside.
-    ops = [Op(name, "k", 1.0) for name in "abcd"]
-    edges = [Edge("a", "b", 1), Edge("b", "c", 1), Edge("c", "d", 1), Edge("a", "d", 1)]
-    y = lay_out(serial_plan(ops, edges)).y
-    assert y["a"] == y["d"] != y["b"] == y["c"]
-
-
-def test_block_names_stand_along_the_axis_from_left_to_right() -> None:
-    # mixed holds more than half of the ops, so left and right, which share columns, are named instead
-    ax = drawn(training())
-    assert [label.get_text() for label in ax.get_xticklabels()] == ["stem", "right, left", "head"]
-    ticks = list(ax.get_xticks())
-    assert ticks == sorted(ticks)
-    assert ticks[1] == pytest.approx(1.5)
-
-
-def test_blocks_side_by_side_share_a_band() -> None:
-    names = [f"tower{count}" for count in range(4)]
-    ops = [
-        Op("in", "k", 1.0, module="in"),
-        *(Op(name, "k", 1.0, module=name) for name in names),
-        Op("out", "k", 1.0, module="out"),
-    ]
-    edges = [Edge("in", name, 1) for name in names] + [Edge(name, "out", 1) for name in names]
-    ax = drawn(serial_plan(ops, edges))
-    assert [label.get_text() for label in ax.get_xticklabels()] == ["in", "tower0, tower1 + 2", "out"]
-
-
-def test_passes_are_named_where_there_are_several() -> None:
-    assert [text.get_text() for text in drawn(training()).texts] == ["forward →", "← backward", "← optimizer"]
-    assert not drawn(one_moment()).texts
-
-
-def test_a_plan_that_takes_no_time_shows_all_ops() -> None:
-    layout = lay_out(one_moment())
-    assert list(layout.x) == ["x"]
-    drawn(one_moment())
-
-
-def test_the_order_of_the_file_changes_no_columns() -> None:
-    plan = training()
-    turned = replace(plan, graph=replace(plan.graph, ops=plan.graph.ops[::-1], edges=plan.graph.edges[::-1]))
-    assert lay_out(turned).x == pytest.approx(lay_out(plan).x)
-
-
-def test_deep_graphs_make_wide_pictures(tmp_path: Path) -> None:
-    ops = [Op(f"k{count}", "k", 1.0) for count in range(120)]
-    edges = [Edge(f"k{count}", f"k{count + 1}", 1) for count in range(119)]
-    plan = serial_plan(ops, edges)
-    assert recommended_size(plot_placement, plan)[0] > recommended_size(plot_placement, training())[0]
-    save_picture(tmp_path / "placement.svg", plot_placement, plan)
-    assert (tmp_path / "placement.svg").read_bytes().startswith(b"<?xml")
 
 
 def layers(count: int, per_layer: int, modules: bool = True) -> Plan:
@@ -268,28 +133,6 @@ def test_a_large_graph_is_collapsed_along_its_module_tree() -> None:
     assert "2400 ops in 60 blocks" in [text.get_text() for text in ax.get_legend().get_texts()]
 
 
-def test_a_module_with_many_ops_is_taken_apart() -> None:
-    assert list(collapse(layers(12, 70)).names[:3]) == ["layers.0.attention", "layers.0.mlp", "layers.1.attention"]
-
-
-def test_a_large_graph_without_modules_is_cut_into_slices() -> None:
-    graph = collapse(layers(60, 20, modules=False))
-    assert graph.names[:2] == ("op 0–59", "op 60–119")
-    assert sum(graph.time_s.values()) == 2400
-
-
-def test_ops_without_module_belong_to_what_they_read() -> None:
-    plan = layers(60, 20)
-    stray = Op("stray", "k", 1.0, phase="backward")
-    edges = [*plan.graph.edges, Edge("backward7.3", "stray", 4)]
-    times = {entry.op: (entry.device, entry.start_s, entry.end_s) for entry in plan.ops} | {
-        "stray": ("b", 2400.0, 2401.0)
-    }
-    graph = collapse(plan_of([*plan.graph.ops, stray], edges, times))
-    assert len(graph.names) == 60
-    assert graph.time_s[7, "backward", "b"] == 1
-
-
 @pytest.mark.parametrize("count", [60, 400])
 def test_names_of_blocks_do_not_touch(count: int) -> None:
     plan = layers(count, 2000 // count)
@@ -297,17 +140,3 @@ def test_names_of_blocks_do_not_touch(count: int) -> None:
     ax = plot_placement(plan, Figure(figsize=(width, height)).add_subplot())
     apart = ax.get_window_extent().width / len(ax.get_xticks())
     assert apart >= 10 * ax.figure.dpi / 72
-
-
-def test_ops_of_equal_length_do_not_cover_each_other() -> None:
-    names = [f"k{position}" for position in range(30)]
-    ops = [Op(name, "aten.mm", 1.0) for name in names]
-    edges = [Edge(before, after, 1) for before, after in pairwise(names)]
-    times = {name: ("a", float(start), start + 1.0) for start, name in enumerate(names)}
-    plan = plan_of(ops, edges, times)
-    ax = Figure(figsize=recommended_size(plot_placement, plan)).add_subplot()
-    plot_placement(plan, ax)
-    (dots,) = (found for found in ax.collections if isinstance(found, PathCollection) and len(found.get_offsets()))
-    places = ax.transData.transform(dots.get_offsets())[:, 0]
-    apart_points = 72 / ax.figure.dpi * min(after - before for before, after in pairwise(sorted(places)))
-    assert max(dots.get_sizes()) ** 0.5 < apart_points

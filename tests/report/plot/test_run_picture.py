@@ -40,17 +40,6 @@ def test_a_transfer_counts_from_when_its_device_is_free() -> None:
     assert [(sent.tensor, sent.start_s, sent.end_s) for sent in found] == [("x.0", 4.0, 9.0), ("y.0", 17.0, 18.0)]
 
 
-def test_what_arrives_while_the_device_works_is_not_drawn() -> None:
-    # z ends on a at 18, when w starts: y was there in time
-    found = waited_for(diamond(), measured(RAN | {"z": ("a", 4.0, 18.0)}))
-    assert [sent.tensor for sent in found] == ["x.0"]
-
-
-def test_a_reader_that_seems_too_early_waited_for_no_time() -> None:
-    (early, _) = waited_for(diamond(), measured(RAN | {"y": ("b", 3.999, 15.0)}))
-    assert early.start_s == early.end_s == 3.999
-
-
 def test_the_measured_half_shows_transfers_and_explains_them() -> None:
     above, below = plot_run(diamond(), measured(RAN), tuple(Figure(figsize=(12, 8)).subplots(2, 1)))
     assert above.get_xlim() == below.get_xlim() == (0, 20)

@@ -12,7 +12,7 @@ def test_equal_layers_leave_the_rest_of_a_device_empty() -> None:
     assert reachable_capacity([3] * 10, [20, 31, None, 2]) == [18, 31, None, 0]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(5))
 def test_it_is_the_largest_sum_of_any_subset(seed: int) -> None:
     random = Random(seed)
     unit = random.choice([1, 5, 2**28])

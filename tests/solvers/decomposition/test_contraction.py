@@ -8,7 +8,7 @@ from solvers.helpers import broken_rules, make_graph, make_instance, make_machin
 from solvers.random_problems import random_problem
 
 from dlplacer.core.graph import OpGraph
-from dlplacer.solvers.decomposition.contraction import Contracted, Reduction, reduction
+from dlplacer.solvers.decomposition.contraction import Reduction, reduction
 from dlplacer.solvers.heuristics.construct import construct
 from dlplacer.solvers.heuristics.list_schedule import list_schedule
 from dlplacer.solvers.ilp.cp_sat_search import search
@@ -55,25 +55,6 @@ def test_a_view_goes_with_its_producer_and_a_parameter_with_its_reader() -> None
     )
 
 
-def test_a_view_that_grows_its_tensor_stays() -> None:
-    # 1 byte into expand, 8 out of it: running it where it is read saves 7 s, and its readers are on two devices.
-    edges = [("a", "expand", 1), ("expand", "b", 8), ("expand", "c", 8), ("a", "d", 1)]
-    assert (
-        reduction(make_instance(make_graph(dict.fromkeys("abcd", 3) | {"expand": 0}, edges), make_machine(2))) is None
-    )
-
-
-def test_ops_that_take_time_are_not_contracted() -> None:
-    graph = make_graph({"a": 1, "b": 1, "c": 1}, [("a", "b", 9), ("b", "c", 9)])
-    assert reduction(make_instance(graph, make_machine(2))) is None
-
-
-def test_footprints_stay_apart_where_memory_binds() -> None:
-    graph = make_graph({"w": 0, "a": 3}, [("w", "a", 1)], output_bytes={"w": 4, "a": 4})
-    assert reduction(make_instance(graph, make_machine(2, memory=6))) is None
-    assert reduction(make_instance(graph, make_machine(2, memory=8))) is not None
-
-
 @pytest.mark.parametrize("first", range(0, 400, 100))
 def test_the_optimum_is_that_of_the_original(first: int) -> None:
     contracted = 0
@@ -107,20 +88,3 @@ def test_timetables_go_there_and_back(first: int) -> None:
             back = found.expand(there)
             assert not broken_rules(instance, back), seed
             assert back.makespan <= there.makespan, seed
-
-
-def test_what_the_reduced_instance_reaches_reaches_the_original() -> None:
-    graph = make_graph({"w": 0, "a": 3, "b": 4, "view": 0}, [("w", "a", 8), ("b", "view", 8)])
-    instance = make_instance(graph, make_machine(2))
-    outer = Incumbent(one_worker())
-    outer.offer(Schedule((0, 0, 0, 0), (0, 0, 3, 7), 7))
-    inner = Contracted(_reduced(instance), outer)
-    assert inner.best is not None
-    assert inner.best.makespan == 7
-    # a and b side by side.
-    assert inner.offer(Schedule((0, 1), (0, 0), 4))
-    inner.raise_bound(4)
-    assert outer.closed
-    assert outer.best is not None
-    assert outer.best.makespan == 4
-    assert not broken_rules(instance, outer.best)

@@ -1,7 +1,5 @@
 """Which parts of a machine are searched."""
 
-import pytest
-
 import dlplacer as dp
 from dlplacer.problem.problem import build_problem
 from dlplacer.solvers.decomposition.device_subset import SubsetParams, device_subsets
@@ -38,56 +36,11 @@ def test_an_island_and_its_pair_are_parts_and_its_twin_is_not_another() -> None:
     assert all(1 < len(part) < 6 for part in found)
 
 
-def test_equal_devices_give_one_part_of_each_size() -> None:
-    assert [len(part) for part in subsets(joined(*["T"] * 8))] == [2, 3, 4]
-    assert [len(part) for part in subsets(joined(*["T"] * 4))] == [2, 3]
-    assert subsets(joined("T", "T")) == []
-    assert subsets(joined("T")) == []
-
-
 def test_every_type_is_a_part_and_the_fastest_devices_come_first() -> None:
     found = subsets(joined("slow", "T", "slow", "T"))
     assert {"d1", "d3"} in found
     assert {"d0", "d2"} in found
     assert all({"d1", "d3"} <= part for part in found if len(part) == 3)
-
-
-def test_hosts_are_parts() -> None:
-    routers = (dp.Router("h0"), dp.Router("h1"))
-    links = (*(dp.Link(f"g{number}", f"h{number // 2}", 100.0) for number in range(4)), dp.Link("h0", "h1", 5.0))
-    hosts = dp.Topology(tuple(dp.Device(f"g{number}", "T") for number in range(4)), routers, links)
-    found = subsets(hosts)
-    assert found[0] in ({"g0", "g1"}, {"g2", "g3"})
-    assert {"g0", "g2"} not in found
-
-
-@pytest.mark.parametrize("most", [1, 2])
-def test_there_are_no_more_than_asked_for(most: int) -> None:
-    assert len(subsets(ISLANDS, most=most)) == most
-
-
-def test_memory_tells_islands_apart() -> None:
-    devices = tuple(dp.Device(device.id, "T", 10 if device.id < "b" else 20) for device in ISLANDS.devices)
-    found = subsets(dp.Topology(devices, (), ISLANDS.links))
-    assert {"a0", "a1", "a2"} in found
-    assert {"b0", "b1", "b2"} in found
-
-
-def test_devices_that_no_op_may_use_are_no_fast_ones() -> None:
-    graph = dp.OpGraph(
-        tuple(dp.Op(name, "op", {"T": 1.0, "slow": 3.0}, devices=("T", "slow")) for name in "abc"), CHAIN.edges
-    )
-    found = subsets(joined("host", "slow", "T", "slow", "T", "host"), graph)
-    assert {"d2", "d4"} in found
-    assert all(part.isdisjoint({"d0", "d5"}) for part in found)
-    assert {"d1", "d2", "d3", "d4"} in found
-
-
-def test_a_device_that_some_ops_may_not_use_is_as_slow_for_them_as_any() -> None:
-    ops = tuple(dp.Op(name, "op", {"T": 1.0, "slow": 3.0, "half": 1.0}, devices=("T", "slow")) for name in "ab")
-    graph = dp.OpGraph((*ops, dp.Op("c", "op", {"T": 1.0, "slow": 3.0, "half": 1.0})), CHAIN.edges)
-    found = subsets(joined("half", "slow", "half", "T", "T"), graph)
-    assert next(part for part in found if len(part) == 2) == {"d3", "d4"}
 
 
 def test_a_device_that_an_op_cannot_do_without_is_in_every_part() -> None:

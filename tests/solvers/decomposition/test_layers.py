@@ -1,43 +1,25 @@
 """Equal layers one after another: solved once, and put together so that each begins where the last one ended."""
 
-from dataclasses import replace
 from itertools import combinations
-from typing import Any
 
 import pytest
-from solvers.helpers import broken_rules, broken_transfers, make_graph, one_worker
+from solvers.helpers import one_worker
 
 import dlplacer.solvers.decomposition.low_traffic as low_traffic_module
-import dlplacer.solvers.decomposition.series as series_module
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
 from dlplacer.core.options import Options
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.problem.problem import build_problem
 from dlplacer.solvers.bounds.bounds import lower_bounds
-from dlplacer.solvers.decomposition.low_traffic import Answers, _LowTraffic, low_traffic
 from dlplacer.solvers.decomposition.segments import find_segments
 from dlplacer.solvers.decomposition.series import SegmentChain
 from dlplacer.solvers.instance.instance import Instance, build_instance
-from dlplacer.solvers.instance.schedule import Schedule
 
 
 @pytest.fixture(autouse=True)
 def _short_annealing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(low_traffic_module, "_AGAIN_S", 0.05)
-
-
-def _layers(count: int) -> Instance:
-    """Layers of two branches on a machine of which no two devices can be swapped."""
-    times: dict[str, float] = {"j0": 1}
-    edges = []
-    for layer in range(count):
-        joint, left, right, after = f"j{layer}", f"a{layer}", f"b{layer}", f"j{layer + 1}"
-        times |= {left: 8, right: 9, after: 1}
-        edges += [(joint, left, 2), (joint, right, 2), (left, after, 2), (right, after, 2)]
-    devices = tuple(Device(f"d{number}") for number in range(3))
-    links = (Link("d0", "d1", 1), Link("d1", "d2", 2), Link("d0", "d2", 0.5))
-    return build_instance(build_problem(make_graph(times, edges), Topology(devices, (), links), Options()))
 
 
 def _attention(count: int) -> Instance:
@@ -77,73 +59,3 @@ def _chain(instance: Instance) -> SegmentChain:
     chain = SegmentChain.of(instance, find_segments(instance, last), one_worker()).with_traffic()
     chain.budget = one_worker()
     return chain
-
-
-@pytest.mark.parametrize("is_large", [False, True])
-def test_each_layer_begins_where_the_last_one_ended(is_large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if is_large:
-        monkeypatch.setattr(series_module, "_LISTED_UP_TO", 10)
-    instance = _layers(20)
-    chain = _chain(instance)
-    assert chain.repeats or not chain.open
-    found = low_traffic(chain, 0.0, 0.12, 0, {})
-    assert len(found) == (1 if is_large else 3)
-    for schedule in found:
-        assert not broken_rules(instance, schedule)
-        assert not broken_transfers(instance, schedule)
-    # d1 and d2 share the quickest link: j 1, 1 there, b 9 or 1 there and back beside a 8, 11 in all; 20 layers of that,
-    # the last j, and a tick where the first layer ends elsewhere.
-    assert min(schedule.makespan for schedule in found) <= 20 * 11 + 2
-
-
-@pytest.mark.parametrize("end", [None, 2])
-def test_what_is_decided_of_a_layer_is_kept(end: int | None) -> None:
-    chain = _chain(_layers(20))
-    layer = chain.series[5].instance
-    best, traffic = chain.incumbents[layer].best, chain.instance.traffic
-    assert best is not None
-    assert traffic is not None
-    decided = {layer.block[0]: 0} | ({} if end is None else {layer.block[-1]: end})
-    found = _LowTraffic(chain, traffic, 0, {})._closed(layer, decided, best)
-    assert found.device[0] == 0
-    assert found.device[-1] in ((0, 1, 2) if end is None else (end,))
-    assert not broken_rules(layer, found)
-
-
-def test_equal_layers_in_equal_surroundings_are_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-    solve = _LowTraffic._solve
-
-    def count(self: _LowTraffic, *question: object) -> object:
-        asked.append(question)
-        return solve(self, *question)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(_LowTraffic, "_solve", count)
-    assert low_traffic(_chain(_layers(40)), 0.0, 0.12, 0, {})
-    # The first, those behind it on at most three devices, and the last.
-    assert len(asked) <= 5
-
-
-def test_what_is_known_of_a_series_is_asked_again_at_times(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Three layers do not come often enough to be taken for a repetition.
-    chain, asked = _chain(_layers(3)), list[int]()
-    solve = _LowTraffic._solve
-
-    def seen(low: _LowTraffic, *question: Any) -> Schedule:
-        asked.append(low.seed)
-        return solve(low, *question)
-
-    monkeypatch.setattr(_LowTraffic, "_solve", seen)
-    known: Answers = {}
-    first = [schedule.makespan for schedule in low_traffic(chain, 0.0, 0.12, 0, known)]
-    for seed in range(1, 21):
-        assert min(schedule.makespan for schedule in low_traffic(chain, 0.0, 0.12, seed, known)) <= max(first)
-    assert 0 < len(asked) - asked.count(0) < 10 * asked.count(0)
-    # Once a series has a better schedule, what was known of it no longer counts.
-    monkeypatch.setattr(low_traffic_module, "_ANEW", 0.0)
-    before = len(asked)
-    low_traffic(chain, 0.0, 0.12, 0, known)
-    assert len(asked) == before
-    known.update({question: replace(answer, makespan=2 * answer.makespan) for question, answer in known.items()})
-    low_traffic(chain, 0.0, 0.12, 0, known)
-    assert len(asked) > before

@@ -8,7 +8,6 @@ from solvers.helpers import broken_rules, make_instance, make_machine, no_bounds
 
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
-from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.solvers.bounds.bounds import lower_bounds
 from dlplacer.solvers.decomposition.master import MasterProblem
 from dlplacer.solvers.decomposition.segments import find_segments
@@ -74,7 +73,7 @@ def _optimum(instance: Instance, upper: int) -> int:
     return incumbent.bound
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(5))
 def test_the_agreement_never_exceeds_the_optimum_and_beats_the_sum(seed: int) -> None:
     instance = make_instance(forward_and_backward(seed, 3), make_machine(2 + seed % 2))
     free, bound, best = _agreed(instance)
@@ -90,13 +89,3 @@ def test_agreement_closes_what_the_sum_leaves_open() -> None:
         assert best is not None
         won += free < bound == best.makespan
     assert won >= 2
-
-
-def test_devices_that_differ_agree_too() -> None:
-    devices = Device("d0", "gpu"), Device("d1", "gpu"), Device("d2", "cpu")
-    links = Link("d0", "d1", 2.0), Link("d0", "d2", 1.0), Link("d1", "d2", 1.0)
-    for seed in range(20, 26):
-        instance = make_instance(forward_and_backward(seed, 2), Topology(devices, (), links))
-        _, bound, best = _agreed(instance)
-        assert best is not None
-        assert bound <= _optimum(instance, best.makespan)

@@ -1,8 +1,6 @@
 """Series decomposition against the whole model and against brute force."""
 
 import time
-from functools import partial
-from itertools import pairwise
 
 import pytest
 from ortools.sat.python import cp_model
@@ -12,10 +10,6 @@ from solvers.random_problems import random_fork_join
 
 import dlplacer.solvers.decomposition.segments as segments_module
 from dlplacer.core.errors import InfeasibleError
-from dlplacer.core.graph import OpGraph
-from dlplacer.core.options import Options
-from dlplacer.core.topology import Device, Link, Router, Topology
-from dlplacer.problem.problem import build_problem
 from dlplacer.solvers.bounds.bounds import lower_bounds
 from dlplacer.solvers.decomposition.segment_rows import charge_idle_ends, ticks_with_idle_ends
 from dlplacer.solvers.decomposition.segments import couple, find_segments
@@ -45,24 +39,6 @@ def _whole_optimum(instance: Instance, upper: int) -> int:
     return incumbent.bound
 
 
-def test_a_series_whose_relaxation_is_solved_is_not_solved_again() -> None:
-    # On six devices not all routes are listed, and the relaxation lets a tensor hold both of its links at once.
-    times = {"fork": 1, "p": 5, "q": 5, "r": 2, "join": 1, "end": 1}
-    forks, joins = [("fork", "p", 3), ("fork", "q", 4), ("fork", "r", 1)], [("p", "join", 5), ("q", "join", 1)]
-    edges = [*forks, *joins, ("r", "join", 4), ("join", "end", 1)]
-    devices = tuple(Device(f"d{number}") for number in range(6))
-    star = Topology(devices, (Router("switch"),), tuple(Link(device.id, "switch", 2) for device in devices))
-    options = Options(memory="sum", delay="store-and-forward")
-    instance = build_instance(build_problem(make_graph(times, edges), star, options))
-    assert instance.traffic is not None
-    assert not instance.traffic.routes.complete
-    chain = _chain(instance).with_traffic()
-    begun = [chain.incumbents[series.instance] for series in chain.open]
-    chain.advance(30.0, time.monotonic() + 60.0, partial(search_series, with_transfers=True))
-    assert not all(incumbent.closed for incumbent in begun)
-    assert not chain.open
-
-
 def test_segments_lie_between_cut_ops() -> None:
     edges = [("u", "a", 1), ("u", "b", 1), ("a", "v", 1), ("b", "v", 1), ("v", "w", 1), ("w", "c", 1), ("w", "d", 1)]
     graph = make_graph(dict.fromkeys("puabvwcd", 1) | {"p": 0}, [("p", "a", 1), *edges])
@@ -73,12 +49,6 @@ def test_segments_lie_between_cut_ops() -> None:
     assert ["".join(names[op] for op in segment.ops) for segment in segments] == ["uabv", "vw", "wc"]
     assert [segment.begins for segment in segments] == [False, False, False]
     assert segments[0].instance.duration[-1] == (0, 0)
-
-
-def test_what_runs_before_the_first_cut_op_is_a_segment() -> None:
-    graph = make_graph({"a": 2, "b": 3, "v": 1}, [("a", "v", 9), ("b", "v", 9)])
-    segments = find_segments(make_instance(graph, make_machine(2)), 2)
-    assert [(segment.ops, segment.begins) for segment in segments] == [((0, 1, 2), True)]
 
 
 def test_a_forward_and_its_backward_segment_are_solved_together() -> None:
@@ -157,68 +127,13 @@ def test_the_parts_add_up_to_the_optimum(first: int) -> None:
         assert bound == found.makespan == _whole_optimum(instance, found.makespan), seed
 
 
-def _with_side_ops(layers: int) -> tuple[OpGraph, int]:
-    """Layers in a row, each with an op that only the end reads and one that only the root feeds; and the end."""
-    times, edges = {"root": 1, "end": 1}, [("root", "j0", 1)]
-    for layer in range(layers):
-        names = [f"{part}{layer}" for part in ("j", "a", "b", "saved", "ready")]
-        joint, left, right, saved, ready = names
-        times |= {joint: 2, left: 4, right: 5, saved: 1, ready: 1}
-        after = f"j{layer + 1}" if layer + 1 < layers else "end"
-        edges += [(joint, left, 2), (joint, right, 2), (left, after, 2), (right, after, 2)]
-        edges += [(joint, saved, 0), (saved, "end", 0), ("root", ready, 0), (ready, after, 0)]
-    graph = make_graph(times, edges)
-    return graph, graph.index["end"]
-
-
-def test_a_large_segment_falls_apart_without_what_has_slack() -> None:
-    graph, last = _with_side_ops(30)
-    instance = make_instance(graph, make_machine(2))
-    # Nothing but the ends is comparable to all: what is saved in the first layer is read by the last op alone.
-    assert len(find_segments(instance, last, 0.0)) == 1
-    segments = find_segments(instance, last)
-    assert max(len(segment.ops) for segment in segments) <= 60
-    assert sum(len(segment.ops) for segment in segments) >= 4 * 30
-    chain = _chain(instance)
-    # The next layer begins where a, the shorter one, has run: 2 and 2 of delay and 4 there, b's tensor at 2 + 5 + 2.
-    assert lower_bounds(instance).makespan < chain.raised(lower_bounds(instance), 1.0).makespan == 1 + 30 * 9 + 1
-    assert min(schedule.makespan for schedule in chain.candidates()) == 272
-
-
-def test_what_is_left_of_a_segment_is_joined_to_both_of_its_cut_ops() -> None:
-    # j waits for 6 of one of a and b, wherever it is, so it has less slack than both; with s, which joins what is far
-    # apart, both are left out, and j would read nothing.
-    early, late = [f"m{number}" for number in range(20)], [f"n{number}" for number in range(140)]
-    times = {**dict.fromkeys(early, 3), "a": 10, "b": 10, "c": 17, "j": 1, "s": 440, **dict.fromkeys(late, 3)}
-    chains = [(*pair, 1) for names in (early, late) for pair in pairwise(names)]
-    fork = [
-        ("m19", "a", 6),
-        ("m19", "b", 6),
-        ("m19", "c", 1),
-        ("a", "j", 6),
-        ("b", "j", 6),
-        ("j", "n0", 1),
-        ("c", "n0", 1),
-    ]
-    graph = make_graph(times, [*chains, *fork, ("m5", "s", 1), ("s", "n130", 1)])
-    instance = make_instance(graph, make_machine(3))
-    segments = find_segments(instance, graph.index["n139"], 10.0)
-    assert len(segments) > 100
-    for segment in segments:
-        part, last = segment.instance, len(segment.ops) - 1
-        assert segment.begins or all(part.predecessors[op] for op in range(1, last + 1))
-        assert all(part.successors[op] for op in range(last))
-        model, bounds = cp_model.CpModel(), lower_bounds(part)
-        charge_idle_ends(model, part, create_variables(model, part, bounds, 1000), segment, bounds, 0)
-
-
 @pytest.mark.parametrize("refined", [False, True])
 @pytest.mark.parametrize("first", [1000, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1040, 1080))])
 def test_bounds_hold_whatever_joins_the_parts(first: int, refined: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if refined:
         monkeypatch.setattr(segments_module, "_LARGEST_SERIES", 2)
         monkeypatch.setattr(segments_module, "_LARGEST_REFINED", 2)
-    for seed in range(first, first + 40):
+    for seed in range(first, first + 15):
         graph, topology = random_fork_join(seed, 2, plain=False)
         problem = make_problem(graph, topology)
         try:
@@ -240,7 +155,7 @@ def test_bounds_hold_whatever_joins_the_parts(first: int, refined: bool, monkeyp
             assert new_solver(1, 0, 60.0).solve(model) == cp_model.OPTIMAL, seed
 
 
-@pytest.mark.parametrize("seed", range(2000, 2030))
+@pytest.mark.parametrize("seed", range(2000, 2008))
 def test_idle_rows_cut_off_no_optimum(seed: int) -> None:
     instance = build_instance(make_problem(*random_fork_join(seed, 3, plain=False)))
     if not all(instance.allowed):

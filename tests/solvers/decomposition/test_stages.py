@@ -4,16 +4,13 @@ import time
 from fractions import Fraction
 from itertools import pairwise, product
 from random import Random
-from threading import Event, Timer
 
 import numpy as np
 import pytest
 from solvers.brute_force import optimal_makespan
 from solvers.helpers import one_worker
-from solvers.naive_model import naive_optimum
-from solvers.random_problems import random_everything, random_problem
+from solvers.random_problems import random_problem
 
-from dlplacer.core.errors import InputError, InternalError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
 from dlplacer.core.options import Options
@@ -21,8 +18,7 @@ from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.problem.live_memory import stashes
 from dlplacer.problem.problem import build_problem
 from dlplacer.solvers.bounds.bounds import lower_bounds
-from dlplacer.solvers.bounds.memory_assignment import memory_assignment_bound
-from dlplacer.solvers.decomposition.stage_bound import StageBoundParams, StageDual
+from dlplacer.solvers.decomposition.stage_bound import StageDual
 from dlplacer.solvers.decomposition.stage_search import search_stages
 from dlplacer.solvers.decomposition.stage_walks import NEVER, StageWalks
 from dlplacer.solvers.decomposition.stages import DecisionStage, StageChain, build_stages
@@ -32,7 +28,6 @@ from dlplacer.solvers.heuristics.heft import heft
 from dlplacer.solvers.heuristics.list_schedule import list_schedule
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance, build_instance
-from dlplacer.solvers.instance.time_limit import ends_when
 
 
 def _chain(graph: OpGraph, topology: Topology, options: Options) -> tuple[Instance, StageChain, Fraction]:
@@ -47,62 +42,6 @@ def _chain(graph: OpGraph, topology: Topology, options: Options) -> tuple[Instan
 def _bound_s(graph: OpGraph, topology: Topology, options: Options | None = None) -> Fraction:
     instance, chain, tick_s = _chain(graph, topology, options or Options.paper())
     return StageDual(instance, chain).solve(time.monotonic() + 30) * tick_s if chain.stages else Fraction(0)
-
-
-def _machines(rooms: list[int], latency: dict[tuple[int, int], int]) -> Topology:
-    devices = tuple(Device(f"d{i}", "gpu", memory_bytes=room) for i, room in enumerate(rooms))
-    return Topology(devices, (), tuple(Link(f"d{a}", f"d{b}", 1, ticks) for (a, b), ticks in latency.items()))
-
-
-def test_a_walk_through_all_devices_is_longer_than_a_tree() -> None:
-    # Four devices of one layer each around d0: arms of 2, 3 and 5 seconds (1 byte and the latency). A tree takes all
-    # three and 4 seconds of work; the best walk is d2, d0, d1, d0, d3, along the shortest arm twice.
-    graph = OpGraph(
-        tuple(Op(f"l{i}", "layer", 1, weight_bytes=1) for i in range(4)),
-        tuple(Edge(f"l{i}", f"l{i + 1}", 1) for i in range(3)),
-    )
-    latency = {(0, 1): 1, (0, 2): 2, (0, 3): 4, (1, 2): 11, (1, 3): 11, (2, 3): 11}
-    topology = _machines([1] * 4, latency)
-    assert optimal_makespan(graph, topology) == 16
-    assert _bound_s(graph, topology) == 16
-    instance, _, tick_s = _chain(graph, topology, Options.paper())
-    assert memory_assignment_bound(instance) * tick_s == 14
-
-
-def test_a_step_that_returns_over_the_same_weights_crosses_twice() -> None:
-    names = [f"f{i}" for i in range(4)], [f"b{i}" for i in range(3, -1, -1)]
-    ops = [
-        Op(name, "layer", seconds, weight_bytes=1 if seconds == 1 else 0, colocate=f"layer{name[1:]}")
-        for seconds, part in zip((1, 2), names, strict=True)
-        for name in part
-    ]
-    line = [*names[0], *names[1]]
-    graph = OpGraph(tuple(ops), tuple(Edge(a, b, 3) for a, b in pairwise(line)))
-    topology = _machines([2, 2], {(0, 1): 4})
-    # 4 · 3 seconds of work, and there and back 2 · (3 bytes + 4 s)
-    assert optimal_makespan(graph, topology) == 26
-    assert _bound_s(graph, topology) == 26
-
-
-def test_outputs_kept_for_the_backward_pass_take_memory() -> None:
-    # Each layer has a byte of weights and keeps 9 bytes for its backward op: two layers fit on the fast device, not 4.
-    ops = [
-        *(
-            Op(f"f{i}", "f", {"fast": 1, "slow": 5}, weight_bytes=1, output_bytes=9, colocate=f"{i}", phase="forward")
-            for i in range(4)
-        ),
-        *(Op(f"b{i}", "b", {"fast": 1, "slow": 5}, colocate=f"{i}", phase="backward") for i in range(3, -1, -1)),
-    ]
-    edges = [
-        *(Edge(f"f{i}", f"f{i + 1}", 9, tensor=f"x{i}") for i in range(3)),
-        *(Edge(f"f{i}", f"b{i}", 9, tensor=f"x{i}") for i in range(4)),
-        *(Edge(f"b{i + 1}", f"b{i}", 1) for i in range(3)),
-    ]
-    devices = Device("a", "fast", memory_bytes=20), Device("b", "slow", memory_bytes=100)
-    topology = Topology(devices, (), (Link("a", "b", 9, 1),))
-    graph = OpGraph(tuple(ops), tuple(edges))
-    # 2 layers at 2 seconds, 2 at 10, and forward 1 + 1 s and backward 1 / 9 + 1 s between them
-    assert _bound_s(graph, topology, Options(contention="none")) >= 24 + 2 + 1
 
 
 @pytest.mark.parametrize("fast", ["d0", "d1"])
@@ -143,7 +82,7 @@ def _random_stages(random: Random, devices: int) -> list[DecisionStage]:
     return stages
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(6))
 def test_least_walks_are_those_of_an_enumeration(seed: int) -> None:
     random = Random(seed)
     devices = random.randint(2, 3)
@@ -174,7 +113,7 @@ def test_least_walks_are_those_of_an_enumeration(seed: int) -> None:
 @pytest.mark.parametrize("chunk", range(2))
 def test_it_never_exceeds_the_optimum(chunk: int) -> None:
     reached = checked = 0
-    for seed in range(chunk * 120, (chunk + 1) * 120):
+    for seed in range(chunk * 60, (chunk + 1) * 60):
         graph, topology = random_problem(seed)
         optimum = optimal_makespan(graph, topology)
         if optimum is not None:
@@ -183,63 +122,6 @@ def test_it_never_exceeds_the_optimum(chunk: int) -> None:
             checked += 1
             reached += bound == optimum
     assert reached > checked / 3
-
-
-def test_it_never_exceeds_the_optimum_with_memory_over_time() -> None:
-    kept = 0
-    for seed in range(60):
-        graph, topology, options = random_everything(seed)
-        small = Topology(
-            topology.devices[:5],
-            topology.routers,
-            tuple(
-                link for link in topology.links if not {link.source, link.target} & {d.id for d in topology.devices[5:]}
-            ),
-        )
-        try:
-            problem = build_problem(graph, small, options)
-        except InputError:
-            continue
-        if not stashes(problem):
-            continue
-        kept += 1
-        optimum = naive_optimum(graph, small, options)
-        if optimum is not None:
-            assert _bound_s(graph, small, options) <= optimum, seed
-    assert kept > 5
-
-
-def test_no_price_is_paid_for_unlimited_memory() -> None:
-    graph = OpGraph(tuple(Op(f"l{i}", "x", 1, weight_bytes=3) for i in range(3)), (Edge("l0", "l1", 1),))
-    devices = Device("small", memory_bytes=3), Device("roomy")
-    instance, chain, _ = _chain(graph, Topology(devices, (), (Link("small", "roomy", 1),)), Options.paper())
-    dual = StageDual(instance, chain)
-    prices = dual._whole_prices(1.0, np.array([2.0, 1e-7]), np.zeros(2))
-    assert prices[1][0] > 0
-    assert prices[1][1] == 0
-
-
-def test_the_search_for_prices_hears_of_limits_around() -> None:
-    instance, chain, _ = _chain(*_parallel_layers(0), Options.paper())
-    endless = StageDual(instance, chain, StageBoundParams(precision=-1.0))
-    stopped, began = Event(), time.monotonic()
-    Timer(0.3, stopped.set).start()
-    with ends_when(stopped.is_set):
-        bound = endless.solve(began + 5.0)
-    assert time.monotonic() - began < 3.0
-    assert 0 < bound <= StageDual(instance, chain).solve(time.monotonic() + 30) * (1 + StageBoundParams().precision) + 1
-
-
-def test_a_bound_above_a_known_schedule_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = build_problem(*_parallel_layers(0), Options.paper())
-    instance = build_instance(problem)
-    incumbent = Incumbent(one_worker(10))
-    incumbent.offer(construct(instance, heft))
-    best = incumbent.best
-    assert best is not None
-    monkeypatch.setattr(StageDual, "solve", lambda *_: best.makespan + 1)
-    with pytest.raises(InternalError, match="above the makespan"):
-        search_stages(problem, instance, lower_bounds(instance, 1.0), incumbent, 3.0)
 
 
 def _parallel_layers(seed: int) -> tuple[OpGraph, Topology]:

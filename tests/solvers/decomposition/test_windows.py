@@ -4,10 +4,10 @@ from random import Random
 
 import pytest
 from ortools.sat.python import cp_model
-from solvers.helpers import broken_rules, make_graph, make_instance, make_machine, make_problem, no_bounds, one_worker
+from solvers.helpers import broken_rules, make_problem, no_bounds, one_worker
 from solvers.random_problems import random_fork_join, random_problem
 
-from dlplacer.solvers.decomposition.lns import _combined, search_windows
+from dlplacer.solvers.decomposition.lns import search_windows
 from dlplacer.solvers.decomposition.window_model import build_window_model
 from dlplacer.solvers.decomposition.windows import Window, WindowSequence, replaced
 from dlplacer.solvers.heuristics.construct import construct
@@ -38,24 +38,6 @@ def _instances(first: int, last: int) -> list[tuple[int, Instance, Schedule]]:
             if schedule is not None:
                 found.append((seed, instance, schedule))
     return found
-
-
-def test_a_window_sees_what_is_before_and_after_it() -> None:
-    graph = make_graph(
-        {"a": 2, "b": 3, "c": 4, "d": 5, "e": 1},
-        [("a", "b", 1), ("b", "c", 1), ("b", "d", 6), ("c", "e", 1), ("d", "e", 2)],
-    )
-    instance = make_instance(graph, make_machine(2))
-    # a 0-2, b 2-5, c 5-9, e 9-15 on d0 would leave d at 5 + 6 on d1; here all five run on d0, d after c.
-    schedule = Schedule((0, 0, 0, 0, 0), (0, 2, 5, 9, 14), 15)
-    window = WindowSequence(instance, schedule).window(1, 2)
-    assert window.ops == (1, 2)
-    # b has a's data at 2 on d0, and 1 s later on d1; c has no data from outside, and d0 is free from 2 on.
-    assert window.release == ((2, 3), (2, 0))
-    # After b come d and e on d0: 6 s, with the tensor from d1 12 s. After c at least d and e, as d0 runs them: 6 s;
-    # from d1 only e waits for it: 1 + 1.
-    assert window.tail == ((6, 12), (6, 2))
-    assert window.rest == 2 + 6
 
 
 def test_a_window_over_everything_is_the_problem() -> None:
@@ -99,28 +81,3 @@ def test_repair_keeps_the_rules_and_never_worsens(workers: int) -> None:
         assert incumbent.best is not None
         assert incumbent.best.makespan <= schedule.makespan, seed
         assert not broken_rules(instance, incumbent.best), seed
-
-
-def test_repair_with_one_worker_is_deterministic() -> None:
-    instance = build_instance(make_problem(*random_fork_join(7, 12, plain=True)))
-    found = []
-    for _ in range(2):
-        incumbent = Incumbent(one_worker())
-        incumbent.offer(construct(instance, list_schedule))
-        search_windows(instance, incumbent, 60.0, 40)
-        found.append(incumbent.best)
-    assert found[0] == found[1]
-
-
-# p takes no time and is read by x, with which it is colocated, and by y. The first window holds p and x and moves both
-# to d1; the second holds p and y and was solved with p where it was, on d0. Both together would leave x without p.
-def test_windows_side_by_side_keep_a_group_together() -> None:
-    graph = make_graph({"p": 0, "x": 4, "y": 3}, [("p", "x", 0), ("p", "y", 0)], colocate={"p": "g", "x": "g"})
-    instance = make_instance(graph, make_machine(2))
-    timeline = WindowSequence(instance, Schedule((0, 0, 0), (0, 0, 4), 7))
-    windows = [timeline.window(1, 1), timeline.window(2, 1)]
-    assert [window.ops for window in windows] == [(0, 1), (0, 2)]
-    moved, kept = Schedule((1, 1), (0, 0), 4), Schedule((0, 0), (0, 4), 7)
-    combined = _combined(timeline, windows, [moved, kept])
-    assert combined == Schedule((1, 1, 0), (0, 0, 0), 4)
-    assert not broken_rules(instance, combined)

@@ -6,15 +6,11 @@ from itertools import pairwise
 import pytest
 from solvers.helpers import broken_rules, make_graph, make_instance, make_machine, make_problem
 
-from dlplacer.core.errors import InputError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.solvers.heuristics.common.module_blocks import by_module
 from dlplacer.solvers.heuristics.common.upward_rank import by_rank, upward_ranks
-from dlplacer.solvers.heuristics.m_sct import favourite_children
-from dlplacer.solvers.heuristics.min_cut import min_cut
-from dlplacer.solvers.heuristics.peft import optimistic_costs
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.schedule import Schedule
 from dlplacer.solvers.methods import RULES
@@ -51,14 +47,6 @@ def test_cpop_keeps_the_critical_path_together() -> None:
     assert _ends(instance, found) == [2, 5, 5, 8]
 
 
-def test_optimistic_costs() -> None:
-    instance = make_instance(DIAMOND, UNEQUAL)
-    # d: nothing follows. b: on x min(2, 4+5) = 2, on y min(4+2, 5) = 5. c: on x min(2, 1+5) = 2, on y min(1+2, 5) = 3.
-    # a on x: b costs min(3+2, 4+2+5) = 5, c min(2+2, 1+2+3) = 4: 5.
-    # a on y: b costs min(4+3+2, 2+5) = 7, c min(1+2+2, 2+3) = 5: 7.
-    assert optimistic_costs(instance).tolist() == [[5, 7], [2, 5], [2, 3], [0, 0]]
-
-
 def test_peft_looks_ahead() -> None:
     instance = make_instance(DIAMOND, UNEQUAL)
     # a: x ends at 2, 2+5 = 7; y at 1, 1+7 = 8: x, where HEFT takes y. b (mean cost 3.5) before c (2.5): x 5+2 = 7,
@@ -69,52 +57,7 @@ def test_peft_looks_ahead() -> None:
     assert _run("heft", instance).device[0] == 1
 
 
-def test_optimistic_costs_keep_a_block_together() -> None:
-    graph = make_graph({"a": 1, "b": {"x": 9, "y": 1}}, [("a", "b", 2)], colocate={"a": "g", "b": "g"})
-    # The other device would cost b only 2+1 = 3, but b goes where a is.
-    assert optimistic_costs(make_instance(graph, UNEQUAL)).tolist() == [[9, 1], [0, 0]]
-
-
-def test_etf_starts_early_rather_than_ending_early() -> None:
-    graph = make_graph({"b": {"x": 1, "y": 10}, "c": {"x": 1, "y": 10}, "a": 1})
-    instance = make_instance(graph, UNEQUAL)
-    # All can start at 0. b, first among equals, takes the faster x 0-1; c can start at 0 on y: 0-10; a on x 1-2.
-    # HEFT: b x 0-1, c x 1-2 (y: 10), a y 0-1.
-    found = _run("m-etf", instance)
-    assert (found.device, found.makespan) == ((0, 1, 0), 10)
-    found = _run("heft", instance)
-    assert (found.device, found.makespan) == ((0, 0, 1), 2)
-
-
-def test_etf_is_repaired_where_memory_does_not_suffice() -> None:
-    graph = make_graph({"a": 1, "b": 1, "c": 1}, [("a", "b", 5), ("b", "c", 5)], output_bytes={"a": 2, "b": 2, "c": 2})
-    # Without limits all run on d0: 3. With room for two, c, started last, moves: it has its data at 2+5 and ends at 8.
-    assert _run("etf", make_instance(graph, make_machine(2))).makespan == 3
-    found = _run("etf", make_instance(graph, make_machine(2, memory=4)))
-    assert found.device == (0, 0, 1)
-    assert found.makespan == 8
-
-
-def test_m_etf_passes_over_a_full_device() -> None:
-    graph = make_graph(
-        {"a": 1, "b": 1, "c": 1, "d": 9},
-        [("a", "b", 2), ("b", "c", 2)],
-        output_bytes={"a": 2, "b": 2, "c": 2, "d": 2},
-    )
-    # Ranks: a 7, b 4, c 1, d 9. d d0 0-9, a d1 0-1, b d1 1-2; d1 is full, so c waits for d0: 9-10. No better for ETF,
-    # which had c on d1 2-3 before the repair.
-    for method in ("m-etf", "etf"):
-        found = _run(method, make_instance(graph, make_machine(2, memory=4)))
-        assert (found.device, found.makespan) == ((1, 1, 0, 0), 10)
-
-
 FAVOURITE = make_graph({"i": 2, "g": 2, "f": 6, "u": 5}, [("i", "f", 3), ("i", "u", 1), ("g", "f", 2)])
-
-
-def test_favourite_children_of_the_linear_program() -> None:
-    # x: f not the favourite of i. Then u and g's claim on f are not: x + z >= 1, x + y >= 1. Ends: i, f 2+3x+6; g, f
-    # 2+2y+6; i, u 2+z+5. Least for 3x = 2(1-x): x = 0.4, y = z = 0.6, makespan 9.2. Below 0.5: f is the favourite of i.
-    assert favourite_children(make_instance(FAVOURITE, make_machine(2))) == (2, -1, -1, -1)
 
 
 def test_m_sct_waits_for_the_favourite_child() -> None:
@@ -126,55 +69,6 @@ def test_m_sct_waits_for_the_favourite_child() -> None:
     assert _ends(instance, found) == [2, 2, 10, 8]
     # m-ETF: u d0 2-7, f d1 5-11.
     assert _run("m-etf", instance).makespan == 11
-
-
-def test_a_waiting_device_takes_an_urgent_op() -> None:
-    graph = make_graph(
-        {"i": 2, "g": 2, "f": 6, "u": 3, "v": 3}, [("i", "f", 6), ("g", "f", 4), ("g", "u", 0), ("g", "v", 0)]
-    )
-    instance = make_instance(graph, make_machine(2))
-    # i d0 0-2, g d1 0-2. f is the favourite of i (8+6x = 8+4(1-x) at x = 0.4) and starts at 2+4 on d0, at 2+6 on d1: d0
-    # waits. u and v may start anywhere at 2: u goes to d1, which does not wait, v to d0. f d0 6-12.
-    assert favourite_children(instance)[0] == 2
-    found = _run("m-sct", instance)
-    assert found.device == (0, 1, 0, 1, 0)
-    assert _ends(instance, found) == [2, 2, 12, 5, 5]
-
-
-def test_greedy_favourites_of_large_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dlplacer.solvers.heuristics.m_sct._MOST_ARCS", 0)
-    graph = make_graph({"i": 2, "g": 2, "f": 6, "u": 5.5}, [("i", "f", 3), ("i", "u", 1), ("g", "f", 2)])
-    # By delay + upward rank: i, f 3+6 = 9; g, f 8, but f is taken; i, u 6.5, but i has its favourite.
-    assert favourite_children(make_instance(graph, make_machine(2))) == (2, -1, -1, -1)
-
-
-def test_m_topo_fills_up_to_the_cap() -> None:
-    names = ["a", "b", "c", "d"]
-    edges = [("a", "b", 1), ("b", "c", 1), ("c", "d", 1)]
-    graph = make_graph(dict.fromkeys(names, 1), edges, output_bytes=dict.fromkeys(names, 2))
-    # Cap 8/2 + 2 = 6: a, b, c on d0 0-3, d on d1 4-5.
-    found = _run("m-topo", make_instance(graph, make_machine(2)))
-    assert found.device == (0, 0, 0, 1)
-    assert found.makespan == 5
-
-
-def test_m_topo_shares_by_time_without_footprints() -> None:
-    graph = make_graph({"a": 4, "b": 4, "c": 4, "d": 4, "e": 4, "f": 4})
-    # Cap 24/2 + 4 = 16: four on d0, two on d1.
-    assert _run("m-topo", make_instance(graph, make_machine(2))).device == (0, 0, 0, 0, 1, 1)
-
-
-def test_no_memory_is_too_small_for_ops_without_footprints() -> None:
-    # Durations stand in for footprints, and ticks are no bytes.
-    graph = make_graph(dict.fromkeys("abcd", 1.0), [(a, b, 1) for a, b in pairwise("abcd")])
-    assert set(_run("m-topo", make_instance(graph, make_machine(2, memory=1))).device) == {0, 1}
-
-
-def test_a_pinned_op_does_not_end_a_device_that_is_being_filled() -> None:
-    names = ["a", "b", "c", "d"]
-    graph = make_graph(dict.fromkeys(names, 1), output_bytes=dict.fromkeys(names, 2), devices={"b": ("d1",)})
-    # Cap 6 as above: b must go to d1, the others stay on d0.
-    assert _run("m-topo", make_instance(graph, make_machine(2))).device == (0, 1, 0, 0)
 
 
 def _layers() -> OpGraph:
@@ -195,15 +89,6 @@ def test_modules_become_blocks() -> None:
     assert merged.footprint == (2,) * 6
 
 
-def test_modules_with_different_pins_stay_apart() -> None:
-    ops = (
-        Op("a", "test", time_s=1.0, module="m", devices=("d0",)),
-        Op("b", "test", time_s=1.0, module="m", devices=("d1",)),
-    )
-    problem = make_problem(OpGraph(ops, ()), make_machine(2))
-    assert by_module(problem, build_instance(problem)).members == ((0,), (1,))
-
-
 @needs_metis
 def test_min_cut_cuts_the_light_edge() -> None:
     graph = make_graph({"a": 2, "b": 2, "c": 2, "d": 2}, [("a", "b", 9), ("b", "c", 1), ("c", "d", 9)])
@@ -211,29 +96,3 @@ def test_min_cut_cuts_the_light_edge() -> None:
     found = _run("min-cut", make_instance(graph, make_machine(2)))
     assert found.device[0] == found.device[1] != found.device[2] == found.device[3]
     assert found.makespan == 9
-
-
-@needs_metis
-def test_min_cut_gives_a_fast_device_more() -> None:
-    graph = make_graph({f"k{i}": {"x": 1, "y": 3} for i in range(40)})
-    found = _run("min-cut", make_instance(graph, UNEQUAL))
-    assert 28 <= found.device.count(0) <= 32
-
-
-@needs_metis
-def test_metis_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
-    """METIS writes its warnings past Python to standard output, where results belong."""
-    for count in range(1, 6):
-        for devices in range(1, 7):
-            graph = make_graph(
-                {f"k{i}": 1 if i else 100 for i in range(count)}, [("k0", f"k{i}", 1) for i in range(1, count)]
-            )
-            _run("min-cut", make_instance(graph, make_machine(devices)))
-    assert capfd.readouterr() == ("", "")
-
-
-def test_min_cut_without_pymetis_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dlplacer.solvers.heuristics.min_cut.available", lambda: False)
-    instance = make_instance(make_graph({"a": 1}), make_machine(2))
-    with pytest.raises(InputError, match=r"'min-cut' needs the package pymetis.*pip install 'dlplacer\[partition\]'"):
-        min_cut(instance, [0])

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 from solvers.brute_force import optimal_makespan
-from solvers.helpers import broken_rules, make_graph, make_instance, make_machine, make_problem, one_worker
+from solvers.helpers import broken_rules, make_problem, one_worker
 from solvers.random_problems import random_problem
 
 from dlplacer.check import violations
@@ -22,36 +22,14 @@ from dlplacer.solvers.bounds.bounds import lower_bounds
 from dlplacer.solvers.feasibility.simple_reasons import require_feasible
 from dlplacer.solvers.heuristics.common.pack import pack
 from dlplacer.solvers.heuristics.common.upward_rank import by_rank, upward_ranks
-from dlplacer.solvers.heuristics.construct import Rule, construct
-from dlplacer.solvers.heuristics.cpop import cpop
-from dlplacer.solvers.heuristics.etf import etf, m_etf
-from dlplacer.solvers.heuristics.m_sct import m_sct
-from dlplacer.solvers.heuristics.m_topo import m_topo
-from dlplacer.solvers.heuristics.min_cut import min_cut
-from dlplacer.solvers.heuristics.peft import peft
-from dlplacer.solvers.instance.instance import Instance, build_instance
+from dlplacer.solvers.heuristics.construct import construct
+from dlplacer.solvers.instance.instance import build_instance
 from dlplacer.solvers.instance.outcome import Budget
-from dlplacer.solvers.instance.schedule import Schedule
-from dlplacer.solvers.methods import DEVICE_MAPS, METHODS, RULES, run_rule
+from dlplacer.solvers.methods import METHODS, RULES, run_rule
 
 needs_metis = pytest.mark.skipif(importlib.util.find_spec("pymetis") is None, reason="pymetis is not installed")
-BASELINES = [
-    "cpop",
-    "peft",
-    "etf",
-    "m-etf",
-    "m-sct",
-    "m-topo",
-    pytest.param("min-cut", marks=needs_metis),
-]
+BASELINES = ["cpop", "peft", "etf", "m-etf", "m-sct", "m-topo", pytest.param("min-cut", marks=needs_metis)]
 WITH_MAPS = [*BASELINES, "sequential", "balanced"]
-
-
-def _run(method: str, instance: Instance) -> Schedule:
-    schedule = RULES[method](instance, by_rank(instance, upward_ranks(instance)), None)
-    assert schedule is not None
-    assert not broken_rules(instance, schedule)
-    return schedule
 
 
 @cache
@@ -93,7 +71,7 @@ def _crowded(seed: int) -> Problem:
 @pytest.mark.parametrize("method", WITH_MAPS)
 def test_tiny_problems_against_all_placements_and_orders(method: str) -> None:
     found = 0
-    for seed in range(3000, 3120):
+    for seed in range(3000, 3040):
         problem, optimum = _tiny(seed)
         try:
             require_feasible(problem)
@@ -106,7 +84,7 @@ def test_tiny_problems_against_all_placements_and_orders(method: str) -> None:
         assert outcome.lower_bound <= optimum <= outcome.schedule.makespan, seed
         assert not violations(assemble(problem, outcome, outcome.schedule, method, 0.0, {})), seed
         found += 1
-    assert found > 90
+    assert found > 25
 
 
 @pytest.mark.parametrize("method", WITH_MAPS)
@@ -152,64 +130,3 @@ def test_names_do_not_matter(method: str) -> None:
         renamed = make_problem(OpGraph(ops, edges), problem.topology)
         found, again = (run_rule(p, build_instance(p), method, Budget(inf)) for p in (problem, renamed))
         assert found == again, seed
-
-
-@pytest.mark.parametrize("rule", [cpop, peft, etf, m_etf])
-def test_the_order_of_ops_does_not_matter_without_ties(rule: Rule) -> None:
-    for seed in range(20):
-        random = Random(seed)
-        times = {f"k{i}": random.randint(1, 10**6) / 10**5 for i in range(30)}
-        edges = [
-            (f"k{i}", f"k{j}", random.randint(1, 10**6)) for j in range(30) for i in range(j) if random.random() < 0.1
-        ]
-        names = list(times)
-        random.shuffle(names)
-        machine = make_machine(3, rate=1e5)
-        given = make_instance(make_graph(times, edges), machine)
-        shuffled = make_instance(make_graph({name: times[name] for name in names}, edges), machine)
-        makespans = [rule(i, by_rank(i, upward_ranks(i)), None).makespan for i in (given, shuffled)]
-        assert makespans[0] == makespans[1], seed
-
-
-@pytest.mark.parametrize("method", BASELINES)
-def test_parameters_change_nothing_where_memory_is_plentiful(method: str) -> None:
-    for seed in range(10):
-        random = Random(seed)
-        times = {f"k{i}": random.randint(1, 10**6) / 10**5 for i in range(30)}
-        edges = [
-            (f"k{i}", f"k{j}", random.randint(1, 10**6)) for j in range(30) for i in range(j) if random.random() < 0.1
-        ]
-        parameters = {f"w{i}": 0.0 for i in range(0, 30, 2)}
-        read = [(name, f"k{name[1:]}", 10**7) for name in parameters]
-        machine = make_machine(3, rate=1e5)
-        bare = make_instance(make_graph(times, edges), machine)
-        whole = make_instance(make_graph(times | parameters, [*edges, *read]), machine)
-        assert _run(method, bare).makespan == _run(method, whole).makespan, seed
-
-
-@pytest.mark.parametrize("method", BASELINES)
-def test_one_device_runs_everything_without_a_pause(method: str) -> None:
-    graph = make_graph({"w": 0, "a": 2, "b": 3, "c": 1}, [("w", "a", 9), ("a", "b", 5), ("a", "c", 5)])
-    instance = make_instance(graph, make_machine(1))
-    assert _run(method, instance).makespan == 6
-
-
-@pytest.mark.parametrize("method", BASELINES)
-def test_no_timetable_where_memory_runs_out(method: str) -> None:
-    graph = make_graph({"a": 3, "b": 2, "c": 1}, [("a", "b", 1), ("b", "c", 1)], output_bytes={"a": 2, "b": 2, "c": 2})
-    instance = make_instance(graph, make_machine(2, memory=3))
-    assert RULES[method](instance, by_rank(instance, upward_ranks(instance)), None) is None
-
-
-def test_etf_and_m_etf_agree_where_memory_is_plentiful() -> None:
-    for seed in range(20):
-        problem = _crowded(seed)
-        rich = tuple(replace(device, memory_bytes=None) for device in problem.topology.devices)
-        instance = make_instance(problem.graph, replace(problem.topology, devices=rich))
-        assert _run("etf", instance) == _run("m-etf", instance)
-
-
-def test_every_baseline_is_a_method() -> None:
-    rules = {cpop, peft, etf, m_etf, m_sct, m_topo, min_cut}
-    assert rules <= set(RULES.values())
-    assert {*RULES, *DEVICE_MAPS} < set(METHODS)

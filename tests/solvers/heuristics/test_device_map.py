@@ -56,25 +56,6 @@ def _homes(method: str, graph: OpGraph, topology: Topology) -> dict[str, str]:
     return {str(module): topology.devices[placed[f"{module}.weight"]].id for module in modules}
 
 
-def test_sequential_leaves_the_other_devices_idle_where_one_has_room() -> None:
-    graph = _layers({"a": 10, "b": 20, "c": 30})
-    assert _homes("sequential", graph, _machine(None, None)) == dict.fromkeys("abc", "gpu0")
-
-
-def test_cores_come_last() -> None:
-    # gpu0 keeps room for the largest layer to come: a 10 + 10, b 20 + 10. gpu1 does not: c 10, d 20. The core: e.
-    graph = _layers(dict.fromkeys("abcde", 10))
-    placed = {"a": "gpu0", "b": "gpu0", "c": "gpu1", "d": "gpu1", "e": "cpu"}
-    assert _homes("sequential", graph, _machine(30, 20)) == placed
-
-
-def test_balanced_shares_the_weights_out() -> None:
-    # 60 / 2 + 1.25 * 10 = 42, of which 10 stay free: three layers; the last device takes the rest.
-    graph = _layers(dict.fromkeys("abcdef", 10))
-    placed = dict.fromkeys("abc", "gpu0") | dict.fromkeys("def", "gpu1")
-    assert _homes("balanced", graph, _machine(None, None)) == placed
-
-
 def test_a_module_that_does_not_fit_is_opened_unless_it_stays_whole() -> None:
     weights = {"h.0.q": 10, "h.0.v": 10, "h.1.q": 10, "h.1.v": 10}
     # Of 25 bytes 10 stay free for the largest layer: q goes in alone. Whole layers of 20 leave no room for any.

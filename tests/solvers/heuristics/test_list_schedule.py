@@ -6,7 +6,6 @@ import pytest
 from solvers.helpers import broken_rules, make_graph, make_instance, make_machine
 from solvers.random_problems import random_problem
 
-from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.solvers.heuristics.common.pack import choose_components
 from dlplacer.solvers.heuristics.common.upward_rank import by_rank, upward_ranks
 from dlplacer.solvers.heuristics.construct import construct
@@ -32,48 +31,6 @@ def test_work_conserving_order_beats_heft() -> None:
     assert found.makespan == 15
     # A free device never waits: s 0-4 and x 4-10 on d0, f 0-5 and y 5-11 on d1.
     assert _run(instance).makespan == 11
-
-
-def test_an_op_runs_where_its_data_are_first() -> None:
-    graph = make_graph({"a": 2, "b": 3, "c": 2}, [("a", "c", 4), ("b", "c", 4)])
-    # a 0-2 and b 0-3 on different devices; c needs the other tensor, 4 s away: 2+4=6 on b's device, 3+4=7 on a's.
-    schedule = _run(make_instance(graph, make_machine(2)))
-    assert (schedule.makespan, schedule.device[2]) == (8, schedule.device[1])
-
-
-def test_zero_time_op_follows_its_producer() -> None:
-    graph = make_graph({"a": 2, "view": 0, "b": 3, "other": 9}, [("a", "view", 8), ("view", "b", 8)])
-    schedule = _run(make_instance(graph, make_machine(2)))
-    assert schedule.device[0] == schedule.device[1] == schedule.device[2]
-    assert schedule.makespan == 9
-
-
-def test_parameters_go_to_their_first_reader() -> None:
-    graph = make_graph({"w": 0, "a": 5, "b": 4, "v": 0}, [("w", "a", 100), ("v", "b", 100)])
-    assert _run(make_instance(graph, make_machine(2))).makespan == 5
-
-
-def test_slow_device_leaves_ops_to_a_fast_one() -> None:
-    topology = Topology((Device("cpu", "cpu"), Device("gpu", "gpu")), (), (Link("cpu", "gpu", 1.0),))
-    times = {"cpu": 50, "gpu": 1}
-    graph = make_graph({"a": times, "b": times, "c": times}, [("a", "c", 0)])
-    assert _run(make_instance(graph, topology)).makespan == 3
-
-
-def test_a_device_that_left_ops_to_others_does_not_wake_in_the_past() -> None:
-    topology = Topology((Device("c", "cpu"), Device("g", "gpu")), (), (Link("c", "g", 1.0),))
-    times = {"a": {"cpu": 9, "gpu": 2}, "b": {"cpu": 3, "gpu": 1}, "view": {"cpu": 1, "gpu": 0}}
-    graph = make_graph(times, [("a", "b", 4), ("a", "view", 0)])
-    # a runs 0-2 on g. From 2 on both devices have the data of view; c leaves it to g, sleeps, and is woken when g takes
-    # b. It may not go back to 0 then and start view before a has ended.
-    schedule = _run(make_instance(graph, topology))
-    assert schedule.start == (0, 2, 2)
-
-
-def test_memory_spreads_ops() -> None:
-    graph = make_graph({"a": 1, "b": 1, "c": 1}, [("a", "b", 1), ("b", "c", 1)], output_bytes={"a": 2, "b": 2, "c": 2})
-    # Two ops fit on a device; the chain a, b | c pays one delay of 1 s.
-    assert _run(make_instance(graph, make_machine(2, memory=4))).makespan == 4
 
 
 def test_packing_helps_where_greed_runs_out_of_memory() -> None:

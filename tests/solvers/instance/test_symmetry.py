@@ -44,7 +44,7 @@ def _can_be_swapped(instance: Instance, a: int, b: int) -> bool:
     )
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(8))
 def test_classes_hold_the_devices_any_two_of_which_can_be_swapped(seed: int) -> None:
     instance = _instance(Random(seed))
     found = {pair for members in interchangeable(instance) for pair in combinations(members, 2)}

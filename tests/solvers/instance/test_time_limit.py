@@ -29,13 +29,6 @@ class Clock:
         return self.left < 0
 
 
-def test_nobody_limits_what_is_not_inside() -> None:
-    ask_time()
-    with ends_when(lambda: True):
-        pass
-    ask_time()
-
-
 def test_the_inner_and_the_outer_limit_both_count() -> None:
     with ends_when(lambda: True), ends_when(lambda: False), pytest.raises(OutOfTimeError):
         ask_time()

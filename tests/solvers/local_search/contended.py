@@ -12,7 +12,7 @@ from dlplacer.solvers.instance.schedule import Schedule
 from dlplacer.solvers.local_search.arrays import build_arrays
 
 
-def contended_instances(count: int = 400) -> Iterator[tuple[int, Instance, Schedule]]:
+def contended_instances(count: int = 120) -> Iterator[tuple[int, Instance, Schedule]]:
     """Contended instances with pins, groups, unequal devices, relays, half duplex and barriers, and schedules."""
     for seed in range(count):
         graph, topology, options = random_everything(seed)

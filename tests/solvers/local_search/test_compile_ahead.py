@@ -1,6 +1,5 @@
 """Annealing's code is compiled by a process of its own, which leaves nothing but the code."""
 
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -57,16 +56,6 @@ def test_it_is_the_code_that_annealing_and_heuristics_call() -> None:
 
 
 @pytest.mark.usefixtures("_nothing_kept")
-def test_its_process_ends_with_the_search() -> None:
-    with compile_ahead.compiling_ahead():
-        process = compile_ahead._compiling.get()
-        assert process is not None
-        assert process.poll() is None
-    assert process.poll() is not None
-    assert compile_ahead._compiling.get() is None
-
-
-@pytest.mark.usefixtures("_nothing_kept")
 def test_its_process_ends_with_the_process_that_began_it() -> None:
     process = compile_ahead._begin()
     assert process.stdin is not None
@@ -74,18 +63,3 @@ def test_its_process_ends_with_the_process_that_began_it() -> None:
     process.stdin.close()
     assert process.wait(20) == 1
     assert time.monotonic() - began < 8.0
-
-
-@pytest.mark.usefixtures("_nothing_kept")
-def test_without_another_process_annealing_compiles_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    with compile_ahead.compiling_ahead():
-        assert 1.0 < compile_ahead.seconds_to_load(0.0) < _FOREVER_S
-
-
-def test_code_that_is_kept_is_not_compiled_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compile_ahead, "is_kept", lambda *names: True)
-    monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    with compile_ahead.compiling_ahead():
-        assert compile_ahead._compiling.get() is None
-        assert compile_ahead.seconds_to_load(0.0) < 1.0

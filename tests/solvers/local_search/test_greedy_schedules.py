@@ -1,13 +1,11 @@
 """Heuristics in machine code: they find what those in Python do, and their schedules keep every rule."""
 
-import math
 from collections.abc import Callable
-from threading import Event
 
 import pytest
 from benchmarks.families import FAMILIES
 from benchmarks.machines import cluster, limited, linked, mixed, ring, star
-from solvers.helpers import broken_rules, one_worker
+from solvers.helpers import broken_rules
 
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Op
@@ -16,21 +14,13 @@ from dlplacer.core.topology import Topology
 from dlplacer.problem.problem import build_problem
 from dlplacer.solvers.heuristics.common.upward_rank import by_rank, upward_ranks
 from dlplacer.solvers.heuristics.construct import Rule as PythonRule
-from dlplacer.solvers.heuristics.construct import construct
-from dlplacer.solvers.heuristics.cpop import cpop, path_sites, values
 from dlplacer.solvers.heuristics.heft import heft
 from dlplacer.solvers.heuristics.list_schedule import list_schedule
-from dlplacer.solvers.heuristics.min_cut import min_cut
 from dlplacer.solvers.heuristics.peft import by_optimistic_cost, optimistic_costs, peft
-from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance, build_instance
-from dlplacer.solvers.local_search import greedy_schedules
 from dlplacer.solvers.local_search.arrays import build_arrays
 from dlplacer.solvers.local_search.greedy_rules import Rule
-from dlplacer.solvers.local_search.greedy_schedules import CompiledHeuristics, best_greedy
-from dlplacer.solvers.local_search.rule_schedules import GreedySchedule, Tables, list_by
-
-_FOREVER_S = 600.0
+from dlplacer.solvers.local_search.rule_schedules import Tables, list_by
 
 MACHINES: dict[str, Callable[[], Topology]] = {
     "star": lambda: star(4),
@@ -59,12 +49,6 @@ def _tables(family: str, machine: Topology, op_count: int = 80, seed: int = 0, i
     built = build_arrays(instance)
     assert built is not None
     return instance, *built
-
-
-def _compiled(instance: Instance) -> CompiledHeuristics:
-    compiled = CompiledHeuristics.of(instance)
-    assert compiled is not None
-    return compiled
 
 
 def _sorted(place: list[int]) -> list[int]:
@@ -100,75 +84,6 @@ def test_devices_are_those_of_the_heuristic_in_python(name: str, rule: PythonRul
         assert schedule.makespan == pytest.approx(known.makespan, abs=len(schedule.transfers))
 
 
-@pytest.mark.parametrize("machine", MACHINES)
-@pytest.mark.parametrize("family", ["layered", "stencil", "recurrent", "in_tree"])
-def test_no_heuristic_in_python_is_better_than_the_best_in_machine_code(family: str, machine: str) -> None:
-    tables = _tables(family, MACHINES[machine](), 120, 1)
-    instance = tables[0]
-    best = best_greedy(tables, [range(instance.device_count)], math.inf, math.inf, 2)
-    assert best is not None
-    schedule = best.schedule()
-    assert broken_rules(instance, schedule) == []
-    for rule in (heft, peft, cpop, list_schedule, min_cut):
-        known = construct(instance, rule)
-        assert known is not None
-        assert schedule.makespan <= known.makespan + len(schedule.transfers), rule.__name__
-
-
-@pytest.mark.parametrize("works_on", [False, True])
-@pytest.mark.parametrize("family", ["layered", "stencil", "series_parallel"])
-@pytest.mark.parametrize("machine", MACHINES)
-def test_ops_of_no_time_keep_the_rules_too(machine: str, family: str, works_on: bool) -> None:
-    instance, *built = _tables(family, MACHINES[machine](), instant=1)
-    order = _sorted(by_rank(instance, upward_ranks(instance)))
-    listed = list_by((instance, *built), Rule(order, range(instance.device_count), works_on=works_on))
-    chain = listed.chain()
-    assert chain is not None
-    schedule = chain.schedule()
-    assert broken_rules(instance, schedule) == []
-    assert schedule.makespan <= listed.makespan + len(schedule.transfers)
-
-
-def test_it_ends_with_the_first_schedule_where_it_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    tables, asked, stop = _tables("layered", star(4)), list[Rule](), Event()
-
-    def counted(given: Tables, rule: Rule) -> GreedySchedule:
-        asked.append(rule)
-        return list_by(given, rule)
-
-    monkeypatch.setattr(greedy_schedules, "list_by", counted)
-    stop.set()
-    assert best_greedy(tables, [range(4)], math.inf, math.inf, 2, stop).schedule() is not None
-    assert len(asked) == 1
-
-
-def test_each_published_heuristic_is_asked_once_before_any_by_another_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    tables, asked = _tables("layered", star(4)), list[tuple[bool, bool, bool]]()
-
-    def counted(given: Tables, rule: Rule) -> GreedySchedule:
-        asked.append((rule.works_on, rule.placement is not None, rule.ahead is not None))
-        return list_by(given, rule)
-
-    monkeypatch.setattr(greedy_schedules, "list_by", counted)
-    best_greedy(tables, [range(4)], math.inf, math.inf)
-    heft, listed, cut, cpop, peft = asked[:5]
-    assert (heft, listed, cut) == ((False, False, False), (True, False, False), (True, True, False))
-    assert (cpop, peft) == ((False, True, False), (False, False, True))
-    assert len(asked) > 5
-
-
-def test_ops_of_the_critical_path_stay_where_cpop_wants_them() -> None:
-    instance, *built = _tables("layered", star(4))
-    path = path_sites(instance, values(instance))
-    rule = Rule(_sorted(by_rank(instance, upward_ranks(instance))), range(4), placement=path)
-    chain = list_by((instance, *built), rule).chain()
-    assert chain is not None
-    devices = chain.schedule().device
-    fixed = [block for block, device in enumerate(path) if device >= 0]
-    assert fixed
-    assert all(devices[op] == path[block] for block in fixed for op in instance.members[block])
-
-
 @pytest.mark.parametrize("works_on", [False, True])
 @pytest.mark.parametrize("family", ["layered", "transformer_like"])
 @pytest.mark.parametrize("slack", [1.2, 10.0])
@@ -187,22 +102,3 @@ def test_rules_are_kept(family: str, slack: float, works_on: bool) -> None:
             assert set(found.device) <= set(devices)
             assert found.makespan <= listed.makespan + len(found.transfers)
         assert chain is not None or slack < 2
-
-
-def test_one_host_is_better_than_a_slow_network() -> None:
-    instance = build_instance(build_problem(FAMILIES["layered"](300, 0, 1.0), cluster(16), Options()))
-    incumbent = Incumbent(one_worker())
-    _compiled(instance).offer(incumbent, [tuple(range(16)), (0, 1, 2, 3)], _FOREVER_S, _FOREVER_S)
-    listed = construct(instance, list_schedule)
-    assert incumbent.best is not None
-    assert listed is not None
-    assert broken_rules(instance, incumbent.best) == []
-    assert set(incumbent.best.device) <= {0, 1, 2, 3}
-    assert incumbent.best.makespan < 0.8 * listed.makespan
-
-
-def test_the_first_list_schedule_is_made_whatever_the_tables_took() -> None:
-    instance = build_instance(build_problem(FAMILIES["layered"](60, 0, 1.0), star(4), Options()))
-    incumbent = Incumbent(one_worker())
-    _compiled(instance).offer(incumbent, [tuple(range(4))], 0.0, 0.0)
-    assert incumbent.best is not None

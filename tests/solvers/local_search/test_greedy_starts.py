@@ -1,25 +1,23 @@
 """Heuristics in machine code one by one: on surrogates, and on what is placed, they do what those in Python do."""
 
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 
 import pytest
 from benchmarks.families import FAMILIES
 from benchmarks.machines import limited, linked, mixed, star
-from solvers.helpers import broken_rules, broken_transfers, one_worker
+from solvers.helpers import broken_rules, broken_transfers
 
 from dlplacer.core.options import Options
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.solvers.heuristics.construct import construct
 from dlplacer.solvers.heuristics.start_method import StartMethod
-from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance, build_instance
-from dlplacer.solvers.instance.memory_admission import admission, attempts, best_admitted, surrogates
+from dlplacer.solvers.instance.memory_admission import admission, best_admitted, surrogates
 from dlplacer.solvers.instance.schedule import Schedule
 from dlplacer.solvers.local_search.greedy_rules import HEURISTICS
 from dlplacer.solvers.local_search.greedy_schedules import CompiledHeuristics
 from dlplacer.solvers.methods import RULES, start_named
-from dlplacer.solvers.starts import StartSearch
 
 MACHINES = {"star": lambda: star(4), "unequal": lambda: mixed(linked(3), "fast", "slow")}
 
@@ -83,52 +81,3 @@ def test_they_find_plans_where_memory_over_time_is_short(name: str) -> None:
     if admitted is not None:
         assert admission(problem, instance)(admitted[0])
         assert _keeps_rules(instance, admitted[0])
-
-
-@pytest.mark.parametrize("name", HEURISTICS)
-def test_what_is_placed_stays_there(name: str) -> None:
-    problem = _short("star")
-    instance = build_instance(problem)
-    home = [number % 4 for number in range(len(instance.members))]
-    placed = replace(instance, capacity=(None,) * 4).limited({block: (here,) for block, here in enumerate(home)})
-    found = _compiled(problem)[name].find(problem, placed)
-    assert found is not None
-    assert [found.device[ops[0]] for ops in placed.members] == home
-
-
-def test_one_that_runs_out_of_memory_gets_a_packed_placement() -> None:
-    problem = _short("star", slack=1.02)
-    instance = build_instance(problem)
-    found, known = _compiled(problem)["heft"].find(problem, instance), construct(instance, RULES["heft"])
-    assert found is not None
-    assert known is not None
-    assert _keeps_rules(instance, found)
-
-
-def test_the_search_takes_its_surrogate_from_them() -> None:
-    problem = _short("star")
-    instance = build_instance(problem)
-    incumbent = Incumbent(one_worker(), admission(problem, instance))
-    search = StartSearch(problem, instance, incumbent, list(_compiled(problem).values()))
-    search.run()
-    assert incumbent.best is not None
-    assert incumbent.refused
-    assert search.surrogate is not instance
-    own = min(
-        attempt.schedule.makespan
-        for name in HEURISTICS
-        for attempt in attempts(problem, instance, partial(start_named, name, problem))
-        if attempt.schedule is not None and attempt.admitted
-    )
-    assert incumbent.best.makespan <= own
-
-
-def test_those_that_machine_code_does_not_have_stay_as_they_are() -> None:
-    problem = _short("star")
-    made = CompiledHeuristics.of(build_instance(problem))
-    assert made is not None
-    other, listed = StartMethod(0.6, lambda problem, instance: None), StartMethod(1.0, lambda *given: None, "list")
-    quick, slow = made.instead_of([other, listed], 1)
-    assert slow == other
-    assert quick.cost < other.cost
-    assert quick.find is not listed.find

@@ -4,11 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import numba
-import numpy as np
 import pytest
 
 from dlplacer.solvers.local_search import kept_code, machine_code
-from dlplacer.solvers.local_search.arrays import Ints
 from dlplacer.solvers.local_search.machine_code import compiled, inner
 
 
@@ -42,49 +40,6 @@ def test_every_version_of_the_code_has_its_own(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(kept_code, "__file__", str(changed / "kept_code.py"))
     (second,) = kept(compiled(doubled))
     assert second.relative_to(tmp_path).parts[1] != first.relative_to(tmp_path).parts[1]
-
-
-def test_the_same_version_at_another_place_has_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    # Numba keeps code by the path of its source: what one installation compiled, another compiles again, for 18 s.
-    folders = set()
-    for place in ("one", "other"):
-        (tmp_path / place).mkdir()
-        (tmp_path / place / "arrays.py").write_text("IS_SOURCE = 1")
-        monkeypatch.setattr(kept_code, "__file__", str(tmp_path / place / "kept_code.py"))
-        folders.add(kept_code.code_folder())
-    assert len(folders) == 2
-
-
-def test_without_a_folder_it_is_compiled_each_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert compiled(doubled)(21) == 42
-
-
-def test_known_integers_are_compiled_for_once() -> None:
-    @inner
-    def plus(value: int, more: int) -> int:
-        return value + more
-
-    @compiled
-    def total(count: int) -> int:
-        found = -1
-        for step in range(count):
-            found = plus(found, step)
-        return plus(found, 1) + plus(more=count, value=2)
-
-    assert total(3) == -1 + 0 + 1 + 2 + 1 + 2 + 3
-    signatures: Any = plus
-    assert [tuple(map(str, types)) for types in signatures.signatures] == [("int64", "int64")]
-
-
-def test_nothing_is_allocated() -> None:
-    @compiled
-    def fresh(count: int) -> Ints:
-        return np.zeros(count, np.int64)
-
-    with pytest.raises(numba.core.errors.NumbaError, match="zeros"):
-        fresh(3)
 
 
 def test_without_a_compiler_kernels_are_plain_functions(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,20 +1,18 @@
 """Annealing of placements along a path."""
 
-from dataclasses import replace
 from itertools import product
 
 import pytest
 from solvers.helpers import one_worker
 from solvers.serial_chains import MIB, tight_chain
 
-from dlplacer.core.constraints import Constraints
 from dlplacer.core.options import Options
 from dlplacer.problem.problem import build_problem
 from dlplacer.solvers.ilp.serial_model import serial_path
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import build_instance
 from dlplacer.solvers.instance.schedule import Schedule, in_sequence, keeps_blocks_and_memory
-from dlplacer.solvers.local_search.serial_annealing import anneal_serial, path_tables
+from dlplacer.solvers.local_search.serial_annealing import anneal_serial
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -27,22 +25,6 @@ def test_it_finds_the_optimum_of_short_chains(seed: int) -> None:
     anneal_serial(instance, incumbent, serial_path(instance), 1.0)
     assert incumbent.best is not None
     assert keeps_blocks_and_memory(instance, incumbent.best)
-    assert incumbent.best.makespan == min(schedule.makespan for schedule in kept)
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_colocated_ops_move_together(seed: int) -> None:
-    graph, topology = tight_chain(seed, 8, 3, 1.6)
-    pairs = [(0, 7), (2, 3), (4, 6)]
-    together = Constraints(colocate=tuple((graph.ops[a].id, graph.ops[b].id) for a, b in pairs))
-    instance = build_instance(build_problem(replace(graph, constraints=together), topology, Options(memory="sum")))
-    rows = product(range(3), repeat=len(instance.members))
-    every = [in_sequence(instance, [row[block] for block in instance.block], instance.order) for row in rows]
-    kept = [schedule for schedule in every if keeps_blocks_and_memory(instance, schedule)]
-    incumbent = Incumbent(one_worker())
-    assert incumbent.offer(max(kept, key=lambda schedule: schedule.makespan))
-    anneal_serial(instance, incumbent, serial_path(instance), 1.0)
-    assert incumbent.best is not None
     assert incumbent.best.makespan == min(schedule.makespan for schedule in kept)
 
 
@@ -69,12 +51,3 @@ def test_where_placements_are_refused_more_room_is_left(room: int) -> None:
     assert incumbent.best is not None
     assert leaves_room(incumbent.best)
     assert incumbent.best.makespan < first.makespan
-
-
-def test_tables_add_up_what_is_on_the_path() -> None:
-    instance = build_instance(build_problem(*tight_chain(3, 5, 2, 1.5), Options(memory="sum")))
-    tables = path_tables(instance, serial_path(instance))
-    assert tables.work.tolist() == [list(row) for row in instance.duration]
-    assert tables.delay.shape == (5, 2, 2)
-    assert tables.delay[0].tolist() == [list(row) for row in instance.successors[0][0][1]]
-    assert tables.first.tolist() == [0, 1, 2, 3, 4, 5]

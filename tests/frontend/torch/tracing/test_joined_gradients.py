@@ -9,28 +9,18 @@ from torch.nn import functional
 from dlplacer.core.graph import OpGraph
 from dlplacer.frontend import Job
 from dlplacer.frontend.torch.capture import capture_job
-from dlplacer.frontend.torch.splitting.pieces import stand_in
 from dlplacer.frontend.torch.tracing.joined_gradients import join_gradients
 
 aten = torch.ops.aten
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(5))
 def test_any_tree_of_products_becomes_one_product(seed: int) -> None:
     sheet = Sheet(seed)
     count = sheet.draw.randint(4, 9)
     terms = [sheet.product(sheet.draw.randint(1, 20), (6, 5)) for _ in range(count)]
     kinds = sheet.rewritten(join_gradients, sheet.total(terms))
     assert kinds == {"mm": 1, "cat": 2, "t": 1}
-
-
-def test_fewer_than_four_stay() -> None:
-    sheet = Sheet(0)
-    assert sheet.rewritten(join_gradients, sheet.total([sheet.product(2, (6, 5)) for _ in range(3)])) == {
-        "mm": 3,
-        "t": 3,
-        "add": 2,
-    }
 
 
 def test_what_is_read_elsewhere_and_what_is_no_product_is_added_as_before() -> None:
@@ -41,15 +31,6 @@ def test_what_is_read_elsewhere_and_what_is_no_product_is_added_as_before() -> N
     kinds = sheet.rewritten(join_gradients, total, sheet.call(aten.cos.default, read))
     assert kinds["mm"] == 2
     assert kinds["add"] == 2
-
-
-def test_a_sum_that_is_read_elsewhere_stays() -> None:
-    sheet = Sheet(2)
-    inner = sheet.total([sheet.product(1, (6, 5)) for _ in range(4)])
-    outer = sheet.total([inner, *(sheet.product(1, (6, 5)) for _ in range(4))])
-    kinds = sheet.rewritten(join_gradients, outer, sheet.call(aten.cos.default, inner))
-    assert kinds["mm"] == 2
-    assert kinds["add"] == 1
 
 
 def test_views_on_the_way_into_the_sum_are_kept() -> None:
@@ -74,62 +55,6 @@ def test_sums_of_the_same_rows_follow_their_products() -> None:
     bias = sheet.total([*sums, sheet.call(aten.view.default, lone, [6])])
     kinds = sheet.rewritten(join_gradients, bias, sheet.total(products))
     assert (kinds["mm"], kinds["sum"], kinds["add"], kinds["cat"]) == (1, 2, 1, 2)
-
-
-def test_sums_of_rows_that_no_product_needs_stay() -> None:
-    sheet = Sheet(5)
-    sums = [sheet.call(aten.sum.dim_IntList, sheet.given(2, 6), [0], True) for _ in range(3)]
-    assert sheet.rewritten(join_gradients, sheet.total(sums)) == {"sum": 3, "add": 2}
-
-
-def test_a_sum_over_one_element_is_what_it_sums() -> None:
-    sheet = Sheet(6)
-    given = sheet.given(1, 3, 1)
-    sums = [
-        sheet.call(aten.sum.dim_IntList, given, *how)
-        for how in (([0], True), ([0, 2], True), ([1], True), ([0], False))
-    ]
-    for node in sums:
-        node.meta["partitioner_tag"] = "is_backward"
-    assert sheet.rewritten(join_gradients, *sums) == {"sum": 2}
-
-
-def test_a_sum_of_the_forward_pass_stays_a_copy() -> None:
-    sheet = Sheet(6)
-    assert sheet.rewritten(join_gradients, sheet.call(aten.sum.dim_IntList, sheet.given(1, 3), [0], True)) == {"sum": 1}
-
-
-def test_a_product_of_one_tensor_with_itself_has_two_factors() -> None:
-    sheet = Sheet(9)
-    turned = [sheet.call(aten.t.default, sheet.given(5, 5)) for _ in range(4)]
-    squares = [sheet.call(aten.mm.default, one, one) for one in turned]
-    assert sheet.rewritten(join_gradients, sheet.total(squares)) == {"t": 5, "mm": 1, "cat": 2}
-
-
-def test_a_sum_of_rows_that_is_read_before_they_lie_together_stays() -> None:
-    sheet = Sheet(10)
-    gradients, reads = ([sheet.given(*shape) for _ in range(4)] for shape in ((1, 2, 6), (2, 5)))
-    first = [sheet.call(aten.view.default, gradient, [2, 6]) for gradient in gradients]
-    bias = sheet.total([sheet.call(aten.sum.dim_IntList, rows, [0], True) for rows in first])
-    early = sheet.call(aten.cos.default, bias)
-    later = [sheet.call(aten.view.default, gradient, [2, 6]) for gradient in gradients]
-    pairs = zip(later, reads, strict=True)
-    weight = sheet.total(
-        [sheet.call(aten.mm.default, sheet.call(aten.t.default, left), right) for left, right in pairs]
-    )
-    kinds = sheet.rewritten(join_gradients, early, weight)
-    assert (kinds["mm"], kinds["sum"], kinds["add"]) == (1, 4, 3)
-
-
-def test_sums_that_broadcast_or_weigh_stay() -> None:
-    sheet = Sheet(7)
-    row = sheet.product(1, (1, 5))
-    weighed = sheet.graph.create_node(
-        "call_function", aten.add.Tensor, (sheet.product(1, (6, 5)), sheet.product(1, (6, 5))), {"alpha": 2}
-    )
-    weighed.meta["val"] = stand_in(weighed)
-    kinds = sheet.rewritten(join_gradients, sheet.call(aten.add.Tensor, row, sheet.product(1, (6, 5))), weighed)
-    assert (kinds["mm"], kinds["add"]) == (4, 2)
 
 
 class Recurrent(nn.Module):

@@ -1,7 +1,5 @@
 """What `dlplacer.frontend.torch.tracing.joint` relies on in private APIs of torch, for every version it supports."""
 
-from typing import Any
-
 import pytest
 import torch
 from frontend.torch.small_models import build
@@ -10,7 +8,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from dlplacer.core.errors import CaptureError
 from dlplacer.frontend import Job
-from dlplacer.frontend.torch.tracing.joint import Slot, Traced, is_backward, module_path, sequence_number, trace
+from dlplacer.frontend.torch.tracing.joint import Slot, Traced, is_backward, sequence_number, trace
 from dlplacer.frontend.torch.tracing.step_module import fake_step
 
 
@@ -29,18 +27,6 @@ def calls(trace: Traced) -> dict[str, fx.Node]:
     return {node.name: node for node in trace.module.graph.nodes if node.op == "call_function"}
 
 
-def test_inputs_are_described_by_these_classes(counting: Traced) -> None:
-    descriptions: list[Any] = [node.meta["desc"] for node in counting.module.graph.find_nodes(op="placeholder")]
-    assert [type(entry).__name__ for entry in descriptions] == [
-        *("ParamAOTInput", "ParamAOTInput", "BufferAOTInput", "BufferAOTInput"),
-        *("PlainAOTInput", "PlainAOTInput", "TangentAOTInput"),
-    ]
-    assert [entry.target for entry in descriptions[:4]] == [
-        *("module.fc.weight", "module.fc.bias", "module.calls", "module.mean")
-    ]
-    assert [entry.idx for entry in descriptions[4:6]] == [0, 1]
-
-
 def test_inputs_are_decoded(counting: Traced) -> None:
     assert list(counting.inputs.values()) == [
         Slot("parameter", "fc.weight"),
@@ -51,16 +37,6 @@ def test_inputs_are_decoded(counting: Traced) -> None:
         Slot("input", position=1),
         Slot("tangent", position=0),
     ]
-
-
-def test_outputs_are_described_by_these_classes(counting: Traced) -> None:
-    descriptions = counting.module.graph.output_node().meta["desc"]
-    assert [type(entry).__name__ for entry in descriptions] == [
-        *("InputMutationAOTOutput", "InputMutationAOTOutput", "PlainAOTOutput", "GradAOTOutput", "GradAOTOutput"),
-        *("NoneType", "NoneType", "NoneType", "NoneType"),
-    ]
-    assert descriptions[0].mutated_input.target == "module.calls"
-    assert descriptions[3].grad_of.target == "module.fc.weight"
 
 
 def test_outputs_are_decoded(counting: Traced) -> None:
@@ -91,38 +67,6 @@ def test_forward_and_backward_are_paired_by_their_sequence_number(counting: Trac
     assert numbers["nll_loss_forward"] == numbers["nll_loss_backward"]
     assert numbers["_log_softmax"] == numbers["_log_softmax_backward_data"]
     assert len({numbers[name] for name in ("addmm", "nll_loss_forward", "_log_softmax")}) == 3
-
-
-def test_both_directions_know_their_module() -> None:
-    nodes = calls(traced(build("convolutions")))
-    assert "nn_module_stack" in nodes["convolution"].meta
-    assert "fwd_nn_module_stack" in nodes["convolution_backward"].meta
-    assert module_path(nodes["convolution"]) == "one.0"
-    assert module_path(nodes["convolution_backward"]) == "b"
-    assert module_path(nodes["nll_loss_forward"]) is None
-
-
-def test_sub_modules_are_found_by_their_path() -> None:
-    nodes = calls(traced(build("branches")))
-    assert {module_path(node) for node in nodes.values()} >= {
-        "stem.conv",
-        "branches.0.conv",
-        "branches.1.bn",
-        "fc",
-        "pool",
-    }
-
-
-def test_values_that_are_no_tensors_are_inputs_without_readers() -> None:
-    found = traced(build("keywords"))
-    unread = [
-        node
-        for node in found.module.graph.find_nodes(op="placeholder")
-        if not isinstance(node.meta.get("val"), torch.Tensor)
-    ]
-    # None, the factor 3, the number 3, flag, none.
-    assert len(unread) == 5
-    assert not any(node.users for node in unread)
 
 
 def test_returned_values_that_are_no_tensors() -> None:

@@ -1,17 +1,12 @@
 """Kernels that exist on one type of device only: a portable counterpart, or a clear refusal."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from frontend.torch.small_models import build, graph_of
 from runtime.random_plans import needs_two_cores, random_plan
-from torch import nn
 
 import dlplacer as dp
-from dlplacer.core.errors import MismatchError
-from dlplacer.frontend import Job, capture
-from dlplacer.frontend.torch.tracing.kernels import PORTABLE, attention, attention_backward, kernel_for, runs_on
+from dlplacer.frontend.torch.tracing.kernels import PORTABLE, attention, attention_backward
 
 aten = torch.ops.aten
 FORWARD = aten._scaled_dot_product_flash_attention_for_cpu.default
@@ -69,14 +64,6 @@ def test_rows_that_look_nowhere_give_zeros() -> None:
     assert all(gradient.isfinite().all() for gradient in gradients)
 
 
-def test_the_kernel_is_chosen_for_the_type_of_device() -> None:
-    assert kernel_for(FORWARD, "cpu") is FORWARD
-    assert kernel_for(FORWARD, "cuda") is attention
-    assert kernel_for(BACKWARD, "cuda") is attention_backward
-    assert kernel_for(aten.mm.default, "cuda") is aten.mm.default
-    assert not any(runs_on(target, "cuda") for target in PORTABLE)
-
-
 @needs_two_cores
 def test_a_step_runs_on_portable_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     losses = []
@@ -96,29 +83,3 @@ def test_a_step_runs_on_portable_kernels(monkeypatch: pytest.MonkeyPatch) -> Non
     half = len(losses) // 2
     for ours, theirs in zip(losses[half:], losses[:half], strict=True):
         torch.testing.assert_close(ours, theirs)
-
-
-@pytest.fixture
-def library() -> Iterator[str]:
-    """An op of a library of its own that only stand-ins can compute."""
-    with torch.library._scoped_library("dlplacertest", "DEF") as own:
-        own.define("twice(Tensor x) -> Tensor")
-        own.impl("twice", torch.empty_like, "Meta")
-        yield "twice"
-
-
-@needs_two_cores
-def test_an_op_without_a_kernel_is_refused_with_its_name(library: str) -> None:
-    class Doubling(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.fc = nn.Linear(4, 4)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.ops.dlplacertest.twice(self.fc(x))
-
-    job = Job(Doubling(), (torch.randn(2, 4),), mode="infer")
-    with pytest.raises(
-        MismatchError, match=r"op 'twice' calls dlplacertest.twice.default, .* no kernel for cpu devices"
-    ):
-        dp.apply(job, random_plan(capture(job)), devices=["cpu:0", "cpu:1"])

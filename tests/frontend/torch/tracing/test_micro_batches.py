@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 import dlplacer as dp
-from dlplacer.core.errors import CaptureError, InputError
+from dlplacer.core.errors import InputError
 from dlplacer.core.graph import OpGraph
 from dlplacer.files.load import load_topology
 from dlplacer.frontend import Job
@@ -98,31 +98,6 @@ def test_batch_norm_sees_one_micro_batch_after_another() -> None:
     assert abs(float(loss - whole)) > 1e-3
 
 
-def test_another_loss_and_an_optimizer() -> None:
-    """One update per parameter, from the sum over the micro-batches: that of torch's SGD on the whole batch."""
-    torch.manual_seed(0)
-    job = Job(nn.Linear(4, 3), (torch.randn(8, 4),), (torch.randn(8, 3),), functional.mse_loss, optimizer="sgd")
-    graph, _, mine = trained(job, 4)
-    assert [op.id for op in graph.ops if op.phase == "optimizer"] == ["weight.update", "bias.update"]
-    _, theirs = plain(job, 1)
-    torch.optim.SGD(theirs.parameters(), lr=0.01).step()
-    for ours, other in zip(mine.parameters(), theirs.parameters(), strict=True):
-        torch.testing.assert_close(ours, other)
-
-
-def test_every_micro_batch_draws_for_itself() -> None:
-    """Both halves are the same samples, so that without dropout of their own they would add up to twice a half."""
-    job = job_of(nn.GroupNorm(2, 8), dropout=0.5)
-    half = Job(job.module, (job.args[0][:3],), (job.targets[0][:3],), job.loss)
-    twice = Job(job.module, (half.args[0].repeat(2, 1, 1, 1),), (half.targets[0].repeat(2),), job.loss)
-    captured = capture_job(twice, [*default_rewrites(), "micro-batches:2"])
-    assert {code.op[-4:] for code in captured.executable.codes.values() if code.random} == {"_mb0", "_mb1"}
-    _, both, _ = trained(twice, 2)
-    assert torch.isfinite(both)
-    one = trained(half, 1)[1]
-    assert abs(float(both - one)) > 1e-4
-
-
 def test_evaluation_and_another_batch_size_run_on_the_same_plan() -> None:
     job = job_of(nn.GroupNorm(2, 8))
     reference = copy.deepcopy(job.module)
@@ -140,22 +115,6 @@ def test_evaluation_and_another_batch_size_run_on_the_same_plan() -> None:
         placed.close()
 
 
-def test_splits_apply_to_every_copy() -> None:
-    torch.manual_seed(0)
-    job = Job(nn.Linear(4, 3), (torch.randn(8, 4),), (torch.randn(8, 3),), functional.mse_loss)
-    graph = capture_job(job, [*default_rewrites(), "split:addmm:batch:2", "micro-batches:2"]).graph
-    products = [op for op in graph.ops if op.kind == "aten.addmm"]
-    assert [op.id for op in products] == [f"addmm_part{part}_mb{number}" for number in range(2) for part in range(2)]
-    assert {op.origin for op in products} == {("addmm",)}
-
-
-def test_a_step_under_autocast_is_captured() -> None:
-    job = job_of(nn.GroupNorm(2, 8))
-    graph = rewritten(Job(job.module, job.args, job.targets, job.loss, autocast="bfloat16"), 2)
-    assert {op.dtype for op in graph.ops if op.kind == "aten.convolution"} == {"bfloat16"}
-    assert sum(op.kind == "aten.convolution" for op in graph.ops) == 2
-
-
 def mean_then_sum(output: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
     return (output - wanted).square().mean(0).sum()
 
@@ -164,25 +123,3 @@ def test_a_sum_of_means_is_a_mean() -> None:
     torch.manual_seed(0)
     job = Job(nn.Linear(4, 3), (torch.randn(8, 4),), (torch.randn(8, 3),), mean_then_sum)
     require_equal(job, count=2, parts_of_plain=1)
-
-
-@pytest.mark.parametrize(
-    ("rewrites", "message"),
-    [
-        (["micro-batches:1"], "ask for 1 micro-batches; give one number from 2 on"),
-        (["micro-batches:x"], "ask for x micro-batches; give one number from 2 on"),
-        (["micro-batches:2", "micro-batches:3"], "ask for 2 and 3 micro-batches; give one number"),
-        (["micro-batch:2"], "rewrite 'micro-batch:2' is not known; this version has .* and micro-batches:M"),
-    ],
-)
-def test_rewrites_that_are_not_understood(rewrites: list[str], message: str) -> None:
-    with pytest.raises(CaptureError, match=message):
-        capture_job(job_of(nn.GroupNorm(2, 8)), rewrites)
-
-
-def test_inference_and_unequal_parts_are_refused() -> None:
-    job = job_of(nn.GroupNorm(2, 8))
-    with pytest.raises(CaptureError, match="micro-batches accumulate gradients, and this job infers"):
-        rewritten(Job(job.module, job.args, mode="infer"), 2)
-    with pytest.raises(InputError, match=r"an input of shape \[6, 3, 6, 6\] cannot be cut into 4 equal parts"):
-        rewritten(job, 4)

@@ -5,7 +5,6 @@ import operator
 import torch
 from torch import fx
 
-from dlplacer.frontend.torch.capture import default_rewrites
 from dlplacer.frontend.torch.tracing.passes import PASSES, apply_passes
 
 aten = torch.ops.aten
@@ -32,12 +31,6 @@ def masks(graph: fx.Graph) -> list[list[bool]]:
     return [node.args[-1] for node in graph.find_nodes(op="call_function", target=aten.convolution_backward.default)]
 
 
-def test_passes_have_names_and_an_order() -> None:
-    assert list(PASSES) == ["drop-detach", "split-convolution-backward", "join-gradients", "stack-gradients"]
-    assert default_rewrites() == list(PASSES)
-    assert default_rewrites(whole_backward=True) == ["drop-detach", "join-gradients", "stack-gradients"]
-
-
 def test_the_input_gradient_is_split_off_where_there_is_another() -> None:
     for mask, expected in (
         ([True, True, True], [[True, False, False], [False, True, True]]),
@@ -57,13 +50,3 @@ def test_a_split_backward_computes_the_same() -> None:
     inputs = (torch.randn(2, 4, 5, 5), torch.randn(2, 3, 5, 5), torch.randn(4, 3, 1, 1))
     for ours, theirs in zip(fx.GraphModule({}, split)(*inputs), fx.GraphModule({}, whole)(*inputs), strict=True):
         torch.testing.assert_close(ours, theirs)
-
-
-def test_detach_is_dropped_and_what_nothing_reads_any_more() -> None:
-    graph = fx.Graph()
-    x = graph.placeholder("x")
-    detached = graph.call_function(aten.detach.default, (x,))
-    graph.call_function(aten.sin.default, (detached,))
-    graph.output((graph.call_function(aten.cos.default, (detached,)),))
-    apply_passes(graph, ["drop-detach"])
-    assert [node.target for node in graph.nodes if node.op == "call_function"] == [aten.cos.default]

@@ -26,13 +26,6 @@ def test_sharing_is_having_an_element_in_common(one: tuple[int, ...], other: tup
     assert found == (("one", "other") if seen else None)
 
 
-def test_one_tensor_under_two_names_and_tensors_without_data_share_nothing() -> None:
-    tensor, empty = torch.zeros(4), torch.zeros(4, device="meta")
-    assert sharing({"a": tensor, "b": tensor, "c": torch.zeros(4), "d": empty, "e": empty[:2]}, ["a", "d"]) is None
-    assert sharing({"a": tensor, "b": tensor.view(torch.int32)}, ["a"]) == ("a", "b")
-    assert sharing({"a": tensor, "b": tensor.view(torch.int16)[2:4]}, ["a"]) == ("a", "b")
-
-
 class Counting(nn.Module):
     """Writes to a buffer, and reads it under the name ``head``."""
 
@@ -66,9 +59,3 @@ def test_parameters_tied_by_their_data_are_refused_where_the_step_updates_them()
     capture(job)
     with pytest.raises(CaptureError, match=r"the step writes to '0\.weight', and '1\.weight' is another tensor"):
         capture(Job(model, (torch.ones(2, 6),), loss=torch.sum, optimizer=Optimizer("sgd")))
-
-
-def test_parameters_that_are_parts_of_one_vector_are_not_refused() -> None:
-    model, matrix = nn.Sequential(nn.Linear(6, 6, bias=False), nn.Linear(6, 6, bias=False)), torch.randn(6, 12)
-    model[0].weight.data, model[1].weight.data = matrix[:, :6], matrix[:, 6:]
-    capture(Job(model, (torch.ones(2, 6),), loss=torch.sum, optimizer=Optimizer("sgd")))

@@ -42,10 +42,3 @@ def test_only_what_ops_are_given_may_change(name: str, number: float) -> None:
     for mode, loss in (("infer", None), ("train", lambda output: output.sum())):
         job = Job(module, (torch.randn(2, 4), number), loss=loss, mode=mode)
         assert only_flow_into_ops(job, [1]) == (name in FLOWS)
-
-
-def test_a_backward_formula_that_looks_at_the_number_counts() -> None:
-    """The derivative of a power multiplies by the exponent, and by nothing where that is zero."""
-    module = Calls(lambda self, x, a: self.fc(x) ** a, fc=nn.Linear(4, 4))
-    job = Job(module, (torch.randn(2, 4), 2.0), loss=torch.sum)
-    assert not only_flow_into_ops(job, [1])
