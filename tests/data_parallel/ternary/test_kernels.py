@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from data_parallel.ternary.codes import added, decoded, encoded, layout_of, round_trip
-from data_parallel.ternary_codec import clipped
 from hypothesis import given
 from hypothesis import strategies as st
 

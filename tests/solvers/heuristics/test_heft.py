@@ -31,7 +31,9 @@ def test_a_gap_is_filled() -> None:
     assert schedule.start[3] == 0
 
 
-def test_the_faster_device_wins() -> None:
-    graph = make_graph({"a": {"x": 4, "y": 2}, "b": {"x": 4, "y": 2}}, [("a", "b", 0)])
+def test_an_op_waits_for_a_device_that_ends_it_earlier() -> None:
+    graph = make_graph({"a": {"x": 20, "y": 3}, "b": {"x": 9, "y": 2}})
     topology = Topology((Device("d0", "x"), Device("d1", "y")), (), (Link("d0", "d1", 1.0),))
-    assert _run(make_instance(graph, topology)).device == (1, 1)
+    # a 0-3 on d1; b would end at 9 on d0, which is free, and ends at 5 behind a.
+    schedule = _run(make_instance(graph, topology))
+    assert (schedule.device, schedule.makespan) == ((1, 1), 5)
