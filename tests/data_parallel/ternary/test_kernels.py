@@ -102,6 +102,14 @@ def test_decoded_gradients_are_unbiased_with_the_variance_of_the_formula() -> No
     assert samples.var(0).mean() == pytest.approx(variance.mean(), rel=0.02)
 
 
+def test_a_shared_scaler_clips_and_stays_unbiased() -> None:
+    flat, draws = gaussian(300, seed=6), 3000
+    held, shared = clipped(flat.numpy(), 1.0).astype(np.float64), torch.tensor([9.0])
+    samples = [round_trip(BOTH[0], flat, step=step, clip=1.0, scalers=shared) for step in range(draws)]
+    deviation = np.sqrt((9.0 * np.abs(held) - held**2) / draws)
+    assert np.abs((np.mean(samples, axis=0, dtype=np.float64) - held) / deviation).max() < 4.5
+
+
 def test_streams_of_other_seeds_steps_names_and_ranks_are_independent() -> None:
     count = 200_000
     flat, layout, scaler = torch.full((count,), 0.25), layout_of(count), torch.ones(1)

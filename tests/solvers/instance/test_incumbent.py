@@ -1,9 +1,13 @@
 """What an incumbent keeps, and from what searches go on: never from a schedule that is no plan."""
 
+from math import inf
+
+import pytest
 from solvers.helpers import make_graph, make_instance, make_machine, one_worker
 
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import FAR
+from dlplacer.solvers.instance.outcome import Budget
 from dlplacer.solvers.instance.schedule import Schedule, in_sequence
 
 
@@ -19,3 +23,13 @@ def test_a_schedule_that_is_as_good_is_accepted_and_not_kept() -> None:
     assert len(asked) == 4
     assert incumbent.best is best
     assert not Incumbent(one_worker()).accepts(Schedule((0, 0), (0, 0), FAR))
+
+
+@pytest.mark.parametrize(
+    ("bound", "gap", "closed"), [(9, 0.0, False), (10, 0.0, True), (8, 0.2, True), (7, 0.2, False)]
+)
+def test_the_gap_is_a_share_of_the_makespan(bound: int, gap: float, closed: bool) -> None:
+    incumbent = Incumbent(Budget(inf, gap))
+    incumbent.offer(Schedule((0,), (0,), 10))
+    incumbent.raise_bound(bound)
+    assert incumbent.closed == closed
