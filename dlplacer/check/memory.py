@@ -2,8 +2,8 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 from dlplacer.check.violation import Violation
 from dlplacer.core.op import Op
@@ -63,8 +63,7 @@ def used_bytes(plan: Plan) -> dict[str, int]:
     return {name: max(level for _, level in _levels(plan, level, live[name])) for name, level in resident.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class LiveTensor:
+class LiveTensor(NamedTuple):
     """What takes memory on a device for a part of the step.
 
     Attributes

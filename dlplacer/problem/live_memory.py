@@ -4,13 +4,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 from dlplacer.core.plan import DeviceMemory, ScheduledOp, Transfer, tolerance_s
 from dlplacer.problem.problem import Problem
 
 
-@dataclass(frozen=True, slots=True)
-class TensorLifetime:
+class TensorLifetime(NamedTuple):
     """A tensor that travels.
 
     Attributes
