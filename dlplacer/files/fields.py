@@ -166,9 +166,7 @@ def field_mistakes(value: Any, model: type[BaseModel]) -> list[str]:
     return []
 
 
-def built(
-    where: str, build: Callable[..., T], *arguments: Any, located: Callable[[], Iterable[str]] = lambda: ()
-) -> T:
+def built(where: str, build: Callable[..., T], *arguments: Any, located: Callable[[], Iterable[str]] = lambda: ()) -> T:
     """The value that `build` returns; an `InputError` in it becomes the mistakes of the file that are `located`."""
     try:
         return build(*arguments)
