@@ -2,8 +2,8 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 from dlplacer.check.violation import Violation
 from dlplacer.core.op import Op
@@ -63,8 +63,7 @@ def used_bytes(plan: Plan) -> dict[str, int]:
     return {name: max(level for _, level in _levels(plan, level, live[name])) for name, level in resident.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class LiveTensor:
+class LiveTensor(NamedTuple):
     """What takes memory on a device for a part of the step.
 
     Attributes
@@ -149,12 +148,12 @@ def _live_by_device(plan: Plan) -> Mapping[str, list[LiveTensor]]:
 def _last_uses(plan: Plan) -> dict[tuple[str, int], float]:
     """(Op, output) → when its last consumer on its device or its last transfer from there ends; 0 without any."""
     ends: dict[tuple[str, int], float] = defaultdict(float)
-    output_of: dict[str, int] = {}
+    scheduled, output_of = plan.scheduled, {edge.tensor: edge.output for edge in plan.graph.edges}
     for edge in plan.graph.edges:
-        output_of[edge.tensor] = edge.output
-        if plan.placement[edge.target] == plan.placement[edge.source]:
+        reader = scheduled[edge.target]
+        if reader.device == scheduled[edge.source].device:
             key = edge.source, edge.output
-            ends[key] = max(ends[key], plan.scheduled[edge.target].end_s)
+            ends[key] = max(ends[key], reader.end_s)
     for transfer in plan.transfers:
         key = transfer.source, output_of.get(transfer.tensor, 0)
         ends[key] = max(ends[key], transfer.segments[0].end_s)
@@ -164,9 +163,11 @@ def _last_uses(plan: Plan) -> dict[tuple[str, int], float]:
 def _last_reads(plan: Plan) -> dict[tuple[str, str], float]:
     """(Tensor, device) → when its last consumer on the device ends; 0 if it has none."""
     ends: dict[tuple[str, str], float] = defaultdict(float)
+    scheduled = plan.scheduled
     for edge in plan.graph.edges:
-        key = edge.tensor, plan.placement[edge.target]
-        ends[key] = max(ends[key], plan.scheduled[edge.target].end_s)
+        reader = scheduled[edge.target]
+        key = edge.tensor, reader.device
+        ends[key] = max(ends[key], reader.end_s)
     return ends
 
 

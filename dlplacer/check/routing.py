@@ -10,16 +10,16 @@ from dlplacer.core.plan import Plan, Transfer, TransferSegment
 
 def transfers_needed(plan: Plan) -> Iterator[Violation]:
     """Eq. 8: a tensor that is consumed on another device travels there: once per edge, or once per device."""
-    needed: Counter[tuple[str, str]] = Counter()
-    tensors = {}
-    for edge in plan.graph.edges:
-        tensors[edge.tensor] = edge
-        if plan.placement[edge.source] != plan.placement[edge.target]:
-            needed[edge.tensor, plan.placement[edge.target]] += 1
+    placement, tensors = plan.placement, {edge.tensor: edge for edge in plan.graph.edges}
+    needed = Counter(
+        (edge.tensor, placement[edge.target])
+        for edge in plan.graph.edges
+        if placement[edge.source] != placement[edge.target]
+    )
     if plan.options.transfers == "device":
         needed = Counter(needed.keys())
     found = Counter((transfer.tensor, transfer.target) for transfer in plan.transfers)
-    for place in needed | found:
+    for place in needed | found if needed != found else ():
         tensor, target = place
         if needed[place] != found[place]:
             yield Violation(
@@ -61,8 +61,8 @@ def contiguous_routes(plan: Plan) -> Iterator[Violation]:
                 yield _route_violation(transfer, f"a segment ends at {here!r}, which is no device")
         if here != transfer.target:
             yield _route_violation(transfer, f"the route ends at {here!r}")
-        node, visits = Counter(nodes).most_common(1)[0]
-        if visits > 1:
+        if len(set(nodes)) < len(nodes):
+            node, visits = Counter(nodes).most_common(1)[0]
             yield _route_violation(transfer, f"the route visits {node!r} {visits} times; it may visit a node once")
 
 

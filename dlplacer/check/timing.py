@@ -12,10 +12,11 @@ from dlplacer.core.plan import Plan
 
 def durations(plan: Plan) -> Iterator[Violation]:
     """An op starts at 0 or later and lasts Δ(k) on its device's type."""
-    slack = plan.tolerance_s
+    slack, type_of = plan.tolerance_s, {device.id: device.type for device in plan.topology.devices}
+    ops, index = plan.graph.ops, plan.graph.index
     for scheduled in plan.ops:
-        device_type = plan.topology.device(scheduled.device).type
-        time_s = plan.graph.op(scheduled.op).time_on(device_type)
+        device_type = type_of[scheduled.device]
+        time_s = ops[index[scheduled.op]].time_on(device_type)
         if time_s is None:
             yield Violation("duration", f"op {scheduled.op!r} has no time on device type {device_type!r}")
         elif abs(scheduled.end_s - scheduled.start_s - time_s) > slack:
@@ -89,9 +90,9 @@ def _lists_in_order(plan: Plan) -> bool:
 
 def precedence(plan: Plan) -> Iterator[Violation]:
     """Eq. 10: a consumer starts after its producer ends plus the transfer's time."""
-    slack = plan.tolerance_s
+    slack, scheduled = plan.tolerance_s, plan.scheduled
     for edge, ready_s in _ready_times(plan):
-        consumer = plan.scheduled[edge.target]
+        consumer = scheduled[edge.target]
         if consumer.start_s < ready_s - slack:
             yield Violation(
                 "eq. 10 precedence",
@@ -117,14 +118,17 @@ def _ready_times(plan: Plan) -> Iterator[tuple[Edge, float]]:
     for transfer in sorted(plan.transfers, key=lambda transfer: transfer.end_s):
         arrivals[transfer.tensor, transfer.target].append(transfer.end_s)
     served: Counter[tuple[str, str]] = Counter()
-    for edge in sorted(plan.graph.edges, key=lambda edge: plan.scheduled[edge.target].start_s):
-        producer, place = plan.scheduled[edge.source], (edge.tensor, plan.placement[edge.target])
-        ends = arrivals[place]
-        if producer.device == place[1] or not ends:
+    scheduled, each_edge = plan.scheduled, plan.options.transfers == "edge"
+    edges = plan.graph.edges
+    for edge in sorted(edges, key=lambda edge: scheduled[edge.target].start_s) if each_edge else edges:
+        producer, here = scheduled[edge.source], scheduled[edge.target].device
+        ends = None if producer.device == here else arrivals.get((edge.tensor, here))
+        if ends is None:
             yield edge, producer.end_s
             continue
+        place = edge.tensor, here
         yield edge, ends[min(served[place], len(ends) - 1)]
-        served[place] += plan.options.transfers == "edge"
+        served[place] += each_edge
 
 
 def barrier_at_the_loss(plan: Plan) -> Iterator[Violation]:

@@ -86,9 +86,10 @@ def execute(arguments: argparse.Namespace) -> int:
     warm = plan_of_option("--warm-start", arguments.warm_start)
     graph, topology = calibrated(arguments)
     graph = constrained_by(arguments, graph, topology)
-    # Reading 106,000 ops takes ten seconds. A capture does not count: the user's code may take longer than the limit.
-    read_s = 0.0 if is_entry(arguments.model) else time.monotonic() - began
-    limit_s = max(arguments.time_limit - read_s, min(arguments.time_limit, arguments.time_limit / 2))
+    # A plan takes about as long to write as its graph took to read: seconds for 100,000 ops. A capture does not count,
+    # as the user's code may take longer than the limit.
+    files_s = 0.0 if is_entry(arguments.model) else (time.monotonic() - began) * (1 + (arguments.output is not None))
+    limit_s = max(arguments.time_limit - files_s, arguments.time_limit / 2)
     with interruptible() as stop:
         try:
             with progress_line(limit_s=limit_s) as report:

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from dlplacer.core import frames
@@ -75,17 +76,15 @@ class OpGraph(Saved, Shown):
         if len(self.index) != len(self.ops):
             repeated, _ = Counter(op.id for op in self.ops).most_common(1)[0]
             raise InputError(f"op {repeated!r} is given twice; rename one")
+        index = self.index
         for edge in self.edges:
-            for end in (edge.source, edge.target):
-                if end not in self.index:
-                    raise InputError(
-                        f"edge {edge.source!r} → {edge.target!r} names op {end!r}, which is not there; add it"
-                    )
+            if edge.source not in index or edge.target not in index:
+                end = edge.target if edge.source in index else edge.source
+                raise InputError(f"edge {edge.source!r} → {edge.target!r} names op {end!r}, which is not there; add it")
         for _, _, mistake in tensor_mistakes({op.id: len(op.outputs) for op in self.ops}, self.edges):
             raise InputError(mistake)
-        cycle = cycle_mistake(self.edges)
-        if cycle is not None:
-            raise InputError(cycle)
+        if len(self.topological_order) < len(self.ops):
+            raise InputError(str(cycle_mistake(self.edges)))
         for name in sorted(self.constraints.names - self.index.keys()):
             raise InputError(f"the constraints name op {name!r}, which is not there; take it out")
 
@@ -167,10 +166,11 @@ class OpGraph(Saved, Shown):
     @cached_property
     def topological_order(self) -> tuple[str, ...]:
         """Op ids, every op after all that it reads; among released ops the file's order decides."""
-        missing = {op.id: len(self.edges_into[op.id]) for op in self.ops}
-        order = [op.id for op in self.ops if missing[op.id] == 0]
+        edges_from = self.edges_from
+        missing = {op: len(edges) for op, edges in self.edges_into.items()}
+        order = [op for op, count in missing.items() if not count]
         for done in order:
-            for edge in self.edges_from[done]:
+            for edge in edges_from[done]:
                 missing[edge.target] -= 1
                 if missing[edge.target] == 0:
                     order.append(edge.target)
@@ -198,6 +198,6 @@ class OpGraph(Saved, Shown):
 
     def _edges_by(self, end: str) -> dict[str, tuple[Edge, ...]]:
         grouped: dict[str, list[Edge]] = {op.id: [] for op in self.ops}
-        for edge in self.edges:
-            grouped[getattr(edge, end)].append(edge)
+        for name, edge in zip(map(attrgetter(end), self.edges), self.edges, strict=True):
+            grouped[name].append(edge)
         return {op_id: tuple(edges) for op_id, edges in grouped.items()}

@@ -29,7 +29,7 @@ def tensor_mistakes(output_count: Mapping[str, int], edges: Iterable[Edge]) -> I
                 f"{'output' if count == 1 else 'outputs'}, counted from 0",
             )
         other = first.setdefault(edge.tensor, edge)
-        if (edge.bytes, edge.source, edge.output) != (other.bytes, other.source, other.output):
+        if other is not edge and (edge.bytes, edge.source, edge.output) != (other.bytes, other.source, other.output):
             yield (
                 position,
                 "tensor",

@@ -3,12 +3,14 @@
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 from dlplacer.core.abilities import Brief
 from dlplacer.core.errors import InputError
 from dlplacer.core.expect import expect_text, expect_whole, refuse, tuple_of
 
+_TEXT_OR_NONE, _NUMBERS = {str, type(None)}, {int, float}
 PHASES = ("forward", "backward", "optimizer")
 _AMOUNTS = (
     "flops",
@@ -19,6 +21,7 @@ _AMOUNTS = (
     "output_bytes",
     "workspace_bytes",
 )
+_amounts_of = attrgetter(*_AMOUNTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +110,7 @@ class Op(Brief):
     def __post_init__(self) -> None:
         if not (type(self.id) is type(self.kind) is str and type(self.outputs) is tuple and type(self.origin) is tuple):
             self._normalize()
-        if any(text is not None and type(text) is not str for text in (self.dtype, self.module, self.colocate)):
+        if not _TEXT_OR_NONE.issuperset(map(type, (self.dtype, self.module, self.colocate))):
             expect_text(f"op {self.id!r}", optional=True, dtype=self.dtype, module=self.module, colocate=self.colocate)
         if self.devices is not None and type(self.devices) is not tuple:
             names = tuple_of(f"op {self.id!r}", "devices", self.devices, str, "names or types of devices")
@@ -118,11 +121,14 @@ class Op(Brief):
             raise InputError(f"op {self.id!r}: phase is {self.phase!r}; use one of {', '.join(PHASES)}")
         times = self.time_s if isinstance(self.time_s, Mapping) else {"": self.time_s}
         for device_type, time_s in times.items():
-            label = f"time_s[{device_type}]" if device_type else "time_s"
-            if time_s is not None:
+            if time_s is not None and not (type(time_s) is float and 0 <= time_s <= sys.float_info.max):
+                label = f"time_s[{device_type}]" if device_type else "time_s"
                 _require_amount(f"op {self.id!r}", label, time_s)
-        for name in _AMOUNTS:
-            _require_amount(f"op {self.id!r}", name, getattr(self, name))
+        amounts = _amounts_of(self)
+        # All at once: a graph may have a million ops.
+        if not (_NUMBERS.issuperset(map(type, amounts)) and min(amounts) >= 0 and sum(amounts) <= sys.float_info.max):
+            for name, value in zip(_AMOUNTS, amounts, strict=True):
+                _require_amount(f"op {self.id!r}", name, value)
 
     def _normalize(self) -> None:
         expect_text("op", id=self.id)
@@ -169,8 +175,9 @@ class Edge(Brief):
             expect_text("edge", source=self.source, target=self.target, tensor=self.tensor)
         if type(self.output) is not int:
             expect_whole(f"edge {self.source!r} → {self.target!r}", output=self.output)
-        for name in ("bytes", "output"):
-            _require_amount(f"edge {self.source!r} → {self.target!r}", name, getattr(self, name))
+        if not (type(self.bytes) is int and 0 <= self.bytes <= sys.float_info.max and self.output >= 0):
+            for name in ("bytes", "output"):
+                _require_amount(f"edge {self.source!r} → {self.target!r}", name, getattr(self, name))
         if not self.tensor:
             object.__setattr__(self, "tensor", f"{self.source}:{self.output}->{self.target}")
 

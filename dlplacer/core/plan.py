@@ -45,7 +45,8 @@ class ScheduledOp:
     def __post_init__(self) -> None:
         if not type(self.op) is type(self.device) is str:
             expect_text("scheduled op", op=self.op, device=self.device)
-        _require_finite(f"op {self.op!r}", start_s=self.start_s, end_s=self.end_s)
+        if not _are_finite(self.start_s, self.end_s):
+            _require_finite(f"op {self.op!r}", start_s=self.start_s, end_s=self.end_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,8 @@ class TransferSegment:
         for hop in self.route:
             if type(hop) is not tuple or len(hop) != 2 or not type(hop[0]) is type(hop[1]) is str:
                 raise refuse("segment", "a link of its route", hop, "a (from, to) pair of node names")
-        _require_finite(f"segment over {list(self.route)}", start_s=self.start_s, end_s=self.end_s)
+        if not _are_finite(self.start_s, self.end_s):
+            _require_finite(f"segment over {list(self.route)}", start_s=self.start_s, end_s=self.end_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +92,12 @@ class Transfer:
     segments: tuple[TransferSegment, ...]
 
     def __post_init__(self) -> None:
-        expect_text("transfer", tensor=self.tensor, source=self.source, target=self.target)
+        if not type(self.tensor) is type(self.source) is type(self.target) is str:
+            expect_text("transfer", tensor=self.tensor, source=self.source, target=self.target)
         owner = f"transfer of {self.tensor!r}"
-        expect_whole(owner, bytes=self.bytes)
-        _require_amount(owner, bytes=self.bytes)
+        if type(self.bytes) is not int or self.bytes < 0:
+            expect_whole(owner, bytes=self.bytes)
+            _require_amount(owner, bytes=self.bytes)
         segments = tuple_of(owner, "segments", self.segments, TransferSegment, "TransferSegment")
         object.__setattr__(self, "segments", segments)
         if not self.segments:
@@ -239,6 +243,11 @@ def tolerance_s(topology: Topology, ops: Iterable[ScheduledOp], transfers: Itera
     horizon_s = sum(abs(entry.end_s - entry.start_s) for entry in entries) + len(entries) * issue_s
     # Relative to the horizon, as sums of that many floats err; the constant lets plans without any time compare equal.
     return (1e-9 * horizon_s if math.isfinite(horizon_s) else 0.0) + 1e-15
+
+
+def _are_finite(start_s: float, end_s: float) -> bool:
+    """True for two finite floats: a quick answer, as a plan may have a million."""
+    return type(start_s) is type(end_s) is float and math.isfinite(start_s) and math.isfinite(end_s)
 
 
 def _require_finite(owner: str, **figures: float) -> None:

@@ -59,6 +59,10 @@ class FileModel(BaseModel):
         """Contradictions between fields each of which is valid."""
         return iter(())
 
+    def located(self) -> Iterator[str]:
+        """Every mistake for which building a value refuses the content, by its path; asked for once it has refused."""
+        return iter(())
+
 
 def _quantity(dimension: str, whole: bool = False) -> BeforeValidator:
     def convert(value: Any) -> Any:
@@ -132,10 +136,10 @@ def parse_model(value: Any, model: type[Model], kind: str, version: int, where: 
         content = model.model_validate(value)
     except ValidationError as error:
         mistakes = _described(error, value)
-        raise FileFormatError(where, [*mistakes, *_reference_mistakes(value, model.graphs_at)]) from None
-    mistakes = [*_reference_mistakes(value, model.graphs_at), *content.mistakes()]
+        raise FileFormatError(where, [*mistakes, *reference_mistakes(value, model.graphs_at)]) from None
+    mistakes = [*content.mistakes()]
     if mistakes:
-        raise FileFormatError(where, mistakes)
+        raise FileFormatError(where, [*content.located(), *mistakes])
     return content
 
 
@@ -162,14 +166,14 @@ def field_mistakes(value: Any, model: type[BaseModel]) -> list[str]:
     return []
 
 
-def built(where: str, build: Callable[..., T], *arguments: Any) -> T:
-    """What `build` returns; an `InputError` in it becomes a mistake of the file."""
+def built(where: str, build: Callable[..., T], *arguments: Any, located: Callable[[], Iterable[str]] = lambda: ()) -> T:
+    """The value that `build` returns; an `InputError` in it becomes the mistakes of the file that are `located`."""
     try:
         return build(*arguments)
     except FileFormatError:
         raise
     except InputError as error:
-        raise FileFormatError(where, [str(error)]) from error
+        raise FileFormatError(where, [*located()] or [str(error)]) from error
 
 
 def format_mistake(found: Any, kind: str, version: int) -> str | None:
@@ -185,7 +189,7 @@ def format_mistake(found: Any, kind: str, version: int) -> str | None:
     return f"{_shown(found)} is not {expected!r}; give a {kind} file"
 
 
-def _reference_mistakes(value: Any, graphs_at: Iterable[tuple[str, ...]]) -> Iterator[str]:
+def reference_mistakes(value: Any, graphs_at: Iterable[tuple[str, ...]] = ((),)) -> Iterator[str]:
     """Ids given twice and edges that end nowhere, as far as a file's value has readable nodes and edges."""
     for path in graphs_at:
         known = set()

@@ -30,6 +30,7 @@ from dlplacer.files.fields import (
     field_mistakes,
     load_model,
     parse_model,
+    reference_mistakes,
 )
 from dlplacer.files.text import write_json
 
@@ -107,32 +108,37 @@ class GraphModel(FileModel):
     def mistakes(self) -> Iterator[str]:
         if not self.directed:
             yield "directed: false; a dataflow graph is directed"
-        if not self.nodes:
-            yield "nodes: the graph has no ops; add at least one node"
-        edges = self.built_edges
-        numbers = _numbers((edge.source, edge.target) for edge in self.edges)
-        for position, (edge, number) in enumerate(zip(edges, numbers, strict=True)):
+        for position, (edge, number) in enumerate(zip(self.edges, self._edge_numbers, strict=True)):
             if number > 1 and not self.multigraph:
                 yield (
                     f"edges[{position}]: {edge.source!r} → {edge.target!r} is given twice; remove it or set "
                     '"multigraph": true'
                 )
-        for position, name, mistake in tensor_mistakes({node.id: len(node.outputs) for node in self.nodes}, edges):
-            yield f"edges[{position}].{name}: {mistake}"
         if self.capture is not None:
             yield from (f"capture.{mistake}" for mistake in field_mistakes(self.capture, CaptureModel))
+
+    def located(self) -> Iterator[str]:
+        if not self.nodes:
+            yield "nodes: the graph has no ops; add at least one node"
+        yield from reference_mistakes(self.model_dump(include={"nodes", "edges"}))
+        for position, name, mistake in tensor_mistakes(
+            {node.id: len(node.outputs) for node in self.nodes}, self._built_edges
+        ):
+            yield f"edges[{position}].{name}: {mistake}"
         if self.constraints is not None:
             known = {node.id for node in self.nodes}
             for name in sorted(self.constraints.to_constraints().names - known):
                 yield f"constraints: op {name!r} is not among the nodes"
-        cycle = cycle_mistake(edges)
+        cycle = cycle_mistake(self._built_edges)
         if cycle is not None:
             yield f"edges: {cycle}"
 
     @cached_property
-    def built_edges(self) -> tuple[Edge, ...]:
-        """The edges, made once for checks and graph."""
-        numbers = _numbers((edge.source, edge.target) for edge in self.edges)
+    def _edge_numbers(self) -> list[int]:
+        return list(_numbers((edge.source, edge.target) for edge in self.edges))
+
+    @cached_property
+    def _built_edges(self) -> tuple[Edge, ...]:
         return tuple(
             Edge(
                 edge.source,
@@ -142,13 +148,13 @@ class GraphModel(FileModel):
                 edge.tensor or _default_tensor(edge.source, edge.output, edge.target, number),
                 edge.meta,
             )
-            for edge, number in zip(self.edges, numbers, strict=True)
+            for edge, number in zip(self.edges, self._edge_numbers, strict=True)
         )
 
     def to_graph(self) -> OpGraph:
         return OpGraph(
             tuple(node.to_op() for node in self.nodes),
-            self.built_edges,
+            self._built_edges,
             self.name,
             self.source,
             self.capture,
@@ -167,12 +173,14 @@ def read_graph(path: Path) -> OpGraph:
     FileFormatError
         With every mistake and its path.
     """
-    return built(str(path), load_model(path, GraphModel, KIND, VERSION).to_graph)
+    content = load_model(path, GraphModel, KIND, VERSION)
+    return built(str(path), content.to_graph, located=content.located)
 
 
 def graph_from_dict(value: Any, where: str) -> OpGraph:
     """The graph in a JSON value, as `read_graph`; `where` names it in messages."""
-    return built(where, parse_model(value, GraphModel, KIND, VERSION, where).to_graph)
+    content = parse_model(value, GraphModel, KIND, VERSION, where)
+    return built(where, content.to_graph, located=content.located)
 
 
 def write_graph(path: str | PathLike[str], graph: OpGraph) -> None:

@@ -113,6 +113,10 @@ class PlanModel(FileModel):
             elif value not in CHOICES[name]:
                 yield f"problem.options.{name}: is {value!r}; use one of {', '.join(CHOICES[name])}"
 
+    def located(self) -> Iterator[str]:
+        yield from (f"problem.graph.{mistake}" for mistake in self.problem.graph.located())
+        yield from (f"problem.topology.{mistake}" for mistake in self.problem.topology.located())
+
     def to_plan(self) -> Plan:
         return Plan(
             graph=self.problem.graph.to_graph(),
@@ -141,12 +145,14 @@ def read_plan(path: Path) -> Plan:
     FileFormatError
         With every mistake and its path.
     """
-    return built(str(path), load_model(path, PlanModel, KIND, VERSION).to_plan)
+    content = load_model(path, PlanModel, KIND, VERSION)
+    return built(str(path), content.to_plan, located=content.located)
 
 
 def plan_of_dict(value: Any, where: str) -> Plan:
     """The plan that `plan_to_dict` made this object of; `where` names it in an error, which is as of `read_plan`."""
-    return built(where, parse_model(value, PlanModel, KIND, VERSION, where).to_plan)
+    content = parse_model(value, PlanModel, KIND, VERSION, where)
+    return built(where, content.to_plan, located=content.located)
 
 
 def write_plan(path: str | PathLike[str], plan: Plan) -> None:

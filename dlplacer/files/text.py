@@ -74,7 +74,8 @@ def read_loosely(path: Path) -> tuple[Any, list[str]]:
         ) from error
     except ValueError as error:
         raise FileFormatError(str(path), ["the file: holds a number of thousands of digits; round it"]) from error
-    return value, [*_unusable(value), *misleading_texts(value, text)]
+    unusable = () if _is_usable(value) else _unusable(value)
+    return value, [*unusable, *misleading_texts(value, text)]
 
 
 def write_json(path: str | PathLike[str], value: Any) -> None:
@@ -126,6 +127,24 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     marked = _Repeating(value)
     marked.repeated = tuple(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
     return marked
+
+
+def _is_usable(value: Any) -> bool:
+    """True only if no object repeats a key, all numbers are finite, and nothing is nested too deeply.
+
+    It looks at whole levels and keeps no paths: few files hold a mistake, and a graph may have a million entries.
+    """
+    level: list[Any] = [[value]]
+    for _ in range(_MAX_DEPTH + 1):
+        entries = [entry for owner in level for entry in (owner.values() if isinstance(owner, dict) else owner)]
+        if any(type(owner) is _Repeating for owner in level) or any(
+            type(entry) is float and not math.isfinite(entry) for entry in entries
+        ):
+            return False
+        level = [entry for entry in entries if isinstance(entry, (dict, list))]
+        if not level:
+            return True
+    return False
 
 
 def _unusable(value: Any) -> Iterator[str]:

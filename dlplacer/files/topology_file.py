@@ -23,6 +23,7 @@ from dlplacer.files.fields import (
     built,
     load_model,
     parse_model,
+    reference_mistakes,
 )
 from dlplacer.files.text import write_json
 
@@ -114,6 +115,9 @@ class TopologyModel(FileModel):
         for position, mistake in repeated_links(edge.to_link() for edge in self.edges):
             yield f"edges[{position}]: {mistake}"
 
+    def located(self) -> Iterator[str]:
+        yield from reference_mistakes(self.model_dump(include={"nodes", "edges"}))
+
     def to_topology(self) -> Topology:
         nodes = [node.to_node() for node in self.nodes]
         return Topology(
@@ -134,12 +138,14 @@ def read_topology(path: Path) -> Topology:
     FileFormatError
         With every mistake and its path.
     """
-    return built(str(path), load_model(path, TopologyModel, KIND, VERSION).to_topology)
+    content = load_model(path, TopologyModel, KIND, VERSION)
+    return built(str(path), content.to_topology, located=content.located)
 
 
 def topology_from_dict(value: Any, where: str) -> Topology:
     """The topology in a JSON value, as `read_topology`; `where` names it in messages."""
-    return built(where, parse_model(value, TopologyModel, KIND, VERSION, where).to_topology)
+    content = parse_model(value, TopologyModel, KIND, VERSION, where)
+    return built(where, content.to_topology, located=content.located)
 
 
 def write_topology(path: str | PathLike[str], topology: Topology) -> None:

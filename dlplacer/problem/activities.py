@@ -4,16 +4,16 @@ The same rule serves in ticks, to tidy up what a solver found, and in seconds, t
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import pairwise
+from operator import itemgetter
+from typing import NamedTuple
 
 _MOST_PASSES = 100
 """Passes over all activities: one suffices unless ops of no time tie, each further one settles one more such tie."""
 
 
-@dataclass(frozen=True, slots=True)
-class ResourceUse:
+class ResourceUse(NamedTuple):
     """A disjunctive resource, a device or a link direction, in use: in ticks, and by offset and length in any unit."""
 
     resource: int
@@ -23,8 +23,7 @@ class ResourceUse:
     length: float
 
 
-@dataclass(frozen=True, slots=True)
-class Activity:
+class Activity(NamedTuple):
     """An op, a route segment of a transfer, or a moment that others wait for.
 
     Attributes
@@ -57,6 +56,7 @@ def earliest(steps: Sequence[Activity], waits_for_memory: bool) -> list[float]:
     then alive at that tick, so memory suffices if it did in ticks, although things may start earlier than their ticks.
     """
     after = [list(step.after) for step in steps]
+    keys = [step.key for step in steps]
     uses: dict[int, list[tuple[int, int, tuple[int, ...], int, ResourceUse]]] = {}
     for number, step in enumerate(steps):
         for hold in step.holds:
@@ -65,21 +65,26 @@ def earliest(steps: Sequence[Activity], waits_for_memory: bool) -> list[float]:
             ticks = min(hold.from_tick, step.key[1]), min(hold.to_tick, step.key[1])
             uses.setdefault(hold.resource, []).append((*ticks, step.key, number, hold))
     for resource in uses.values():
-        for (*_, first, before), (*_, second, behind) in pairwise(sorted(resource, key=lambda use: use[:4])):
+        # Numbers of steps are distinct, unless a step uses a resource twice: then order in the list decides.
+        resource.sort(key=itemgetter(0, 1, 2, 3))
+        for (_, _, _, first, before), (_, _, _, second, behind) in pairwise(resource):
             after[second].append((first, before.offset + before.length - behind.offset))
-    order = sorted(range(len(steps)), key=lambda number: steps[number].key)
-    start = [0.0 if isinstance(step.length, float) else 0 for step in steps]
+    order = sorted(range(len(steps)), key=keys.__getitem__)
+    start = [step.release + 0 * step.length for step in steps]
     place = [0] * len(steps)
     for position, number in enumerate(order):
         place[number] = position
-    in_turn = all(place[other] < place[number] for number, entries in enumerate(after) for other, _ in entries)
+    in_turn = all(place[other] < here for here, entries in zip(place, after, strict=True) for other, _ in entries)
     for _ in range(1 if in_turn else _MOST_PASSES):
         changed = False
         ending_ops: dict[int, list[tuple[int, float]]] = {}
         ended: dict[int, float] = {}
         for number in order:
-            step = steps[number]
-            begin = max([start[number], step.release, *(start[other] + lag for other, lag in after[number])])
+            step, begin = steps[number], start[number]
+            for other, lag in after[number]:
+                ready = start[other] + lag
+                if ready > begin:
+                    begin = ready
             if waits_for_memory and step.takes >= 0:
                 queue = ending_ops.get(step.takes, [])
                 while queue and queue[0][0] <= step.key[0]:

@@ -4,13 +4,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 from dlplacer.core.plan import DeviceMemory, ScheduledOp, Transfer, tolerance_s
 from dlplacer.problem.problem import Problem
 
 
-@dataclass(frozen=True, slots=True)
-class TensorLifetime:
+class TensorLifetime(NamedTuple):
     """A tensor that travels.
 
     Attributes
@@ -92,7 +92,8 @@ def _lives(
         output_of[edge.tensor] = edge.output
         if device[arc.source] == device[arc.target]:
             key = arc.source, edge.output
-            used_until[key] = max(used_until.get(key, 0), end[arc.target])
+            if end[arc.target] > used_until.get(key, 0):
+                used_until[key] = end[arc.target]
     for lifetime in lifetimes:
         key = lifetime.source, output_of[lifetime.tensor]
         used_until[key] = max(used_until.get(key, 0), lifetime.stops[0][2])

@@ -45,6 +45,7 @@ class _Stage:
     ) -> None:
         self.problem, self.device, self.start, self.sent = problem, device, start, transfers
         self.requests = transfer_requests(problem)
+        self.spans_s: dict[tuple[tuple[tuple[str, str], ...], int], list[tuple[float, float]]] = {}
         self.rank = {op: position for position, op in enumerate(problem.topological)}
         kinds = [problem.topology.devices[here].type for here in device]
         self.length_s = [op.time_on(kind) or 0.0 for op, kind in zip(problem.graph.ops, kinds, strict=True)]
@@ -138,5 +139,9 @@ class _Stage:
                 self.inputs[reader].append(before)
 
     def _spans_s(self, segment: RouteSegment, size_bytes: int) -> list[tuple[float, float]]:
-        links = [self.problem.topology.link_between[hop] for hop in segment.hops]
-        return link_spans(links, size_bytes, self.problem.options.delay, float)
+        known = self.spans_s.get((segment.hops, size_bytes))
+        if known is None:
+            links = [self.problem.topology.link_between[hop] for hop in segment.hops]
+            known = link_spans(links, size_bytes, self.problem.options.delay, float)
+            self.spans_s[segment.hops, size_bytes] = known
+        return known

@@ -6,7 +6,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from dlplacer.problem.problem import Problem
+from dlplacer.problem.problem import Arc, Problem
 from dlplacer.problem.route_table import RouteTable, TimedRoute
 
 
@@ -86,20 +86,15 @@ def transfer_requests(problem: Problem) -> tuple[TransferRequest, ...]:
 
 
 def _transfer_requests(problem: Problem) -> tuple[TransferRequest, ...]:
-    positions: dict[object, list[int]] = {}
-    keepers: dict[str, list[int]] = {}
-    edges = problem.graph.edges
-    for number, edge in enumerate(edges):
-        once = problem.options.transfers == "device"
-        positions.setdefault(edge.tensor if once else number, []).append(number)
-        keepers.setdefault(edge.tensor, []).append(problem.arcs[number].target)
+    arcs_of: dict[str, list[Arc]] = {}
+    for edge, arc in zip(problem.graph.edges, problem.arcs, strict=True):
+        arcs_of.setdefault(edge.tensor, []).append(arc)
+    keepers = {tensor: tuple(dict.fromkeys([arc.target for arc in arcs])) for tensor, arcs in arcs_of.items()}
+    if problem.options.transfers == "device":
+        sent = [(tensor, arcs[0], keepers[tensor]) for tensor, arcs in arcs_of.items()]
+    else:
+        edges = zip(problem.graph.edges, problem.arcs, strict=True)
+        sent = [(edge.tensor, arc, (arc.target,)) for edge, arc in edges]
     return tuple(
-        TransferRequest(
-            edges[numbers[0]].tensor,
-            problem.arcs[numbers[0]].source,
-            problem.arcs[numbers[0]].size,
-            tuple(dict.fromkeys(problem.arcs[number].target for number in numbers)),
-            tuple(dict.fromkeys(keepers[edges[numbers[0]].tensor])),
-        )
-        for numbers in positions.values()
+        TransferRequest(tensor, first.source, first.size, readers, keepers[tensor]) for tensor, first, readers in sent
     )

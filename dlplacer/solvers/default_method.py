@@ -150,15 +150,28 @@ def _compiled(problem: Problem, instance: Instance, incumbent: Incumbent) -> "Co
         return None
     if is_kept(*HEURISTICS_CODE):
         size = instance.op_count * instance.device_count
-        kept_from = PARAMS.short_from if is_memory_short(problem, instance) else PARAMS.kept_from
-        worth = left_s > (PARAMS.kept_from_s if size <= 2 * PARAMS.kept_from else 0.0) and size > kept_from
-    else:
-        worth = instance.op_count > PARAMS.compiled_from and left_s > PARAMS.compiled_from_s
+        worth = left_s > (PARAMS.kept_from_s if size <= 2 * PARAMS.kept_from else 0.0)
+        return kept_heuristics(problem, instance) if worth else None
+    worth = instance.op_count > PARAMS.compiled_from and left_s > PARAMS.compiled_from_s
     if not worth or not compile_in_thread(HEURISTICS_CODE, lambda: not incumbent.budget.for_first.left_s):
         return None
     from dlplacer.solvers.local_search.greedy_schedules import CompiledHeuristics
 
     return CompiledHeuristics.of(instance)
+
+
+def kept_heuristics(problem: Problem, instance: Instance) -> "CompiledHeuristics | None":
+    """Heuristics in machine code that is kept from an earlier process, where they are worth their loading."""
+    kept_from = PARAMS.short_from if is_memory_short(problem, instance) else PARAMS.kept_from
+    if instance.traffic is None or instance.op_count * instance.device_count <= kept_from:
+        return None
+    if not is_kept(*HEURISTICS_CODE):
+        return None
+    if kept_heuristics not in problem.derived:
+        from dlplacer.solvers.local_search.greedy_schedules import CompiledHeuristics
+
+        problem.derived[kept_heuristics] = CompiledHeuristics.of(instance)
+    return problem.derived[kept_heuristics]  # type: ignore[no-any-return]
 
 
 def _start_compiled(problem: Problem, instance: Instance, incumbent: Incumbent, compiled: "CompiledHeuristics") -> bool:

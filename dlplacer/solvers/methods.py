@@ -87,14 +87,22 @@ def schedules_by(method: str, problem: Problem) -> Iterator[ProblemSchedule | No
     InputError
         If the method needs a package that is not installed.
     """
-    instance, own = build_instance(problem), _rule(method, problem)
-
-    def rule(surrogate: Instance) -> Schedule | None:
-        return construct(_seen_by(method, problem, surrogate), own)
-
-    for attempt in attempts(problem, instance, rule):
+    instance = build_instance(problem)
+    for attempt in attempts(problem, instance, _quick_rule(method, problem, instance)):
         plan = attempt.schedule if attempt.admitted else None
         yield None if plan is None else ProblemSchedule.of(problem, instance, plan)
+
+
+def _quick_rule(method: str, problem: Problem, instance: Instance) -> Callable[[Instance], Schedule | None]:
+    """The rule of a heuristic, in machine code where that is kept and the default method would use it."""
+    from dlplacer.solvers.default_method import kept_heuristics
+
+    compiled = kept_heuristics(problem, instance) if method in _IN_MACHINE_CODE else None
+    if compiled is None:
+        own = _rule(method, problem)
+        return lambda surrogate: construct(_seen_by(method, problem, surrogate), own)
+    start = StartMethod(_STARTS[method], partial(start_named, method), method)
+    return partial(compiled.instead_of([start], 1)[0].find, problem)
 
 
 def _heuristic(problem: Problem, budget: Budget, method: str) -> Outcome:

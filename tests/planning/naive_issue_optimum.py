@@ -1,14 +1,14 @@
-"""The optimum of tiny problems whose processes issue ops ahead, by every placement and every order.
+"""The optimum of tiny problems whose processes issue ops ahead, by every placement, route, order and delay.
 
-Links are not contended and memory is a sum. It shares nothing with the package but the graph and the machine.
+It shares nothing with the package but the graph and the machine.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import replace
 from fractions import Fraction
 
 from problem.naive_issues import naive_issues
-from solvers.brute_force import placements
-from solvers.brute_force_options import least_delay_s
+from solvers.brute_force_options import Activity, Sent, optimum_under
 
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.options import Options
@@ -19,14 +19,13 @@ Order = tuple[str, ...]
 
 def naive_issue_optimum(graph: OpGraph, topology: Topology, options: Options) -> Fraction | None:
     """The least makespan in seconds, or None if no plan exists."""
-    orders = list(_orders(graph, _behind(graph, options)))
-    lengths = [
-        length
-        for placement in placements(graph, topology)
-        if (travel := _travel(graph, topology, options, placement)) is not None
-        for length in _lengths(graph, options, placement, orders, travel)
-    ]
-    return min(lengths, default=None)
+    behind = _behind(graph, options)
+    orders = list(_orders(graph, behind))
+
+    def variants(placement: tuple[Device, ...], activities: list[Activity], _: list[Sent]) -> Iterator[list[Activity]]:
+        return _issued(graph, behind, placement, orders, activities)
+
+    return optimum_under(graph, topology, options, variants)
 
 
 def _behind(graph: OpGraph, options: Options) -> set[str]:
@@ -50,50 +49,33 @@ def _orders(graph: OpGraph, behind: set[str]) -> Iterator[Order]:
     return runs(())
 
 
-def _travel(graph: OpGraph, topology: Topology, options: Options, placement: Sequence[Device]) -> list[Fraction] | None:
-    """[edge] → seconds from device to device; None where no route leads."""
-    at = {op.id: device.id for op, device in zip(graph.ops, placement, strict=True)}
-    found = []
-    for edge in graph.edges:
-        delay_s: Fraction | None = Fraction(0)
-        if at[edge.source] != at[edge.target]:
-            delay_s = least_delay_s(topology, options, at[edge.source], at[edge.target], edge.bytes)
-        if delay_s is None:
-            return None
-        found.append(delay_s)
-    return found
+def _issued(
+    graph: OpGraph, behind: set[str], placement: tuple[Device, ...], orders: list[Order], activities: list[Activity]
+) -> Iterator[list[Activity]]:
+    """The activities if all ops are issued, and start on their devices, in an order: each order that differs.
 
-
-def _lengths(
-    graph: OpGraph, options: Options, placement: Sequence[Device], orders: Sequence[Order], travel: Sequence[Fraction]
-) -> Iterator[Fraction]:
-    """When the last op ends if all are issued, and start on their devices, in an order and as early as they can."""
-    here = {op.id: device for op, device in zip(graph.ops, placement, strict=True)}
-    time_s = {op.id: int(op.time_on(here[op.id].type) or 0) for op in graph.ops}
+    What is behind the barrier is issued anew when that has passed.
+    """
+    index, here = graph.index, {op.id: device for op, device in zip(graph.ops, placement, strict=True)}
     process = {op: device.process or ("own", device.id) for op, device in here.items()}
-    at = {op: device.id for op, device in here.items()}
-    behind, seen = _behind(graph, options), set()
-    reads: dict[str, list[tuple[str, Fraction]]] = {op: [] for op in here}
-    for edge, delay_s in zip(graph.edges, travel, strict=True):
-        reads[edge.target].append((edge.source, delay_s))
+    ahead, seen = tuple(index[op] for op in here if op not in behind), set()
     for order in orders:
         # What neither shares a device nor a process may change places.
-        key = frozenset(
-            tuple(op for op in order if owner[op] == one) for owner in (at, process) for one in owner.values()
-        )
+        owners = {op: here[op].id for op in order}, process
+        key = frozenset(tuple(op for op in order if own[op] == one) for own in owners for one in own.values())
         if key in seen:
             continue
         seen.add(key)
         issued = naive_issues(
-            (op, (process[op], op in behind), int(here[op].dispatch_s or 0)) for op in order if time_s[op]
+            (op, (process[op], op in behind), int(here[op].dispatch_s or 0))
+            for op in order
+            if activities[index[op]].time_s
         )
-        end: dict[str, Fraction] = {}
-        free: dict[str, Fraction] = {}
-        barrier = Fraction(0)
+        gated, last = list(activities), dict[str, int]()
         for op in order:
-            begin = issued.get(op, 0) + (barrier if op in behind else 0)
-            ready = [end[source] + delay_s for source, delay_s in reads[op]]
-            end[op] = max([Fraction(begin), free.get(at[op], Fraction(0)), *ready]) + time_s[op]
-            free[at[op]] = end[op]
-            barrier = barrier if op in behind else max(barrier, end[op])
-        yield max(end.values())
+            mine, release_s = gated[index[op]], Fraction(issued.get(op, 0))
+            after = (*mine.after, *(last[device] for device in [here[op].id] if device in last))
+            since = ahead if op in behind else ()
+            gated[index[op]] = replace(mine, after=after, release_s=release_s, since=since)
+            last[here[op].id] = index[op]
+        yield gated

@@ -22,7 +22,6 @@ SLOW = [pytest.param(seed, marks=pytest.mark.slow) for seed in range(12, 312)]
 @pytest.mark.parametrize("seed", [*range(12), *SLOW])
 def test_the_default_method_reaches_the_optimum_and_claims_no_other(seed: int) -> None:
     graph, topology, options = random_step(seed, 5)
-    options = replace(options, contention="none", memory="sum")
     hosted = with_hosts(topology, Random(seed))
     ahead = replace(hosted, devices=tuple(replace(device, asynchronous=True) for device in hosted.devices))
     optimum = naive_issue_optimum(graph, ahead, options)

@@ -5,7 +5,7 @@ It works on the graph and the machine as the user gives them and shares no code 
 routes have more than one hop.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise, product
@@ -32,11 +32,15 @@ class Activity:
         Activities that must have ended before it starts.
     holds
         (resource, offset, time) of the devices and links that it occupies.
+    release_s, since
+        It starts no earlier than so long after the last of some activities has ended; after 0 if there are none.
     """
 
     time_s: Fraction
     after: tuple[int, ...]
     holds: tuple[tuple[object, Fraction, Fraction], ...]
+    release_s: Fraction = Fraction(0)
+    since: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -50,15 +54,22 @@ class Sent:
     parts: tuple[tuple[int, str], ...]
 
 
-def optimum_under(graph: OpGraph, topology: Topology, options: Options) -> Fraction | None:
+Variants = Callable[[tuple[Device, ...], list[Activity], list[Sent]], Iterable[list[Activity]]]
+"""A placement, its activities and its transfers → the activities under further rules, each way to obey them."""
+
+
+def optimum_under(
+    graph: OpGraph, topology: Topology, options: Options, variants: Variants = lambda _, activities, __: [activities]
+) -> Fraction | None:
     """The least makespan in seconds, or None if no plan exists."""
     best: Fraction | None = None
     roomy = Topology(tuple(Device(d.id, type=d.type) for d in topology.devices), topology.routers, topology.links)
     for placement in placements(graph, topology if options.memory == "sum" else roomy):
         for activities, sent in _activities(graph, topology, options, placement):
-            search = _Search(graph, topology, options, placement, activities, sent, best)
-            search.run()
-            best = search.best
+            for variant in variants(placement, activities, sent):
+                search = _Search(graph, topology, options, placement, variant, sent, best)
+                search.run()
+                best = search.best
     return best
 
 
@@ -207,7 +218,9 @@ class _Search:
                 self._extend({**start, number: begin}, begin if self.live else now)
 
     def _starts(self, activity: Activity, start: dict[int, Fraction], now: Fraction) -> list[Fraction]:
-        ready = max([Fraction(0), *(start[before] + self.activities[before].time_s for before in activity.after)])
+        ended = {number: begin + self.activities[number].time_s for number, begin in start.items()}
+        since = max((ended[before] for before in activity.since), default=Fraction(0))
+        ready = max([since + activity.release_s, *(ended[before] for before in activity.after)])
         if not self.live:
             for resource, offset, _ in activity.holds:
                 ready = max([ready, *(free - offset for free in self._frees(resource, start))])
