@@ -385,7 +385,7 @@ def _digest(value: OpGraph | Topology) -> str:
 
 def _held_by(value: Any) -> Any:
     """The fields of a dataclass, or the entries of a mapping, as JSON knows them."""
-    return dict(value) if isinstance(value, Mapping) else _fields_of(type(value))(value)
+    return dict(value) if isinstance(value, Mapping) else _fields_of(value.__class__)(value)
 
 
 @cache
