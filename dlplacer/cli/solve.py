@@ -30,8 +30,8 @@ from dlplacer.cli.output.verbosity import note
 from dlplacer.core.errors import NoPlanError
 from dlplacer.planning.garbage import fewer_collections
 
-_WRITE_FACTOR = 0.6
-"""Time to write a plan ÷ time to read its graph: 0.58 to 0.7 on 106,000 ops, which take seconds."""
+_WRITE_FACTOR = 0.8
+"""Time to write a plan ÷ time to read its graph: 0.6 to 0.9 on 106,000 ops, which take seconds."""
 
 HELP = "Find the plan of least step time, with a lower bound and a gap."
 EXAMPLES = (
