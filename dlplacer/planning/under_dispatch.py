@@ -53,6 +53,9 @@ class DispatchParams:
         Of the time, for all heuristics, or so many seconds up to another share: the default method makes their
         schedules shorter without dispatch, and perhaps longer with it. Eleven of them take 0.5 to 2 s on 50 ops in
         memory that is short, where cores are slow.
+    each_share
+        Of the time, until each of them has made a schedule on both problems: those of 2,000 ops take 0.1 to 1.5 s each,
+        and the search afterwards does not make up for one that is left out.
     in_vain_share
         Of the time, for them while there is no plan.
     surrogate_share, problem_share
@@ -65,6 +68,7 @@ class DispatchParams:
     heuristics_share: float = 0.5
     heuristics_s: float = 1.5
     short_share: float = 0.6
+    each_share: float = 0.75
     in_vain_share: float = 0.8
     surrogate_share: float = 0.3
     problem_share: float = 0.5
@@ -174,7 +178,7 @@ def best_under_dispatch(
     asked = _Heuristics(candidates, heuristics, [each for each in (problem, floors) if each is not None])
     began, left_s = time.monotonic(), budget.left_s
     heuristics_s = max(PARAMS.heuristics_share * left_s, min(PARAMS.heuristics_s, PARAMS.short_share * left_s))
-    asked.go_on(budget, began + heuristics_s, began + PARAMS.in_vain_share * left_s)
+    asked.go_on(budget, began + heuristics_s, began + PARAMS.in_vain_share * left_s, began + PARAMS.each_share * left_s)
     if floors is not None and not budget.stop.is_set():
         share = PARAMS.surrogate_share if combine else _ALONE_SHARE
         found = again(floors, _share(budget.unreported, share))
@@ -228,13 +232,14 @@ class _Heuristics:
         self._candidates = candidates
         asked = [(loads_s, schedules(on)) for on in problems for schedules, loads_s in heuristics]
         self._waiting = [(used_s, number, schedules) for number, (used_s, schedules) in enumerate(asked)]
+        self._unasked = {number for _, number, _ in self._waiting}
         heapify(self._waiting)
 
-    def go_on(self, budget: Budget, until: float, in_vain_until: float) -> None:
-        """Offer their schedules until a moment, or another one while there is no plan."""
+    def go_on(self, budget: Budget, until: float, in_vain_until: float, each_until: float = 0.0) -> None:
+        """Offer their schedules until a moment, or others while there is no plan, or until each has been asked."""
 
         def is_over() -> bool:
-            ends_at = until if self._candidates.found else in_vain_until
+            ends_at = max(until, each_until if self._unasked else 0.0) if self._candidates.found else in_vain_until
             return budget.stop.is_set() or time.monotonic() > ends_at
 
         while self._waiting and not is_over():
@@ -243,6 +248,7 @@ class _Heuristics:
             # One whose package is not installed is left out.
             with suppress(InputError):
                 is_last = within(is_over, partial(self._ask, schedules))
+            self._unasked.discard(number)
             if is_last is False:
                 heappush(self._waiting, (used_s + time.monotonic() - asked, number, schedules))
 

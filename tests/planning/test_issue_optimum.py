@@ -8,7 +8,7 @@ from planning.naive_issue_optimum import naive_issue_optimum
 from problem.random_hosts import with_hosts
 from solvers.random_problems import random_step
 
-from dlplacer.core.errors import InfeasibleError
+from dlplacer.core.errors import InfeasibleError, NoPlanError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
 from dlplacer.core.options import Options
@@ -16,20 +16,20 @@ from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.planning.compare import compare
 from dlplacer.planning.place import place
 
-SLOW = [pytest.param(seed, marks=pytest.mark.slow) for seed in range(12, 312)]
+SLOW = [pytest.param(seed, marks=pytest.mark.slow) for seed in range(6, 306)]
 
 
-@pytest.mark.parametrize("seed", [*range(12), *SLOW])
+@pytest.mark.parametrize("seed", [*range(6), *SLOW])
 def test_the_default_method_reaches_the_optimum_and_claims_no_other(seed: int) -> None:
     graph, topology, options = random_step(seed, 5)
     hosted = with_hosts(topology, Random(seed))
     ahead = replace(hosted, devices=tuple(replace(device, asynchronous=True) for device in hosted.devices))
     optimum = naive_issue_optimum(graph, ahead, options)
     if optimum is None:
-        with pytest.raises(InfeasibleError):
+        with pytest.raises((InfeasibleError, NoPlanError)):
             place(graph, ahead, options)
         return
-    plan = place(graph, ahead, options, time_limit_s=1.0, workers=1).plan
+    plan = place(graph, ahead, options, time_limit_s=3.0, workers=1).plan
     assert plan.lower_bound_s - 1e-9 <= optimum <= plan.makespan_s + 1e-9
     # A replay starts no op later than it can, and where memory binds over time that may be longer than the optimum.
     if plan.status == "optimal" or options.memory == "sum":

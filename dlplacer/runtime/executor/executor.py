@@ -48,7 +48,6 @@ class _Thread:
         Names of its devices in the program.
     """
 
-    worker: Worker
     homes: tuple[str, ...]
     steps: tuple[Step, ...]
 
@@ -131,7 +130,7 @@ class Executor:
             # Two programs at once must queue in the same order on all devices, or they wait for each other.
             with _submitting:
                 for thread in threads:
-                    thread.worker.submit(self._task(thread, run, order, ended))
+                    self._devices[thread.homes[0]].submit(self._task(thread, run, order, ended))
                     started += 1
         except BaseException as reason:
             self._stop(reason, run)
@@ -212,8 +211,8 @@ class Executor:
                     current[worker] = part.device
                     own.append(self._step(part.device, part.actions, recording))
             self._threads[recording] = [
-                _Thread(worker, names, tuple(steps[names[0]]))
-                for worker, names in homes.items()
+                _Thread(names, tuple(steps[names[0]]))
+                for names in homes.values()
                 # Waking a thread for nothing costs a step of short ops some hundredths of its time.
                 if steps[names[0]] or recording or streams_of(self._devices[names[0]]) is not None
             ]

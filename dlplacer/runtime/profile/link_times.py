@@ -75,6 +75,8 @@ def _link(first: RuntimeDevice, second: RuntimeDevice) -> Link:
 
 def _transfer_s(first: RuntimeDevice, second: RuntimeDevice, size_bytes: int) -> float:
     """Seconds from sending a tensor to having it on the other device, whose thread waits for it."""
+    if first.worker is second.worker:
+        return _issued_trip_s(first, second, size_bytes) / 2
     if in_host_memory((first, second)):
         return _woken_s(first, second, size_bytes)
     return _round_trip_s(first, second, size_bytes) / 2
@@ -109,6 +111,27 @@ def _woken_s(first: RuntimeDevice, second: RuntimeDevice, size_bytes: int) -> fl
     answer = second.submit(receive_all)
     first.submit(send_all).result()
     return 1e-9 * settled(answer.result())
+
+
+def _issued_trip_s(first: RuntimeDevice, second: RuntimeDevice, size_bytes: int) -> float:
+    """Round trip of a tensor between devices that one thread issues for."""
+
+    def trips() -> list[float]:
+        tensor = torch.zeros(size_bytes // 4, device=first.torch_device)
+        times = []
+        for _ in range(_ROUND_TRIPS):
+            begin = first.now()
+            there = sent(first, tensor, second)
+            second.activate()
+            back = sent(second, received(second, there), first)
+            first.activate()
+            tensor = received(first, back)
+            end = first.now()
+            first.synchronize()
+            times.append(first.elapsed_s(begin, end))
+        return times
+
+    return settled(first.submit(trips).result())
 
 
 def _round_trip_s(first: RuntimeDevice, second: RuntimeDevice, size_bytes: int) -> float:

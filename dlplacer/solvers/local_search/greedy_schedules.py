@@ -55,6 +55,7 @@ class CompiledHeuristics:
 
     def __init__(self, tables: Tables, built_s: float) -> None:
         self._tables, self._built_s = tables, built_s
+        self._orders = Orders(tables[0])
 
     @classmethod
     def of(cls, instance: Instance) -> "CompiledHeuristics | None":
@@ -73,14 +74,16 @@ class CompiledHeuristics:
         instance = self._tables[0]
         if not is_memory_short(problem, instance):
             return True
-        rule = next(published(instance, Orders(instance), range(instance.device_count)))
+        rule = next(published(instance, self._orders, range(instance.device_count)))
         found = list_by(self._tables, rule).schedule()
         return found is not None and incumbent.accepts(found)
 
     def offer(self, incumbent: Incumbent, subsets: Sequence[Sequence[int]], published_s: float, seconds: float) -> bool:
         """Offer what `best_greedy` finds; whether it finds anything."""
         now, budget = time.monotonic() - (1 + PARAMS.finish) * self._built_s, incumbent.budget
-        found = best_greedy(self._tables, subsets, now + published_s, now + seconds, budget.workers, budget.stop)
+        found = best_greedy(
+            self._tables, subsets, now + published_s, now + seconds, budget.workers, budget.stop, self._orders
+        )
         schedule = found.schedule()
         incumbent.offer(schedule)
         return schedule is not None
@@ -97,6 +100,7 @@ def best_greedy(
     until: float,
     workers: int = 1,
     stop: Event | None = None,
+    orders: Orders | None = None,
 ) -> GreedySchedule:
     """The best of several heuristics over ranks, reluctances and sets of devices, the first and while time allows.
 
@@ -108,10 +112,12 @@ def best_greedy(
         When to end what is published, and all else, on the monotonic clock, in seconds.
     stop
         Ends both once anything is found.
+    orders
+        Of the instance, if they are known.
     """
     instance, _, _ = tables
     work, best = sum(instance.shortest), GreedySchedule(tables, None, NEVER)
-    orders = Orders(instance)
+    orders = orders or Orders(instance)
     running: set[Future[GreedySchedule]] = set()
 
     def ended(at_most: int) -> GreedySchedule:
