@@ -3,7 +3,7 @@
 It shares nothing with the package but the graph and the machine.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
@@ -23,7 +23,7 @@ def naive_issue_optimum(graph: OpGraph, topology: Topology, options: Options) ->
     orders = list(_orders(graph, behind))
 
     def variants(placement: tuple[Device, ...], activities: list[Activity], _: list[Sent]) -> Iterator[list[Activity]]:
-        return _issued(graph, behind, placement, orders, activities)
+        return _issued(graph, behind, [topology.device(each.id) for each in placement], orders, activities)
 
     return optimum_under(graph, topology, options, variants)
 
@@ -50,7 +50,7 @@ def _orders(graph: OpGraph, behind: set[str]) -> Iterator[Order]:
 
 
 def _issued(
-    graph: OpGraph, behind: set[str], placement: tuple[Device, ...], orders: list[Order], activities: list[Activity]
+    graph: OpGraph, behind: set[str], placement: Sequence[Device], orders: list[Order], activities: list[Activity]
 ) -> Iterator[list[Activity]]:
     """The activities if all ops are issued, and start on their devices, in an order: each order that differs.
 

@@ -30,10 +30,8 @@ def test_the_default_method_reaches_the_optimum_and_claims_no_other(seed: int) -
             place(graph, ahead, options)
         return
     plan = place(graph, ahead, options, time_limit_s=3.0, workers=1).plan
-    assert plan.lower_bound_s - 1e-9 <= optimum <= plan.makespan_s + 1e-9
-    # A replay starts no op later than it can, and where memory binds over time that may be longer than the optimum.
-    if plan.status == "optimal" or options.memory == "sum":
-        assert plan.makespan_s == pytest.approx(float(optimum), abs=1e-9)
+    assert plan.lower_bound_s <= optimum + 1e-9
+    assert plan.makespan_s == pytest.approx(float(optimum), abs=1e-9)
 
 
 # Of five ops one process issues, in 1 or 2 s each; the best plan takes 13 s. Without issues the search ends at 11.

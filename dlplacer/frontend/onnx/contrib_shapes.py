@@ -85,7 +85,13 @@ def _by_symbols(model: Any, names: set[str]) -> list[Any]:
     level = tool.logger.level
     tool.logger.setLevel(logging.CRITICAL)
     try:
-        inferred: Any = tool.SymbolicShapeInference.infer_shapes(model, auto_merge=True)
+        # Its public function writes a model that it cannot complete into the current directory.
+        inference: Any = tool.SymbolicShapeInference(2**31 - 1, True, False, 0)
+        inference._preprocess(model)
+        while inference.run_:
+            inference._infer_impl()
+        inference._update_output_from_vi()
+        inferred: Any = inference.out_mp_
     except Exception:  # it asserts what it expects of a model
         return []
     finally:
