@@ -146,7 +146,11 @@ class _Builder:
             odd = [name for name in kwargs if not name.isidentifier() or keyword.iskeyword(name)]
             if odd:
                 raise InternalError(f"op {self.op!r} passes an argument named {odd[0]!r}, which is no Python name")
-            made = self.call(native(kernel_for(instruction.target, self.device.type)), args, kwargs)
+            target = native(kernel_for(instruction.target, self.device.type))
+            if not (isinstance(target, torch._ops.OpOverload) or getattr(target, "__name__", "").isidentifier()):
+                # torch.fx writes functions by their names, which callable objects and lambdas lack.
+                target, args = _called, (self._constant(target), *args)
+            made = self.call(target, args, kwargs)
         if instruction.strides is not None:
             made = self.call(laid_out, (made, instruction.strides), {})
         self.values[instruction.result] = made
@@ -166,6 +170,10 @@ class _Builder:
             name = f"constant_{len(self.attributes)}"
             self.attributes[name] = value
         return self.graph.get_attr(name)
+
+
+def _called(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return function(*args, **kwargs)
 
 
 def _update(updater: Updater, name: str, weight: torch.Tensor, gradient: torch.Tensor) -> None:
