@@ -14,6 +14,8 @@ from dlplacer.models import mlp
 from dlplacer.runtime.devices.kinds import KINDS
 from dlplacer.runtime.distributed import apply_ranks, group
 from dlplacer.runtime.distributed.messages.transport import NcclTransport
+from dlplacer.runtime.executor.backends import BACKENDS
+from dlplacer.runtime.executor.cuda_graphs import CudaGraphs
 
 pytestmark = [needs_two_cores, pytest.mark.timeout(120)]
 TOLERANCE = 1e-6
@@ -30,6 +32,7 @@ def streams(monkeypatch: pytest.MonkeyPatch) -> HostStreams:
 
     monkeypatch.setitem(KINDS, "cuda", replace(KINDS["cuda"], open=opened, collectives="gloo", count=lambda: 2))
     monkeypatch.setattr(group, "NcclTransport", lambda device: NcclTransport(torch.device("cpu"), made))
+    monkeypatch.setitem(BACKENDS, "cuda_graph", lambda: CudaGraphs(least=2))
     return made
 
 
@@ -37,9 +40,9 @@ def streams(monkeypatch: pytest.MonkeyPatch) -> HostStreams:
 @pytest.mark.parametrize(
     ("names", "replicas", "mode", "networks"),
     [
-        ("rank0/cuda:0,rank1/cuda:1", 1, "off", []),
-        ("rank0/cuda:0,rank1/cuda:1", 1, "on", []),
-        ("rank0/cuda:0,rank0/cuda:1", 2, "off", ["network@rank0", "network@rank0/1"]),
+        ("rank0/cuda:0,rank1/cuda:1", 1, "eager", []),
+        ("rank0/cuda:0,rank1/cuda:1", 1, "cuda_graph", []),
+        ("rank0/cuda:0,rank0/cuda:1", 2, "eager", ["network@rank0", "network@rank0/1"]),
     ],
     ids=["a GPU each", "a GPU each, with graphs", "two GPUs each"],
 )
@@ -68,4 +71,4 @@ def test_training_equals_one_process(
         assert theirs == pytest.approx(losses, abs=TOLERANCE)
         assert farthest(state, expected) < TOLERANCE
         assert {"record", "wait", "hold"} <= enqueued
-        assert ("replay" in enqueued) == (mode == "on")
+        assert ("replay" in enqueued) == (mode == "cuda_graph")
