@@ -9,7 +9,8 @@ from runtime.random_plans import plain_loss
 
 import dlplacer as dp
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+# TorchInductor loads parts of torch that warn of each other.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 
 @pytest.mark.parametrize("name", ["attention", "branches", "convolutions", "linear", "recurrent"])
