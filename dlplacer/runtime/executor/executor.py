@@ -21,7 +21,7 @@ from dlplacer.runtime.executor.caller_order import CallerOrder, RunOrder
 from dlplacer.runtime.executor.device_timeline import DeviceTimeline
 from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.executor.rank_links import RankLinks
-from dlplacer.runtime.executor.run import AbortedError, Cell, Run, StepState
+from dlplacer.runtime.executor.run import AbortedError, Cell, ProgramRun, StepState
 from dlplacer.runtime.executor.segment import Segment, SegmentMaker
 from dlplacer.runtime.executor.segment_backend import SegmentBackend
 from dlplacer.runtime.executor.step_inputs import StepInputs
@@ -118,7 +118,7 @@ class Executor:
 
     def _run(self, state: StepState) -> None:
         order = self._order.begin()
-        run = Run(state, {key: Cell() for key in self._transfers})
+        run = ProgramRun(state, {key: Cell() for key in self._transfers})
         # Not by the devices' futures: a Ctrl-C that interrupts who waits for them may leave their locks taken, and the
         # device's thread then waits for ever.
         ended: SimpleQueue[BaseException | None] = SimpleQueue()
@@ -148,14 +148,14 @@ class Executor:
             raise
         self._give_back_events(run)
 
-    def _stop(self, reason: BaseException, run: Run) -> None:
+    def _stop(self, reason: BaseException, run: ProgramRun) -> None:
         """Have all devices stop at their next receive, those of other processes too."""
         if self.links is not None:
             self.links.fail(reason)
         run.give_up()
 
     def _task(
-        self, thread: _Thread, run: Run, order: RunOrder, ended: "SimpleQueue[BaseException | None]"
+        self, thread: _Thread, run: ProgramRun, order: RunOrder, ended: "SimpleQueue[BaseException | None]"
     ) -> Callable[[], None]:
         """What one thread does in a run; at its end it puts what has failed there, or None."""
 
@@ -184,7 +184,7 @@ class Executor:
 
         return task
 
-    def _begin(self, thread: _Thread, run: Run, order: RunOrder) -> None:
+    def _begin(self, thread: _Thread, run: ProgramRun, order: RunOrder) -> None:
         for name in thread.homes:
             device = self._devices[name]
             device.activate()
@@ -229,7 +229,7 @@ class Executor:
         target = self._devices.get(first.target) if isinstance(first, Copy) else None
         return StreamStep(first, home, device, target)
 
-    def _give_back_events(self, run: Run) -> None:
+    def _give_back_events(self, run: ProgramRun) -> None:
         """All threads have issued their actions: nobody will wait for the events of this run."""
         for name, events in run.recorded.items():
             streams = streams_of(self._devices[name])
@@ -237,7 +237,7 @@ class Executor:
                 streams.events.give_back(events)
 
 
-def _issue(steps: Sequence[Step], run: Run) -> None:
+def _issue(steps: Sequence[Step], run: ProgramRun) -> None:
     """Call one step after another; an error is raised as the user reads it, with the action in which it occurred."""
     for step in steps:
         try:

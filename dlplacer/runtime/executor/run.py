@@ -67,7 +67,7 @@ class Cell:
 
 
 @dataclass
-class Run:
+class ProgramRun:
     """A program while it runs.
 
     Attributes

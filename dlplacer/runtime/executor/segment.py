@@ -13,7 +13,7 @@ from dlplacer.frontend.torch.executable import Executable
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.executor.random_state import drawn_with
-from dlplacer.runtime.executor.run import Run
+from dlplacer.runtime.executor.run import ProgramRun
 from dlplacer.runtime.executor.segment_backend import Eager, SegmentBackend, SegmentFunction, SegmentUse
 from dlplacer.runtime.executor.segment_graph import LASTING, SegmentGraph, segment_graph
 from dlplacer.runtime.program.actions import Action, Compute, Free, Send
@@ -52,7 +52,7 @@ class Segment:
     recorded: bool
     function: SegmentFunction | None
 
-    def __call__(self, run: Run) -> None:
+    def __call__(self, run: ProgramRun) -> None:
         """Run the ops on what the device holds."""
         values, inputs, last = run.state.values[self.home], run.state.inputs, self.last
         for name in self.dropped:

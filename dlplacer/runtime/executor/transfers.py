@@ -8,7 +8,7 @@ from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice
 from dlplacer.runtime.devices.device_streams import COMPUTE_STREAM, Streams, streams_of
 from dlplacer.runtime.devices.transfer import brought
 from dlplacer.runtime.executor.rank_links import RankLinks
-from dlplacer.runtime.executor.run import Run
+from dlplacer.runtime.executor.run import ProgramRun
 from dlplacer.runtime.program.actions import Copy, Hold, Record, Recv, Send, StreamAction, Sync, Wait
 
 
@@ -18,7 +18,7 @@ class ActivateStep:
 
     device: RuntimeDevice
 
-    def __call__(self, run: Run) -> None:  # noqa: ARG002
+    def __call__(self, run: ProgramRun) -> None:  # noqa: ARG002
         """Make the device and its compute stream current."""
         self.device.activate()
 
@@ -43,7 +43,7 @@ class SendStep:
     target: RuntimeDevice | None
     links: RankLinks | None
 
-    def __call__(self, run: Run) -> None:
+    def __call__(self, run: ProgramRun) -> None:
         """Start moving the tensor, and go on."""
         tensor, name = self.action.tensor, self.action.target
         copied = run.copies.pop((tensor, self.home, name), None)
@@ -77,7 +77,7 @@ class ReceiveStep:
     device: RuntimeDevice
     links: RankLinks | None
 
-    def __call__(self, run: Run) -> None:
+    def __call__(self, run: ProgramRun) -> None:
         """Wait for the tensor, and keep it among the values of the device."""
         tensor = self.action.tensor
         if self.links is None:
@@ -118,7 +118,7 @@ class StreamStep:
     device: RuntimeDevice
     target: RuntimeDevice | None = None
 
-    def __call__(self, run: Run) -> None:
+    def __call__(self, run: ProgramRun) -> None:
         """Enqueue it."""
         action = self.action
         if isinstance(action, Sync):
@@ -155,7 +155,7 @@ class StreamStep:
             raise InternalError(f"{self.action}: device {self.device.name!r} has no streams")
         return streams
 
-    def _resume(self, run: Run) -> None:
+    def _resume(self, run: ProgramRun) -> None:
         """An op that follows begins here, in a recorded run."""
         if self.home in run.timelines:
             run.timelines[self.home].resume(self.device)
