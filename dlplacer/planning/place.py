@@ -78,6 +78,7 @@ def place(
     colocate: Iterable[str | Iterable[str]] = (),
     warm_start: Plan | None = None,
     issue: str = "none",
+    without: Iterable[str] = (),
 ) -> Result:
     """The best plan found for a graph on a machine, with a lower bound and a gap.
 
@@ -106,6 +107,8 @@ def place(
 
     issue
         ``eager``: one process of eager PyTorch issues all ops, where the topology does not say what issuing costs.
+    without
+        Names of phases (`dlplacer.solvers.phases.PHASES`) and heuristics that the default method leaves out.
 
     Raises
     ------
@@ -130,7 +133,7 @@ def place(
     problem = _unless_stopped(stop, partial(_prepared, graph, topology, options or Options(), pins, colocate))
     finish_s = _finish_s(problem, time.monotonic() - began, time_limit_s)
     deadline, threads = began + time_limit_s - finish_s, workers or len(usable_cores())
-    budget = Budget(deadline, gap, seed, threads, stop, grace_s=_grace_s(time_limit_s))
+    budget = Budget(deadline, gap, seed, threads, stop, grace_s=_grace_s(time_limit_s), without=frozenset(without))
     budget = replace(budget, report=partial(_tell, on_progress, float(problem.tick_s), began))
     with _plan_or_interrupt(budget.stop):
         found = _solved(problem, budget, method, warm_start, time_limit_s)

@@ -111,20 +111,23 @@ def _run_phases(problem: Problem, instance: Instance, incumbent: Incumbent, star
         return
     # It loads solvers: a third of a second, that first schedules at a limit of one second do without.
     in_thread(partial(import_module, "dlplacer.solvers.phases"), inf, _unless_out_of_time, lambda: None)
-    from dlplacer.solvers.phases import go_on, search_elsewhere, search_phases
+    from dlplacer.solvers.phases import AGAIN, PHASES, Search, run_phases
 
-    search_part = partial(search_phases, is_part=True)
+    def search_part(problem: Problem, instance: Instance, incumbent: Incumbent) -> None:
+        run_phases(Search(problem, instance, instance, incumbent, is_part=True), PHASES)
+
     elsewhere = RestrictionSearch(problem, instance, incumbent, starts, search_part, compiled is not None)
+    parts = "parts" not in incumbent.budget.without
+
+    def later() -> None:
+        heuristics.go_on()
+        elsewhere.run()
+
     with _annealing_ahead(instance, incumbent):
-        if instance.traffic is not None:
-            search_elsewhere(elsewhere.run_ahead, incumbent)
-
-        def later() -> None:
-            heuristics.go_on()
-            elsewhere.run()
-
-        search_phases(problem, instance, incumbent, heuristics.surrogate, later)
-        go_on(instance, incumbent, heuristics.surrogate)
+        if instance.traffic is not None and parts and not incumbent.closed:
+            elsewhere.run_ahead()
+        run_phases(Search(problem, instance, heuristics.surrogate, incumbent, later), PHASES)
+        run_phases(Search(problem, instance, heuristics.surrogate, incumbent), [AGAIN])
 
 
 def _unless_out_of_time() -> bool:
@@ -146,7 +149,7 @@ def _compiled(problem: Problem, instance: Instance, incumbent: Incumbent) -> "Co
     By HEFT 10,000 ops on 32 devices take half a minute in Python, here 1 s.
     """
     left_s = incumbent.budget.for_first.left_s
-    if instance.traffic is None or instance.device_count == 1:
+    if instance.traffic is None or instance.device_count == 1 or "compiled rules" in incumbent.budget.without:
         return None
     if is_kept(*HEURISTICS_CODE):
         size = instance.op_count * instance.device_count

@@ -48,7 +48,8 @@ def solve_from(begin: Begin, problem: Problem, budget: Budget) -> Outcome:
             LOADS_S.get(method, 0.0),
         )
         for method in _STARTS
-        if method != "m-etf" or build_instance(problem).memory_binds or may_bind(problem)
+        if method not in budget.without
+        and (method != "m-etf" or build_instance(problem).memory_binds or may_bind(problem))
     ]
     return solve_ilp(problem, budget, starts, begin)
 

@@ -23,7 +23,8 @@ from dlplacer.solvers.decomposition.stage_search import search_stages
 from dlplacer.solvers.feasibility.explanation import explain_overflow
 from dlplacer.solvers.feasibility.graph_size import EXACT_UP_TO
 from dlplacer.solvers.heuristics.randomized_restarts import improve
-from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, search
+from dlplacer.solvers.ilp.cp_sat_search import SearchEnd
+from dlplacer.solvers.ilp.cp_sat_search import search as search_model
 from dlplacer.solvers.ilp.exact_model import solve_exactly
 from dlplacer.solvers.ilp.ilp_model import build_model
 from dlplacer.solvers.ilp.serial_model import build_serial_model, serial_path
@@ -108,151 +109,140 @@ class PhaseParams:
 PARAMS = PhaseParams()
 
 
-def search_phases(
-    problem: Problem,
-    instance: Instance,
-    incumbent: Incumbent,
-    surrogate: Instance | None = None,
-    elsewhere: Callable[[], None] = lambda: None,
-    is_part: bool = False,
-) -> None:
-    """All phases after the first schedules, with a search elsewhere between those that prove and those that improve.
+@dataclass
+class Search:
+    """What the phases share.
 
-    Parameters
+    Attributes
     ----------
+    surrogate
+        The instance that led to the best schedule.
+    later
+        Searches what is not in this table: heuristics without time so far, parts of the machine.
     is_part
-        Whether the problem is a restricted one, of which plans count and bounds do not.
+        True for a restricted problem, whose plans count and whose bounds do not.
+    bounds, segments, sparse, solved
+        Set by the phases of these names; `sparse` segments leave out so much work that they bring hardly any plans.
     """
-    instance, surrogate, incumbent = _contract(problem, instance, surrogate or instance, incumbent)
-    solved = SolvedSegments(_bound(problem, instance, incumbent))
-    working = instance.working_count
-    _solve_serial(problem, instance, incumbent)
-    segments, are_sparse = _find_segments(instance, solved.bounds, incumbent)
-    if incumbent.refused and working > PARAMS.exact_up_to:
-        # Segments are placed without memory over time: where it is short they bring bounds, but hardly plans.
-        _anneal(surrogate, incumbent, PARAMS.anneal_share, 0.0)
-    elif are_sparse and instance.op_count <= PARAMS.anneal_ahead_up_to:
-        _anneal(surrogate, incumbent, PARAMS.anneal_ahead_share, 0.0)
-    if not (are_sparse and is_part):
-        params = PARAMS.sparse_segments if are_sparse else PARAMS.segments
-        solved = _solve_segments(instance, segments, solved.bounds, incumbent, params)
-        if not (are_sparse or is_part):
-            # Mostly a bound, which of a part does not count: Inception's training step on eight GPUs was 75 ms after
-            # half a minute with it, and is 69 without, as on four of them.
-            _reconcile_segments(solved, incumbent)
-    swap_critical(instance, incumbent, PARAMS.swap_share * incumbent.budget.left_s)
-    if working > PARAMS.exact_up_to:
-        _anneal(surrogate, incumbent, PARAMS.anneal_share)
-        search_elsewhere(elsewhere, incumbent)
-        _draw_anew(solved, incumbent)
-    _restart(surrogate, incumbent)
-    if working <= PARAMS.exact_up_to:
-        _solve_whole(instance, solved.bounds, incumbent, PARAMS.whole_share)
-        _solve_exactly(problem, instance, solved.bounds, incumbent)
-        search_elsewhere(elsewhere, incumbent)
-    elif working <= PARAMS.whole_up_to:
-        _search_windows(instance, surrogate, incumbent, PARAMS.windows_share, PARAMS.windows_patience)
-        _solve_whole(instance, solved.bounds, incumbent, 1.0)
-    if surrogate.traffic is not None and working > PARAMS.exact_up_to:
-        _search_windows(instance, surrogate, incumbent, PARAMS.windows_share, PARAMS.windows_patience)
-        _anneal(surrogate, incumbent, 1.0)
-        swap_critical(instance, incumbent, PARAMS.swap_share * incumbent.budget.left_s)
-    # Patience in proportion to the ops: windows lie at random, and each place deserves its tries.
-    _search_windows(instance, surrogate, incumbent, 1.0, PARAMS.windows_patience * instance.op_count)
+
+    problem: Problem
+    instance: Instance
+    surrogate: Instance
+    incumbent: Incumbent
+    later: Callable[[], None] = lambda: None
+    is_part: bool = False
+    bounds: Bounds = field(init=False)
+    segments: list[GraphSegment] = field(default_factory=list)
+    sparse: bool = False
+    solved: SolvedSegments = field(init=False)
+
+    @property
+    def few(self) -> bool:
+        """True if exact models of the whole are worth their time."""
+        return self.instance.working_count <= PARAMS.exact_up_to
+
+    @property
+    def contended(self) -> bool:
+        """True if transfers wait for each other."""
+        return self.surrogate.traffic is not None
 
 
-def go_on(instance: Instance, incumbent: Incumbent, surrogate: Instance) -> None:
-    """Restarts and windows, drawn anew, for as long as there is time and no proof: only a proof ends a search early."""
-    while incumbent.best is not None and not incumbent.closed and incumbent.budget.left_s:
-        incumbent.budget = replace(incumbent.budget, seed=incumbent.budget.seed + 1)
-        _restart(surrogate, incumbent)
-        _search_windows(instance, surrogate, incumbent, 1.0, PARAMS.windows_patience)
+@dataclass(frozen=True)
+class Phase:
+    """A step of the default method.
+
+    Attributes
+    ----------
+    name
+        To leave it out by; several rows may share one.
+    run
+        Improves the search's incumbent for about so many seconds.
+    share
+        Of the time that is left when the phase begins.
+    applies
+        False where it has nothing to do.
+    """
+
+    name: str
+    run: Callable[[Search, float], None]
+    share: float = 1.0
+    applies: Callable[[Search], bool] = lambda search: True
 
 
-def search_elsewhere(elsewhere: Callable[[], None], incumbent: Incumbent) -> None:
-    """Parts of the machine and stricter options, where the problem itself is not solved yet."""
-    if not incumbent.closed:
-        elsewhere()
-        incumbent.follow()
+def run_phases(search: Search, phases: Iterable[Phase]) -> None:
+    """Run the phases in order until the gap is closed or the time is up, but for those that the budget leaves out."""
+    for phase in phases:
+        budget = search.incumbent.budget
+        if search.incumbent.closed or not budget.left_s:
+            return
+        if phase.name not in budget.without and phase.applies(search):
+            phase.run(search, phase.share * budget.left_s)
 
 
-def _contract(
-    problem: Problem, instance: Instance, surrogate: Instance, incumbent: Incumbent
-) -> tuple[Instance, Instance, Incumbent]:
-    """Ops of no time contracted where that costs nothing: Inception's forward pass falls from 880 ops to 407."""
-    found = reduction(instance) if problem.options.memory == "sum" else None
-    if found is None or incumbent.best is None:
-        return instance, surrogate, incumbent
-    return found.reduced, found.reduced, Contracted(found, incumbent)
+def _contract(search: Search, seconds: float) -> None:
+    """Contract ops of no time where that costs nothing: Inception's forward pass falls from 880 ops to 407."""
+    found = reduction(search.instance) if search.problem.options.memory == "sum" else None
+    if found is not None:
+        search.instance = search.surrogate = found.reduced
+        search.incumbent = Contracted(found, search.incumbent)
 
 
-def _bound(problem: Problem, instance: Instance, incumbent: Incumbent) -> Bounds:
-    """Combinatorial bounds: they need no solver, and give all later models their time windows."""
-    bounds = lower_bounds(instance, PARAMS.bound_share * incumbent.budget.left_s)
-    incumbent.raise_bound(bounds.makespan)
-    search_stages(problem, instance, bounds, incumbent, PARAMS.stage_share * incumbent.budget.left_s)
-    return bounds
+def _bound(search: Search, seconds: float) -> None:
+    """Raise the bound without a solver; heads and tails give all later models their time windows."""
+    search.bounds = lower_bounds(search.instance, seconds)
+    search.solved = SolvedSegments(search.bounds)
+    search.incumbent.raise_bound(search.bounds.makespan)
 
 
-def _solve_serial(problem: Problem, instance: Instance, incumbent: Incumbent) -> None:
-    """Where memory is short and ops run one after another: an assignment, all that is left to decide."""
-    best = incumbent.best
-    if best is None or incumbent.closed or not instance.memory_binds:
-        return
-    path = serial_path(instance)
+def _stage_bound(search: Search, seconds: float) -> None:
+    search_stages(search.problem, search.instance, search.bounds, search.incumbent, seconds)
+
+
+def _assign_serial(search: Search, seconds: float) -> None:
+    """Where memory is short and ops run one after another the assignment is all that is left to decide."""
+    path = serial_path(search.instance)
     if not path:
         return
     if len(path) <= PARAMS.exact_up_to:
-        _assign(problem, instance, incumbent, path)
-    seconds = PARAMS.serial_share * incumbent.budget.left_s
-    worth = not incumbent.closed and (is_kept(*PATH_CODE) or seconds > PARAMS.serial_compile_s)
-    if worth and compile_in_thread(PATH_CODE, lambda: not incumbent.budget.left_s):
+        _assign(search, path, seconds)
+    worth = not search.incumbent.closed and (is_kept(*PATH_CODE) or seconds > PARAMS.serial_compile_s)
+    if worth and compile_in_thread(PATH_CODE, lambda: not search.incumbent.budget.left_s):
         from dlplacer.solvers.local_search.serial_annealing import anneal_serial
 
-        anneal_serial(instance, incumbent, path, seconds)
+        anneal_serial(search.instance, search.incumbent, path, seconds)
     if len(path) > PARAMS.exact_up_to:
-        _assign(problem, instance, incumbent, path)
+        _assign(search, path, PARAMS.serial_share * search.incumbent.budget.left_s)
 
 
-def _assign(problem: Problem, instance: Instance, incumbent: Incumbent, path: list[int]) -> None:
-    """The model of placements alone, whose optimum no schedule beats."""
-    best = incumbent.best
-    if best is None or incumbent.closed:
-        return
-    model, variables = build_serial_model(problem, instance, path, best)
-    seconds = PARAMS.serial_share * incumbent.budget.left_s
-    if search(model, variables, instance, incumbent, seconds, relaxes_well=True) is SearchEnd.INFEASIBLE:
-        raise InternalError(
-            f"CP-SAT finds no assignment of at most {best.makespan} ticks, where one is known; please report this "
-            "graph and topology"
-        )
+def _assign(search: Search, path: list[int], seconds: float) -> None:
+    """Solve the model of placements alone, whose optimum no schedule beats."""
+    best = search.incumbent.best
+    if best is not None and not search.incumbent.closed:
+        model, variables = build_serial_model(search.problem, search.instance, path, best)
+        end = search_model(model, variables, search.instance, search.incumbent, seconds, relaxes_well=True)
+        _require_known(end, best)
 
 
-def _find_segments(instance: Instance, bounds: Bounds, incumbent: Incumbent) -> tuple[list[GraphSegment], bool]:
-    """What runs between cut ops, and whether that leaves so much out that it brings hardly any plans."""
-    if incumbent.closed or not incumbent.budget.left_s:
-        return [], False
-    segments = segments_of(instance, bounds, incumbent.budget.left_s, PARAMS.segments)
-    is_large = instance.traffic is not None and instance.op_count > PARAMS.sparse_from_ops
-    return segments, is_large and work_outside(instance, segments) > PARAMS.sparse_from
+def _find_segments(search: Search, seconds: float) -> None:
+    """Find the ops between cut ops, and whether that leaves so much out that it brings hardly any plans."""
+    search.segments = segments_of(search.instance, search.bounds, seconds, PARAMS.segments)
+    is_large = search.instance.traffic is not None and search.instance.op_count > PARAMS.sparse_from_ops
+    search.sparse = is_large and work_outside(search.instance, search.segments) > PARAMS.sparse_from
 
 
-def _solve_segments(
-    instance: Instance, segments: list[GraphSegment], bounds: Bounds, incumbent: Incumbent, params: SegmentParams
-) -> SolvedSegments:
-    """Segments between cut ops: each is small enough to prove, and their bounds add up, which CP-SAT does not see."""
-    if incumbent.closed or not incumbent.budget.left_s:
-        return SolvedSegments(bounds)
-    return solve_segments(instance, segments, bounds, incumbent, params)
+def _solve_segments(search: Search, seconds: float) -> None:
+    """Prove segments between cut ops: their bounds add up, which CP-SAT does not see."""
+    params = PARAMS.sparse_segments if search.sparse else PARAMS.segments
+    search.solved = solve_segments(search.instance, search.segments, search.solved.bounds, search.incumbent, params)
 
 
-def _reconcile_segments(solved: SolvedSegments, incumbent: Incumbent) -> None:
-    """The master problem: series that share blocks may each want them on another device."""
-    chain = solved.chain
-    if chain is None or incumbent.closed or not incumbent.budget.left_s:
+def _reconcile_segments(search: Search, seconds: float) -> None:
+    """Solve the master problem: series that share blocks may each want them on another device."""
+    incumbent, chain = search.incumbent, search.solved.chain
+    if chain is None:
         return
     last = chain.segments[-1].ops[-1]
-    after = chain.instance.shortest[last] + solved.bounds.tail[last]
+    after = chain.instance.shortest[last] + search.solved.bounds.tail[last]
 
     def offer(ticks: int, schedules: Iterable[Schedule]) -> int | None:
         incumbent.raise_bound(ticks + after)
@@ -260,53 +250,78 @@ def _reconcile_segments(solved: SolvedSegments, incumbent: Incumbent) -> None:
             incumbent.offer(schedule)
         return None if incumbent.closed or incumbent.best is None else incumbent.best.makespan - after - 1
 
-    stop_at = time.monotonic() + PARAMS.master_share * incumbent.budget.left_s
-    MasterProblem(chain).reach(search_series, offer, stop_at)
+    MasterProblem(chain).reach(search_series, offer, time.monotonic() + seconds)
 
 
-def _draw_anew(solved: SolvedSegments, incumbent: Incumbent) -> None:
-    """Other placements of the segments: from which one orders are improved decides how far they lead."""
-    if solved.transfers is not None:
-        solved.transfers.draw_anew(time.monotonic() + PARAMS.anew_share * incumbent.budget.left_s)
+def _swap(search: Search, seconds: float) -> None:
+    swap_critical(search.instance, search.incumbent, seconds)
 
 
-def _restart(surrogate: Instance, incumbent: Incumbent) -> None:
-    """Randomized restarts: ops outside all segments, and graphs without any, have had list schedules only so far."""
-    improve(surrogate, incumbent, PARAMS.restart_share * incumbent.budget.left_s, PARAMS.restarts)
-
-
-def _anneal(surrogate: Instance, incumbent: Incumbent, share: float, patience: float = PARAMS.compile_patience) -> None:
-    """Moves of single ops with all transfers in their queues: windows know delays only, and those of idle links."""
-    seconds = share * incumbent.budget.left_s
-    if surrogate.traffic is None or incumbent.closed or not seconds:
-        return
+def _anneal(search: Search, seconds: float, patience: float | None = None) -> None:
+    """Move single ops with all transfers in their queues: windows know delays only, and those of idle links."""
     asked = time.monotonic()
-    load_s = seconds_to_load(patience * seconds)
+    load_s = seconds_to_load((PARAMS.compile_patience if patience is None else patience) * seconds)
     seconds -= time.monotonic() - asked
-    if seconds > load_s and compile_in_thread(ANNEALING_CODE, lambda: not incumbent.budget.left_s):
+    if seconds > load_s and compile_in_thread(ANNEALING_CODE, lambda: not search.incumbent.budget.left_s):
         from dlplacer.solvers.local_search.anneal import anneal_schedule
 
-        anneal_schedule(surrogate, incumbent, seconds)
+        anneal_schedule(search.surrogate, search.incumbent, seconds)
 
 
-def _search_windows(instance: Instance, surrogate: Instance, incumbent: Incumbent, share: float, patience: int) -> None:
-    """Windows of the best schedule solved exactly: on 2,000 ops they cut a gap of 6.4 % to 1.6, CP-SAT alone to 6.3.
+def _anneal_ahead(search: Search, seconds: float) -> None:
+    """Anneal if the code is there at once."""
+    _anneal(search, seconds, patience=0.0)
+
+
+def _is_ahead(search: Search) -> bool:
+    """True where segments will hardly bring plans: memory over time is short, or they are sparse."""
+    short = search.incumbent.refused and not search.few
+    return search.contended and (short or (search.sparse and search.instance.op_count <= PARAMS.anneal_ahead_up_to))
+
+
+def _search_later(search: Search, seconds: float) -> None:
+    search.later()
+    search.incumbent.follow()
+
+
+def _draw_anew(search: Search, seconds: float) -> None:
+    """Place segments anew: the placement from which orders are improved decides how far they lead."""
+    if search.solved.transfers is not None:
+        search.solved.transfers.draw_anew(time.monotonic() + seconds)
+
+
+def _restart(search: Search, seconds: float) -> None:
+    """Restart list scheduling at random: ops outside all segments have had list schedules only so far."""
+    improve(search.surrogate, search.incumbent, seconds, PARAMS.restarts)
+
+
+def _windows(search: Search, seconds: float, patience: int | None = None) -> None:
+    """Solve windows of the best schedule exactly: on 2,000 ops they cut a gap of 6.4 % to 1.6, CP-SAT alone to 6.3.
 
     Where memory over time is short, windows of the instance, which do not know it, would give no plans.
     """
-    best = incumbent.best
-    known = best is not None and keeps_blocks_and_memory(surrogate, best)
-    search_windows(surrogate if known else instance, incumbent, share * incumbent.budget.left_s, patience)
+    best = search.incumbent.best
+    known = best is not None and keeps_blocks_and_memory(search.surrogate, best)
+    instance = search.surrogate if known else search.instance
+    search_windows(instance, search.incumbent, seconds, patience or PARAMS.windows_patience)
 
 
-def _solve_whole(instance: Instance, bounds: Bounds, incumbent: Incumbent, share: float) -> None:
-    """The model without transfers and without memory over time: exact under the paper's options, else a bound."""
-    best = incumbent.best
-    if best is None or incumbent.closed or not incumbent.budget.left_s:
-        return
-    stop_at = time.monotonic() + share * incumbent.budget.left_s
-    model, variables = build_model(instance, bounds, best.makespan, best)
-    end = search(model, variables, instance, incumbent, stop_at - time.monotonic())
+def _last_windows(search: Search, seconds: float) -> None:
+    """Windows lie at random, and each place deserves its tries."""
+    _windows(search, seconds, PARAMS.windows_patience * search.instance.op_count)
+
+
+def _solve_whole(search: Search, seconds: float) -> None:
+    """Solve the model without transfers and memory over time: exact under the paper's options, else a bound."""
+    best = search.incumbent.best
+    if best is not None:
+        stop_at = time.monotonic() + seconds
+        model, variables = build_model(search.instance, search.solved.bounds, best.makespan, best)
+        end = search_model(model, variables, search.instance, search.incumbent, stop_at - time.monotonic())
+        _require_known(end, best)
+
+
+def _require_known(end: SearchEnd, best: Schedule) -> None:
     if end is SearchEnd.INFEASIBLE:
         raise InternalError(
             f"CP-SAT finds no schedule of at most {best.makespan} ticks, where one is known; please report this graph "
@@ -314,7 +329,59 @@ def _solve_whole(instance: Instance, bounds: Bounds, incumbent: Incumbent, share
         )
 
 
-def _solve_exactly(problem: Problem, instance: Instance, bounds: Bounds, incumbent: Incumbent) -> None:
-    """The model with transfers and memory over time: the only phase that proves under every option."""
-    if not solve_exactly(problem, instance, bounds, incumbent, PARAMS.whole_share * incumbent.budget.left_s):
-        raise explain_overflow(problem)
+def _solve_exactly(search: Search, seconds: float) -> None:
+    """Solve the model with transfers and memory over time: the only phase that proves under every option."""
+    if not solve_exactly(search.problem, search.instance, search.solved.bounds, search.incumbent, seconds):
+        raise explain_overflow(search.problem)
+
+
+def _again(search: Search, seconds: float) -> None:
+    """Restarts and windows, drawn anew, for as long as there is time and no proof: only a proof ends a search early."""
+    incumbent = search.incumbent
+    while incumbent.best is not None and not incumbent.closed and incumbent.budget.left_s:
+        incumbent.budget = replace(incumbent.budget, seed=incumbent.budget.seed + 1)
+        _restart(search, PARAMS.restart_share * incumbent.budget.left_s)
+        _windows(search, incumbent.budget.left_s)
+
+
+def _many(search: Search) -> bool:
+    return not search.few
+
+
+def _many_contended(search: Search) -> bool:
+    return search.contended and not search.few
+
+
+PHASES = (
+    Phase("contraction", _contract, applies=lambda s: s.incumbent.best is not None),
+    Phase("bounds", _bound, PARAMS.bound_share),
+    Phase("stage bound", _stage_bound, PARAMS.stage_share),
+    Phase(
+        "serial model",
+        _assign_serial,
+        PARAMS.serial_share,
+        lambda s: s.incumbent.best is not None and s.instance.memory_binds,
+    ),
+    Phase("find segments", _find_segments),
+    Phase("annealing", _anneal_ahead, PARAMS.anneal_ahead_share, _is_ahead),
+    Phase("segments", _solve_segments, applies=lambda s: not (s.sparse and s.is_part)),
+    # Mostly a bound, which of a part does not count.
+    Phase("master problem", _reconcile_segments, PARAMS.master_share, lambda s: not (s.sparse or s.is_part)),
+    Phase("order swaps", _swap, PARAMS.swap_share),
+    Phase("annealing", _anneal, PARAMS.anneal_share, _many_contended),
+    Phase("parts", _search_later, applies=_many),
+    Phase("segments anew", _draw_anew, PARAMS.anew_share, _many),
+    Phase("restarts", _restart, PARAMS.restart_share),
+    Phase("whole model", _solve_whole, PARAMS.whole_share, lambda s: s.few),
+    Phase("exact model", _solve_exactly, PARAMS.whole_share, lambda s: s.few),
+    Phase("parts", _search_later, applies=lambda s: s.few),
+    Phase("windows", _windows, PARAMS.windows_share, _many),
+    Phase("whole model", _solve_whole, applies=lambda s: not s.few and s.instance.working_count <= PARAMS.whole_up_to),
+    Phase("annealing", _anneal, applies=_many_contended),
+    Phase("order swaps", _swap, PARAMS.swap_share, _many_contended),
+    Phase("windows", _last_windows),
+)
+"""The default method after its first schedules."""
+
+AGAIN = Phase("again", _again)
+"""For the problem itself, at last; on the instance that is not contracted."""

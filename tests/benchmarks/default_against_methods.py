@@ -48,7 +48,7 @@ def problems() -> Iterator[tuple[str, OpGraph, Topology]]:
         yield from _both(f"{family} {count} tight on three unequal", unequal, limited(three, unequal, 1.2))
     for graph, machine in SHIPPED:
         yield from _both(f"{graph} {machine}", dp.load_graph(graph), dp.load_topology(machine))
-    yield from _both("equal layers 1000 dgx1-v100-4gpu", _equal_layers(110), dp.load_topology("dgx1-v100-4gpu"))
+    yield from _both("equal layers 1000 dgx1-v100-4gpu", equal_layers(110), dp.load_topology("dgx1-v100-4gpu"))
 
 
 def _both(name: str, graph: OpGraph, machine: Topology) -> Iterator[tuple[str, OpGraph, Topology]]:
@@ -57,7 +57,7 @@ def _both(name: str, graph: OpGraph, machine: Topology) -> Iterator[tuple[str, O
     yield f"{name} issued", graph, replace(machine, devices=tuple(issued))
 
 
-def _equal_layers(count: int) -> OpGraph:
+def equal_layers(count: int) -> OpGraph:
     """Layers of four branches of two ops, joined by a norm."""
     ops, edges = [dp.Op("norm0", "norm", 10e-6)], []
     for layer in range(count):

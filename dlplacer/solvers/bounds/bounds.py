@@ -1,6 +1,6 @@
 """Lower bounds in ticks that need no solver: paths, delays and areas."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -94,14 +94,15 @@ def lower_bounds(
         intervals = interval_areas(instance, prices, min(affordable, PARAMS.most_pivots))
         head = heads(instance, raised_heads(instance, intervals, head))
         tail = tails(instance, raised_heads(instance.reversed, backwards(intervals), tail))
-    longest = max(h + ticks + t for h, ticks, t in zip(head, instance.shortest, tail, strict=True))
-    packed = packing_bound(instance, head, tail)
-    together = block_bound(instance, head, tail)
-    bounds = longest, _window_area(prices, head, tail), packed, together, memory_assignment_bound(instance)
-    return Bounds(max(bounds), tuple(head), tuple(tail))
+    makespan = max(bound(instance, prices, head, tail) for bound in BOUNDS.values())
+    return Bounds(makespan, tuple(head), tuple(tail))
 
 
-def _window_area(prices: Prices, head: list[int], tail: list[int]) -> int:
+def _longest(instance: Instance, prices: Prices, head: list[int], tail: list[int]) -> int:
+    return max(h + ticks + t for h, ticks, t in zip(head, instance.shortest, tail, strict=True))
+
+
+def _window_area(instance: Instance, prices: Prices, head: list[int], tail: list[int]) -> int:
     """The largest h + area of the ops with head ≥ h and tail ≥ t + t.
 
     Proof: these ops all run after tick h, and t ticks are left when the last of them has ended.
@@ -115,3 +116,13 @@ def _window_area(prices: Prices, head: list[int], tail: list[int]) -> int:
         ticks = prices.ticks(np.cumsum(np.where(ends >= threshold, cost, 0)))
         best = max(best, int((np.where(ends >= threshold, starts, -threshold) + ticks).max()) + int(threshold))
     return best
+
+
+BOUNDS: dict[str, Callable[[Instance, Prices, list[int], list[int]], int]] = {
+    "path": _longest,
+    "window area": _window_area,
+    "packing": lambda instance, prices, head, tail: packing_bound(instance, head, tail),
+    "blocks": lambda instance, prices, head, tail: block_bound(instance, head, tail),
+    "memory assignment": lambda instance, prices, head, tail: memory_assignment_bound(instance),
+}
+"""Name → bound on the makespan in ticks, from an instance, prices of its devices' time, and heads and tails."""

@@ -80,6 +80,8 @@ class Budget:
         Seconds behind the deadline that a first schedule may take, where none or that of one device is known.
     stop
         Set by whoever wants the solve to end early with its best plan.
+    without
+        Names of phases and heuristics that the default method leaves out, for studies of their worth.
     """
 
     deadline: float
@@ -89,6 +91,7 @@ class Budget:
     stop: Event = field(default_factory=Event)
     report: Callable[[int | None, int], None] = lambda makespan, bound: None
     grace_s: float = 0.0
+    without: frozenset[str] = frozenset()
 
     @property
     def for_first(self) -> "Budget":
