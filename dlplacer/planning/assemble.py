@@ -21,6 +21,9 @@ from dlplacer.solvers.instance.outcome import Outcome, ProblemSchedule
 _SAME = 1e-9
 """Relative difference of two sums of the same times."""
 
+_NEGLIGIBLE = 1e-4
+"""Share of the makespan that rounding may hide for a proof in ticks to be one in seconds."""
+
 
 def assemble(
     problem: Problem,
@@ -111,7 +114,10 @@ def _figures_in_ticks(problem: Problem, makespan_s: float, outcome: Outcome) -> 
     makespan = max(makespan, bound)
     gap = (makespan - bound) / makespan if makespan else 0.0
     lower_bound_s = min(float(bound * problem.tick_s), makespan_s)
-    return makespan_s, lower_bound_s, gap, _rounding_s(problem, makespan_s, makespan)
+    rounding_s = _rounding_s(problem, makespan_s, makespan)
+    if rounding_s > _NEGLIGIBLE * makespan_s:
+        gap = (makespan_s - lower_bound_s) / makespan_s
+    return makespan_s, lower_bound_s, gap, rounding_s
 
 
 def _plan(

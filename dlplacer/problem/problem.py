@@ -44,8 +44,11 @@ class Problem:
         Whether all durations and delays are whole ticks; else they are rounded down.
     horizon
         Ticks in which all ops and all transfers, at their slowest, run one after another: no best plan is longer.
+    reached_s, most
+        The makespan of a known plan, and twice that in ticks, as which every longer delay counts: it is in no best
+        plan. Without a plan None and the horizon.
     duration
-        [op][device] → ticks, or None where the op may not run.
+        [op][device] → ticks, or None where the op may not run or takes longer than a best plan.
     arcs
         The edges.
     sizes_bytes
@@ -73,6 +76,8 @@ class Problem:
     tick_s: Fraction
     exact: bool
     horizon: int
+    reached_s: float | None
+    most: int
     duration: tuple[tuple[int | None, ...], ...]
     arcs: tuple[Arc, ...]
     sizes_bytes: tuple[int, ...]
@@ -150,8 +155,13 @@ class Problem:
         return tuple(owner)
 
 
-def build_problem(graph: OpGraph, topology: Topology, options: Options) -> Problem:
+def build_problem(graph: OpGraph, topology: Topology, options: Options, reached_s: float | None = None) -> Problem:
     """The integer problem.
+
+    Parameters
+    ----------
+    reached_s
+        The makespan of a plan, if one is known: what takes longer is in no best plan, and does not lengthen ticks.
 
     Raises
     ------
@@ -171,11 +181,15 @@ def build_problem(graph: OpGraph, topology: Topology, options: Options) -> Probl
     routes = tuple(tables[size] for size in sizes)
     lines = lines_of(topology, routes, options.delay)
     delays = [line.seconds(size) for line, size in zip(lines, sizes, strict=True)]
+    limit_s = None if reached_s is None else 2 * exact(reached_s)
+    if limit_s is not None:
+        durations = [{kind: value for kind, value in times.items() if value <= limit_s} for times in durations]
+        delays = [tuple(min(value, limit_s) for value in row) for row in delays]
     horizon_s = _horizon(graph, durations, delays, sizes)
     values = list(distinct(chain(*(times.values() for times in durations), *delays)))
     # Where copies may wait on a relay, route segments have times of their own, as they have where links are contended.
     if options.contention == "link" or (options.memory == "live" and any_relays(topology, routes)):
-        values += distinct(_link_times(topology, sizes))
+        values += [value for value in distinct(_link_times(topology, sizes)) if limit_s is None or value <= limit_s]
     tick_s = choose_tick(values, horizon_s)
     resident = tuple(op.weight_bytes + op.gradient_bytes + op.state_bytes for op in graph.ops)
     size_position = {size: position for position, size in enumerate(sizes)}
@@ -185,7 +199,9 @@ def build_problem(graph: OpGraph, topology: Topology, options: Options) -> Probl
         options=options,
         tick_s=tick_s,
         exact=all(is_multiple(value, tick_s) for value in values),
-        horizon=max(1, math.ceil(horizon_s / tick_s)),
+        horizon=(horizon := max(1, math.ceil(horizon_s / tick_s))),
+        reached_s=reached_s,
+        most=horizon if limit_s is None else math.ceil(limit_s / tick_s),
         duration=tuple(
             _in_ticks(op, pin, times, topology, tick_s)
             for op, pin, times in zip(graph.ops, pins, durations, strict=True)
@@ -262,7 +278,7 @@ def _in_ticks(
     op: Op, pin: str | None, times: dict[str, Fraction], topology: Topology, tick_s: Fraction
 ) -> tuple[int | None, ...]:
     by_type = {name: ticks(value, tick_s) for name, value in times.items()}
-    return tuple(by_type[device.type] if _may_run(op, pin, device) else None for device in topology.devices)
+    return tuple(by_type.get(device.type) if _may_run(op, pin, device) else None for device in topology.devices)
 
 
 def _link_times(topology: Topology, sizes: Sequence[int]) -> Iterator[Fraction]:
