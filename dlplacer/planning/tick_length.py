@@ -6,7 +6,6 @@ round to nothing. The makespan of any plan limits what a better one can hold.
 """
 
 from dlplacer.check import violations
-from dlplacer.core.errors import DlplacerError
 from dlplacer.planning.assemble import assemble
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.solvers.heuristics.single_device import singles
