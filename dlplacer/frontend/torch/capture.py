@@ -109,16 +109,17 @@ def trace_job(job: Job, rewrites: Sequence[str] = ()) -> joint.Traced:
         job = part_of(job, 0, cut)
     with undisturbed():
         require_traceable(job, _input_names(job))
-        step, inputs = fake_step(job, FakeTensorMode(allow_non_fake_inputs=True))
-        if trains and not any(parameter.requires_grad for parameter in step.module.parameters()):
-            raise CaptureError("no parameter of the module requires a gradient; use mode='infer'")
-        # Autocast casts what an LSTM reads, and the fused kernel takes float32.
-        fuses_lstms = FUSED_LSTM in rewrites and job.autocast is None
-        traced = joint.trace(step, inputs, _input_names(job), fuses_lstms)
+        with fake_step(job, FakeTensorMode(allow_non_fake_inputs=True)) as (step, inputs):
+            if trains and not any(parameter.requires_grad for parameter in step.module.parameters()):
+                raise CaptureError("no parameter of the module requires a gradient; use mode='infer'")
+            # Autocast casts what an LSTM reads, and the fused kernel takes float32.
+            fuses_lstms = FUSED_LSTM in rewrites and job.autocast is None
+            traced = joint.trace(step, inputs, _input_names(job), fuses_lstms)
         replaced = replaced_tensors(job) if any(map(joint.is_tensor_table, traced.side_effects)) else ()
         changed = _changed_state(job.module, traced)
         if changed and not replaced:
-            require_same_next_step(step, inputs)
+            with fake_step(job, FakeTensorMode(allow_non_fake_inputs=True)) as (step, inputs):
+                require_same_next_step(step, inputs)
     _require_no_side_effects(job.module, changed, replaced)
     if trains:
         _require_scalar_loss(traced)

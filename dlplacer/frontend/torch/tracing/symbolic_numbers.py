@@ -46,8 +46,8 @@ def only_flow_into_ops(job: Job, positions: Iterable[int]) -> bool:
     uses = _PlainUses()
     try:
         with undisturbed():
-            step, inputs = fake_step(replace(job, args=args, kwargs=kwargs, targets=targets), _mode(shapes))
-            with torch.set_grad_enabled(step.trains), uses:
+            given = replace(job, args=args, kwargs=kwargs, targets=targets)
+            with fake_step(given, _mode(shapes)) as (step, inputs), torch.set_grad_enabled(step.trains), uses:
                 outputs = step(*inputs)
                 if step.trains:
                     outputs[0].backward()
