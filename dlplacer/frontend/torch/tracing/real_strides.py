@@ -94,7 +94,7 @@ def _example(leaf: Any, small: Mapping[int, int]) -> Any:
 
 
 def _order(tensor: torch.Tensor) -> list[int]:
-    return sorted(range(tensor.dim()), key=lambda dim: (-tensor.stride(dim), dim))
+    return sorted(range(tensor.dim()), key=lambda dim: (-tensor.stride()[dim], dim))
 
 
 def _strides(shape: Sequence[int], order: Sequence[int]) -> Strides:
