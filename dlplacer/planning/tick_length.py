@@ -6,7 +6,8 @@ round to nothing. The makespan of any plan limits what a better one can hold.
 """
 
 from dlplacer.check import violations
-from dlplacer.planning.assemble import assemble
+from dlplacer.core.plan import Plan
+from dlplacer.planning.assemble import NEGLIGIBLE, assemble
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.solvers.heuristics.single_device import singles
 from dlplacer.solvers.instance.outcome import Outcome, ProblemSchedule
@@ -15,22 +16,48 @@ from dlplacer.solvers.methods import schedules_by
 _WIDE = 2**10
 """Horizon ÷ the least work of all ops from which ticks may be too long: a millionth of a step is the aim."""
 
-_ROUNDS = 8
-"""Plans found with finer ticks are shorter, and allow finer ones."""
+_NEAR, _FARTHER, _ROUNDS = 2**6, 2**8, 4
+"""The first limit ÷ the least work, the factor from one limit to the next, and how many are tried."""
 
 
 def with_fine_ticks(problem: Problem) -> Problem:
-    """The problem, in shorter ticks if its horizon is far above the plans that a first heuristic finds."""
-    kinds = problem.topology.device_types
-    work = sum(min(t for kind in kinds if (t := op.time_on(kind)) is not None) for op in problem.graph.ops)
+    """The problem, in shorter ticks if its horizon is far above its plans.
+
+    The makespan of a plan of first heuristics, found in ticks for plans of about the work of all ops, limits what
+    counts. Where they find none, as memory is short, that work itself does.
+    """
+    work_s = _work_s(problem)
+    if float(problem.horizon * problem.tick_s) <= _WIDE * work_s or not work_s:
+        return problem
+    first = limited = _limited(problem, _NEAR * work_s)
     for _ in range(_ROUNDS):
-        if float(problem.horizon * problem.tick_s) <= _WIDE * work:
-            break
-        reached_s = min(_plans_s(problem), default=None)
-        if reached_s is None or (problem.reached_s is not None and reached_s > problem.reached_s / 2):
-            break
-        problem = build_problem(problem.graph, problem.topology, problem.options, reached_s)
-    return problem
+        found_s = min(_plans_s(limited), default=None)
+        if found_s is None:
+            return first
+        if found_s <= (limited.reached_s or 0.0):
+            return _limited(problem, found_s)
+        limited = _limited(problem, _FARTHER * (limited.reached_s or 0.0))
+    return _limited(problem, found_s)
+
+
+def rescaled(problem: Problem, plan: Plan) -> Problem | None:
+    """The problem in ticks that suit what is shorter than a plan; None if its own did."""
+    if problem.reached_s is not None and plan.makespan_s > problem.reached_s:
+        return _limited(problem, plan.makespan_s)
+    if plan.rounding_s <= NEGLIGIBLE * plan.makespan_s:
+        return None
+    finer = _limited(problem, plan.makespan_s)
+    return finer if 2 * finer.tick_s < problem.tick_s else None
+
+
+def _limited(problem: Problem, limit_s: float) -> Problem:
+    return build_problem(problem.graph, problem.topology, problem.options, limit_s)
+
+
+def _work_s(problem: Problem) -> float:
+    """Seconds of all ops where each is fastest."""
+    kinds = problem.topology.device_types
+    return sum(min(t for kind in kinds if (t := op.time_on(kind)) is not None) for op in problem.graph.ops)
 
 
 def _plans_s(problem: Problem) -> list[float]:

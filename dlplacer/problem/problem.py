@@ -45,10 +45,11 @@ class Problem:
     horizon
         Ticks in which all ops and all transfers, at their slowest, run one after another: no best plan is longer.
     reached_s, most
-        The makespan of a known plan, and twice that in ticks, as which every longer delay counts: it is in no best
-        plan. Without a plan None and the horizon.
+        A makespan that a best plan is likely to reach, and twice that in ticks, as which every longer duration and
+        delay counts. Bounds hold whatever it is, and plans that are longer have figures in seconds. None means the
+        horizon.
     duration
-        [op][device] → ticks, or None where the op may not run or takes longer than a best plan.
+        [op][device] → ticks, or None where the op may not run.
     arcs
         The edges.
     sizes_bytes
@@ -161,7 +162,7 @@ def build_problem(graph: OpGraph, topology: Topology, options: Options, reached_
     Parameters
     ----------
     reached_s
-        The makespan of a plan, if one is known: what takes longer is in no best plan, and does not lengthen ticks.
+        A makespan that a best plan is likely to reach: what takes longer does not lengthen ticks.
 
     Raises
     ------
@@ -183,13 +184,15 @@ def build_problem(graph: OpGraph, topology: Topology, options: Options, reached_
     delays = [line.seconds(size) for line, size in zip(lines, sizes, strict=True)]
     limit_s = None if reached_s is None else 2 * exact(reached_s)
     if limit_s is not None:
-        durations = [{kind: value for kind, value in times.items() if value <= limit_s} for times in durations]
+        durations = [{kind: min(value, limit_s) for kind, value in times.items()} for times in durations]
         delays = [tuple(min(value, limit_s) for value in row) for row in delays]
     horizon_s = _horizon(graph, durations, delays, sizes)
     values = list(distinct(chain(*(times.values() for times in durations), *delays)))
     # Where copies may wait on a relay, route segments have times of their own, as they have where links are contended.
     if options.contention == "link" or (options.memory == "live" and any_relays(topology, routes)):
-        values += [value for value in distinct(_link_times(topology, sizes)) if limit_s is None or value <= limit_s]
+        values += distinct(_link_times(topology, sizes))
+    # What is cut off at the limit needs no ticks of its own.
+    values = [value for value in values if limit_s is None or value < limit_s]
     tick_s = choose_tick(values, horizon_s)
     resident = tuple(op.weight_bytes + op.gradient_bytes + op.state_bytes for op in graph.ops)
     size_position = {size: position for position, size in enumerate(sizes)}
@@ -278,7 +281,7 @@ def _in_ticks(
     op: Op, pin: str | None, times: dict[str, Fraction], topology: Topology, tick_s: Fraction
 ) -> tuple[int | None, ...]:
     by_type = {name: ticks(value, tick_s) for name, value in times.items()}
-    return tuple(by_type.get(device.type) if _may_run(op, pin, device) else None for device in topology.devices)
+    return tuple(by_type[device.type] if _may_run(op, pin, device) else None for device in topology.devices)
 
 
 def _link_times(topology: Topology, sizes: Sequence[int]) -> Iterator[Fraction]:

@@ -12,23 +12,55 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
 
+aten = torch.ops.aten
 Strides = tuple[int, ...]
+
+MISJUDGED = {
+    aten.native_batch_norm.default,
+    aten._native_batch_norm_legit.default,
+    aten._native_batch_norm_legit.no_stats,
+    aten._native_batch_norm_legit_functional.default,
+    aten._native_batch_norm_legit_no_training.default,
+    aten._batch_norm_with_update_functional.default,
+    aten._batch_norm_no_update.default,
+    aten.native_batch_norm_backward.default,
+    aten.batch_norm_backward.default,
+    aten.log_sigmoid_forward.default,
+    aten.log_sigmoid_backward.default,
+    aten.softplus.default,
+    aten.softplus_backward.default,
+    aten.elu.default,
+    aten.elu_backward.default,
+    aten.hardtanh_backward.default,
+    aten.hardsigmoid_backward.default,
+    aten.hardswish_backward.default,
+    aten.mse_loss_backward.default,
+    aten.huber_loss_backward.default,
+    aten.smooth_l1_loss_backward.default,
+    aten._log_softmax.default,
+    aten._log_softmax_backward_data.default,
+    aten._softmax.default,
+    aten._softmax_backward_data.default,
+}
+"""Kernels whose strides torch's shape functions do not foresee, as a sweep over ops and layouts found."""
 
 
 @contextlib.contextmanager
 def real_strides() -> Iterator[None]:
-    """Run each kernel that is given another layout than the usual one on a few real elements, for its strides.
+    """Run each kernel of `MISJUDGED` that is given another layout than the usual one on a few real elements.
 
-    This holds for the stand-ins of all modes, Dynamo's own included. Views are exact as they are. A kernel that cannot
-    run on few elements, as sizes among its arguments no longer fit, keeps the strides of its shape function.
+    Its stand-in has the strides of that result. This holds for the stand-ins of all modes, Dynamo's own included. A
+    kernel that cannot run on few elements, as sizes among its arguments do not fit them, keeps the foreseen ones.
     """
     dispatch = FakeTensorMode.dispatch
     known: dict[Any, list[Sequence[int] | None]] = {}
 
     def watched(mode: FakeTensorMode, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = dispatch(mode, func, types, args, kwargs)
+        if func not in MISJUDGED:
+            return made
         given = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-        if not any(tensor.dim() > 1 and not tensor.is_contiguous() for tensor in given) or not _is_kernel(func):
+        if all(tensor.dim() < 2 or tensor.is_contiguous() for tensor in given):
             return made
         leaves, nesting = pytree.tree_flatten((args, dict(kwargs or {})))
         key = func, str(nesting), tuple(map(_key, leaves))
@@ -50,12 +82,6 @@ def real_strides() -> Iterator[None]:
 
     with patch.object(FakeTensorMode, "dispatch", watched):
         yield
-
-
-def _is_kernel(func: Any) -> bool:
-    """True for an op whose results are new tensors."""
-    schema = getattr(func, "_schema", None)
-    return schema is not None and all(entry.alias_info is None for entry in schema.returns)
 
 
 def _key(leaf: Any) -> Any:
