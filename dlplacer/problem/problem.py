@@ -182,7 +182,7 @@ def build_problem(graph: OpGraph, topology: Topology, options: Options, reached_
     routes = tuple(tables[size] for size in sizes)
     lines = lines_of(topology, routes, options.delay)
     delays = [line.seconds(size) for line, size in zip(lines, sizes, strict=True)]
-    limit_s = None if reached_s is None else 2 * exact(reached_s)
+    limit_s = 2 * exact(reached_s) if reached_s else None
     if limit_s is not None:
         durations = [{kind: min(value, limit_s) for kind, value in times.items()} for times in durations]
         delays = [tuple(min(value, limit_s) for value in row) for row in delays]
