@@ -9,9 +9,8 @@ from dlplacer.core.topology import Topology
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.measure.fidelity.side_by_side import Names, names_of, side_by_side
 from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.distributed.clocks import clock_offsets_ns
 from dlplacer.runtime.distributed.group import RankGroup
-from dlplacer.runtime.distributed.measured_network import measured_machine
+from dlplacer.runtime.distributed.measured_network import clock_offsets_ns, measured_machine
 from dlplacer.runtime.distributed.network_topology import with_network
 from dlplacer.runtime.distributed.replicate import with_exchange_times
 from dlplacer.runtime.profile.link_times import measured_topology
@@ -88,7 +87,7 @@ class SeveralProcesses(OneProcess):
         self.topology = machine if ranks.replicas == 1 else with_network(machine, delay)
 
     def gathered(self, value: Any) -> list[Any]:
-        """As `RankGroup.gathered`: it travels as JSON."""
+        """As `RankGroup.gathered`."""
         return self._group.gathered(value)
 
     def clock_offsets_ns(self) -> list[int]:

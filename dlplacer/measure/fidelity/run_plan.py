@@ -143,7 +143,7 @@ def run_over_ranks(
     if "collectives" in (plan.graph.capture or {}):
         require_replicas(plan, over.replicas)
     with opened_group(plan, devices, over.replicas, over.timeout_s) as (group, opened):
-        group.require_same(settings_of(job, plan, over.replicas) | {"steps": steps, "warm-up": warmup, "cut": over.cut})
+        group.require_same(settings_of(job, plan, group) | {"steps": steps, "warm-up": warmup, "cut": over.cut})
         parts = [part_of(job, number, BatchCut(over.replicas)) if over.cut else job for number in range(over.replicas)]
         whole = job if over.cut and over.replicas > 1 else None
         line = measured_all_reduce(group)

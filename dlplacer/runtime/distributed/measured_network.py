@@ -1,10 +1,9 @@
-"""Links and collectives between processes, timed where they will be used: α-β lines."""
+"""Links, collectives and clocks of several processes, measured where they will be used."""
 
 import itertools
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from functools import partial
 from statistics import median
 
 import torch
@@ -14,15 +13,16 @@ from dlplacer.core.errors import InputError
 from dlplacer.core.topology import Device as TopologyDevice
 from dlplacer.core.topology import Link, Topology
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
-from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice
 from dlplacer.runtime.devices.kinds import kind_of
-from dlplacer.runtime.distributed.group import HOST, RankGroup
+from dlplacer.runtime.distributed.group import RankGroup
 from dlplacer.runtime.distributed.ranks import memory_name
 from dlplacer.runtime.profile.link_times import measured_topology
 from dlplacer.runtime.profile.statistic import settled
 
 SIZES_BYTES = (1024, 2**16, 2**20, 2**22, 2**24)
 _REPEATS = 12
+_TRIPS = 20
 _NO_TIME_PER_BYTE = 1e-15
 
 
@@ -52,18 +52,12 @@ def measured_all_reduce(group: RankGroup) -> AlphaBeta:
 
     Every process takes part; with one replica there is nothing to reduce.
     """
-    if not group.peers:
+    if group.peers is None:
         return AlphaBeta(0.0, 0.0)
-    times: dict[int, float] = {}
-    device = next(iter(group.ranks.networks(group.rank % group.ranks.per_replica).values()))
-    channel, peers = group.exchange_of(device)
-    memory = torch.device(memory_name(group.ranks.devices_of(group.rank)[device]))
-    for size in SIZES_BYTES:
-        flat = torch.zeros(max(1, size // 4), device=memory)
-        reduce = partial(_repeated_s, partial(dist.all_reduce, flat, group=peers), memory)
-        times[size] = group.call(channel, f"timing an all-reduce of {size} bytes", reduce)
-    everyone = group.gathered(list(times.values()))
-    return fitted_line(dict(zip(times, map(max, zip(*everyone, strict=True)), strict=True)))
+    memory = torch.device(memory_name(next(iter(group.ranks.devices_of(group.rank).values()))))
+    times = _times_s(group, "an all-reduce", memory, lambda flat: dist.all_reduce(flat, group=group.peers))
+    slowest = map(max, zip(*group.gathered(list(times.values())), strict=True))
+    return fitted_line(dict(zip(times, slowest, strict=True)))
 
 
 def measured_machine(group: RankGroup, opened: Mapping[str, RuntimeDevice]) -> Topology:
@@ -78,8 +72,9 @@ def measured_machine(group: RankGroup, opened: Mapping[str, RuntimeDevice]) -> T
         (called[link.source], called[link.target], link.latency_s, 1 / link.bytes_per_s)
         for link in measured_topology(list(opened.values())).links
     ]
+    memory = next(iter(opened.values())).torch_device if group.on_device else HOST_DEVICE
     for first, second in itertools.combinations(range(group.ranks.per_replica), 2):
-        line = _between(group, first, second)
+        line = _between(group, first, second, memory)
         if line is not None:
             for source, target in itertools.combinations(names, 2):
                 if {rank_of(source, 0), rank_of(target, 0)} == {first, second}:
@@ -98,35 +93,74 @@ def measured_machine(group: RankGroup, opened: Mapping[str, RuntimeDevice]) -> T
     return Topology(devices, (), tuple(links), name="measured", source="timed between processes and threads")
 
 
-def _between(group: RankGroup, first: int, second: int) -> AlphaBeta | None:
+def clock_offsets_ns(group: RankGroup) -> list[int]:
+    """[rank] → nanoseconds by which its ``time.perf_counter_ns`` is ahead of that of rank 0; the same on all processes.
+
+    Rank 0 asks every other process for the time some times; every process takes part. The error is at most half of
+    the fastest round trip, and the drift since then; processes of one host, which share a clock, are 0 apart.
+    """
+    offsets = [0]
+    for peer in range(1, group.ranks.count):
+        readings = []
+        for _ in range(_TRIPS if group.rank in (0, peer) else 0):
+            clock = torch.tensor([time.perf_counter_ns()])
+            with group.waiting(f"the clock of rank {peer if group.rank == 0 else 0}"):
+                if group.rank == 0:
+                    left = int(clock)
+                    dist.send(clock, peer)
+                    dist.recv(clock, peer)
+                    readings.append((left, int(clock), time.perf_counter_ns()))
+                else:
+                    dist.recv(clock, 0)
+                    dist.send(torch.tensor([time.perf_counter_ns()]), 0)
+        offsets.append(offset_ns(readings) if readings else 0)
+    found: list[int] = group.gathered(offsets)[0]
+    return found
+
+
+def offset_ns(readings: list[tuple[int, int, int]]) -> int:
+    """The offset that the fastest round trip shows; 0 where the readings allow that both clocks are one.
+
+    Parameters
+    ----------
+    readings
+        Nanoseconds: when a question left here, was answered there on the clock there, and the answer came back here.
+    """
+    if all(left <= there <= back for left, there, back in readings):
+        return 0
+    left, there, back = min(readings, key=lambda reading: reading[2] - reading[0])
+    return there - (left + back) // 2
+
+
+def _between(group: RankGroup, first: int, second: int, memory: torch.device) -> AlphaBeta | None:
     """The line of a message between two processes of this replica: half of timed round trips; None on other ranks."""
-    offset = group.replica * group.ranks.per_replica
-    pair = (first + offset, second + offset)
+    pair = [rank + group.replica * group.ranks.per_replica for rank in (first, second)]
     if group.rank not in pair:
         return None
-    peer = pair[1] if group.rank == pair[0] else pair[0]
     moves = (dist.send, dist.recv) if group.rank == pair[0] else (dist.recv, dist.send)
-
-    memory = group.transport.memory
+    peer = pair[group.rank == pair[0]]
 
     def trip(flat: torch.Tensor) -> None:
         for move in moves:
             move(flat, peer)
 
-    times = {}
+    times = _times_s(group, f"messages of rank {peer}", memory, trip)
+    return fitted_line({size: seconds / 2 for size, seconds in times.items()})
+
+
+def _times_s(
+    group: RankGroup, what: str, memory: torch.device, action: Callable[[torch.Tensor], object]
+) -> dict[int, float]:
+    """Bytes → seconds of an action on a vector of so many, until what it has enqueued on a GPU is done."""
+    found = {}
     for size in SIZES_BYTES:
-        trips = partial(_repeated_s, partial(trip, torch.zeros(size, dtype=torch.uint8, device=memory)), memory)
-        times[size] = group.call(HOST, f"timing messages of {size} bytes to rank {peer}", trips) / 2
-    return fitted_line(times)
-
-
-def _repeated_s(action: Callable[[], object], memory: torch.device) -> float:
-    """Seconds of an action on this thread, until what it has enqueued on a GPU is done."""
-    times = []
-    for _ in range(_REPEATS):
-        begin = time.perf_counter()
-        action()
-        if not kind_of(memory).in_host_memory:
-            torch.get_device_module(memory).synchronize(memory)
-        times.append(time.perf_counter() - begin)
-    return settled(times)
+        flat, times = torch.zeros(size // 4, device=memory), []
+        for _ in range(_REPEATS):
+            begin = time.perf_counter()
+            with group.waiting(f"{what}, {size} bytes"):
+                action(flat)
+            if not kind_of(memory).in_host_memory:
+                torch.get_device_module(memory).synchronize(memory)
+            times.append(time.perf_counter() - begin)
+        found[size] = settled(times)
+    return found
