@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import logging
 import os
 import sys
 from contextlib import nullcontext
@@ -30,7 +31,6 @@ EXAMPLES = (
     ("run plan.json --devices rank0/cpu:0,rank1/cpu:1 --timeout 5min", "in two processes"),
 )
 _OWN_MODELS = "dlplacer.models:"
-_LAUNCH_LIMIT_S = 24 * 3600.0
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -102,12 +102,15 @@ def execute(arguments: argparse.Namespace) -> int:
         return run_onnx_plan(arguments, plan)
     _complete(arguments, plan)
     _give_each_gpu_a_process(arguments)
+    over_ranks = _over_ranks(arguments, plan)
+    if over_ranks and "RANK" not in os.environ:
+        return _under_torchrun(arguments, plan)
     if os.environ.get("RANK", "0") == "0":
         _warn_if_busy()
         alone = one_device_note(plan)
         if alone is not None:
             note(alone)
-    done = _measured_over_ranks(arguments, plan) if _over_ranks(arguments, plan) else _measured(arguments, plan)
+    done = _measured_over_ranks(arguments, plan) if over_ranks else _measured(arguments, plan)
     if done is None:
         return 0
     if arguments.json:
@@ -136,34 +139,51 @@ def _measured(arguments: argparse.Namespace, plan: "Plan") -> "Run":
 
 
 def _measured_over_ranks(arguments: argparse.Namespace, plan: "Plan") -> "Run | None":
-    """On all ranks, which are forked unless torchrun has started them; None on others than the first."""
+    """On one of the ranks that torchrun has started; None on others than the first."""
     from dlplacer.measure.fidelity.run_plan import OverRanks, run_over_ranks
-    from dlplacer.runtime.distributed.launch import launch, results_of, under_launcher
-    from dlplacer.runtime.distributed.ranks import parse_ranks
     from dlplacer.runtime.distributed.replicate import DEFAULT_BUCKET_BYTES
 
-    replicas = _planned_replicas(plan) if arguments.replicas is None else arguments.replicas
-    ranks = parse_ranks(plan, arguments.devices, replicas)
-    whole = argparse.Namespace(**vars(arguments))
-    if whole.batch_size is not None:
-        whole.batch_size *= replicas
+    replicas = _replicas(arguments, plan)
     bucket_bytes = DEFAULT_BUCKET_BYTES if arguments.bucket_bytes is None else arguments.bucket_bytes
-    cut = whole.batch_size is not None
+    if cut := arguments.batch_size is not None:
+        arguments.batch_size *= replicas
     over = OverRanks(replicas, cut, bucket_bytes, arguments.timeout, segments=arguments.segments)
+    is_first = os.environ["RANK"] == "0"
+    with progress("running") if is_first else nullcontext(lambda text, share=None: None) as show:
+        show("capturing and compiling")
+        job, devices = build_job(arguments), arguments.devices.split(",")
+        done = run_over_ranks(job, plan, devices, over, arguments.steps, arguments.warmup, on_progress=show)
+    return done if is_first else None
 
-    def work(rank: int) -> "Run | None":
-        devices = arguments.devices.split(",")
-        # In the process of rank 0: a thread that writes must not be there when processes are forked.
-        with progress("running") if rank == 0 else nullcontext(lambda text, share=None: None) as show:
-            show("capturing and compiling")
-            job = build_job(whole)
-            done = run_over_ranks(job, plan, devices, over, arguments.steps, arguments.warmup, on_progress=show)
-        return done if rank == 0 else None
 
-    if under_launcher():
-        return work(int(os.environ["RANK"]))
-    found: Run | None = results_of(launch(ranks.count, work, _LAUNCH_LIMIT_S))[0]
-    return found
+def _under_torchrun(arguments: argparse.Namespace, plan: "Plan") -> int:
+    """Have torchrun start this command once for every rank; its exit code is that of the rank that failed first."""
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    from dlplacer.runtime.distributed.ranks import parse_ranks
+
+    count = parse_ranks(plan, arguments.devices, _replicas(arguments, plan)).count
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=count,
+        run_id="dlplacer",
+        rdzv_backend="c10d",
+        rdzv_endpoint="127.0.0.1:0",
+        max_restarts=0,
+    )
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # every rank prints its own error
+    words = [*arguments.words, "--devices", arguments.devices]
+    try:
+        elastic_launch(config, sys.executable)("-m", "dlplacer", *words)
+    except ChildFailedError as error:
+        return max(1, error.get_first_failure()[1].exitcode)
+    except SignalException as error:
+        return 128 + int(error.sigval)
+    return 0
 
 
 def _give_each_gpu_a_process(arguments: argparse.Namespace) -> None:
@@ -182,12 +202,14 @@ def _give_each_gpu_a_process(arguments: argparse.Namespace) -> None:
 
 def _over_ranks(arguments: argparse.Namespace, plan: "Plan") -> bool:
     """Whether the arguments, the plan or torchrun ask for more than one process."""
-    wanted = arguments.replicas is not None or _planned_replicas(plan) > 1 or "rank" in arguments.devices
+    wanted = arguments.replicas is not None or _replicas(arguments, plan) > 1 or "rank" in arguments.devices
     return wanted or int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
-def _planned_replicas(plan: "Plan") -> int:
-    return int((plan.graph.capture or {}).get("collectives", {}).get("replicas", 1))
+def _replicas(arguments: argparse.Namespace, plan: "Plan") -> int:
+    """How many copies of the plan are to run: as the user says, else as many as the plan was made for."""
+    planned = (plan.graph.capture or {}).get("collectives", {}).get("replicas", 1)
+    return int(planned if arguments.replicas is None else arguments.replicas)
 
 
 def _write(arguments: argparse.Namespace, done: "Run") -> None:

@@ -151,7 +151,7 @@ def run_over_ranks(
         planned = plan_of_dict(group.gathered(made and plan_to_dict(made))[0], "the plan of rank 0")
         reference = copy.deepcopy(job.module)
         with closing(apply_in_group(parts[group.replica], planned, group, opened, over.segments)) as module:
-            processes = SeveralProcesses(group, opened, line, planned.options.delay)
+            processes = SeveralProcesses(group, opened, line)
             placed = PlacedJob(module, module.whole, parts, whole, group.replica)
             return measure(placed, {}, reference, processes, steps, warmup, on_progress)
 

@@ -11,7 +11,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from dlplacer.check import check_plan
-from dlplacer.core.errors import InputError, MismatchError
+from dlplacer.core.errors import MismatchError
 from dlplacer.core.plan import Plan
 from dlplacer.core.version import __version__
 from dlplacer.files import plan_to_dict

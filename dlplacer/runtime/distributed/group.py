@@ -69,6 +69,8 @@ class RankGroup:
 
     def direction(self, source: str, target: str) -> Any:
         """The process group that carries tensors from one device to another; both processes ask in the same order."""
+        if self._failing.locked():
+            raise AbortedError
         if (source, target) not in self._directions:
             self._directions[source, target] = self._joined(*sorted((self.rank_of(source), self.rank_of(target))))
         return self._directions[source, target]
@@ -156,8 +158,8 @@ class RankGroup:
                 raise AbortedError from error
             reason = re.sub(r"^\[\S*\] ", "", first_line(error)).partition(". This is typ")[0]
             raise RunError(
-                f"rank {self.rank} did not get {what}: {reason}; a rank has ended, is stuck, or did not take this step: "
-                f"see its own error, or raise the timeout of {self.timeout_s:g} s"
+                f"rank {self.rank} did not get {what}: {reason}; a rank has ended, is stuck or did not take this step: "
+                f"see its error, or raise the timeout of {self.timeout_s:g} s"
             ) from error
 
     @contextlib.contextmanager
@@ -176,10 +178,14 @@ class RankGroup:
     def fail(self) -> None:
         """Close all connections: threads here and processes elsewhere that wait for each other stop waiting."""
         if self._failing.acquire(blocking=False) and dist.is_initialized():
-            # NCCL's first: a GPU that waits for another one would have all that follows wait.
+            # For NCCL: a GPU that waits for another one would have all that follows wait. Gloo closes a connection when
+            # nothing refers to it.
             for group in (*self._directions.values(), self.peers, dist.group.WORLD):
                 if group is not None:
                     group.abort()
+            del group
+            self._directions.clear()
+            self.peers = None
             dist.destroy_process_group()
 
     def _joined(self, *members: int) -> Any:

@@ -9,7 +9,6 @@ from statistics import median
 import torch
 import torch.distributed as dist
 
-from dlplacer.core.errors import InputError
 from dlplacer.core.topology import Device as TopologyDevice
 from dlplacer.core.topology import Link, Topology
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
@@ -20,31 +19,10 @@ from dlplacer.runtime.distributed.ranks import memory_name
 from dlplacer.runtime.profile.link_times import measured_topology
 from dlplacer.runtime.profile.statistic import settled
 
-SIZES_BYTES = (1024, 2**16, 2**20, 2**22, 2**24)
+SMALL_BYTES, LARGE_BYTES = 1024, 2**24
 _REPEATS = 12
 _TRIPS = 20
 _NO_TIME_PER_BYTE = 1e-15
-
-
-def fitted_line(times: Mapping[int, float]) -> AlphaBeta:
-    """The α-β line nearest to measured times, each weighed by its own size: the least relative error.
-
-    Parameters
-    ----------
-    times
-        Bytes → seconds; two sizes at least.
-    """
-    if len(times) < 2:
-        raise InputError(f"{len(times)} sizes were timed; an α-β line needs two at least")
-    import numpy as np
-    from scipy.optimize import nnls
-
-    rows = np.array([[1 / seconds, size / seconds] for size, seconds in times.items()])
-    # Columns of like length: bytes per second and 1 per second are far apart.
-    scale = np.linalg.norm(rows, axis=0)
-    found, _ = nnls(rows / scale, np.ones(len(rows)))
-    latency_s, s_per_byte = found / scale
-    return AlphaBeta(float(latency_s), max(float(s_per_byte), _NO_TIME_PER_BYTE))
 
 
 def measured_all_reduce(group: RankGroup) -> AlphaBeta:
@@ -55,9 +33,8 @@ def measured_all_reduce(group: RankGroup) -> AlphaBeta:
     if group.peers is None:
         return AlphaBeta(0.0, 0.0)
     memory = torch.device(memory_name(next(iter(group.ranks.devices_of(group.rank).values()))))
-    times = _times_s(group, "an all-reduce", memory, lambda flat: dist.all_reduce(flat, group=group.peers))
-    slowest = map(max, zip(*group.gathered(list(times.values())), strict=True))
-    return fitted_line(dict(zip(times, slowest, strict=True)))
+    own = _line(group, "an all-reduce", memory, lambda flat: dist.all_reduce(flat, group=group.peers))
+    return AlphaBeta(*map(max, zip(*group.gathered((own.latency_s, own.s_per_byte)), strict=True)))
 
 
 def measured_machine(group: RankGroup, opened: Mapping[str, RuntimeDevice]) -> Topology:
@@ -144,23 +121,21 @@ def _between(group: RankGroup, first: int, second: int, memory: torch.device) ->
         for move in moves:
             move(flat, peer)
 
-    times = _times_s(group, f"messages of rank {peer}", memory, trip)
-    return fitted_line({size: seconds / 2 for size, seconds in times.items()})
+    line = _line(group, f"messages of rank {peer}", memory, trip)
+    return AlphaBeta(line.latency_s / 2, line.s_per_byte / 2)
 
 
-def _times_s(
-    group: RankGroup, what: str, memory: torch.device, action: Callable[[torch.Tensor], object]
-) -> dict[int, float]:
-    """Bytes → seconds of an action on a vector of so many, until what it has enqueued on a GPU is done."""
-    found = {}
-    for size in SIZES_BYTES:
+def _line(group: RankGroup, what: str, memory: torch.device, action: Callable[[torch.Tensor], object]) -> AlphaBeta:
+    """The line through the times of an action on a small and on a large vector, until it is done on a GPU too."""
+    found = []
+    for size in (SMALL_BYTES, LARGE_BYTES):
         flat, times = torch.zeros(size // 4, device=memory), []
         for _ in range(_REPEATS):
             begin = time.perf_counter()
-            with group.waiting(f"{what}, {size} bytes"):
+            with group.waiting(what):
                 action(flat)
             if not kind_of(memory).in_host_memory:
                 torch.get_device_module(memory).synchronize(memory)
             times.append(time.perf_counter() - begin)
-        found[size] = settled(times)
-    return found
+        found.append(settled(times))
+    return AlphaBeta(found[0], max((found[1] - found[0]) / (LARGE_BYTES - SMALL_BYTES), _NO_TIME_PER_BYTE))

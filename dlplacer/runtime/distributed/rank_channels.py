@@ -32,8 +32,6 @@ class _Channel:
     ----------
     tensors
         Names in the order in which they travel.
-    ends
-        Source and target, for messages.
     tag
         Of the program: with gloo, tensors of different programs never match.
     formats
@@ -41,11 +39,10 @@ class _Channel:
     """
 
     group: RankGroup
-    direction: Any
-    peer: int
+    source: str
+    target: str
     tag: int
     memory: torch.device
-    ends: str
     tensors: tuple[str, ...]
     formats: dict[str, WireFormat] = field(default_factory=dict)
     under_way: deque[tuple[Any, torch.Tensor]] = field(default_factory=deque)
@@ -90,18 +87,26 @@ class _Channel:
     def _start(self, move: Any, tensor: str, flat: torch.Tensor) -> None:
         with self.group.waiting(self._named(tensor)):
             # An empty tensor does not travel.
-            work = move(flat, self.peer, group=self.direction, tag=self.tag) if flat.numel() else None
+            group = self.group.direction(self.source, self.target)
+            work = move(flat, self.peer, group=group, tag=self.tag) if flat.numel() else None
         self.under_way.append((work, flat))
 
     def _finished(self, tensor: str) -> torch.Tensor:
-        work, flat = self.under_way.popleft()
-        if work is not None:
+        # No local name for the work: an error's traceback would keep it, and with it the connection.
+        if self.under_way[0][0] is not None:
             with self.group.waiting(self._named(tensor)):
-                work.wait()
-        return flat
+                self.under_way[0][0].wait()
+        return self.under_way.popleft()[1]
 
     def _named(self, tensor: str) -> str:
-        return f"tensor {tensor!r} {self.ends} rank {self.peer}"
+        end = f"to {self.target!r}" if self.group.rank_of(self.source) == self.group.rank else f"from {self.source!r}"
+        return f"tensor {tensor!r} {end} on rank {self.peer}"
+
+    @property
+    def peer(self) -> int:
+        """The other process."""
+        ends = {self.group.rank_of(self.source), self.group.rank_of(self.target)}
+        return (ends - {self.group.rank}).pop()
 
 
 class RankChannels:
@@ -118,17 +123,15 @@ class RankChannels:
         self._incoming: dict[str, dict[str, _Channel]] = {name: {} for name in devices}
         self._outgoing: dict[str, dict[str, _Channel]] = {name: {} for name in devices}
         tag = next(group.programs)
-        # In the same order on all processes: the two of a channel meet when they make it.
+        # In the same order on all processes: the two of a channel meet when they connect.
         for (source, target), tensors in sorted(crossing(program, group).items()):
-            if source not in devices and target not in devices:
-                continue
-            away, here, table = (
-                (target, source, self._outgoing) if source in devices else (source, target, self._incoming)
-            )
-            memory = devices[here].torch_device if group.on_device else HOST_DEVICE
-            ends = f"to {target!r} on" if source in devices else f"from {source!r} on"
-            direction, peer = group.direction(source, target), group.rank_of(away)
-            table[here][away] = _Channel(group, direction, peer, tag, memory, ends, tensors)
+            if source in devices or target in devices:
+                group.direction(source, target)
+                here, away, table = (
+                    (source, target, self._outgoing) if source in devices else (target, source, self._incoming)
+                )
+                memory = devices[here].torch_device if group.on_device else HOST_DEVICE
+                table[here][away] = _Channel(group, source, target, tag, memory, tensors)
 
     def begin(self, device: str) -> None:
         """Start to receive the first tensors."""
@@ -151,6 +154,9 @@ class RankChannels:
 
     def fail(self) -> None:
         """End the run in all processes."""
+        for channels in (*self._incoming.values(), *self._outgoing.values()):
+            for channel in channels.values():
+                channel.under_way.clear()
         self._group.fail()
 
 

@@ -157,5 +157,7 @@ def _checked(owners: Sequence[Mapping[str, RankedDevice]]) -> Ranks:
         for rank in wanted:
             own = [owner.device for owner in placed[-1].values() if owner.rank == rank]
             if len(set(map(memory_name, own))) > 1:
-                raise InputError(f"rank {rank} owns {' and '.join(own)}; give every GPU, and the host, a rank of its own")
+                raise InputError(
+                    f"rank {rank} owns {' and '.join(own)}; give every GPU, and the host, a rank of its own"
+                )
     return Ranks(tuple(placed))

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 
 import pytest
+from dlplacer.runtime.distributed.failure import Failure
+from dlplacer.runtime.distributed.messages.channel_thread import ChannelThread
 from runtime.signal_injection import interrupted_at, places
 
 from dlplacer.runtime.devices.interruptible_future import InterruptibleFuture
 from dlplacer.runtime.devices.worker import Worker
-from dlplacer.runtime.distributed.failure import Failure
-from dlplacer.runtime.distributed.messages.channel_thread import ChannelThread
 
 WAITING = r"/(devices/interruptible_future|concurrent/futures/_base|threading|distributed/failure)\.py$"
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from dlplacer.runtime.distributed.messages.transport import NcclTransport
 from processes import run_ranks
 from replicas import farthest, part_of, trained
 from runtime.distributed.test_training import plan_for
@@ -13,7 +14,6 @@ from runtime.random_plans import needs_two_cores
 from dlplacer.models import mlp
 from dlplacer.runtime.devices.kinds import KINDS
 from dlplacer.runtime.distributed import apply_ranks, group
-from dlplacer.runtime.distributed.messages.transport import NcclTransport
 from dlplacer.runtime.executor.backends import BACKENDS
 from dlplacer.runtime.executor.cuda_graphs import CudaGraphs
 
