@@ -68,12 +68,26 @@ class RankGroup:
         return self.ranks.rank_of(device, self.replica)
 
     def direction(self, source: str, target: str) -> Any:
-        """The process group that carries tensors from one device to another; both processes ask in the same order."""
+        """The process group that carries tensors from one device to another, once it is connected."""
         if self._failing.locked():
             raise AbortedError
-        if (source, target) not in self._directions:
-            self._directions[source, target] = self._joined(*sorted((self.rank_of(source), self.rank_of(target))))
         return self._directions[source, target]
+
+    def connect(self, source: str, target: str, memory: torch.device) -> None:
+        """Connect two devices in one direction; both processes do so in the same order for all that they connect.
+
+        Parameters
+        ----------
+        memory
+            From or to which tensors travel here.
+        """
+        if (source, target) not in self._directions:
+            ends = self.rank_of(source), self.rank_of(target)
+            self._directions[source, target] = direction = self._joined(*sorted(ends))
+            # NCCL connects when the first tensor travels, and its caller waits for it.
+            move, peer = (dist.send, ends[1]) if ends[0] == self.rank else (dist.recv, ends[0])
+            with self.waiting(f"a connection from {source!r} to {target!r} with rank {peer}"):
+                move(torch.zeros(1, device=memory), peer, group=direction)
 
     def gathered(self, value: Any) -> list[Any]:
         """The values of all processes, in the order of ranks."""

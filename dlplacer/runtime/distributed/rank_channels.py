@@ -126,11 +126,11 @@ class RankChannels:
         # In the same order on all processes: the two of a channel meet when they connect.
         for (source, target), tensors in sorted(crossing(program, group).items()):
             if source in devices or target in devices:
-                group.direction(source, target)
                 here, away, table = (
                     (source, target, self._outgoing) if source in devices else (target, source, self._incoming)
                 )
                 memory = devices[here].torch_device if group.on_device else HOST_DEVICE
+                group.connect(source, target, memory)
                 table[here][away] = _Channel(group, source, target, tag, memory, tensors)
 
     def begin(self, device: str) -> None:

@@ -149,7 +149,7 @@ def test_replicas_draw_different_dropout() -> None:
     def work(rank: int):
         mine = branches(batch_size=4, image_size=8, dropout=0.5)
         placed = apply_ranks(mine, plan, "rank0/cpu:0,rank0/cpu:1", replicas=2)
-        placed.group.mean_over_replicas = lambda value: value.double()  # each its own loss
+        placed.group.mean_over_replicas = lambda value, memory: value.double()  # each its own loss
         return [float(placed.step(*mine.args, *mine.targets)) for _ in range(2)]
 
     first, second = run_ranks(2, work)
