@@ -140,7 +140,7 @@ def settings_of(job: Job, plan: Plan, group: RankGroup) -> dict[str, Any]:
 
     Parameters are the same on all; buffers in a replica, as batch norm has statistics of its own in each.
     """
-    values = {f"the values of {name!r}": one for name, one in job.module.named_parameters()}
+    values: dict[str, torch.Tensor] = {f"the values of {name!r}": one for name, one in job.module.named_parameters()}
     values |= {f"the values of {name!r} in replica {group.replica}": one for name, one in job.module.named_buffers()}
     return {
         "version of dlplacer": __version__,
