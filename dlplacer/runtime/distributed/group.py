@@ -62,6 +62,8 @@ class RankGroup:
             )
         self.replica = ranks.replica_of(self.rank)
         self.peers = self._joined(*ranks.peers_of(self.rank)) if ranks.replicas > 1 else None
+        # Apart from settings: ranks that make different calls wait for each other, and do not mix them up.
+        self._losses = self._joined(*range(count)) if count > 1 else None
 
     def rank_of(self, device: str) -> int:
         """The process of this replica that owns a device of the plan; see `Ranks.rank_of`."""
@@ -157,9 +159,9 @@ class RankGroup:
         total = torch.zeros((), dtype=torch.float64, device=memory)
         if value is not None:
             total += value.detach().to(total).reshape(())
-        if self.ranks.count > 1:
+        if self._losses is not None:
             with self.waiting("the loss of all ranks"):
-                dist.all_reduce(total)
+                dist.all_reduce(total, group=self._losses)
         return total / self.ranks.replicas
 
     @contextlib.contextmanager
@@ -194,12 +196,12 @@ class RankGroup:
         if self._failing.acquire(blocking=False) and dist.is_initialized():
             # For NCCL: a GPU that waits for another one would have all that follows wait. Gloo closes a connection when
             # nothing refers to it.
-            for group in (*self._directions.values(), self.peers, dist.group.WORLD):
+            for group in (*self._directions.values(), self.peers, self._losses, dist.group.WORLD):
                 if group is not None:
                     group.abort()
             del group
             self._directions.clear()
-            self.peers = None
+            self.peers = self._losses = None
             dist.destroy_process_group()
 
     def _joined(self, *members: int) -> Any:

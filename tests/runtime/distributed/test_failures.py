@@ -12,7 +12,7 @@ from processes import run_ranks
 from runtime.distributed.small_ranks import NAMES, small_job, small_plan
 from runtime.random_plans import needs_two_cores, random_plan
 
-from dlplacer.core.errors import InputError
+from dlplacer.core.errors import InputError, RunError
 from dlplacer.core.plan import Plan
 from dlplacer.frontend import Job, capture
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
@@ -193,6 +193,20 @@ def test_steps_that_differ_are_refused_when_they_are_made_and_the_group_goes_on(
     assert left == right
     assert "rank 0 and rank 1 differ in op 'native_dropout' of the step" in left
     assert loss == same
+
+
+def test_ranks_that_make_different_calls_end_at_the_time_limit() -> None:
+    def work(rank: int) -> str:
+        job = small_job()
+        placed = apply_ranks(job, small_plan(), NAMES, timeout_s=3.0)
+        placed.step(*job.args, *job.targets)
+        placed(*job.args, *job.targets).backward()
+        call = placed if rank else placed.step
+        with pytest.raises(RunError, match=f"rank {rank} did not get"):
+            call(*job.args, *job.targets)
+        return "ended"
+
+    assert run_ranks(2, work, limit_s=60) == ["ended", "ended"]
 
 
 def test_a_gradient_that_replicas_do_not_exchange_is_refused_by_name(plan: Plan) -> None:
