@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import logging
 import os
 import sys
 from contextlib import nullcontext
@@ -104,7 +103,11 @@ def execute(arguments: argparse.Namespace) -> int:
     _give_each_gpu_a_process(arguments)
     over_ranks = _over_ranks(arguments, plan)
     if over_ranks and "RANK" not in os.environ:
-        return _under_torchrun(arguments, plan)
+        from dlplacer.runtime.distributed.launch import run_as_ranks
+        from dlplacer.runtime.distributed.ranks import parse_ranks
+
+        count = parse_ranks(plan, arguments.devices, _replicas(arguments, plan)).count
+        return run_as_ranks(count, [*arguments.words, "--devices", arguments.devices])
     if os.environ.get("RANK", "0") == "0":
         _warn_if_busy()
         alone = one_device_note(plan)
@@ -154,36 +157,6 @@ def _measured_over_ranks(arguments: argparse.Namespace, plan: "Plan") -> "Run | 
         job, devices = build_job(arguments), arguments.devices.split(",")
         done = run_over_ranks(job, plan, devices, over, arguments.steps, arguments.warmup, on_progress=show)
     return done if is_first else None
-
-
-def _under_torchrun(arguments: argparse.Namespace, plan: "Plan") -> int:
-    """Have torchrun start this command once for every rank; its exit code is that of the rank that failed first."""
-    from torch.distributed.elastic.multiprocessing.api import SignalException
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-
-    from dlplacer.runtime.distributed.ranks import parse_ranks
-
-    count = parse_ranks(plan, arguments.devices, _replicas(arguments, plan)).count
-    config = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=count,
-        run_id="dlplacer",
-        rdzv_backend="c10d",
-        rdzv_endpoint="127.0.0.1:0",
-        max_restarts=0,
-    )
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # every rank prints its own error
-    words = [*arguments.words, "--devices", arguments.devices]
-    try:
-        elastic_launch(config, sys.executable)("-m", "dlplacer", *words)
-    except ChildFailedError as error:
-        return max(1, error.get_first_failure()[1].exitcode)
-    except SignalException as error:
-        return 128 + int(error.sigval)
-    return 0
 
 
 def _give_each_gpu_a_process(arguments: argparse.Namespace) -> None:

@@ -147,7 +147,7 @@ def run_over_ranks(
         parts = [part_of(job, number, BatchCut(over.replicas)) if over.cut else job for number in range(over.replicas)]
         whole = job if over.cut and over.replicas > 1 else None
         line = measured_all_reduce(group)
-        made = group.agreed(lambda: None if group.rank else _replicated(parts[0], plan, over, line))
+        made = None if group.rank else _replicated(parts[0], plan, over, line)
         planned = plan_of_dict(group.gathered(made and plan_to_dict(made))[0], "the plan of rank 0")
         reference = copy.deepcopy(job.module)
         with closing(apply_in_group(parts[group.replica], planned, group, opened, over.segments)) as module:

@@ -15,7 +15,6 @@ from dlplacer.core.errors import MismatchError
 from dlplacer.core.plan import Plan
 from dlplacer.core.version import __version__
 from dlplacer.files import plan_to_dict
-from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.job import Job, flat_inputs
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.host_device import HostDevice
@@ -100,13 +99,13 @@ def opened_group(
     They outlive the context, unless an error leaves it.
     """
     group = RankGroup(parse_ranks(plan, devices, replicas), timeout_s)
-    names = group.ranks.devices_of(group.rank)
     opened: dict[str, RuntimeDevice] = {}
     try:
-        with group.ending():
-            opened |= zip(names, group.agreed(lambda: open_devices(list(names.values()))), strict=True)
-            yield group, opened
+        names = group.ranks.devices_of(group.rank)
+        opened |= zip(names, open_devices(list(names.values())), strict=True)
+        yield group, opened
     except BaseException:
+        group.fail()
         for device in opened.values():
             device.close()
         raise
@@ -117,14 +116,9 @@ def apply_in_group(
 ) -> RankModule:
     """As `apply_ranks`, for a group and its devices."""
     group.require_same(settings_of(job, plan, group))
-
-    def captured() -> tuple[Captured, Plan]:
-        found = with_collectives(capture_as_planned(job, plan), plan)
-        own = of_captured_ops(plan, found.graph)
-        require_runnable(found, own, opened)
-        return found, own
-
-    whole, planned = group.agreed(captured)
+    captured = with_collectives(capture_as_planned(job, plan), plan)
+    planned = of_captured_ops(plan, captured.graph)
+    require_runnable(captured, planned, opened)
     devices = dict(opened)
     if group.ranks.replicas > 1:
         # A thread for collectives: free to run on any core, or with a stream of its own on this process's GPU.
@@ -132,7 +126,7 @@ def apply_in_group(
         is_host = kind_of(here).in_host_memory
         network = group.ranks.network_of(next(iter(opened)))
         devices[network] = HostDevice(NETWORK, NETWORK) if is_host else kind_of(here).open(here.index or 0)
-    return RankModule(job, planned, whole, devices, group, segments=segments)
+    return RankModule(job, planned, captured, devices, group, segments=segments)
 
 
 def settings_of(job: Job, plan: Plan, group: RankGroup) -> dict[str, Any]:

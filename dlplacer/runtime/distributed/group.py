@@ -6,9 +6,9 @@ import os
 import re
 import reprlib
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -22,7 +22,6 @@ from dlplacer.runtime.distributed.ranks import Ranks
 from dlplacer.runtime.distributed.wire_format import WireFormat
 from dlplacer.runtime.executor.run import AbortedError
 
-T = TypeVar("T")
 DEFAULT_TIMEOUT_S = 120.0
 
 
@@ -69,13 +68,13 @@ class RankGroup:
         """The process of this replica that owns a device of the plan; see `Ranks.rank_of`."""
         return self.ranks.rank_of(device, self.replica)
 
-    def direction(self, source: str, target: str) -> Any:
-        """The process group that carries tensors from one device to another, once it is connected."""
+    def direction(self, ends: tuple[str, str]) -> Any:
+        """The process group that carries tensors from one device to another, once they are connected."""
         if self._failing.locked():
             raise AbortedError
-        return self._directions[source, target]
+        return self._directions[ends]
 
-    def connect(self, source: str, target: str, memory: torch.device) -> None:
+    def connect(self, ends: tuple[str, str], memory: torch.device) -> None:
         """Connect two devices in one direction; both processes do so in the same order for all that they connect.
 
         Parameters
@@ -83,12 +82,12 @@ class RankGroup:
         memory
             From or to which tensors travel here.
         """
-        if (source, target) not in self._directions:
-            ends = self.rank_of(source), self.rank_of(target)
-            self._directions[source, target] = direction = self._joined(*sorted(ends))
+        if ends not in self._directions:
+            sender, receiver = map(self.rank_of, ends)
+            self._directions[ends] = direction = self._joined(*sorted((sender, receiver)))
             # NCCL connects when the first tensor travels, and its caller waits for it.
-            move, peer = (dist.send, ends[1]) if ends[0] == self.rank else (dist.recv, ends[0])
-            with self.waiting(f"a connection from {source!r} to {target!r} with rank {peer}"):
+            move, peer = (dist.send, receiver) if sender == self.rank else (dist.recv, sender)
+            with self.waiting(f"a connection with rank {peer}"):
                 move(torch.zeros(1, device=memory), peer, group=direction)
 
     def gathered(self, value: Any) -> list[Any]:
@@ -111,24 +110,6 @@ class RankGroup:
                 if self.ranks.replica_of(rank) == self.replica:
                     found[name] = wire.shaped(flat)
         return {**found, **tensors}
-
-    def agreed(self, work: Callable[[], T]) -> T:
-        """The result of a function that may find a mistake on one process alone; call it on every process.
-
-        Raises
-        ------
-        InputError
-            On all processes, if it raised one on any.
-        """
-        mistake = None
-        try:
-            found = work()
-        except InputError as error:
-            mistake = error
-        for rank, text in enumerate(self.gathered(None if mistake is None else str(mistake))):
-            if text is not None:
-                raise mistake or InputError(f"rank {rank}: {text}")
-        return found
 
     def require_same(self, settings: Mapping[str, Any]) -> None:
         """Return if the settings that several processes have are the same on them.

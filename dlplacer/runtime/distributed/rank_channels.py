@@ -30,17 +30,22 @@ class _Channel:
 
     Attributes
     ----------
-    tensors
-        Names in the order in which they travel.
+    ends
+        Source and target, names of devices in the program.
+    peer, named
+        The other process, and the channel in messages.
     tag
         Of the program: with gloo, tensors of different programs never match.
+    tensors
+        Names in the order in which they travel.
     formats
         Name → format, known to both ends after the first run; in that one a header goes ahead of each tensor.
     """
 
     group: RankGroup
-    source: str
-    target: str
+    ends: tuple[str, str]
+    peer: int
+    named: str
     tag: int
     memory: torch.device
     tensors: tuple[str, ...]
@@ -85,28 +90,18 @@ class _Channel:
             self._finished("all tensors")
 
     def _start(self, move: Any, tensor: str, flat: torch.Tensor) -> None:
-        with self.group.waiting(self._named(tensor)):
+        with self.group.waiting(f"tensor {tensor!r} {self.named}"):
             # An empty tensor does not travel.
-            group = self.group.direction(self.source, self.target)
+            group = self.group.direction(self.ends)
             work = move(flat, self.peer, group=group, tag=self.tag) if flat.numel() else None
         self.under_way.append((work, flat))
 
     def _finished(self, tensor: str) -> torch.Tensor:
         # No local name for the work: an error's traceback would keep it, and with it the connection.
         if self.under_way[0][0] is not None:
-            with self.group.waiting(self._named(tensor)):
+            with self.group.waiting(f"tensor {tensor!r} {self.named}"):
                 self.under_way[0][0].wait()
         return self.under_way.popleft()[1]
-
-    def _named(self, tensor: str) -> str:
-        end = f"to {self.target!r}" if self.group.rank_of(self.source) == self.group.rank else f"from {self.source!r}"
-        return f"tensor {tensor!r} {end} on rank {self.peer}"
-
-    @property
-    def peer(self) -> int:
-        """The other process."""
-        ends = {self.group.rank_of(self.source), self.group.rank_of(self.target)}
-        return (ends - {self.group.rank}).pop()
 
 
 class RankChannels:
@@ -125,13 +120,15 @@ class RankChannels:
         tag = next(group.programs)
         # In the same order on all processes: the two of a channel meet when they connect.
         for (source, target), tensors in sorted(crossing(program, group).items()):
-            if source in devices or target in devices:
-                here, away, table = (
-                    (source, target, self._outgoing) if source in devices else (target, source, self._incoming)
-                )
+            sends = source in devices
+            if sends or target in devices:
+                here, away = (source, target) if sends else (target, source)
                 memory = devices[here].torch_device if group.on_device else HOST_DEVICE
-                group.connect(source, target, memory)
-                table[here][away] = _Channel(group, source, target, tag, memory, tensors)
+                peer = group.rank_of(away)
+                named = f"{'to' if sends else 'from'} {away!r} on rank {peer}"
+                group.connect((source, target), memory)
+                table = self._outgoing if sends else self._incoming
+                table[here][away] = _Channel(group, (source, target), peer, named, tag, memory, tensors)
 
     def begin(self, device: str) -> None:
         """Start to receive the first tensors."""
