@@ -4,7 +4,6 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 import torch
@@ -246,10 +245,3 @@ def test_a_group_of_another_size_is_named(plan: Plan, monkeypatch: pytest.Monkey
 def test_gpus_that_are_not_there_are_bad_input_not_a_failed_group(plan: Plan) -> None:
     with pytest.raises(InputError, match="torch sees no CUDA"):
         apply_ranks(mlp(batch_size=4), plan, "rank0/cuda:0,rank1/cuda:1", replicas=2)
-
-
-def test_a_rank_of_several_memories_is_refused(plan: Plan) -> None:
-    with pytest.raises(InputError, match="rank 0 owns cuda:0 and cuda:1"):
-        apply_ranks(mlp(batch_size=4), plan, "rank0/cuda:0,rank0/cuda:1", replicas=2)
-    with pytest.raises(InputError, match="timeout_s is 0"):
-        apply_ranks(replace(small_job()), small_plan(), NAMES, timeout_s=0)
