@@ -104,7 +104,7 @@ def test_replicas_train_as_under_distributed_data_parallel() -> None:
         mine = part_of(branches(batch_size=8, image_size=8), rank, 2)
         placed = apply_ranks(mine, plan, "rank0/cpu:0,rank0/cpu:1", replicas=2)
         theirs = part_of(branches(batch_size=8, image_size=8), rank, 2)
-        wrapped = torch.nn.parallel.DistributedDataParallel(theirs.module, broadcast_buffers=False)
+        wrapped = torch.nn.parallel.DistributedDataParallel(theirs.module)
         optimizers = [torch.optim.SGD(module.parameters(), lr=0.1) for module in (placed, wrapped)]
         for _ in range(5):
             for optimizer in optimizers:
@@ -113,7 +113,7 @@ def test_replicas_train_as_under_distributed_data_parallel() -> None:
             theirs.loss(wrapped(*theirs.args), *theirs.targets).backward()
             for optimizer in optimizers:
                 optimizer.step()
-        return placed.gathered_state_dict(), theirs.module.state_dict()
+        return placed.gathered_state_dict(), {name: one.detach() for name, one in theirs.module.named_parameters()}
 
     first, second = run_ranks(2, work)
     for state, expected in (first, second):
