@@ -150,7 +150,7 @@ class RankGroup:
         """Around calls of torch.distributed: its errors become a `RunError` that says what did not come."""
         try:
             yield
-        except RuntimeError as error:
+        except (RuntimeError, ValueError) as error:
             if self._failing.locked():
                 raise AbortedError from error
             reason = re.sub(r"^\[\S*\] ", "", first_line(error)).partition(". This is typ")[0]

@@ -2,7 +2,6 @@
 
 import itertools
 import time
-from collections import defaultdict
 from collections.abc import Callable, Mapping
 from statistics import median
 
@@ -43,30 +42,29 @@ def measured_machine(group: RankGroup, opened: Mapping[str, RuntimeDevice]) -> T
     Inside a process tensors are handed from thread to thread; between processes they go over torch.distributed. Every
     replica measures its own links at the same time as the others; a link has the median of all replicas.
     """
-    names, rank_of = list(group.ranks.owners[0]), group.ranks.rank_of
-    called = {device.name: name for name, device in opened.items()}
-    own = [
-        (called[link.source], called[link.target], link.latency_s, 1 / link.bytes_per_s)
+    ranks, called = group.ranks, {device.name: name for name, device in opened.items()}
+    found = {
+        frozenset((called[link.source], called[link.target])): (link.latency_s, 1 / link.bytes_per_s)
         for link in measured_topology(list(opened.values())).links
-    ]
+    }
     memory = next(iter(opened.values())).torch_device if group.on_device else HOST_DEVICE
-    for first, second in itertools.combinations(range(group.ranks.per_replica), 2):
+    pairs = list(itertools.combinations(ranks.owners[0], 2))
+    between = {frozenset(pair): {ranks.rank_of(device, 0) for device in pair} for pair in pairs}
+    for first, second in itertools.combinations(range(ranks.per_replica), 2):
         line = _between(group, first, second, memory)
         if line is not None:
-            for source, target in itertools.combinations(names, 2):
-                if {rank_of(source, 0), rank_of(target, 0)} == {first, second}:
-                    own.append((source, target, line.latency_s, line.s_per_byte))
-    lines: dict[frozenset[str], list[tuple[float, float]]] = defaultdict(list)
-    types: dict[str, str] = {}
-    for theirs, kinds in group.gathered((own, {name: device.type for name, device in opened.items()})):
-        types.update(kinds)
-        for source, target, latency_s, s_per_byte in theirs:
-            lines[frozenset((source, target))].append((latency_s, s_per_byte))
+            ours = (pair for pair, ends in between.items() if ends == {first, second})
+            found |= dict.fromkeys(ours, (line.latency_s, line.s_per_byte))
+    everyone = group.gathered((found, {name: device.type for name, device in opened.items()}))
     links = []
-    for source, target in itertools.combinations(names, 2):
-        latency_s, s_per_byte = map(median, zip(*lines[frozenset((source, target))], strict=True))
+    for source, target in pairs:
+        measured = [
+            theirs[frozenset((source, target))] for theirs, _ in everyone if frozenset((source, target)) in theirs
+        ]
+        latency_s, s_per_byte = map(median, zip(*measured, strict=True))
         links.append(Link(source, target, 1 / max(s_per_byte, _NO_TIME_PER_BYTE), latency_s))
-    devices = tuple(TopologyDevice(name, types[name]) for name in names)
+    types = {name: kind for _, theirs in everyone for name, kind in theirs.items()}
+    devices = tuple(TopologyDevice(name, types[name]) for name in ranks.owners[0])
     return Topology(devices, (), tuple(links), name="measured", source="timed between processes and threads")
 
 

@@ -110,7 +110,7 @@ class RankModule(PlacedModule):
         return self.drawn_with(self.seed + seed_of(self.group.replica), evaluates)
 
     def _maker_of(self, job: Job) -> VariantMaker:
-        return RankVariantMaker(job, self.plan, self.devices, self.updater, self.segments, self.group)
+        return RankVariantMaker(self.group, job, self.plan, self.devices, self.updater, self.segments)
 
     def _give_up_other_parts(self) -> None:
         """Let go of the data of parameters and buffers that the latest step has on other processes."""

@@ -8,10 +8,9 @@ from typing import Any
 import torch
 
 from dlplacer.core.errors import MismatchError
-from dlplacer.core.plan import Plan
 from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.job import Job
-from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice
+from dlplacer.runtime.devices.base import HOST_DEVICE
 from dlplacer.runtime.distributed.collective_ops import Bucket, with_collectives, with_group
 from dlplacer.runtime.distributed.group import RankGroup
 from dlplacer.runtime.distributed.rank_channels import RankChannels
@@ -85,16 +84,8 @@ class RankVariant(Variant):
 class RankVariantMaker(VariantMaker):
     """A `VariantMaker` for one process of a group: with the plan's collectives, and of each variant the part here."""
 
-    def __init__(
-        self,
-        job: Job,
-        plan: Plan,
-        devices: Mapping[str, RuntimeDevice],
-        updater: Updater,
-        segments: str,
-        group: RankGroup,
-    ) -> None:
-        super().__init__(job, plan, devices, updater, segments)
+    def __init__(self, group: RankGroup, *args: Any) -> None:
+        super().__init__(*args)
         self._group = group
 
     def capture(self, job: Job, tensors: Mapping[str, torch.Tensor]) -> Captured:

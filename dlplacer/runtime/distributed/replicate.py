@@ -10,7 +10,6 @@ from dataclasses import replace
 
 from dlplacer.core.errors import InfeasibleError, InputError, MismatchError, NoPlanError
 from dlplacer.core.graph import OpGraph
-from dlplacer.core.op import Op
 from dlplacer.core.plan import Plan
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
@@ -124,21 +123,16 @@ def with_exchange_times(graph: OpGraph, topology: Topology, all_reduce: AlphaBet
     Packing is free where the rate of a device's memory is not known; profiling on the devices measures it.
     """
     route_s = 2 * max(link.latency_s for link in topology.links if link.target == NETWORK)
-
-    def timed(op: Op) -> Op:
-        if op.kind == COLLECTIVE:
-            return replace(op, time_s={NETWORK: max(0.0, all_reduce.time_s(op.outputs[0].bytes) - route_s)})
-        return op
-
-    graph = with_times(replace(graph, ops=tuple(map(timed, graph.ops))), topology)
+    exchanged = {
+        op.id: {NETWORK: max(0.0, all_reduce.time_s(op.outputs[0].bytes) - route_s)}
+        for op in graph.ops
+        if op.kind == COLLECTIVE
+    }
+    graph = replace(graph, ops=tuple(replace(op, time_s=exchanged.get(op.id, op.time_s)) for op in graph.ops))
+    graph = with_times(graph, topology)
     kinds = [kind for kind in topology.device_types if kind != NETWORK]
-
-    def complete(op: Op) -> Op:
-        if op.kind != "pack":
-            return op
-        return replace(op, time_s={kind: op.time_on(kind) or 0.0 for kind in kinds})
-
-    return replace(graph, ops=tuple(map(complete, graph.ops)))
+    packed = {op.id: {kind: op.time_on(kind) or 0.0 for kind in kinds} for op in graph.ops if op.kind == "pack"}
+    return replace(graph, ops=tuple(replace(op, time_s=packed.get(op.id, op.time_s)) for op in graph.ops))
 
 
 def _gradients_ready_s(plan: Plan) -> dict[str, float]:
