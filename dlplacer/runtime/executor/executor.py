@@ -123,8 +123,6 @@ class Executor:
         # device's thread then waits for ever.
         ended: SimpleQueue[BaseException | None] = SimpleQueue()
         threads = self._compiled(state.timeline is not None)
-        if self.links is not None:
-            self.links.begin()
         started = 0
         try:
             # Two programs at once must queue in the same order on all devices, or they wait for each other.
@@ -133,7 +131,7 @@ class Executor:
                     self._devices[thread.homes[0]].submit(self._task(thread, run, order, ended))
                     started += 1
         except BaseException as reason:
-            self._stop(reason, run)
+            self._stop(run)
             for _ in range(started if isinstance(reason, Exception) else 0):
                 ended.get()
             raise
@@ -141,17 +139,18 @@ class Executor:
             _end(ended, started)
             order.end()
         except Exception:
+            self._stop(run)  # first: a GPU that waits for another process would never settle
             self._order.settle()
             raise
-        except BaseException as reason:
-            self._stop(reason, run)
+        except BaseException:
+            self._stop(run)
             raise
         self._give_back_events(run)
 
-    def _stop(self, reason: BaseException, run: ProgramRun) -> None:
+    def _stop(self, run: ProgramRun) -> None:
         """Have all devices stop at their next receive, those of other processes too."""
         if self.links is not None:
-            self.links.fail(reason)
+            self.links.fail()
         run.give_up()
 
     def _task(
@@ -166,13 +165,16 @@ class Executor:
                 # Grad mode is local to a thread: without this every op would record an autograd graph.
                 with torch.no_grad():
                     _issue(thread.steps, run)
+                if self.links is not None:
+                    for name in thread.homes:
+                        self.links.end(name)
                 for name in run.timelines:
                     if name in thread.homes:
                         self._devices[name].synchronize()
             except BaseException as error:
                 failure = error
                 if self.links is not None and not isinstance(error, AbortedError):
-                    self.links.fail(error)
+                    self.links.fail()
                 run.give_up()
                 if not isinstance(error, Exception):
                     raise
@@ -189,6 +191,8 @@ class Executor:
             device = self._devices[name]
             device.activate()
             order.enter(device)
+            if self.links is not None:
+                self.links.begin(name)
             if name in run.timelines:
                 device.synchronize()
                 run.timelines[name].begin(device)

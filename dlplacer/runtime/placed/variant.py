@@ -1,7 +1,6 @@
 """The step for one set of input shapes and one mode: captured, lowered, dry-run and compiled for the devices."""
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -83,17 +82,6 @@ class Variant:
             backends = [segment_backend("eager") for _ in programs]
         lowered = self._for_devices(programs)
         return tuple(map(self._executor, lowered, [Updater(None)] * len(lowered), backends))
-
-    @contextlib.contextmanager
-    def backward_call(self, step: int) -> Iterator[Callable[[], None]]:  # noqa: ARG002
-        """Around a backward pass: what is called once it is sure to begin.
-
-        Parameters
-        ----------
-        step
-            Number of the step whose loss it is of.
-        """
-        yield lambda: None
 
     @cached_property
     def is_random(self) -> bool:

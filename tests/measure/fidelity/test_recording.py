@@ -86,7 +86,7 @@ def test_recorded_steps_of_all_ranks_have_causes_before_effects(replicas: int) -
         job = mlp(batch_size=4)
         placed = apply_ranks(job, plan, NAMES, replicas=replicas, timeout_s=30)
         opened = {name: device for name, device in placed.devices.items() if NETWORK not in name}
-        group = SeveralProcesses(placed.group, opened, AlphaBeta(1e-4, 1e-9), "cut-through")
+        group = SeveralProcesses(placed.group, opened, AlphaBeta(1e-4, 1e-9))
         recordings = record_steps(placed, lambda: placed.step(*job.args, *job.targets), 2, group)
         return recordings, placed.records
 
