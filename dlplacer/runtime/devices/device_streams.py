@@ -1,30 +1,58 @@
-"""The streams of a device by name, and the operations of a program on them."""
+"""The streams of a device by name, the events on them, and the operations of a program on both."""
 
 import threading
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import torch
 
-from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.devices.event_pool import EventPool
 from dlplacer.runtime.devices.stream_backend import StreamBackend
+
+if TYPE_CHECKING:
+    from dlplacer.runtime.devices.base import RuntimeDevice
 
 COMPUTE_STREAM = "compute"
 """Name of the stream on which a device computes."""
 
 
-class Streams:
-    """What a device with streams has in addition to `RuntimeDevice`; called on the device's thread but for the rest.
+class EventPool:
+    """Untimed events of one device, recorded again once they are given back: making one costs a call of the driver.
 
-    From any thread: `upload`, and what orders the caller's own stream, `caller_event`, `caller_waits` and `take_input`.
-    The first stream is ``compute``, others are made when they are first named.
+    A stream that waits for an event waits for its state at that moment. So an event may be given back as soon as all
+    its waits are enqueued.
+    """
+
+    def __init__(self, backend: StreamBackend) -> None:
+        self._backend = backend
+        self._free: list[torch.Event] = []
+        self._lock = threading.Lock()
+
+    def recorded(self, stream: torch.Stream) -> torch.Event:
+        """An event that happens once the stream has done what it was given so far."""
+        with self._lock:
+            event = self._free.pop() if self._free else None
+        event = self._backend.event(timed=False) if event is None else event
+        event.record(stream)
+        return event
+
+    def give_back(self, events: Iterable[torch.Event]) -> None:
+        """Take back events of `recorded` for which nobody will wait any more."""
+        with self._lock:
+            self._free += events
+
+
+class Streams:
+    """The streams of a device, called on the device's thread.
+
+    From any thread: `upload`, `caller_event`, `caller_waits`, `take_input` and `finish_reading`. Streams are made when
+    they are first named.
 
     Attributes
     ----------
     copies_here
         Whether tensors are copied on their way to another device of the same memory.
     events
-        The events that `record` records; who has no more use for one gives it back.
+        The pool of `record`'s events.
     """
 
     def __init__(self, backend: StreamBackend, index: int, copies_here: bool) -> None:
@@ -59,20 +87,19 @@ class Streams:
         Parameters
         ----------
         target
-            The streams of the device, if it has any: the copy comes from the memory of the one for tensors from here,
-            which waits for nothing else.
+            The device's streams, if it has any: its memory for tensors from here waits for nothing else.
         """
         elsewhere = target is not None and target.index != self.index
         arrival = target.named(f"from {self.index} {stream}") if target is not None and elsewhere else None
         return self.backend.copy(tensor, device, self.named(stream), arrival)
 
     def upload(self, tensor: torch.Tensor, device: torch.device, stream: str) -> tuple[torch.Tensor, torch.Event]:
-        """From any thread: enqueue a copy of a tensor of the host; it is there once the event has happened."""
+        """Enqueue a copy of a tensor of the host; it is there once the event has happened."""
         named = self.named(stream)
         return self.backend.upload(tensor, device, named), self.events.recorded(named)
 
     def take_input(self, tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-        """From the caller's thread: a copy of a tensor of the host for a program that begins afterwards."""
+        """A copy of a tensor of the host for a program that begins afterwards."""
         copied, arrived = self.upload(tensor, device, "inputs")
         # Through the caller's own stream, for which programs wait anyway.
         self.caller_waits([arrived])
@@ -84,11 +111,7 @@ class Streams:
         return copied
 
     def finish_reading(self) -> None:
-        """From the caller's thread: wait until inputs that were pinned, and not staged, have been read.
-
-        The caller may change them then. The copies wait for nothing, so that they have long been done when all that
-        follows is issued.
-        """
+        """Wait until pinned inputs have been read: the caller may change them then."""
         while self._reading:
             event = self._reading.pop()
             event.synchronize()
@@ -107,17 +130,17 @@ class Streams:
         self.backend.protect(tensor, self.named(stream))
 
     def caller_event(self) -> torch.Event:
-        """From any thread: an event behind all that the thread has enqueued on its own stream of this device."""
+        """An event behind all that the calling thread has enqueued on its own stream of this device."""
         return self.events.recorded(self.backend.current(self.index))
 
     def caller_waits(self, events: Iterable[torch.Event]) -> None:
-        """From any thread: let what the thread enqueues from now on wait for events."""
+        """Let what the calling thread enqueues from now on wait for events."""
         current = self.backend.current(self.index)
         for event in events:
             current.wait_event(event)
 
 
-def streams_of(device: RuntimeDevice) -> Streams | None:
+def streams_of(device: "RuntimeDevice") -> Streams | None:
     """The device's streams, None if it has none."""
     streams: Streams | None = getattr(device, "streams", None)
     return streams

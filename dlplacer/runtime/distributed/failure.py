@@ -12,7 +12,7 @@ from concurrent.futures import Future, InvalidStateError
 from typing import Any, TypeVar
 
 from dlplacer.core.errors import RunError, first_line
-from dlplacer.runtime.devices.interruptible_future import InterruptibleFuture
+from dlplacer.runtime.devices.worker import InterruptibleFuture
 
 T = TypeVar("T")
 _POLL_S = 0.1

@@ -16,8 +16,7 @@ import torch.distributed as dist
 from dlplacer.core.errors import InputError, RunError, first_line
 from dlplacer.runtime.devices.base import HOST_DEVICE
 from dlplacer.runtime.devices.cpu import CPU
-from dlplacer.runtime.devices.kinds import KINDS
-from dlplacer.runtime.devices.open import DeviceName
+from dlplacer.runtime.devices.open import KINDS, DeviceName
 from dlplacer.runtime.distributed.failure import Failure
 from dlplacer.runtime.distributed.loopback import own_store
 from dlplacer.runtime.distributed.messages.channel_thread import ChannelThread

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import torch
 
-from dlplacer.runtime.devices.kinds import kind_of
+from dlplacer.runtime.devices.open import kind_of
 
 _locks: dict[torch.device, threading.Lock] = {}
 _making = threading.Lock()

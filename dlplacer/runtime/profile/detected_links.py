@@ -8,8 +8,7 @@ from dlplacer.core.topology import Topology
 from dlplacer.machines.costs.device_table import TURN, is_core
 from dlplacer.machines.importers.measured_links import measured
 from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.devices.kinds import in_host_memory
-from dlplacer.runtime.devices.open import open_devices
+from dlplacer.runtime.devices.open import in_host_memory, open_devices
 from dlplacer.runtime.profile.dispatch_time import dispatch_of_devices_s
 from dlplacer.runtime.profile.link_times import copy_timer
 

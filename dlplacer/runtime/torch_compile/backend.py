@@ -14,8 +14,7 @@ from torch import fx
 
 from dlplacer.core.errors import InputError, MismatchError
 from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.devices.kinds import default_names
-from dlplacer.runtime.devices.open import open_devices
+from dlplacer.runtime.devices.open import default_names, open_devices
 from dlplacer.runtime.torch_compile.graph_runner import GraphRunner
 
 _NAME = "dlplacer"

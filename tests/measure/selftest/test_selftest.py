@@ -20,7 +20,7 @@ from dlplacer.measure.selftest.random_plan import random_plan
 from dlplacer.measure.selftest.self_checks import Selftest, selftest
 from dlplacer.runtime.devices.cpu import CpuDevice
 from dlplacer.runtime.devices.jitter import DelayedDevice
-from dlplacer.runtime.devices.kinds import KINDS
+from dlplacer.runtime.devices.open import KINDS
 
 pytestmark = needs_two_cores
 CPUS = ["cpu:0", "cpu:1"]

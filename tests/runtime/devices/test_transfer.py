@@ -6,8 +6,8 @@ import pytest
 import torch
 from runtime.devices.fake_streams import FakeStreams, FakeTensor
 
+from dlplacer.runtime.devices.cpu import HostDevice
 from dlplacer.runtime.devices.cuda import CudaDevice
-from dlplacer.runtime.devices.host_device import HostDevice
 from dlplacer.runtime.devices.transfer import as_input, received, sent
 
 GPU0, GPU1, HOST = torch.device("cuda", 0), torch.device("cuda", 1), torch.device("cpu")

@@ -11,7 +11,7 @@ from runtime.host_streams import HostCudaDevice, HostStreams
 from runtime.random_plans import needs_two_cores
 
 from dlplacer.models import mlp
-from dlplacer.runtime.devices.kinds import KINDS
+from dlplacer.runtime.devices.open import KINDS
 from dlplacer.runtime.distributed import apply_ranks, group
 from dlplacer.runtime.distributed.messages.transport import NcclTransport
 from dlplacer.runtime.executor.backends import BACKENDS

@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 
 from dlplacer.runtime.devices.base import HOST_DEVICE
-from dlplacer.runtime.devices.event_pool import EventPool
+from dlplacer.runtime.devices.device_streams import EventPool
 from dlplacer.runtime.devices.stream_backend import StreamBackend
 from dlplacer.runtime.distributed.messages.wire_format import HEADER_LENGTH, WireFormat
 
