@@ -17,11 +17,10 @@ from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.cpu import CpuDevice
 from dlplacer.runtime.devices.cuda import CudaDevice
 from dlplacer.runtime.devices.stream_backend import StreamBackend
-from dlplacer.runtime.executor.cuda_graphs import CudaGraphs
+from dlplacer.runtime.executor.backends import CudaGraphs, Eager, SegmentBackend
 from dlplacer.runtime.executor.executor import Executor
 from dlplacer.runtime.executor.optimizer_update import Updater
-from dlplacer.runtime.executor.segment_backend import Eager, SegmentBackend
-from dlplacer.runtime.executor.step_inputs import StepInputs
+from dlplacer.runtime.executor.run import StepInputs
 from dlplacer.runtime.program.actions import Compute, Hold, Wait
 from dlplacer.runtime.program.device_memory import DeviceMemorySpace, MemorySpaces, memory_spaces
 
@@ -220,11 +219,11 @@ def with_inputs(
 
 @pytest.mark.parametrize("replayed", [False, True])
 def test_steps_follow_each_other_without_waiting(replayed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dlplacer.runtime.executor.cuda_graphs.captured_refusal", lambda code: None)
+    monkeypatch.setattr("dlplacer.runtime.executor.backends.captured_refusal", lambda code: None)
     replays = 0
     for seed, lowered in plans_here(80):
         if len(lowered.programs) == 1:
-            backend = CudaGraphs(least=2, checked=False) if replayed else Eager()
+            backend = CudaGraphs(least=2) if replayed else Eager()
             right, count = right_over_steps(lowered, seed, backend)
             assert right, seed
             replays += count

@@ -71,6 +71,12 @@ class Streams:
                 self._named[stream] = self.backend.stream(self.index)
             return self._named[stream]
 
+    @property
+    def names(self) -> list[str]:
+        """Names of the streams that there are."""
+        with self._naming:
+            return [*self._named]
+
     def record(self, stream: str) -> torch.Event:
         """An event that happens once the stream has done what it was given so far."""
         return self.events.recorded(self.named(stream))

@@ -15,10 +15,10 @@ from dlplacer.frontend.torch.capture import Captured
 from dlplacer.runtime.distributed.group import RankGroup
 from dlplacer.runtime.distributed.messages.channels import RankChannels
 from dlplacer.runtime.distributed.same_call import SameCall
+from dlplacer.runtime.executor.backends import SegmentBackend
 from dlplacer.runtime.executor.executor import Executor
 from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.executor.run import StepState
-from dlplacer.runtime.executor.segment_backend import SegmentBackend
 from dlplacer.runtime.placed.variant import Variant, with_constants
 from dlplacer.runtime.program.lower import Order
 from dlplacer.runtime.program.program import Program

@@ -7,7 +7,7 @@ from torch.autograd.function import once_differentiable
 
 from dlplacer.core.errors import InputError
 from dlplacer.planning.interrupt import kept_interrupts
-from dlplacer.runtime.executor.step_inputs import StepInputs
+from dlplacer.runtime.executor.run import StepInputs
 from dlplacer.runtime.placed.gradients import apart
 from dlplacer.runtime.placed.variant import Variant
 

@@ -16,11 +16,9 @@ from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.job import Job, autocast_of, flat_inputs
 from dlplacer.planning.interrupt import kept_interrupts
 from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.executor.cuda_graphs import CudaGraphs
-from dlplacer.runtime.executor.device_timeline import DeviceTimeline
+from dlplacer.runtime.executor.backends import CudaGraphs
 from dlplacer.runtime.executor.optimizer_update import Updater
-from dlplacer.runtime.executor.run import StepState
-from dlplacer.runtime.executor.step_inputs import StepInputs
+from dlplacer.runtime.executor.run import DeviceTimeline, StepInputs, StepState
 from dlplacer.runtime.placed.autograd import PlacedStep
 from dlplacer.runtime.placed.editions import Editions
 from dlplacer.runtime.placed.grad_mode import kept_grad_mode

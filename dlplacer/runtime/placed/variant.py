@@ -12,12 +12,10 @@ from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.executable import Executable, OpCode
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.transfer import as_input
-from dlplacer.runtime.executor.backends import segment_backend
+from dlplacer.runtime.executor.backends import SegmentBackend, segment_backend
 from dlplacer.runtime.executor.executor import Executor
 from dlplacer.runtime.executor.optimizer_update import Updater
-from dlplacer.runtime.executor.run import StepState
-from dlplacer.runtime.executor.segment_backend import SegmentBackend
-from dlplacer.runtime.executor.step_inputs import StepInputs
+from dlplacer.runtime.executor.run import StepInputs, StepState
 from dlplacer.runtime.placed.constants import PlacedConstants
 from dlplacer.runtime.placed.guards import require_home
 from dlplacer.runtime.placed.written_memory import WrittenMemory, apart_from
@@ -124,8 +122,7 @@ class Variant:
         for code, target in self._inputs:
             tensor = _laid_out(_plain(inputs[code.position]), self.layouts[code.position])
             bound[code.op] = as_input(tensor, target)
-        numbers = {name: inputs[position] for name, position in self.captured.executable.numbers.items()}
-        return StepInputs({**bound, **self._constants.now()}, seed, step, numbers)
+        return StepInputs({**bound, **self._constants.now()}, seed, step)
 
     def with_tangent(self, inputs: StepInputs, tangent: torch.Tensor | None) -> StepInputs:
         """Inputs with the gradient of the loss; None means 1."""

@@ -15,8 +15,7 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.runtime.devices.device_streams import COMPUTE_STREAM
 from dlplacer.runtime.program.actions import Action, Compute, Copy, Free, Hold, Record, Recv, Send, Sync, Wait
 from dlplacer.runtime.program.device_memory import HOST_MEMORY, MemorySpaces
-from dlplacer.runtime.program.interleaving import interleaved
-from dlplacer.runtime.program.program import Program
+from dlplacer.runtime.program.program import Program, interleaved
 
 _Line = tuple[str, str]
 _THREAD = ""

@@ -14,8 +14,7 @@ from dlplacer.models import mlp
 from dlplacer.runtime.devices.open import KINDS
 from dlplacer.runtime.distributed import apply_ranks, group
 from dlplacer.runtime.distributed.messages.transport import NcclTransport
-from dlplacer.runtime.executor.backends import BACKENDS
-from dlplacer.runtime.executor.cuda_graphs import CudaGraphs
+from dlplacer.runtime.executor.backends import BACKENDS, CudaGraphs
 
 pytestmark = [needs_two_cores, pytest.mark.timeout(120)]
 TOLERANCE = 1e-6

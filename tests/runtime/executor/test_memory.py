@@ -13,7 +13,7 @@ import torch
 from frontend.torch.small_models import build, graph_of
 from runtime.random_plans import needs_two_cores, placed_at_random
 
-from dlplacer.runtime.executor.native_kernels import native
+from dlplacer.frontend.torch.tracing.kernels import kernel_for
 from dlplacer.runtime.program.actions import Free
 from dlplacer.runtime.program.lower import lower
 
@@ -50,9 +50,9 @@ def test_intermediate_tensors_die_when_they_are_freed(monkeypatch: pytest.Monkey
         born: dict[int, weakref.ref[Any]] = {}
         count = itertools.count()
 
-        def watched(target: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(target: Callable[..., Any], device_type: str) -> Callable[..., Any]:
             def call(*args: Any, **kwargs: Any) -> Any:
-                result = native(target)(*args, **kwargs)
+                result = kernel_for(target, device_type)(*args, **kwargs)
                 for tensor in result if isinstance(result, (tuple, list)) else [result]:
                     if isinstance(tensor, torch.Tensor):
                         born[next(count)] = weakref.ref(tensor)
@@ -60,7 +60,7 @@ def test_intermediate_tensors_die_when_they_are_freed(monkeypatch: pytest.Monkey
 
             return call
 
-        monkeypatch.setattr("dlplacer.runtime.executor.segment_graph.native", watched)
+        monkeypatch.setattr("dlplacer.runtime.executor.segment_graph.kernel_for", watched)
         tensors = {**dict(placed.named_parameters()), **dict(placed.named_buffers())}
         bound = variant.with_tangent(variant.bind(tensors, [*job.args, *job.targets], 0, 1), None)
         outside = {id(tensor) for tensor in bound.bound.values()}

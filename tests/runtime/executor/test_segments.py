@@ -20,15 +20,13 @@ from dlplacer.frontend.torch.executable import Executable, Instruction, OpCode, 
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.cpu import CpuDevice
 from dlplacer.runtime.executor import executor as executor_module
+from dlplacer.runtime.executor.backends import Eager
 from dlplacer.runtime.executor.executor import Executor
 from dlplacer.runtime.executor.optimizer_update import Updater
-from dlplacer.runtime.executor.run import StepState
-from dlplacer.runtime.executor.segment_backend import Eager
-from dlplacer.runtime.executor.step_inputs import StepInputs
+from dlplacer.runtime.executor.run import StepInputs, StepState
 from dlplacer.runtime.program.actions import Compute, Free, Recv, Send
-from dlplacer.runtime.program.interleaving import interleaved
 from dlplacer.runtime.program.lower import lower, lower_stages
-from dlplacer.runtime.program.program import Program
+from dlplacer.runtime.program.program import Program, interleaved
 
 
 @pytest.fixture(scope="module")

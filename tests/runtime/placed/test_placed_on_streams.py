@@ -109,7 +109,7 @@ def test_an_error_that_an_earlier_step_caused_is_not_that_of_the_op_at_hand(monk
         def failed(*_: Any) -> None:
             raise RuntimeError("CUDA error: device-side assert triggered")
 
-        monkeypatch.setattr(Event, "synchronize", failed)
+        monkeypatch.setattr(Event, "query", failed)
         monkeypatch.setattr(HostStreams, "copy", failed)
         with pytest.raises(RunError, match="run 1 of the program failed on cuda:0/0 after its ops were issued"):
             placed.step(*job.args, *job.targets)

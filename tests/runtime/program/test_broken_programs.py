@@ -14,10 +14,10 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.frontend.torch.executable import Executable, Instruction, OpCode, Value
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.cpu import CpuDevice
+from dlplacer.runtime.executor.backends import Eager
 from dlplacer.runtime.executor.executor import Executor
 from dlplacer.runtime.executor.optimizer_update import Updater
-from dlplacer.runtime.executor.segment_backend import Eager
-from dlplacer.runtime.executor.step_inputs import StepInputs
+from dlplacer.runtime.executor.run import StepInputs
 from dlplacer.runtime.program.actions import Action, Compute, Free, Recv, Send
 from dlplacer.runtime.program.dry_run import dry_run
 from dlplacer.runtime.program.lower import lower

@@ -5,8 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from dlplacer.runtime.program.actions import Send
-from dlplacer.runtime.program.interleaving import interleaved
-from dlplacer.runtime.program.program import Program
+from dlplacer.runtime.program.program import Program, interleaved
 
 Channel = tuple[str, str]
 """What carries messages one after another; the names of its two ends."""
