@@ -15,10 +15,10 @@ from dlplacer.runtime.distributed.other_parts import give_up_other_parts, with_m
 from dlplacer.runtime.distributed.rank_variant import RankVariant
 from dlplacer.runtime.distributed.rank_variant_maker import RankVariantMaker
 from dlplacer.runtime.distributed.same_call import SameCall, called
+from dlplacer.runtime.placed.guards import require_unwritten
 from dlplacer.runtime.placed.placed_module import PlacedModule
 from dlplacer.runtime.placed.variant import Variant
-from dlplacer.runtime.placed.variant_maker import VariantMaker
-from dlplacer.runtime.placed.written_memory import require_unwritten
+from dlplacer.runtime.placed.variants import VariantMaker
 
 
 class RankModule(PlacedModule):

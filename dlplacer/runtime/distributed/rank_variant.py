@@ -52,11 +52,7 @@ class RankVariant(Variant):
     @cached_property
     def number(self) -> int:
         """A digest of what the processes of the step must have in common: the ops, and where each is when."""
-        numbers = self.whole.executable.numbers
-        graph = self.captured.graph
-        # The arguments of the ops hold the numbers with which the step happened to be captured.
-        alike = replace(graph, ops=tuple(replace(op, attrs={}) for op in graph.ops)) if numbers else graph
-        text = structure_sha256(alike) + json.dumps([sorted(numbers), [*self.order.items()]])
+        text = structure_sha256(self.captured.graph) + json.dumps([*self.order.items()])
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
 
     def described(self) -> Mapping[str, Any]:

@@ -17,7 +17,7 @@ from dlplacer.runtime.distributed.ranks import NETWORK
 from dlplacer.runtime.distributed.same_call import SameCall
 from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.placed.variant import Layouts, Variant
-from dlplacer.runtime.placed.variant_maker import VariantMaker
+from dlplacer.runtime.placed.variants import VariantMaker
 from dlplacer.runtime.program.lower import Order
 
 

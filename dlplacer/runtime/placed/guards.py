@@ -1,6 +1,6 @@
 """What must be as it was at capture: inputs, dtypes and autocast. Shapes and modes are captured again instead."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -174,3 +174,35 @@ def require_home(name: str, tensor: torch.Tensor, device: torch.device) -> None:
             f"{name!r} is on {tensor.device}; the plan has it on {device}: fully_shard and .to() put all parameters on "
             "one device; apply the plan again, or use DistributedDataParallel(placed) or replicas"
         )
+
+
+def require_unwritten(written: Iterable[str], tensors: Mapping[str, torch.Tensor], inputs: Sequence[Any]) -> None:
+    """Return unless an input shares memory with a buffer that the step writes to: ops may read it at any time.
+
+    Parameters
+    ----------
+    written
+        Names of the buffers among `tensors`.
+
+    Raises
+    ------
+    InputError
+        Naming the input and the buffer.
+    """
+    owner = {_memory(tensors[name]): name for name in written}
+    for position, leaf in enumerate(inputs):
+        if isinstance(leaf, torch.Tensor) and leaf.numel() and _memory(leaf) in owner:
+            raise InputError(
+                f"input {position} of the step shares memory with {owner[_memory(leaf)]!r}, which the step writes to; "
+                "give it memory of its own (.clone())"
+            )
+
+
+def apart_from(written: Iterable[str], tensors: Mapping[str, torch.Tensor], inputs: Sequence[Any]) -> list[Any]:
+    """The inputs, with copies of those that share memory with tensors that are written."""
+    taken = {_memory(tensors[name]) for name in written}
+    return [leaf.clone() if isinstance(leaf, torch.Tensor) and _memory(leaf) in taken else leaf for leaf in inputs]
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
