@@ -117,7 +117,7 @@ class Variant:
             plain = tensor.detach()
             for op in ops:
                 bound[op] = plain
-        for code, target in self._inputs:
+        for code, target in self.inputs:
             tensor = _laid_out(_plain(inputs[code.position]), self.layouts[code.position])
             bound[code.op] = as_input(tensor, target)
         bound.update((code.op, self._constant(code)) for code in self.captured.executable.of_role("constant"))
@@ -171,7 +171,8 @@ class Variant:
         return found
 
     @cached_property
-    def _inputs(self) -> Sequence[tuple[OpCode, RuntimeDevice]]:
+    def inputs(self) -> Sequence[tuple[OpCode, RuntimeDevice]]:
+        """The ops that bring inputs in, and their devices."""
         return [(code, self.devices[self.home[code.op]]) for code in self.captured.executable.of_role("input")]
 
     @cached_property
