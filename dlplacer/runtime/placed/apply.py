@@ -9,6 +9,7 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.plan import Plan
 from dlplacer.frontend.torch.capture import Captured, capture_job
 from dlplacer.frontend.torch.job import Job
+from dlplacer.frontend.torch.tracing.autocast_lists import CUDA_AUTOCAST
 from dlplacer.frontend.torch.tracing.kernels import require_kernels
 from dlplacer.planning.coarsen import coarsen, expanded_plan
 from dlplacer.planning.one_device import one_device_note
@@ -62,11 +63,24 @@ def apply(
         captured = capture_as_planned(job, plan)
         own = of_captured_ops(plan, captured.graph)
         require_runnable(captured, own, opened)
+        _note_autocast(job, plan, opened)
         return PlacedModule(job, own, captured, opened, segments=segments)
     except BaseException:
         for device in opened.values():
             device.close()
         raise
+
+
+def _note_autocast(job: Job, plan: Plan, devices: Mapping[str, RuntimeDevice]) -> None:
+    """Tell the user if the step casts the ops that another type of device would cast."""
+    planned = "cuda" if CUDA_AUTOCAST in (plan.graph.capture or {})["rewrites"] else "cpu"
+    types = {device.torch_device.type for device in devices.values()}
+    if job.autocast is not None and planned not in types:
+        print(
+            f"dlplacer: the plan was captured with autocast's lists for {planned}, and runs on {', '.join(types)}; "
+            "capture with the autocast_on of the devices for the same dtypes as in plain PyTorch there",
+            file=sys.stderr,
+        )
 
 
 def require_captured(plan: Plan) -> None:
