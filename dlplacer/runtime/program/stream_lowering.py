@@ -2,26 +2,25 @@
 
 A device with streams computes on one stream and copies on another for each device that it sends to, so that neither a
 copy nor a late reader holds up what is computed. A tensor that another stream uses is ordered by an event, and its
-memory protected by HOLD. A HOLD delays the reuse of memory; a WAIT of the compute stream before each FREE would protect
-it as well, but delay all that the device computes behind its slowest copy. Where the compute stream has waited for the
-copy anyway, because something came back, the HOLD is dropped. What a device receives is always held: views made of it
-there share its memory and outlive its FREE, and the program does not know which tensors are views.
+memory protected by HOLD, which delays the reuse of memory and nothing else. What a device receives is always held:
+views made of it there share its memory and outlive its FREE.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from dlplacer.runtime.devices.device_streams import COMPUTE_STREAM
-from dlplacer.runtime.program.actions import Action, Copy, Hold, Record, Recv, Send, Sync, Wait
+from dlplacer.runtime.program.actions import Action, Compute, Copy, Hold, Record, Recv, Send, Sync, Wait
 from dlplacer.runtime.program.device_memory import MemorySpaces
-from dlplacer.runtime.program.drop_redundant_waits import without_redundancy
-from dlplacer.runtime.program.program import Program
+from dlplacer.runtime.program.program import Program, interleaved
 
 
 def with_streams(programs: Sequence[Program], spaces: MemorySpaces, empty: Collection[str] = ()) -> list[Program]:
     """The programs of a step with actions on streams; the programs themselves if no device has streams.
 
-    The waits and holds that order nothing further are left out.
+    Streams keep their order, so one event serves for all that is recorded with nothing in between, and waiting for a
+    later event of a stream for all earlier ones.
 
     Parameters
     ----------
@@ -30,7 +29,7 @@ def with_streams(programs: Sequence[Program], spaces: MemorySpaces, empty: Colle
     """
     if not any(space.has_streams for space in spaces.values()):
         return list(programs)
-    return [without_redundancy(_Lowering(spaces, frozenset(empty)).program(program), spaces) for program in programs]
+    return [_Economy().program(_Lowering(spaces, frozenset(empty)).program(program)) for program in programs]
 
 
 @dataclass
@@ -76,7 +75,8 @@ class _Lowering:
         yield Wait(computed, stream)
         yield Copy(action.tensor, action.target, stream)
         yield Record(arrived, stream)
-        yield Hold(action.tensor, stream)
+        if not self.spaces[action.target].away:
+            yield Hold(action.tensor, stream)
 
     def _after_receive(self, device: str, action: Recv) -> Iterator[Action]:
         """A tensor from another process has arrived when it is received: its transport guarantees that."""
@@ -92,3 +92,78 @@ class _Lowering:
 
 def _arrived(tensor: str, source: str, target: str) -> str:
     return f"arrived {tensor!r} {source!r} {target!r}"
+
+
+_Line = tuple[str, str]
+"""A device, and one of its streams or ``""`` for its thread: what is on one line happens in order."""
+
+
+@dataclass
+class _Economy:
+    """Leaves out records and waits that the order of a stream implies."""
+
+    events: dict[str, str] = field(default_factory=dict)
+    places: dict[str, tuple[_Line, int]] = field(default_factory=dict)
+    latest: dict[_Line, str] = field(default_factory=dict)
+    known: dict[_Line, dict[_Line, int]] = field(default_factory=lambda: defaultdict(dict))
+    pending: dict[_Line, dict[_Line, tuple[int, str, int]]] = field(default_factory=lambda: defaultdict(dict))
+    dropped: set[tuple[str, int]] = field(default_factory=set)
+
+    def program(self, program: Program) -> Program:
+        """The program with fewer events, named by device and number: ``gpu0.1``, ``gpu0.2``, …"""
+        for device, position, action in interleaved(program):
+            if isinstance(action, Record):
+                self._record(device, position, action)
+            elif isinstance(action, (Wait, Sync)):
+                self._wait(device, position, action)
+            elif not isinstance(action, (Recv, Hold)):
+                stream = action.stream if isinstance(action, Copy) else COMPUTE_STREAM
+                self._settle((device, ""))
+                self._settle((device, stream))
+                if isinstance(action, (Compute, Copy)):
+                    self.latest.pop((device, stream), None)
+        kept = {
+            device: [action for position, action in enumerate(actions) if (device, position) not in self.dropped]
+            for device, actions in program.actions.items()
+        }
+        awaited = {self.events[one.event] for own in kept.values() for one in own if isinstance(one, (Wait, Sync))}
+        names: dict[str, str] = {}
+        for device, own in kept.items():
+            recorded = (one.event for one in own if isinstance(one, Record) and one.event in awaited)
+            names.update((event, f"{device}.{number}") for number, event in enumerate(recorded, start=1))
+        return Program({device: tuple(self._named(own, names)) for device, own in kept.items()})
+
+    def _record(self, device: str, position: int, action: Record) -> None:
+        line = device, action.stream
+        self._settle(line)
+        if line in self.latest:
+            self.dropped.add((device, position))
+        else:
+            self.latest[line] = action.event
+            self.places[action.event] = line, position + 1
+        self.events[action.event] = self.latest[line]
+
+    def _wait(self, device: str, position: int, action: Wait | Sync) -> None:
+        line = device, action.stream if isinstance(action, Wait) else ""
+        source, count = self.places[self.events[action.event]]
+        before = self.pending[line].get(source)
+        if source == line or max(self.known[line].get(source, 0), before[0] if before else 0) >= count:
+            self.dropped.add((device, position))
+            return
+        if before is not None:
+            self.dropped.add(before[1:])
+        self.pending[line][source] = count, device, position
+        self.latest.pop(line, None)
+
+    def _settle(self, line: _Line) -> None:
+        """The line goes on, and has waited for all that it was told to wait for."""
+        for source, (count, *_) in self.pending.pop(line, {}).items():
+            self.known[line][source] = count
+
+    def _named(self, actions: Iterable[Action], names: Mapping[str, str]) -> Iterator[Action]:
+        for action in actions:
+            if isinstance(action, Record) and action.event not in names:
+                continue
+            if isinstance(action, (Record, Wait, Sync)):
+                action = replace(action, event=names[self.events[action.event]])
+            yield action
