@@ -62,7 +62,7 @@ class HostDevice(HostClock, Worker):
         streams = streams_of(target)
         if streams is None:
             return tensor.to(target.torch_device)
-        return TensorInFlight(*streams.upload(tensor, target.torch_device, f"from {self.name}"))
+        return TensorInFlight(*streams.upload(tensor, target.torch_device))
 
     def receive(self, in_flight: InFlight) -> Value:
         """The tensor: it is ready when it arrives."""

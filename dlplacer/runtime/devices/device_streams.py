@@ -14,6 +14,12 @@ if TYPE_CHECKING:
 COMPUTE_STREAM = "compute"
 """Name of the stream on which a device computes."""
 
+COPY_STREAMS, ARRIVAL_STREAMS = 3, 2
+"""Streams of a device for copies to others, and from others. With those for what is computed, for what the host sends,
+and the caller's own they are 8: GPUs have 8 hardware queues by default, and streams that share one block each other."""
+
+_FROM_HOST = "from host"
+
 
 class EventPool:
     """Untimed events of one device, recorded again once they are given back: making one costs a call of the driver.
@@ -63,6 +69,7 @@ class Streams:
         self._named: dict[str, torch.Stream] = {}
         self._reading: list[torch.Event] = []
         self._naming = threading.Lock()
+        self._sources: list[object] = []
 
     def named(self, stream: str) -> torch.Stream:
         """The stream of this name."""
@@ -96,17 +103,25 @@ class Streams:
             The device's streams, if it has any: its memory for tensors from here waits for nothing else.
         """
         elsewhere = target is not None and target.index != self.index
-        arrival = target.named(f"from {self.index} {stream}") if target is not None and elsewhere else None
+        arrival = target.arrival((self.index, stream)) if target is not None and elsewhere else None
         return self.backend.copy(tensor, device, self.named(stream), arrival)
 
-    def upload(self, tensor: torch.Tensor, device: torch.device, stream: str) -> tuple[torch.Tensor, torch.Event]:
+    def arrival(self, source: object) -> torch.Stream:
+        """The stream from whose memory copies from a stream of another GPU are allocated."""
+        with self._naming:
+            if source not in self._sources:
+                self._sources.append(source)
+            number = self._sources.index(source) % ARRIVAL_STREAMS
+        return self.named(f"arrival {number}")
+
+    def upload(self, tensor: torch.Tensor, device: torch.device) -> tuple[torch.Tensor, torch.Event]:
         """Enqueue a copy of a tensor of the host; it is there once the event has happened."""
-        named = self.named(stream)
+        named = self.named(_FROM_HOST)
         return self.backend.upload(tensor, device, named), self.events.recorded(named)
 
     def take_input(self, tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
         """A copy of a tensor of the host for a program that begins afterwards."""
-        copied, arrived = self.upload(tensor, device, "inputs")
+        copied, arrived = self.upload(tensor, device)
         # Through the caller's own stream, for which programs wait anyway.
         self.caller_waits([arrived])
         if tensor.is_pinned():
@@ -125,7 +140,7 @@ class Streams:
 
     def bring(self, tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
         """A copy of a tensor of the host, which the ops that follow can use, and which the host does not wait for."""
-        copied, arrived = self.upload(tensor, device, "from host")
+        copied, arrived = self.upload(tensor, device)
         self.wait(COMPUTE_STREAM, arrived)
         self.events.give_back([arrived])
         self.hold(copied, COMPUTE_STREAM)

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from dlplacer.runtime.devices.device_streams import COMPUTE_STREAM
+from dlplacer.runtime.devices.device_streams import COMPUTE_STREAM, COPY_STREAMS
 from dlplacer.runtime.program.actions import Action, Compute, Copy, Hold, Record, Recv, Send, Sync, Wait
 from dlplacer.runtime.program.device_memory import MemorySpaces
 from dlplacer.runtime.program.program import Program, interleaved
@@ -39,6 +39,7 @@ class _Lowering:
     spaces: MemorySpaces
     empty: frozenset[str]
     recorded: dict[str, int] = field(default_factory=dict)
+    targets: dict[str, list[str]] = field(default_factory=dict)
 
     def program(self, program: Program) -> Program:
         """The program with every ordering made explicit."""
@@ -68,7 +69,7 @@ class _Lowering:
         yield action
 
     def _copy(self, device: str, action: Send, arrived: str) -> Iterator[Action]:
-        stream = f"copy:{action.target}"
+        stream = self._copy_stream(device, action.target)
         self.recorded[device] = self.recorded.get(device, 0) + 1
         computed = f"computed {device} {self.recorded[device]}"
         yield Record(computed, COMPUTE_STREAM)
@@ -77,6 +78,13 @@ class _Lowering:
         yield Record(arrived, stream)
         if not self.spaces[action.target].away:
             yield Hold(action.tensor, stream)
+
+    def _copy_stream(self, device: str, target: str) -> str:
+        """The stream for copies to a device: of its own for the first few, which share it with the others."""
+        targets = self.targets.setdefault(device, [])
+        if target not in targets:
+            targets.append(target)
+        return f"copy:{targets[targets.index(target) % COPY_STREAMS]}"
 
     def _after_receive(self, device: str, action: Recv) -> Iterator[Action]:
         """A tensor from another process has arrived when it is received: its transport guarantees that."""
