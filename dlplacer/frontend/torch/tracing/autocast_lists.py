@@ -55,7 +55,7 @@ _KEY = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
 @contextlib.contextmanager
 def cuda_lists() -> Iterator[None]:
     """While it lasts, torch.autocast on the CPU casts as it does on CUDA."""
-    library = torch.library.Library("aten", "IMPL", "AutocastCPU")
+    library: Any = torch.library.Library("aten", "IMPL", "AutocastCPU")  # type: ignore[no-untyped-call]
     try:
         with warnings.catch_warnings():
             # Torch warns that kernels are replaced, which is meant.
