@@ -52,10 +52,7 @@ class DeviceName:
     def parse(cls, text: str) -> "DeviceName":
         """The name that is written like this.
 
-        Raises
-        ------
-        InputError
-            If it is none; names the forms that are understood.
+        Raises InputError if it is none; names the forms that are understood.
         """
         match = _NAME.fullmatch(text.strip())
         if match is None or match["kind"] not in KINDS:
@@ -80,10 +77,7 @@ class DeviceName:
 def open_devices(names: Sequence[str]) -> list[RuntimeDevice]:
     """Start the devices of these names: ``cpu:0``, ``cuda:1``, ``cuda:0/1``, …
 
-    Raises
-    ------
-    InputError
-        If a name is not understood or given twice, or the device is not here.
+    Raises InputError if a name is not understood or given twice, or the device is not here.
     """
     wanted = [DeviceName.parse(name) for name in names]
     _require_distinct(wanted)

@@ -127,10 +127,8 @@ class CallerOrder:
     def settle(self) -> None:
         """After a failure: order all that is enqueued before whatever uses its memory again, without waiting.
 
-        Raises
-        ------
-        RunError
-            If an earlier run failed on a device: CUDA reports that at any later call, and it is why this one failed.
+        Raises RunError if an earlier run failed on a device: CUDA reports that at any later call, and it is why
+        this one failed.
         """
         with self._lock:
             issued = list(self._issued)

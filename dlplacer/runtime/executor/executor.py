@@ -93,11 +93,9 @@ class Executor:
 
         A recorded run waits for all.
 
-        Raises
-        ------
-        RunError
-            If an op fails; names the op, its module and its device. The other devices stop at their next receive. What
-            fails on a GPU after it was issued is raised by one of the next runs, or where a result is read.
+        Raises RunError if an op fails; names the op, its module and its device. The other devices stop at their
+        next receive. What fails on a GPU after it was issued is raised by one of the next runs, or where a
+        result is read.
         """
         with self._order.turn():
             self._run(state)

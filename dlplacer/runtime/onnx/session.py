@@ -60,10 +60,7 @@ class OnDevice:
 def provider_named(name: str) -> str:
     """The provider of this name, with or without ``ExecutionProvider`` at its end, in any case of letters.
 
-    Raises
-    ------
-    InputError
-        If this onnxruntime has none; names those that it has.
+    Raises InputError if this onnxruntime has none; names those that it has.
     """
     listed = [str(one) for one in _onnxruntime().get_available_providers()]
     wanted = name.lower().removesuffix(_ENDING.lower())
@@ -114,10 +111,7 @@ def open_session(
 def run_session(session: Any, names: Sequence[str] | None, inputs: Mapping[str, Any]) -> list[Any]:
     """The named outputs, or all.
 
-    Raises
-    ------
-    RunError
-        If onnxruntime fails, or has no arrays of a type.
+    Raises RunError if onnxruntime fails, or has no arrays of a type.
     """
     try:
         return list(session.run(names, inputs))

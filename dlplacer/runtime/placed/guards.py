@@ -17,10 +17,7 @@ from dlplacer.frontend.torch.tracing.quiet import autocast_types
 def in_order(expected: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """The given keyword arguments in the order of the expected ones.
 
-    Raises
-    ------
-    InputError
-        If they are not the same names.
+    Raises InputError if they are not the same names.
     """
     wrong = sorted(expected.keys() ^ given.keys())
     if wrong:
@@ -34,10 +31,7 @@ def in_order(expected: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str,
 def require_no_own_hooks(placed: nn.Module) -> None:
     """Return unless a placed module itself has hooks, which only a call of it passes.
 
-    Raises
-    ------
-    InputError
-        If it has forward or backward hooks.
+    Raises InputError if it has forward or backward hooks.
     """
     if has_hooks(placed):
         raise InputError(
@@ -49,10 +43,7 @@ def require_no_own_hooks(placed: nn.Module) -> None:
 def require_autocast(job: Job) -> None:
     """Return unless torch.autocast is active with another dtype than the plan was captured with.
 
-    Raises
-    ------
-    MismatchError
-        Naming both.
+    Raises MismatchError naming both.
     """
     for device_type in autocast_types():
         if torch.is_autocast_enabled(device_type):
@@ -67,10 +58,7 @@ def require_autocast(job: Job) -> None:
 def require_unscaled_updates(job: Job) -> None:
     """Return unless the step updates parameters with gradients that are too small for their dtype.
 
-    Raises
-    ------
-    InputError
-        If the job has an optimizer and autocast to float16.
+    Raises InputError if the job has an optimizer and autocast to float16.
     """
     if job.autocast == "float16" and job.update is not None:
         raise InputError(
@@ -84,10 +72,7 @@ def require_inputs(
 ) -> None:
     """Return if the inputs are tensors where the job has tensors, of the same dtypes, and want no gradient themselves.
 
-    Raises
-    ------
-    MismatchError
-        Naming the input, what it is and what it should be.
+    Raises MismatchError naming the input, what it is and what it should be.
     """
     parts = [("args", leaves_of(args), leaves_of(job.args)), ("targets", leaves_of(targets), leaves_of(job.targets))]
     if kwargs:
@@ -109,10 +94,7 @@ def has_data(tensor: torch.Tensor) -> bool:
 def require_data(name: str, tensor: torch.Tensor) -> None:
     """Return if a parameter or buffer has data.
 
-    Raises
-    ------
-    InputError
-        If it is on the meta device or a stand-in.
+    Raises InputError if it is on the meta device or a stand-in.
     """
     if not has_data(tensor):
         what = "on the meta device" if tensor.is_meta else "a stand-in"
@@ -147,10 +129,7 @@ def _require_input(name: str, leaf: Any, captured: Any, differentiates: bool) ->
 def require_whole(name: str, tensor: torch.Tensor) -> None:
     """Return unless a parameter or buffer is a piece of one.
 
-    Raises
-    ------
-    MismatchError
-        If it was cut since the plan was applied, as FSDP does.
+    Raises MismatchError if it was cut since the plan was applied, as FSDP does.
     """
     if hasattr(tensor, "full_tensor"):
         raise MismatchError(
@@ -163,10 +142,7 @@ def require_whole(name: str, tensor: torch.Tensor) -> None:
 def require_home(name: str, tensor: torch.Tensor, device: torch.device) -> None:
     """Return if a parameter or buffer is a plain tensor where the plan has it.
 
-    Raises
-    ------
-    MismatchError
-        If something has moved or cut it since the plan was applied, as FSDP does.
+    Raises MismatchError if something has moved or cut it since the plan was applied, as FSDP does.
     """
     if tensor.device != device or hasattr(tensor, "full_tensor"):
         require_whole(name, tensor)
@@ -184,10 +160,7 @@ def require_unwritten(written: Iterable[str], tensors: Mapping[str, torch.Tensor
     written
         Names of the buffers among `tensors`.
 
-    Raises
-    ------
-    InputError
-        Naming the input and the buffer.
+    Raises InputError naming the input and the buffer.
     """
     owner = {_memory(tensors[name]): name for name in written}
     for position, leaf in enumerate(inputs):

@@ -18,10 +18,7 @@ _MARKS = ("parameter", "buffer", "mutation", "gradient", "update")
 def require_same_graph(plan: Plan, captured: OpGraph) -> None:
     """Return if the plan was made for this graph, costs aside.
 
-    Raises
-    ------
-    MismatchError
-        Naming the first op that differs.
+    Raises MismatchError naming the first op that differs.
     """
     if structure_sha256(plan.graph) == structure_sha256(captured):
         return

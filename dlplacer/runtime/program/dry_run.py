@@ -12,11 +12,8 @@ from dlplacer.runtime.program.program import Program, interleaved
 def dry_run(graph: OpGraph, programs: Sequence[Program]) -> None:
     """Return if the programs, run one after another, end, and every op runs once and finds its inputs.
 
-    Raises
-    ------
-    InternalError
-        Naming the actions at which devices wait for each other, the op whose input is missing, the event that is not
-        recorded in time, or what is left over; each with its device and line.
+    Raises InternalError naming the actions at which devices wait for each other, the op whose input is missing, the
+    event that is not recorded in time, or what is left over; each with its device and line.
     """
     held: dict[str, set[str]] = {}
     done: set[str] = set()

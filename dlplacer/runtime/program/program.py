@@ -23,10 +23,7 @@ class Program:
     def parse(cls, text: str) -> "Program":
         """The program that prints as this text.
 
-        Raises
-        ------
-        InputError
-            With the number of the line that is no action or stands before any ``DEVICE`` line.
+        Raises InputError with the number of the line that is no action or stands before any ``DEVICE`` line.
         """
         actions: dict[str, list[Action]] = {}
         current: list[Action] | None = None

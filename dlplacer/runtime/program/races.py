@@ -26,10 +26,7 @@ def require_no_races(
 ) -> None:
     """Return if the programs, which run dry, have no races.
 
-    Raises
-    ------
-    InternalError
-        Naming the first actions that nothing orders, with their devices and lines.
+    Raises InternalError naming the first actions that nothing orders, with their devices and lines.
     """
     found = races(graph, programs, spaces, empty)
     if found:

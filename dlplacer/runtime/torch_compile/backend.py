@@ -51,10 +51,7 @@ class CompileOptions:
     def of(cls, options: Mapping[str, Any]) -> "CompileOptions":
         """The options that a user gave.
 
-        Raises
-        ------
-        InputError
-            If one is not known; names those that are.
+        Raises InputError if one is not known; names those that are.
         """
         known = [entry.name for entry in fields(cls)]
         unknown = [name for name in options if name not in known]

@@ -128,10 +128,7 @@ def weight_on(device: torch.device, value: object) -> object:
 def captured_graph(module: fx.GraphModule) -> Captured:
     """Ops, edges and code of a graph whose inputs and outputs are flat.
 
-    Raises
-    ------
-    CaptureError
-        If it has an op that cannot be placed.
+    Raises CaptureError if it has an op that cannot be placed.
     """
     names = [node.name for node in _placeholders(module)]
     inputs = {name: Slot("input", position=position) for position, name in enumerate(names)}

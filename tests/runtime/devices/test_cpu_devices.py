@@ -100,14 +100,6 @@ def test_tensors_are_handed_over_and_not_copied(device: CpuDevice) -> None:
     other.close()
 
 
-def test_marks_measure_time(device: CpuDevice) -> None:
-    begin = device.now()
-    time.sleep(0.01)
-    assert 0.01 <= device.elapsed_s(begin, device.now()) < 300
-    device.synchronize()
-    device.drain()
-
-
 def test_a_closed_device_refuses_work() -> None:
     device = CpuDevice(0)
     pending = device.submit(lambda: time.sleep(0.01))
@@ -142,16 +134,6 @@ def test_a_worker_keeps_nothing_of_what_it_has_run(device: CpuDevice) -> None:
     device.submit(lambda: None).result()
     gc.collect()
     assert watched() is None
-
-
-def test_names_of_devices() -> None:
-    too_many = len(usable_cores())
-    with pytest.raises(InputError, match=rf"device 'cpu:{too_many}' needs {too_many + 1} cores; this process may use"):
-        open_devices([f"cpu:{too_many}"])
-    with pytest.raises(InputError, match="device 'cpu:0' is given twice"):
-        open_devices(["cpu:0", " cpu "])
-    with pytest.raises(InputError, match="device 'gpu0' is not understood; write cpu:0"):
-        open_devices(["gpu0"])
 
 
 def test_devices_that_were_opened_before_a_mistake_are_closed_again() -> None:

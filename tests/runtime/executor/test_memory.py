@@ -14,8 +14,6 @@ from frontend.torch.small_models import build, graph_of
 from runtime.random_plans import needs_two_cores, placed_at_random
 
 from dlplacer.frontend.torch.tracing.kernels import kernel_for
-from dlplacer.runtime.program.actions import Free
-from dlplacer.runtime.program.lower import lower
 
 pytestmark = needs_two_cores
 SMALL_BYTES = 8 * 2**20
@@ -28,18 +26,6 @@ def resident_bytes() -> int:
 def live_tensors() -> int:
     gc.collect()
     return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
-
-
-def test_after_a_step_only_results_are_held() -> None:
-    job = build("convolutions")
-    with placed_at_random(job, graph=graph_of("convolutions")) as placed:
-        variant = placed._primary
-        leaves = [*job.args, *job.targets]
-        tensors = {**dict(placed.named_parameters()), **dict(placed.named_buffers())}
-        state = variant.joint.start(variant.with_tangent(variant.bind(tensors, leaves, 0, 1), None))
-        variant.joint.run(state)
-        held = {name for values in state.values.values() for name in values}
-        assert held == variant.captured.executable.returned
 
 
 # Every intermediate tensor is watched from its birth on the device; after the step none of them may be alive.
@@ -76,23 +62,6 @@ def test_intermediate_tensors_die_when_they_are_freed(monkeypatch: pytest.Monkey
         # Others that live are bases of returned views.
         assert {tensor.untyped_storage().data_ptr() for tensor in alive.values()} == set(returned.values())
         assert len(born) > 2 * len(alive)
-
-
-def test_every_copy_of_a_tensor_is_freed_once() -> None:
-    job = build("branches")
-    with placed_at_random(job, graph=graph_of("branches")) as placed:
-        graph, executable = placed.captured.graph, placed.captured.executable
-        program = lower(graph, placed.plan.order, executable.returned)
-        freed = [
-            action.tensor for actions in program.actions.values() for action in actions if isinstance(action, Free)
-        ]
-        used_on: dict[str, set[str]] = {}
-        for edge in graph.edges:
-            used_on.setdefault(edge.tensor, set()).update(
-                placed.plan.placement[end] for end in (edge.source, edge.target)
-            )
-        expected = sum(len(devices) for tensor, devices in used_on.items() if tensor not in executable.returned)
-        assert len(freed) == expected
 
 
 # Without the cycle collector: nothing that a forward pass keeps for its backward may hold itself.

@@ -144,19 +144,6 @@ def test_what_is_captured_again_has_memory_of_its_own(monkeypatch: pytest.Monkey
         assert len({*pools}) == len(pools)
 
 
-def test_a_recorded_step_issues_every_op() -> None:
-    job = build("branches")
-    with placed_on_streams(job, "free", seed=1, segments="cuda_graph") as (placed, log):
-        for _ in range(4):
-            placed.step(*job.args, *job.targets)
-        log.clear()
-        placed.records = True
-        placed.step(*job.args, *job.targets)
-        assert "replay" not in log
-        for name, timeline in placed.timelines.items():
-            assert [span.op for span in timeline.spans(placed.devices[name])] == list(placed.plan.order[name])
-
-
 def test_an_unknown_backend_is_refused() -> None:
     with pytest.raises(InputError, match="eager, inductor or cuda_graph"):
         segment_backend("yes")

@@ -6,14 +6,12 @@ from typing import Any
 
 import pytest
 import torch
-from frontend.torch.small_models import CLASSES, Calls, build, build_with, dropout, graph_of
-from runtime.families import all_families
+from frontend.torch.small_models import CLASSES, build, build_with, dropout, graph_of
 from runtime.random_plans import needs_two_cores, placed_at_random, plain_loss
 from torch import nn
 from torch.nn import functional
 from torch.utils import _pytree as pytree
 
-from dlplacer.core.errors import DlplacerError
 from dlplacer.frontend import Job
 from dlplacer.runtime import PlacedModule
 from dlplacer.runtime.placed import variants
@@ -62,14 +60,6 @@ def test_any_batch_size(name: str) -> None:
             assert len(kept) > 0.8 * len(placed.plan.placement)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", all_families.EVERY)
-def test_every_family_at_batch_size_1(name: str) -> None:
-    job, plain = all_families.build(name), all_families.build(name).module.train()
-    with placed_at_random(job, graph=all_families.graph_of(name)) as placed:
-        trains_as(placed, resized(job, 1), plain)
-
-
 @pytest.mark.parametrize("length", [1, pytest.param(5, marks=SLOW)])
 def test_another_length_of_a_recurrent_network(length: int) -> None:
     """Every step of the sequence is ops of its own: as many appear or vanish."""
@@ -79,12 +69,6 @@ def test_another_length_of_a_recurrent_network(length: int) -> None:
         trains_as(placed, longer, plain)
         placed.eval()
         torch.testing.assert_close(placed(*longer.args), plain.eval()(*longer.args), **EXACT)
-
-
-def test_plans_for_one_example_run_with_more() -> None:
-    job = resized(build("attention"), 1)
-    with placed_at_random(job) as placed:
-        trains_as(placed, build("attention"), build("attention").module)
 
 
 def test_variants_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,18 +140,6 @@ def test_other_numbers_give_what_plain_pytorch_gives(name: str, capfd: pytest.Ca
     assert capfd.readouterr().err.count("pass one that changes often as a tensor") == 1
 
 
-def test_nan_is_captured_once() -> None:
-    job = build_with(
-        lambda: Job(
-            Calls(lambda self, x, a: self.fc(x) * a, fc=nn.Linear(8, 5)), (torch.randn(4, 8), 1.0), mode="infer"
-        )
-    )
-    with placed_at_random(job) as placed:
-        for _ in range(3):
-            assert placed(job.args[0], float("nan")).isnan().all()
-        assert len(placed._variants) == 2
-
-
 def dropped(placed: PlacedModule, job: Job, steps: int) -> list[float]:
     return [placed.step(*job.args, *job.targets).item() for _ in range(steps)]
 
@@ -203,12 +175,3 @@ def test_a_resumed_run_draws_the_same(tmp_path: Any) -> None:
         assert dropped(placed, again, 3) != expected
     plain = build_with(dropout).module
     plain.load_state_dict(torch.load(tmp_path / "state.pt"))
-
-
-def test_shapes_that_cannot_be_captured_leave_the_others_usable() -> None:
-    job = build("linear")
-    with placed_at_random(job, graph=graph_of("linear")) as placed:
-        for _ in range(2):
-            with pytest.raises(DlplacerError, match="cannot be captured"):
-                placed.step(torch.randn(4, 9), *job.targets)
-            trains_as(placed, job, build("linear").module)
