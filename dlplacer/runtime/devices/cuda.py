@@ -27,10 +27,7 @@ class CudaDevice:
     copies
         ``free`` hands tensors over to another logical device of the GPU; ``forced`` copies them as between two GPUs.
 
-    Attributes
-    ----------
-    torch_type
-        Torch's name of the kind. A kind with the same interface of streams and events, as XPU, is a subclass.
+    `torch_type`: torch's name of the kind. A kind with the same interface of streams and events, as XPU, is a subclass.
     """
 
     torch_type = "cuda"

@@ -97,10 +97,7 @@ class Streams:
     ) -> torch.Tensor:
         """Enqueue a copy to a device on a stream; the caller keeps the original until the copy is done.
 
-        Parameters
-        ----------
-        target
-            The device's streams, if it has any: its memory for tensors from here waits for nothing else.
+        `target`: the device's streams, if it has any: its memory for tensors from here waits for nothing else.
         """
         elsewhere = target is not None and target.index != self.index
         arrival = target.arrival((self.index, stream)) if target is not None and elsewhere else None

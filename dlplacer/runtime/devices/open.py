@@ -50,10 +50,7 @@ class DeviceName:
 
     @classmethod
     def parse(cls, text: str) -> "DeviceName":
-        """The name that is written like this.
-
-        Raises InputError if it is none; names the forms that are understood.
-        """
+        """The name that is written like this; InputError if it is none; names the forms that are understood."""
         match = _NAME.fullmatch(text.strip())
         if match is None or match["kind"] not in KINDS:
             forms = " or ".join(f"{kind}:0, {kind}:1, …" for kind in sorted(KINDS))

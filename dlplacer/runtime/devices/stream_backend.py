@@ -16,10 +16,7 @@ capturing = threading.Lock()
 class StreamBackend:
     """The functions that devices use of torch's module for their type: ``torch.cuda``, or another with the same ones.
 
-    Parameters
-    ----------
-    module
-        A stand-in for torch's own.
+    `module`: a stand-in for torch's own.
     """
 
     def __init__(self, torch_type: str, module: Any = None) -> None:
@@ -60,10 +57,7 @@ class StreamBackend:
     ) -> torch.Tensor:
         """Enqueue a copy to a device, be it the tensor's own.
 
-        Parameters
-        ----------
-        arrival
-            Stream of another GPU from whose memory the copy is allocated.
+        `arrival`: stream of another GPU from whose memory the copy is allocated.
         """
         # Plain `.to()` would enqueue on the current streams of both devices: one late copy would stall all that is
         # queued behind it. At the other end torch orders the copy before and behind the current stream, here `arrival`.

@@ -51,10 +51,7 @@ class SegmentUse:
 class SegmentBackend(Protocol):
     """A way to call segments.
 
-    Attributes
-    ----------
-    leaves_values
-        Whether tensors stay where they are until the next run, so that runs must not overlap.
+    `leaves_values`: whether tensors stay where they are until the next run, so that runs must not overlap.
     """
 
     leaves_values: bool

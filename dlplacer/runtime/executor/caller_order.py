@@ -70,10 +70,7 @@ class CallerOrder:
     devices have ended, as if the program had been enqueued there. So what the caller frees, its own stream may use
     again, and no device begins the next program before all have ended this one.
 
-    Attributes
-    ----------
-    exclusive
-        Whether runs share memory, so that calls from several threads have to follow each other.
+    `exclusive`: whether runs share memory, so that calls from several threads have to follow each other.
     """
 
     devices: Sequence[RuntimeDevice]

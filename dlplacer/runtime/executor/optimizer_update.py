@@ -13,10 +13,7 @@ from dlplacer.frontend.torch.job import Optimizer
 class Updater:
     """Applies updates in place and keeps the state of every parameter.
 
-    Attributes
-    ----------
-    state
-        Parameter name → its state tensors: nothing, (momentum,) or (mean, square, number of steps).
+    `state`: parameter name → its state tensors: nothing, (momentum,) or (mean, square, number of steps).
     """
 
     def __init__(self, optimizer: Optimizer | None) -> None:

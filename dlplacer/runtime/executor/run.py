@@ -39,10 +39,7 @@ class DeviceTimeline:
     An op begins where the op before it ended, or where the last tensor that the device waited for had arrived: the
     runtime's own cost between two ops counts to the second one, and waiting counts to none.
 
-    Attributes
-    ----------
-    marks
-        (op, begin, end), in order.
+    `marks`: (op, begin, end), in order.
     """
 
     marks: list[tuple[str, Any, Any]] = field(default_factory=list)

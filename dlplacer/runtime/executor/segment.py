@@ -94,10 +94,7 @@ class Segment:
 class SegmentMaker:
     """Makes the segments of one program.
 
-    Parameters
-    ----------
-    here
-        Names of the program's devices in this process.
+    `here`: names of the program's devices in this process.
     """
 
     graph: OpGraph

@@ -93,10 +93,7 @@ class PlacedOnnx:
 class OnnxReport:
     """Medians in seconds per inference: the whole model on the first device, and the parts on theirs.
 
-    Attributes
-    ----------
-    max_abs_error
-        Largest difference of any output to the whole model's.
+    `max_abs_error`: largest difference of any output to the whole model's.
     """
 
     baseline_s: float

@@ -24,10 +24,7 @@ _MEMORY = {
 class OnnxDevice:
     """A core by its number among those of this process, or a device of a provider by the provider's number.
 
-    Attributes
-    ----------
-    provider
-        As onnxruntime lists it; None for a core.
+    `provider`: as onnxruntime lists it; None for a core.
     """
 
     index: int = 0
@@ -109,10 +106,7 @@ def open_session(
 
 
 def run_session(session: Any, names: Sequence[str] | None, inputs: Mapping[str, Any]) -> list[Any]:
-    """The named outputs, or all.
-
-    Raises RunError if onnxruntime fails, or has no arrays of a type.
-    """
+    """The named outputs, or all; RunError if onnxruntime fails, or has no arrays of a type."""
     try:
         return list(session.run(names, inputs))
     except Exception as error:

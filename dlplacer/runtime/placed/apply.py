@@ -7,6 +7,7 @@ from dlplacer.check import check_plan
 from dlplacer.core.errors import InputError, MismatchError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.plan import Plan
+from dlplacer.files.structure_hash import first_difference, structure_sha256
 from dlplacer.frontend.torch.capture import Captured, capture_job
 from dlplacer.frontend.torch.job import Job
 from dlplacer.frontend.torch.tracing.autocast_lists import CUDA_AUTOCAST
@@ -17,7 +18,6 @@ from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.open import open_devices
 from dlplacer.runtime.executor.backends import segment_backend
 from dlplacer.runtime.placed.guards import require_unscaled_updates
-from dlplacer.runtime.placed.match import require_same_graph
 from dlplacer.runtime.placed.placed_module import PlacedModule
 
 
@@ -122,6 +122,21 @@ def of_captured_ops(plan: Plan, captured: OpGraph) -> Plan:
         return plan
     require_same_graph(plan, coarsen(captured, str(granularity)))
     return expanded_plan(plan, captured)
+
+
+def require_same_graph(plan: Plan, captured: OpGraph) -> None:
+    """Return if the plan was made for this graph, costs aside.
+
+    Raises MismatchError naming the first op that differs.
+    """
+    if structure_sha256(plan.graph) == structure_sha256(captured):
+        return
+    difference = first_difference(plan.graph, captured)
+    made_with = (plan.graph.capture or {}).get("torch", "an unknown version")
+    raise MismatchError(
+        f"the plan was made for another graph: {difference} (first: the plan, made with torch {made_with}; second: "
+        "this model); capture and solve again, or give the model and inputs that the plan was made for"
+    )
 
 
 def device_names(

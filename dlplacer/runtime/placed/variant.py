@@ -17,12 +17,11 @@ from dlplacer.runtime.executor.executor import Executor
 from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.executor.run import StepInputs, StepState
 from dlplacer.runtime.placed.guards import apart_from, require_home
-from dlplacer.runtime.program.device_memory import memory_spaces
 from dlplacer.runtime.program.dry_run import dry_run
 from dlplacer.runtime.program.lower import Order, lower, lower_stages
 from dlplacer.runtime.program.program import Program
 from dlplacer.runtime.program.races import require_no_races
-from dlplacer.runtime.program.stream_lowering import with_streams
+from dlplacer.runtime.program.stream_lowering import memory_spaces, with_streams
 
 Layouts = Sequence[tuple[int, ...] | None]
 """Strides of the flat inputs at capture, None for one that is no tensor."""
@@ -84,10 +83,7 @@ class Variant:
     def backward_call(self, step: int) -> Iterator[Callable[[], None]]:  # noqa: ARG002
         """Around a backward pass: what is called once it is sure to begin.
 
-        Parameters
-        ----------
-        step
-            Number of the step whose loss it is of.
+        `step`: number of the step whose loss it is of.
         """
         yield lambda: None
 

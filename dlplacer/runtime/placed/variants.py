@@ -17,7 +17,7 @@ from dlplacer.frontend.torch.tracing.passes import EVERY_STEP
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.placed.guards import require_data, require_whole
-from dlplacer.runtime.placed.match import order_like
+from dlplacer.runtime.placed.order import order_like
 from dlplacer.runtime.placed.variant import Layouts, Variant, layouts_of
 from dlplacer.runtime.program.lower import Order
 
@@ -125,10 +125,7 @@ class Variants:
 class VariantMaker:
     """Captures steps of a job at other inputs, in another mode or after an edit, and places them by its plan.
 
-    Parameters
-    ----------
-    segments
-        As in `dlplacer.apply`.
+    `segments`: as in `dlplacer.apply`.
     """
 
     def __init__(
@@ -144,10 +141,7 @@ class VariantMaker:
     def capture(self, job: Job, tensors: Mapping[str, torch.Tensor]) -> Captured:
         """A job's graph with the plan's rewrites; in the other mode with those that are for every step.
 
-        Parameters
-        ----------
-        tensors
-            Parameters and buffers of its module by name; MismatchError if one is a piece of a tensor.
+        `tensors`: parameters and buffers of its module by name; MismatchError if one is a piece of a tensor.
         """
         # A module that was sharded counts as edited, and what is captured anew must not be a piece of it.
         for name, tensor in tensors.items():

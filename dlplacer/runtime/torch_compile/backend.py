@@ -49,10 +49,7 @@ class CompileOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> "CompileOptions":
-        """The options that a user gave.
-
-        Raises InputError if one is not known; names those that are.
-        """
+        """The options that a user gave; InputError if one is not known; names those that are."""
         known = [entry.name for entry in fields(cls)]
         unknown = [name for name in options if name not in known]
         if unknown:

@@ -34,12 +34,9 @@ _ASSUMED = Options(contention="none", memory="sum", step="joint")
 class GraphRunner:
     """Calls a graph of ATen ops, whose inputs and outputs are flat, on devices.
 
-    Parameters
-    ----------
-    planning
-        Keyword arguments of `dlplacer.planning.place.place`, and ``topology``: None means the devices themselves, with
-        links that are timed, and the usual issue cost of cores: to time that, a step would have to be captured,
-        which cannot be done while Dynamo compiles another.
+    `planning`: keyword arguments of `dlplacer.planning.place.place`, and ``topology``: None means the devices
+    themselves, with links that are timed, and the usual issue cost of cores: to time that, a step would have to be
+    captured, which cannot be done while Dynamo compiles another.
     """
 
     def __init__(self, module: fx.GraphModule, devices: Sequence[RuntimeDevice], planning: Mapping[str, Any]) -> None:

@@ -1,33 +1,16 @@
-"""A captured graph against the plan's: the same graph, the same ops at other shapes, or the inference graph."""
+"""The plan's placement and order, for a graph that shares ops with the plan's."""
 
 from collections.abc import Mapping
 from heapq import heapify, heappop, heappush
 
-from dlplacer.core.errors import MismatchError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Op
 from dlplacer.core.plan import Plan
-from dlplacer.files.structure_hash import first_difference, structure_sha256
 from dlplacer.problem.simulate import in_order
 from dlplacer.runtime.program.lower import Order
 
 _MARKS = ("parameter", "buffer", "mutation", "gradient", "update")
 """Kinds of ops that compute nothing of a module's own."""
-
-
-def require_same_graph(plan: Plan, captured: OpGraph) -> None:
-    """Return if the plan was made for this graph, costs aside.
-
-    Raises MismatchError naming the first op that differs.
-    """
-    if structure_sha256(plan.graph) == structure_sha256(captured):
-        return
-    difference = first_difference(plan.graph, captured)
-    made_with = (plan.graph.capture or {}).get("torch", "an unknown version")
-    raise MismatchError(
-        f"the plan was made for another graph: {difference} (first: the plan, made with torch {made_with}; second: "
-        "this model); capture and solve again, or give the model and inputs that the plan was made for"
-    )
 
 
 def order_like(plan: Plan, captured: OpGraph) -> Order:
