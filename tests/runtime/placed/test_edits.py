@@ -10,6 +10,7 @@ from frontend.torch.small_models import CLASSES, build_with
 from runtime.random_plans import needs_two_cores, placed_at_random, plain_loss
 from torch import nn
 from torch.nn import functional
+from torch.nn.modules.module import register_module_forward_hook, register_module_full_backward_hook
 from torch.nn.utils import parametrizations, parametrize
 
 from dlplacer.core.errors import CaptureError, InputError
@@ -204,3 +205,57 @@ def test_a_module_that_was_swapped_out_is_not_kept_alive() -> None:
         placed.step(*job.args, *job.targets)
         gc.collect()
         assert old() is None
+
+
+def test_a_hook_for_every_module_is_called_or_refused() -> None:
+    def doubled(module: nn.Module, args: Any, output: torch.Tensor) -> torch.Tensor | None:
+        return output * 2 if isinstance(module, nn.Linear) else None
+
+    job = build_with(layers)
+    with placed_at_random(job) as placed:
+        handle = register_module_forward_hook(doubled)
+        try:
+            torch.testing.assert_close(
+                placed.step(*job.args, *job.targets), plain_loss(job, job.module).detach(), **EXACT
+            )
+        finally:
+            handle.remove()
+        handle = register_module_full_backward_hook(lambda module, inputs, outputs: None)
+        try:
+            with pytest.raises(CaptureError, match="register_module_full_backward_hook has registered a hook"):
+                placed.step(*job.args, *job.targets)
+        finally:
+            handle.remove()
+        torch.testing.assert_close(placed.step(*job.args, *job.targets), plain_loss(job, job.module).detach(), **EXACT)
+
+
+def test_nothing_left_to_train_is_named() -> None:
+    job = build_with(layers)
+    with placed_at_random(job) as placed:
+        job.module.requires_grad_(False)
+        with pytest.raises(CaptureError, match="no parameter of the module requires a gradient"):
+            placed.step(*job.args, *job.targets)
+
+
+class Scaled(nn.Module):
+    """Multiplies by a number that it reads out of a tensor of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear, self.scale = nn.Linear(3, 3), torch.tensor(2.0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) * self.scale.item()
+
+
+@pytest.mark.filterwarnings("ignore:.* reads a number out of a tensor:UserWarning")
+def test_a_number_that_was_read_out_of_a_tensor_needs_a_new_capture() -> None:
+    x = torch.ones(2, 3)
+    job, plain = Job(Scaled(), (x,), loss=lambda found: found.square().sum()), Scaled()
+    with placed_at_random(job, 2, 1) as placed:
+        for value in (2.0, 5.0):
+            for module in (job.module, plain):
+                module.scale.fill_(value)
+            placed.recapture()
+            assert float(placed.step(x)) == pytest.approx(float(plain(x).square().sum().detach()))

@@ -169,3 +169,20 @@ def test_every_inference_draws_anew() -> None:
         assert not torch.equal(several[1], several[2])
         torch.manual_seed(5)
         assert all(torch.equal(placed(*job.args), known) for known in several)
+
+
+@needs_two_cores
+@pytest.mark.parametrize("devices", [1, 2])
+def test_modes_of_the_caller_are_not_those_of_a_step(devices: int) -> None:
+    job = build("branches")
+    with placed_at_random(job, devices, seed=3) as placed:
+        placed.eval()
+        with torch.inference_mode():
+            inferred = placed(*job.args)
+        with torch.device("cpu"), torch.no_grad():
+            plain = placed(*job.args)
+        assert torch.equal(inferred, plain)
+        assert not plain.is_inference()
+        placed.train()
+        placed.step(*job.args, *job.targets)
+        assert not any(one.grad.is_inference() for one in placed.parameters() if one.grad is not None)

@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils import _pytree as pytree
 
+from dlplacer.core.errors import DlplacerError
 from dlplacer.frontend import Job
 from dlplacer.runtime import PlacedModule
 from dlplacer.runtime.placed import variants
@@ -175,3 +176,12 @@ def test_a_resumed_run_draws_the_same(tmp_path: Any) -> None:
         assert dropped(placed, again, 3) != expected
     plain = build_with(dropout).module
     plain.load_state_dict(torch.load(tmp_path / "state.pt"))
+
+
+def test_shapes_that_cannot_be_captured_leave_the_others_usable() -> None:
+    job = build("linear")
+    with placed_at_random(job, graph=graph_of("linear")) as placed:
+        for _ in range(2):
+            with pytest.raises(DlplacerError, match="cannot be captured"):
+                placed.step(torch.randn(4, 9), *job.targets)
+            trains_as(placed, job, build("linear").module)
