@@ -86,6 +86,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default="eager",
         help="call runs of ops with PyTorch's kernels (the default), compiled by TorchInductor, or as CUDA graphs",
     )
+    parser.add_argument(
+        "--provider",
+        metavar="NAME",
+        help="of an ONNX file: onnxruntime's execution provider for devices other than cpu:N, as CUDA or TensorRT",
+    )
     add_job_options(parser)
 
 

@@ -29,15 +29,16 @@ def with_fine_ticks(problem: Problem) -> Problem:
     work_s = _work_s(problem)
     if float(problem.horizon * problem.tick_s) <= _WIDE * work_s or not work_s:
         return problem
-    first = limited = _limited(problem, _NEAR * work_s)
+    limit_s, shortest_s = _NEAR * work_s, 0.0
     for _ in range(_ROUNDS):
-        found_s = min(_plans_s(limited), default=None)
-        if found_s is None:
-            return first
-        if found_s <= (limited.reached_s or 0.0):
-            return _limited(problem, found_s)
-        limited = _limited(problem, _FARTHER * (limited.reached_s or 0.0))
-    return _limited(problem, found_s)
+        plans_s = _plans_s(_limited(problem, limit_s))
+        if not plans_s:
+            return _limited(problem, _NEAR * work_s)
+        shortest_s = min(plans_s)
+        if shortest_s <= limit_s:
+            break
+        limit_s *= _FARTHER
+    return _limited(problem, shortest_s)
 
 
 def rescaled(problem: Problem, plan: Plan) -> Problem | None:

@@ -18,8 +18,7 @@ from dlplacer.measure.fidelity.process_group import OneProcess, SeveralProcesses
 from dlplacer.measure.fidelity.run_report import Run
 from dlplacer.planning.pipeline.micro_batch_names import BatchCut
 from dlplacer.runtime.devices.allocator import reserve_heap
-from dlplacer.runtime.devices.kinds import KINDS
-from dlplacer.runtime.devices.open import DeviceName
+from dlplacer.runtime.devices.open import KINDS, DeviceName
 from dlplacer.runtime.distributed.apply_over_ranks import apply_in_group, opened_group, require_replicas, settings_of
 from dlplacer.runtime.distributed.group import DEFAULT_TIMEOUT_S
 from dlplacer.runtime.distributed.measured_network import measured_all_reduce

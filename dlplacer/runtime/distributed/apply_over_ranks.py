@@ -17,9 +17,8 @@ from dlplacer.core.version import __version__
 from dlplacer.files import plan_to_dict
 from dlplacer.frontend.torch.job import Job, flat_inputs
 from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.devices.host_device import HostDevice
-from dlplacer.runtime.devices.kinds import kind_of
-from dlplacer.runtime.devices.open import open_devices
+from dlplacer.runtime.devices.cpu import HostDevice
+from dlplacer.runtime.devices.open import kind_of, open_devices
 from dlplacer.runtime.distributed.collective_ops import with_collectives
 from dlplacer.runtime.distributed.group import DEFAULT_TIMEOUT_S, RankGroup
 from dlplacer.runtime.distributed.rank_module import RankModule

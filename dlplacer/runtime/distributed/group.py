@@ -16,8 +16,7 @@ import torch.distributed as dist
 from dlplacer.core.errors import InputError, RunError, first_line
 from dlplacer.runtime.devices.base import HOST_DEVICE
 from dlplacer.runtime.devices.cpu import CPU
-from dlplacer.runtime.devices.kinds import KINDS
-from dlplacer.runtime.devices.open import DeviceName
+from dlplacer.runtime.devices.open import KINDS, DeviceName
 from dlplacer.runtime.distributed.ranks import Ranks
 from dlplacer.runtime.distributed.wire_format import WireFormat
 from dlplacer.runtime.executor.run import AbortedError

@@ -12,7 +12,7 @@ from dlplacer.core.topology import Device as TopologyDevice
 from dlplacer.core.topology import Link, Topology
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice
-from dlplacer.runtime.devices.kinds import kind_of
+from dlplacer.runtime.devices.open import kind_of
 from dlplacer.runtime.distributed.group import RankGroup
 from dlplacer.runtime.distributed.ranks import memory_name
 from dlplacer.runtime.profile.link_times import measured_topology

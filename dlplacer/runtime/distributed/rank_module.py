@@ -15,7 +15,7 @@ from dlplacer.runtime.distributed.group import RankGroup
 from dlplacer.runtime.distributed.rank_variant import RankVariant, RankVariantMaker
 from dlplacer.runtime.placed.placed_module import PlacedModule
 from dlplacer.runtime.placed.variant import Variant
-from dlplacer.runtime.placed.variant_maker import VariantMaker
+from dlplacer.runtime.placed.variants import VariantMaker
 
 
 class RankModule(PlacedModule):

@@ -15,12 +15,12 @@ from dlplacer.runtime.distributed.collective_ops import Bucket, with_collectives
 from dlplacer.runtime.distributed.group import RankGroup
 from dlplacer.runtime.distributed.rank_channels import RankChannels
 from dlplacer.runtime.distributed.ranks import NETWORK
+from dlplacer.runtime.executor.backends import SegmentBackend
 from dlplacer.runtime.executor.executor import Executor
 from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.executor.run import StepState
-from dlplacer.runtime.executor.segment_backend import SegmentBackend
 from dlplacer.runtime.placed.variant import Layouts, Variant, with_constants
-from dlplacer.runtime.placed.variant_maker import VariantMaker
+from dlplacer.runtime.placed.variants import VariantMaker
 from dlplacer.runtime.program.actions import Compute, Send
 from dlplacer.runtime.program.lower import Order
 from dlplacer.runtime.program.program import Program
@@ -68,10 +68,8 @@ class RankVariant(Variant):
 
     def _described(self, program: Program) -> dict[str, Any]:
         """What all processes must have in common: every op, and what every device computes and sends."""
-        # The arguments of the ops hold the numbers with which the step happened to be captured.
-        has_numbers = bool(self.captured.executable.numbers)
         ops = {
-            f"op {op.id!r} of the step": (op.kind, self.home[op.id], "" if has_numbers else repr(op.attrs), op.outputs)
+            f"op {op.id!r} of the step": (op.kind, self.home[op.id], repr(op.attrs), op.outputs)
             for op in self.captured.graph.ops
         }
         calls = {

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.plan import Plan
-from dlplacer.runtime.devices.kinds import KINDS
-from dlplacer.runtime.devices.open import DeviceName
+from dlplacer.runtime.devices.open import KINDS, DeviceName
 from dlplacer.runtime.placed.apply import device_names
 
 NETWORK = "network"

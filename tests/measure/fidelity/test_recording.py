@@ -33,7 +33,7 @@ from dlplacer.report.plot import plot_run, save_run_picture
 from dlplacer.report.trace import run_trace
 from dlplacer.runtime.distributed import apply_ranks, replicated_plan
 from dlplacer.runtime.distributed.ranks import NETWORK, parse_ranks
-from dlplacer.runtime.executor.device_timeline import OpSpan
+from dlplacer.runtime.executor.run import OpSpan
 
 NAMES = ["rank0/cpu:0", "rank1/cpu:1"]
 

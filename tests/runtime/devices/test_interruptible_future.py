@@ -8,8 +8,7 @@ from concurrent.futures import Future, InvalidStateError
 import pytest
 from runtime.signal_injection import interrupted_at, places
 
-from dlplacer.runtime.devices.interruptible_future import InterruptibleFuture
-from dlplacer.runtime.devices.worker import Worker
+from dlplacer.runtime.devices.worker import InterruptibleFuture, Worker
 
 WAITING = r"/(devices/interruptible_future|concurrent/futures/_base|threading)\.py$"
 

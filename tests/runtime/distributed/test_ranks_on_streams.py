@@ -11,10 +11,9 @@ from runtime.host_streams import HostCudaDevice, HostStreams
 from runtime.random_plans import needs_two_cores
 
 from dlplacer.models import mlp
-from dlplacer.runtime.devices.kinds import KINDS
+from dlplacer.runtime.devices.open import KINDS
 from dlplacer.runtime.distributed import apply_ranks
-from dlplacer.runtime.executor.backends import BACKENDS
-from dlplacer.runtime.executor.cuda_graphs import CudaGraphs
+from dlplacer.runtime.executor.backends import BACKENDS, CudaGraphs
 
 pytestmark = [needs_two_cores, pytest.mark.timeout(120)]
 TOLERANCE = 1e-6
