@@ -12,6 +12,7 @@ from dlplacer.frontend.torch.capture import Captured, capture_job
 from dlplacer.frontend.torch.job import Job
 from dlplacer.frontend.torch.tracing.autocast_lists import CUDA_AUTOCAST
 from dlplacer.frontend.torch.tracing.kernels import require_kernels
+from dlplacer.frontend.torch.tracing.step_module import set_training
 from dlplacer.planning.coarsen import coarsen, expanded_plan
 from dlplacer.planning.one_device import one_device_note
 from dlplacer.runtime.devices.base import RuntimeDevice
@@ -96,7 +97,9 @@ def require_captured(plan: Plan) -> None:
 
 
 def capture_as_planned(job: Job, plan: Plan) -> Captured:
-    """The job captured with the rewrites of the plan; a plan with collectives adds them to it."""
+    """The job captured with the rewrites of the plan; its module is in the job's mode from then on."""
+    if job.module.training != (job.mode == "train"):
+        set_training(job.module, job.mode == "train")
     described = plan.graph.capture or {}
     return capture_job(job, described["rewrites"], bool(described.get("colocate_backward")))
 

@@ -15,6 +15,7 @@ from dlplacer.core.errors import InputError, MismatchError
 from dlplacer.core.plan import Plan
 from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.job import Job, autocast_of, flat_inputs
+from dlplacer.frontend.torch.tracing.step_module import set_training
 from dlplacer.planning.interrupt import kept_interrupts
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.executor.backends import CudaGraphs
@@ -132,8 +133,10 @@ class PlacedModule(PlacedState):
 
     def train(self, mode: bool = True) -> "PlacedModule":
         """Switch this module and the job's module to training or evaluation mode."""
-        self._job.module.training = mode
-        return super().train(mode)
+        # By its own method: a module may keep parts of it in evaluation mode, or merge weights.
+        set_training(self._job.module, mode)
+        self.training = mode
+        return self
 
     def recapture(self) -> None:
         """Have the next call of every kind capture its step again, after a change that a call does not see.

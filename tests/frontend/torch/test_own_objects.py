@@ -163,3 +163,85 @@ def test_function_without_a_node_is_refused_under_torch_func(transformed: Callab
 
     with pytest.raises(CaptureError, match=r"torch\.func transforms Reversed at .*test_own_objects\.py"):
         capture(Job(Step(), (torch.randn(5, 6),)))
+
+
+class Slotted:
+    """Keeps what it is given in a slot."""
+
+    __slots__ = ("last", "times")
+
+    def __init__(self) -> None:
+        self.last: Any = None
+        self.times = 0
+
+
+class Table(dict[str, Any]):
+    """A dict of its own class, as the tables of some modules are."""
+
+
+def test_capture_restores_objects_of_every_kind_that_a_forward_pass_changes() -> None:
+    class Keeping(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(3, 2)
+            self._parameters = Table(self._parameters)
+            self.fc._parameters = Table(self.fc._parameters)
+            self.slotted, self.table, self.seen = Slotted(), Table(count=0), [0]
+
+        def forward(self, x: Tensor) -> Tensor:
+            output: Tensor = self.fc(x)
+            self.slotted.last, self.slotted.times = output, self.slotted.times + 1
+            self.table["count"] += 1
+            self.seen.append(1)
+            # The values decide what comes back.
+            return output if output.sum().item() > 0 else 2 * output
+
+    module = Keeping()
+    weight = module.fc.weight
+    with pytest.raises(CaptureError):
+        capture(Job(module, (torch.randn(4, 3),), mode="infer"))
+    assert (module.slotted.last, module.slotted.times, module.table, module.seen) == (None, 0, {"count": 0}, [0])
+    assert module.fc.weight is weight
+    assert weight.requires_grad
+    assert module.training
+
+
+def test_tensor_outside_the_module_that_a_step_writes_is_refused_with_its_line_and_stays() -> None:
+    outside = torch.ones(2)
+
+    class Writing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(3, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            outside.mul_(2)
+            return self.fc(x) * outside
+
+    with pytest.raises(CaptureError, match=r"test_own_objects\.py:\d+ \(outside\.mul_\(2\)\)"):
+        capture(Job(Writing(), (torch.randn(4, 3),), mode="infer"))
+    assert outside.tolist() == [1.0, 1.0]
+
+
+def test_number_that_torch_conjugates_is_a_constant() -> None:
+    class Turned(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(3, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            hidden = self.fc(x)
+            return (torch.complex(hidden, 2 * hidden) * 1j).abs().mean()
+
+    require_plain_step(Job(Turned(), (torch.randn(4, 3),)))
+
+
+def test_loss_that_torch_decomposes_wrongly_is_refused() -> None:
+    job = Job(
+        nn.Linear(3, 4),
+        (torch.randn(5, 3),),
+        targets=(torch.tensor([[1, 2, -1, 0]] * 5),),
+        loss=nn.MultiLabelMarginLoss(),
+    )
+    with pytest.raises(CaptureError, match="multilabel_margin_loss"):
+        capture(job)

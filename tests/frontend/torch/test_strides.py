@@ -228,3 +228,16 @@ def test_strides_that_code_reads_are_those_of_the_kernel(read: Callable[[Tensor]
             return read(self.norm(self.fc(x).transpose(1, 2))).square().mean()
 
     require_plain_step(Job(Normed(), (torch.randn(3, 5, 6),)))
+
+
+def test_strides_of_shuffled_channels_are_those_of_the_kernel() -> None:
+    class Shuffled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(2, 4, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            hidden = F.channel_shuffle(self.conv(x).contiguous(memory_format=torch.channels_last), 2)
+            return hidden.as_strided((hidden.numel(),), (1,)).mul(torch.arange(float(hidden.numel()))).square().mean()
+
+    require_plain_step(Job(Shuffled(), (torch.randn(2, 2, 3, 3),)))

@@ -186,3 +186,33 @@ def test_modes_of_the_caller_are_not_those_of_a_step(devices: int) -> None:
         placed.train()
         placed.step(*job.args, *job.targets)
         assert not any(one.grad.is_inference() for one in placed.parameters() if one.grad is not None)
+
+
+class _Frozen(nn.Module):
+    """Keeps its norm in evaluation mode, by a `train` of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.norm = nn.Linear(6, 6), nn.BatchNorm1d(6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.fc(x))
+
+    def train(self, mode: bool = True) -> "_Frozen":
+        super().train(mode)
+        self.norm.eval()
+        return self
+
+
+def test_modes_are_switched_by_the_modules_own_method() -> None:
+    torch.manual_seed(0)
+    plain = _Frozen().train()
+    module = copy.deepcopy(plain)
+    job = Job(module, (torch.randn(5, 6),), targets=(torch.randn(5, 6),), loss=nn.functional.mse_loss)
+    placed = apply(job, random_plan(capture(job), 2, 0), devices=["cpu:0", "cpu:1"])
+    placed.eval()
+    placed.train()
+    loss = placed(*job.args, *job.targets)
+    torch.testing.assert_close(loss, nn.functional.mse_loss(plain(*job.args), *job.targets))
+    assert torch.equal(module.norm.running_mean, plain.norm.running_mean)
+    placed.close()

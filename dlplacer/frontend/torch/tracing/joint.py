@@ -19,10 +19,15 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from dlplacer.core.errors import CaptureError
 from dlplacer.frontend.torch.capture_failure import explanation
 from dlplacer.frontend.torch.tracing.fused_lstm import FORWARD, fuse_lstms, set_workspaces
-from dlplacer.frontend.torch.tracing.own_derivatives import own_derivatives_kept, require_trained_checkpoints
+from dlplacer.frontend.torch.tracing.own_derivatives import (
+    own_derivatives_kept,
+    require_right_decompositions,
+    require_trained_checkpoints,
+)
 from dlplacer.frontend.torch.tracing.quiet import quiet, spoken
 from dlplacer.frontend.torch.tracing.reached_tensors import read_registered_tensors
 from dlplacer.frontend.torch.tracing.real_strides import real_strides
+from dlplacer.frontend.torch.tracing.stand_in import writes_refused
 from dlplacer.frontend.torch.tracing.step_module import StepModule
 
 
@@ -110,8 +115,8 @@ def trace(step: StepModule, args: tuple[Any, ...], input_names: Sequence[str], f
             joint, numbers_read = _joint_graph(step, args, fuses_lstms)
         except CaptureError as error:
             # A first forward may install what cannot be traced, such as hooks under a lock, or fill a cache.
-            with contextlib.suppress(Exception), tracing(False), step.mode:
-                step(*args)
+            with contextlib.suppress(Exception), tracing(False), step.mode, writes_refused():
+                step.call_module(*args)
             caught.clear()
             try:
                 joint, numbers_read = _joint_graph(step, args, fuses_lstms)
@@ -130,6 +135,7 @@ def _joint_graph(step: StepModule, args: tuple[Any, ...], fuses_lstms: bool) -> 
             captured = dynamo_graph(step, args)
         read_registered_tensors(captured, step, args)
         require_trained_checkpoints(captured)
+        require_right_decompositions(captured)
         if fuses_lstms:
             fuse_lstms(captured)
         from torch._functorch.aot_autograd import aot_export_joint_with_descriptors

@@ -14,6 +14,8 @@ from torch import fx
 from dlplacer.core.errors import CaptureError
 from dlplacer.frontend.torch.capture_failure import line_of, place_in_code
 
+_WRONGLY_DECOMPOSED = ("multilabel_margin_loss",)
+
 
 @contextlib.contextmanager
 def own_derivatives_kept() -> Iterator[None]:
@@ -58,6 +60,22 @@ def require_trained_checkpoints(captured: fx.GraphModule) -> None:
             raise CaptureError(
                 f"checkpoint(use_reentrant=True) is given no tensor that requires a gradient{line_of(node)}, so that "
                 "plain PyTorch trains nothing inside; use use_reentrant=False"
+            )
+
+
+def require_right_decompositions(captured: fx.GraphModule) -> None:
+    """Return if torch traces no function as ops that compute something else than its kernel.
+
+    Raises
+    ------
+    CaptureError
+        Naming the line.
+    """
+    for node in captured.graph.nodes:
+        if getattr(node.target, "__name__", "") in _WRONGLY_DECOMPOSED:
+            raise CaptureError(
+                f"torch traces {node.target.__name__}{line_of(node)} as ops that compute another value than its "
+                "kernel; write it in other functions, or move it out of the module"
             )
 
 

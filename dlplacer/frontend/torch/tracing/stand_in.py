@@ -5,7 +5,7 @@ import functools
 import sys
 import types
 import weakref
-from collections import OrderedDict, defaultdict, deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -13,12 +13,14 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from dlplacer.frontend.torch.tracing.installed_code import is_installed
 from dlplacer.frontend.torch.tracing.quiet import TRACED_ON
 
 _LEAVES = (torch.Tensor, str, bytes, int, float, type(None), type, types.ModuleType)
-_CONTAINERS = (list, dict, OrderedDict, defaultdict, deque, set)
+_CONTAINERS: tuple[Any, ...] = (OrderedDict, dict, list, deque, set)
+_HOLDERS = ("types", "collections", "argparse")
 
 
 def fake_tensor(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
@@ -71,14 +73,7 @@ def stood_in(roots: Iterable[Any], stand_ins: Mapping[int, torch.Tensor]) -> Ite
 def _entered(value: Any, stand_ins: Mapping[int, torch.Tensor], undo: list[Callable[[], None]]) -> list[Any]:
     """What a value leads to, with stand-ins in it from now on."""
     if isinstance(value, types.FunctionType):
-        if is_installed(value.__module__ or ""):
-            return []
-        cells = [cell for cell in value.__closure__ or () if _filled(cell)]
-        for cell in cells:
-            undo.append(functools.partial(setattr, cell, "cell_contents", cell.cell_contents))
-        used = {name: value.__globals__[name] for name in value.__code__.co_names if name in value.__globals__}
-        undo.append(functools.partial(value.__globals__.update, used))
-        return [*(cell.cell_contents for cell in cells), *(value.__defaults__ or ()), *used.values()]
+        return [] if is_installed(value.__module__ or "") else _variables(value, undo)
     if isinstance(value, types.MethodType):
         return [value.__self__, value.__func__]
     if isinstance(value, functools.partial):
@@ -88,31 +83,53 @@ def _entered(value: Any, stand_ins: Mapping[int, torch.Tensor], undo: list[Calla
     if isinstance(value, weakref.ref):
         return [value()]
     if isinstance(value, _CONTAINERS):
-        return _filled_container(value, stand_ins, undo) if type(value) in _CONTAINERS else []
-    attributes = getattr(value, "__dict__", None) if _is_own(value) else None
-    methods = () if is_installed(type(value).__module__) else vars(type(value)).values()
-    return [attributes, *methods] if type(attributes) is dict else []
+        return _filled_container(value, stand_ins, undo)
+    kind = type(value)
+    if not (isinstance(value, nn.Module) or _is_own(kind)):
+        return []
+    names = [name for base in kind.__mro__ for name in _slots(base) if hasattr(value, name)]
+    for name in names:
+        undo.append(functools.partial(setattr, value, name, getattr(value, name)))
+    methods = () if is_installed(kind.__module__) else vars(kind).values()
+    attributes = [value.__dict__] if type(getattr(value, "__dict__", None)) is dict else []
+    return [*attributes, *(getattr(value, name) for name in names), *methods]
 
 
-def _is_own(value: Any) -> bool:
-    """True for modules and for objects of the user's classes: those of installed packages keep what is theirs."""
-    kind = type(value).__module__
-    return isinstance(value, nn.Module) or not (kind in sys.stdlib_module_names or is_installed(kind))
+def _variables(function: types.FunctionType, undo: list[Callable[[], None]]) -> list[Any]:
+    """The variables of a closure, the defaults and the globals that a function reads."""
+    cells = [cell for cell in function.__closure__ or () if _filled(cell)]
+    for cell in cells:
+        undo.append(functools.partial(setattr, cell, "cell_contents", cell.cell_contents))
+    space = function.__globals__
+    used = {name: space[name] for name in function.__code__.co_names if name in space}
+    undo.append(functools.partial(space.update, used))
+    defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    kept = [table for table in (function.__kwdefaults__, function.__dict__) if table]
+    return [*(cell.cell_contents for cell in cells), *defaults, *kept, *used.values()]
+
+
+def _is_own(kind: type) -> bool:
+    """True for classes of the user, and for plain holders: those of installed packages keep what is theirs."""
+    module = kind.__module__
+    return module in _HOLDERS or not (module in sys.stdlib_module_names or is_installed(module))
+
+
+def _slots(kind: type) -> Iterable[str]:
+    names = vars(kind).get("__slots__", ())
+    return [name for name in ((names,) if isinstance(names, str) else names) if not name.startswith("__")]
 
 
 def _filled_container(value: Any, stand_ins: Mapping[int, torch.Tensor], undo: list[Callable[[], None]]) -> list[Any]:
-    before = value.copy()
-    undo.append(functools.partial(_restore, value, before))
-    if isinstance(value, dict):
-        places: Iterable[Any] = list(value)
-    else:
-        places = () if isinstance(value, set) else range(len(value))
-    for place in places:
-        own = value[place]
-        new = _stand_in(own, stand_ins)
-        if new is not own:
-            value[place] = new
-    return list(before.values() if isinstance(before, dict) else before)
+    # By the methods of the builtin class: a subclass may do more in its own.
+    base = next(kind for kind in _CONTAINERS if isinstance(value, kind))
+    before = list(base.items(value)) if issubclass(base, dict) else list(value)
+    undo.append(functools.partial(_restore, base, value, before))
+    if base is not set:
+        for place, own in before if issubclass(base, dict) else enumerate(before):
+            new = _stand_in(own, stand_ins)
+            if new is not own:
+                base.__setitem__(value, place, new)
+    return [entry[1] for entry in before] if issubclass(base, dict) else before
 
 
 def _stand_in(value: Any, stand_ins: Mapping[int, torch.Tensor]) -> Any:
@@ -121,16 +138,16 @@ def _stand_in(value: Any, stand_ins: Mapping[int, torch.Tensor]) -> Any:
         return value if found is None else weakref.ref(found)
     if not isinstance(value, torch.Tensor):
         return value
-    empty = value.is_meta or isinstance(value, FakeTensor)
     known = stand_ins.get(id(value))
     if known is not None:
         return known
+    empty = value.is_meta or isinstance(value, FakeTensor)
     return torch.zeros(value.shape, dtype=value.dtype) if empty else value
 
 
-def _restore(container: Any, before: Any) -> None:
-    container.clear()
-    container.extend(before) if isinstance(container, (list, deque)) else container.update(before)
+def _restore(base: Any, container: Any, before: list[Any]) -> None:
+    base.clear(container)
+    (base.extend if base in (list, deque) else base.update)(container, before)
 
 
 def _filled(cell: Any) -> bool:
@@ -139,3 +156,17 @@ def _filled(cell: Any) -> bool:
     except ValueError:
         return False
     return True
+
+
+def writes_refused() -> TorchDispatchMode:
+    """A mode that refuses ops which write to real tensors: those outside the modules have no stand-ins."""
+    return _WritesRefused()  # type: ignore[no-untyped-call]
+
+
+class _WritesRefused(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for argument, given in zip(func._schema.arguments, args, strict=False):
+            written = argument.alias_info is not None and argument.alias_info.is_write
+            if written and isinstance(given, torch.Tensor) and not isinstance(given, FakeTensor):
+                raise RuntimeError(f"{func} writes to a tensor outside the modules")
+        return func(*args, **(kwargs or {}))

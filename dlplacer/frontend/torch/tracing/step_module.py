@@ -51,6 +51,10 @@ class StepModule(nn.Module):
                 return (loss_in(self.module(*args, *targets, **kwargs)),)
             return (self.loss(self.module(*args, **kwargs), *targets),)
 
+    def call_module(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], targets: tuple[Any, ...]) -> None:
+        """Call the module alone."""
+        self.module(*args, *(targets if self.trains and self.loss is None else ()), **kwargs)
+
 
 @contextmanager
 def fake_step(job: Job, mode: FakeTensorMode) -> Iterator[tuple[StepModule, tuple[Any, ...]]]:
@@ -72,15 +76,16 @@ def fake_step(job: Job, mode: FakeTensorMode) -> Iterator[tuple[StepModule, tupl
     stand_ins = stand_ins_of(modules, mode)
     with stood_in([*modules, loss], stand_ins):
         if not trains:
-            _set_training(job.module, trains)
+            set_training(job.module, trains)
             job.module.requires_grad_(False)
         elif not job.module.training:
-            _set_training(job.module, trains)
+            set_training(job.module, trains)
         step = StepModule(job, job.module, loss, stand_ins, mode)
         yield step, fake_tree((job.args, dict(job.kwargs), job.targets), mode)
 
 
-def _set_training(module: nn.Module, trains: bool) -> None:
+def set_training(module: nn.Module, trains: bool) -> None:
+    """Switch a module to training or evaluation mode."""
     # An exported program has its mode for good.
     with suppress(NotImplementedError):
         module.train(trains)
