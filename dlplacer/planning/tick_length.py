@@ -62,8 +62,9 @@ def _work_s(problem: Problem) -> float:
 
 
 def _plans_s(problem: Problem) -> list[float]:
-    """Makespans in seconds of each single device and of the first list schedule, as far as they pass every check."""
-    schedules: list[ProblemSchedule | None] = [*singles(problem), next(schedules_by("list", problem), None)]
+    """Makespans in seconds of single devices, or of the first list schedule where none holds all, if they pass checks."""
+    schedules: list[ProblemSchedule | None] = [*singles(problem)]
+    schedules = schedules or [next(schedules_by("list", problem), None)]
     found = []
     for schedule in schedules:
         if schedule is not None:
