@@ -5,12 +5,10 @@ op that takes hours on a device it had better not use, makes it longer than the 
 round to nothing. The makespan of any plan limits what a better one can hold.
 """
 
-from dlplacer.check import violations
 from dlplacer.core.plan import Plan
-from dlplacer.planning.assemble import NEGLIGIBLE, assemble
+from dlplacer.planning.assemble import NEGLIGIBLE, in_seconds
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.solvers.heuristics.single_device import singles
-from dlplacer.solvers.instance.outcome import Outcome, ProblemSchedule
 from dlplacer.solvers.methods import schedules_by
 
 _WIDE = 2**10
@@ -62,13 +60,9 @@ def _work_s(problem: Problem) -> float:
 
 
 def _plans_s(problem: Problem) -> list[float]:
-    """Makespans in seconds of single devices, or of the first list schedule where none holds all, if they pass checks."""
-    schedules: list[ProblemSchedule | None] = [*singles(problem)]
-    schedules = schedules or [next(schedules_by("list", problem), None)]
-    found = []
-    for schedule in schedules:
-        if schedule is not None:
-            plan = assemble(problem, Outcome(schedule, 0), schedule, "list", 0.0, {})
-            if not violations(plan):
-                found.append(plan.makespan_s)
-    return found
+    """About the makespans of single devices, or of the first list schedule where none of them holds all."""
+    homes = {problem.topology.devices[single.device[0]].type for single in singles(problem)}
+    if homes:
+        return [sum(op.time_on(kind) or 0.0 for op in problem.graph.ops) for kind in homes]
+    found = next(schedules_by("list", problem), None)
+    return [] if found is None else [max(entry.end_s for entry in in_seconds(problem, found)[0])]
