@@ -1,14 +1,19 @@
 """Hybrid training: two replicas, each over two devices, on gloo processes of this machine, beside plain training.
 
 It plans a small network for two CPU cores, adds the exchange of gradients between two replicas as collectives of the
-plan, trains on one process per device, and compares the parameters with training on the whole batch in one process.
-The network has no batch norm, so that both are the same up to rounding.
+plan, has torchrun start a process per device, and compares the parameters with training on the whole batch in one
+process. The network has no batch norm, so that both are the same up to rounding.
 """
 
 import argparse
 import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
 
 import torch
+import torch.distributed as dist
 
 import dlplacer as dp
 from dlplacer.core.plan import Plan
@@ -18,8 +23,8 @@ from dlplacer.frontend.torch.batch_part import part_of
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.machines.costs.collectives import ring_all_reduce
 from dlplacer.models import mlp
+from dlplacer.planning.pipeline.micro_batch_names import BatchCut
 from dlplacer.runtime.distributed import apply_ranks, replicated_plan
-from dlplacer.runtime.distributed.launch import launch, results_of
 
 REPLICAS = 2
 LEARNING_RATE = 0.1
@@ -31,10 +36,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--batch-size", type=int, default=16, help="of one replica")
+    parser.add_argument("--plan", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    batch = arguments.batch_size
+    if arguments.plan is not None:
+        compare(dp.load_plan(arguments.plan), arguments.batch_size, arguments.steps)
+        return
 
-    graph = dp.capture(mlp(batch_size=batch, width=256, depth=4))
+    graph = dp.capture(mlp(batch_size=arguments.batch_size, width=256, depth=4))
     single = dp.place(graph, dp.load_topology("cpu-2core"), time_limit_s=5).plan
     plan = replicated_plan(single, REPLICAS, ring_all_reduce(LOOPBACK, REPLICAS), bucket_bytes=2**18)
     print(
@@ -43,17 +51,28 @@ def main() -> None:
     for op in plan.order["network"]:
         entry = plan.scheduled[op]
         size = plan.graph.op(op).outputs[0].bytes
-        print(f"  {op}: {size / 1e3:.0f} kB, {format_seconds(entry.start_s)} to {format_seconds(entry.end_s)}")
+        print(
+            f"  {op}: {size / 1e3:.0f} kB, {format_seconds(entry.start_s)} to {format_seconds(entry.end_s)}", flush=True
+        )
+    sys.stdout.flush()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "plan.json"
+        plan.save(path)
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+        count = str(len(device_names(plan)) * REPLICAS)
+        command = [*torchrun, "--nproc-per-node", count, *sys.argv, "--plan", str(path)]
+        raise SystemExit(subprocess.run(command, check=False).returncode)
 
-    whole = mlp(batch_size=REPLICAS * batch, width=256, depth=4)
-    devices = device_names(plan)
-    found = results_of(
-        launch(len(set(devices)) * REPLICAS, lambda rank: train(rank, whole, plan, devices, arguments.steps), 120)
-    )
-    losses, expected = train_alone(whole, arguments.steps)
-    farthest = max(float((state[name] - tensor).abs().max()) for _, state in found for name, tensor in expected.items())
-    print(f"loss after {arguments.steps} steps: {found[0][0][-1]:.6f} on {len(found)} ranks, {losses[-1]:.6f} on one")
-    print(f"largest difference of any parameter to training on the whole batch: {farthest:.2g}")
+
+def compare(plan: Plan, batch: int, steps: int) -> None:
+    """On a rank: train by the plan and in this process alone, and report the largest difference of all ranks."""
+    losses, state = train(mlp(batch_size=REPLICAS * batch, width=256, depth=4), plan, steps)
+    alone, expected = train_alone(mlp(batch_size=REPLICAS * batch, width=256, depth=4), steps)
+    farthest = torch.stack([(state[name] - tensor).abs().max() for name, tensor in expected.items()]).max()
+    dist.all_reduce(farthest, dist.ReduceOp.MAX)
+    if dist.get_rank() == 0:
+        print(f"loss after {steps} steps: {losses[-1]:.6f} on {dist.get_world_size()} ranks, {alone[-1]:.6f} on one")
+        print(f"largest difference of any parameter to training on the whole batch: {float(farthest):.2g}")
 
 
 def device_names(plan: Plan) -> list[str]:
@@ -63,11 +82,10 @@ def device_names(plan: Plan) -> list[str]:
     return [f"rank{position}/cpu:{position % cores}" for position in range(count)]
 
 
-def train(
-    rank: int, whole: Job, plan: Plan, devices: list[str], steps: int
-) -> tuple[list[float], dict[str, torch.Tensor]]:
+def train(whole: Job, plan: Plan, steps: int) -> tuple[list[float], dict[str, torch.Tensor]]:
     """Losses and the state dict of this replica, on one process."""
-    job = part_of(whole, rank // len(devices), REPLICAS)
+    devices = device_names(plan)
+    job = part_of(whole, int(os.environ["RANK"]) // len(devices), BatchCut(REPLICAS))
     placed = apply_ranks(job, plan, devices, replicas=REPLICAS)
     optimizer = torch.optim.SGD(placed.parameters(), lr=LEARNING_RATE)
     losses = []

@@ -27,7 +27,6 @@ from torch.nn import functional
 
 from dlplacer.core.units import format_bytes, parse_quantity
 from dlplacer.machines.usable_cores import usable_cores
-from dlplacer.runtime.distributed.launch import launch, results_of
 
 RATE = 0.05
 
@@ -112,17 +111,24 @@ def measured(parts: int, cores: Sequence[int], steps: int, batch_size: int) -> d
     tree = TreeSum(parts, sum(parameter.numel() for parameter in model.parameters()))
     share = len(cores) // parts
 
-    def work(part: int) -> tuple[list[float], float, torch.Tensor]:
+    context = multiprocessing.get_context("fork")
+    results = context.SimpleQueue()
+
+    def work(part: int) -> None:
         group = cores[part * share : (part + 1) * share]
         os.sched_setaffinity(0, group)
         torch.set_num_threads(len(group))
-        return trained(new_model(), batches(steps, batch_size), part, parts, tree)
+        times_s, loss, weights = trained(new_model(), batches(steps, batch_size), part, parts, tree)
+        results.put((times_s, loss, weights.numpy()))
 
-    found = results_of(launch(parts, work, timeout_s=300.0))
-    times_s, loss, weights = found[0]
-    for _, _, others in found[1:]:
-        if not torch.equal(weights, others):
-            raise SystemExit("the parts have different weights")
+    processes = [context.Process(target=work, args=(part,), daemon=True) for part in range(parts)]
+    for process in processes:
+        process.start()
+    found = [results.get() for _ in processes]
+    times_s, loss, array = found[0]
+    if any(not np.array_equal(array, others) for _, _, others in found[1:]):
+        raise SystemExit("the parts have different weights")
+    weights = torch.from_numpy(array)
     alone = trained(new_model(), batches(steps, batch_size), 0, 1, TreeSum(1, len(weights)))[2]
     step_s = median(times_s[len(times_s) // 5 :])
     return {

@@ -48,6 +48,7 @@ INNER_ROOMS = {
         "garbage",
         "one_device",
         "assemble",
+        "tick_length",
         "constrain",
         "placement_of_plan",
         "schedule_of_plan",

@@ -163,7 +163,7 @@ def devices_of(plan: Plan, value: DevicesLike, name: str = "devices") -> Mapping
 
 def default_devices(plan: Plan) -> list[str]:
     """``cpu:0``, ``cpu:1``, … for a plan's CPU cores, ``cuda:0``, … for its other devices, in the plan's order."""
-    from dlplacer.runtime.devices.kinds import KINDS
+    from dlplacer.runtime.devices.open import KINDS
 
     counts = dict.fromkeys(KINDS, 0)
     names = []

@@ -69,6 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             parser = build_parser()
             parsed = parser.parse_args(arguments)
+            parsed.words = list(sys.argv[1:] if arguments is None else arguments)
             set_verbosity(getattr(parsed, "verbosity", NORMAL))
             if parsed.command is None:
                 # What to do next is no mistake to be scolded for.

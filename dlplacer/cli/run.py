@@ -30,7 +30,6 @@ EXAMPLES = (
     ("run plan.json --devices rank0/cpu:0,rank1/cpu:1 --timeout 5min", "in two processes"),
 )
 _OWN_MODELS = "dlplacer.models:"
-_LAUNCH_LIMIT_S = 24 * 3600.0
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -87,6 +86,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default="eager",
         help="call runs of ops with PyTorch's kernels (the default), compiled by TorchInductor, or as CUDA graphs",
     )
+    parser.add_argument(
+        "--provider",
+        metavar="NAME",
+        help="of an ONNX file: onnxruntime's execution provider for devices other than cpu:N, as CUDA or TensorRT",
+    )
     add_job_options(parser)
 
 
@@ -102,12 +106,19 @@ def execute(arguments: argparse.Namespace) -> int:
         return run_onnx_plan(arguments, plan)
     _complete(arguments, plan)
     _give_each_gpu_a_process(arguments)
+    over_ranks = _over_ranks(arguments, plan)
+    if over_ranks and "RANK" not in os.environ:
+        from dlplacer.runtime.distributed.launch import run_as_ranks
+        from dlplacer.runtime.distributed.ranks import parse_ranks
+
+        count = parse_ranks(plan, arguments.devices, _replicas(arguments, plan)).count
+        return run_as_ranks(count, [*arguments.words, "--devices", arguments.devices])
     if os.environ.get("RANK", "0") == "0":
         _warn_if_busy()
         alone = one_device_note(plan)
         if alone is not None:
             note(alone)
-    done = _measured_over_ranks(arguments, plan) if _over_ranks(arguments, plan) else _measured(arguments, plan)
+    done = _measured_over_ranks(arguments, plan) if over_ranks else _measured(arguments, plan)
     if done is None:
         return 0
     if arguments.json:
@@ -136,34 +147,21 @@ def _measured(arguments: argparse.Namespace, plan: "Plan") -> "Run":
 
 
 def _measured_over_ranks(arguments: argparse.Namespace, plan: "Plan") -> "Run | None":
-    """On all ranks, which are forked unless torchrun has started them; None on others than the first."""
+    """On one of the ranks that torchrun has started; None on others than the first."""
     from dlplacer.measure.fidelity.run_plan import OverRanks, run_over_ranks
-    from dlplacer.runtime.distributed.launch import launch, results_of, under_launcher
-    from dlplacer.runtime.distributed.ranks import parse_ranks
     from dlplacer.runtime.distributed.replicate import DEFAULT_BUCKET_BYTES
 
-    replicas = _planned_replicas(plan) if arguments.replicas is None else arguments.replicas
-    ranks = parse_ranks(plan, arguments.devices, replicas)
-    whole = argparse.Namespace(**vars(arguments))
-    if whole.batch_size is not None:
-        whole.batch_size *= replicas
+    replicas = _replicas(arguments, plan)
     bucket_bytes = DEFAULT_BUCKET_BYTES if arguments.bucket_bytes is None else arguments.bucket_bytes
-    cut = whole.batch_size is not None
+    if cut := arguments.batch_size is not None:
+        arguments.batch_size *= replicas
     over = OverRanks(replicas, cut, bucket_bytes, arguments.timeout, segments=arguments.segments)
-
-    def work(rank: int) -> "Run | None":
-        devices = arguments.devices.split(",")
-        # In the process of rank 0: a thread that writes must not be there when processes are forked.
-        with progress("running") if rank == 0 else nullcontext(lambda text, share=None: None) as show:
-            show("capturing and compiling")
-            job = build_job(whole)
-            done = run_over_ranks(job, plan, devices, over, arguments.steps, arguments.warmup, on_progress=show)
-        return done if rank == 0 else None
-
-    if under_launcher():
-        return work(int(os.environ["RANK"]))
-    found: Run | None = results_of(launch(ranks.count, work, _LAUNCH_LIMIT_S))[0]
-    return found
+    is_first = os.environ["RANK"] == "0"
+    with progress("running") if is_first else nullcontext(lambda text, share=None: None) as show:
+        show("capturing and compiling")
+        job, devices = build_job(arguments), arguments.devices.split(",")
+        done = run_over_ranks(job, plan, devices, over, arguments.steps, arguments.warmup, on_progress=show)
+    return done if is_first else None
 
 
 def _give_each_gpu_a_process(arguments: argparse.Namespace) -> None:
@@ -182,12 +180,14 @@ def _give_each_gpu_a_process(arguments: argparse.Namespace) -> None:
 
 def _over_ranks(arguments: argparse.Namespace, plan: "Plan") -> bool:
     """Whether the arguments, the plan or torchrun ask for more than one process."""
-    wanted = arguments.replicas is not None or _planned_replicas(plan) > 1 or "rank" in arguments.devices
+    wanted = arguments.replicas is not None or _replicas(arguments, plan) > 1 or "rank" in arguments.devices
     return wanted or int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
-def _planned_replicas(plan: "Plan") -> int:
-    return int((plan.graph.capture or {}).get("collectives", {}).get("replicas", 1))
+def _replicas(arguments: argparse.Namespace, plan: "Plan") -> int:
+    """How many copies of the plan are to run: as the user says, else as many as the plan was made for."""
+    planned = (plan.graph.capture or {}).get("collectives", {}).get("replicas", 1)
+    return int(planned if arguments.replicas is None else arguments.replicas)
 
 
 def _write(arguments: argparse.Namespace, done: "Run") -> None:

@@ -21,6 +21,9 @@ from dlplacer.solvers.instance.outcome import Outcome, ProblemSchedule
 _SAME = 1e-9
 """Relative difference of two sums of the same times."""
 
+NEGLIGIBLE = 1e-4
+"""Share of the makespan that rounding may hide for a proof in ticks to be one in seconds."""
+
 
 def assemble(
     problem: Problem,
@@ -65,7 +68,13 @@ def plan_of(
     bound_s = float(outcome.lower_bound * problem.tick_s)
     if delayed:
         bound_s = max(bound_s, least_step_s(problem, dispatch_of(problem.topology)))
-    figures = _figures_in_seconds(makespan_s, bound_s) if delayed else _figures_in_ticks(problem, makespan_s, outcome)
+    # What takes longer than a known plan counts for less ticks, and makes this plan longer than that one.
+    is_longer = problem.reached_s is not None and makespan_s > problem.reached_s
+    figures = (
+        _figures_in_seconds(makespan_s, bound_s)
+        if delayed or is_longer
+        else _figures_in_ticks(problem, makespan_s, outcome)
+    )
     plan = _plan(problem, ops, transfers, figures, method, solve_s, provenance)
     _require_bound_below(bound_s, plan)
     return plan
@@ -111,7 +120,10 @@ def _figures_in_ticks(problem: Problem, makespan_s: float, outcome: Outcome) -> 
     makespan = max(makespan, bound)
     gap = (makespan - bound) / makespan if makespan else 0.0
     lower_bound_s = min(float(bound * problem.tick_s), makespan_s)
-    return makespan_s, lower_bound_s, gap, _rounding_s(problem, makespan_s, makespan)
+    rounding_s = _rounding_s(problem, makespan_s, makespan)
+    if rounding_s > NEGLIGIBLE * makespan_s:
+        gap = (makespan_s - lower_bound_s) / makespan_s
+    return makespan_s, lower_bound_s, gap, rounding_s
 
 
 def _plan(

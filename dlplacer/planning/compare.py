@@ -25,6 +25,7 @@ from dlplacer.planning.assemble import assemble, contradicts
 from dlplacer.planning.constrain import constrained
 from dlplacer.planning.place import place, single_device_s
 from dlplacer.planning.saved_problem import saving_problem
+from dlplacer.planning.tick_length import with_fine_ticks
 from dlplacer.problem.dispatch import dispatch_of
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.solvers.bounds.bounds import lower_bounds
@@ -185,6 +186,7 @@ def compare(
     require_size(graph)
     problem = build_problem(with_times(graph, topology), topology, options or Options())
     require_feasible(problem)
+    problem = with_fine_ticks(problem)
     instance = build_instance(problem)
     bound = lower_bounds(instance, _BOUND_SHARE * time_limit_s).makespan
     board = _Board(float(bound * problem.tick_s), on_progress)

@@ -31,6 +31,7 @@ from dlplacer.planning.constrain import constrained
 from dlplacer.planning.garbage import fewer_collections
 from dlplacer.planning.interrupt import interrupts_by_exception, stop_on_interrupt
 from dlplacer.planning.saved_problem import saving_problem
+from dlplacer.planning.tick_length import rescaled, with_fine_ticks
 from dlplacer.planning.under_dispatch import Heuristic, best_under_dispatch
 from dlplacer.planning.warm_start import warm_start_of
 from dlplacer.problem.dispatch import dispatch_of, least_step_s
@@ -137,6 +138,9 @@ def place(
     budget = replace(budget, report=partial(_tell, on_progress, float(problem.tick_s), began))
     with _plan_or_interrupt(budget.stop):
         found = _solved(problem, budget, method, warm_start, time_limit_s)
+        while method == DEFAULT_METHOD and budget.left_s and (again := rescaled(problem, found.plan)) is not None:
+            problem = again
+            found = replace(found, plan=_solved(problem, budget, method, found.plan, time_limit_s).plan)
     return replace(found, plan=replace(found.plan, solve_s=time.monotonic() - began))
 
 
@@ -153,7 +157,7 @@ def _prepared(
     problem = build_problem(with_times(held, topology), topology, options)
     require_feasible(problem)
     _digests(problem)
-    return problem
+    return with_fine_ticks(problem)
 
 
 def _unless_stopped(stop: Event, work: Callable[[], Found]) -> Found:

@@ -276,7 +276,7 @@ def surrogate(problem: Problem) -> Problem | None:
     before_s, after_s = (sum(op.time_on(kind) or 0.0 for op in each for kind in floors) for each in (graph.ops, ops))
     if after_s < (1 + PARAMS.worth_it) * before_s:
         return None
-    return build_problem(replace(graph, ops=ops), problem.topology, problem.options)
+    return build_problem(replace(graph, ops=ops), problem.topology, problem.options, problem.reached_s)
 
 
 def _raised(op: Op, floors: Mapping[str, float]) -> Op:

@@ -44,6 +44,10 @@ class Problem:
         Whether all durations and delays are whole ticks; else they are rounded down.
     horizon
         Ticks in which all ops and all transfers, at their slowest, run one after another: no best plan is longer.
+    reached_s, most
+        A makespan that a best plan is likely to reach, and twice that in ticks, as which every longer duration and
+        delay counts. Bounds hold whatever it is, and plans that are longer have figures in seconds. None means the
+        horizon.
     duration
         [op][device] → ticks, or None where the op may not run.
     arcs
@@ -73,6 +77,8 @@ class Problem:
     tick_s: Fraction
     exact: bool
     horizon: int
+    reached_s: float | None
+    most: int
     duration: tuple[tuple[int | None, ...], ...]
     arcs: tuple[Arc, ...]
     sizes_bytes: tuple[int, ...]
@@ -150,8 +156,13 @@ class Problem:
         return tuple(owner)
 
 
-def build_problem(graph: OpGraph, topology: Topology, options: Options) -> Problem:
+def build_problem(graph: OpGraph, topology: Topology, options: Options, reached_s: float | None = None) -> Problem:
     """The integer problem.
+
+    Parameters
+    ----------
+    reached_s
+        A makespan that a best plan is likely to reach: what takes longer does not lengthen ticks.
 
     Raises
     ------
@@ -171,11 +182,17 @@ def build_problem(graph: OpGraph, topology: Topology, options: Options) -> Probl
     routes = tuple(tables[size] for size in sizes)
     lines = lines_of(topology, routes, options.delay)
     delays = [line.seconds(size) for line, size in zip(lines, sizes, strict=True)]
+    limit_s = 2 * exact(reached_s) if reached_s else None
+    if limit_s is not None:
+        durations = [{kind: min(value, limit_s) for kind, value in times.items()} for times in durations]
+        delays = [tuple(min(value, limit_s) for value in row) for row in delays]
     horizon_s = _horizon(graph, durations, delays, sizes)
     values = list(distinct(chain(*(times.values() for times in durations), *delays)))
     # Where copies may wait on a relay, route segments have times of their own, as they have where links are contended.
     if options.contention == "link" or (options.memory == "live" and any_relays(topology, routes)):
         values += distinct(_link_times(topology, sizes))
+    # What is cut off at the limit needs no ticks of its own.
+    values = [value for value in values if limit_s is None or value < limit_s]
     tick_s = choose_tick(values, horizon_s)
     resident = tuple(op.weight_bytes + op.gradient_bytes + op.state_bytes for op in graph.ops)
     size_position = {size: position for position, size in enumerate(sizes)}
@@ -185,7 +202,9 @@ def build_problem(graph: OpGraph, topology: Topology, options: Options) -> Probl
         options=options,
         tick_s=tick_s,
         exact=all(is_multiple(value, tick_s) for value in values),
-        horizon=max(1, math.ceil(horizon_s / tick_s)),
+        horizon=(horizon := max(1, math.ceil(horizon_s / tick_s))),
+        reached_s=reached_s,
+        most=horizon if limit_s is None else math.ceil(limit_s / tick_s),
         duration=tuple(
             _in_ticks(op, pin, times, topology, tick_s)
             for op, pin, times in zip(graph.ops, pins, durations, strict=True)

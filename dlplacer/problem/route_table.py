@@ -100,7 +100,8 @@ class RouteTable:
         if direct:
             return min(_ticks(self._segments(route, size_bytes)) for route in direct)
         slowest = sorted((link_delay_s(link, size_bytes, exact) for link in topology.links), reverse=True)
-        return math.ceil(sum(slowest[: len(topology.nodes) - 1], Fraction(0)) / self._problem.tick_s)
+        longest_s = sum(slowest[: len(topology.nodes) - 1], Fraction(0))
+        return min(self._problem.most, math.ceil(longest_s / self._problem.tick_s))
 
     @cached_property
     def complete(self) -> bool:
@@ -162,7 +163,7 @@ class RouteTable:
         problem, size_bytes = self._problem, self._problem.sizes_bytes[size]
         hops = self._unavoidable_links.between(*self._pair(source, target)) if self._directions else ()
         links = (problem.topology.link_between[hop] for hop in hops)
-        held = [ticks(link_delay_s(link, size_bytes, exact), problem.tick_s) for link in links]
+        held = [min(problem.most, ticks(link_delay_s(link, size_bytes, exact), problem.tick_s)) for link in links]
         return tuple(
             RouteSegment((hop,), target, busy if hop == hops[-1] else 0, ((self._directions[hop], 0, busy),))
             for hop, busy in zip(hops, held, strict=True)
@@ -255,7 +256,10 @@ class RouteTable:
         # A start s is floor(s) in ticks. Where one transfer leaves a link before another takes it, s1 + e1 <= s2 + b2,
         # floor(s1) + floor(e1) <= floor(s2) + ceil(b2) follows: with b rounded down a bound would be a tick too high.
         spans = [
-            (-(-(begin[0] + begin[1] * size_bytes) // begin[2]), (end[0] + end[1] * size_bytes) // end[2])
+            (
+                min(problem.most, -(-(begin[0] + begin[1] * size_bytes) // begin[2])),
+                min(problem.most, (end[0] + end[1] * size_bytes) // end[2]),
+            )
             for begin, end in self._lines[hops]
         ]
         target = problem.topology.device_index[hops[-1][1]]

@@ -140,7 +140,7 @@ def explain(plan: Plan, dispatch_s: float = 0.0) -> Explanation:
 
 
 def _limits_s(plan: Plan) -> dict[str, float]:
-    problem = build_problem(plan.graph, plan.topology, plan.options)
+    problem = build_problem(plan.graph, plan.topology, plan.options, plan.makespan_s)
     instance, tick_s = build_instance(problem), float(problem.tick_s)
     limits = {"critical path": longest_path(instance) * tick_s, "work": whole_area(instance) * tick_s}
     dispatch = dispatch_of(plan.topology)

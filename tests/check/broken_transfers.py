@@ -110,7 +110,7 @@ COUNTED = {
     "more rounding than ticks can hide": Broken(
         arithmetic.bound_and_gap,
         # Two ticks for each of two ops and an edge: 6 ns, and a tolerance of 1e-15 s.
-        replace(plans.tiny(), lower_bound_s=2e-9, rounding_s=7e-9),
+        replace(plans.tiny(), lower_bound_s=2e-9, rounding_s=7e-9, gap=0.75, status="feasible"),
         "rounding",
     ),
     "negative rounding": Broken(

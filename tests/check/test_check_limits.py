@@ -56,10 +56,11 @@ def test_the_shortest_routes_are_those_of_least_delay_among_all_paths(delay: str
         assert {violation.rule for violation in violations(plan)} == ({"shortest route"} if longer else set())
 
 
-def test_rounding_may_hide_part_of_the_gap() -> None:
+def test_rounding_hides_no_gap_to_speak_of() -> None:
     # 2 ns of 8 ns are 0.25.
-    assert violations(replace(plans.tiny(), lower_bound_s=6e-9, rounding_s=2e-9)) == ()
-    assert violations(replace(plans.tiny(), lower_bound_s=2e-9, rounding_s=6e-9)) == ()
+    rounded = replace(plans.tiny(), lower_bound_s=6e-9, rounding_s=2e-9)
+    assert violations(replace(rounded, status="feasible", gap=0.25)) == ()
+    assert [violation.rule for violation in violations(rounded)] == ["gap"]
 
 
 def test_times_are_compared_with_a_tolerance() -> None:

@@ -27,7 +27,7 @@ def plan_file(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
-def test_replicas_are_forked_and_reported_once(
+def test_replicas_are_started_and_reported_once(
     plan_file: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     picture, trace = tmp_path / "run.svg", tmp_path / "run.json"
@@ -65,25 +65,51 @@ def test_under_torchrun_the_first_rank_reports(plan_file: str, tmp_path: Path) -
     assert (tmp_path / "run.json").stat().st_size > 1000
 
 
-# Torchrun is killed while its ranks load torch, capture, or run: they must not wait for its store.
+# What has started the ranks is killed while they load torch, capture, or run: they must not wait for its store.
+@pytest.mark.parametrize("launcher", [["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"], []])
 @pytest.mark.parametrize("after_s", [0.2, 6.0])
-def test_ranks_end_with_torchrun_whenever_it_is_killed(plan_file: str, after_s: float) -> None:
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    options = ["--devices", "rank0/cpu:0,rank1/cpu:1", "--steps", "100000", "--batch-size", "4"]
-    command = [*launcher, "-m", "dlplacer", "run", plan_file, "dlplacer.models:mlp", *options]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    torchrun = subprocess.Popen([sys.executable, *command], **quiet)  # type: ignore[call-overload]
-    ranks = _ranks_of(torchrun.pid, 60.0)
+def test_ranks_end_with_what_started_them(plan_file: str, launcher: list[str], after_s: float) -> None:
+    started, ranks = _started(plan_file, launcher)
     time.sleep(after_s)
-    torchrun.kill()
-    torchrun.wait()
-    until = time.monotonic() + 10.0
+    started.kill()
+    started.wait()
+    assert _left(ranks, 10.0) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ranks_end_with_an_interrupted_command(plan_file: str, number: signal.Signals) -> None:
+    started, ranks = _started(plan_file, [])
+    time.sleep(6.0)
+    started.send_signal(number)
+    assert started.wait(30) == 128 + number
+    assert _left(ranks, 10.0) == []
+
+
+def test_a_rank_that_is_killed_ends_the_command(plan_file: str) -> None:
+    started, ranks = _started(plan_file, [])
+    time.sleep(6.0)
+    os.kill(ranks[1], signal.SIGKILL)
+    assert started.wait(30) == 1
+    assert _left(ranks, 10.0) == []
+
+
+def _started(plan_file: str, launcher: list[str]) -> tuple["subprocess.Popen[bytes]", list[int]]:
+    """A command that runs for long over two ranks, and the process ids of these."""
+    options = ["--devices", "rank0/cpu:0,rank1/cpu:1", "--steps", "100000", "--batch-size", "4", "--timeout", "20s"]
+    command = [sys.executable, *launcher, "-m", "dlplacer", "run", plan_file, "dlplacer.models:mlp", *options]
+    started = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return started, _ranks_of(started.pid, 60.0)
+
+
+def _left(ranks: list[int], seconds: float) -> list[int]:
+    """Ranks that still run after some time; they are killed."""
+    until = time.monotonic() + seconds
     while any(map(_runs, ranks)) and time.monotonic() < until:
         time.sleep(0.1)
     left = [rank for rank in ranks if _runs(rank)]
     for rank in left:
         os.kill(rank, signal.SIGKILL)
-    assert left == []
+    return left
 
 
 def _ranks_of(launcher: int, seconds: float) -> list[int]:
@@ -104,7 +130,7 @@ def _runs(process: int) -> bool:
         return False
 
 
-def test_an_error_on_the_ranks_is_one_message(plan_file: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_error_on_the_ranks_is_the_commands(plan_file: str, capfd: pytest.CaptureFixture[str]) -> None:
     options = ["--devices", "rank0/cpu:0,rank0/cpu:9999", "--replicas", "2"]
     assert main(["run", plan_file, "dlplacer.models:mlp", "--batch-size", "4", *options]) == 2
     told = capfd.readouterr()

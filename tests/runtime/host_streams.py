@@ -24,6 +24,10 @@ class Event:
     def synchronize(self) -> None:
         self.log.append("sync")
 
+    @as_real(torch.cuda.Event.query)
+    def query(self) -> bool:
+        return True
+
     @as_real(torch.cuda.Event.record)
     def record(self, stream: "Stream") -> None:
         self.moment_s = time.perf_counter()

@@ -9,6 +9,7 @@ import pytest
 import torch
 from runtime.program.random_spaces import AWAY, AWAY_ON_GPU, Lowered, random_lowered
 from runtime.program.test_races import damaged, found, runs_dry
+from runtime.random_graphs import random_graph, random_order
 from runtime.simulated_gpus import Cell, SimulatedGpus
 
 from dlplacer.core.graph import OpGraph
@@ -17,13 +18,13 @@ from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.cpu import CpuDevice
 from dlplacer.runtime.devices.cuda import CudaDevice
 from dlplacer.runtime.devices.stream_backend import StreamBackend
-from dlplacer.runtime.executor.cuda_graphs import CudaGraphs
+from dlplacer.runtime.executor.backends import CudaGraphs, Eager, SegmentBackend
 from dlplacer.runtime.executor.executor import Executor
 from dlplacer.runtime.executor.optimizer_update import Updater
-from dlplacer.runtime.executor.segment_backend import Eager, SegmentBackend
-from dlplacer.runtime.executor.step_inputs import StepInputs
+from dlplacer.runtime.executor.run import StepInputs
 from dlplacer.runtime.program.actions import Compute, Hold, Wait
-from dlplacer.runtime.program.device_memory import DeviceMemorySpace, MemorySpaces, memory_spaces
+from dlplacer.runtime.program.lower import lower
+from dlplacer.runtime.program.stream_lowering import DeviceMemorySpace, MemorySpaces, memory_spaces, with_streams
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -63,9 +64,9 @@ def opened(spaces: MemorySpaces, gpus: SimulatedGpus) -> Iterator[dict[str, Runt
         yield devices
 
 
-def right_values(lowered: Lowered, seed: int) -> bool:
+def right_values(lowered: Lowered, seed: int, gpus: SimulatedGpus | None = None) -> bool:
     """Run the programs; whether all that ops computed, and all that is left at the end, is what it should be."""
-    gpus = SimulatedGpus(seed)
+    gpus = gpus or SimulatedGpus(seed)
     computed: dict[str, float] = {}
     expected = numbers(lowered)
     with opened(lowered.spaces, gpus) as devices:
@@ -126,6 +127,25 @@ def test_sites_are_those_of_the_devices() -> None:
 def test_lowered_programs_compute_what_they_should() -> None:
     for seed, lowered in plans_here(150):
         assert right_values(lowered, seed), seed
+
+
+# CUDA has 8 hardware queues for a device by default, and streams that share one block each other.
+def test_programs_of_eight_gpus_need_no_more_than_eight_queues() -> None:
+    names = [f"gpu{number}" for number in range(8)]
+    spaces = {name: DeviceMemorySpace(f"cuda:{number}", has_streams=True) for number, name in enumerate(names)}
+    most = 0
+    for seed in range(20):
+        graph = random_graph(seed, 60)
+        plain = [lower(graph, random_order(graph, seed, tuple(names)))]
+        empty = frozenset(edge.tensor for edge in graph.edges if not edge.bytes)
+        lowered = Lowered(graph, spaces, empty, plain, with_streams(plain, spaces, empty))
+        gpus = SimulatedGpus(seed, count=8)
+        assert right_values(lowered, seed, gpus), seed
+        used = [sum(stream.index == index for stream in gpus.streams) for index in range(8)]
+        # The eighth is for what cores send.
+        assert max(used) <= 7
+        most = max(most, *used)
+    assert most == 7
 
 
 # The other way round: whatever was dropped or moved, if no race is found there is none to be seen.
@@ -220,11 +240,11 @@ def with_inputs(
 
 @pytest.mark.parametrize("replayed", [False, True])
 def test_steps_follow_each_other_without_waiting(replayed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dlplacer.runtime.executor.cuda_graphs.captured_refusal", lambda code: None)
+    monkeypatch.setattr("dlplacer.runtime.executor.backends.captured_refusal", lambda code: None)
     replays = 0
     for seed, lowered in plans_here(80):
         if len(lowered.programs) == 1:
-            backend = CudaGraphs(least=2, checked=False) if replayed else Eager()
+            backend = CudaGraphs(least=2) if replayed else Eager()
             right, count = right_over_steps(lowered, seed, backend)
             assert right, seed
             replays += count

@@ -43,6 +43,7 @@ def add_job_options(parser: argparse.ArgumentParser) -> None:
     add_dim_option(group)
     group.add_argument("--optimizer", choices=("sgd", "momentum", "adam"), help="make the update part of the step")
     group.add_argument("--autocast", choices=("bfloat16", "float16"), help="run the forward pass under torch.autocast")
+    group.add_argument("--autocast-on", choices=("cpu", "cuda"), help="cast the ops that this device type casts")
 
 
 def graph_of(arguments: argparse.Namespace) -> "OpGraph":
@@ -76,7 +77,7 @@ def capture_of(arguments: argparse.Namespace, job: "Job", more: Sequence[str] = 
     from dlplacer.frontend.torch.batch_comparison import compared_cut
     from dlplacer.frontend.torch.capture import capture_job, default_rewrites
 
-    rewrites = [*default_rewrites(arguments.whole_backward), *more]
+    rewrites = [*default_rewrites(arguments.whole_backward, job), *more]
     if getattr(arguments, "splits_of", None) is not None:
         rewrites += map(str, splits_in(arguments.splits_of))
     micro_batches = getattr(arguments, "micro_batches", None)
@@ -110,5 +111,6 @@ def build_job(arguments: argparse.Namespace) -> "Job":
     if getattr(arguments, "dim", None):
         raise InputError(f"--dim is for ONNX files; {arguments.model!r} takes --batch-size or --input")
     job = build_entry(arguments.model, arguments.batch_size, arguments.input or ())
-    changes = {name: getattr(arguments, name) for name in ("mode", "optimizer", "autocast") if getattr(arguments, name)}
+    names = ("mode", "optimizer", "autocast", "autocast_on")
+    changes = {name: getattr(arguments, name) for name in names if getattr(arguments, name, None)}
     return replace(job, **changes)

@@ -15,8 +15,10 @@ from dlplacer.core.errors import InputError
 if TYPE_CHECKING:
     from dlplacer.core.graph import OpGraph
     from dlplacer.core.plan import Plan
+    from dlplacer.runtime.onnx.session import OnnxDevice
 
 _CORE = re.compile(r"cpu(?::(\d+))?")
+_DEVICE = re.compile(r"([a-z]+)(?::(\d+))?")
 
 
 def add_dim_option(group: "argparse._ArgumentGroup") -> None:
@@ -72,7 +74,7 @@ def profile_onnx_file(arguments: argparse.Namespace) -> int:
 
 
 def run_onnx_plan(arguments: argparse.Namespace, plan: "Plan") -> int:
-    """``dlplacer run`` of a plan of an ONNX file: cut by device, alternating with the whole model on one core."""
+    """``dlplacer run`` of a plan of an ONNX file: cut by device, alternating with the whole model on the first one."""
     from dlplacer.frontend.onnx.onnx_file import read_onnx
     from dlplacer.runtime.onnx.run_cut_model import run_onnx
 
@@ -82,15 +84,15 @@ def run_onnx_plan(arguments: argparse.Namespace, plan: "Plan") -> int:
     described = plan.graph.capture or {}
     bound = {**described["onnx"].get("dims", {}), **_dims(arguments.dim)}
     path = Path(arguments.model or described["entry"])
-    cores = _cores(arguments.devices, [device.id for device in plan.topology.devices])
+    devices = _devices(arguments.devices, [device.id for device in plan.topology.devices], arguments.provider)
     with progress("running"):
-        report = run_onnx(read_onnx(path, bound, with_weights=True), plan, arguments.steps, arguments.warmup, cores)
+        report = run_onnx(read_onnx(path, bound, with_weights=True), plan, arguments.steps, arguments.warmup, devices)
     if arguments.json:
         print(json.dumps(report.to_dict()))
         return 0
     table = new_table("one inference", "seconds", "speedup", title=f"{plan.graph.name}, {report.parts} parts")
     table.add_row("plan", f"{report.predicted_s:.4f}", "")
-    table.add_row("whole model, one core", f"{report.baseline_s:.4f}", "1.000x")
+    table.add_row("whole model, one device", f"{report.baseline_s:.4f}", "1.000x")
     table.add_row("cut by device", f"{report.measured_s:.4f}", f"{report.measured_speedup:.3f}x")
     print_table(table)
     print(f"largest difference to the whole model's outputs {report.max_abs_error:g}")
@@ -107,15 +109,22 @@ def _dims(given: list[str] | None) -> dict[str, int]:
     return dims
 
 
-def _cores(devices: str, names: list[str]) -> dict[str, int]:
-    """Device name in the plan → core, from ``cpu:0,cpu:1``."""
-    found = [_CORE.fullmatch(device.strip()) for device in devices.split(",")]
-    if len(found) != len(names) or None in found:
+def _devices(devices: str, names: list[str], provider: str | None) -> "dict[str, OnnxDevice]":
+    """Device name in the plan → device, from ``cpu:0,cpu:1``, or ``cuda:0,cuda:1`` and a provider."""
+    from dlplacer.runtime.onnx.session import OnnxDevice, provider_named
+
+    given = [device.strip() for device in devices.split(",")]
+    matches = [_DEVICE.fullmatch(device) for device in given]
+    cores = sum(_CORE.fullmatch(device) is not None for device in given)
+    if len(given) != len(names) or None in matches or (provider is None and cores < len(given)):
         raise InputError(
-            f"--devices {devices!r}: the plan has {len(names)} devices, and ONNX plans run on CPU cores; write "
-            f"{','.join(f'cpu:{number}' for number in range(len(names)))}"
+            f"--devices {devices!r}: the plan has {len(names)} devices, and ONNX plans run on CPU cores unless there "
+            f"is a --provider; write {','.join(f'cpu:{number}' for number in range(len(names)))}"
         )
-    cores = [int(match[1] or 0) for match in found if match is not None]
-    if len(set(cores)) != len(cores):
-        raise InputError(f"--devices {devices!r}: a core is given twice; every device needs one of its own")
-    return dict(zip(names, cores, strict=True))
+    named = None if provider is None else provider_named(provider)
+    found = [
+        OnnxDevice(int(match[2] or 0), None if match[1] == "cpu" else named) for match in matches if match is not None
+    ]
+    if len(set(found)) != len(found):
+        raise InputError(f"--devices {devices!r}: a device is given twice; every device of the plan needs its own")
+    return dict(zip(names, found, strict=True))

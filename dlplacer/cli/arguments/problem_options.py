@@ -14,6 +14,7 @@ CAPTURE_OPTIONS = (
     "mode",
     "optimizer",
     "autocast",
+    "autocast_on",
     "whole_backward",
     "colocate_backward",
     "splits_of",

@@ -49,5 +49,5 @@ def _critical_path_s(plan: "Plan") -> float:
     from dlplacer.solvers.bounds.bounds import critical_path
     from dlplacer.solvers.instance.instance import build_instance
 
-    problem = build_problem(plan.graph, plan.topology, plan.options)
+    problem = build_problem(plan.graph, plan.topology, plan.options, plan.makespan_s)
     return float(critical_path(build_instance(problem)) * problem.tick_s)

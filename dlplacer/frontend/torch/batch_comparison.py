@@ -163,17 +163,20 @@ class _Steps:
     ) -> tuple[Difference, list[float]]:
         """The difference from the whole batch for shares of the micro-batches' losses (the mean), and these losses."""
         if evaluates not in self.whole:
-            self.whole[evaluates] = self._results(self.job, evaluates)
+            with _undone(self.job):
+                self.whole[evaluates] = self._results(self.job, evaluates)
         expected, gradients = self.whole[evaluates]
         joined: list[Any] = [None] * len(self.trained)
         losses, total = [], 0.0
-        for number, part in enumerate(parts):
-            share = 1 / self.count if shares is None else shares[number]
-            loss, mine = self._results(part, evaluates)
-            losses.append(loss)
-            if share:
-                total += share * loss
-                joined = [_plus(sum_, gradient, share) for sum_, gradient in zip(joined, mine, strict=True)]
+        # One after the other: each reads the buffers that the one before has left.
+        with _undone(self.job):
+            for number, part in enumerate(parts):
+                share = 1 / self.count if shares is None else shares[number]
+                loss, mine = self._results(part, evaluates)
+                losses.append(loss)
+                if share:
+                    total += share * loss
+                    joined = [_plus(sum_, gradient, share) for sum_, gradient in zip(joined, mine, strict=True)]
         size = sum(float(each.double().square().sum()) for each in gradients if each is not None)
         off = sum(
             float((_or_zero(mine, theirs).double() - _or_zero(theirs, mine).double()).square().sum())
@@ -183,9 +186,9 @@ class _Steps:
         return Difference(total, expected, (off / size) ** 0.5 if size else off**0.5), losses
 
     def _results(self, job: Job, evaluates: bool) -> tuple[float, list[Any]]:
-        """Loss and gradients; buffers and random state are as before afterwards."""
+        """Loss and gradients."""
         norms = _BatchNorms(evaluates)
-        with _undone(self.job), norms, _Constants():  # type: ignore[no-untyped-call]
+        with norms, _Constants():  # type: ignore[no-untyped-call]
             loss = _loss(job)
             gradients = torch.autograd.grad(loss, self.trained, allow_unused=True)
         self.norms = norms.count

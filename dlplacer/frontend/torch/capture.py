@@ -4,6 +4,7 @@ import sys
 import warnings
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -23,6 +24,7 @@ from dlplacer.frontend.torch.optimizer import add_updates
 from dlplacer.frontend.torch.refusals import require_traceable
 from dlplacer.frontend.torch.splitting.names import is_split
 from dlplacer.frontend.torch.tracing import joint
+from dlplacer.frontend.torch.tracing.autocast_lists import CUDA_AUTOCAST, cuda_lists
 from dlplacer.frontend.torch.tracing.fused_lstm import BACKWARD, FORWARD, FUSED_LSTM
 from dlplacer.frontend.torch.tracing.gradient_copies import copy_given_gradients
 from dlplacer.frontend.torch.tracing.installed_code import is_installed
@@ -85,12 +87,13 @@ def capture(
         If the model cannot be captured; names the line and the way out.
     """
     wanted = job if isinstance(job, Job) else _inference(job, args)
-    return coarsen(capture_job(wanted, default_rewrites(whole_backward), colocate_backward).graph, granularity)
+    return coarsen(capture_job(wanted, default_rewrites(whole_backward, wanted), colocate_backward).graph, granularity)
 
 
-def default_rewrites(whole_backward: bool = False) -> list[str]:
-    """Names of the rewrites that a capture applies."""
-    return [name for name in PASSES if not (whole_backward and name == "split-convolution-backward")]
+def default_rewrites(whole_backward: bool = False, job: Job | None = None) -> list[str]:
+    """Names of the rewrites that a capture applies, of a job with autocast those of its device type."""
+    passes = [name for name in PASSES if not (whole_backward and name == "split-convolution-backward")]
+    return [*passes, CUDA_AUTOCAST] if job is not None and job.casts_as_cuda else passes
 
 
 def capture_job(job: Job, rewrites: Sequence[str], colocate_backward: bool = False) -> Captured:
@@ -107,18 +110,19 @@ def trace_job(job: Job, rewrites: Sequence[str] = ()) -> joint.Traced:
         if not trains:
             raise CaptureError("micro-batches accumulate gradients, and this job infers; use mode='train'")
         job = part_of(job, 0, cut)
-    with undisturbed():
+    with undisturbed(), cuda_lists() if CUDA_AUTOCAST in rewrites and job.autocast else nullcontext():
         require_traceable(job, _input_names(job))
-        step, inputs = fake_step(job, FakeTensorMode(allow_non_fake_inputs=True))
-        if trains and not any(parameter.requires_grad for parameter in step.module.parameters()):
-            raise CaptureError("no parameter of the module requires a gradient; use mode='infer'")
-        # Autocast casts what an LSTM reads, and the fused kernel takes float32.
-        fuses_lstms = FUSED_LSTM in rewrites and job.autocast is None
-        traced = joint.trace(step, inputs, _input_names(job), fuses_lstms)
+        with fake_step(job, FakeTensorMode(allow_non_fake_inputs=True)) as (step, inputs):
+            if trains and not any(parameter.requires_grad for parameter in step.module.parameters()):
+                raise CaptureError("no parameter of the module requires a gradient; use mode='infer'")
+            # Autocast casts what an LSTM reads, and the fused kernel takes float32.
+            fuses_lstms = FUSED_LSTM in rewrites and job.autocast is None
+            traced = joint.trace(step, inputs, _input_names(job), fuses_lstms)
         replaced = replaced_tensors(job) if any(map(joint.is_tensor_table, traced.side_effects)) else ()
         changed = _changed_state(job.module, traced)
         if changed and not replaced:
-            require_same_next_step(step, inputs)
+            with fake_step(job, FakeTensorMode(allow_non_fake_inputs=True)) as (step, inputs):
+                require_same_next_step(step, inputs)
     _require_no_side_effects(job.module, changed, replaced)
     if trains:
         _require_scalar_loss(traced)

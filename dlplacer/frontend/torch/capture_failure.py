@@ -1,5 +1,6 @@
 """Why a model cannot be captured, in words for its author: the line, the reason and the way out."""
 
+import linecache
 import re
 import textwrap
 from collections.abc import Sequence
@@ -75,6 +76,11 @@ def line_of(node: fx.Node) -> str:
 def frames_of(node: fx.Node) -> Sequence[Any]:
     """File, line and text of the calls in which a value was traced, the innermost last."""
     return re.findall(r'File "([^"]+)", line (\d+), in \S+\n\s+(.+)', node.meta.get("stack_trace") or "")
+
+
+def place_in_code(file: str, line: int) -> str:
+    """A line of the user's code as the end of a phrase."""
+    return _at([(file, line, linecache.getline(file, line).strip())])
 
 
 def _reason(error: Exception, text: str) -> str:

@@ -84,8 +84,6 @@ class Executable:
         Position among all returned values → a returned value that is no tensor: a number, a text, None.
     trains
         Whether the graph has a backward pass.
-    numbers
-        Name of a value that no op makes → position among the flat inputs of the Python number that it is.
     """
 
     codes: Mapping[str, OpCode]
@@ -93,7 +91,6 @@ class Executable:
     output_spec: Any
     trains: bool
     constants: Mapping[int, Any] = field(default_factory=dict)
-    numbers: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
     def producer(self) -> Mapping[str, str]:

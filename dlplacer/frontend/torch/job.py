@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 OPTIMIZERS = ("sgd", "momentum", "adam")
 AUTOCAST = ("bfloat16", "float16")
+AUTOCAST_ON = ("cpu", "cuda")
 _SHOWN = 6
 
 
@@ -78,6 +79,8 @@ class Job:
         With one, the step updates the parameters too.
     autocast
         Dtype name for torch.autocast around the forward pass, or None.
+    autocast_on
+        ``cpu`` or ``cuda``, whose lists say which ops are cast; None means this machine's.
     entry
         ``module:callable`` that builds the job, if it was named on the command line.
     """
@@ -90,6 +93,7 @@ class Job:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     optimizer: Optimizer | str | None = None
     autocast: str | None = None
+    autocast_on: str | None = None
     entry: str | None = None
 
     def __post_init__(self) -> None:
@@ -106,6 +110,8 @@ class Job:
             raise InputError(f"job: mode is {self.mode!r}; use 'train' or 'infer'")
         if self.autocast is not None and self.autocast not in AUTOCAST:
             raise InputError(f"job: autocast is {self.autocast!r}; use one of {', '.join(AUTOCAST)}")
+        if self.autocast_on is not None and self.autocast_on not in AUTOCAST_ON:
+            raise InputError(f"job: autocast_on is {self.autocast_on!r}; use one of {', '.join(AUTOCAST_ON)}")
         if self.mode == "infer" and self.optimizer is not None:
             raise InputError("job: an optimizer needs mode 'train'; inference updates nothing")
         if isinstance(self.optimizer, str):
@@ -138,6 +144,12 @@ class Job:
     def update(self) -> Optimizer | None:
         """The optimizer as an `Optimizer`."""
         return self.optimizer if isinstance(self.optimizer, Optimizer) else None
+
+    @property
+    def casts_as_cuda(self) -> bool:
+        """True if autocast is on, with CUDA's lists."""
+        chosen = self.autocast_on or ("cuda" if torch.cuda.is_available() else "cpu")
+        return self.autocast is not None and chosen == "cuda"
 
     def capture(self) -> "OpGraph":
         """The dataflow graph of the step: `dlplacer.capture` of this job."""

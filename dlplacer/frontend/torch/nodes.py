@@ -136,3 +136,17 @@ def _spec(value: Any) -> TensorSpec:
         return TensorSpec((), "none", 0)
     size_bytes = value.numel() * value.element_size()
     return TensorSpec(tuple(value.shape), str(value.dtype).removeprefix("torch."), size_bytes)
+
+
+def writes_in_python(node: fx.Node) -> bool:
+    """True if a call that Dynamo traced changes a tensor in place, as its name says."""
+    name = name_in_python(node)
+    return node.target in _IN_PLACE or (name.endswith("_") and not name.endswith("__")) or "out" in node.kwargs
+
+
+def name_in_python(node: fx.Node) -> str:
+    """Name of the function or method that a node calls; "" without any."""
+    return str(node.target if isinstance(node.target, str) else getattr(node.target, "__name__", ""))
+
+
+_IN_PLACE = {getattr(operator, name) for name in ("iadd", "isub", "imul", "itruediv", "ipow", "iand", "ior", "setitem")}

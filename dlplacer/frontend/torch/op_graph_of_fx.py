@@ -3,6 +3,7 @@
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import fx
@@ -61,6 +62,9 @@ class _Builder:
                 f"the model uses a higher-order op (sub-graph {node.target!r}); replace torch.cond and the like by "
                 "torch.where, or move that part out of the module"
             )
+        self._add_value(node, constant)
+
+    def _add_value(self, node: fx.Node, constant: Any) -> None:
         op_id = self._free_id(node.name)
         size = tensor_bytes(constant)
         op = Op(op_id, "constant", 0.0, outputs=nodes.output_specs(constant), output_bytes=size, phase="forward")
@@ -69,6 +73,10 @@ class _Builder:
 
     def fold(self, node: fx.Node) -> None:
         """Attach tuple unpacking or a view to the op whose result it reads."""
+        if not node.all_input_nodes:
+            # The conjugate of a Python number.
+            self._add_value(node, node.target(*map(torch.as_tensor, node.args)).resolve_conj())  # type: ignore[operator]
+            return
         source = node.args[0] if isinstance(node.args[0], fx.Node) else next(iter(node.all_input_nodes))
         op_id, output = self.home[source.name]
         # Unpacking a split or unbind picks a view of the same output of the op, not another output.

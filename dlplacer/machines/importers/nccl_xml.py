@@ -12,6 +12,7 @@ from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.files.fields import built
 from dlplacer.machines.importers.products import GivenTypes, device_of_type
 from dlplacer.machines.importers.rates import (
+    HWLOC,
     NVLINK_LATENCY_S,
     PCIE_HOP_LATENCY_S,
     SOCKET_LATENCY_S,
@@ -66,10 +67,7 @@ def parse_nccl_xml(text: str, where: str, name: str, types: GivenTypes) -> Topol
         If it is no such file, naming the line; a document type, which could define entities, is refused.
     """
     if re.search(r"<!DOCTYPE\s+topology|<topology[\s>]", text):
-        raise FileFormatError(
-            where,
-            ["hwloc's topology (lstopo), which tells no rates; give what nvidia-smi topo -m prints, or NCCL's file"],
-        )
+        raise FileFormatError(where, [HWLOC])
     if re.search(r"<!\s*(DOCTYPE|ENTITY)", text, re.IGNORECASE):
         raise FileFormatError(where, ["a DOCTYPE or ENTITY is not accepted; NCCL writes none: remove it"])
     try:
@@ -97,6 +95,8 @@ def _topology(root: ElementTree.Element, where: str, name: str, types: GivenType
     _join_nvlinks(found, where)
     if linked := {name for name, *_ in found.nvlinks}:
         found.assumed["nvlink"] = assumed_links(found.devices[name] for name in linked)
+    if len(found.sockets) > 1 and not found.network:
+        found.assumed["network"] = f"no network device joins the {len(found.sockets)} hosts of the file"
     if len(found.sockets) > 1 and found.network:
         found.routers[_NETWORK] = Router(_NETWORK)
         found.links += found.network

@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 
 from dlplacer.core.errors import FileFormatError
+from dlplacer.machines.importers.rates import HWLOC
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _GPU = re.compile(r"GPU\d+")
@@ -49,6 +50,8 @@ def parse_matrix(text: str, where: str) -> TopoMatrix:
     """
     lines = [(number, _ANSI.sub("", line).rstrip()) for number, line in enumerate(text.splitlines(), start=1)]
     header = next(((number, line) for number, line in lines if _is_header(line)), None)
+    if header is None and re.match(r"\s*Machine(\s|L#)", text):
+        raise FileFormatError(where, [HWLOC])
     if header is None:
         raise FileFormatError(where, ["no line with the columns GPU0, GPU1, …; paste the output of nvidia-smi topo -m"])
     columns = _columns(header[1])

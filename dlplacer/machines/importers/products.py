@@ -82,7 +82,7 @@ class GivenTypes:
     def _keys(self, part: str) -> Iterable[str]:
         found = re.fullmatch(r"(\d{1,4})-(\d{1,4})", part)
         if found is None:
-            return [part]
+            return [part.casefold()]
         if int(found[1]) > int(found[2]):
             raise self._wrong(f"the range {part} runs backwards; write the lower number first")
         return map(str, range(int(found[1]), int(found[2]) + 1))
@@ -92,13 +92,13 @@ class GivenTypes:
 
     def of(self, device_id: str, number: int | str) -> str | None:
         """The type given to a device by its number or its name; None if none is."""
-        return self._for_all or self._given.get(str(number), self._given.get(device_id))
+        return self._for_all or self._given.get(str(number), self._given.get(device_id.casefold()))
 
     def require_used(self, numbers: Mapping[str, int | str]) -> None:
         """Return if each device without a type of its own, name → number, is given one, and no other device is."""
         if not self._given:
             return
-        known = {*numbers, *map(str, numbers.values())}
+        known = {*map(str.casefold, numbers), *map(str, numbers.values())}
         untyped = [name for name, number in numbers.items() if self.of(name, number) is None]
         stray = [key for key in self._given if key not in known]
         if untyped or stray:

@@ -72,3 +72,6 @@ def pcie_bytes_per_s(transfers_per_s_e9: float, width: int) -> float:
 def pcie_slot_bytes_per_s(generation: int, width: int = 16) -> float:
     """Effective rate of a slot of a PCIe generation."""
     return pcie_bytes_per_s(_SPEEDS[min(max(generation, 1), 6)], width)
+
+
+HWLOC = "hwloc's topology (lstopo), which tells no rates; give what nvidia-smi topo -m prints, or NCCL's file"

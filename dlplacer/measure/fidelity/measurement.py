@@ -22,7 +22,7 @@ from dlplacer.measure.fidelity.recording import mean_op_times, measured_plan, me
 from dlplacer.measure.fidelity.run_report import Figures, Run, RunReport, device_uses, worst_offenders
 from dlplacer.runtime.devices.allocator import reserve_heap
 from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.devices.kinds import in_host_memory
+from dlplacer.runtime.devices.open import in_host_memory
 from dlplacer.runtime.distributed.collective_ops import COLLECTIVE
 from dlplacer.runtime.profile.statistic import quartiles
 

@@ -16,7 +16,7 @@ from dlplacer.measure.fidelity.placed_job import PlacedJob
 from dlplacer.measure.fidelity.process_group import OneProcess
 from dlplacer.measure.fidelity.step_profiler import PlacedProfiler, StepProfiler
 from dlplacer.problem.simulate import replay_plan
-from dlplacer.runtime.devices.kinds import in_host_memory
+from dlplacer.runtime.devices.open import in_host_memory
 from dlplacer.runtime.distributed.ranks import NETWORK
 from dlplacer.runtime.profile.dispatch_time import dispatch_time_s
 from dlplacer.runtime.profile.op_times import with_measured_times

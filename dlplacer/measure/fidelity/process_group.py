@@ -9,11 +9,9 @@ from dlplacer.core.topology import Topology
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.measure.fidelity.side_by_side import Names, names_of, side_by_side
 from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.distributed.clocks import clock_offsets_ns
 from dlplacer.runtime.distributed.group import RankGroup
-from dlplacer.runtime.distributed.measured_network import measured_machine
-from dlplacer.runtime.distributed.network_topology import with_network
-from dlplacer.runtime.distributed.replicate import with_exchange_times
+from dlplacer.runtime.distributed.measured_network import clock_offsets_ns, measured_machine
+from dlplacer.runtime.distributed.replicate import with_exchange_times, with_network
 from dlplacer.runtime.profile.link_times import measured_topology
 
 
@@ -72,23 +70,19 @@ class SeveralProcesses(OneProcess):
         Device of the plan → device, for those of this process.
     all_reduce
         The measured line of an all-reduce between the replicas.
-    delay
-        How delays are reckoned: an option of the plan.
     """
 
-    def __init__(
-        self, group: RankGroup, opened: Mapping[str, RuntimeDevice], all_reduce: AlphaBeta, delay: str
-    ) -> None:
+    def __init__(self, group: RankGroup, opened: Mapping[str, RuntimeDevice], all_reduce: AlphaBeta) -> None:
         ranks = group.ranks
         self._group, self.all_reduce = group, all_reduce
         self.rank, self.count, self.replicas = group.rank, ranks.count, ranks.replicas
         self.devices = tuple(str(owner) for owners in ranks.owners for owner in owners.values())
         self.names = [names_of(ranks, ranks.replica_of(rank)) for rank in range(ranks.count)]
         machine = measured_machine(group, opened)
-        self.topology = machine if ranks.replicas == 1 else with_network(machine, delay)
+        self.topology = machine if ranks.replicas == 1 else with_network(machine)
 
     def gathered(self, value: Any) -> list[Any]:
-        """As `RankGroup.gathered`: it travels as JSON."""
+        """As `RankGroup.gathered`."""
         return self._group.gathered(value)
 
     def clock_offsets_ns(self) -> list[int]:

@@ -11,7 +11,7 @@ from typing import Any
 from dlplacer.core.plan import Plan, ScheduledOp
 from dlplacer.measure.fidelity.process_group import OneProcess
 from dlplacer.measure.fidelity.side_by_side import Names
-from dlplacer.runtime.executor.device_timeline import OpSpan
+from dlplacer.runtime.executor.run import OpSpan
 from dlplacer.runtime.placed.placed_module import PlacedModule
 
 

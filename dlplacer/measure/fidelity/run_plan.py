@@ -18,8 +18,7 @@ from dlplacer.measure.fidelity.process_group import OneProcess, SeveralProcesses
 from dlplacer.measure.fidelity.run_report import Run
 from dlplacer.planning.pipeline.micro_batch_names import BatchCut
 from dlplacer.runtime.devices.allocator import reserve_heap
-from dlplacer.runtime.devices.kinds import KINDS
-from dlplacer.runtime.devices.open import DeviceName
+from dlplacer.runtime.devices.open import KINDS, DeviceName
 from dlplacer.runtime.distributed.apply_over_ranks import apply_in_group, opened_group, require_replicas, settings_of
 from dlplacer.runtime.distributed.group import DEFAULT_TIMEOUT_S
 from dlplacer.runtime.distributed.measured_network import measured_all_reduce
@@ -143,15 +142,15 @@ def run_over_ranks(
     if "collectives" in (plan.graph.capture or {}):
         require_replicas(plan, over.replicas)
     with opened_group(plan, devices, over.replicas, over.timeout_s) as (group, opened):
-        group.require_same(settings_of(job, plan, over.replicas) | {"steps": steps, "warm-up": warmup, "cut": over.cut})
+        group.require_same(settings_of(job, plan, group) | {"steps": steps, "warm-up": warmup, "cut": over.cut})
         parts = [part_of(job, number, BatchCut(over.replicas)) if over.cut else job for number in range(over.replicas)]
         whole = job if over.cut and over.replicas > 1 else None
         line = measured_all_reduce(group)
-        made = group.agreed(lambda: None if group.rank else _replicated(parts[0], plan, over, line))
+        made = None if group.rank else _replicated(parts[0], plan, over, line)
         planned = plan_of_dict(group.gathered(made and plan_to_dict(made))[0], "the plan of rank 0")
         reference = copy.deepcopy(job.module)
         with closing(apply_in_group(parts[group.replica], planned, group, opened, over.segments)) as module:
-            processes = SeveralProcesses(group, opened, line, planned.options.delay)
+            processes = SeveralProcesses(group, opened, line)
             placed = PlacedJob(module, module.whole, parts, whole, group.replica)
             return measure(placed, {}, reference, processes, steps, warmup, on_progress)
 

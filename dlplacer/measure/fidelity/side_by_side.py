@@ -35,8 +35,8 @@ class Names:
 def names_of(ranks: Ranks, replica: int) -> Names:
     """The names of one of the replicas that run over ranks."""
     devices = {device: f"rank{owner.rank}/{device}" for device, owner in ranks.owners[replica].items()}
-    for part in _parts(ranks):
-        devices[part] = f"rank{ranks.rank_of(part, replica)}/{NETWORK}" + "".join(part.partition("/")[1:])
+    for part in ranks.networks:
+        devices[part] = f"rank{ranks.rank_of(part, replica)}/{NETWORK}"
     return Names(replica, f"replica{replica}/" if ranks.replicas > 1 else "", devices)
 
 
@@ -83,7 +83,7 @@ class _Copy:
         for device in self.plan.topology.devices:
             parts = [device.id]
             if device.id == NETWORK:
-                parts = _parts(self.ranks)
+                parts = self.ranks.networks
             yield from (replace(device, id=self.names.devices[part]) for part in parts)
 
     def op(self, op: Op) -> Op:
@@ -121,8 +121,3 @@ class _Copy:
 
     def _network_near(self, device: str) -> str:
         return self.ranks.network_of(device)
-
-
-def _parts(ranks: Ranks) -> list[str]:
-    """The parts of the network that the ranks of a replica run, counted within the replica."""
-    return [part for rank in range(ranks.per_replica) for part in ranks.networks(rank)]

@@ -11,8 +11,7 @@ import torch
 from dlplacer.core.version import __version__
 from dlplacer.machines.usable_cores import usable_cores
 from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.devices.kinds import KINDS
-from dlplacer.runtime.devices.open import DeviceName
+from dlplacer.runtime.devices.open import KINDS, DeviceName
 
 _DRIVER_LIMIT_S = 10.0
 _QUERY = ("nvidia-smi", "--query-gpu=index,name,driver_version,memory.total,pci.bus_id", "--format=csv,noheader")

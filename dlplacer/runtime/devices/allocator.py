@@ -1,8 +1,6 @@
-"""The C heap, configured to keep freed memory, and grown before the first step.
+"""The C heap, told to keep freed memory while a core is a device, and grown before the first step.
 
-With glibc's defaults every large tensor is mapped and unmapped, and the page faults of two threads slow each other
-down (two training steps side by side: 4.0 s against 2.8 s alone). One heap that keeps its memory ends that once it has
-grown, which takes several steps; reserving grows it at once.
+With glibc's defaults every large tensor is mapped and unmapped, and the page faults of two threads slow each other.
 """
 
 import ctypes
@@ -10,46 +8,51 @@ import functools
 import mmap
 import os
 import sys
+import threading
 from typing import Any
 
-_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -4, -8
-# No block is mapped separately, nothing is returned at the top of the heap, it grows by 64 MiB at a time, and all
-# threads share one arena, so that what is reserved once serves them all.
-_SETTINGS = {_M_MMAP_MAX: 0, _M_TRIM_THRESHOLD: -1, _M_TOP_PAD: 64 * 2**20, _M_ARENA_MAX: 1}
-# Other processes of the same run reserve at the same time; more than a quarter each could drive the machine into swap.
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -3, -4, -8
+# No block is mapped separately, nothing is returned at the top of the heap, it grows by 64 MiB at a time, and new
+# threads share one arena.
+_KEPT = {_M_MMAP_MAX: 0, _M_TRIM_THRESHOLD: -1, _M_TOP_PAD: 64 * 2**20, _M_ARENA_MAX: 1}
+# glibc's defaults (malloc.c); the threshold is the largest that its own rule reaches, which any setting switches off.
+_DEFAULT = {_M_MMAP_MAX: 65536, _M_TRIM_THRESHOLD: 2**17, _M_TOP_PAD: 2**17, _M_MMAP_THRESHOLD: 32 * 2**20}
+
 _SHARE_OF_FREE_MEMORY = 0.25
+"""Other processes of a run reserve at the same time."""
 
 _UNCACHED_BYTES, _NON_MAIN_ARENA = 2**16, 4
-"""More than threads keep for themselves; and the bit in the word ahead of a block (glibc, malloc.c: NON_MAIN_ARENA)."""
+"""More than threads keep for themselves; and the bit in the word ahead of a block (malloc.c: NON_MAIN_ARENA)."""
+
+_users = 0
+_counting = threading.Lock()
 
 
-@functools.cache
 def keep_heap() -> bool:
-    """Make glibc serve all blocks from one heap and keep freed memory; returns whether it could be configured.
+    """Serve all blocks from one heap and keep freed memory, until `release_heap`; True if it could be configured."""
+    global _users
+    with _counting:
+        _users += 1
+        return _configure(_KEPT)
 
-    Calls after the first do nothing. On other C libraries nothing changes.
-    """
-    library = _glibc()
-    if library is None:
-        return False
-    taken = [library.mallopt(name, value) for name, value in _SETTINGS.items()]
-    return all(taken)
+
+def release_heap() -> None:
+    """Undo one `keep_heap`: after the last the heap is as glibc has it, and free memory goes back to the system."""
+    global _users
+    with _counting:
+        _users -= 1
+        if not _users and _configure(_DEFAULT):
+            _glibc().malloc_trim(0)
 
 
 def reserve_heap(size_bytes: int) -> None:
-    """Grow the heap by a size and touch its pages, so that the steps that follow fault none in.
-
-    At most a quarter of the memory that is free now is taken. Does nothing where the heap cannot be kept.
-    """
+    """Grow a kept heap by a size, at most a quarter of the free memory, and touch its pages."""
     library = _glibc()
-    if library is None or not keep_heap():
+    if library is None or not _users:
         return
     free_bytes = os.sysconf("SC_AVPHYS_PAGES") * mmap.PAGESIZE
     size_bytes = min(size_bytes, int(_SHARE_OF_FREE_MEMORY * free_bytes))
-    if size_bytes < mmap.PAGESIZE:
-        return
-    library.malloc.restype = ctypes.c_void_p
-    block = library.malloc(ctypes.c_size_t(size_bytes))
+    block = library.malloc(ctypes.c_size_t(size_bytes)) if size_bytes >= mmap.PAGESIZE else None
     if block is None:
         return
     begin = -(-block // mmap.PAGESIZE) * mmap.PAGESIZE
@@ -61,22 +64,26 @@ def reserve_heap(size_bytes: int) -> None:
 
 
 def on_kept_heap() -> bool:
-    """Whether the calling thread takes its blocks from the heap that is kept.
+    """True if the calling thread takes its blocks from the heap that is kept, or the C library is not glibc.
 
     Arenas of threads that ran before `keep_heap` remain, and glibc deals them out to new threads in turn. A thread with
-    one of these maps every large block anew and faults in its pages: products of VGG-19's large layers then take three
-    times as long. True on other C libraries.
+    one of these maps every large block anew.
     """
     library = _glibc()
-    if library is None:
-        return True
-    library.malloc.restype = ctypes.c_void_p
-    block = library.malloc(ctypes.c_size_t(_UNCACHED_BYTES))
+    block = None if library is None else library.malloc(ctypes.c_size_t(_UNCACHED_BYTES))
     if block is None:
         return True
     header = ctypes.c_size_t.from_address(block - ctypes.sizeof(ctypes.c_size_t)).value
     library.free(ctypes.c_void_p(block))
     return not header & _NON_MAIN_ARENA
+
+
+def _configure(settings: dict[int, int]) -> bool:
+    library = _glibc()
+    if library is None:
+        return False
+    taken = [library.mallopt(name, value) for name, value in settings.items()]
+    return all(taken)
 
 
 @functools.cache
@@ -85,6 +92,7 @@ def _glibc() -> Any:
         return None
     try:
         library = ctypes.CDLL("libc.so.6")
+        library.malloc.restype = ctypes.c_void_p
         return library if library.gnu_get_libc_version else None
     except (OSError, AttributeError):
         return None

@@ -1,14 +1,13 @@
-"""The interface between the executor and a device."""
+"""The interface between the executor and a device, and the properties in which kinds of devices differ."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 
-from dlplacer.runtime.devices.interruptible_future import T
-from dlplacer.runtime.devices.worker import Worker
+from dlplacer.runtime.devices.worker import T, Worker
 
 NamedDevice = str | torch.device
 """A device of this machine, as a person writes it."""
@@ -33,11 +32,10 @@ InFlight = Value | TensorInFlight
 
 
 class RuntimeDevice(Protocol):
-    """An execution resource for ops, driven by a dedicated thread.
+    """A device that runs ops, issued by a thread.
 
     A device that enqueues work on streams also has an attribute ``streams``
-    (`dlplacer.runtime.devices.device_streams.Streams`), and the program says what happens on them: its `send` and
-    `receive` only hand over.
+    (`dlplacer.runtime.devices.device_streams.Streams`); its `send` and `receive` only hand over.
 
     Attributes
     ----------
@@ -46,9 +44,7 @@ class RuntimeDevice(Protocol):
     type
         Name of its type in topologies and in an op's times: ``cpu-core``, ``V100``.
     torch_device
-        Where its tensors live for torch; ``cpu`` for every CPU device, since torch has no name for a single core.
-    worker
-        Its thread; devices with streams share one.
+        Where its tensors live for torch; ``cpu`` for every core.
     """
 
     name: str
@@ -56,8 +52,8 @@ class RuntimeDevice(Protocol):
     torch_device: torch.device
 
     @property
-    def worker(self) -> "Worker":
-        """The thread that issues its work."""
+    def worker(self) -> Worker:
+        """The thread that issues its work; devices with streams share one."""
 
     def activate(self) -> None:
         """On the device's thread: have ops that follow run on this device."""
@@ -66,7 +62,7 @@ class RuntimeDevice(Protocol):
         """Run a function on the device's thread, after all that was submitted before."""
 
     def send(self, tensor: Value, target: "RuntimeDevice") -> InFlight:
-        """On this device's thread: start moving a tensor to another device; returns what `receive` takes there."""
+        """On this device's thread: start moving a tensor to another device; returns the argument of `receive` there."""
 
     def receive(self, in_flight: InFlight) -> Value:
         """On this device's thread: the tensor that another device sent, safe to use by the ops that follow."""
@@ -84,4 +80,38 @@ class RuntimeDevice(Protocol):
         """Seconds between two marks, once the device is synchronized."""
 
     def close(self) -> None:
-        """End the device's thread; the device cannot be used afterwards."""
+        """Take no more work; the device cannot be used afterwards."""
+
+
+@dataclass(frozen=True)
+class DeviceKind:
+    """A kind of device: CPU cores, CUDA devices.
+
+    Attributes
+    ----------
+    torch_type
+        Torch's name of the type, with which names of devices begin: ``cpu``, ``cuda``.
+    open
+        ``open(index, part=None, copies="free")`` starts a device, or one of several logical devices on it.
+    count
+        Number of devices of the kind that this process may use.
+    in_host_memory
+        Whether tensors live in the host's memory: they are handed over, and each device issues its own ops.
+    divisible
+        Whether several logical devices can share one, as ``cuda:0/0`` and ``cuda:0/1``.
+    collectives
+        The backend of torch.distributed for tensors on such devices.
+    generator
+        Index → the random generator from which ops there draw by default.
+    versions
+        Index → versions of hardware and software, torch's aside, for which measured times are valid.
+    """
+
+    torch_type: str
+    open: Callable[..., RuntimeDevice]
+    count: Callable[[], int]
+    in_host_memory: bool
+    divisible: bool
+    collectives: str
+    generator: Callable[[int], torch.Generator]
+    versions: Callable[[int], Mapping[str, str]]

@@ -1,7 +1,10 @@
-"""One CPU core as a device: a thread pinned to the core, one torch thread, warm memory."""
+"""A device in the host's memory: a thread between which tensors are handed over; and one CPU core as such a device."""
 
 import os
 import platform
+import time
+import weakref
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -9,15 +12,72 @@ import torch
 from dlplacer.core.errors import InputError
 from dlplacer.machines.costs.device_table import CORE
 from dlplacer.machines.usable_cores import usable_cores
-from dlplacer.runtime.devices.allocator import keep_heap, on_kept_heap
-from dlplacer.runtime.devices.device_kind import DeviceKind
-from dlplacer.runtime.devices.host_device import HostDevice
+from dlplacer.runtime.devices.allocator import keep_heap, on_kept_heap, release_heap
+from dlplacer.runtime.devices.base import HOST_DEVICE, DeviceKind, InFlight, RuntimeDevice, TensorInFlight, Value
+from dlplacer.runtime.devices.device_streams import streams_of
+from dlplacer.runtime.devices.worker import Worker
 
 _CPU_INFO = Path("/proc/cpuinfo")
 
 
+class HostClock:
+    """Marks of the host's clock."""
+
+    def now(self) -> int:
+        """Nanoseconds of a monotonic clock."""
+        return time.perf_counter_ns()
+
+    def elapsed_s(self, begin: int, end: int) -> float:
+        """Seconds between two marks."""
+        return (end - begin) * 1e-9
+
+
+class HostDevice(HostClock, Worker):
+    """A thread whose ops are done when their calls return; see `RuntimeDevice` and `Worker`."""
+
+    def __init__(
+        self,
+        name: str,
+        type: str,
+        prepare: Callable[[], None] = lambda: None,
+        suits: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self.name = name
+        self.type = type
+        self.torch_device = HOST_DEVICE
+        super().__init__(name, prepare, suits)
+
+    @property
+    def worker(self) -> Worker:
+        """The device itself."""
+        return self
+
+    def activate(self) -> None:
+        """Nothing to do: the thread is this device's alone."""
+
+    def send(self, tensor: Value, target: RuntimeDevice) -> InFlight:
+        """The tensor itself to a device of the same memory; a copy to any other, which may be under way."""
+        if tensor is None or target.torch_device == HOST_DEVICE:
+            return tensor
+        streams = streams_of(target)
+        if streams is None:
+            return tensor.to(target.torch_device)
+        return TensorInFlight(*streams.upload(tensor, target.torch_device))
+
+    def receive(self, in_flight: InFlight) -> Value:
+        """The tensor: it is ready when it arrives."""
+        assert not isinstance(in_flight, TensorInFlight)
+        return in_flight
+
+    def drain(self) -> None:
+        """Nothing to wait for: an op has finished when its call returns."""
+
+    def synchronize(self) -> None:
+        """As `drain`."""
+
+
 class CpuDevice(HostDevice):
-    """The i-th core that this process may use. Tensors are handed over, not copied: cores share memory."""
+    """The i-th core that this process may use: a pinned thread, one torch thread, memory that the heap keeps."""
 
     def __init__(self, index: int) -> None:
         cores = usable_cores()
@@ -28,9 +88,16 @@ class CpuDevice(HostDevice):
             )
         self.core = cores[index]
         keep_heap()
+        self._releasing = weakref.finalize(self, release_heap)
+        self._releasing.atexit = False
         threads = torch.get_num_threads()
         super().__init__(f"cpu:{index}", CORE, self._prepare, on_kept_heap)
         torch.set_num_threads(threads)
+
+    def close(self) -> None:
+        """End the thread; the last core gives the heap back."""
+        super().close()
+        self._releasing()
 
     def _prepare(self) -> None:
         pin_thread(self.core)
@@ -41,7 +108,7 @@ class CpuDevice(HostDevice):
 
 
 def pin_thread(core: int) -> None:
-    """Keep the calling thread on a core, where the system can."""
+    """Keep the calling thread on a core, if the system can."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {core})
 

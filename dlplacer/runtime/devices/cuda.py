@@ -1,8 +1,4 @@
-"""A CUDA device: a compute stream and copy streams, fed by the thread that issues for all of them.
-
-The streams and events are reached through a `StreamBackend`, so that the order of what is enqueued can be tested
-without a GPU.
-"""
+"""A CUDA device: a compute stream and copy streams, fed by the thread that issues for all of them."""
 
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -11,12 +7,10 @@ import torch
 
 from dlplacer.core.errors import InputError
 from dlplacer.machines.importers.products import type_of_name
-from dlplacer.runtime.devices.base import InFlight, RuntimeDevice, TensorInFlight, Value
-from dlplacer.runtime.devices.device_kind import DeviceKind
+from dlplacer.runtime.devices.base import DeviceKind, InFlight, RuntimeDevice, TensorInFlight, Value
 from dlplacer.runtime.devices.device_streams import COMPUTE_STREAM, Streams
-from dlplacer.runtime.devices.interruptible_future import T
 from dlplacer.runtime.devices.stream_backend import StreamBackend
-from dlplacer.runtime.devices.worker import issuing_thread
+from dlplacer.runtime.devices.worker import T, issuing_thread
 
 COPIES = ("free", "forced")
 
@@ -24,22 +18,16 @@ COPIES = ("free", "forced")
 class CudaDevice:
     """The i-th CUDA device, or one of several logical devices on it, with streams of their own.
 
-    When streams wait for each other and what is copied is said by the program, action by action. Between logical
-    devices of one GPU tensors are handed over, or, with ``copies="forced"``, copied as if they were two GPUs.
+    The program says, action by action, when streams wait for each other and what is copied.
 
     Parameters
     ----------
     part
         Number of the logical device on this GPU; None if it is the only one.
     copies
-        ``free`` or ``forced``, on the way to another logical device of the same GPU.
+        ``free`` hands tensors over to another logical device of the GPU; ``forced`` copies them as between two GPUs.
 
-    Attributes
-    ----------
-    streams
-        The streams by name.
-    torch_type
-        Torch's name of the kind. A kind with the same interface of streams and events, as XPU, is a subclass.
+    `torch_type`: torch's name of the kind. A kind with the same interface of streams and events, as XPU, is a subclass.
     """
 
     torch_type = "cuda"
@@ -85,11 +73,11 @@ class CudaDevice:
         self._closed = True
 
     def send(self, tensor: Value, target: RuntimeDevice) -> Value:  # noqa: ARG002
-        """The tensor itself: what has to happen on streams first are actions of their own."""
+        """The tensor itself: the program has copied it, or need not."""
         return tensor
 
     def receive(self, in_flight: InFlight) -> Value:
-        """The tensor; the program says for what the compute stream waits, but for what a core has sent."""
+        """The tensor; the compute stream waits here for a core's upload, else the program says for what."""
         if not isinstance(in_flight, TensorInFlight):
             return in_flight
         self.streams.wait(COMPUTE_STREAM, in_flight.arrived)
@@ -115,7 +103,7 @@ class CudaDevice:
         return float(begin.elapsed_time(end)) * 1e-3
 
     def pause(self, pause_s: float) -> None:
-        """On this device's thread: let the compute stream pause."""
+        """Let the compute stream pause."""
         self._backend.pause(self._compute, pause_s)
 
     @property

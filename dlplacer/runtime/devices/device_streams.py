@@ -1,30 +1,64 @@
-"""The streams of a device by name, and the operations of a program on them."""
+"""The streams of a device by name, the events on them, and the operations of a program on both."""
 
 import threading
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import torch
 
-from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.devices.event_pool import EventPool
 from dlplacer.runtime.devices.stream_backend import StreamBackend
+
+if TYPE_CHECKING:
+    from dlplacer.runtime.devices.base import RuntimeDevice
 
 COMPUTE_STREAM = "compute"
 """Name of the stream on which a device computes."""
 
+COPY_STREAMS, ARRIVAL_STREAMS = 3, 2
+"""Streams of a device for copies to others, and from others. With those for what is computed, for what the host sends,
+and the caller's own they are 8: GPUs have 8 hardware queues by default, and streams that share one block each other."""
+
+_FROM_HOST = "from host"
+
+
+class EventPool:
+    """Untimed events of one device, recorded again once they are given back: making one costs a call of the driver.
+
+    A stream that waits for an event waits for its state at that moment. So an event may be given back as soon as all
+    its waits are enqueued.
+    """
+
+    def __init__(self, backend: StreamBackend) -> None:
+        self._backend = backend
+        self._free: list[torch.Event] = []
+        self._lock = threading.Lock()
+
+    def recorded(self, stream: torch.Stream) -> torch.Event:
+        """An event that happens once the stream has done what it was given so far."""
+        with self._lock:
+            event = self._free.pop() if self._free else None
+        event = self._backend.event(timed=False) if event is None else event
+        event.record(stream)
+        return event
+
+    def give_back(self, events: Iterable[torch.Event]) -> None:
+        """Take back events of `recorded` for which nobody will wait any more."""
+        with self._lock:
+            self._free += events
+
 
 class Streams:
-    """What a device with streams has in addition to `RuntimeDevice`; called on the device's thread but for the rest.
+    """The streams of a device, called on the device's thread.
 
-    From any thread: `upload`, and what orders the caller's own stream, `caller_event`, `caller_waits` and `take_input`.
-    The first stream is ``compute``, others are made when they are first named.
+    From any thread: `upload`, `caller_event`, `caller_waits`, `take_input` and `finish_reading`. Streams are made when
+    they are first named.
 
     Attributes
     ----------
     copies_here
         Whether tensors are copied on their way to another device of the same memory.
     events
-        The events that `record` records; who has no more use for one gives it back.
+        The pool of `record`'s events.
     """
 
     def __init__(self, backend: StreamBackend, index: int, copies_here: bool) -> None:
@@ -35,6 +69,7 @@ class Streams:
         self._named: dict[str, torch.Stream] = {}
         self._reading: list[torch.Event] = []
         self._naming = threading.Lock()
+        self._sources: list[object] = []
 
     def named(self, stream: str) -> torch.Stream:
         """The stream of this name."""
@@ -42,6 +77,12 @@ class Streams:
             if stream not in self._named:
                 self._named[stream] = self.backend.stream(self.index)
             return self._named[stream]
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the streams that there are."""
+        with self._naming:
+            return [*self._named]
 
     def record(self, stream: str) -> torch.Event:
         """An event that happens once the stream has done what it was given so far."""
@@ -56,24 +97,28 @@ class Streams:
     ) -> torch.Tensor:
         """Enqueue a copy to a device on a stream; the caller keeps the original until the copy is done.
 
-        Parameters
-        ----------
-        target
-            The streams of the device, if it has any: the copy comes from the memory of the one for tensors from here,
-            which waits for nothing else.
+        `target`: the device's streams, if it has any: its memory for tensors from here waits for nothing else.
         """
         elsewhere = target is not None and target.index != self.index
-        arrival = target.named(f"from {self.index} {stream}") if target is not None and elsewhere else None
+        arrival = target.arrival((self.index, stream)) if target is not None and elsewhere else None
         return self.backend.copy(tensor, device, self.named(stream), arrival)
 
-    def upload(self, tensor: torch.Tensor, device: torch.device, stream: str) -> tuple[torch.Tensor, torch.Event]:
-        """From any thread: enqueue a copy of a tensor of the host; it is there once the event has happened."""
-        named = self.named(stream)
+    def arrival(self, source: object) -> torch.Stream:
+        """The stream from whose memory copies from a stream of another GPU are allocated."""
+        with self._naming:
+            if source not in self._sources:
+                self._sources.append(source)
+            number = self._sources.index(source) % ARRIVAL_STREAMS
+        return self.named(f"arrival {number}")
+
+    def upload(self, tensor: torch.Tensor, device: torch.device) -> tuple[torch.Tensor, torch.Event]:
+        """Enqueue a copy of a tensor of the host; it is there once the event has happened."""
+        named = self.named(_FROM_HOST)
         return self.backend.upload(tensor, device, named), self.events.recorded(named)
 
     def take_input(self, tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-        """From the caller's thread: a copy of a tensor of the host for a program that begins afterwards."""
-        copied, arrived = self.upload(tensor, device, "inputs")
+        """A copy of a tensor of the host for a program that begins afterwards."""
+        copied, arrived = self.upload(tensor, device)
         # Through the caller's own stream, for which programs wait anyway.
         self.caller_waits([arrived])
         if tensor.is_pinned():
@@ -84,11 +129,7 @@ class Streams:
         return copied
 
     def finish_reading(self) -> None:
-        """From the caller's thread: wait until inputs that were pinned, and not staged, have been read.
-
-        The caller may change them then. The copies wait for nothing, so that they have long been done when all that
-        follows is issued.
-        """
+        """Wait until pinned inputs have been read: the caller may change them then."""
         while self._reading:
             event = self._reading.pop()
             event.synchronize()
@@ -96,7 +137,7 @@ class Streams:
 
     def bring(self, tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
         """A copy of a tensor of the host, which the ops that follow can use, and which the host does not wait for."""
-        copied, arrived = self.upload(tensor, device, "from host")
+        copied, arrived = self.upload(tensor, device)
         self.wait(COMPUTE_STREAM, arrived)
         self.events.give_back([arrived])
         self.hold(copied, COMPUTE_STREAM)
@@ -107,17 +148,17 @@ class Streams:
         self.backend.protect(tensor, self.named(stream))
 
     def caller_event(self) -> torch.Event:
-        """From any thread: an event behind all that the thread has enqueued on its own stream of this device."""
+        """An event behind all that the calling thread has enqueued on its own stream of this device."""
         return self.events.recorded(self.backend.current(self.index))
 
     def caller_waits(self, events: Iterable[torch.Event]) -> None:
-        """From any thread: let what the thread enqueues from now on wait for events."""
+        """Let what the calling thread enqueues from now on wait for events."""
         current = self.backend.current(self.index)
         for event in events:
             current.wait_event(event)
 
 
-def streams_of(device: RuntimeDevice) -> Streams | None:
+def streams_of(device: "RuntimeDevice") -> Streams | None:
     """The device's streams, None if it has none."""
     streams: Streams | None = getattr(device, "streams", None)
     return streams

@@ -10,14 +10,13 @@ import torch
 
 from dlplacer.runtime.devices.base import InFlight, RuntimeDevice, Value
 from dlplacer.runtime.devices.device_streams import Streams, streams_of
-from dlplacer.runtime.devices.interruptible_future import T
+from dlplacer.runtime.devices.worker import T
 
 
 class DelayedDevice:
     """Another device with a pause, with probability ½, before it sends or copies and after it receives or waits.
 
-    Where the order of work is not enforced, some other order happens sooner or later. On CUDA the compute stream
-    pauses, or the thread does (`RuntimeDevice` with ``pause``).
+    An order of work that is not enforced is broken sooner or later. On CUDA the compute stream pauses, or the thread.
 
     Parameters
     ----------
@@ -39,7 +38,12 @@ class DelayedDevice:
 
     def submit(self, work: Callable[[], T]) -> "Future[T]":
         """See `RuntimeDevice.submit`; pauses before the function."""
-        return self._device.submit(self._hesitant(work))
+
+        def hesitant() -> T:
+            self._pause()
+            return work()
+
+        return self._device.submit(hesitant)
 
     def send(self, tensor: Value, target: RuntimeDevice) -> InFlight:
         self._pause()
@@ -49,13 +53,6 @@ class DelayedDevice:
         tensor = self._device.receive(in_flight)
         self._pause()
         return tensor
-
-    def _hesitant(self, work: Callable[[], T]) -> Callable[[], T]:
-        def hesitant() -> T:
-            self._pause()
-            return work()
-
-        return hesitant
 
     def _pause(self) -> None:
         if self._chooser.random() < 0.5:

@@ -1,16 +1,42 @@
-"""Device names → devices."""
+"""The kinds of devices that dlplacer runs on, and device names → devices.
+
+To add a kind, write a module like `cuda` and add a row to `KINDS`.
+"""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 
+import torch
+
 from dlplacer.core.errors import InputError
-from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.devices.cuda import COPIES
-from dlplacer.runtime.devices.kinds import KINDS
+from dlplacer.runtime.devices.base import DeviceKind, RuntimeDevice
+from dlplacer.runtime.devices.cpu import CPU
+from dlplacer.runtime.devices.cuda import COPIES, CUDA
+
+# Accelerators come first: who has one does not want to run on cores by default.
+KINDS: dict[str, DeviceKind] = {kind.torch_type: kind for kind in (CUDA, CPU)}
+"""Torch's type of a device → its kind; by default the first is used of which there are any."""
 
 _NAME = re.compile(r"(?P<kind>[a-z]+)(?::(?P<index>\d+))?(?:/(?P<part>\d+))?(?:\?copies=(?P<copies>\w+))?")
+
+
+def kind_of(device: torch.device) -> DeviceKind:
+    """The kind of a device of torch."""
+    return KINDS[device.type]
+
+
+def in_host_memory(devices: Iterable[RuntimeDevice]) -> bool:
+    """True if tensors of all these devices live in the host's memory."""
+    return all(kind_of(device.torch_device).in_host_memory for device in devices)
+
+
+def default_names(most_cores: int) -> tuple[str, ...]:
+    """Names of all devices of the first kind of which this machine has any, but no more than so many cores."""
+    kind = next(kind for kind in KINDS.values() if kind.count())
+    count = min(kind.count(), most_cores) if kind.in_host_memory else kind.count()
+    return tuple(f"{kind.torch_type}:{index}" for index in range(count))
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +50,7 @@ class DeviceName:
 
     @classmethod
     def parse(cls, text: str) -> "DeviceName":
-        """The name that is written like this.
-
-        Raises
-        ------
-        InputError
-            If it is none; names the forms that are understood.
-        """
+        """The name that is written like this; InputError if it is none; names the forms that are understood."""
         match = _NAME.fullmatch(text.strip())
         if match is None or match["kind"] not in KINDS:
             forms = " or ".join(f"{kind}:0, {kind}:1, …" for kind in sorted(KINDS))
@@ -54,10 +74,7 @@ class DeviceName:
 def open_devices(names: Sequence[str]) -> list[RuntimeDevice]:
     """Start the devices of these names: ``cpu:0``, ``cuda:1``, ``cuda:0/1``, …
 
-    Raises
-    ------
-    InputError
-        If a name is not understood or given twice, or the device is not here.
+    Raises InputError if a name is not understood or given twice, or the device is not here.
     """
     wanted = [DeviceName.parse(name) for name in names]
     _require_distinct(wanted)

@@ -1,4 +1,4 @@
-"""The part of torch.cuda that devices use, in one place: what is enqueued can be tested without a GPU."""
+"""The adapter to torch.cuda: what is enqueued can be tested without a GPU."""
 
 import threading
 from contextlib import ExitStack
@@ -6,8 +6,7 @@ from typing import Any
 
 import torch
 
-# torch can only let a stream spin for a number of cycles; about the clock of data-centre GPUs. Pauses need no
-# precision.
+# torch can only let a stream spin for a number of cycles; about the clock of data-centre GPUs.
 _CYCLES_PER_S = 1.5e9
 
 capturing = threading.Lock()
@@ -15,12 +14,9 @@ capturing = threading.Lock()
 
 
 class StreamBackend:
-    """What devices use of torch's module for their type: ``torch.cuda``, or another with the same functions.
+    """The functions that devices use of torch's module for their type: ``torch.cuda``, or another with the same ones.
 
-    Parameters
-    ----------
-    module
-        In place of torch's own: a stand-in of tests, whose functions take what the real ones take.
+    `module`: a stand-in for torch's own.
     """
 
     def __init__(self, torch_type: str, module: Any = None) -> None:
@@ -61,15 +57,10 @@ class StreamBackend:
     ) -> torch.Tensor:
         """Enqueue a copy to a device, be it the tensor's own.
 
-        Parameters
-        ----------
-        arrival
-            Stream of another GPU from whose memory the copy is allocated.
+        `arrival`: stream of another GPU from whose memory the copy is allocated.
         """
         # Plain `.to()` would enqueue on the current streams of both devices: one late copy would stall all that is
-        # queued behind it. On a stream of its own a copy delays only what waits for its event. The same holds at the
-        # other end, where torch orders the copy before and behind the current stream: the caller's, were it not for
-        # `arrival`, from whose pool the memory comes.
+        # queued behind it. At the other end torch orders the copy before and behind the current stream, here `arrival`.
         with ExitStack() as current:
             if arrival is not None:
                 current.enter_context(self._torch.stream(arrival))
@@ -83,7 +74,7 @@ class StreamBackend:
         """Enqueue a copy from the host's memory to a device; what is not pinned is staged, and may change at once."""
         with self._torch.stream(stream):
             # A copy from pageable memory makes the host wait. Torch's pool of pinned memory gives a buffer away again
-            # only after the copies that read it, which it notes by itself.
+            # only after the copies that read it.
             source = tensor if tensor.is_pinned() else self.pinned(tensor)
             return torch.empty_like(tensor, device=device).copy_(source, non_blocking=True)
 
@@ -93,8 +84,7 @@ class StreamBackend:
 
     def protect(self, tensor: torch.Tensor, stream: torch.Stream) -> None:
         """When the tensor is freed, keep its memory until the stream has done what it has been given by then."""
-        # The caching allocator gives memory back to the stream on which it was allocated as soon as Python drops the
-        # tensor, and knows nothing of kernels that other streams still have to run on it.
+        # The caching allocator knows nothing of kernels that other streams than the allocating one still have to run.
         tensor.record_stream(stream)
 
     def synchronize(self, index: int) -> None:

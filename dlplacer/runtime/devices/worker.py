@@ -1,21 +1,64 @@
-"""A thread that runs what it is given, in order."""
+"""A thread that runs the functions it is given, in order."""
 
 import os
 import queue
 import threading
 import weakref
 from collections.abc import Callable
-from concurrent.futures import Future
-from typing import Any
+from concurrent.futures import Future, InvalidStateError
+from typing import Any, TypeVar
 
 from dlplacer.core.errors import InputError
-from dlplacer.runtime.devices.interruptible_future import InterruptibleFuture, T
 
-_Task = tuple["Future[Any]", Callable[[], Any]] | None
-
+T = TypeVar("T")
 
 _MOST_TRIES = 64
-"""Of threads, for one that suits: glibc has 8 arenas for each core at most, which it deals out in turn."""
+"""Threads to try for one that suits: glibc deals out at most 8 arenas for each core, in turn."""
+
+
+class InterruptibleFuture(Future[T]):
+    """A future whose result a Ctrl-C may interrupt anywhere.
+
+    `Future.result` takes a lock, in Python, that the other thread needs too: an interrupt there would leave it taken.
+    So a waiting thread touches that lock only once there is a result, and the other thread not afterwards.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._given = False
+        self._pending = threading.Lock()
+        self._pending.acquire()
+
+    def result(self, timeout: float | None = None) -> T:
+        """The result, once it is there; TimeoutError if it is not within so many seconds."""
+        if not self._given and self._pending.acquire(timeout=-1 if timeout is None else timeout):
+            self._pending.release()
+        if not self._given:
+            raise TimeoutError
+        return super().result()
+
+    def set_result(self, result: T) -> None:
+        """Have `result` return this; InvalidStateError if there was an answer before."""
+        self._require_open()
+        super().set_result(result)
+        self._give()
+
+    def set_exception(self, exception: BaseException | None) -> None:
+        """Have `result` raise this; InvalidStateError if there was an answer before."""
+        self._require_open()
+        super().set_exception(exception)
+        self._give()
+
+    def _require_open(self) -> None:
+        if self._given:
+            raise InvalidStateError("there is an answer already")
+
+    def _give(self) -> None:
+        self._given = True
+        self._pending.release()
+
+
+_Task = tuple[Future[Any], Callable[[], Any]] | None
 
 
 class Worker:
@@ -26,7 +69,7 @@ class Worker:
     prepare
         Runs first on the thread.
     suits
-        Called on new threads until it says that one will do.
+        Called on new threads until one returns True.
     """
 
     def __init__(self, name: str, prepare: Callable[[], None], suits: Callable[[], bool] = lambda: True) -> None:
@@ -44,13 +87,10 @@ class Worker:
         """Queue a function; the future gives its result or raises its exception. InputError if the thread has ended."""
         future = InterruptibleFuture[T]()
         with self._closing:
-            self._require_open()
+            if not self._finalizer.alive:
+                raise InputError(f"device {self._thread.name!r} is closed; apply the plan again to run it")
             self._tasks.put((future, work))
         return future
-
-    def _require_open(self) -> None:
-        if not self._finalizer.alive:
-            raise InputError(f"device {self._thread.name!r} is closed; apply the plan again to run it")
 
     def close(self) -> None:
         """End the thread after what is queued, and wait for it."""
@@ -77,8 +117,7 @@ _sharing = threading.Lock()
 def _started(name: str, suits: Callable[[], bool]) -> "tuple[queue.SimpleQueue[_Task], threading.Thread]":
     """The queue of a new thread and the thread: the first that suits, else the last that is tried.
 
-    The others are there until it is found, as what a thread leaves behind the next one gets; none of them outlives the
-    call.
+    The others live until it is found, because the next thread gets what an ended one leaves behind.
     """
     tried: list[tuple[queue.SimpleQueue[_Task], threading.Thread]] = []
     try:

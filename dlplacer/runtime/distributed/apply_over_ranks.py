@@ -3,29 +3,26 @@
 import contextlib
 import hashlib
 import json
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from dlplacer.check import check_plan
-from dlplacer.core.errors import InputError, MismatchError
+from dlplacer.core.errors import MismatchError
 from dlplacer.core.plan import Plan
 from dlplacer.core.version import __version__
 from dlplacer.files import plan_to_dict
-from dlplacer.files.structure_hash import structure_sha256
-from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.job import Job, flat_inputs
 from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.devices.host_device import HostDevice
-from dlplacer.runtime.devices.kinds import kind_of
-from dlplacer.runtime.devices.open import open_devices
+from dlplacer.runtime.devices.cpu import HostDevice
+from dlplacer.runtime.devices.open import kind_of, open_devices
 from dlplacer.runtime.distributed.collective_ops import with_collectives
 from dlplacer.runtime.distributed.group import DEFAULT_TIMEOUT_S, RankGroup
 from dlplacer.runtime.distributed.rank_module import RankModule
 from dlplacer.runtime.distributed.ranks import NETWORK, parse_ranks
-from dlplacer.runtime.distributed.same_call import described
-from dlplacer.runtime.distributed.same_values import require_same_values
 from dlplacer.runtime.executor.backends import segment_backend
 from dlplacer.runtime.placed.apply import capture_as_planned, of_captured_ops, require_captured, require_runnable
 from dlplacer.runtime.placed.guards import require_unscaled_updates
@@ -65,9 +62,7 @@ def apply_ranks(
         If the plan was made for another graph or number of replicas.
     InputError
         If a device is missing or not here, the number of processes is another, or processes differ in plan, versions,
-        inputs or settings.
-    InternalError
-        If the joined programs would hang.
+        inputs, weights or settings.
     """
     segment_backend(segments)
     check_plan(plan)
@@ -94,32 +89,24 @@ def require_replicas(plan: Plan, replicas: int) -> None:
         )
 
 
-def open_local(group: RankGroup) -> dict[str, RuntimeDevice]:
-    """Device of the plan → device, for those that this process owns."""
-    names = group.ranks.devices_of(group.rank)
-    return dict(zip(names, open_devices(list(names.values())), strict=True))
-
-
 @contextlib.contextmanager
 def opened_group(
     plan: Plan, devices: Mapping[str, str] | Sequence[str], replicas: int, timeout_s: float
 ) -> Iterator[tuple[RankGroup, dict[str, RuntimeDevice]]]:
     """The group of processes that run a plan, and device of the plan → device, for those that this process owns.
 
-    They outlive the context, unless an error leaves it: then they are closed, and the run ends on the other processes
-    too; those find a mistake in what was given (`InputError`) on their own.
+    They outlive the context, unless an error leaves it.
     """
     group = RankGroup(parse_ranks(plan, devices, replicas), timeout_s)
     opened: dict[str, RuntimeDevice] = {}
     try:
-        opened.update(group.agreed(lambda: open_local(group)))
+        names = group.ranks.devices_of(group.rank)
+        opened |= zip(names, open_devices(list(names.values())), strict=True)
         yield group, opened
-    except BaseException as error:
-        if not isinstance(error, InputError):
-            group.failure.fail(error)
+    except BaseException:
+        group.fail()
         for device in opened.values():
             device.close()
-        group.close()
         raise
 
 
@@ -127,49 +114,52 @@ def apply_in_group(
     job: Job, plan: Plan, group: RankGroup, opened: Mapping[str, RuntimeDevice], segments: str = "eager"
 ) -> RankModule:
     """As `apply_ranks`, for a group and its devices."""
-    replicas = group.ranks.replicas
-    group.require_same(settings_of(job, plan, replicas))
-    require_same_values(group, job.module)
-    captured, plan = group.agreed(lambda: _captured(job, plan, opened))
+    group.require_same(settings_of(job, plan, group))
+    captured = with_collectives(capture_as_planned(job, plan), plan)
+    planned = of_captured_ops(plan, captured.graph)
+    require_runnable(captured, planned, opened)
     devices = dict(opened)
-    if replicas > 1:
-        parts = group.ranks.networks(group.rank % group.ranks.per_replica)
-        devices |= {name: _network(opened[neighbour]) for name, neighbour in parts.items()}
-    return RankModule(job, plan, captured, devices, group, segments=segments)
+    if group.ranks.replicas > 1:
+        # A thread for collectives: free to run on any core, or with a stream of its own on this process's GPU.
+        here = next(iter(opened.values())).torch_device
+        is_host = kind_of(here).in_host_memory
+        network = group.ranks.network_of(next(iter(opened)))
+        devices[network] = HostDevice(NETWORK, NETWORK) if is_host else kind_of(here).open(here.index or 0)
+    return RankModule(job, planned, captured, devices, group, segments=segments)
 
 
-def settings_of(job: Job, plan: Plan, replicas: int) -> dict[str, Any]:
-    """What all processes must have in common before the first step, in the order in which a difference is named."""
-    leaves = flat_inputs(job)
+def settings_of(job: Job, plan: Plan, group: RankGroup) -> dict[str, Any]:
+    """What processes must have in common before the first step, in the order in which a difference is named.
+
+    Parameters are the same on all; buffers in a replica, as batch norm has statistics of its own in each.
+    """
+    values: dict[str, torch.Tensor] = {f"the values of {name!r}": one for name, one in job.module.named_parameters()}
+    values |= {f"the values of {name!r} in replica {group.replica}": one for name, one in job.module.named_buffers()}
     return {
         "version of dlplacer": __version__,
         "version of torch": str(torch.__version__),
-        "plan": structure_sha256(plan.graph),
         "order": dict(plan.order),
-        "plan file": plan_sha256(plan),
-        "replicas": replicas,
-        "inputs": [described(leaf) for leaf in leaves],
+        "plan file": hashlib.sha256(json.dumps(plan_to_dict(plan), sort_keys=True).encode()).hexdigest(),
+        "replicas": group.ranks.replicas,
+        "inputs": [_described(leaf) for leaf in flat_inputs(job)],
         "trained parameters": [name for name, one in job.module.named_parameters() if one.requires_grad],
         "mode": job.mode,
         "optimizer": repr(job.update),
-        "autocast": job.autocast,
+        "autocast": repr(job.autocast),
+        **{name: _checksum(tensor) for name, tensor in values.items() if _has_data(tensor)},
     }
 
 
-def plan_sha256(plan: Plan) -> str:
-    """A digest of all that a plan says."""
-    return hashlib.sha256(json.dumps(plan_to_dict(plan), sort_keys=True).encode()).hexdigest()
+def _described(leaf: Any) -> str:
+    """An input in a word or two: shape and dtype of a tensor, a number or a text itself."""
+    return f"{list(leaf.shape)} {leaf.dtype}" if isinstance(leaf, torch.Tensor) else repr(leaf)
 
 
-def _captured(job: Job, plan: Plan, opened: Mapping[str, RuntimeDevice]) -> tuple[Captured, Plan]:
-    """The job with the plan's rewrites and collectives, and the plan in its ops."""
-    captured = with_collectives(capture_as_planned(job, plan), plan)
-    own = of_captured_ops(plan, captured.graph)
-    require_runnable(captured, own, opened)
-    return captured, own
+def _has_data(tensor: torch.Tensor) -> bool:
+    return not (tensor.is_meta or isinstance(tensor, FakeTensor) or hasattr(tensor, "full_tensor"))
 
 
-def _network(neighbour: RuntimeDevice) -> RuntimeDevice:
-    """A thread for collectives: free to run on any core, or on the neighbour's GPU with a stream of its own there."""
-    here = neighbour.torch_device
-    return HostDevice(NETWORK, NETWORK) if kind_of(here).in_host_memory else kind_of(here).open(here.index or 0)
+def _checksum(tensor: torch.Tensor) -> int:
+    """A checksum of a tensor's elements, in their order."""
+    plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    return zlib.crc32(plain.reshape(-1).view(torch.uint8).numpy().data) if plain.numel() else 0

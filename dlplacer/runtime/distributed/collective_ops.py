@@ -49,36 +49,17 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class Mean:
-    """The mean of a vector over replicas, in place; without a group the vector itself, as for timing alone.
-
-    Attributes
-    ----------
-    device
-        Device of the plan on which the vector is.
-    """
+    """The mean of a vector over replicas, in place; without a group the vector itself, as for timing alone."""
 
     bucket: str
-    device: str
     group: "RankGroup | None" = None
 
     def __call__(self, flat: torch.Tensor) -> torch.Tensor:
-        group = self.group
-        if group is None:
-            return flat
-        # A thread of its own issues the collective: without this its current stream would be the default one, and the
-        # sum could start before the vector is packed.
-        module: Any = torch.get_device_module(flat.device)
-        stream = module.current_stream(flat.device)
-
-        channel, peers = group.exchange_of(self.device)
-
-        def reduce() -> None:
-            with module.stream(stream):
-                # Divided first, as by DistributedDataParallel: a sum of float16 may be too large where a mean is not.
-                flat.div_(group.ranks.replicas)
-                dist.all_reduce(flat, dist.ReduceOp.SUM, group=peers)
-
-        group.call(channel, f"{self.bucket} over {group.ranks.replicas} replicas", reduce)
+        if self.group is not None:
+            # Divided first, as by DistributedDataParallel: a sum of float16 may be too large where a mean is not.
+            flat.div_(self.group.ranks.replicas)
+            with self.group.waiting(f"{self.bucket} from ranks {self.group.ranks.peers_of(self.group.rank)}"):
+                dist.all_reduce(flat, group=self.group.peers)
         return flat
 
 
@@ -124,7 +105,7 @@ def add_collectives(captured: Captured, buckets: Sequence[Bucket], devices: Sequ
         shapes = [_gradient_spec(captured.graph, name).shape for name in bucket.parameters]
         calls: tuple[tuple[str, Callable[..., Any], tuple[Any, ...], tuple[str, ...]], ...] = (
             (packed, pack, ([Value(value) for value in values],), tuple(dict.fromkeys(values))),
-            (mean, Mean(mean, bucket.device), (Value(packed),), (packed,)),
+            (mean, Mean(mean), (Value(packed),), (packed,)),
             (unpacked, unpack, (Value(mean), [list(shape) for shape in shapes]), (mean,)),
         )
         for op, target, args, reads in calls:

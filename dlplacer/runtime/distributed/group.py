@@ -1,14 +1,14 @@
-"""The processes that run one plan together: who this one is, what it waits with, its channels and process groups."""
+"""The processes that run one plan together, joined by torch.distributed."""
 
 import contextlib
 import itertools
-import json
 import os
+import re
 import reprlib
-import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -16,44 +16,42 @@ import torch.distributed as dist
 from dlplacer.core.errors import InputError, RunError, first_line
 from dlplacer.runtime.devices.base import HOST_DEVICE
 from dlplacer.runtime.devices.cpu import CPU
-from dlplacer.runtime.devices.kinds import KINDS
-from dlplacer.runtime.devices.open import DeviceName
-from dlplacer.runtime.distributed.failure import Failure
-from dlplacer.runtime.distributed.loopback import own_store
-from dlplacer.runtime.distributed.messages.channel_thread import ChannelThread
-from dlplacer.runtime.distributed.messages.messages import Channel
-from dlplacer.runtime.distributed.messages.transport import HostTransport, NcclTransport
-from dlplacer.runtime.distributed.messages.wire_format import WireFormat
-from dlplacer.runtime.distributed.ranks import NETWORK, Ranks, memory_name
+from dlplacer.runtime.devices.open import KINDS, DeviceName
+from dlplacer.runtime.distributed.ranks import Ranks
+from dlplacer.runtime.distributed.wire_format import WireFormat
+from dlplacer.runtime.executor.run import AbortedError
 
-T = TypeVar("T")
 DEFAULT_TIMEOUT_S = 120.0
-HOST: Channel = ("host", "host")
-"""The channel of what processes exchange outside the program."""
 
 
 class RankGroup:
-    """One process among those that run a plan.
+    """One process among those that run a plan; all of them make theirs at the same time.
 
     Attributes
     ----------
     rank, replica
         Of this process.
+    on_device
+        Whether tensors travel from GPU to GPU, and not through the host's memory.
     peers
-        Part of the network → process group of those that own the same devices in every replica; empty with one replica.
-    callers
-        None → the thread that is in a call of a module of this group; empty between calls.
+        Process group of those that own the same devices in every replica.
+    programs
+        Numbers for the programs of the group: all processes make theirs in the same order.
     """
 
     def __init__(self, ranks: Ranks, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
         if not timeout_s > 0:
             raise InputError(f"timeout_s is {timeout_s}; it must be positive")
-        self.ranks = ranks
-        kinds = [KINDS[DeviceName.parse(owner.device).kind] for owners in ranks.owners for owner in owners.values()]
-        others = {kind.torch_type: kind.collectives for kind in kinds if not kind.in_host_memory}
-        _require_there([owner.device for owners in ranks.owners for owner in owners.values()])
-        pairs = [f"{kind}:{backend}" for kind, backend in {CPU.torch_type: CPU.collectives, **others}.items()]
-        _join(",".join(pairs) if others else CPU.collectives, timeout_s)
+        self.ranks, self.timeout_s, self.programs = ranks, timeout_s, itertools.count()
+        self._directions: dict[tuple[str, str], Any] = {}
+        self._failing = threading.Lock()
+        owned = [DeviceName.parse(owner.device) for owners in ranks.owners for owner in owners.values()]
+        for name in owned:
+            if not KINDS[name.kind].count():
+                raise InputError(f"device {name} is not here: torch sees no {name.kind.upper()}; use rank0/cpu:0, …")
+        self.on_device = not any(KINDS[name.kind].in_host_memory for name in owned)
+        backends = {kind: KINDS[kind].collectives for kind in (CPU.torch_type, *(name.kind for name in owned))}
+        self._join(",".join(f"{kind}:{backend}" for kind, backend in backends.items()))
         self.rank, count = dist.get_rank(), dist.get_world_size()
         if count != ranks.count:
             raise InputError(
@@ -61,190 +59,146 @@ class RankGroup:
                 f"were started: use torchrun --nproc-per-node {ranks.count}, or name other ranks"
             )
         self.replica = ranks.replica_of(self.rank)
-        self.peers = self._peer_groups(timeout_s) if ranks.replicas > 1 else {}
-        own = next(iter(ranks.devices_of(self.rank).values()))
-        through_host = any(kind.in_host_memory for kind in kinds)
-        self.transport: HostTransport = (
-            HostTransport() if through_host else NcclTransport(torch.device(memory_name(own)))
-        )
-        store: Any = dist.distributed_c10d._get_default_store()
-        self.failure = Failure(self.rank, store.clone() if count > 1 else None, timeout_s, count)
-        self._threads: dict[Channel, ChannelThread] = {}
-        self.callers: dict[None, int] = {}
-        self._modules = itertools.count()
-        # Over the connections between the processes, not through the store, which anyone in reach can read.
-        self.failure.watch(self.gathered(secrets.token_hex(16))[0])
-
-    def next_module(self) -> int:
-        """A number for a module on this group: all processes make theirs in the same order."""
-        return next(self._modules)
+        self.peers = self._joined(*ranks.peers_of(self.rank)) if ranks.replicas > 1 else None
+        # Apart from settings: ranks that make different calls wait for each other, and do not mix them up.
+        self._losses = self._joined(*range(count)) if count > 1 else None
 
     def rank_of(self, device: str) -> int:
         """The process of this replica that owns a device of the plan; see `Ranks.rank_of`."""
         return self.ranks.rank_of(device, self.replica)
 
-    def thread(self, channel: Channel) -> ChannelThread:
-        """The thread of a channel."""
-        if channel not in self._threads:
-            self._threads[channel] = ChannelThread(" – ".join(channel), self.failure)
-        return self._threads[channel]
+    def direction(self, ends: tuple[str, str]) -> Any:
+        """The process group that carries tensors from one device to another, once they are connected."""
+        if self._failing.locked():
+            raise AbortedError
+        return self._directions[ends]
 
-    def call(self, channel: Channel, what: str, work: Any) -> Any:
-        """Run a blocking call on the thread of a channel, and wait for it or for the end of the run."""
-        return self.failure.wait(self.thread(channel).submit(what, work), what)
+    def connect(self, ends: tuple[str, str], memory: torch.device) -> None:
+        """Connect two devices in one direction; both processes do so in the same order for all that they connect.
+
+        Parameters
+        ----------
+        memory
+            From or to which tensors travel here.
+        """
+        if ends not in self._directions:
+            sender, receiver = map(self.rank_of, ends)
+            self._directions[ends] = direction = self._joined(*sorted((sender, receiver)))
+            # NCCL connects when the first tensor travels, and its caller waits for it.
+            move, peer = (dist.send, receiver) if sender == self.rank else (dist.recv, sender)
+            with self.waiting(f"a connection with rank {peer}"):
+                move(torch.zeros(1, device=memory), peer, group=direction)
 
     def gathered(self, value: Any) -> list[Any]:
-        """What every process gives, in the order of ranks.
-
-        It travels as JSON, so that nothing that arrives is executed: tuples come back as lists, keys as text.
-        """
-        text = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
-
-        def gather() -> list[Any]:
-            sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.ranks.count)]
-            dist.all_gather(sizes, torch.tensor([len(text)]))
-            longest = max(map(int, sizes))
-            parts = [torch.empty(longest, dtype=torch.uint8) for _ in sizes]
-            dist.all_gather(parts, torch.nn.functional.pad(text, (0, longest - len(text))))
-            return [json.loads(part[: int(size)].numpy().tobytes()) for part, size in zip(parts, sizes, strict=True)]
-
-        found: list[Any] = self.call(HOST, "an exchange of settings", gather)
+        """The values of all processes, in the order of ranks."""
+        found: list[Any] = [None] * self.ranks.count
+        with self.waiting("an exchange of settings with all ranks"):
+            dist.all_gather_object(found, value)
         return found
 
     def merged(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Name → tensor, from all processes of this replica; those of other processes are in the host's memory."""
-        own = dict(tensors)
-        headers = {name: WireFormat.of(tensor).to_header().tolist() for name, tensor in own.items()}
         found: dict[str, torch.Tensor] = {}
-        for rank, theirs in enumerate(self.gathered(headers)):
-            for name, header in theirs.items():
-                wire = WireFormat.of_header(torch.tensor(header))
-                tensor = self._broadcast(wire, own[name] if rank == self.rank else None, rank)
+        for rank, formats in enumerate(self.gathered({name: WireFormat.of(own) for name, own in tensors.items()})):
+            for name, wire in formats.items():
+                is_mine = rank == self.rank
+                flat = wire.flat(tensors[name].detach().to(HOST_DEVICE)) if is_mine else wire.empty(HOST_DEVICE)
+                if wire.elements:
+                    with self.waiting(f"{name!r} of rank {rank}"):
+                        dist.broadcast(flat, rank)
                 if self.ranks.replica_of(rank) == self.replica:
-                    found[name] = tensor
-        return {**found, **own}
-
-    def agreed(self, work: Callable[[], T]) -> T:
-        """What a function returns that may find a mistake on one process alone; call it on every process.
-
-        Raises
-        ------
-        InputError
-            On all processes, if it raised one on any.
-        """
-        mistake = None
-        try:
-            found = work()
-        except InputError as error:
-            mistake = error
-        for rank, text in enumerate(self.gathered(None if mistake is None else str(mistake))):
-            if text is not None:
-                raise mistake or InputError(f"rank {rank}: {text}")
-        return found
+                    found[name] = wire.shaped(flat)
+        return {**found, **tensors}
 
     def require_same(self, settings: Mapping[str, Any]) -> None:
-        """Return if all processes have the same settings.
+        """Return if the settings that several processes have are the same on them.
 
         Raises
         ------
         InputError
-            Naming what differs, and where.
+            On all processes, naming a setting that differs, and where.
         """
-        require_equal(self.gathered(dict(settings)), self.rank)
+        seen: dict[str, tuple[int, Any]] = {}
+        for rank, theirs in enumerate(self.gathered(dict(settings))):
+            for name, value in theirs.items():
+                other, known = seen.setdefault(name, (rank, value))
+                if known != value:
+                    raise InputError(
+                        f"rank {other} and rank {rank} differ in {name}: {reprlib.repr(known)} against "
+                        f"{reprlib.repr(value)}; start all ranks with the same model, weights, plan and options"
+                    )
 
-    def mean_over_replicas(self, value: torch.Tensor | None) -> torch.Tensor:
-        """The mean of a number that one process of every replica has, on all of them."""
-        total = torch.zeros((), dtype=torch.float64)
+    def mean_over_replicas(self, value: torch.Tensor | None, memory: torch.device) -> torch.Tensor:
+        """The mean of a number that one process of every replica has, on all of them; on a GPU only enqueued.
+
+        Parameters
+        ----------
+        memory
+            Where it is added up and returned.
+        """
+        total = torch.zeros((), dtype=torch.float64, device=memory)
         if value is not None:
-            total += value.detach().cpu().double().reshape(())
-        self.call(HOST, "the loss of all ranks", lambda: dist.all_reduce(total))
+            total += value.detach().to(total).reshape(())
+        if self._losses is not None:
+            with self.waiting("the loss of all ranks"):
+                dist.all_reduce(total, group=self._losses)
         return total / self.ranks.replicas
 
-    def close(self) -> None:
-        """End the threads; the process group of torch stays."""
-        self.failure.close()
-        for thread in self._threads.values():
-            thread.close()
+    @contextlib.contextmanager
+    def waiting(self, what: str) -> Iterator[None]:
+        """Around calls of torch.distributed: its errors become a `RunError` that says what did not come."""
+        try:
+            yield
+        except (RuntimeError, ValueError) as error:
+            if self._failing.locked():
+                raise AbortedError from error
+            reason = re.sub(r"^\[\S*\] ", "", first_line(error)).partition(". This is typ")[0]
+            raise RunError(
+                f"rank {self.rank} did not get {what}: {reason}; a rank has ended, is stuck or did not take this step: "
+                f"see its error, or raise the timeout of {self.timeout_s:g} s"
+            ) from error
 
-    def _broadcast(self, wire: WireFormat, tensor: torch.Tensor | None, rank: int) -> Any:
-        """A tensor of one process in the host's memory of all; None on those that get it."""
-        flat = wire.empty(HOST_DEVICE) if tensor is None else wire.flat(tensor.detach().to(HOST_DEVICE), HOST_DEVICE)
-        if wire.elements:
-            self.call(HOST, f"a tensor of rank {rank}", lambda: dist.broadcast(flat, rank))
-        return wire.shaped(flat)
+    @contextlib.contextmanager
+    def ending(self) -> Iterator[None]:
+        """Around calls that all processes make: an error here ends the group, but for a mistake in what was given."""
+        if self._failing.locked():
+            raise RunError(f"the run over ranks has failed before on rank {self.rank}; start all ranks again")
+        try:
+            yield
+        except InputError:
+            raise
+        except BaseException:
+            self.fail()
+            raise
 
-    def exchange_of(self, device: str) -> tuple[Channel, Any]:
-        """The channel and the process group for collectives of a device of the plan.
+    def fail(self) -> None:
+        """Close all connections: threads here and processes elsewhere that wait for each other stop waiting."""
+        if self._failing.acquire(blocking=False) and dist.is_initialized():
+            # For NCCL: a GPU that waits for another one would have all that follows wait. Gloo closes a connection when
+            # nothing refers to it.
+            for group in (*self._directions.values(), self.peers, self._losses, dist.group.WORLD):
+                if group is not None:
+                    group.abort()
+            del group
+            self._directions.clear()
+            self.peers = self._losses = None
+            dist.destroy_process_group()
 
-        Every GPU has its own: NCCL's communicators are of one GPU per process, and are made in the order of first use.
-        """
-        network = self.ranks.network_of(device)
-        return (NETWORK, network), self.peers[network]
-
-    def _peer_groups(self, timeout_s: float) -> dict[str, Any]:
-        mine = {}
-        for part in range(self.ranks.per_replica):
-            members = self.ranks.peers_of(part)
-            for network in self.ranks.networks(part):
-                with _named(f"rank {self.rank} failed to join ranks {members}", timeout_s):
-                    group = dist.new_group(members, timeout=timedelta(seconds=timeout_s))
-                if self.rank in members:
-                    mine[network] = group
-        return mine
-
-
-def require_equal(everyone: Sequence[Mapping[str, Any]], rank: int) -> None:
-    """Return if the settings of all processes, in the order of ranks, are those of one.
-
-    Raises
-    ------
-    InputError
-        Naming what differs first, and where.
-    """
-    for name, mine in everyone[rank].items():
-        for other, theirs in enumerate(everyone):
-            if theirs.get(name) != mine:
-                raise InputError(
-                    f"rank {rank} and rank {other} differ in {name}: {reprlib.repr(mine)} against "
-                    f"{reprlib.repr(theirs.get(name))}; start all ranks with the same model, plan and options"
-                )
-
-
-def _require_there(devices: Iterable[str]) -> None:
-    """Raise InputError where torch knows no device of a kind: joining the group would fail for want of its backend."""
-    for device in devices:
-        kind = DeviceName.parse(device).kind
-        if not KINDS[kind].count():
-            raise InputError(
-                f"device {device!r} is not here: torch sees no {kind.upper()} device; use rank0/cpu:0, … or another box"
+    def _joined(self, *members: int) -> Any:
+        with self.waiting(f"a connection of ranks {members}"):
+            return dist.new_group(
+                list(members), timeout=timedelta(seconds=self.timeout_s), use_local_synchronization=True
             )
 
-
-def _join(backend: str, timeout_s: float) -> None:
-    """Become part of the group that torchrun or a launcher describes in the environment, unless the caller has."""
-    if dist.is_initialized():
-        return
-    missing = [name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
-    if missing:
-        raise InputError(
-            f"{missing[0]} is not set: a plan over several ranks needs its processes started, by torchrun "
-            "--nproc-per-node N, or call torch.distributed.init_process_group first"
-        )
-    rank, count = os.environ["RANK"], os.environ["WORLD_SIZE"]
-    with _named(f"rank {rank} failed to join a group of {count}", timeout_s):
-        timeout, store = timedelta(seconds=timeout_s), own_store(int(rank), int(count), timeout_s)
-        if store is None:
-            dist.init_process_group(backend, timeout=timeout)
-        else:
-            dist.init_process_group(backend, timeout=timeout, store=store, rank=int(rank), world_size=int(count))
-
-
-@contextlib.contextmanager
-def _named(what: str, timeout_s: float) -> Iterator[None]:
-    """Torch's errors as a `RunError` that says what was tried."""
-    try:
-        yield
-    except (RuntimeError, ValueError, OSError) as error:
-        raise RunError(
-            f"{what} within {timeout_s:g} s; a process has ended, or not all were started: {first_line(error)}"
-        ) from error
+    def _join(self, backend: str) -> None:
+        """Become part of the group that torchrun describes in the environment, unless the caller has."""
+        if dist.is_initialized():
+            return
+        if "RANK" not in os.environ:
+            raise InputError(
+                "RANK is not set: a plan over several ranks needs its processes started, by torchrun "
+                "--nproc-per-node N, or call torch.distributed.init_process_group first"
+            )
+        self.rank = int(os.environ["RANK"])
+        with self.waiting(f"a group of {os.environ.get('WORLD_SIZE')} ranks"):
+            dist.init_process_group(backend, timeout=timedelta(seconds=self.timeout_s))

@@ -1,50 +1,27 @@
-"""Links and collectives between processes, timed where they will be used: α-β lines."""
+"""Links, collectives and clocks of several processes, measured where they will be used."""
 
 import itertools
 import time
-from collections import defaultdict
 from collections.abc import Callable, Mapping
-from functools import partial
 from statistics import median
 
 import torch
 import torch.distributed as dist
 
-from dlplacer.core.errors import InputError
 from dlplacer.core.topology import Device as TopologyDevice
 from dlplacer.core.topology import Link, Topology
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
-from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.devices.kinds import kind_of
-from dlplacer.runtime.distributed.group import HOST, RankGroup
+from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice
+from dlplacer.runtime.devices.open import kind_of
+from dlplacer.runtime.distributed.group import RankGroup
 from dlplacer.runtime.distributed.ranks import memory_name
 from dlplacer.runtime.profile.link_times import measured_topology
 from dlplacer.runtime.profile.statistic import settled
 
-SIZES_BYTES = (1024, 2**16, 2**20, 2**22, 2**24)
+SMALL_BYTES, LARGE_BYTES = 1024, 2**24
 _REPEATS = 12
+_TRIPS = 20
 _NO_TIME_PER_BYTE = 1e-15
-
-
-def fitted_line(times: Mapping[int, float]) -> AlphaBeta:
-    """The α-β line nearest to measured times, each weighed by its own size: the least relative error.
-
-    Parameters
-    ----------
-    times
-        Bytes → seconds; two sizes at least.
-    """
-    if len(times) < 2:
-        raise InputError(f"{len(times)} sizes were timed; an α-β line needs two at least")
-    import numpy as np
-    from scipy.optimize import nnls
-
-    rows = np.array([[1 / seconds, size / seconds] for size, seconds in times.items()])
-    # Columns of like length: bytes per second and 1 per second are far apart.
-    scale = np.linalg.norm(rows, axis=0)
-    found, _ = nnls(rows / scale, np.ones(len(rows)))
-    latency_s, s_per_byte = found / scale
-    return AlphaBeta(float(latency_s), max(float(s_per_byte), _NO_TIME_PER_BYTE))
 
 
 def measured_all_reduce(group: RankGroup) -> AlphaBeta:
@@ -52,18 +29,11 @@ def measured_all_reduce(group: RankGroup) -> AlphaBeta:
 
     Every process takes part; with one replica there is nothing to reduce.
     """
-    if not group.peers:
+    if group.peers is None:
         return AlphaBeta(0.0, 0.0)
-    times: dict[int, float] = {}
-    device = next(iter(group.ranks.networks(group.rank % group.ranks.per_replica).values()))
-    channel, peers = group.exchange_of(device)
-    memory = torch.device(memory_name(group.ranks.devices_of(group.rank)[device]))
-    for size in SIZES_BYTES:
-        flat = torch.zeros(max(1, size // 4), device=memory)
-        reduce = partial(_repeated_s, partial(dist.all_reduce, flat, group=peers), memory)
-        times[size] = group.call(channel, f"timing an all-reduce of {size} bytes", reduce)
-    everyone = group.gathered(list(times.values()))
-    return fitted_line(dict(zip(times, map(max, zip(*everyone, strict=True)), strict=True)))
+    memory = torch.device(memory_name(next(iter(group.ranks.devices_of(group.rank).values()))))
+    own = _line(group, "an all-reduce", memory, lambda flat: dist.all_reduce(flat, group=group.peers))
+    return AlphaBeta(*map(max, zip(*group.gathered((own.latency_s, own.s_per_byte)), strict=True)))
 
 
 def measured_machine(group: RankGroup, opened: Mapping[str, RuntimeDevice]) -> Topology:
@@ -72,61 +42,98 @@ def measured_machine(group: RankGroup, opened: Mapping[str, RuntimeDevice]) -> T
     Inside a process tensors are handed from thread to thread; between processes they go over torch.distributed. Every
     replica measures its own links at the same time as the others; a link has the median of all replicas.
     """
-    names, rank_of = list(group.ranks.owners[0]), group.ranks.rank_of
-    called = {device.name: name for name, device in opened.items()}
-    own = [
-        (called[link.source], called[link.target], link.latency_s, 1 / link.bytes_per_s)
+    ranks, called = group.ranks, {device.name: name for name, device in opened.items()}
+    found = {
+        frozenset((called[link.source], called[link.target])): (link.latency_s, 1 / link.bytes_per_s)
         for link in measured_topology(list(opened.values())).links
-    ]
-    for first, second in itertools.combinations(range(group.ranks.per_replica), 2):
-        line = _between(group, first, second)
+    }
+    memory = next(iter(opened.values())).torch_device if group.on_device else HOST_DEVICE
+    pairs = list(itertools.combinations(ranks.owners[0], 2))
+    between = {frozenset(pair): {ranks.rank_of(device, 0) for device in pair} for pair in pairs}
+    for first, second in itertools.combinations(range(ranks.per_replica), 2):
+        line = _between(group, first, second, memory)
         if line is not None:
-            for source, target in itertools.combinations(names, 2):
-                if {rank_of(source, 0), rank_of(target, 0)} == {first, second}:
-                    own.append((source, target, line.latency_s, line.s_per_byte))
-    lines: dict[frozenset[str], list[tuple[float, float]]] = defaultdict(list)
-    types: dict[str, str] = {}
-    for theirs, kinds in group.gathered((own, {name: device.type for name, device in opened.items()})):
-        types.update(kinds)
-        for source, target, latency_s, s_per_byte in theirs:
-            lines[frozenset((source, target))].append((latency_s, s_per_byte))
+            ours = (pair for pair, ends in between.items() if ends == {first, second})
+            found |= dict.fromkeys(ours, (line.latency_s, line.s_per_byte))
+    everyone = group.gathered((found, {name: device.type for name, device in opened.items()}))
     links = []
-    for source, target in itertools.combinations(names, 2):
-        latency_s, s_per_byte = map(median, zip(*lines[frozenset((source, target))], strict=True))
+    for source, target in pairs:
+        measured = [
+            theirs[frozenset((source, target))] for theirs, _ in everyone if frozenset((source, target)) in theirs
+        ]
+        latency_s, s_per_byte = map(median, zip(*measured, strict=True))
         links.append(Link(source, target, 1 / max(s_per_byte, _NO_TIME_PER_BYTE), latency_s))
-    devices = tuple(TopologyDevice(name, types[name]) for name in names)
+    types = {name: kind for _, theirs in everyone for name, kind in theirs.items()}
+    devices = tuple(TopologyDevice(name, types[name]) for name in ranks.owners[0])
     return Topology(devices, (), tuple(links), name="measured", source="timed between processes and threads")
 
 
-def _between(group: RankGroup, first: int, second: int) -> AlphaBeta | None:
+def clock_offsets_ns(group: RankGroup) -> list[int]:
+    """[rank] → nanoseconds by which its ``time.perf_counter_ns`` is ahead of that of rank 0; the same on all processes.
+
+    Rank 0 asks every other process for the time some times; every process takes part. The error is at most half of
+    the fastest round trip, and the drift since then; processes of one host, which share a clock, are 0 apart.
+    """
+    offsets = [0]
+    for peer in range(1, group.ranks.count):
+        readings = []
+        for _ in range(_TRIPS if group.rank in (0, peer) else 0):
+            clock = torch.tensor([time.perf_counter_ns()])
+            with group.waiting(f"the clock of rank {peer if group.rank == 0 else 0}"):
+                if group.rank == 0:
+                    left = int(clock)
+                    dist.send(clock, peer)
+                    dist.recv(clock, peer)
+                    readings.append((left, int(clock), time.perf_counter_ns()))
+                else:
+                    dist.recv(clock, 0)
+                    dist.send(torch.tensor([time.perf_counter_ns()]), 0)
+        offsets.append(offset_ns(readings) if readings else 0)
+    found: list[int] = group.gathered(offsets)[0]
+    return found
+
+
+def offset_ns(readings: list[tuple[int, int, int]]) -> int:
+    """The offset that the fastest round trip shows; 0 where the readings allow that both clocks are one.
+
+    Parameters
+    ----------
+    readings
+        Nanoseconds: when a question left here, was answered there on the clock there, and the answer came back here.
+    """
+    if all(left <= there <= back for left, there, back in readings):
+        return 0
+    left, there, back = min(readings, key=lambda reading: reading[2] - reading[0])
+    return there - (left + back) // 2
+
+
+def _between(group: RankGroup, first: int, second: int, memory: torch.device) -> AlphaBeta | None:
     """The line of a message between two processes of this replica: half of timed round trips; None on other ranks."""
-    offset = group.replica * group.ranks.per_replica
-    pair = (first + offset, second + offset)
+    pair = [rank + group.replica * group.ranks.per_replica for rank in (first, second)]
     if group.rank not in pair:
         return None
-    peer = pair[1] if group.rank == pair[0] else pair[0]
     moves = (dist.send, dist.recv) if group.rank == pair[0] else (dist.recv, dist.send)
-
-    memory = group.transport.memory
+    peer = pair[group.rank == pair[0]]
 
     def trip(flat: torch.Tensor) -> None:
         for move in moves:
             move(flat, peer)
 
-    times = {}
-    for size in SIZES_BYTES:
-        trips = partial(_repeated_s, partial(trip, torch.zeros(size, dtype=torch.uint8, device=memory)), memory)
-        times[size] = group.call(HOST, f"timing messages of {size} bytes to rank {peer}", trips) / 2
-    return fitted_line(times)
+    line = _line(group, f"messages of rank {peer}", memory, trip)
+    return AlphaBeta(line.latency_s / 2, line.s_per_byte / 2)
 
 
-def _repeated_s(action: Callable[[], object], memory: torch.device) -> float:
-    """Seconds of an action on this thread, until what it has enqueued on a GPU is done."""
-    times = []
-    for _ in range(_REPEATS):
-        begin = time.perf_counter()
-        action()
-        if not kind_of(memory).in_host_memory:
-            torch.get_device_module(memory).synchronize(memory)
-        times.append(time.perf_counter() - begin)
-    return settled(times)
+def _line(group: RankGroup, what: str, memory: torch.device, action: Callable[[torch.Tensor], object]) -> AlphaBeta:
+    """The line through the times of an action on a small and on a large vector, until it is done on a GPU too."""
+    found = []
+    for size in (SMALL_BYTES, LARGE_BYTES):
+        flat, times = torch.zeros(size // 4, device=memory), []
+        for _ in range(_REPEATS):
+            begin = time.perf_counter()
+            with group.waiting(what):
+                action(flat)
+            if not kind_of(memory).in_host_memory:
+                torch.get_device_module(memory).synchronize(memory)
+            times.append(time.perf_counter() - begin)
+        found.append(settled(times))
+    return AlphaBeta(found[0], max((found[1] - found[0]) / (LARGE_BYTES - SMALL_BYTES), _NO_TIME_PER_BYTE))

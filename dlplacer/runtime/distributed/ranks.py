@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.plan import Plan
-from dlplacer.runtime.devices.kinds import KINDS
-from dlplacer.runtime.devices.open import DeviceName
+from dlplacer.runtime.devices.open import KINDS, DeviceName
 from dlplacer.runtime.placed.apply import device_names
 
 NETWORK = "network"
@@ -34,7 +33,8 @@ class Ranks:
     Attributes
     ----------
     owners
-        [replica] → device of the plan → the process and its device. A process belongs to one replica.
+        [replica] → device of the plan → the process and its device. A process belongs to one replica, and its devices
+        share one memory.
     """
 
     owners: tuple[Mapping[str, RankedDevice], ...]
@@ -54,46 +54,24 @@ class Ranks:
         """Processes of one replica."""
         return len({owner.rank for owner in self.owners[0].values()})
 
+    @property
+    def networks(self) -> list[str]:
+        """The parts of the network: each process of a replica runs the collectives of its own devices."""
+        return [f"{NETWORK}@rank{rank}" for rank in range(self.per_replica)]
+
     def replica_of(self, rank: int) -> int:
         """The replica to which a process belongs."""
         return rank // self.per_replica
 
-    def ranks_of(self, replica: int) -> range:
-        """The processes of a replica."""
-        return range(replica * self.per_replica, (replica + 1) * self.per_replica)
-
     def rank_of(self, device: str, replica: int) -> int:
         """The process that owns a device of the plan, or that runs the collectives of a part of the network."""
-        name, _, part = device.partition("@rank")
-        return (
-            replica * self.per_replica + int(part.partition("/")[0])
-            if name == NETWORK
-            else self.owners[replica][device].rank
-        )
+        if device in self.networks:
+            return replica * self.per_replica + self.networks.index(device)
+        return self.owners[replica][device].rank
 
     def network_of(self, device: str) -> str:
-        """The part of the network on which collectives of a device of the plan run, counted within a replica.
-
-        ``network@rank1`` for the process's cores, or its first GPU; ``network@rank1/1`` for its second one: a gradient
-        does not travel through another GPU.
-        """
-        rank = self.rank_of(device, 0)
-        memories = list(dict.fromkeys(map(memory_name, self.devices_of(rank).values())))
-        position = memories.index(memory_name(self.owners[0][device].device))
-        return f"{NETWORK}@rank{rank}" + (f"/{position}" if position else "")
-
-    def networks(self, part: int) -> dict[str, str]:
-        """Parts of the network that a process runs → its first device of the plan there.
-
-        Parameters
-        ----------
-        part
-            The process, counted within its replica.
-        """
-        found: dict[str, str] = {}
-        for device in self.devices_of(part):
-            found.setdefault(self.network_of(device), device)
-        return found
+        """The part of the network on which collectives of a device of the plan run."""
+        return self.networks[self.rank_of(device, 0)]
 
     def devices_of(self, rank: int) -> dict[str, str]:
         """Device of the plan → device of this machine, for those that a process owns."""
@@ -118,40 +96,35 @@ def parse_ranks(plan: Plan, devices: Mapping[str, str] | Sequence[str], replicas
     Raises
     ------
     InputError
-        If a device is not named, a rank owns none, or one rank would belong to two replicas.
+        If a device is not named, a rank owns none or devices of several memories, or belongs to two replicas.
     """
     if replicas < 1:
         raise InputError(f"replicas is {replicas}; it must be at least 1")
     planned = [device.id for device in plan.topology.devices if device.id != NETWORK]
     if isinstance(devices, str):
         devices = devices.split(",")
-    if not isinstance(devices, Mapping) and len(devices) == replicas * len(planned):
-        owners = [
-            dict(zip(planned, devices[first : first + len(planned)], strict=True))
-            for first in range(0, len(devices), len(planned))
-        ]
-        return _checked([_ranked(names, replica) for replica, names in enumerate(owners)])
-    names = device_names(plan, devices, planned)
-    return _checked([_ranked(names, 0)] * replicas)
+    if isinstance(devices, Mapping) or len(devices) != replicas * len(planned):
+        return _checked([_ranked(device_names(plan, devices, planned), 0)] * replicas)
+    cuts = range(0, len(devices), len(planned))
+    given = [dict(zip(planned, devices[first : first + len(planned)], strict=True)) for first in cuts]
+    return _checked([_ranked(names, replica) for replica, names in enumerate(given)])
 
 
 def rank_per_gpu(devices: Sequence[str]) -> list[str] | None:
     """The devices with a process for every GPU; None unless they are on several GPUs, and named without ranks.
 
-    One Python process issues the ops of all its GPUs, and its interpreter lock goes round among their threads: several
-    GPUs wait for it where one would not.
+    One Python process issues the ops of all its GPUs: several GPUs wait for it where one would not.
     """
     if any(device.strip().startswith("rank") for device in devices):
         return None
-    names = [DeviceName.parse(device) for device in devices]
     gpus = list(dict.fromkeys(map(memory_name, devices)))
-    if len(gpus) < 2 or any(KINDS[name.kind].in_host_memory for name in names):
+    if len(gpus) < 2 or any(KINDS[DeviceName.parse(device).kind].in_host_memory for device in devices):
         return None
     return [f"rank{gpus.index(memory_name(device))}/{device.strip()}" for device in devices]
 
 
 def memory_name(device: str) -> str:
-    """What devices have in common that share memory: ``cuda:0`` of ``cuda:0/1``, ``cpu`` of ``cpu:1``."""
+    """The memory of a device as torch names it: ``cuda:0`` of ``cuda:0/1``, ``cpu`` of ``cpu:1``."""
     name = DeviceName.parse(device)
     return name.kind if KINDS[name.kind].in_host_memory else f"{name.kind}:{name.index}"
 
@@ -180,4 +153,10 @@ def _checked(owners: Sequence[Mapping[str, RankedDevice]]) -> Ranks:
                 f"the devices of replica {replica} are on ranks {', '.join(map(str, used))}; they must be on ranks "
                 f"{', '.join(map(str, wanted))}, with at least one device on each"
             )
+        for rank in wanted:
+            own = [owner.device for owner in placed[-1].values() if owner.rank == rank]
+            if len(set(map(memory_name, own))) > 1:
+                raise InputError(
+                    f"rank {rank} owns {' and '.join(own)}; give every GPU, and the host, a rank of its own"
+                )
     return Ranks(tuple(placed))

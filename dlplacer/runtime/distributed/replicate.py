@@ -1,4 +1,8 @@
-"""A plan for one replica → the same plan with its gradients exchanged between replicas."""
+"""A plan for one replica → the same plan with its gradients exchanged between replicas.
+
+The network is one more device of the topology: collectives run there one at a time, while all devices compute. They
+read and write the memory of the devices themselves, so the edges to it carry no bytes.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,9 +10,8 @@ from dataclasses import replace
 
 from dlplacer.core.errors import InfeasibleError, InputError, MismatchError, NoPlanError
 from dlplacer.core.graph import OpGraph
-from dlplacer.core.op import Op
 from dlplacer.core.plan import Plan
-from dlplacer.core.topology import Topology
+from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.machines.costs.roofline_times import with_times
 from dlplacer.planning.place import place
@@ -16,13 +19,14 @@ from dlplacer.problem.live_memory import memory_use
 from dlplacer.problem.problem import build_problem
 from dlplacer.problem.simulate import in_order, replay
 from dlplacer.runtime.distributed.collective_ops import COLLECTIVE, Bucket, with_collective_ops
-from dlplacer.runtime.distributed.network_topology import ingress_s, with_network
 from dlplacer.runtime.distributed.ranks import NETWORK
 
 DEFAULT_BUCKET_BYTES = 25 * 2**20
 """As torch's DistributedDataParallel."""
 
 _LIST_LIMIT_S = 5.0
+_SLOWER = 1.25
+_LEAST_LATENCY_S = 1e-9
 
 
 def replicated_plan(plan: Plan, replicas: int, all_reduce: AlphaBeta, bucket_bytes: int = DEFAULT_BUCKET_BYTES) -> Plan:
@@ -61,7 +65,7 @@ def replicated_plan(plan: Plan, replicas: int, all_reduce: AlphaBeta, bucket_byt
     if not ready_s:
         raise MismatchError("the plan computes no gradients; only training is replicated: capture with mode='train'")
     buckets = buckets_of(plan, ready_s, bucket_bytes)
-    topology = with_network(plan.topology, plan.options.delay)
+    topology = with_network(plan.topology)
     graph = with_collective_ops(plan.graph, buckets, [device.id for device in plan.topology.devices])
     described = {"replicas": replicas, "buckets": [bucket.to_dict() for bucket in buckets]}
     graph = replace(graph, capture={**(plan.graph.capture or {}), "collectives": described})
@@ -72,6 +76,26 @@ def replicated_plan(plan: Plan, replicas: int, all_reduce: AlphaBeta, bucket_byt
         return kept
     other = _replayed(earlier, graph, topology, buckets, _gradients_ready_s(earlier))
     return min((kept, other), key=lambda made: made.makespan_s)
+
+
+def with_network(topology: Topology) -> Topology:
+    """The machine with a pseudo-device `network`, joined to every device.
+
+    Its links only join the graph. Two of them are slower than any route, so that no tensor takes them as a short cut;
+    what the plan charges for them is taken off the time of the collectives.
+
+    Raises
+    ------
+    InputError
+        If a node has that name already.
+    """
+    if any(node.id == NETWORK for node in topology.nodes):
+        raise InputError(f"the topology has a node {NETWORK!r} already; rename it: collectives run on one of that name")
+    hops = len(topology.nodes) - 1
+    latency_s = _SLOWER * hops * max((link.latency_s for link in topology.links), default=0.0) + _LEAST_LATENCY_S
+    bytes_per_s = min((link.bytes_per_s for link in topology.links), default=1e12) / max(1, hops)
+    links = (Link(device.id, NETWORK, bytes_per_s, latency_s / 2) for device in topology.devices)
+    return replace(topology, devices=(*topology.devices, Device(NETWORK, NETWORK)), links=(*topology.links, *links))
 
 
 def buckets_of(plan: Plan, ready_s: Mapping[str, float], bucket_bytes: int) -> list[Bucket]:
@@ -98,22 +122,17 @@ def with_exchange_times(graph: OpGraph, topology: Topology, all_reduce: AlphaBet
 
     Packing is free where the rate of a device's memory is not known; profiling on the devices measures it.
     """
-    route_s = ingress_s(topology)
-
-    def timed(op: Op) -> Op:
-        if op.kind == COLLECTIVE:
-            return replace(op, time_s={NETWORK: max(0.0, all_reduce.time_s(op.outputs[0].bytes) - route_s)})
-        return op
-
-    graph = with_times(replace(graph, ops=tuple(map(timed, graph.ops))), topology)
+    route_s = 2 * max(link.latency_s for link in topology.links if link.target == NETWORK)
+    exchanged = {
+        op.id: {NETWORK: max(0.0, all_reduce.time_s(op.outputs[0].bytes) - route_s)}
+        for op in graph.ops
+        if op.kind == COLLECTIVE
+    }
+    graph = replace(graph, ops=tuple(replace(op, time_s=exchanged.get(op.id, op.time_s)) for op in graph.ops))
+    graph = with_times(graph, topology)
     kinds = [kind for kind in topology.device_types if kind != NETWORK]
-
-    def complete(op: Op) -> Op:
-        if op.kind != "pack":
-            return op
-        return replace(op, time_s={kind: op.time_on(kind) or 0.0 for kind in kinds})
-
-    return replace(graph, ops=tuple(map(complete, graph.ops)))
+    packed = {op.id: {kind: op.time_on(kind) or 0.0 for kind in kinds} for op in graph.ops if op.kind == "pack"}
+    return replace(graph, ops=tuple(replace(op, time_s=packed.get(op.id, op.time_s)) for op in graph.ops))
 
 
 def _gradients_ready_s(plan: Plan) -> dict[str, float]:

@@ -1,27 +1,310 @@
-"""The ways to call segments, by name."""
+"""The ways to call segments, by name: PyTorch's kernels one by one, compiled by TorchInductor, or as CUDA graphs."""
 
-from collections.abc import Callable
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from operator import getitem
+from typing import Any, Protocol
 
-from dlplacer.core.errors import InputError
-from dlplacer.runtime.executor.cuda_graphs import CudaGraphs
-from dlplacer.runtime.executor.segment_backend import Eager, Inductor, SegmentBackend
+import torch
+from torch import fx
+
+from dlplacer.core.errors import InputError, RunError, first_line
+from dlplacer.frontend.torch.executable import OpCode
+from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.runtime.devices.device_streams import COMPUTE_STREAM, Streams, streams_of
+from dlplacer.runtime.devices.stream_backend import capturing
+from dlplacer.runtime.executor.random_state import generator_lock
+from dlplacer.runtime.executor.segment_graph import SegmentGraph, boxed_module
+
+SegmentFunction = Callable[[list[Any]], Sequence[Any]]
+"""Takes its inputs out of a list, and returns its outputs."""
+
+_logger = logging.getLogger(__name__)
+_HOST_READS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+
+_WARMUP = 2
+"""Steps that issue the ops first: libraries choose algorithms and allocate workspaces then, which no capture may do."""
+
+_MOST_CAPTURES = 4
+"""A segment that has to be captured again and again gains nothing."""
+
+
+@dataclass(frozen=True)
+class SegmentUse:
+    """What surrounds a segment.
+
+    Attributes
+    ----------
+    lasting
+        Values among its inputs that are the same tensors in every step.
+    fresh
+        Values of the program that outlive the step.
+    """
+
+    device: RuntimeDevice
+    lasting: frozenset[str]
+    fresh: frozenset[str]
+
+
+class SegmentBackend(Protocol):
+    """A way to call segments.
+
+    `leaves_values`: whether tensors stay where they are until the next run, so that runs must not overlap.
+    """
+
+    leaves_values: bool
+
+    def refusal(self, code: OpCode) -> str | None:
+        """Why an op cannot be part of a segment of this backend; None if it can."""
+
+    def function(self, code: SegmentGraph, use: SegmentUse) -> SegmentFunction:
+        """The function of a segment."""
+
+
+def segment_backend(name: str) -> SegmentBackend:
+    """A new backend for one program; InputError if there is none of this name."""
+    if name not in BACKENDS:
+        *others, last = BACKENDS
+        raise InputError(f"segments is {name!r}; use {', '.join(others)} or {last}")
+    return BACKENDS[name]()
+
+
+class Eager:
+    """Calls one kernel after another, in straight-line code that torch.fx generates."""
+
+    leaves_values = False
+
+    def refusal(self, code: OpCode) -> str | None:  # noqa: ARG002
+        """None: every op can be called."""
+        return None
+
+    def function(self, code: SegmentGraph, use: SegmentUse | None = None) -> SegmentFunction:  # noqa: ARG002
+        """The generated code."""
+        function: SegmentFunction = boxed_module(code.graph, code.attributes).forward
+        return function
+
+
+class Inductor:
+    """Compiles a segment with TorchInductor when it is first called; random ops and updates stay eager."""
+
+    leaves_values = False
+
+    def refusal(self, code: OpCode) -> str | None:
+        """As `captured_refusal`."""
+        return captured_refusal(code)
+
+    def function(self, code: SegmentGraph, use: SegmentUse) -> SegmentFunction:  # noqa: ARG002
+        """A function that compiles at its first call."""
+        return _Compiled(fx.GraphModule(code.attributes, code.graph, "Segment"))
+
+
+_compiling = threading.Lock()
+
+
+@dataclass
+class _Compiled:
+    module: fx.GraphModule
+    _function: Callable[..., Sequence[Any]] | None = field(default=None)
+
+    def __call__(self, boxed: list[Any]) -> Sequence[Any]:
+        if self._function is None:
+            # Torch's compilers keep state of the process.
+            with _compiling:
+                self._function = self._compiled(boxed)
+        made = self._function(*boxed)
+        boxed.clear()
+        return made
+
+    def _compiled(self, args: list[Any]) -> Callable[..., Sequence[Any]]:
+        import torch._inductor
+
+        try:
+            compiled: Callable[..., Sequence[Any]] = torch._inductor.compile(self.module, list(args))
+        except Exception as error:
+            raise RunError(
+                f"TorchInductor cannot compile a segment: {first_line(error)}; use segments='eager'"
+            ) from error
+        return compiled
+
+
+def captured_refusal(code: OpCode) -> str | None:
+    """Why an op can be in no compiled segment and no CUDA graph; None if it can."""
+    if code.random:
+        return f"op {code.op!r} draws random numbers: every step seeds them anew"
+    if code.role == "update":
+        return f"op {code.op!r} updates a parameter, whose state is made in the first step"
+    for instruction in code.instructions:
+        target = instruction.target
+        if target is getitem:
+            continue
+        if not isinstance(target, torch._ops.OpOverload):
+            return f"op {code.op!r} is no operator of torch"
+        if _HOST_READS.intersection(target.tags):
+            return f"op {code.op!r} makes the host wait for numbers ({target})"
+    return None
+
+
+@dataclass
+class GraphMemory:
+    """What the graphs of one device in one program share.
+
+    Attributes
+    ----------
+    pool
+        The memory of their first captures. They are replayed in the order of these, so that one may use again what
+        another has left; what they hand on stays alive, and is no other's.
+    static
+        Tensor → where a graph leaves it in every step.
+    """
+
+    pool: Any
+    static: dict[str, torch.Tensor] = field(default_factory=dict)
+
+
+@dataclass
+class CudaGraphs:
+    """The segments of one program as graphs; a segment that cannot be captured is left to its ops.
+
+    Attributes
+    ----------
+    least
+        Kernels in a graph: replaying one costs about what issuing two or three ops costs.
+    notes
+        Why segments are not replayed.
+    replays
+        How often graphs were replayed.
+    """
+
+    least: int = 8
+    leaves_values: bool = True
+    notes: list[str] = field(default_factory=list)
+    replays: int = 0
+    _memory: dict[int, GraphMemory] = field(default_factory=dict)
+
+    def refusal(self, code: OpCode) -> str | None:
+        """As `captured_refusal`."""
+        reason = captured_refusal(code)
+        if reason is not None and reason not in self.notes:
+            self.notes.append(reason)
+        return reason
+
+    def function(self, code: SegmentGraph, use: SegmentUse) -> SegmentFunction:
+        """A function that captures the segment after some steps; the eager one on a device without streams."""
+        eager, streams = Eager().function(code), streams_of(use.device)
+        kernels = sum(node.op == "call_function" and node.target is not getitem for node in code.graph.nodes)
+        if streams is None or kernels < self.least:
+            return eager
+        if id(streams) not in self._memory:
+            self._memory[id(streams)] = GraphMemory(streams.backend.graph_pool())
+        return _Captured(eager, code, use, streams, self, self._memory[id(streams)])
+
+
+@dataclass
+class _Captured:
+    function: SegmentFunction
+    code: SegmentGraph
+    use: SegmentUse
+    streams: Streams
+    graphs: CudaGraphs
+    memory: GraphMemory
+    _calls: int = 0
+    _captures: int = 0
+    _given_up: bool = False
+    _graph: Any = None
+    _held: list[Any] = field(default_factory=list)
+    _made: list[Any] = field(default_factory=list)
+
+    def __call__(self, boxed: list[Any]) -> Sequence[Any]:
+        self._calls += 1
+        if self._given_up or self._calls <= _WARMUP:
+            return self.function(boxed)
+        given = list(boxed)
+        boxed.clear()
+        if self._graph is not None and not self._still_fits(given):
+            # A parameter moved: what was captured reads elsewhere. A replay may be under way.
+            self.streams.named(COMPUTE_STREAM).synchronize()
+            self._graph = None
+        if self._graph is None and not self._captured(given):
+            return self.function(given)
+        self._fill(given)
+        return self._replay()
+
+    def _captured(self, given: list[Any]) -> bool:
+        """True if the segment is captured now."""
+        self._captures += 1
+        if self._captures > _MOST_CAPTURES:
+            return self._give_up("is not replayed: a tensor that it reads moves")
+        self._held = [
+            value if value is None or self._stays(position, value) else torch.empty_like(value)
+            for position, value in enumerate(given)
+        ]
+        self._fill(given)
+        backend = self.streams.backend
+        # One that is captured again comes after those that are replayed behind it, which write to all that was free.
+        graph, pool = backend.graph(), self.memory.pool if self._captures == 1 else backend.graph_pool()
+        try:
+            # A thread that draws random numbers on this device meanwhile would move the generator that a capture holds.
+            with capturing, generator_lock(self.use.device.torch_device):
+                # Only this thread is kept from what a capture forbids: others allocate and wait for events.
+                graph.capture_begin(pool=pool, capture_error_mode="thread_local")
+                try:
+                    self._made = list(self.function(list(self._held)))
+                finally:
+                    graph.capture_end()
+        except Exception as error:
+            return self._give_up(f"cannot be captured: {first_line(error)}")
+        self._graph = graph
+        return True
+
+    def _fill(self, given: list[Any]) -> None:
+        """Bring what comes from outside to where the graph reads it."""
+        for held, value in zip(self._held, given, strict=True):
+            if value is not None and held is not value and not _same_memory(held, value):
+                held.copy_(value)
+
+    def _replay(self) -> Sequence[Any]:
+        self._graph.replay()
+        self.graphs.replays += 1
+        made = []
+        for name, value in zip(self.code.outputs, self._made, strict=True):
+            if name in self.use.fresh and value is not None:
+                made.append(value.clone())
+            else:
+                made.append(value)
+                self.memory.static[name] = value
+        return made
+
+    def _give_up(self, reason: str) -> bool:
+        ops = list(dict.fromkeys(self.code.op_of.values()))
+        text = f"the segment from op {ops[0]!r} to {ops[-1]!r} on {self.use.device.name} {reason}"
+        self._given_up, self._graph, self._held, self._made = True, None, [], []
+        self.graphs.notes.append(text)
+        _logger.warning("%s", text)
+        return False
+
+    def _stays(self, position: int, value: torch.Tensor) -> bool:
+        """True if a tensor is at the same place in every step."""
+        name = (*self.code.read, *self.code.bound)[position]
+        if position >= len(self.code.read):
+            return name in self.code.lasting
+        return name in self.use.lasting or self.memory.static.get(name) is value
+
+    def _still_fits(self, given: list[Any]) -> bool:
+        """True if the graph reads the right memory in this step, once inputs are filled in."""
+        return all(
+            value is None or not self._stays(position, value) or _same_memory(held, value)
+            for position, (held, value) in enumerate(zip(self._held, given, strict=True))
+        )
+
+
+def _same_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.data_ptr() == other.data_ptr() and one.shape == other.shape and one.stride() == other.stride()
+
 
 BACKENDS: dict[str, Callable[[], SegmentBackend]] = {
     "eager": Eager,
     "inductor": Inductor,
     "cuda_graph": CudaGraphs,
 }
-
-
-def segment_backend(name: str) -> SegmentBackend:
-    """A new backend for one program.
-
-    Raises
-    ------
-    InputError
-        If there is none of this name.
-    """
-    if name not in BACKENDS:
-        *others, last = BACKENDS
-        raise InputError(f"segments is {name!r}; use {', '.join(others)} or {last}")
-    return BACKENDS[name]()

@@ -17,14 +17,12 @@ from dlplacer.frontend.torch.executable import Executable
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.device_streams import streams_of
 from dlplacer.runtime.devices.worker import Worker
+from dlplacer.runtime.executor.backends import SegmentBackend
 from dlplacer.runtime.executor.caller_order import CallerOrder, RunOrder
-from dlplacer.runtime.executor.device_timeline import DeviceTimeline
 from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.executor.rank_links import RankLinks
-from dlplacer.runtime.executor.run import AbortedError, Cell, ProgramRun, StepState
+from dlplacer.runtime.executor.run import AbortedError, Cell, DeviceTimeline, ProgramRun, StepInputs, StepState
 from dlplacer.runtime.executor.segment import Segment, SegmentMaker
-from dlplacer.runtime.executor.segment_backend import SegmentBackend
-from dlplacer.runtime.executor.step_inputs import StepInputs
 from dlplacer.runtime.executor.transfers import ActivateStep, ReceiveStep, SendStep, StreamStep
 from dlplacer.runtime.program.actions import Action, Compute, Copy, Free, Recv, Send
 from dlplacer.runtime.program.issue_order import issue_order
@@ -40,13 +38,7 @@ Step = Segment | ActivateStep | SendStep | ReceiveStep | StreamStep
 
 @dataclass(frozen=True)
 class _Thread:
-    """What one thread does in a run of a program.
-
-    Attributes
-    ----------
-    homes
-        Names of its devices in the program.
-    """
+    """The names of a thread's devices in the program, and its steps in a run."""
 
     homes: tuple[str, ...]
     steps: tuple[Step, ...]
@@ -60,15 +52,9 @@ class Executor:
     devices
         Name in the program → device; those of the program that are not among them are reached through `links`.
     backend
-        What makes segments callable; for `CudaGraphs` the program is a whole step, as values are left where they are
-        until the next run. Recorded runs call every op.
+        What makes segments callable; for `CudaGraphs` the program is a whole step. Recorded runs call every op.
     starts
         Op → planned start, by which devices that share a thread are issued.
-
-    Attributes
-    ----------
-    backend, links
-        As given.
     """
 
     def __init__(
@@ -100,18 +86,16 @@ class Executor:
     def start(self, inputs: StepInputs, record: bool = False) -> StepState:
         """The state with which a step begins."""
         timeline = {name: DeviceTimeline() for name in self._devices} if record else None
-        return StepState(inputs, {name: dict(inputs.numbers) for name in self._devices}, timeline)
+        return StepState(inputs, {name: {} for name in self._devices}, timeline)
 
     def run(self, state: StepState) -> None:
         """Run the program: devices without streams have ended when it returns, for others the caller's streams wait.
 
         A recorded run waits for all.
 
-        Raises
-        ------
-        RunError
-            If an op fails; names the op, its module and its device. The other devices stop at their next receive. What
-            fails on a GPU after it was issued is raised by one of the next runs, or where a result is read.
+        Raises RunError if an op fails; names the op, its module and its device. The other devices stop at their
+        next receive. What fails on a GPU after it was issued is raised by one of the next runs, or where a
+        result is read.
         """
         with self._order.turn():
             self._run(state)
@@ -123,8 +107,6 @@ class Executor:
         # device's thread then waits for ever.
         ended: SimpleQueue[BaseException | None] = SimpleQueue()
         threads = self._compiled(state.timeline is not None)
-        if self.links is not None:
-            self.links.begin()
         started = 0
         try:
             # Two programs at once must queue in the same order on all devices, or they wait for each other.
@@ -133,46 +115,54 @@ class Executor:
                     self._devices[thread.homes[0]].submit(self._task(thread, run, order, ended))
                     started += 1
         except BaseException as reason:
-            self._stop(reason, run)
+            self._stop(run)
             for _ in range(started if isinstance(reason, Exception) else 0):
                 ended.get()
             raise
         try:
             _end(ended, started)
-            order.end()
+            self._order.end(order)
         except Exception:
+            self._stop(run)  # first: a GPU that waits for another process would never settle
             self._order.settle()
             raise
-        except BaseException as reason:
-            self._stop(reason, run)
+        except BaseException:
+            self._stop(run)
             raise
-        self._give_back_events(run)
+        for name, events in run.recorded.items():
+            # All threads have issued their actions: nobody will wait for the events of this run.
+            if (streams := streams_of(self._devices[name])) is not None:
+                streams.events.give_back(events)
 
-    def _stop(self, reason: BaseException, run: ProgramRun) -> None:
+    def _stop(self, run: ProgramRun) -> None:
         """Have all devices stop at their next receive, those of other processes too."""
         if self.links is not None:
-            self.links.fail(reason)
+            self.links.fail()
         run.give_up()
 
     def _task(
         self, thread: _Thread, run: ProgramRun, order: RunOrder, ended: "SimpleQueue[BaseException | None]"
     ) -> Callable[[], None]:
-        """What one thread does in a run; at its end it puts what has failed there, or None."""
+        """The work of one thread in a run; at its end it puts what has failed there, or None."""
 
         def task() -> None:
             failure: BaseException | None = None
             try:
-                self._begin(thread, run, order)
+                for name in thread.homes:
+                    self._begin(name, run, order)
                 # Grad mode is local to a thread: without this every op would record an autograd graph.
                 with torch.no_grad():
                     _issue(thread.steps, run)
+                if self.links is not None:
+                    for name in thread.homes:
+                        self.links.end(name)
                 for name in run.timelines:
                     if name in thread.homes:
                         self._devices[name].synchronize()
             except BaseException as error:
                 failure = error
                 if self.links is not None and not isinstance(error, AbortedError):
-                    self.links.fail(error)
+                    self.links.fail()
                 run.give_up()
                 if not isinstance(error, Exception):
                     raise
@@ -184,17 +174,18 @@ class Executor:
 
         return task
 
-    def _begin(self, thread: _Thread, run: ProgramRun, order: RunOrder) -> None:
-        for name in thread.homes:
-            device = self._devices[name]
-            device.activate()
-            order.enter(device)
-            if name in run.timelines:
-                device.synchronize()
-                run.timelines[name].begin(device)
+    def _begin(self, name: str, run: ProgramRun, order: RunOrder) -> None:
+        device = self._devices[name]
+        device.activate()
+        order.enter(device)
+        if self.links is not None:
+            self.links.begin(name)
+        if name in run.timelines:
+            device.synchronize()
+            run.timelines[name].begin(device)
 
     def _compiled(self, recording: bool) -> Sequence[_Thread]:
-        """What every thread does, compiled when first needed: most programs are never recorded."""
+        """The threads and their steps, compiled when first needed: most programs are never recorded."""
         if recording not in self._threads:
             steps: dict[str, list[Step]] = {name: [] for name in self._devices}
             workers = {name: device.worker for name, device in self._devices.items()}
@@ -213,7 +204,7 @@ class Executor:
             self._threads[recording] = [
                 _Thread(names, tuple(steps[names[0]]))
                 for names in homes.values()
-                # Waking a thread for nothing costs a step of short ops some hundredths of its time.
+                # No thread is woken for nothing.
                 if steps[names[0]] or recording or streams_of(self._devices[names[0]]) is not None
             ]
         return self._threads[recording]
@@ -228,13 +219,6 @@ class Executor:
             return self._maker.segment(home, device, actions, recording)
         target = self._devices.get(first.target) if isinstance(first, Copy) else None
         return StreamStep(first, home, device, target)
-
-    def _give_back_events(self, run: ProgramRun) -> None:
-        """All threads have issued their actions: nobody will wait for the events of this run."""
-        for name, events in run.recorded.items():
-            streams = streams_of(self._devices[name])
-            if streams is not None:
-                streams.events.give_back(events)
 
 
 def _issue(steps: Sequence[Step], run: ProgramRun) -> None:
@@ -261,8 +245,7 @@ def _end(ended: "SimpleQueue[BaseException | None]", count: int) -> None:
         error = ended.get()
         if failure is None and not isinstance(error, AbortedError):
             failure = error
-    # An error refers to the frames that it passed, and they to its step: as long as a frame refers to the error, the
-    # cycle keeps the tensors of the failed step until the garbage collector runs.
+    # As long as a frame refers to the error, the cycle keeps the tensors of the failed step.
     error = None
     if failure is not None:
         try:

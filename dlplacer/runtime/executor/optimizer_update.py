@@ -1,64 +1,95 @@
-"""The optimizer's arithmetic for one parameter, in place: the rules of torch.optim.SGD and torch.optim.Adam."""
+"""Updates of parameters inside the step: torch.optim's own kernels, fused for Adam, for any number at once."""
 
-import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch.optim.adam import adam
+from torch.optim.sgd import sgd
 
 from dlplacer.frontend.torch.job import Optimizer
 
 
 class Updater:
-    """Applies updates and keeps the state of every parameter.
+    """Applies updates in place and keeps the state of every parameter.
 
-    Attributes
-    ----------
-    state
-        Parameter name → its state tensors: nothing, (momentum,) or (mean, square).
+    `state`: parameter name → its state tensors: nothing, (momentum,) or (mean, square, number of steps).
     """
 
     def __init__(self, optimizer: Optimizer | None) -> None:
         self._rule = optimizer
         self.state: dict[str, tuple[torch.Tensor, ...]] = {}
-        self._steps: dict[str, int] = {}
 
-    def __call__(self, name: str, weight: torch.Tensor, gradient: torch.Tensor) -> None:
-        """Update one parameter in place from its gradient."""
-        rule = self._rule
-        if rule is None:
+    def __call__(
+        self, names: Sequence[str], weights: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]
+    ) -> None:
+        """Update parameters of one device from their gradients."""
+        if self._rule is None:
             return
-        if rule.weight_decay:
-            gradient = gradient.add(weight, alpha=rule.weight_decay)
-        if rule.kind == "sgd":
-            weight.add_(gradient, alpha=-rule.lr)
-        elif rule.kind == "momentum":
-            self._momentum(rule, name, weight, gradient)
-        else:
-            self._adam(rule, name, weight, gradient)
+        # Fused kernels go over memory, not over elements.
+        laid_out = [
+            gradient if gradient.stride() == weight.stride() else torch.empty_like(weight).copy_(gradient)
+            for weight, gradient in zip(weights, gradients, strict=True)
+        ]
+        update = self._adam if self._rule.kind == "adam" else self._sgd
+        update(self._rule, names, [*weights], laid_out)
 
     def state_dict(self) -> dict[str, Any]:
-        """State and step count of every parameter, as tensors and numbers."""
-        return {"state": dict(self.state), "steps": dict(self._steps)}
+        """State of every parameter."""
+        return {"state": dict(self.state)}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
-        """Take over what `state_dict` gave."""
-        self.state, self._steps = dict(saved["state"]), dict(saved["steps"])
+        """Take over the value of `state_dict`."""
+        self.state = dict(saved["state"])
 
-    def _momentum(self, rule: Optimizer, name: str, weight: torch.Tensor, gradient: torch.Tensor) -> None:
-        if name not in self.state:
-            # As torch.optim.SGD: the first momentum is the gradient itself, without dampening.
-            self.state[name] = (gradient.clone(memory_format=torch.preserve_format),)
-        else:
-            self.state[name][0].mul_(rule.momentum).add_(gradient)
-        weight.add_(self.state[name][0], alpha=-rule.lr)
+    def _sgd(
+        self, rule: Optimizer, names: Sequence[str], weights: list[torch.Tensor], gradients: list[torch.Tensor]
+    ) -> None:
+        has_state = rule.kind == "momentum"
+        momenta: list[torch.Tensor | None] = [self.state.get(name, (None,))[0] for name in names]
+        sgd(
+            weights,
+            gradients,
+            momenta,
+            foreach=True,
+            weight_decay=rule.weight_decay,
+            momentum=rule.momentum if has_state else 0.0,
+            lr=rule.lr,
+            dampening=0.0,
+            nesterov=False,
+            maximize=False,
+        )
+        if has_state:
+            self.state.update((name, (made,)) for name, made in zip(names, momenta, strict=True) if made is not None)
 
-    def _adam(self, rule: Optimizer, name: str, weight: torch.Tensor, gradient: torch.Tensor) -> None:
-        if name not in self.state:
-            self.state[name] = (torch.zeros_like(weight), torch.zeros_like(weight))
-        step = self._steps[name] = self._steps.get(name, 0) + 1
-        mean, square = self.state[name]
-        beta1, beta2 = rule.betas
-        mean.lerp_(gradient, 1 - beta1)
-        square.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-        denominator = (square.sqrt() / math.sqrt(1 - beta2**step)).add_(rule.eps)
-        weight.addcdiv_(mean, denominator, value=-rule.lr / (1 - beta1**step))
+    def _adam(
+        self, rule: Optimizer, names: Sequence[str], weights: list[torch.Tensor], gradients: list[torch.Tensor]
+    ) -> None:
+        for name, weight in zip(names, weights, strict=True):
+            if name not in self.state:
+                step = torch.zeros((), dtype=torch.float32, device=weight.device)
+                self.state[name] = (torch.zeros_like(weight), torch.zeros_like(weight), step)
+        means, squares, steps = map(list, zip(*(self.state[name] for name in names), strict=True))
+        adam(
+            weights,
+            gradients,
+            means,
+            squares,
+            [],
+            steps,
+            fused=all(map(_is_dense_real, weights)),
+            has_complex=any(weight.is_complex() for weight in weights),
+            amsgrad=False,
+            beta1=rule.betas[0],
+            beta2=rule.betas[1],
+            lr=rule.lr,
+            weight_decay=rule.weight_decay,
+            eps=rule.eps,
+            maximize=False,
+        )
+
+
+def _is_dense_real(weight: torch.Tensor) -> bool:
+    """True if a fused kernel can update the weight: its elements fill its memory, and are real."""
+    span = 1 + sum((size - 1) * stride for size, stride in zip(weight.shape, weight.stride(), strict=True))
+    return weight.is_floating_point() and span == weight.numel()

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 
 import torch
 
-from dlplacer.runtime.devices.kinds import kind_of
+from dlplacer.runtime.devices.open import kind_of
 
 _locks: dict[torch.device, threading.Lock] = {}
 _making = threading.Lock()
 
 
 def generator_lock(device: torch.device) -> threading.Lock:
-    """What holds the default generator of a device: CPU devices share one, and so do the parts of a GPU."""
+    """The lock of a device's default generator: CPU devices share one, and so do the parts of a GPU."""
     with _making:
         return _locks.setdefault(torch.device(device.type, device.index or 0), threading.Lock())
 
@@ -31,26 +31,16 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_locks)
 
 
-def generator_of(device: torch.device) -> torch.Generator:
-    """Torch's default generator of a device."""
-    return kind_of(device).generator(device.index or 0)
-
-
-def seed_for(generator: torch.Generator, seed: int, step: int, op: str) -> None:
-    """Seed a generator for one op."""
-    # Not hash(): it is salted per process, and ranks must draw the same numbers.
-    digest = hashlib.sha256(f"{seed}/{step}/{op}".encode()).digest()
-    generator.manual_seed(int.from_bytes(digest[:8], "little") % 2**63)
-
-
 @contextlib.contextmanager
 def drawn_with(seed: int, step: int, op: str, device: torch.device) -> Iterator[None]:
     """Seed torch's default generator of a device for one op, and give it back as it was."""
     with generator_lock(device):
-        generator = generator_of(device)
+        generator = kind_of(device).generator(device.index or 0)
         state = generator.get_state()
         try:
-            seed_for(generator, seed, step, op)
+            # Not hash(): it is salted per process, and ranks must draw the same numbers.
+            digest = hashlib.sha256(f"{seed}/{step}/{op}".encode()).digest()
+            generator.manual_seed(int.from_bytes(digest[:8], "little") % 2**63)
             yield
         finally:
             generator.set_state(state)

@@ -4,24 +4,19 @@ from typing import Any, Protocol
 
 
 class RankLinks(Protocol):
-    """Carries what crosses processes in one program.
+    """Carries what crosses processes in one program. All but `fail` is called on the thread of the device here."""
 
-    Attributes
-    ----------
-    on_device
-        Whether tensors are handed over on their own device, not in the host's memory.
-    """
-
-    on_device: bool
-
-    def begin(self) -> None:
-        """Before a run of the program: expect its messages."""
+    def begin(self, device: str) -> None:
+        """Before a run: expect the device's messages."""
 
     def send(self, tensor: str, source: str, target: str, value: Any) -> None:
-        """On the source's thread: start moving a tensor, and go on."""
+        """Start moving a tensor, and go on."""
 
     def receive(self, tensor: str, source: str, target: str) -> Any:
-        """On the target's thread: wait for a tensor."""
+        """Wait for a tensor."""
 
-    def fail(self, error: BaseException) -> None:
+    def end(self, device: str) -> None:
+        """After a run: wait until the device's tensors have left."""
+
+    def fail(self) -> None:
         """End the run in all processes: an action has failed here."""

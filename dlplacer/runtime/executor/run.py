@@ -1,31 +1,98 @@
-"""One run of a program: what its devices hold, and what they hand to each other."""
+"""One run of a program: its inputs, the values that its devices hold and hand to each other, and when its ops ran."""
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from threading import Lock
+from typing import Any
 
 import torch
 
-from dlplacer.runtime.devices.base import InFlight
-from dlplacer.runtime.executor.device_timeline import DeviceTimeline
-from dlplacer.runtime.executor.step_inputs import StepInputs, Values
+from dlplacer.runtime.devices.base import InFlight, RuntimeDevice
+
+Values = dict[str, Any]
+"""Tensor name → tensor that a device holds; None for an edge that carries only an order."""
+
+
+@dataclass(frozen=True)
+class StepInputs:
+    """The inputs of one step: bound tensors by op id, and the numbers that decide what random ops draw."""
+
+    bound: Mapping[str, Any]
+    seed: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpSpan:
+    """An op, and when its device turned to it and was done with it."""
+
+    op: str
+    start_s: float
+    end_s: float
+
+
+@dataclass
+class DeviceTimeline:
+    """The marks that one device sets in one step.
+
+    An op begins where the op before it ended, or where the last tensor that the device waited for had arrived: the
+    runtime's own cost between two ops counts to the second one, and waiting counts to none.
+
+    `marks`: (op, begin, end), in order.
+    """
+
+    marks: list[tuple[str, Any, Any]] = field(default_factory=list)
+    _origins: list[tuple[int, Any, int]] = field(default_factory=list)
+    _resumed: Any = None
+
+    def begin(self, device: RuntimeDevice) -> None:
+        """Called on the device's thread when a program starts there and the device has nothing else to do."""
+        self._resumed = device.now()
+        self._origins.append((time.perf_counter_ns(), self._resumed, len(self.marks)))
+
+    def resume(self, device: RuntimeDevice) -> None:
+        """Called when a tensor has arrived that the device waited for."""
+        self._resumed = device.now()
+
+    def finish(self, op: str, device: RuntimeDevice) -> None:
+        """Called behind an op."""
+        end = device.now()
+        self.marks.append((op, self._resumed, end))
+        self._resumed = end
+
+    def spans(self, device: RuntimeDevice, zero_ns: int | None = None) -> list[OpSpan]:
+        """The ops in order, in seconds since a moment of ``time.perf_counter_ns``, by default the program's start."""
+        if not self._origins:
+            return []
+        zero_ns = self._origins[0][0] if zero_ns is None else zero_ns
+        found = []
+        bounds = [first for _, _, first in self._origins[1:]] + [len(self.marks)]
+        for (host_ns, origin, first), last in zip(self._origins, bounds, strict=True):
+            # Events of different GPUs cannot be compared; each is related to the host's clock at the program's start.
+            offset_s = (host_ns - zero_ns) * 1e-9
+            for op, begin, end in self.marks[first:last]:
+                start_s = offset_s + device.elapsed_s(origin, begin)
+                found.append(OpSpan(op, start_s, offset_s + device.elapsed_s(origin, end)))
+        return found
+
+    @property
+    def started_ns(self) -> int:
+        """Moment of ``time.perf_counter_ns`` at which the first program started; 0 if none has."""
+        return self._origins[0][0] if self._origins else 0
 
 
 @dataclass
 class StepState:
-    """What devices hold in one step, from its first program to its last.
-
-    Attributes
-    ----------
-    values
-        Device name → tensors held.
-    timeline
-        Device name → when its ops ran, if that is recorded.
-    """
+    """What devices hold in one step, from its first program to its last: device name → values, and → timeline."""
 
     inputs: StepInputs
     values: dict[str, Values]
     timeline: dict[str, DeviceTimeline] | None = None
+
+
+class AbortedError(Exception):
+    """Another device failed."""
 
 
 _GIVEN_UP = object()
@@ -52,13 +119,7 @@ class Cell:
                 return
 
     def take(self) -> InFlight:
-        """The value, once it is there; the cell lets it go.
-
-        Raises
-        ------
-        AbortedError
-            If the run was given up.
-        """
+        """The value, once it is there; AbortedError if the run was given up."""
         self._full.acquire()
         value, self._value = self._value, None
         if value is _GIVEN_UP:
@@ -97,7 +158,3 @@ class ProgramRun:
         """Make every thread stop at the next tensor that it waits for."""
         for cell in self.cells.values():
             cell.put(_GIVEN_UP)
-
-
-class AbortedError(Exception):
-    """Another device failed."""

@@ -11,10 +11,10 @@ from dlplacer.core.errors import first_line
 from dlplacer.core.graph import OpGraph
 from dlplacer.frontend.torch.executable import Executable
 from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.runtime.executor.backends import Eager, SegmentBackend, SegmentFunction, SegmentUse
 from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.executor.random_state import drawn_with
 from dlplacer.runtime.executor.run import ProgramRun
-from dlplacer.runtime.executor.segment_backend import Eager, SegmentBackend, SegmentFunction, SegmentUse
 from dlplacer.runtime.executor.segment_graph import LASTING, SegmentGraph, segment_graph
 from dlplacer.runtime.program.actions import Action, Compute, Free, Send
 from dlplacer.runtime.program.program import Program
@@ -53,7 +53,7 @@ class Segment:
     function: SegmentFunction | None
 
     def __call__(self, run: ProgramRun) -> None:
-        """Run the ops on what the device holds."""
+        """Run the ops on the values that the device holds."""
         values, inputs, last = run.state.values[self.home], run.state.inputs, self.last
         for name in self.dropped:
             del values[name]
@@ -62,8 +62,7 @@ class Segment:
         boxed = [values.pop(name) if name in last else values[name] for name in self.code.read]
         boxed += [inputs.bound[op] for op in self.code.bound]
         if self.recorded:
-            timeline = run.timelines[self.home]
-            boxed.insert(0, functools.partial(timeline.finish, device=self.device))
+            boxed.insert(0, functools.partial(run.timelines[self.home].finish, device=self.device))
         if self.draws:
             with drawn_with(inputs.seed, inputs.step, self.ops[0], self.device.torch_device):
                 made = self.function(boxed)
@@ -80,7 +79,7 @@ class Segment:
         return f"op {op.id!r}{where} failed on {self.device.name}: {first_line(error)}"
 
     def _failing(self, error: Exception) -> str:
-        """The op whose generated line the error passed; the first op where the code is not ours."""
+        """The op whose generated line the error passed; the first op if the code is not ours."""
         trace = error.__traceback__
         while trace is not None:
             if trace.tb_frame.f_code is getattr(self.function, "__code__", None):
@@ -95,12 +94,7 @@ class Segment:
 class SegmentMaker:
     """Makes the segments of one program.
 
-    Parameters
-    ----------
-    here
-        Names of the program's devices in this process.
-    backend
-        What makes a segment's code callable.
+    `here`: names of the program's devices in this process.
     """
 
     graph: OpGraph
@@ -117,13 +111,7 @@ class SegmentMaker:
         return None if code is None or code.random else self._is_compiled(op)
 
     def segment(self, home: str, device: RuntimeDevice, actions: Sequence[Action], recorded: bool) -> Segment:
-        """The segment of these COMPUTE and FREE actions of a device.
-
-        Parameters
-        ----------
-        recorded
-            Whether the run notes when every op ended.
-        """
+        """The segment of these COMPUTE and FREE actions of a device; a recorded one notes when every op ended."""
         ops = tuple(action.op for action in actions if isinstance(action, Compute))
         freed = {action.tensor for action in actions if isinstance(action, Free)}
         made = {name for op in ops for name in self._exported(op)}
@@ -131,7 +119,8 @@ class SegmentMaker:
         outputs = sorted((made & results) - freed)
         code = segment_graph(self.executable, ops, outputs, device.torch_device, self.updater, recorded)
         last = frozenset(freed.intersection(code.read))
-        is_compiled = not recorded and all(map(self._is_compiled, ops))
+        backend = self.backend if not recorded and all(map(self._is_compiled, ops)) else self._plain
+        use = SegmentUse(device, self._lasting[home] & {*code.read}, self._fresh)
         return Segment(
             self.graph,
             home,
@@ -143,12 +132,8 @@ class SegmentMaker:
             marks=tuple(sorted(made - results - freed)),
             draws=any(self.executable.codes[op].random for op in ops),
             recorded=recorded,
-            function=self._function(home, device, code, is_compiled) if ops else None,
+            function=backend.function(code, use) if ops else None,
         )
-
-    def _function(self, home: str, device: RuntimeDevice, code: SegmentGraph, is_compiled: bool) -> SegmentFunction:
-        backend = self.backend if is_compiled else self._plain
-        return backend.function(code, SegmentUse(device, self._lasting[home] & {*code.read}, self._fresh))
 
     def _is_compiled(self, op: str) -> bool:
         return self.backend.refusal(self.executable.codes[op]) is None

@@ -1,4 +1,4 @@
-"""The ops of a segment → an fx graph whose inputs and outputs are tensors by name."""
+"""The ops of a segment → an fx graph whose inputs and outputs are tensors by name, and its code."""
 
 import keyword
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -8,18 +8,65 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch.fx.graph import CodeGen
 
 from dlplacer.core.errors import InternalError
 from dlplacer.frontend.torch.executable import Executable, Instruction, OpCode, Value
 from dlplacer.frontend.torch.tracing.kernels import kernel_for, laid_out
-from dlplacer.runtime.executor.native_kernels import native
 from dlplacer.runtime.executor.optimizer_update import Updater
 
 _PLAIN = (int, float, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 _FROM_OUTSIDE = ("parameter", "buffer", "input", "tangent", "constant")
 
+# A call through ``torch.ops`` boxes its arguments, which takes up to twice as long as torch's own binding.
+_BOUND = """
+_log_softmax _log_softmax_backward_data _scaled_dot_product_flash_attention_for_cpu _softmax _softmax_backward_data
+add.Tensor addmm bmm cat clone constant_pad_nd convolution div.Tensor embedding exp flip gather index_select log
+masked_fill.Scalar maximum mean.dim minimum mm mul.Tensor native_layer_norm neg permute pow.Tensor_Scalar relu rsqrt
+select.int sigmoid split_with_sizes sqrt squeeze.dim stack sub.Tensor sum.dim_IntList t tanh transpose.int unbind.int
+unsafe_split.Tensor unsqueeze where.self
+"""
+_BOUND_IN_NN = "avg_pool2d gelu max_pool2d_with_indices silu"
+
+
+def _bound(names: str, module: Any) -> dict[Any, Callable[..., Any]]:
+    pairs = (name.partition(".")[::2] for name in names.split())
+    return {
+        getattr(getattr(torch.ops.aten, name), overload or "default"): getattr(module, name) for name, overload in pairs
+    }
+
+
+NATIVE: dict[Any, Callable[..., Any]] = {
+    **_bound(_BOUND, torch),
+    **_bound(_BOUND_IN_NN, torch._C._nn),
+    **_bound("expand view", torch.Tensor),
+}
+"""Operator → torch's binding, which calls it with the same arguments in the same order."""
+
 LASTING = ("parameter", "buffer", "constant", "mutation")
-"""Roles that touch a tensor from outside which is the same one in every step."""
+"""Roles of ops that touch a tensor from outside which is the same one in every step."""
+
+
+class BoxedCode(CodeGen):
+    """Writes ``forward(self, boxed)``, which takes every argument out of the list ``boxed``.
+
+    The caller of a function with positional arguments keeps each of them until the function returns. Taken out of a
+    list, an argument lives until its last use, after which the generated code drops it.
+    """
+
+    def gen_fn_def(self, free_vars: list[str], maybe_return_annotation: str, **options: Any) -> str:  # noqa: ARG002
+        """The head of the function: one assignment for each placeholder."""
+        names = [text.split(":")[0].split("=")[0].strip() for text in free_vars if text != "self"]
+        lines = [f"def forward(self, boxed){maybe_return_annotation}:"]
+        if names:
+            lines += [f"    {', '.join(names)}, = boxed", "    boxed.clear()"]
+        return "\n".join(lines)
+
+
+def boxed_module(graph: fx.Graph, attributes: dict[str, Any]) -> fx.GraphModule:
+    """The module of a graph, whose ``forward`` takes a list."""
+    graph.set_codegen(BoxedCode())
+    return fx.GraphModule(attributes, graph, "Segment")
 
 
 @dataclass(frozen=True)
@@ -33,8 +80,7 @@ class SegmentGraph:
     read
         Values of the device that the ops read and do not make.
     bound
-        Op ids whose tensors come from outside the step; of these `lasting` are the same in every step, and the segment
-        writes to `written`.
+        Op ids whose tensors come from outside the step; of these `lasting` are the same in every step.
     outputs
         Values that outlive the segment.
     op_of
@@ -47,7 +93,6 @@ class SegmentGraph:
     read: tuple[str, ...]
     bound: tuple[str, ...]
     lasting: frozenset[str]
-    written: frozenset[str]
     outputs: tuple[str, ...]
     op_of: Mapping[str, str]
     attributes: dict[str, Any]
@@ -88,18 +133,13 @@ def segment_graph(
     for code in codes:
         builder.add(code)
         if marker is not None:
+            builder.update()
             builder.call(_mark, (marker, code.op), {})
+    builder.update()
     builder.graph.output(tuple(builder.values[name] for name in outputs))
-    roles = {op: executable.codes[op].role for op in bound.values()}
+    lasting = frozenset(op for op in bound.values() if executable.codes[op].role in LASTING)
     return SegmentGraph(
-        builder.graph,
-        read,
-        tuple(roles),
-        frozenset(op for op, role in roles.items() if role in LASTING),
-        frozenset(op for op, role in roles.items() if role == "mutation"),
-        tuple(outputs),
-        builder.op_of,
-        builder.attributes,
+        builder.graph, read, tuple(bound.values()), lasting, tuple(outputs), builder.op_of, builder.attributes
     )
 
 
@@ -117,19 +157,31 @@ class _Builder:
     op_of: dict[str, str] = field(default_factory=dict)
     attributes: dict[str, Any] = field(default_factory=dict)
     op: str = ""
+    updates: list[OpCode] = field(default_factory=list)
 
     def add(self, code: OpCode) -> None:
-        """Append the calls of one op."""
+        """Append the calls of one op; updates wait for the next op that is none."""
+        if code.role == "update":
+            self.updates.append(code)
+        if code.role in ("update", "gradient"):
+            return
+        self.update()
         self.op = code.op
         if code.role in _FROM_OUTSIDE:
             self.values[code.value] = self.bound[code.name or code.op]
         elif code.role == "mutation":
             self.call(torch.Tensor.copy_, (self.bound[code.name], self.values[code.reads[0]]), {})
-        elif code.role == "update":
-            weight, gradient = (self.values[name] for name in code.reads[:2])
-            self.call(_update, (self._constant(self.updater), code.name, weight, gradient), {})
         for instruction in code.instructions:
             self._instruction(instruction)
+
+    def update(self) -> None:
+        """Append one call for all updates that wait."""
+        if self.updates:
+            self.op = self.updates[0].op
+            weights, gradients = ([self.values[code.reads[at]] for code in self.updates] for at in (0, 1))
+            names = [code.name for code in self.updates]
+            self.call(_update, (self._constant(self.updater), names, weights, gradients), {})
+            self.updates = []
 
     def call(self, target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Node:
         """Append a call that belongs to the current op."""
@@ -146,7 +198,8 @@ class _Builder:
             odd = [name for name in kwargs if not name.isidentifier() or keyword.iskeyword(name)]
             if odd:
                 raise InternalError(f"op {self.op!r} passes an argument named {odd[0]!r}, which is no Python name")
-            target = native(kernel_for(instruction.target, self.device.type))
+            target = kernel_for(instruction.target, self.device.type)
+            target = NATIVE.get(target, target)
             if not (isinstance(target, torch._ops.OpOverload) or getattr(target, "__name__", "").isidentifier()):
                 # torch.fx writes functions by their names, which callable objects and lambdas lack.
                 target, args = _called, (self._constant(target), *args)
@@ -176,33 +229,20 @@ def _called(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return function(*args, **kwargs)
 
 
-def _update(updater: Updater, name: str, weight: torch.Tensor, gradient: torch.Tensor) -> None:
-    updater(name, weight, gradient)
+def _update(
+    updater: Updater, names: Sequence[str], weights: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]
+) -> None:
+    updater(names, weights, gradients)
 
 
 def _read_from_before(codes: Iterable[OpCode]) -> Iterator[str]:
-    """Values that the ops read and none of them makes."""
+    """Values that the ops read to compute and none of them makes; the end of a gradient only says where it is."""
     made: set[str] = set()
     for code in codes:
-        for name in values_read(code):
-            if name not in made:
-                yield name
+        read = [*code.reads[: {"mutation": 1, "update": 2}.get(code.role, 0)]]
+        read += [name for call in code.instructions for name in _names((*call.args, *call.kwargs.values()))]
+        yield from (name for name in read if name not in made and name not in code.results)
         made.update(code.results)
-
-
-def values_read(code: OpCode) -> Iterator[str]:
-    """Values that an op reads to compute; the end of a gradient only says where it is."""
-    if code.role in ("mutation", "update"):
-        yield from code.reads[: 1 if code.role == "mutation" else 2]
-    made: set[str] = {code.value}
-    for instruction in code.instructions:
-        for name in _names(instruction.args):
-            if name not in made:
-                yield name
-        for name in _names(instruction.kwargs.values()):
-            if name not in made:
-                yield name
-        made.add(instruction.result)
 
 
 def _names(values: Iterable[object]) -> Iterator[str]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from dlplacer.core.errors import InternalError, RunError, first_line
 from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice
-from dlplacer.runtime.devices.device_streams import COMPUTE_STREAM, Streams, streams_of
+from dlplacer.runtime.devices.device_streams import COMPUTE_STREAM, streams_of
 from dlplacer.runtime.devices.transfer import brought
 from dlplacer.runtime.executor.rank_links import RankLinks
 from dlplacer.runtime.executor.run import ProgramRun
@@ -29,13 +29,7 @@ class ActivateStep:
 
 @dataclass(frozen=True, slots=True)
 class SendStep:
-    """Hands a tensor to another device: a copy that is under way, or the tensor itself.
-
-    Attributes
-    ----------
-    target
-        None if the device belongs to another process.
-    """
+    """Hands a tensor, or its copy that is under way, to another device: of another process if `target` is None."""
 
     action: Send
     home: str
@@ -55,7 +49,7 @@ class SendStep:
             run.cells[tensor, name].put(self.device.send(value, self.target) if copied is None else copied)
 
     def message(self, error: Exception) -> str | None:
-        """Which transfer failed; None where the error says it itself."""
+        """Which transfer failed; None if the error says it itself."""
         if self.target is None:
             return None
         where = f"from {self.device.name} to {self.target.name}"
@@ -64,13 +58,7 @@ class SendStep:
 
 @dataclass(frozen=True, slots=True)
 class ReceiveStep:
-    """Takes a tensor that another device has sent.
-
-    Attributes
-    ----------
-    links
-        How it comes from another process; None if the source is a device of this one.
-    """
+    """Takes a tensor that another device has sent: of another process if there are `links`."""
 
     action: Recv
     home: str
@@ -89,7 +77,7 @@ class ReceiveStep:
             run.timelines[self.home].resume(self.device)
 
     def message(self, error: Exception) -> str | None:  # noqa: ARG002
-        """The error says it itself."""
+        """None: the error says it itself."""
         return None
 
     def _from_away(self, links: RankLinks) -> Any:
@@ -105,13 +93,7 @@ class ReceiveStep:
 
 @dataclass(frozen=True, slots=True)
 class StreamStep:
-    """An action on the streams of a device.
-
-    Attributes
-    ----------
-    target
-        Where a COPY goes; None for the host's memory, through which it goes to another process.
-    """
+    """An action on the streams of a device; a COPY without a `target` goes through the host to another process."""
 
     action: StreamAction
     home: str
@@ -120,42 +102,26 @@ class StreamStep:
 
     def __call__(self, run: ProgramRun) -> None:
         """Enqueue it."""
-        action = self.action
+        action, streams = self.action, streams_of(self.device)
         if isinstance(action, Sync):
             run.events[action.event].synchronize()
-            self._resume(run)
-            return
-        streams = self._streams()
-        if isinstance(action, Record):
+        elif streams is None:
+            raise InternalError(f"{action}: device {self.device.name!r} has no streams")
+        elif isinstance(action, Record):
             run.events[action.event] = event = streams.record(action.stream)
             run.recorded.setdefault(self.home, []).append(event)
         elif isinstance(action, Wait):
             streams.wait(action.stream, run.events[action.event])
-            if action.stream == COMPUTE_STREAM:
-                self._resume(run)
-        else:
-            value = run.state.values[self.home][action.tensor]
-            if value is not None and isinstance(action, Hold):
-                streams.hold(value, action.stream)
-            elif value is not None and isinstance(action, Copy):
-                run.copies[action.tensor, self.home, action.target] = self._copied(streams, action, value)
+        elif (value := run.state.values[self.home][action.tensor]) is not None and isinstance(action, Hold):
+            streams.hold(value, action.stream)
+        elif value is not None and isinstance(action, Copy):
+            memory = HOST_DEVICE if self.target is None else self.target.torch_device
+            there = None if self.target is None else streams_of(self.target)
+            run.copies[action.tensor, self.home, action.target] = streams.copy(value, memory, action.stream, there)
+        waits = isinstance(action, Sync) or (isinstance(action, Wait) and action.stream == COMPUTE_STREAM)
+        if waits and self.home in run.timelines:
+            run.timelines[self.home].resume(self.device)
 
     def message(self, error: Exception) -> str:
         """Which action failed."""
         return f"{self.action} failed on {self.device.name}: {first_line(error)}"
-
-    def _copied(self, streams: Streams, action: Copy, value: Any) -> Any:
-        memory = HOST_DEVICE if self.target is None else self.target.torch_device
-        there = None if self.target is None else streams_of(self.target)
-        return streams.copy(value, memory, action.stream, there)
-
-    def _streams(self) -> Streams:
-        streams = streams_of(self.device)
-        if streams is None:
-            raise InternalError(f"{self.action}: device {self.device.name!r} has no streams")
-        return streams
-
-    def _resume(self, run: ProgramRun) -> None:
-        """An op that follows begins here, in a recorded run."""
-        if self.home in run.timelines:
-            run.timelines[self.home].resume(self.device)

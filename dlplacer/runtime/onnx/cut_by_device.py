@@ -39,10 +39,7 @@ def parts_of(file: OnnxFile, plan: Plan) -> tuple[Part, ...]:
     source is on another device, and never below that of the op before it on its device. Ops of one device and level
     make a part, so parts wait only for parts of lower levels.
 
-    Raises
-    ------
-    MismatchError
-        If the plan's ops are not the file's.
+    Raises MismatchError if the plan's ops are not the file's.
     """
     values = values_of(file)
     by_name = {node.name: node for node in file.model.graph.node}

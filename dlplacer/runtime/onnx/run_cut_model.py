@@ -1,8 +1,8 @@
-"""A planned ONNX model on cores of this machine: one pinned thread per device, one session per part."""
+"""A planned ONNX model on devices of this machine: one thread per device, one session per part."""
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from statistics import median
@@ -18,18 +18,20 @@ from dlplacer.frontend.onnx.onnx_values import values_of
 from dlplacer.machines.usable_cores import usable_cores
 from dlplacer.runtime.devices.cpu import pin_thread
 from dlplacer.runtime.onnx.cut_by_device import Part, constant_model, parts_of, sub_model
-from dlplacer.runtime.onnx.session import open_session, run_session
+from dlplacer.runtime.onnx.session import OnnxDevice, as_array, open_session, run_bound, run_session
 
 Tensors = Mapping[str, NDArray[Any]]
 
 
 class PlacedOnnx:
-    """A model cut by device; every device's parts run in the planned order on a thread pinned to its core.
+    """A model cut by device; every device's parts run in the planned order on one thread, a core's on that core.
+
+    Tensors stay in the memory of a provider's device from part to part.
 
     Parameters
     ----------
-    cores
-        Device name in the plan → core of this process, counted from 0; None takes them in order.
+    devices
+        Device name in the plan → device of this machine; None takes cores in order.
 
     Raises
     ------
@@ -39,24 +41,19 @@ class PlacedOnnx:
         If there are fewer cores than devices, or onnxruntime is not installed.
     """
 
-    def __init__(self, file: OnnxFile, plan: Plan, cores: Mapping[str, int] | None = None) -> None:
+    def __init__(self, file: OnnxFile, plan: Plan, devices: Mapping[str, OnnxDevice] | None = None) -> None:
         known = (plan.graph.capture or {}).get("onnx", {})
         if known.get("sha256") != file.sha256:
             raise MismatchError(f"the plan was made for other content of {file.path}; solve again")
         self.file, self.parts = file, parts_of(file, plan)
-        self._sessions = [open_session(sub_model(file, part)) for part in self.parts]
-        self._constants = _constants(file)
         used = list(dict.fromkeys(part.device for part in self.parts))
-        chosen = {device: place for place, device in enumerate(used)} if cores is None else dict(cores)
-        usable = usable_cores()
-        for device in used:
-            if chosen.get(device, len(usable)) >= len(usable):
-                raise InputError(
-                    f"device {device!r} needs core {chosen.get(device, 'of its own')}; this process may use "
-                    f"{len(usable)} cores: plan for fewer devices or give it more"
-                )
+        chosen = {device: OnnxDevice(place) for place, device in enumerate(used)} if devices is None else devices
+        self._devices = {name: chosen[name] for name in used}
+        self._cores = {name: _core(name, device) for name, device in self._devices.items() if device.provider is None}
+        self._sessions = [open_session(sub_model(file, part), device=chosen[part.device]) for part in self.parts]
+        self._constants = _constants(file)
         self._pools = {
-            device: ThreadPoolExecutor(1, f"onnx-{device}", pin_thread, (usable[chosen[device]],)) for device in used
+            name: ThreadPoolExecutor(1, f"onnx-{name}", _pin, (self._cores.get(name),)) for name in self._devices
         }
 
     def __call__(self, inputs: Tensors) -> dict[str, NDArray[Any]]:
@@ -78,13 +75,13 @@ class PlacedOnnx:
         for name in wanted:
             ready[name].set_result(inputs[name])
         done = [
-            self._pools[part.device].submit(_run_part, part, session, ready)
+            self._pools[part.device].submit(_run_part, part, session, self._devices[part.device], ready)
             for part, session in zip(self.parts, self._sessions, strict=True)
         ]
         for future in done:
             future.result()
         names = [value.name for value in self.file.model.graph.output]
-        return {name: ready[name].result() if name in ready else self._constants[name] for name in names}
+        return {name: as_array(ready[name].result()) if name in ready else self._constants[name] for name in names}
 
     def close(self) -> None:
         """End the threads."""
@@ -94,12 +91,9 @@ class PlacedOnnx:
 
 @dataclass(frozen=True)
 class OnnxReport:
-    """Medians in seconds per inference: the whole model on one core, and the parts on theirs.
+    """Medians in seconds per inference: the whole model on the first device, and the parts on theirs.
 
-    Attributes
-    ----------
-    max_abs_error
-        Largest difference of any output to the whole model's.
+    `max_abs_error`: largest difference of any output to the whole model's.
     """
 
     baseline_s: float
@@ -117,12 +111,16 @@ class OnnxReport:
 
 
 def run_onnx(
-    file: OnnxFile, plan: Plan, steps: int = 10, warmup: int = 3, cores: Mapping[str, int] | None = None
+    file: OnnxFile,
+    plan: Plan,
+    steps: int = 10,
+    warmup: int = 3,
+    devices: Mapping[str, OnnxDevice] | None = None,
 ) -> OnnxReport:
     """Run a plan alternating with the whole model on random inputs, and compare outputs and times."""
     inputs = random_inputs(file)
-    whole = open_session(file.model)
-    placed = PlacedOnnx(file, plan, cores)
+    placed = PlacedOnnx(file, plan, devices)
+    whole = open_session(file.model, device=next(iter((devices or {}).values()), None))
     try:
         outputs = run_session(whole, None, inputs)
         expected = dict(zip((value.name for value in whole.get_outputs()), outputs, strict=True))
@@ -172,10 +170,26 @@ def _constants(file: OnnxFile) -> dict[str, NDArray[Any]]:
     return dict(zip(names, run_session(open_session(model), None, {}), strict=True))
 
 
-def _run_part(part: Part, session: Any, ready: Mapping[str, "Future[Any]"]) -> None:
+def _core(name: str, device: OnnxDevice) -> int:
+    """The core of a device, as the system numbers it."""
+    usable = usable_cores()
+    if device.index >= len(usable):
+        raise InputError(
+            f"device {name!r} needs core {device.index}; this process may use {len(usable)} cores: plan for fewer "
+            "devices or give it more"
+        )
+    return usable[device.index]
+
+
+def _pin(core: int | None) -> None:
+    if core is not None:
+        pin_thread(core)
+
+
+def _run_part(part: Part, session: Any, device: OnnxDevice, ready: Mapping[str, "Future[Any]"]) -> None:
     try:
         inputs = {name: ready[name].result() for name in part.inputs}
-        made: Sequence[Any] = session.run(list(part.outputs), inputs)
+        made = run_bound(session, part.outputs, inputs, device)
     except Exception as error:
         where = f"part of {len(part.nodes)} nodes on {part.device!r}, starting at {part.nodes[0]!r}"
         failed = error if isinstance(error, RunError) else RunError(f"{where}: {first_line(error)}")

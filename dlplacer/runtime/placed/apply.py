@@ -7,16 +7,18 @@ from dlplacer.check import check_plan
 from dlplacer.core.errors import InputError, MismatchError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.plan import Plan
+from dlplacer.files.structure_hash import first_difference, structure_sha256
 from dlplacer.frontend.torch.capture import Captured, capture_job
 from dlplacer.frontend.torch.job import Job
+from dlplacer.frontend.torch.tracing.autocast_lists import CUDA_AUTOCAST
 from dlplacer.frontend.torch.tracing.kernels import require_kernels
+from dlplacer.frontend.torch.tracing.step_module import set_training
 from dlplacer.planning.coarsen import coarsen, expanded_plan
 from dlplacer.planning.one_device import one_device_note
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.open import open_devices
 from dlplacer.runtime.executor.backends import segment_backend
 from dlplacer.runtime.placed.guards import require_unscaled_updates
-from dlplacer.runtime.placed.match import require_same_graph
 from dlplacer.runtime.placed.placed_module import PlacedModule
 
 
@@ -62,11 +64,24 @@ def apply(
         captured = capture_as_planned(job, plan)
         own = of_captured_ops(plan, captured.graph)
         require_runnable(captured, own, opened)
+        _note_autocast(job, plan, opened)
         return PlacedModule(job, own, captured, opened, segments=segments)
     except BaseException:
         for device in opened.values():
             device.close()
         raise
+
+
+def _note_autocast(job: Job, plan: Plan, devices: Mapping[str, RuntimeDevice]) -> None:
+    """Tell the user if the step casts the ops that another type of device would cast."""
+    planned = "cuda" if CUDA_AUTOCAST in (plan.graph.capture or {})["rewrites"] else "cpu"
+    types = {device.torch_device.type for device in devices.values()}
+    if job.autocast is not None and planned not in types:
+        print(
+            f"dlplacer: the plan was captured with autocast's lists for {planned}, and runs on {', '.join(types)}; "
+            "capture with the autocast_on of the devices for the same dtypes as in plain PyTorch there",
+            file=sys.stderr,
+        )
 
 
 def require_captured(plan: Plan) -> None:
@@ -82,7 +97,9 @@ def require_captured(plan: Plan) -> None:
 
 
 def capture_as_planned(job: Job, plan: Plan) -> Captured:
-    """The job captured with the rewrites of the plan; a plan with collectives adds them to it."""
+    """The job captured with the rewrites of the plan; its module is in the job's mode from then on."""
+    if job.module.training != (job.mode == "train"):
+        set_training(job.module, job.mode == "train")
     described = plan.graph.capture or {}
     return capture_job(job, described["rewrites"], bool(described.get("colocate_backward")))
 
@@ -108,6 +125,21 @@ def of_captured_ops(plan: Plan, captured: OpGraph) -> Plan:
         return plan
     require_same_graph(plan, coarsen(captured, str(granularity)))
     return expanded_plan(plan, captured)
+
+
+def require_same_graph(plan: Plan, captured: OpGraph) -> None:
+    """Return if the plan was made for this graph, costs aside.
+
+    Raises MismatchError naming the first op that differs.
+    """
+    if structure_sha256(plan.graph) == structure_sha256(captured):
+        return
+    difference = first_difference(plan.graph, captured)
+    made_with = (plan.graph.capture or {}).get("torch", "an unknown version")
+    raise MismatchError(
+        f"the plan was made for another graph: {difference} (first: the plan, made with torch {made_with}; second: "
+        "this model); capture and solve again, or give the model and inputs that the plan was made for"
+    )
 
 
 def device_names(

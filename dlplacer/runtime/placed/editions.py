@@ -28,10 +28,7 @@ class ModuleSnapshot:
     roots
         Prefix of names → module, as for a job's module and its loss.
 
-    Attributes
-    ----------
-    tensors
-        Parameters and buffers by name, a tied one under each of its names.
+    `tensors`: parameters and buffers by name, a tied one under each of its names.
     """
 
     def __init__(self, roots: Mapping[str, nn.Module]) -> None:

@@ -1,6 +1,6 @@
 """What must be as it was at capture: inputs, dtypes and autocast. Shapes and modes are captured again instead."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,13 +15,7 @@ from dlplacer.frontend.torch.tracing.quiet import autocast_types
 
 
 def in_order(expected: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The given keyword arguments in the order of the expected ones.
-
-    Raises
-    ------
-    InputError
-        If they are not the same names.
-    """
+    """The given keyword arguments in the order of the expected ones; InputError if they are not the same names."""
     wrong = sorted(expected.keys() ^ given.keys())
     if wrong:
         raise InputError(
@@ -32,13 +26,7 @@ def in_order(expected: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str,
 
 
 def require_no_own_hooks(placed: nn.Module) -> None:
-    """Return unless a placed module itself has hooks, which only a call of it passes.
-
-    Raises
-    ------
-    InputError
-        If it has forward or backward hooks.
-    """
+    """Raise InputError if a placed module itself has hooks, which only a call of it passes."""
     if has_hooks(placed):
         raise InputError(
             "the placed module has hooks, which step() does not call: call the module and loss.backward() instead, or "
@@ -47,13 +35,7 @@ def require_no_own_hooks(placed: nn.Module) -> None:
 
 
 def require_autocast(job: Job) -> None:
-    """Return unless torch.autocast is active with another dtype than the plan was captured with.
-
-    Raises
-    ------
-    MismatchError
-        Naming both.
-    """
+    """Raise MismatchError if torch.autocast is active with another dtype than the plan was captured with."""
     for device_type in autocast_types():
         if torch.is_autocast_enabled(device_type):
             active = str(torch.get_autocast_dtype(device_type)).removeprefix("torch.")
@@ -65,13 +47,7 @@ def require_autocast(job: Job) -> None:
 
 
 def require_unscaled_updates(job: Job) -> None:
-    """Return unless the step updates parameters with gradients that are too small for their dtype.
-
-    Raises
-    ------
-    InputError
-        If the job has an optimizer and autocast to float16.
-    """
+    """Raise InputError if the step updates parameters with float16 gradients, which would need a scaler."""
     if job.autocast == "float16" and job.update is not None:
         raise InputError(
             "float16 gradients need a GradScaler, which an update inside the step has not; capture without an "
@@ -82,13 +58,7 @@ def require_unscaled_updates(job: Job) -> None:
 def require_inputs(
     job: Job, args: tuple[Any, ...], kwargs: Mapping[str, Any], targets: tuple[Any, ...], differentiates: bool
 ) -> None:
-    """Return if the inputs are tensors where the job has tensors, of the same dtypes, and want no gradient themselves.
-
-    Raises
-    ------
-    MismatchError
-        Naming the input, what it is and what it should be.
-    """
+    """Raise MismatchError unless inputs are tensors of the job's dtypes, without a gradient of their own."""
     parts = [("args", leaves_of(args), leaves_of(job.args)), ("targets", leaves_of(targets), leaves_of(job.targets))]
     if kwargs:
         parts.insert(1, ("kwargs", pytree.tree_leaves(dict(kwargs)), pytree.tree_leaves(dict(job.kwargs))))
@@ -102,18 +72,12 @@ def require_inputs(
 
 
 def has_data(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is more than its shape: neither on the meta device nor a stand-in."""
+    """True if a tensor is more than its shape: neither on the meta device nor a stand-in."""
     return not (tensor.is_meta or isinstance(tensor, FakeTensor))
 
 
 def require_data(name: str, tensor: torch.Tensor) -> None:
-    """Return if a parameter or buffer has data.
-
-    Raises
-    ------
-    InputError
-        If it is on the meta device or a stand-in.
-    """
+    """Raise InputError if a parameter or buffer is on the meta device or a stand-in."""
     if not has_data(tensor):
         what = "on the meta device" if tensor.is_meta else "a stand-in"
         raise InputError(
@@ -145,13 +109,7 @@ def _require_input(name: str, leaf: Any, captured: Any, differentiates: bool) ->
 
 
 def require_whole(name: str, tensor: torch.Tensor) -> None:
-    """Return unless a parameter or buffer is a piece of one.
-
-    Raises
-    ------
-    MismatchError
-        If it was cut since the plan was applied, as FSDP does.
-    """
+    """Raise MismatchError if a parameter or buffer was cut since the plan was applied, as FSDP does."""
     if hasattr(tensor, "full_tensor"):
         raise MismatchError(
             f"{name!r} is a piece of a tensor (DTensor) that nobody put together: a placed module calls no sub-module, "
@@ -161,16 +119,34 @@ def require_whole(name: str, tensor: torch.Tensor) -> None:
 
 
 def require_home(name: str, tensor: torch.Tensor, device: torch.device) -> None:
-    """Return if a parameter or buffer is a plain tensor where the plan has it.
-
-    Raises
-    ------
-    MismatchError
-        If something has moved or cut it since the plan was applied, as FSDP does.
-    """
+    """Raise MismatchError if something has moved or cut a parameter or buffer since the plan was applied."""
     if tensor.device != device or hasattr(tensor, "full_tensor"):
         require_whole(name, tensor)
         raise MismatchError(
             f"{name!r} is on {tensor.device}; the plan has it on {device}: fully_shard and .to() put all parameters on "
             "one device; apply the plan again, or use DistributedDataParallel(placed) or replicas"
         )
+
+
+def require_unwritten(written: Iterable[str], tensors: Mapping[str, torch.Tensor], inputs: Sequence[Any]) -> None:
+    """Raise InputError if an input shares memory with a buffer that the step writes to: ops may read it at any time.
+
+    `written` are names among `tensors`.
+    """
+    owner = {_memory(tensors[name]): name for name in written}
+    for position, leaf in enumerate(inputs):
+        if isinstance(leaf, torch.Tensor) and leaf.numel() and _memory(leaf) in owner:
+            raise InputError(
+                f"input {position} of the step shares memory with {owner[_memory(leaf)]!r}, which the step writes to; "
+                "give it memory of its own (.clone())"
+            )
+
+
+def apart_from(written: Iterable[str], tensors: Mapping[str, torch.Tensor], inputs: Sequence[Any]) -> list[Any]:
+    """The inputs, with copies of those that share memory with tensors that are written."""
+    taken = {_memory(tensors[name]) for name in written}
+    return [leaf.clone() if isinstance(leaf, torch.Tensor) and _memory(leaf) in taken else leaf for leaf in inputs]
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()

@@ -1,8 +1,9 @@
 """A module that runs on the planned devices."""
 
+import contextlib
 import copy
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,28 +15,24 @@ from dlplacer.core.errors import InputError, MismatchError
 from dlplacer.core.plan import Plan
 from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.job import Job, autocast_of, flat_inputs
+from dlplacer.frontend.torch.tracing.step_module import set_training
 from dlplacer.planning.interrupt import kept_interrupts
 from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.executor.cuda_graphs import CudaGraphs
-from dlplacer.runtime.executor.device_timeline import DeviceTimeline
+from dlplacer.runtime.executor.backends import CudaGraphs
 from dlplacer.runtime.executor.optimizer_update import Updater
-from dlplacer.runtime.executor.run import StepState
-from dlplacer.runtime.executor.step_inputs import StepInputs
-from dlplacer.runtime.placed.autograd import PlacedStep
+from dlplacer.runtime.executor.run import DeviceTimeline, StepInputs, StepState
 from dlplacer.runtime.placed.editions import Editions
-from dlplacer.runtime.placed.grad_mode import kept_grad_mode
-from dlplacer.runtime.placed.gradients import add_gradients
+from dlplacer.runtime.placed.gradients import PlacedStep, add_gradients
 from dlplacer.runtime.placed.guards import (
     in_order,
     require_autocast,
     require_inputs,
     require_no_own_hooks,
+    require_unwritten,
 )
 from dlplacer.runtime.placed.placed_state import PlacedState
 from dlplacer.runtime.placed.variant import Variant, layouts_of
-from dlplacer.runtime.placed.variant_maker import VariantMaker
-from dlplacer.runtime.placed.variants import Variants
-from dlplacer.runtime.placed.written_memory import require_unwritten
+from dlplacer.runtime.placed.variants import VariantMaker, Variants
 
 
 class PlacedModule(PlacedState):
@@ -108,7 +105,7 @@ class PlacedModule(PlacedState):
         RunError
             If an op fails; names the op, its module and its device.
         """
-        with kept_interrupts(), kept_grad_mode():
+        with kept_interrupts(), _kept_grad_mode():
             job = self._called_with(inputs, kwargs)
             if not self.training:
                 return self._evaluate(job)
@@ -126,7 +123,7 @@ class PlacedModule(PlacedState):
         if not self.training:
             raise MismatchError("step() trains, but the module is in evaluation mode; call train() first")
         require_no_own_hooks(self)
-        with kept_interrupts(), kept_grad_mode():
+        with kept_interrupts(), _kept_grad_mode():
             variant, tensors, bound = self._training_step(self._called_with(inputs, kwargs))
             state = self._run(variant, variant.with_tangent(bound, None))
             if self._job.update is None:
@@ -136,8 +133,10 @@ class PlacedModule(PlacedState):
 
     def train(self, mode: bool = True) -> "PlacedModule":
         """Switch this module and the job's module to training or evaluation mode."""
-        self._job.module.training = mode
-        return super().train(mode)
+        # By its own method: a module may keep parts of it in evaluation mode, or merge weights.
+        set_training(self._job.module, mode)
+        self.training = mode
+        return self
 
     def recapture(self) -> None:
         """Have the next call of every kind capture its step again, after a change that a call does not see.
@@ -269,3 +268,17 @@ class PlacedModule(PlacedState):
 
     def _maker_of(self, job: Job) -> VariantMaker:
         return VariantMaker(job, self.plan, self.devices, self.updater, self.segments)
+
+
+@contextlib.contextmanager
+def _kept_grad_mode() -> Iterator[None]:
+    """Leave the calling thread's gradient mode as it was, also when a Ctrl-C strikes while ``torch.no_grad`` ends.
+
+    ``no_grad`` is written in Python: interrupted just before it ends, it leaves gradients off for all that follows.
+    """
+    before = torch.is_grad_enabled()
+    try:
+        yield
+    except BaseException:
+        torch.set_grad_enabled(before)
+        raise

@@ -1,7 +1,6 @@
 """The step for one set of input shapes and one mode: captured, lowered, dry-run and compiled for the devices."""
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -12,21 +11,16 @@ from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.executable import Executable, OpCode
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.transfer import as_input
-from dlplacer.runtime.executor.backends import segment_backend
+from dlplacer.runtime.executor.backends import SegmentBackend, segment_backend
 from dlplacer.runtime.executor.executor import Executor
 from dlplacer.runtime.executor.optimizer_update import Updater
-from dlplacer.runtime.executor.run import StepState
-from dlplacer.runtime.executor.segment_backend import SegmentBackend
-from dlplacer.runtime.executor.step_inputs import StepInputs
-from dlplacer.runtime.placed.constants import PlacedConstants
-from dlplacer.runtime.placed.guards import require_home
-from dlplacer.runtime.placed.written_memory import WrittenMemory, apart_from
-from dlplacer.runtime.program.device_memory import memory_spaces
+from dlplacer.runtime.executor.run import StepInputs, StepState
+from dlplacer.runtime.placed.guards import apart_from, require_home
 from dlplacer.runtime.program.dry_run import dry_run
 from dlplacer.runtime.program.lower import Order, lower, lower_stages
 from dlplacer.runtime.program.program import Program
 from dlplacer.runtime.program.races import require_no_races
-from dlplacer.runtime.program.stream_lowering import with_streams
+from dlplacer.runtime.program.stream_lowering import memory_spaces, with_streams
 
 Layouts = Sequence[tuple[int, ...] | None]
 """Strides of the flat inputs at capture, None for one that is no tensor."""
@@ -84,17 +78,6 @@ class Variant:
         lowered = self._for_devices(programs)
         return tuple(map(self._executor, lowered, [Updater(None)] * len(lowered), backends))
 
-    @contextlib.contextmanager
-    def backward_call(self, step: int) -> Iterator[Callable[[], None]]:  # noqa: ARG002
-        """Around a backward pass: what is called once it is sure to begin.
-
-        Parameters
-        ----------
-        step
-            Number of the step whose loss it is of.
-        """
-        yield lambda: None
-
     @cached_property
     def is_random(self) -> bool:
         """Whether an op draws random numbers."""
@@ -121,11 +104,11 @@ class Variant:
             plain = tensor.detach()
             for op in ops:
                 bound[op] = plain
-        for code, target in self._inputs:
+        for code, target in self.inputs:
             tensor = _laid_out(_plain(inputs[code.position]), self.layouts[code.position])
             bound[code.op] = as_input(tensor, target)
-        numbers = {name: inputs[position] for name, position in self.captured.executable.numbers.items()}
-        return StepInputs({**bound, **self._constants.now()}, seed, step, numbers)
+        bound.update((code.op, self._constant(code)) for code in self.captured.executable.of_role("constant"))
+        return StepInputs(bound, seed, step)
 
     def with_tangent(self, inputs: StepInputs, tangent: torch.Tensor | None) -> StepInputs:
         """Inputs with the gradient of the loss; None means 1."""
@@ -141,12 +124,9 @@ class Variant:
         return replace(inputs, bound=bound)
 
     def versions(self, inputs: StepInputs) -> dict[str, int]:
-        """Name of each given tensor that the backward program reads → how often it was changed in place.
-
-        Tensors made in inference mode do not count that.
-        """
+        """Name of each given tensor that the backward program reads → how often it was changed in place."""
         given = ((code.name or code.op, inputs.bound[code.op]) for code in self._read_twice)
-        return {name: 0 if tensor.is_inference() else tensor._version for name, tensor in given}
+        return {name: _version(tensor) for name, tensor in given}
 
     def outputs(self, state: StepState) -> list[Any]:
         """The step's returned values, in order."""
@@ -161,13 +141,13 @@ class Variant:
         return {code.name: state.values[self.home[code.op]][code.reads[0]] for code in sinks}
 
     @cached_property
-    def written(self) -> WrittenMemory:
-        """The buffers to which the forward pass writes."""
-        return WrittenMemory([code.name for code in self.captured.executable.of_role("mutation")])
+    def written(self) -> tuple[str, ...]:
+        """Names of the buffers to which the forward pass writes."""
+        return tuple(code.name for code in self.captured.executable.of_role("mutation"))
 
     @cached_property
-    def _updated(self) -> WrittenMemory:
-        return WrittenMemory([code.name for code in self.captured.executable.of_role("update")])
+    def _updated(self) -> tuple[str, ...]:
+        return tuple(code.name for code in self.captured.executable.of_role("update"))
 
     @cached_property
     def _tensor_ops(self) -> Mapping[tuple[str, torch.device], Sequence[str]]:
@@ -178,7 +158,8 @@ class Variant:
         return found
 
     @cached_property
-    def _inputs(self) -> Sequence[tuple[OpCode, RuntimeDevice]]:
+    def inputs(self) -> Sequence[tuple[OpCode, RuntimeDevice]]:
+        """The ops that bring inputs in, and their devices."""
         return [(code, self.devices[self.home[code.op]]) for code in self.captured.executable.of_role("input")]
 
     @cached_property
@@ -190,12 +171,19 @@ class Variant:
             if any(graph.op(edge.target).phase == "backward" for edge in graph.edges_from[code.op])
         )
 
+    def _constant(self, code: OpCode) -> torch.Tensor:
+        """A tensor that traced code holds, on its op's device: copied anew if the user has written to it."""
+        device, version = self._torch_device(code.op), _version(code.constant)
+        if code.constant.device == device:
+            return code.constant  # type: ignore[no-any-return]
+        kept = self._copies.get(code.op)
+        if kept is None or kept[0] != version:
+            kept = self._copies[code.op] = version, code.constant.to(device)
+        return kept[1]
+
     @cached_property
-    def _constants(self) -> PlacedConstants:
-        constants = {code.op: code.constant for code in self.captured.executable.of_role("constant")}
-        # Not by way of this object: a cycle would keep it until the garbage collector runs.
-        home = {op: self._torch_device(op) for op in constants}
-        return PlacedConstants(constants, lambda op, tensor: tensor.to(home[op]))
+    def _copies(self) -> dict[str, tuple[int, torch.Tensor]]:
+        return {}
 
     def _for_devices(self, programs: Sequence[Program]) -> list[Program]:
         """The programs as these devices run them, found to end and to order all that streams do."""
@@ -235,6 +223,11 @@ def with_constants(executable: Executable, tensors: Sequence[Any]) -> list[Any]:
 def layouts_of(inputs: Sequence[Any]) -> Layouts:
     """The layouts of flat inputs."""
     return tuple(tuple(leaf.stride()) if isinstance(leaf, torch.Tensor) else None for leaf in inputs)
+
+
+def _version(tensor: torch.Tensor) -> int:
+    """How often a tensor was written to in place; those made in inference mode do not count that."""
+    return 0 if tensor.is_inference() else tensor._version
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:

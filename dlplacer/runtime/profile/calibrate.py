@@ -11,7 +11,7 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.machines.costs.calibration import Calibration, calibration_of, merged
 from dlplacer.machines.costs.calibration_file import read_calibration, write_calibration
 from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.devices.kinds import kind_of
+from dlplacer.runtime.devices.open import kind_of
 from dlplacer.runtime.profile.dispatch_time import dispatch_of_devices_s
 from dlplacer.runtime.profile.link_times import measured_topology
 

@@ -8,8 +8,7 @@ from dlplacer.core.topology import Topology
 from dlplacer.machines.costs.device_table import TURN, is_core
 from dlplacer.machines.importers.measured_links import measured
 from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.devices.kinds import in_host_memory
-from dlplacer.runtime.devices.open import open_devices
+from dlplacer.runtime.devices.open import KINDS, in_host_memory, open_devices
 from dlplacer.runtime.profile.dispatch_time import dispatch_of_devices_s
 from dlplacer.runtime.profile.link_times import copy_timer
 
@@ -27,8 +26,9 @@ def with_timed_links(topology: Topology, on_copy: Callable[[str, str], None] = l
     on_copy
         Called with the ends of a link before a copy over it is timed.
     """
-    kind = "cpu" if is_core(topology.devices[0]) else "cuda"
-    names = [f"{kind}:{place}" for place in range(len(topology.devices))]
+    on_cores = is_core(topology.devices[0])
+    kind = max((one for one in KINDS.values() if one.in_host_memory == on_cores), key=lambda one: one.count())
+    names = [f"{kind.torch_type}:{place}" for place in range(len(topology.devices))]
     opened = dict(zip(topology.device_index, open_devices(names), strict=True))
     copy_s = copy_timer(opened)
 

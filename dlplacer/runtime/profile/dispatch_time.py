@@ -10,8 +10,8 @@ from torch import nn
 from dlplacer.frontend.torch.capture import Captured, capture_job, default_rewrites
 from dlplacer.frontend.torch.job import Job
 from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.devices.host_device import HostClock
-from dlplacer.runtime.devices.kinds import in_host_memory
+from dlplacer.runtime.devices.cpu import HostClock
+from dlplacer.runtime.devices.open import in_host_memory
 from dlplacer.runtime.profile.op_times import Profiler
 from dlplacer.runtime.profile.statistic import OpTimes
 

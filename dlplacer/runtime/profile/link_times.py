@@ -12,7 +12,7 @@ from dlplacer.core.topology import Device as TopologyDevice
 from dlplacer.core.topology import Link, Topology
 from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice
 from dlplacer.runtime.devices.device_streams import streams_of
-from dlplacer.runtime.devices.kinds import in_host_memory
+from dlplacer.runtime.devices.open import in_host_memory
 from dlplacer.runtime.devices.transfer import received, sent
 from dlplacer.runtime.profile.statistic import settled
 

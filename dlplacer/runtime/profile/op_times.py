@@ -15,7 +15,7 @@ from dlplacer.frontend.torch.job import Job, flat_inputs
 from dlplacer.frontend.torch.tracing.step_module import job_tensors
 from dlplacer.runtime.devices.allocator import reserve_heap
 from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.devices.kinds import in_host_memory
+from dlplacer.runtime.devices.open import in_host_memory
 from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.executor.run import StepState
 from dlplacer.runtime.placed.guards import require_data

@@ -10,7 +10,7 @@ from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.job import Job
 from dlplacer.frontend.torch.tracing.fused_lstm import FORWARD, FUSED_LSTM
 from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.devices.kinds import in_host_memory
+from dlplacer.runtime.devices.open import in_host_memory
 from dlplacer.runtime.profile.op_times import Profiler, Times, times_for_planning
 
 Report = Callable[[str, float], None]

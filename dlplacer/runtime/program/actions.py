@@ -111,13 +111,7 @@ _FORMS = {kind.form.split()[0]: (kind, re.compile(re.sub(r"{\w+}", lambda _: _NA
 
 
 def parse_action(line: str) -> Action:
-    """The action that prints as this line.
-
-    Raises
-    ------
-    InputError
-        If the line is none.
-    """
+    """The action that prints as this line; InputError if the line is none."""
     form = _FORMS.get(line.split(" ", 1)[0])
     match = form[1].fullmatch(line) if form else None
     if form is None or match is None:
@@ -135,13 +129,7 @@ def quoted(name: str) -> str:
 
 
 def unquoted(text: str) -> str:
-    """The name that is written like this.
-
-    Raises
-    ------
-    InputError
-        If it begins as a JSON string and is none.
-    """
+    """The name that is written like this; InputError if it begins as a JSON string and is none."""
     if not text.startswith('"'):
         return text
     try:

@@ -1,23 +1,19 @@
 """Run a program without computing anything: find deadlocks and misuse before a single op runs."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from dlplacer.core.errors import InternalError
 from dlplacer.core.graph import OpGraph
 from dlplacer.runtime.program.actions import Action, Compute, Copy, Free, Hold, Record, Recv, Send, Sync, Wait
-from dlplacer.runtime.program.interleaving import interleaved
-from dlplacer.runtime.program.program import Program
-from dlplacer.runtime.program.thread_order import HostOrder
+from dlplacer.runtime.program.program import Program, interleaved
 
 
 def dry_run(graph: OpGraph, programs: Sequence[Program]) -> None:
     """Return if the programs, run one after another, end, and every op runs once and finds its inputs.
 
-    Raises
-    ------
-    InternalError
-        Naming the actions at which devices wait for each other, the op whose input is missing, the event that is not
-        recorded in time, or what is left over; each with its device and line.
+    Raises InternalError naming the actions at which devices wait for each other, the op whose input is missing, the
+    event that is not recorded in time, or what is left over; each with its device and line.
     """
     held: dict[str, set[str]] = {}
     done: set[str] = set()
@@ -39,7 +35,7 @@ class _Stage:
         self._at = "", 0
         self._sent: set[tuple[str, str]] = set()
         self._copies: dict[tuple[str, str, str], str] = {}
-        self._order = HostOrder()
+        self._order = _HostOrder()
 
     def run(self) -> None:
         """Take actions until all are taken, or none can be."""
@@ -109,3 +105,45 @@ class _Stage:
 
     def _error(self, what: str) -> InternalError:
         return InternalError(f"{self._program.where(*self._at)}: {what}")
+
+
+@dataclass
+class _HostOrder:
+    """How far every thread knows the others to be: it learns that from what it receives.
+
+    A stream that waits for an event that is recorded later does not wait at all, so that the order of the threads must
+    not be left to chance.
+    """
+
+    _known: dict[str, dict[str, int]] = field(default_factory=dict)
+    _sent: dict[tuple[str, str], dict[str, int]] = field(default_factory=dict)
+    _recorded: dict[str, tuple[str, int]] = field(default_factory=dict)
+
+    def go_on(self, device: str) -> None:
+        """A thread turns to its next action."""
+        known = self._known.setdefault(device, {})
+        known[device] = known.get(device, 0) + 1
+
+    def send(self, device: str, tensor: str, target: str) -> None:
+        """A thread hands a tensor over."""
+        self._sent[tensor, target] = dict(self._known[device])
+
+    def receive(self, device: str, tensor: str) -> None:
+        """A thread takes what was handed over."""
+        known = self._known[device]
+        for other, count in self._sent.pop((tensor, device)).items():
+            known[other] = max(known.get(other, 0), count)
+
+    def record(self, device: str, event: str) -> bool:
+        """A thread records an event; False if it has been recorded before."""
+        if event in self._recorded:
+            return False
+        self._recorded[event] = device, self._known[device][device]
+        return True
+
+    def has(self, device: str, event: str) -> bool:
+        """Whether a thread can be sure that an event is recorded."""
+        if event not in self._recorded:
+            return False
+        recorder, count = self._recorded[event]
+        return self._known[device].get(recorder, 0) >= count

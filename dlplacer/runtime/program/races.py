@@ -14,9 +14,8 @@ from dlplacer.core.errors import InternalError
 from dlplacer.core.graph import OpGraph
 from dlplacer.runtime.devices.device_streams import COMPUTE_STREAM
 from dlplacer.runtime.program.actions import Action, Compute, Copy, Free, Hold, Record, Recv, Send, Sync, Wait
-from dlplacer.runtime.program.device_memory import HOST_MEMORY, MemorySpaces
-from dlplacer.runtime.program.interleaving import interleaved
-from dlplacer.runtime.program.program import Program
+from dlplacer.runtime.program.program import Program, interleaved
+from dlplacer.runtime.program.stream_lowering import HOST_MEMORY, MemorySpaces
 
 _Line = tuple[str, str]
 _THREAD = ""
@@ -27,10 +26,7 @@ def require_no_races(
 ) -> None:
     """Return if the programs, which run dry, have no races.
 
-    Raises
-    ------
-    InternalError
-        Naming the first actions that nothing orders, with their devices and lines.
+    Raises InternalError naming the first actions that nothing orders, with their devices and lines.
     """
     found = races(graph, programs, spaces, empty)
     if found:
@@ -41,10 +37,7 @@ def require_no_races(
 def races(graph: OpGraph, programs: Sequence[Program], spaces: MemorySpaces, empty: Collection[str] = ()) -> list[str]:
     """What nothing orders in programs that are run one after another, one line for each case.
 
-    Parameters
-    ----------
-    empty
-        Names of tensors that only carry an order, and have no memory.
+    `empty`: names of tensors that only carry an order, and have no memory.
     """
     checker = _Checker(graph, spaces, frozenset(empty))
     for program in programs:

@@ -14,8 +14,7 @@ from torch import fx
 
 from dlplacer.core.errors import InputError, MismatchError
 from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.devices.kinds import default_names
-from dlplacer.runtime.devices.open import open_devices
+from dlplacer.runtime.devices.open import default_names, open_devices
 from dlplacer.runtime.torch_compile.graph_runner import GraphRunner
 
 _NAME = "dlplacer"
@@ -50,13 +49,7 @@ class CompileOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> "CompileOptions":
-        """The options that a user gave.
-
-        Raises
-        ------
-        InputError
-            If one is not known; names those that are.
-        """
+        """The options that a user gave; InputError if one is not known; names those that are."""
         known = [entry.name for entry in fields(cls)]
         unknown = [name for name in options if name not in known]
         if unknown:

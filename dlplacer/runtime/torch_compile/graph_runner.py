@@ -1,12 +1,13 @@
 """One traced graph, profiled and planned at its first call, and then run as planned."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import replace
 from threading import Lock
 from typing import Any
 
 import torch
-from torch import fx
+from torch import fx, nn
+from torch.utils.weak import WeakIdKeyDictionary
 
 from dlplacer.core.errors import MismatchError
 from dlplacer.core.graph import OpGraph
@@ -33,12 +34,9 @@ _ASSUMED = Options(contention="none", memory="sum", step="joint")
 class GraphRunner:
     """Calls a graph of ATen ops, whose inputs and outputs are flat, on devices.
 
-    Parameters
-    ----------
-    planning
-        Keyword arguments of `dlplacer.planning.place.place`, and ``topology``: None means the devices themselves, with
-        links that are timed, and the usual issue cost of cores: to time that, a step would have to be captured,
-        which cannot be done while Dynamo compiles another.
+    `planning`: keyword arguments of `dlplacer.planning.place.place`, and ``topology``: None means the devices
+    themselves, with links that are timed, and the usual issue cost of cores: to time that, a step would have to be
+    captured, which cannot be done while Dynamo compiles another.
     """
 
     def __init__(self, module: fx.GraphModule, devices: Sequence[RuntimeDevice], planning: Mapping[str, Any]) -> None:
@@ -64,7 +62,10 @@ class GraphRunner:
         ]
 
     def _run(self, variant: Variant, inputs: Sequence[object]) -> list[object]:
-        state = variant.joint.start(variant.bind({}, inputs, self._drawn_seed(), 0))
+        there = [*inputs]
+        for code, device in variant.inputs:
+            there[code.position] = weight_on(device.torch_device, there[code.position])
+        state = variant.joint.start(variant.bind({}, there, self._drawn_seed(), 0))
         variant.joint.run(state)
         return variant.outputs(state)
 
@@ -108,13 +109,23 @@ class GraphRunner:
         return Variant(self.captured, order, devices, Updater(None), self._layouts)
 
 
+_copies: MutableMapping[Any, dict[torch.device, tuple[int, torch.Tensor]]] = WeakIdKeyDictionary()
+
+
+def weight_on(device: torch.device, value: object) -> object:
+    """A parameter on a device, copied again only after it was written to; any other value as it is."""
+    if not isinstance(value, nn.Parameter) or value.device == device:
+        return value
+    kept = _copies.setdefault(value, {})
+    if device not in kept or kept[device][0] != value._version:
+        kept[device] = value._version, value.detach().to(device)
+    return kept[device][1]
+
+
 def captured_graph(module: fx.GraphModule) -> Captured:
     """Ops, edges and code of a graph whose inputs and outputs are flat.
 
-    Raises
-    ------
-    CaptureError
-        If it has an op that cannot be placed.
+    Raises CaptureError if it has an op that cannot be placed.
     """
     names = [node.name for node in _placeholders(module)]
     inputs = {name: Slot("input", position=position) for position, name in enumerate(names)}
@@ -143,7 +154,7 @@ def _device_of(entry: object) -> torch.device | None:
 
 
 def _near_inputs(graph: OpGraph, inputs: Sequence[object], devices: Mapping[str, RuntimeDevice]) -> OpGraph:
-    """Inputs are where the caller has them: only a device that holds them can bring them in for nothing."""
+    """Inputs are where the caller has them: only a device that holds them, or copies of them, has them for nothing."""
     given = iter(inputs)
     ops = (replace(op, devices=_homes(next(given), devices)) if op.kind == "input" else op for op in graph.ops)
     return replace(graph, ops=tuple(ops))
@@ -151,4 +162,4 @@ def _near_inputs(graph: OpGraph, inputs: Sequence[object], devices: Mapping[str,
 
 def _homes(value: Any, devices: Mapping[str, RuntimeDevice]) -> tuple[str, ...]:
     held = tuple(name for name, device in devices.items() if device.torch_device == value.device)
-    return held or tuple(devices)
+    return tuple(devices) if isinstance(value, nn.Parameter) else held or tuple(devices)

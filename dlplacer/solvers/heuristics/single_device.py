@@ -35,5 +35,10 @@ def _needs(problem: Problem, device: int) -> tuple[tuple[int, ...], int]:
         now += problem.duration[op][device] or 0
     if problem.options.memory == "sum":
         return tuple(start), sum(problem.footprint_bytes)
-    schedule = ProblemSchedule(problem, (device,) * problem.op_count, tuple(start))
-    return schedule.start, peaks(problem, schedule.device, schedule.start, schedule.end, ())[device]
+    # Not by ticks, in which short ops may take no time: order alone decides what is alive.
+    turn = [0] * problem.op_count
+    for place, op in enumerate(problem.topological):
+        turn[op] = place
+    kind = problem.topology.devices[device].type
+    end = [now + (op.time_on(kind) != 0) for now, op in zip(turn, problem.graph.ops, strict=True)]
+    return tuple(start), peaks(problem, (device,) * problem.op_count, turn, end, ())[device]

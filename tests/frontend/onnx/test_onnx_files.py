@@ -17,6 +17,7 @@ from dlplacer.core.plan import Plan
 from dlplacer.frontend.onnx import onnx_graph, read_onnx
 from dlplacer.machines.costs.roofline_times import with_times
 from dlplacer.runtime.onnx.run_cut_model import PlacedOnnx, random_inputs
+from dlplacer.runtime.onnx.session import OnnxDevice, provider_named
 
 CORES = dp.load_topology("cpu-2core")
 
@@ -61,6 +62,23 @@ def test_cut_models_compute_what_the_whole_computes(tmp_path: Path, seed: int) -
                 np.testing.assert_allclose(found[name], expected[name], rtol=1e-3, atol=1e-4)
     finally:
         placed.close()
+
+
+# The build for CPUs has a second provider, whose sessions run on the CPU: its parts go the way of any provider's.
+def test_parts_of_other_providers_compute_what_the_whole_computes(tmp_path: Path) -> None:
+    provider = provider_named("azure")
+    assert provider == "AzureExecutionProvider"
+    file = read_onnx(random_model(tmp_path / "r.onnx", 2))
+    inputs = random_inputs(file, 2)
+    expected = ReferenceEvaluator(file.model).run(None, inputs)
+    for devices in ((OnnxDevice(0, provider), OnnxDevice(0)), (OnnxDevice(0, provider), OnnxDevice(1, provider))):
+        placed = PlacedOnnx(file, split_plan(onnx_graph(file)), dict(zip(("cpu0", "cpu1"), devices, strict=True)))
+        try:
+            found = placed(inputs)
+            for value, wanted in zip(file.model.graph.output, expected, strict=True):
+                np.testing.assert_allclose(found[value.name], wanted, rtol=1e-3, atol=1e-4)
+        finally:
+            placed.close()
 
 
 def external(path: Path, location: str) -> Path:
@@ -129,6 +147,9 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     capsys.readouterr()
     assert main(["run", plan, path, "--devices", "cpu:0,cpu:1", "--steps", "1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["max_abs_error"] == 0
+    other = ["--provider", "Azure", "--devices", "azure:0,cpu:1"]
+    assert main(["run", plan, path, *other, "--steps", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["max_abs_error"] == 0
     assert main(["profile", path, "--dim", "batch=2", "--device", "cpu:0", "--steps", "2", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["serial_s"]["cpu-core"] > 0
     graph = str(tmp_path / "graph.json")
@@ -143,6 +164,8 @@ def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         (["capture", path], "--dim batch=1"),
         (["run", plan, "--devices", "cpu:0"], "the plan has 2 devices"),
         (["run", plan, "--devices", "cpu:0,cpu:0"], "given twice"),
+        (["run", plan, "--devices", "cuda:0,cuda:1"], "unless there is a --provider"),
+        (["run", plan, "--devices", "tpu:0,tpu:1", "--provider", "TPU"], "no provider 'TPU'; it has"),
         (["profile", path, "--device", "cuda:0"], "timed on CPU cores"),
     ):
         assert main(arguments) == 2

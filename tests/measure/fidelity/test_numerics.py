@@ -20,7 +20,7 @@ from dlplacer.measure.fidelity.numerics import _largest_difference, compare_with
 from dlplacer.measure.fidelity.placed_job import PlacedJob
 from dlplacer.measure.fidelity.run_report import Figures, RunReport
 from dlplacer.measure.selftest.random_plan import random_plan as selftest_plan
-from dlplacer.runtime.devices.host_device import HostDevice
+from dlplacer.runtime.devices.cpu import HostDevice
 from dlplacer.runtime.onnx.run_cut_model import _difference
 from dlplacer.runtime.placed.placed_module import PlacedModule
 

@@ -33,7 +33,7 @@ from dlplacer.report.plot import plot_run, save_run_picture
 from dlplacer.report.trace import run_trace
 from dlplacer.runtime.distributed import apply_ranks, replicated_plan
 from dlplacer.runtime.distributed.ranks import NETWORK, parse_ranks
-from dlplacer.runtime.executor.device_timeline import OpSpan
+from dlplacer.runtime.executor.run import OpSpan
 
 NAMES = ["rank0/cpu:0", "rank1/cpu:1"]
 
@@ -86,7 +86,7 @@ def test_recorded_steps_of_all_ranks_have_causes_before_effects(replicas: int) -
         job = mlp(batch_size=4)
         placed = apply_ranks(job, plan, NAMES, replicas=replicas, timeout_s=30)
         opened = {name: device for name, device in placed.devices.items() if NETWORK not in name}
-        group = SeveralProcesses(placed.group, opened, AlphaBeta(1e-4, 1e-9), "cut-through")
+        group = SeveralProcesses(placed.group, opened, AlphaBeta(1e-4, 1e-9))
         recordings = record_steps(placed, lambda: placed.step(*job.args, *job.targets), 2, group)
         return recordings, placed.records
 

@@ -17,7 +17,7 @@ from dlplacer.measure.fidelity.alternation import alternated_times
 from dlplacer.measure.fidelity.eager import EagerStep
 from dlplacer.measure.fidelity.run_plan import run
 from dlplacer.problem.simulate import replay_plan
-from dlplacer.runtime.devices.host_device import HostDevice
+from dlplacer.runtime.devices.cpu import HostDevice
 
 CPUS = ["cpu:0", "cpu:1"]
 

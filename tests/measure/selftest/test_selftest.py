@@ -20,7 +20,7 @@ from dlplacer.measure.selftest.random_plan import random_plan
 from dlplacer.measure.selftest.self_checks import Selftest, selftest
 from dlplacer.runtime.devices.cpu import CpuDevice
 from dlplacer.runtime.devices.jitter import DelayedDevice
-from dlplacer.runtime.devices.kinds import KINDS
+from dlplacer.runtime.devices.open import KINDS
 
 pytestmark = needs_two_cores
 CPUS = ["cpu:0", "cpu:1"]
@@ -97,8 +97,8 @@ def test_a_graph_that_computes_something_else_is_told(simulated: list[str], monk
     monkeypatch.setattr(HostGraph, "replay", lambda self: None)
     done = selftest({"branches": lambda: build("branches")}, {}, ["cuda:0"], repeats=1)
     (check,) = (check for check in done.checks if check.subject == "branches with CUDA graphs")
-    assert "its graph gives other numbers than its ops" in check.note
-    assert done.passed  # the ops were issued instead
+    assert not check.passed
+    assert not done.passed
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")

@@ -8,9 +8,8 @@ from runtime.devices.fake_streams import FakeStreams
 
 from dlplacer.core.errors import InputError
 from dlplacer.runtime.devices.cuda import CudaDevice
-from dlplacer.runtime.devices.kinds import KINDS, default_names, in_host_memory, kind_of
-from dlplacer.runtime.devices.open import DeviceName, open_devices
-from dlplacer.runtime.program.device_memory import DeviceMemorySpace, memory_spaces
+from dlplacer.runtime.devices.open import KINDS, DeviceName, default_names, in_host_memory, kind_of, open_devices
+from dlplacer.runtime.program.stream_lowering import DeviceMemorySpace, memory_spaces
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,9 @@ from concurrent.futures import Future, InvalidStateError
 import pytest
 from runtime.signal_injection import interrupted_at, places
 
-from dlplacer.runtime.devices.interruptible_future import InterruptibleFuture
-from dlplacer.runtime.devices.worker import Worker
-from dlplacer.runtime.distributed.failure import Failure
-from dlplacer.runtime.distributed.messages.channel_thread import ChannelThread
+from dlplacer.runtime.devices.worker import InterruptibleFuture, Worker
 
-WAITING = r"/(devices/interruptible_future|concurrent/futures/_base|threading|distributed/failure)\.py$"
+WAITING = r"/(devices/interruptible_future|concurrent/futures/_base|threading)\.py$"
 
 
 def late() -> str:
@@ -27,17 +24,9 @@ def by_device() -> Callable[[], str]:
     return lambda: worker.submit(late).result()
 
 
-def by_channel() -> Callable[[], str]:
-    """As processes of a run exchange settings and tensors: `RankGroup.call`."""
-    failure = Failure(0, None, timeout_s=5.0)
-    thread = ChannelThread("channel", failure)
-    return lambda: failure.wait(thread.submit("a question", late), "a question")
-
-
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("kind", [by_device, by_channel])
-def test_a_ctrl_c_anywhere_leaves_the_other_thread_free(kind: Callable[[], Callable[[], str]]) -> None:
-    asked = kind()
+def test_a_ctrl_c_anywhere_leaves_the_other_thread_free() -> None:
+    asked = by_device()
     found = places(asked, WAITING)
     struck = 0
     for number in found:

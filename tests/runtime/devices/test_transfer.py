@@ -6,8 +6,8 @@ import pytest
 import torch
 from runtime.devices.fake_streams import FakeStreams, FakeTensor
 
+from dlplacer.runtime.devices.cpu import HostDevice
 from dlplacer.runtime.devices.cuda import CudaDevice
-from dlplacer.runtime.devices.host_device import HostDevice
 from dlplacer.runtime.devices.transfer import as_input, received, sent
 
 GPU0, GPU1, HOST = torch.device("cuda", 0), torch.device("cuda", 1), torch.device("cpu")
@@ -47,13 +47,6 @@ def test_a_copy_waits_for_the_computation_and_the_computation_for_the_copy(
     assert streams.log == ["s1.1 waits for s0.2.1", "s1.1 protects x"]
 
 
-def test_a_copy_to_the_host_is_waited_for_there(devices: tuple[CudaDevice, CudaDevice], streams: FakeStreams) -> None:
-    in_flight = sent(devices[0], FakeTensor("x", GPU0), CPU)
-    assert streams.log[-1] == "s0.2 records s0.2.1"
-    assert received(CPU, in_flight) == FakeTensor("x", HOST)
-    assert streams.log[-1] == "host waits for s0.2.1"
-
-
 def test_a_tensor_from_the_host_is_staged_waited_for_and_protected(
     devices: tuple[CudaDevice, CudaDevice], streams: FakeStreams
 ) -> None:
@@ -81,10 +74,6 @@ def test_inputs_come_from_pinned_memory(
     devices[0].streams.finish_reading()
     devices[0].streams.finish_reading()
     assert streams.log == log
-
-
-def test_cores_hand_over() -> None:
-    assert received(CPU, sent(CPU, FakeTensor("x", HOST), CPU)) == FakeTensor("x", HOST)
 
 
 # Two logical devices of one GPU: no copy, but the reader's stream waits for the writer's, and holds the memory.

@@ -1,304 +1,247 @@
-"""A process that fails, ends or does not come: all processes end soon, with the error of the first."""
+"""A rank that fails, is killed, is stuck or makes another call: every rank ends within the timeout, and says why."""
 
 import os
 import signal
-import struct
-import threading
 import time
-from multiprocessing.connection import Connection
+from collections.abc import Callable
 
 import pytest
 import torch
 from processes import run_ranks
+from runtime.distributed.small_ranks import NAMES, small_job, small_plan
 from runtime.random_plans import needs_two_cores, random_plan
 
-from dlplacer.core.errors import DlplacerError, RunError
-from dlplacer.frontend import capture
+from dlplacer.core.errors import InputError, RunError
+from dlplacer.core.plan import Plan
+from dlplacer.frontend import Job, capture
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.models import mlp
-from dlplacer.runtime.distributed import apply_ranks, replicated_plan
-from dlplacer.runtime.distributed import failure as failure_module
-from dlplacer.runtime.distributed.launch import launch
-from dlplacer.runtime.distributed.messages import channels as exchange_module
+from dlplacer.runtime.distributed import RankModule, apply_ranks, replicated_plan
 
-pytestmark = needs_two_cores
+pytestmark = [needs_two_cores, pytest.mark.timeout(120)]
 
-NAMES = "rank0/cpu:0,rank1/cpu:1"
-LIMIT_S = 120.0
+LIMIT_S = 40.0
 SOON_S = LIMIT_S / 2
+"""Connections that close end who waits at once, and not at the limit."""
+Said = tuple[float, str, str]
 
 
 @pytest.fixture(scope="module")
-def plan():
+def plan() -> Plan:
     return replicated_plan(random_plan(capture(mlp(batch_size=4)), 2, seed=1), 2, AlphaBeta(1e-4, 1e-9), 40_000)
 
 
-def second_step(plan, culprit, timeout_s: float = LIMIT_S, leaving: int = 0):
-    """[rank] → (seconds, message) of the error in the second step.
+def second_step(
+    plan: Plan, culprit: Callable[[int, Job, RankModule], None], timeout_s: float = LIMIT_S, leaving: int = 0
+):
+    """[rank of 2 × 2] → (seconds, type, message) of the error in the second step.
 
     Parameters
     ----------
     culprit
-        (rank, job, its group) → the targets of that rank's second step.
-    leaving
-        How many processes leave.
+        Called on every rank ahead of that step.
     """
 
-    def work(rank: int):
+    def work(rank: int) -> Said | None:
         job = mlp(batch_size=4)
-        placed = apply_ranks(job, plan, NAMES, replicas=2, timeout_s=LIMIT_S)
+        placed = apply_ranks(job, plan, NAMES, replicas=2, timeout_s=timeout_s)
         placed.step(*job.args, *job.targets)
-        placed.group.failure.timeout_s = timeout_s
         began = time.monotonic()
         try:
-            placed.step(*job.args, culprit(rank, job, placed.group))
-        except DlplacerError as error:
-            return time.monotonic() - began, str(error)
+            culprit(rank, job, placed)
+            placed.step(*job.args, *job.targets)
+        except BaseException as error:
+            return time.monotonic() - began, type(error).__name__, str(error)
         return None
 
     return run_ranks(4, work, leaving=leaving)
 
 
 @pytest.mark.parametrize("culprit", [0, 3])
-def test_a_failing_op_ends_all_ranks_with_its_name(plan, culprit: int) -> None:
-    def bad_targets(rank: int, job, group) -> torch.Tensor:
-        return torch.full_like(job.targets[0], 77) if rank // 2 == culprit // 2 else job.targets[0]
+def test_a_failing_op_is_named_where_it_failed_and_ends_all_ranks(plan: Plan, culprit: int) -> None:
+    def bad_targets(rank: int, job: Job, placed: RankModule) -> None:
+        if rank // 2 == culprit // 2:
+            job.targets[0].fill_(77)
 
     found = second_step(plan, bad_targets)
-    for seconds, message in found:
-        assert "op 'nll_loss_forward' failed on cpu:" in message
-        assert "Target 77 is out of bounds" in message
-        assert seconds < SOON_S
-    named = [message.startswith("rank") for _, message in found]
-    assert named.count(False) == 1  # where it happened
+    assert all(kind == "RunError" and seconds < SOON_S for seconds, kind, _ in found)
+    named = ["op 'nll_loss_forward' failed on cpu:" in message for _, _, message in found]
+    assert named.count(True) == 1
+    assert named.index(True) // 2 == culprit // 2
+    others = [message for (_, _, message), is_named in zip(found, named, strict=True) if not is_named]
+    assert all("did not get" in message for message in others)
 
 
-def test_a_process_that_is_gone_ends_the_others(plan) -> None:
-    def leave(rank: int, job, group) -> torch.Tensor:
+def test_a_rank_that_is_killed_is_named_with_what_it_owed(plan: Plan) -> None:
+    def leave(rank: int, job: Job, placed: RankModule) -> None:
         if rank == 3:
-            os._exit(9)
-        return job.targets[0]
+            os.kill(os.getpid(), signal.SIGKILL)
 
     *found, gone = second_step(plan, leave, leaving=1)
     assert gone == ("ended",)
-    for seconds, message in found:
-        assert "rank 3 has ended or is out of reach" in message
+    assert all(kind == "RunError" and seconds < SOON_S for seconds, kind, _ in found)
+    _, _, partner = found[2]
+    assert "rank 2 did not get tensor '" in partner
+    assert "rank 3" in partner
+
+
+def test_a_rank_that_is_stuck_is_waited_for_until_the_time_limit(plan: Plan) -> None:
+    def dawdle(rank: int, job: Job, placed: RankModule) -> None:
+        if rank == 1:
+            time.sleep(9)
+
+    found = second_step(plan, dawdle, timeout_s=3.0)
+    assert all(kind == "RunError" for _, kind, _ in found)
+    assert all(seconds < 9 for rank, (seconds, _, _) in enumerate(found) if rank != 1)
+    assert "rank 1" in found[0][2]
+    assert "timeout of 3 s" in found[0][2]
+
+
+@pytest.mark.parametrize("error", [ValueError("no step today"), KeyboardInterrupt()], ids=["outside ops", "Ctrl-C"])
+def test_an_error_outside_all_ops_ends_all_ranks(plan: Plan, error: BaseException) -> None:
+    def breaks(rank: int, job: Job, placed: RankModule) -> None:
+        def broken(*_: object) -> None:
+            raise error
+
+        if rank == 2:
+            placed._run = broken  # type: ignore[assignment,method-assign]
+
+    for rank, (seconds, kind, _) in enumerate(second_step(plan, breaks)):
+        assert kind == (type(error).__name__ if rank == 2 else "RunError")
         assert seconds < SOON_S
 
 
-def test_a_process_that_does_not_come_is_waited_for_until_the_time_limit(plan) -> None:
-    def dawdle(rank: int, job, group) -> torch.Tensor:
-        while rank == 1 and group.failure.error is None:
-            time.sleep(0.05)
-        return job.targets[0]
+def test_ctrl_c_while_a_rank_waits_for_another_ends_both() -> None:
+    def work(rank: int) -> tuple[float, str]:
+        job = small_job()
+        placed = apply_ranks(job, small_plan(), NAMES, timeout_s=LIMIT_S)
+        placed.step(*job.args, *job.targets)
+        began = time.monotonic()
+        try:
+            if rank == 0:
+                signal.signal(signal.SIGALRM, signal.default_int_handler)
+                signal.alarm(2)
+            else:
+                time.sleep(4)
+            placed.step(*job.args, *job.targets)
+        except BaseException as error:
+            return time.monotonic() - began, type(error).__name__
+        return 0.0, ""
 
-    found = second_step(plan, dawdle, timeout_s=2.0)
-    assert all("waited 2 s for" in message and "another rank is slow" in message for _, message in found)
+    (waited_s, first), (seconds, second) = run_ranks(2, work)
+    assert (first, second) == ("KeyboardInterrupt", "RunError")
+    assert waited_s < 4
+    assert seconds < SOON_S
 
 
-def test_ranks_with_different_plans_do_not_start(plan) -> None:
+def test_after_a_failure_a_step_is_refused_at_once(plan: Plan) -> None:
+    def breaks(rank: int, job: Job, placed: RankModule) -> None:
+        placed.group.fail()
+
+    for seconds, kind, message in second_step(plan, breaks):
+        assert (kind, "start all ranks again" in message) == ("RunError", True)
+        assert seconds < SOON_S
+
+
+def refused(work: Callable[[int], object], ranks: int) -> list[str]:
+    """[rank] → the message of the mistake that all of them report."""
+    found = run_ranks(ranks, work)
+    assert all(entry[:2] in (("error", "InputError"), ("error", "MismatchError")) for entry in found), found
+    return [message for _, _, message in found]
+
+
+def test_ranks_that_differ_before_the_first_step_are_refused_with_the_difference(plan: Plan) -> None:
     other = replicated_plan(random_plan(capture(mlp(batch_size=4)), 2, seed=2), 2, AlphaBeta(1e-4, 1e-9), 40_000)
 
-    def work(rank: int):
+    def plans(rank: int) -> None:
         apply_ranks(mlp(batch_size=4), other if rank == 2 else plan, NAMES, replicas=2, timeout_s=LIMIT_S)
 
-    for kind, name, message in run_ranks(4, work):
-        assert (kind, name) == ("error", "InputError")
-        assert "differ in" in message
-        assert "start all ranks with the same model, plan and options" in message
+    def versions(rank: int) -> None:
+        if rank == 1:
+            torch.__version__ = "1.0"  # type: ignore[assignment]
+        apply_ranks(small_job(), small_plan(), NAMES, timeout_s=LIMIT_S)
+
+    assert all("rank 0 and rank 2 differ in order" in text for text in refused(plans, 4))
+    assert all("rank 0 and rank 1 differ in version of torch" in text for text in refused(versions, 2))
 
 
-def test_a_number_of_processes_that_does_not_fit_is_named(plan) -> None:
-    def work(rank: int):
+def test_a_mistake_on_one_rank_ends_all(plan: Plan) -> None:
+    def work(rank: int) -> None:
+        names = NAMES.replace("cpu:1", "cpu:9999") if rank == 1 else NAMES
+        apply_ranks(mlp(batch_size=4), plan, names, replicas=2, timeout_s=LIMIT_S)
+
+    began = time.monotonic()
+    found = run_ranks(4, work)
+    assert time.monotonic() - began < SOON_S
+    assert [kind for _, kind, _ in found] == ["RunError", "InputError", "RunError", "RunError"]
+    assert "device 'cpu:9999' needs 10000 cores" in found[1][2]
+
+
+def test_steps_that_differ_are_refused_when_they_are_made_and_the_group_goes_on() -> None:
+    def work(rank: int) -> tuple[str, float]:
+        job = small_job(0.5)
+        placed = apply_ranks(job, small_plan(0.5), NAMES, timeout_s=LIMIT_S)
+        placed.step(*job.args, *job.targets)
+        job.module.dropout.p = 0.1 if rank else 0.5
+        placed.recapture()
+        with pytest.raises(InputError) as mistake:
+            placed.step(*job.args, *job.targets)
+        job.module.dropout.p = 0.5
+        placed.recapture()
+        return str(mistake.value), float(placed.step(*job.args, *job.targets))
+
+    (left, loss), (right, same) = run_ranks(2, work)
+    assert left == right
+    assert "rank 0 and rank 1 differ in op 'native_dropout' of the step" in left
+    assert loss == same
+
+
+def test_ranks_that_make_different_calls_end_at_the_time_limit() -> None:
+    def work(rank: int) -> str:
+        job = small_job()
+        placed = apply_ranks(job, small_plan(), NAMES, timeout_s=3.0)
+        placed.step(*job.args, *job.targets)
+        placed(*job.args, *job.targets).backward()
+        call = placed if rank else placed.step
+        with pytest.raises(RunError, match=f"rank {rank} did not get"):
+            call(*job.args, *job.targets)
+        return "ended"
+
+    assert run_ranks(2, work, limit_s=60) == ["ended", "ended"]
+
+
+def test_a_gradient_that_replicas_do_not_exchange_is_refused_by_name(plan: Plan) -> None:
+    def work(rank: int) -> None:
+        job = mlp(batch_size=4)
+        placed = apply_ranks(job, plan, NAMES, replicas=2, timeout_s=LIMIT_S)
+        next(job.module.parameters()).requires_grad_(False)
+        placed.step(*job.args, *job.targets)
+
+    assert all("was frozen after the plan was applied" in text for text in refused(work, 4))
+
+
+def test_a_group_of_another_size_is_named(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    def two(rank: int) -> None:
         apply_ranks(mlp(batch_size=4), plan, NAMES, replicas=2, timeout_s=LIMIT_S)
 
-    for _, name, message in run_ranks(2, work):
-        assert name == "InputError"
-        assert "the plan needs 4 processes (2 replicas of 2); 2 were started" in message
-
-
-def test_replicas_without_collectives_are_refused() -> None:
-    def work(rank: int):
+    def replicas(rank: int) -> None:
         apply_ranks(mlp(batch_size=4), random_plan(capture(mlp(batch_size=4)), 2), NAMES, replicas=2)
 
-    ((_, name, message),) = run_ranks(1, work)
-    assert name == "MismatchError"
-    assert "the plan was made for 1 replicas, and 2 are to run" in message
-
-
-def test_channels_in_an_order_that_would_hang_never_start(plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = exchange_module.by_channel
-
-    def reversed_channels(messages, rank_of, ordered_pairs):
-        return {channel: entries[::-1] for channel, entries in honest(messages, rank_of, False).items()}
-
-    monkeypatch.setattr(exchange_module, "by_channel", reversed_channels)
-    for _, name, message in second_step(plan, lambda rank, job, group: job.targets[0]):
-        assert name == "InternalError"
-        assert "the program would hang across processes" in message
-
-
-def test_without_a_launcher_the_way_to_start_is_named(plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("RANK", raising=False)
-    with pytest.raises(DlplacerError, match=r"RANK is not set: .* torchrun"):
-        apply_ranks(mlp(batch_size=4), plan, NAMES, replicas=2)
-
-
-def test_an_error_outside_all_ops_ends_all_ranks(plan) -> None:
-    def work(rank: int):
-        job = mlp(batch_size=4)
-        placed = apply_ranks(job, plan, NAMES, replicas=2, timeout_s=30)
-        if rank == 2:
-            placed._run = broken
-        began = time.monotonic()
-        try:
-            placed.step(*job.args, *job.targets)
-        except Exception as error:
-            return time.monotonic() - began, type(error).__name__, str(error)
-        return None
-
-    def broken(*_: object) -> None:
-        raise ValueError("no step today")
-
-    for rank, (seconds, name, message) in enumerate(run_ranks(4, work)):
-        expected = ("ValueError", "no step today") if rank == 2 else ("RunError", "rank 2: no step today")
-        assert (name, message) == expected
-        assert seconds < SOON_S
-
-
-def test_a_mistake_on_one_rank_is_an_error_on_all(plan) -> None:
-    def work(rank: int):
-        began = time.monotonic()
-        names = NAMES.replace("cpu:1", "cpu:9999") if rank == 1 else NAMES
-        try:
-            apply_ranks(mlp(batch_size=4), plan, names, replicas=2, timeout_s=60)
-        except DlplacerError as error:
-            return time.monotonic() - began, error.exit_code, str(error)
-        return None
-
-    for rank, (seconds, code, message) in enumerate(run_ranks(4, work)):
-        assert message.startswith(
-            "device 'cpu:9999' needs 10000 cores" if rank == 1 else "rank 1: device 'cpu:9999' needs"
-        )
-        assert code == 2
-        assert seconds < 60
-
-
-def test_a_group_that_is_not_complete_ends_at_the_time_limit(plan) -> None:
-    def work(rank: int):
+    def incomplete(rank: int) -> None:
         os.environ["WORLD_SIZE"] = "4"
         apply_ranks(mlp(batch_size=4), plan, NAMES, replicas=2, timeout_s=1)
 
-    ((_, name, message),) = run_ranks(1, work)
+    assert all("the plan needs 4 processes (2 replicas of 2); 2 were started" in text for text in refused(two, 2))
+    assert all("made for 1 replicas, and 2 are to run" in text for text in refused(replicas, 1))
+    ((_, name, message),) = run_ranks(1, incomplete)
     assert name == "RunError"
-    assert message.startswith("rank 0 failed to join a group of 4 within 1 s; a process has ended, or not all were")
+    assert "rank 0 did not get a group of 4 ranks" in message
+    monkeypatch.delenv("RANK", raising=False)
+    with pytest.raises(InputError, match=r"RANK is not set: .* torchrun"):
+        apply_ranks(mlp(batch_size=4), plan, NAMES, replicas=2)
 
 
-class StuckStore:
-    """A store whose process is stopped: it takes questions and never answers."""
-
-    def check(self, keys: list[str]) -> bool:
-        threading.Event().wait()
-        return True
-
-    def compare_set(self, *_: str) -> bytes:
-        threading.Event().wait()
-        return b""
-
-
-def test_a_store_that_does_not_answer_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failure_module, "_POST_LIMIT_S", 0.1)
-    failure = failure_module.Failure(3, StuckStore(), timeout_s=0.1)
-    waiting = failure.future()
-    with pytest.raises(DlplacerError, match=r"rank 3 waited 0.1 s for a tensor"):
-        failure.wait(failure.future(), "a tensor")
-    with pytest.raises(DlplacerError, match="rank 3 waited"):
-        waiting.result(0)
-
-
-class SlowStore:
-    """A store that takes its time; `asked` is set while it does."""
-
-    def __init__(self) -> None:
-        self.asked = threading.Event()
-
-    def add(self, key: str, amount: int) -> int:
-        self.asked.set()
-        time.sleep(0.2)
-        return amount
-
-    def check(self, keys: list[str]) -> bool:
-        return False
-
-
-def test_nobody_is_inside_of_the_store_after_closing() -> None:
-    """Python ends a thread that is: torch's code does not bear that, and the process aborts."""
-    store = SlowStore()
-    failure = failure_module.Failure(7, store, timeout_s=1)
-    failure.watch("secret")
-    assert store.asked.wait(5)
-    failure.close()
-    assert "rank7 watch" not in {thread.name for thread in threading.enumerate()}
-
-
-class StoreThatAnswersLate:
-    """What is posted can be read for a while before the post is answered."""
-
-    def __init__(self) -> None:
-        self.values: dict[str, str] = {}
-
-    def add(self, key: str, amount: int) -> int:
-        return amount
-
-    def check(self, keys: list[str]) -> bool:
-        return all(key in self.values for key in keys)
-
-    def get(self, key: str) -> bytes:
-        return self.values[key].encode()
-
-    def compare_set(self, key: str, expected: str, desired: str) -> bytes:
-        self.values.setdefault(key, desired)
-        time.sleep(0.5)
-        return self.values[key].encode()
-
-
-def test_where_it_happened_an_error_keeps_its_text() -> None:
-    """The thread that watches may read what its own process has posted."""
-    store = StoreThatAnswersLate()
-    here, elsewhere = (failure_module.Failure(rank, store, timeout_s=1, count=2) for rank in (0, 1))
-    for failure in (here, elsewhere):
-        failure.watch("secret")
-    waiting, other = here.future(), elsewhere.future()
-    here.fail(RunError("op 'a' failed"))
-    with pytest.raises(RunError, match=r"^op 'a' failed"):
-        waiting.result(5)
-    with pytest.raises(RunError, match=r"^rank 0: op 'a' failed"):
-        other.result(5)
-    for failure in (here, elsewhere):
-        failure.close()
-
-
-def test_a_result_that_cannot_be_sent_is_named() -> None:
-    ((kind, _, message),) = run_ranks(1, lambda rank: lambda: rank)
-    assert kind == "error"
-    assert "pickle" in message
-
-
-@pytest.mark.timeout(60)
-def test_a_process_that_is_killed_within_its_last_words_is_named() -> None:
-    """What it has begun to say never ends: nobody may wait for the rest."""
-
-    def begins(self: Connection, said: bytes) -> None:
-        os.write(self.fileno(), struct.pack("!i", len(said)) + said[:3])
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    def work(rank: int) -> str:
-        if rank == 1:
-            Connection.send_bytes = begins  # type: ignore[method-assign,assignment]
-        return "done"
-
-    outcomes = launch(3, work, 40.0)
-    assert [outcome.result for outcome in outcomes] == ["done", None, "done"]
-    assert outcomes[1].error is not None
-    assert outcomes[1].error[0] == "ended"
-    assert "SIGKILL" in outcomes[1].error[1]
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there are GPUs")
+def test_gpus_that_are_not_there_are_bad_input_not_a_failed_group(plan: Plan) -> None:
+    with pytest.raises(InputError, match="torch sees no CUDA"):
+        apply_ranks(mlp(batch_size=4), plan, "rank0/cuda:0,rank1/cuda:1", replicas=2)

@@ -1,21 +1,53 @@
-"""α-β lines of messages and collectives."""
+"""Links, collectives and clocks of several processes, as they measure them together."""
+
+import time
 
 import pytest
+from processes import run_ranks
+from runtime.random_plans import needs_two_cores, random_plan
 
-from dlplacer.core.errors import InputError
-from dlplacer.machines.costs.alpha_beta import AlphaBeta
-from dlplacer.runtime.distributed.measured_network import fitted_line
+from dlplacer.frontend import capture
+from dlplacer.models import mlp
+from dlplacer.runtime.devices.open import open_devices
+from dlplacer.runtime.distributed.group import RankGroup
+from dlplacer.runtime.distributed.measured_network import (
+    clock_offsets_ns,
+    measured_all_reduce,
+    measured_machine,
+    offset_ns,
+)
+from dlplacer.runtime.distributed.ranks import parse_ranks
+
+pytestmark = [needs_two_cores, pytest.mark.timeout(120)]
 
 
-def test_a_line_is_fitted_by_relative_errors() -> None:
-    line = AlphaBeta(2e-4, 3e-9)
-    sizes = (1024, 2**16, 2**20, 2**24)
-    exact = fitted_line({size: line.time_s(size) for size in sizes})
-    assert exact.latency_s == pytest.approx(line.latency_s)
-    assert exact.s_per_byte == pytest.approx(line.s_per_byte)
-    # A large size that is 10 % off moves the latency by far less than its own error of 5 ms.
-    noisy = fitted_line({size: line.time_s(size) * (1.1 if size == 2**24 else 1.0) for size in sizes})
-    assert noisy.latency_s == pytest.approx(line.latency_s, rel=0.1)
-    assert fitted_line({1: 1.0, 2: 0.5}).s_per_byte > 0  # never negative, never free
-    with pytest.raises(InputError, match="1 sizes were timed; an α-β line needs two at least"):
-        fitted_line({1: 1.0})
+# Asked at 100 and answered at 110 here, 5,000 there: the middle of the fastest trip is 105.
+def test_the_fastest_trip_decides() -> None:
+    assert offset_ns([(0, 4000, 100), (100, 5000, 110), (200, 5200, 260)]) == 5000 - 105
+    assert offset_ns([(1000, 0, 1010)]) == -1005
+
+
+def test_clocks_that_may_be_one_are_one() -> None:
+    assert offset_ns([(0, 1, 100), (200, 299, 300)]) == 0
+    assert offset_ns([(0, 1, 100), (200, 301, 300)]) != 0
+
+
+def test_links_and_clock_offsets_are_the_same_on_all_ranks() -> None:
+    ahead_s = (3, 10, -20, 0)
+    plan = random_plan(capture(mlp(batch_size=4)), 2)
+
+    def work(rank: int):
+        group = RankGroup(parse_ranks(plan, ["rank0/cpu:0", "rank1/cpu:1"], replicas=2), timeout_s=30)
+        opened = dict(zip(group.ranks.devices_of(rank), open_devices([f"cpu:{rank % 2}"]), strict=True))
+        machine, line = measured_machine(group, opened), measured_all_reduce(group)
+        honest = time.perf_counter_ns
+        time.perf_counter_ns = lambda: honest() + ahead_s[rank] * 10**9
+        return [(link.source, link.target, link.latency_s) for link in machine.links], line, clock_offsets_ns(group)
+
+    first, *others = run_ranks(4, work)
+    assert others == [first] * 3
+    ((source, target, latency_s),), line, offsets = first
+    assert (source, target) == ("d0", "d1")
+    assert 0 < latency_s < 0.1
+    assert line.latency_s + line.s_per_byte > 0
+    assert [round(offset * 1e-9) for offset in offsets] == [0, 7, -23, -3]

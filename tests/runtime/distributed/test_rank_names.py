@@ -5,8 +5,7 @@ from frontend.torch.small_models import graph_of
 from runtime.random_plans import random_plan
 
 from dlplacer.core.errors import InputError
-from dlplacer.measure.fidelity.side_by_side import names_of
-from dlplacer.runtime.distributed.ranks import memory_name, parse_ranks
+from dlplacer.runtime.distributed.ranks import parse_ranks
 
 
 @pytest.fixture(scope="module")
@@ -40,8 +39,8 @@ def test_a_rank_may_own_several_devices(plan) -> None:
 
 
 def test_all_devices_of_all_replicas_may_be_named(plan) -> None:
-    ranks = parse_ranks(plan, "rank0/cuda:0,rank0/cuda:1,rank1/cuda:2,rank1/cuda:3", replicas=2)
-    assert names(ranks, 1) == {"d0": "rank1/cuda:2", "d1": "rank1/cuda:3"}
+    ranks = parse_ranks(plan, "rank0/cuda:0/0,rank0/cuda:0/1,rank1/cuda:2/0,rank1/cuda:2/1", replicas=2)
+    assert names(ranks, 1) == {"d0": "rank1/cuda:2/0", "d1": "rank1/cuda:2/1"}
     assert names(parse_ranks(plan, "cpu:0,cpu:1,cpu:2,cpu:3", replicas=2), 1) == {
         "d0": "rank2/cpu:2",
         "d1": "rank3/cpu:3",
@@ -60,35 +59,11 @@ def test_all_devices_of_all_replicas_may_be_named(plan) -> None:
             "replica 1 are on ranks 1, 2; they must be on ranks 2, 3",
         ),
         (["rank0/", "cpu:1"], 1, "device 'rank0/' is not understood"),
+        ("rank0/cuda:0,rank0/cuda:1", 1, "rank 0 owns cuda:0 and cuda:1; give every GPU"),
+        ("rank0/cuda:0,rank0/cpu:0", 2, "rank 0 owns cuda:0 and cpu:0"),
         (["cpu:0", "cpu:1"], 0, "replicas is 0; it must be at least 1"),
     ],
 )
 def test_mistakes_are_named(plan, devices, replicas: int, message: str) -> None:
     with pytest.raises(InputError, match=message):
         parse_ranks(plan, devices, replicas)
-
-
-# Gradients of a GPU are reduced from that GPU; cores of a process share its part of the network, and so do parts of a
-# GPU.
-@pytest.mark.parametrize(
-    ("devices", "expected"),
-    [
-        ("rank0/cuda:0,rank0/cuda:1", {"network@rank0": "d0", "network@rank0/1": "d1"}),
-        ("rank0/cuda:1/0,rank0/cuda:1/1", {"network@rank0": "d0"}),
-        ("rank0/cpu:0,rank0/cpu:1", {"network@rank0": "d0"}),
-        ("rank0/cuda:0,rank1/cuda:1", {"network@rank0": "d0"}),
-    ],
-)
-def test_every_gpu_has_a_part_of_the_network(plan, devices: str, expected: dict[str, str]) -> None:
-    ranks = parse_ranks(plan, devices, replicas=2)
-    assert ranks.networks(0) == expected
-    for network, device in expected.items():
-        assert ranks.network_of(device) == network
-        assert ranks.rank_of(network, 1) == ranks.rank_of(device, 1)
-    shown = names_of(ranks, 0).devices
-    assert [shown[network] for network in expected] == ["rank0/network", "rank0/network/1"][: len(expected)]
-
-
-def test_memories_of_devices() -> None:
-    names = ["cpu:1", "cuda:1", "cuda:0/1?copies=forced"]
-    assert list(map(memory_name, names)) == ["cpu", "cuda:1", "cuda:0"]

@@ -1,4 +1,4 @@
-"""Processes whose devices have streams, as GPUs have: their transport over gloo, their tensors in the host's memory."""
+"""Processes whose devices have streams, as GPUs have: over gloo, with tensors in the host's memory."""
 
 from dataclasses import replace
 
@@ -11,11 +11,9 @@ from runtime.host_streams import HostCudaDevice, HostStreams
 from runtime.random_plans import needs_two_cores
 
 from dlplacer.models import mlp
-from dlplacer.runtime.devices.kinds import KINDS
-from dlplacer.runtime.distributed import apply_ranks, group
-from dlplacer.runtime.distributed.messages.transport import NcclTransport
-from dlplacer.runtime.executor.backends import BACKENDS
-from dlplacer.runtime.executor.cuda_graphs import CudaGraphs
+from dlplacer.runtime.devices.open import KINDS
+from dlplacer.runtime.distributed import apply_ranks
+from dlplacer.runtime.executor.backends import BACKENDS, CudaGraphs
 
 pytestmark = [needs_two_cores, pytest.mark.timeout(120)]
 TOLERANCE = 1e-6
@@ -31,24 +29,21 @@ def streams(monkeypatch: pytest.MonkeyPatch) -> HostStreams:
         return HostCudaDevice(index, made, part, copies)
 
     monkeypatch.setitem(KINDS, "cuda", replace(KINDS["cuda"], open=opened, collectives="gloo", count=lambda: 2))
-    monkeypatch.setattr(group, "NcclTransport", lambda device: NcclTransport(torch.device("cpu"), made))
     monkeypatch.setitem(BACKENDS, "cuda_graph", lambda: CudaGraphs(least=2))
     return made
 
 
-# Two GPUs of two processes; two replicas of one process with two GPUs, whose gradients are reduced from each of them.
+# A GPU for each of two processes, or for each of two replicas with logical devices.
 @pytest.mark.parametrize(
-    ("names", "replicas", "mode", "networks"),
+    ("names", "replicas", "mode"),
     [
-        ("rank0/cuda:0,rank1/cuda:1", 1, "eager", []),
-        ("rank0/cuda:0,rank1/cuda:1", 1, "cuda_graph", []),
-        ("rank0/cuda:0,rank0/cuda:1", 2, "eager", ["network@rank0", "network@rank0/1"]),
+        ("rank0/cuda:0,rank1/cuda:1", 1, "eager"),
+        ("rank0/cuda:0,rank1/cuda:1", 1, "cuda_graph"),
+        ("rank0/cuda:0/0,rank0/cuda:0/1", 2, "eager"),
     ],
-    ids=["a GPU each", "a GPU each, with graphs", "two GPUs each"],
+    ids=["a GPU each", "a GPU each, with graphs", "logical devices"],
 )
-def test_training_equals_one_process(
-    names: str, replicas: int, mode: str, networks: list[str], streams: HostStreams
-) -> None:
+def test_training_equals_one_process(names: str, replicas: int, mode: str, streams: HostStreams) -> None:
     plan = plan_for(mlp(batch_size=4), replicas)
 
     def work(rank: int):
@@ -60,8 +55,6 @@ def test_training_equals_one_process(
             placed.zero_grad()
             losses.append(float(placed.step(*job.args, *job.targets)))
             optimizer.step()
-        parts = sorted(name for name in placed.devices if name.startswith("network"))
-        assert parts == sorted(placed.group.peers) == networks
         state = placed.gathered_state_dict()
         placed.close()
         return losses, state, set(streams.log)
@@ -70,5 +63,5 @@ def test_training_equals_one_process(
     for theirs, state, enqueued in run_ranks(2, work):
         assert theirs == pytest.approx(losses, abs=TOLERANCE)
         assert farthest(state, expected) < TOLERANCE
-        assert {"record", "wait", "hold"} <= enqueued
+        assert {"record", "wait"} <= enqueued
         assert ("replay" in enqueued) == (mode == "cuda_graph")

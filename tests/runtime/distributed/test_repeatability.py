@@ -22,12 +22,11 @@ LONGEST_PAUSE_S = 2e-3
 
 
 def delayed(seed: int):
-    """`open_local` whose devices hesitate."""
-    honest = apply_module.open_local
+    """`open_devices` whose devices hesitate."""
+    honest = apply_module.open_devices
 
-    def open_delayed(group):
-        opened = honest(group)
-        return {name: DelayedDevice(device, LONGEST_PAUSE_S, seed + group.rank) for name, device in opened.items()}
+    def open_delayed(names):
+        return [DelayedDevice(device, LONGEST_PAUSE_S, seed + number) for number, device in enumerate(honest(names))]
 
     return open_delayed
 
@@ -38,7 +37,7 @@ def one_run(job: Job, plan, replicas: int, pauses: int | None):
     def work(rank: int):
         mine = part_of(job, rank // 2, replicas)
         if pauses is not None:
-            apply_module.open_local = delayed(pauses)
+            apply_module.open_devices = delayed(pauses + rank)
         placed = apply_ranks(mine, plan, "rank0/cpu:0,rank1/cpu:1", replicas=replicas, timeout_s=30)
         losses = [placed.step(*mine.args, *mine.targets) for _ in range(STEPS)]
         return losses, placed.gathered_state_dict()

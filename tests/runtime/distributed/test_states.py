@@ -143,7 +143,7 @@ def test_replicas_that_load_one_state_draw_different_masks() -> None:
         state = placed.state_dict()
         state._metadata[""]["dlplacer"] = placed.group.gathered(state._metadata[""]["dlplacer"])[0]  # rank 0's file
         placed.load_state_dict(state)
-        placed.group.mean_over_replicas = lambda value: value.double()  # type: ignore[method-assign,union-attr]
+        placed.group.mean_over_replicas = lambda value, memory: value.double()  # type: ignore[method-assign,union-attr]
         return placed.seed, float(placed.step(*job.args, *job.targets))
 
     first, second = run_ranks(2, work)
@@ -173,7 +173,7 @@ def test_ranks_that_begin_with_other_values_are_refused_by_name(which: str) -> N
 
     for _, name, message in run_ranks(2, work):
         assert name == "InputError"
-        assert message.startswith(f"rank 0 and rank 1 hold different values in {which!r}; give all ranks the same")
+        assert message.startswith(f"rank 0 and rank 1 differ in the values of {which!r}")
 
 
 def test_replicas_have_statistics_of_their_own_and_one_loss_in_evaluation() -> None:

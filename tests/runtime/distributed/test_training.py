@@ -96,20 +96,29 @@ def test_updates_in_the_program_read_the_mean() -> None:
         assert farthest(state, expected) < TOLERANCE
 
 
-# Batch norm takes its statistics from a replica's own part, so that the steps are those of a process that averages
-# the gradients of the two parts, and not those of the full batch.
-def test_batch_norm_sees_its_own_part() -> None:
-    job = branches(batch_size=8, image_size=8)
+def test_replicas_train_as_under_distributed_data_parallel() -> None:
+    """Batch norm takes its statistics from a replica's own part, as there."""
     plan = plan_for(branches(batch_size=4, image_size=8), 2, seed=3)
-    found = steps_on_ranks(job, plan, "rank0/cpu:0,rank0/cpu:1", 2, replicas=2, steps=5)
-    whole = branches(batch_size=8, image_size=8)
-    _, by_parts = trained([part_of(whole, replica, 2) for replica in range(2)], steps=5)
-    _, by_batch = trained([branches(batch_size=8, image_size=8)], steps=5)
-    for _, state, _ in found:
-        assert farthest(state, by_parts) < 1e-5
-        assert farthest(state, by_batch) > 1e-3
-    running = [state["stem.bn.running_mean"] for _, state, _ in found]
-    assert not torch.equal(*running)
+
+    def work(rank: int):
+        mine = part_of(branches(batch_size=8, image_size=8), rank, 2)
+        placed = apply_ranks(mine, plan, "rank0/cpu:0,rank0/cpu:1", replicas=2)
+        theirs = part_of(branches(batch_size=8, image_size=8), rank, 2)
+        wrapped = torch.nn.parallel.DistributedDataParallel(theirs.module)
+        optimizers = [torch.optim.SGD(module.parameters(), lr=0.1) for module in (placed, wrapped)]
+        for _ in range(5):
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            placed.step(*mine.args, *mine.targets)
+            theirs.loss(wrapped(*theirs.args), *theirs.targets).backward()
+            for optimizer in optimizers:
+                optimizer.step()
+        return placed.gathered_state_dict(), {name: one.detach() for name, one in theirs.module.named_parameters()}
+
+    first, second = run_ranks(2, work)
+    for state, expected in (first, second):
+        assert farthest(state, expected) < 1e-5
+    assert not torch.equal(first[0]["stem.bn.running_mean"], second[0]["stem.bn.running_mean"])
 
 
 def test_loss_backward_evaluation_and_other_shapes() -> None:
@@ -149,7 +158,7 @@ def test_replicas_draw_different_dropout() -> None:
     def work(rank: int):
         mine = branches(batch_size=4, image_size=8, dropout=0.5)
         placed = apply_ranks(mine, plan, "rank0/cpu:0,rank0/cpu:1", replicas=2)
-        placed.group.mean_over_replicas = lambda value: value.double()  # each its own loss
+        placed.group.mean_over_replicas = lambda value, memory: value.double()  # each its own loss
         return [float(placed.step(*mine.args, *mine.targets)) for _ in range(2)]
 
     first, second = run_ranks(2, work)

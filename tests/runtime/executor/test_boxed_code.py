@@ -5,7 +5,7 @@ import weakref
 import torch
 from torch import fx
 
-from dlplacer.runtime.executor.boxed_code import boxed_module
+from dlplacer.runtime.executor.segment_graph import boxed_module
 
 
 def test_arguments_are_let_go_after_their_last_use() -> None:

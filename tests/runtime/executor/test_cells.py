@@ -5,8 +5,7 @@ import threading
 import pytest
 import torch
 
-from dlplacer.runtime.executor.run import AbortedError, Cell, ProgramRun, StepState
-from dlplacer.runtime.executor.step_inputs import StepInputs
+from dlplacer.runtime.executor.run import AbortedError, Cell, ProgramRun, StepInputs, StepState
 
 
 def test_a_value_is_taken_whenever_it_comes() -> None:

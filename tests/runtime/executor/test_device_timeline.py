@@ -8,7 +8,7 @@ from frontend.torch.small_models import build, graph_of
 from runtime.random_plans import needs_two_cores, placed_at_random
 
 from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.executor.device_timeline import DeviceTimeline, OpSpan
+from dlplacer.runtime.executor.run import DeviceTimeline, OpSpan
 
 
 class Clock:
@@ -37,7 +37,7 @@ def test_waiting_counts_to_no_op() -> None:
 # The second program begins 7 s later on the host's clock; its marks are measured from its own origin.
 def test_programs_of_one_step_share_a_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     moments = iter([1_000_000_000, 8_000_000_000])
-    monkeypatch.setattr("dlplacer.runtime.executor.device_timeline.time.perf_counter_ns", lambda: next(moments))
+    monkeypatch.setattr("dlplacer.runtime.executor.run.time.perf_counter_ns", lambda: next(moments))
     clock, timeline = cast(RuntimeDevice, Clock(0.0, 2.0, 100.0, 101.0)), DeviceTimeline()
     for op in "ab":
         timeline.begin(clock)

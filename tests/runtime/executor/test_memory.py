@@ -13,9 +13,7 @@ import torch
 from frontend.torch.small_models import build, graph_of
 from runtime.random_plans import needs_two_cores, placed_at_random
 
-from dlplacer.runtime.executor.native_kernels import native
-from dlplacer.runtime.program.actions import Free
-from dlplacer.runtime.program.lower import lower
+from dlplacer.frontend.torch.tracing.kernels import kernel_for
 
 pytestmark = needs_two_cores
 SMALL_BYTES = 8 * 2**20
@@ -30,18 +28,6 @@ def live_tensors() -> int:
     return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
 
 
-def test_after_a_step_only_results_are_held() -> None:
-    job = build("convolutions")
-    with placed_at_random(job, graph=graph_of("convolutions")) as placed:
-        variant = placed._primary
-        leaves = [*job.args, *job.targets]
-        tensors = {**dict(placed.named_parameters()), **dict(placed.named_buffers())}
-        state = variant.joint.start(variant.with_tangent(variant.bind(tensors, leaves, 0, 1), None))
-        variant.joint.run(state)
-        held = {name for values in state.values.values() for name in values}
-        assert held == variant.captured.executable.returned
-
-
 # Every intermediate tensor is watched from its birth on the device; after the step none of them may be alive.
 def test_intermediate_tensors_die_when_they_are_freed(monkeypatch: pytest.MonkeyPatch) -> None:
     job = build("branches")
@@ -50,9 +36,9 @@ def test_intermediate_tensors_die_when_they_are_freed(monkeypatch: pytest.Monkey
         born: dict[int, weakref.ref[Any]] = {}
         count = itertools.count()
 
-        def watched(target: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(target: Callable[..., Any], device_type: str) -> Callable[..., Any]:
             def call(*args: Any, **kwargs: Any) -> Any:
-                result = native(target)(*args, **kwargs)
+                result = kernel_for(target, device_type)(*args, **kwargs)
                 for tensor in result if isinstance(result, (tuple, list)) else [result]:
                     if isinstance(tensor, torch.Tensor):
                         born[next(count)] = weakref.ref(tensor)
@@ -60,7 +46,7 @@ def test_intermediate_tensors_die_when_they_are_freed(monkeypatch: pytest.Monkey
 
             return call
 
-        monkeypatch.setattr("dlplacer.runtime.executor.segment_graph.native", watched)
+        monkeypatch.setattr("dlplacer.runtime.executor.segment_graph.kernel_for", watched)
         tensors = {**dict(placed.named_parameters()), **dict(placed.named_buffers())}
         bound = variant.with_tangent(variant.bind(tensors, [*job.args, *job.targets], 0, 1), None)
         outside = {id(tensor) for tensor in bound.bound.values()}
@@ -76,23 +62,6 @@ def test_intermediate_tensors_die_when_they_are_freed(monkeypatch: pytest.Monkey
         # Others that live are bases of returned views.
         assert {tensor.untyped_storage().data_ptr() for tensor in alive.values()} == set(returned.values())
         assert len(born) > 2 * len(alive)
-
-
-def test_every_copy_of_a_tensor_is_freed_once() -> None:
-    job = build("branches")
-    with placed_at_random(job, graph=graph_of("branches")) as placed:
-        graph, executable = placed.captured.graph, placed.captured.executable
-        program = lower(graph, placed.plan.order, executable.returned)
-        freed = [
-            action.tensor for actions in program.actions.values() for action in actions if isinstance(action, Free)
-        ]
-        used_on: dict[str, set[str]] = {}
-        for edge in graph.edges:
-            used_on.setdefault(edge.tensor, set()).update(
-                placed.plan.placement[end] for end in (edge.source, edge.target)
-            )
-        expected = sum(len(devices) for tensor, devices in used_on.items() if tensor not in executable.returned)
-        assert len(freed) == expected
 
 
 # Without the cycle collector: nothing that a forward pass keeps for its backward may hold itself.

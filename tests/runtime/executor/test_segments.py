@@ -20,15 +20,13 @@ from dlplacer.frontend.torch.executable import Executable, Instruction, OpCode, 
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.cpu import CpuDevice
 from dlplacer.runtime.executor import executor as executor_module
+from dlplacer.runtime.executor.backends import Eager
 from dlplacer.runtime.executor.executor import Executor
 from dlplacer.runtime.executor.optimizer_update import Updater
-from dlplacer.runtime.executor.run import StepState
-from dlplacer.runtime.executor.segment_backend import Eager
-from dlplacer.runtime.executor.step_inputs import StepInputs
+from dlplacer.runtime.executor.run import StepInputs, StepState
 from dlplacer.runtime.program.actions import Compute, Free, Recv, Send
-from dlplacer.runtime.program.interleaving import interleaved
 from dlplacer.runtime.program.lower import lower, lower_stages
-from dlplacer.runtime.program.program import Program
+from dlplacer.runtime.program.program import Program, interleaved
 
 
 @pytest.fixture(scope="module")
@@ -254,15 +252,3 @@ def test_names_that_are_code_are_only_names(devices: dict[str, RuntimeDevice]) -
 
 def add_one(x: torch.Tensor | None) -> torch.Tensor:
     return torch.ones(()) if x is None else x + 1
-
-
-def test_a_recorded_step_has_a_timeline_of_every_device(devices: dict[str, RuntimeDevice]) -> None:
-    graph, executable = chained(["a", "b"], add_one)
-    order: dict[str, list[str]] = {name: [] for name in DEVICES} | {DEVICES[0]: ["a op", "b op"]}
-    executor = Executor(graph, executable, lower(graph, order, ["b"]), devices, Updater(None), Eager())
-    for record in (False, True):
-        state = executor.start(StepInputs({}, 0, 0), record)
-        executor.run(state)
-        # The idle timelines of devices that have nothing to do are recorded, too.
-        assert (state.timeline is not None) == record
-        assert all(timeline.started_ns for timeline in (state.timeline or {}).values())

@@ -10,7 +10,6 @@ from runtime.random_plans import needs_two_cores, random_plan
 from torch.utils import _pytree as pytree
 
 import dlplacer as dp
-from dlplacer.core.errors import CaptureError
 from dlplacer.frontend import Job
 
 pytest.importorskip("transformers")
@@ -44,29 +43,3 @@ def test_outputs_are_those_of_the_model(name: str) -> None:
             same(placed(**half), plain(**half))
     finally:
         placed.close()
-
-
-def test_evaluation_of_a_training_job_gives_the_whole_output() -> None:
-    job, plain = build("GPT-like"), build("GPT-like").module.eval()
-    placed = dp.apply(job, random_plan(dp.capture(job)), devices=["cpu:0", "cpu:1"])
-    try:
-        placed.eval()
-        with torch.no_grad():
-            ours, theirs = placed(**job.kwargs), plain(**job.kwargs)
-        torch.testing.assert_close(ours.loss, theirs.loss)
-        torch.testing.assert_close(ours.logits, theirs.logits, rtol=1e-5, atol=1e-6)
-    finally:
-        placed.close()
-
-
-def test_a_cache_is_refused_with_the_way_out() -> None:
-    job = without_labels("GPT-like")
-    with pytest.raises(CaptureError, match=r"it returns a transformers\.\S+Cache, which is no .* use_cache=False"):
-        dp.capture(replace(job, kwargs={**job.kwargs, "use_cache": True}))
-
-
-# The model's own loss, picked by a function: the same step as with loss=None.
-def test_the_loss_may_be_picked_by_a_function() -> None:
-    job = build("BERT-like")
-    picked = replace(job, loss=lambda output: output.loss)
-    assert dp.capture(picked).structure_sha256 == dp.capture(job).structure_sha256

@@ -10,7 +10,6 @@ import torch
 from frontend.torch.small_models import build, build_with, dropout, graph_of
 from runtime.random_plans import needs_two_cores, placed_at_random, plain_loss
 from torch import nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from dlplacer.core.errors import InputError
 from dlplacer.frontend import Job
@@ -92,24 +91,6 @@ def test_a_copy_reads_its_own_tensors_that_are_no_buffers() -> None:
             for one in (copied, placed):
                 assert torch.equal(one.step(*job.args), one._job.module(*job.args).detach())
         copied.close()
-
-
-def test_averages_of_a_placed_module_are_those_of_a_plain_one() -> None:
-    job, plain = build("convolutions"), build("convolutions").module
-    with placed_at_random(job, graph=graph_of("convolutions")) as placed:
-        modules: list[nn.Module] = [placed, plain]
-        averages = [AveragedModel(module, multi_avg_fn=get_ema_multi_avg_fn(0.5)) for module in modules]
-        optimizers = [torch.optim.SGD(module.parameters(), 0.1) for module in modules]
-        for _ in range(2):
-            for optimizer in optimizers:
-                optimizer.zero_grad()
-            placed.step(*job.args, *job.targets)
-            plain_loss(job, plain).backward()  # type: ignore[no-untyped-call]
-            for module, average, optimizer in zip(modules, averages, optimizers, strict=True):
-                optimizer.step()
-                average.update_parameters(module)
-        ours, theirs = (average.eval()(*job.args) for average in averages)
-        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("save", [torch.save, pickle.dump])

@@ -1,14 +1,12 @@
 """Other batch sizes, lengths and numbers than those of the plan: the same placement, the results of plain PyTorch."""
 
-import math
 import threading
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from frontend.torch.small_models import CLASSES, Calls, build, build_with, dropout, graph_of
-from runtime.families import all_families
+from frontend.torch.small_models import CLASSES, build, build_with, dropout, graph_of
 from runtime.random_plans import needs_two_cores, placed_at_random, plain_loss
 from torch import nn
 from torch.nn import functional
@@ -17,6 +15,7 @@ from torch.utils import _pytree as pytree
 from dlplacer.core.errors import DlplacerError
 from dlplacer.frontend import Job
 from dlplacer.runtime import PlacedModule
+from dlplacer.runtime.placed import variants
 
 pytestmark = needs_two_cores
 
@@ -62,14 +61,6 @@ def test_any_batch_size(name: str) -> None:
             assert len(kept) > 0.8 * len(placed.plan.placement)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", all_families.EVERY)
-def test_every_family_at_batch_size_1(name: str) -> None:
-    job, plain = all_families.build(name), all_families.build(name).module.train()
-    with placed_at_random(job, graph=all_families.graph_of(name)) as placed:
-        trains_as(placed, resized(job, 1), plain)
-
-
 @pytest.mark.parametrize("length", [1, pytest.param(5, marks=SLOW)])
 def test_another_length_of_a_recurrent_network(length: int) -> None:
     """Every step of the sequence is ops of its own: as many appear or vanish."""
@@ -81,16 +72,10 @@ def test_another_length_of_a_recurrent_network(length: int) -> None:
         torch.testing.assert_close(placed(*longer.args), plain.eval()(*longer.args), **EXACT)
 
 
-def test_plans_for_one_example_run_with_more() -> None:
-    job = resized(build("attention"), 1)
-    with placed_at_random(job) as placed:
-        trains_as(placed, build("attention"), build("attention").module)
-
-
-def test_variants_are_bounded() -> None:
+def test_variants_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(variants, "MOST_VARIANTS", 4)
     job = build("linear")
     with placed_at_random(job, graph=graph_of("linear")) as placed:
-        placed._variants._found._most = 4
         for batch in range(1, 6):
             placed.step(*resized(job, batch).args, *resized(job, batch).targets)
         assert len(placed._variants) == 4
@@ -141,66 +126,19 @@ class Factor(nn.Module):
 USES = {
     "a factor": lambda x, factor: x * factor + 1,
     "a branch": lambda x, factor: x * factor if factor > 3 else x + factor,
-    "computed with": lambda x, factor: x * (factor * 2 + 1),
-    "its root": lambda x, factor: x * math.sqrt(factor),
     "a count": lambda x, factor: sum((x * step for step in range(int(factor))), x),
     "a size": lambda x, factor: functional.pad(x, (0, int(factor)))[:, :CLASSES] + int(factor),
-    "absolute": lambda x, factor: x * abs(factor),
-    "at most": lambda x, factor: x * min(factor, 6),
-    "twice": lambda x, factor: (x + factor).clamp(-factor, factor),
 }
 
 
-@pytest.mark.parametrize("kind", [float, pytest.param(int, marks=SLOW)])
 @pytest.mark.parametrize("name", USES)
-def test_other_numbers_give_what_plain_pytorch_gives(name: str, kind: type) -> None:
-    """Whatever the forward pass does with a number: also with one that comes after many."""
-    job = build_with(lambda: Job(Factor(USES[name]), (torch.randn(4, 8), kind(2)), mode="infer"))
+def test_other_numbers_give_what_plain_pytorch_gives(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """Whatever the forward pass does with a number; that each costs a capture is said once."""
+    job = build_with(lambda: Job(Factor(USES[name]), (torch.randn(4, 8), 2.0), mode="infer"))
     with placed_at_random(job) as placed:
-        for factor in (2, 5, 1, 7, 4, *((-3,) if name in ("a factor", "absolute", "at most") else ())):
-            given = kind(factor) + (0.25 if kind is float else 0)
+        for given in (2.0, 5.25, 1.25, 5.25):
             torch.testing.assert_close(placed(job.args[0], given), job.module(job.args[0], given), **EXACT)
-
-
-@pytest.mark.parametrize("kind", [float, pytest.param(int, marks=SLOW)])
-def test_numbers_that_only_flow_into_ops_are_not_captured_again(kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
-    job, plain = build_with(factored), build_with(factored).module
-    job = replace(job, args=(job.args[0], kind(2)))
-    with placed_at_random(job) as placed:
-        captured = []
-        monkeypatch.setattr(placed, "_capture", lambda job, honest=placed._capture: captured.append(1) or honest(job))
-        for factor in range(2, 30):
-            trains_as(placed, replace(job, args=(job.args[0], kind(factor))), plain)
-        assert len(captured) <= 1
-
-
-def factored() -> Job:
-    """A training job whose module takes a number."""
-    labels = torch.randint(CLASSES, (4,))
-    return Job(Factor(USES["a factor"]), (torch.randn(4, 8), 2.0), (labels,), functional.cross_entropy)
-
-
-def test_threads_with_other_numbers_do_not_mix_them_up() -> None:
-    job = build_with(lambda: Job(Factor(USES["a factor"]), (torch.randn(4, 8), 2.0), mode="infer"))
-    with placed_at_random(job) as placed:
-        placed(job.args[0], 3.0)
-        found = from_threads(8, lambda number: [placed(job.args[0], float(number)) for _ in range(20)])
-        for number, outputs in enumerate(found):
-            expected = job.module(job.args[0], float(number))
-            for output in outputs:
-                torch.testing.assert_close(output, expected, **EXACT)
-
-
-def test_nan_is_captured_once() -> None:
-    job = build_with(
-        lambda: Job(
-            Calls(lambda self, x, a: self.fc(x) * a, fc=nn.Linear(8, 5)), (torch.randn(4, 8), 1.0), mode="infer"
-        )
-    )
-    with placed_at_random(job) as placed:
-        for _ in range(3):
-            assert placed(job.args[0], float("nan")).isnan().all()
-        assert len(placed._variants) <= 2
+    assert capfd.readouterr().err.count("pass one that changes often as a tensor") == 1
 
 
 def dropped(placed: PlacedModule, job: Job, steps: int) -> list[float]:

@@ -109,20 +109,10 @@ def test_an_error_that_an_earlier_step_caused_is_not_that_of_the_op_at_hand(monk
         def failed(*_: Any) -> None:
             raise RuntimeError("CUDA error: device-side assert triggered")
 
-        monkeypatch.setattr(Event, "synchronize", failed)
+        monkeypatch.setattr(Event, "query", failed)
         monkeypatch.setattr(HostStreams, "copy", failed)
         with pytest.raises(RunError, match="run 1 of the program failed on cuda:0/0 after its ops were issued"):
             placed.step(*job.args, *job.targets)
-
-
-def test_pauses_and_recording_change_nothing() -> None:
-    job, plain = build("branches"), build("branches")
-    with placed_on_streams(job, "forced", seed=1, delayed=True) as (placed, log):
-        placed.records = True
-        assert torch.equal(placed.step(*job.args, *job.targets), plain_loss(plain, plain.module).detach())
-        for name, timeline in placed.timelines.items():
-            assert [span.op for span in timeline.spans(placed.devices[name])] == list(placed.plan.order[name])
-    assert {"pause", "timed event", "copy", "end"} <= set(log)
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from frontend.torch.small_models import build
 from dlplacer.frontend.torch.capture import capture_job, default_rewrites
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.cpu import CpuDevice
-from dlplacer.runtime.executor.device_timeline import DeviceTimeline
 from dlplacer.runtime.executor.executor import StepState
+from dlplacer.runtime.executor.run import DeviceTimeline
 from dlplacer.runtime.profile import dispatch_time
 from dlplacer.runtime.profile.dispatch_time import HostTimed, dispatch_time_s, issue_times_s, launch_time_s, turn_time_s
 from dlplacer.runtime.profile.op_times import StepSample, recorded_times

@@ -17,9 +17,8 @@ from dlplacer.frontend import Job
 from dlplacer.frontend.torch.capture import Captured, capture_job, default_rewrites
 from dlplacer.machines.usable_cores import usable_cores
 from dlplacer.runtime.devices import RuntimeDevice, open_devices
-from dlplacer.runtime.executor.device_timeline import DeviceTimeline
 from dlplacer.runtime.executor.executor import StepState
-from dlplacer.runtime.executor.step_inputs import StepInputs
+from dlplacer.runtime.executor.run import DeviceTimeline, StepInputs
 from dlplacer.runtime.profile.link_times import measured_topology
 from dlplacer.runtime.profile.op_times import (
     Profiler,

@@ -12,9 +12,8 @@ import networkx as nx
 
 from dlplacer.core.graph import OpGraph
 from dlplacer.runtime.program.actions import Compute, Copy, Free, Hold, Record, Recv, Send, Sync, Wait
-from dlplacer.runtime.program.device_memory import MemorySpaces
-from dlplacer.runtime.program.interleaving import interleaved
-from dlplacer.runtime.program.program import Program
+from dlplacer.runtime.program.program import Program, interleaved
+from dlplacer.runtime.program.stream_lowering import MemorySpaces
 
 Node = tuple[Any, ...]
 

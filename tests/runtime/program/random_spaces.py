@@ -8,10 +8,9 @@ from runtime.random_graphs import DEVICES, random_graph, random_order
 
 from dlplacer.core.graph import OpGraph
 from dlplacer.runtime.program.actions import Action
-from dlplacer.runtime.program.device_memory import DeviceMemorySpace, MemorySpaces
 from dlplacer.runtime.program.lower import lower_stages
 from dlplacer.runtime.program.program import Program
-from dlplacer.runtime.program.stream_lowering import with_streams
+from dlplacer.runtime.program.stream_lowering import DeviceMemorySpace, MemorySpaces, with_streams
 
 GPU0 = DeviceMemorySpace("cuda:0", has_streams=True)
 GPU1 = DeviceMemorySpace("cuda:1", has_streams=True)

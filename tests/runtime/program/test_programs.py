@@ -1,7 +1,6 @@
 """Programs: their text, how orders are lowered to them, and what the dry run finds in broken ones."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -64,24 +63,6 @@ def test_actions_print_and_parse_back(action: Action) -> None:
 
 
 @pytest.mark.parametrize(
-    ("action", "line"),
-    [
-        (Compute("conv_1"), "COMPUTE conv_1"),
-        (Send("conv 1", "gpu:1"), 'SEND "conv 1" -> gpu:1'),
-        (Recv('say "x"', "gpu0"), r'RECV "say \"x\"" <- gpu0'),
-        (Free("args[0]"), "FREE args[0]"),
-        (Copy("x", "gpu1", "copy:gpu1"), "COPY x -> gpu1 ON copy:gpu1"),
-        (Record("gpu0.1", "compute"), "RECORD gpu0.1 ON compute"),
-        (Wait("gpu 0.1", "compute"), 'WAIT "gpu 0.1" ON compute'),
-        (Sync("gpu0.1"), "SYNC gpu0.1"),
-        (Hold("x", "copy:gpu1"), "HOLD x FOR copy:gpu1"),
-    ],
-)
-def test_text_of_actions(action: Action, line: str) -> None:
-    assert str(action) == line
-
-
-@pytest.mark.parametrize(
     "line", ["", "RUN a", "COMPUTE", "COMPUTE a b", "SEND a <- b", "RECV a -> b", 'FREE "a', "WAIT e", "HOLD a ON b"]
 )
 def test_other_lines_are_no_actions(line: str) -> None:
@@ -101,46 +82,6 @@ def test_a_wrong_line_of_a_program_is_numbered() -> None:
         Program.parse("DEVICE d0\n  COMPUTE a\n  JUMP\n")
     with pytest.raises(InputError, match="line 1: 'COMPUTE a' stands before the first DEVICE line"):
         Program.parse("COMPUTE a\n")
-
-
-# x goes there once, though two ops there read it, and is kept there until d has run; y never leaves.
-def test_lowered_text_of_a_diamond() -> None:
-    assert str(lower(DIAMOND, ORDER, keep=["y"])) == (
-        "DEVICE here\n"
-        "  COMPUTE a\n"
-        "  SEND x -> there\n"
-        "  COMPUTE c\n"
-        "  SEND z -> there\n"
-        "  FREE x\n"
-        "  FREE z\n"
-        "DEVICE there\n"
-        "  RECV x <- here\n"
-        "  COMPUTE b\n"
-        "  RECV z <- here\n"
-        "  COMPUTE d\n"
-        "  FREE z\n"
-        "  FREE x\n"
-    )
-
-
-# d is backward: z is received at the end of the forward program and stays for the backward one.
-def test_lowered_text_of_two_stages() -> None:
-    forward, backward = lower_stages(DIAMOND, [{"here": ["a", "c"], "there": ["b"]}, {"here": [], "there": ["d"]}])
-    assert str(forward) == (
-        "DEVICE here\n"
-        "  COMPUTE a\n"
-        "  SEND x -> there\n"
-        "  COMPUTE c\n"
-        "  SEND z -> there\n"
-        "  FREE x\n"
-        "  FREE z\n"
-        "DEVICE there\n"
-        "  RECV x <- here\n"
-        "  COMPUTE b\n"
-        "  RECV z <- here\n"
-    )
-    assert str(backward) == "DEVICE here\nDEVICE there\n  COMPUTE d\n  FREE y\n  FREE z\n  FREE x\n"
-    dry_run(DIAMOND, [forward, backward])
 
 
 @given(st.integers(0, 10**6))
@@ -203,12 +144,6 @@ def test_a_program_without_one_of_its_actions_is_found_out(seed: int, chooser: o
         dry_run(graph, [broken])
 
 
-def changed(device: str, *lines: str) -> Program:
-    """The diamond's program with other actions on one device."""
-    program = lower(DIAMOND, ORDER)
-    return replace(program, actions={**program.actions, device: tuple(map(parse_action, lines))})
-
-
 # a → b → c → d, every second op on the other device, where d is to run before b.
 def test_an_order_that_deadlocks_is_found_out() -> None:
     chain = OpGraph(
@@ -220,71 +155,6 @@ def test_an_order_that_deadlocks_is_found_out() -> None:
         match=r"would hang: here waits at RECV b:0->c <- there \(line 5\); there waits at RECV c:0->d",
     ):
         dry_run(chain, [lower(chain, {"here": ["a", "c"], "there": ["d", "b"]})])
-
-
-BROKEN: dict[str, tuple[Program, str]] = {
-    "swapped on one device": (
-        lower(DIAMOND, {"here": ["a", "d", "c"], "there": ["b"]}),
-        "here computes op 'd' without tensor 'z'",
-    ),
-    "devices wait for each other": (
-        Program(
-            {
-                "here": tuple(map(parse_action, ["RECV y <- there", "COMPUTE a", "SEND x -> there"])),
-                "there": tuple(map(parse_action, ["RECV x <- here", "COMPUTE b", "SEND y -> here"])),
-            }
-        ),
-        r"the program would hang: here waits at RECV y <- there \(line 2\); there waits at RECV x <- here \(line 6\)",
-    ),
-    "receive is missing": (
-        changed("there", "RECV x <- here", "COMPUTE b", "COMPUTE d"),
-        "there computes op 'd' without tensor 'z'",
-    ),
-    "receive from the wrong device": (
-        changed("there", "RECV x <- there", "COMPUTE b"),
-        "the program would hang: there waits at RECV x <- there",
-    ),
-    "input comes later": (
-        changed("there", "COMPUTE b", "RECV x <- here", "RECV z <- here", "COMPUTE d"),
-        "there computes op 'b' without tensor 'x'",
-    ),
-    "op runs twice": (
-        changed("there", "RECV x <- here", "COMPUTE b", "COMPUTE b", "RECV z <- here", "COMPUTE d"),
-        r"there computes op 'b', which has run already \(line 11\)",
-    ),
-    "op is missing": (
-        changed("there", "RECV x <- here", "COMPUTE b", "RECV z <- here"),
-        r"computes 3 of 4 ops; missing: \['d'\]",
-    ),
-    "op is unknown": (changed("there", "COMPUTE e"), "computes op 'e', which the graph does not have"),
-    "sent and not received": (
-        changed("there", "RECV x <- here", "COMPUTE b"),
-        r"tensors are sent but never received: \[\('z', 'there'\)\]",
-    ),
-    "sent before it is made": (
-        changed("here", "SEND x -> there", "COMPUTE a"),
-        "here, line 2: SEND x -> there: the tensor is not there",
-    ),
-    "sent twice": (
-        changed("here", "COMPUTE a", "SEND x -> there", "SEND x -> there"),
-        "here, line 4: SEND x -> there: the tensor is on its way already",
-    ),
-    "freed too early": (
-        changed("here", "COMPUTE a", "SEND x -> there", "FREE x", "COMPUTE c", "SEND z -> there"),
-        "here computes op 'c' without tensor 'x'",
-    ),
-    "freed twice": (
-        changed("here", "COMPUTE a", "SEND x -> there", "COMPUTE c", "SEND z -> there", "FREE x", "FREE x"),
-        "here, line 7: FREE x: the tensor is not there",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", BROKEN)
-def test_broken_programs_are_found_out(name: str) -> None:
-    program, message = BROKEN[name]
-    with pytest.raises(InternalError, match=message):
-        dry_run(DIAMOND, [program])
 
 
 def tensors_left(graph: OpGraph, entries: Sequence[Action]) -> set[str]:

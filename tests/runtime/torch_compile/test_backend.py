@@ -14,7 +14,7 @@ import dlplacer.runtime.torch_compile
 from dlplacer.core.errors import InputError, MismatchError, RunError
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.runtime.torch_compile import CompileOptions, backend
-from dlplacer.runtime.torch_compile.graph_runner import GraphRunner
+from dlplacer.runtime.torch_compile.graph_runner import GraphRunner, weight_on
 
 pytestmark = needs_two_cores
 CPUS = {"devices": "cpu:0,cpu:1", "method": "heft"}
@@ -148,6 +148,20 @@ def test_small_ops_stay_on_one_device(monkeypatch: pytest.MonkeyPatch) -> None:
     (plan,) = plans
     assert {device.dispatch_s for device in plan.topology.devices} == {14e-6}
     assert len({plan.placement[op.id] for op in plan.graph.ops if op.kind.startswith("aten")}) == 1
+
+
+def test_a_weight_is_sent_again_only_when_it_was_written_to() -> None:
+    there, weight = torch.device("meta"), nn.Parameter(torch.ones(3))
+    first = weight_on(there, weight)
+    assert isinstance(first, torch.Tensor)
+    assert first.device == there
+    assert weight_on(there, weight) is first
+    with torch.no_grad():
+        weight.mul_(2)
+    assert weight_on(there, weight) is not first
+    assert weight_on(torch.device("cpu"), weight) is weight
+    activation = torch.ones(3)
+    assert weight_on(there, activation) is activation
 
 
 def test_a_topology_may_be_given() -> None:

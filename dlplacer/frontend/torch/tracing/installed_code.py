@@ -1,5 +1,6 @@
 """What is code of an installed package or of Python itself: what it keeps, as registries and caches, is theirs."""
 
+import functools
 import sys
 import sysconfig
 from pathlib import PurePath
@@ -13,6 +14,7 @@ def is_installed_file(file: str) -> bool:
     return path.is_relative_to(sysconfig.get_path("stdlib")) or any(name in path.parts for name in _INSTALLED)
 
 
+@functools.cache
 def is_installed(module: str) -> bool:
     """Whether a module that is imported under this name is; one without a file, as `builtins`, is not."""
     file = getattr(sys.modules.get(module), "__file__", None)

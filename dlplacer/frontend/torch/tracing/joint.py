@@ -19,9 +19,15 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from dlplacer.core.errors import CaptureError
 from dlplacer.frontend.torch.capture_failure import explanation
 from dlplacer.frontend.torch.tracing.fused_lstm import FORWARD, fuse_lstms, set_workspaces
-from dlplacer.frontend.torch.tracing.own_derivatives import require_own_derivatives
+from dlplacer.frontend.torch.tracing.own_derivatives import (
+    own_derivatives_kept,
+    require_right_decompositions,
+    require_trained_checkpoints,
+)
 from dlplacer.frontend.torch.tracing.quiet import quiet, spoken
 from dlplacer.frontend.torch.tracing.reached_tensors import read_registered_tensors
+from dlplacer.frontend.torch.tracing.real_strides import real_strides
+from dlplacer.frontend.torch.tracing.stand_in import writes_refused
 from dlplacer.frontend.torch.tracing.step_module import StepModule
 
 
@@ -109,8 +115,8 @@ def trace(step: StepModule, args: tuple[Any, ...], input_names: Sequence[str], f
             joint, numbers_read = _joint_graph(step, args, fuses_lstms)
         except CaptureError as error:
             # A first forward may install what cannot be traced, such as hooks under a lock, or fill a cache.
-            with contextlib.suppress(Exception), tracing(False), step.mode:
-                step(*args)
+            with contextlib.suppress(Exception), tracing(False), step.mode, writes_refused():
+                step.call_module(*args)
             caught.clear()
             try:
                 joint, numbers_read = _joint_graph(step, args, fuses_lstms)
@@ -125,9 +131,11 @@ def trace(step: StepModule, args: tuple[Any, ...], input_names: Sequence[str], f
 def _joint_graph(step: StepModule, args: tuple[Any, ...], fuses_lstms: bool) -> tuple[Any, tuple[str, ...]]:
     """The joint graph, and the lines of code that read numbers out of tensors."""
     with tracing(step.trains), contextlib.ExitStack() as stack:
-        captured = dynamo_graph(step, args)
+        with own_derivatives_kept():
+            captured = dynamo_graph(step, args)
         read_registered_tensors(captured, step, args)
-        require_own_derivatives(captured)
+        require_trained_checkpoints(captured)
+        require_right_decompositions(captured)
         if fuses_lstms:
             fuse_lstms(captured)
         from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
@@ -158,6 +166,7 @@ def tracing(trains: bool) -> Iterator[None]:
         torch._dynamo.config.patch(patched),
         _unordered_checks(),
         _distributions_unchecked(),
+        real_strides(),
     ):
         torch._dynamo.reset()
         FakeTensorMode.cache_clear()

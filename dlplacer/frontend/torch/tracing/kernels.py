@@ -1,4 +1,4 @@
-"""Which code runs an op on a type of device: torch's own kernel, or a portable one where torch has it for CPUs only."""
+"""Which code runs an op on a type of device: torch's own kernel there, or a portable one if it has none."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -15,7 +15,9 @@ aten = torch.ops.aten
 
 def kernel_for(target: Callable[..., Any], device_type: str) -> Callable[..., Any]:
     """What to call in place of a captured op on a device: the op itself where torch can run it there."""
-    return CALLED_BY.get(target, target) if runs_on(target, device_type) else PORTABLE.get(target, target)
+    if runs_on(target, device_type):
+        return CALLED_BY.get(target, target)
+    return KERNELS.get(device_type, PORTABLE).get(target, target)
 
 
 def runs_on(target: Callable[..., Any], device_type: str) -> bool:
@@ -106,11 +108,83 @@ def attention_backward(
     return _by_position(grad_query), _by_position(grad_key), _by_position(grad_value)
 
 
+def cuda_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    attn_mask: torch.Tensor | None = None,
+    scale: float | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As `attention`, by CUDA's memory-efficient kernel if that takes these tensors."""
+    if not _fits_efficient_attention(query, key, value, attn_mask, is_causal):
+        return attention(query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)
+    bias = _aligned(attn_mask, query, key)
+    output, sums, *_ = aten._scaled_dot_product_efficient_attention(
+        query, key, value, bias, True, 0.0, is_causal, scale=scale
+    )
+    return _laid_out_like(output, query), sums
+
+
+def cuda_attention_backward(
+    grad_out: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    out: torch.Tensor,
+    logsumexp: torch.Tensor,
+    dropout_p: float,
+    is_causal: bool,
+    *,
+    attn_mask: torch.Tensor | None = None,
+    scale: float | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """As `attention_backward`; the counterpart of `cuda_attention`."""
+    if not _fits_efficient_attention(query, key, value, attn_mask, is_causal):
+        return attention_backward(
+            grad_out, query, key, value, out, logsumexp, dropout_p, is_causal, attn_mask=attn_mask, scale=scale
+        )
+    # Only dropout reads the state of the generator.
+    unread = torch.empty((), dtype=torch.int64, device=query.device)
+    inputs = query, key, value, _aligned(attn_mask, query, key), out, logsumexp, unread, unread
+    made = aten._scaled_dot_product_efficient_attention_backward(
+        grad_out, *inputs, 0.0, [True, True, True, False], is_causal, scale=scale
+    )
+    return _by_position(made[0]), _by_position(made[1]), _by_position(made[2])
+
+
+def _fits_efficient_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, is_causal: bool
+) -> bool:
+    params = torch.backends.cuda.SDPAParams(query, key, value, mask, 0.0, is_causal, False)
+    return torch.backends.cuda.can_use_efficient_attention(params)
+
+
+def _aligned(mask: torch.Tensor | None, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor | None:
+    """The mask for all heads, in rows that begin where the kernel can read them."""
+    if mask is None:
+        return None
+    width = mask.shape[-1]
+    padded = torch.nn.functional.pad(mask, (0, -width % 16)).narrow(-1, 0, width)
+    return padded.expand(*query.shape[:-1], key.shape[-2])
+
+
 PORTABLE: dict[Callable[..., Any], Callable[..., Any]] = {
     aten._scaled_dot_product_flash_attention_for_cpu.default: attention,
     aten._scaled_dot_product_flash_attention_for_cpu_backward.default: attention_backward,
 }
 """Captured op that torch can run on CPUs only → the same in ops that run everywhere."""
+
+
+KERNELS: dict[str, dict[Callable[..., Any], Callable[..., Any]]] = {
+    "cuda": {
+        aten._scaled_dot_product_flash_attention_for_cpu.default: cuda_attention,
+        aten._scaled_dot_product_flash_attention_for_cpu_backward.default: cuda_attention_backward,
+    }
+}
+"""Torch's type of a device → captured op that torch can run on CPUs only → the device's own kernel for it."""
 
 
 CALLED_BY: dict[Callable[..., Any], Callable[..., Any]] = {FORWARD: run_forward}

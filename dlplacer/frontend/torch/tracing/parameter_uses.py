@@ -35,8 +35,7 @@ def parameter_uses(job: Job) -> ParameterUses:
     """
     if job.mode != "train":
         raise CaptureError("a job of mode 'infer' has no gradients; use mode='train'")
-    with undisturbed():
-        step, inputs = fake_step(job, FakeTensorMode(allow_non_fake_inputs=True))
+    with undisturbed(), fake_step(job, FakeTensorMode(allow_non_fake_inputs=True)) as (step, inputs):
         names: dict[int, str] = {}
         for name, tensor in named_tensors(step.module):
             names.setdefault(id(tensor), name)
@@ -53,7 +52,7 @@ def parameter_uses(job: Job) -> ParameterUses:
             loss.backward()
         except Exception as error:
             raise CaptureError(explanation(error)) from error
-    return _uses(step, names, ready, calls)
+        return _uses(step, names, ready, calls)
 
 
 def _uses(step: StepModule, names: dict[int, str], ready: list[str], calls: "_Calls") -> ParameterUses:

@@ -11,6 +11,7 @@ from dlplacer.frontend.torch.capture_failure import require_fixed_shapes
 from dlplacer.frontend.torch.nodes import is_check, picked_output
 from dlplacer.frontend.torch.splitting.names import is_split, parse_splits
 from dlplacer.frontend.torch.splitting.rewrite import split_ops
+from dlplacer.frontend.torch.tracing.autocast_lists import CUDA_AUTOCAST
 from dlplacer.frontend.torch.tracing.fused_lstm import FUSED_LSTM
 from dlplacer.frontend.torch.tracing.joined_gradients import join_gradients
 from dlplacer.frontend.torch.tracing.stacked_gradients import stack_gradients
@@ -68,7 +69,7 @@ PASSES: dict[str, Callable[[fx.Graph], None]] = {
 }
 """Name → pass, in the order in which they are applied."""
 
-EVERY_STEP = (*PASSES, FUSED_LSTM)
+EVERY_STEP = (*PASSES, FUSED_LSTM, CUDA_AUTOCAST)
 """Rewrites that fit a step in either mode and of any shape."""
 
 

@@ -1,6 +1,5 @@
 """Python state that a step changes: whether the next step computes something else because of it."""
 
-import operator
 from itertools import zip_longest
 from typing import Any
 
@@ -8,11 +7,11 @@ from torch import fx, nn
 
 from dlplacer.core.errors import CaptureError
 from dlplacer.frontend.torch.capture_failure import frames_of, line_of
+from dlplacer.frontend.torch.nodes import name_in_python, writes_in_python
 from dlplacer.frontend.torch.tracing.joint import dynamo_graph, tracing
 from dlplacer.frontend.torch.tracing.quiet import quiet
 from dlplacer.frontend.torch.tracing.step_module import StepModule
 
-_IN_PLACE = {getattr(operator, name) for name in ("iadd", "isub", "imul", "itruediv", "ipow", "iand", "ior", "setitem")}
 _DRAWS = ("rand", "normal", "bernoulli", "multinomial", "poisson", "dropout")
 
 
@@ -56,7 +55,7 @@ def _numbered(graph: fx.Graph) -> list[tuple[fx.Node, int]]:
 
     Other calls make the same value in every step, as a mask that the first step keeps for the next.
     """
-    written = {read for node in graph.nodes if _writes(node) for read in node.all_input_nodes}
+    written = {read for node in graph.nodes if writes_in_python(node) for read in node.all_input_nodes}
     numbers: dict[Any, int] = {}
     number_of: dict[fx.Node, str] = {}
     varying: set[fx.Node] = set()
@@ -66,7 +65,7 @@ def _numbered(graph: fx.Graph) -> list[tuple[fx.Node, int]]:
         number = numbers.setdefault((_code(node), repr(arguments)), len(numbers))
         number_of[node] = f"value {number}"
         is_call = node.op in ("call_function", "call_method")
-        varies = node.op == "placeholder" or node in written or _writes(node) or _draws(node)
+        varies = node.op == "placeholder" or node in written or writes_in_python(node) or _draws(node)
         if varies or not varying.isdisjoint(node.all_input_nodes):
             varying.add(node)
             if is_call:
@@ -90,14 +89,5 @@ def _unnamed(graph: fx.Graph) -> tuple[Any, ...]:
     )
 
 
-def _writes(node: fx.Node) -> bool:
-    name = _name(node)
-    return node.target in _IN_PLACE or (name.endswith("_") and not name.endswith("__")) or "out" in node.kwargs
-
-
 def _draws(node: fx.Node) -> bool:
-    return any(sign in _name(node) for sign in _DRAWS)
-
-
-def _name(node: fx.Node) -> str:
-    return str(node.target if isinstance(node.target, str) else getattr(node.target, "__name__", ""))
+    return any(sign in name_in_python(node) for sign in _DRAWS)

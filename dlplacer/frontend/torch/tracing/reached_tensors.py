@@ -5,9 +5,11 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor
 
 from dlplacer.core.errors import CaptureError
 from dlplacer.frontend.torch.capture_failure import line_of
+from dlplacer.frontend.torch.nodes import writes_in_python
 from dlplacer.frontend.torch.tracing.step_module import StepModule, named_tensors
 
 
@@ -42,7 +44,9 @@ def read_registered_tensors(captured: fx.GraphModule, step: StepModule, args: tu
                     own[name] = captured.graph.get_attr(name)
                 own[name].meta = dict(node.meta)
             node.replace_all_uses_with(own[name])
-        elif name is None and step.trains and isinstance(value, torch.Tensor) and value.requires_grad:
+        elif name is None and isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor):
+            _require_unwritten(node)
+        if name is None and step.trains and isinstance(value, torch.Tensor) and value.requires_grad:
             outside[node] = value
     captured.recompile()
     if outside:
@@ -54,6 +58,15 @@ def read_registered_tensors(captured: fx.GraphModule, step: StepModule, args: tu
             raise CaptureError(
                 f"the step would train a {kind} that is not registered in the module{line_of(node)}; assign it to an "
                 "attribute of the module, or read its .detach()"
+            )
+
+
+def _require_unwritten(node: fx.Node) -> None:
+    for user in node.users:
+        if writes_in_python(user) and user.args and user.args[0] is node:
+            raise CaptureError(
+                f"the step changes a tensor in place{line_of(user)} that is not registered in the module, and a placed "
+                "step would not; make it a buffer: self.register_buffer(name, tensor)"
             )
 
 

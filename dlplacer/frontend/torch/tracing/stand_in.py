@@ -1,17 +1,26 @@
 """Stand-ins for tensors: the same shape, dtype and strides on the CPU, but no data and no memory."""
 
 import contextlib
-import copy
-from collections.abc import Iterator
+import functools
+import sys
+import types
+import weakref
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from dlplacer.core.errors import CaptureError, first_line
+from dlplacer.frontend.torch.tracing.installed_code import is_installed
 from dlplacer.frontend.torch.tracing.quiet import TRACED_ON
+
+_LEAVES = (torch.Tensor, str, bytes, int, float, type(None), type, types.ModuleType)
+_CONTAINERS: tuple[Any, ...] = (OrderedDict, dict, list, deque, set)
+_HOLDERS = ("types", "collections", "argparse")
 
 
 def fake_tensor(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
@@ -26,55 +35,138 @@ def fake_tree(value: Any, mode: FakeTensorMode) -> Any:
     return pytree.tree_map_only(torch.Tensor, lambda tensor: fake_tensor(tensor, mode), value)
 
 
-class _Copies(dict[int, Any]):
-    """The memo of a deep copy that copies no tensor: id of a parameter or buffer → its stand-in."""
-
-
-def fake_modules(modules: list[nn.Module], mode: FakeTensorMode) -> tuple[list[nn.Module], dict[int, torch.Tensor]]:
-    """Copies of modules whose parameters and buffers are stand-ins, tied ones tied; and id of a tensor → its stand-in.
-
-    All other tensors that the modules reach stay the same objects: they are constants of the step, whose values decide
-    the traced code. One without data is zero.
-
-    Raises
-    ------
-    CaptureError
-        If a module has an attribute that cannot be copied.
-    """
-    copies = _Copies()
-    for tensor in [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]:
-        stand_in = fake_tensor(tensor, mode)
-        if isinstance(tensor, nn.Parameter):
-            stand_in = nn.Parameter(stand_in, requires_grad=tensor.requires_grad)
-        copies.setdefault(id(tensor), stand_in)
-    stand_ins = dict(copies)
-    with _tensors_stay():
-        try:
-            return copy.deepcopy(modules, copies), stand_ins
-        except Exception as error:
-            raise CaptureError(
-                f"the module has an attribute that cannot be copied ({first_line(error)}), and a capture runs on a "
-                "copy: keep it outside the module"
-            ) from error
+def stand_ins_of(modules: Iterable[nn.Module], mode: FakeTensorMode) -> dict[int, torch.Tensor]:
+    """Id of a parameter or buffer of the modules → its stand-in."""
+    found: dict[int, torch.Tensor] = {}
+    for module in modules:
+        for tensor in (*module.parameters(), *module.buffers()):
+            stand_in = fake_tensor(tensor, mode)
+            if isinstance(tensor, nn.Parameter):
+                stand_in = nn.Parameter(stand_in, requires_grad=tensor.requires_grad)
+            found.setdefault(id(tensor), stand_in)
+    return found
 
 
 @contextlib.contextmanager
-def _tensors_stay() -> Iterator[None]:
-    """Deep copies whose memo is `_Copies` keep tensors; all others copy them as ever."""
-    before = {kind: kind.__deepcopy__ for kind in (torch.Tensor, nn.Parameter)}
+def stood_in(roots: Iterable[Any], stand_ins: Mapping[int, torch.Tensor]) -> Iterator[None]:
+    """Have everything that is reached from modules and functions hold stand-ins, and give it back as it was.
 
-    def kept(tensor: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
-        if not isinstance(memo, _Copies):
-            kind = nn.Parameter if isinstance(tensor, nn.Parameter) else torch.Tensor
-            copied: torch.Tensor = before[kind](tensor, memo)  # type: ignore[no-untyped-call]
-            return copied
-        empty = tensor.is_meta or isinstance(tensor, FakeTensor)
-        return torch.zeros(tensor.shape, dtype=tensor.dtype) if empty else tensor
-
+    A capture runs on the user's own objects, as closures, hooks and weak references lead to no copy of them. Whatever
+    it changes is undone: attributes, the contents of containers, the variables of closures and globals. Tensors without
+    a stand-in stay: they are constants of the step, whose values decide the traced code. One without data is zero.
+    """
+    undo: list[Callable[[], None]] = []
+    seen: dict[int, Any] = {}
+    waiting = list(roots)
     try:
-        for kind in before:
-            kind.__deepcopy__ = kept  # type: ignore[method-assign]
+        while waiting:
+            value = waiting.pop()
+            if not isinstance(value, _LEAVES) and id(value) not in seen:
+                seen[id(value)] = value
+                waiting += _entered(value, stand_ins, undo)
         yield
     finally:
-        for kind, method in before.items():
-            kind.__deepcopy__ = method  # type: ignore[method-assign]
+        for step in reversed(undo):
+            step()
+
+
+def _entered(value: Any, stand_ins: Mapping[int, torch.Tensor], undo: list[Callable[[], None]]) -> list[Any]:
+    """What a value leads to, with stand-ins in it from now on."""
+    if isinstance(value, types.FunctionType):
+        return [] if is_installed(value.__module__ or "") else _variables(value, undo)
+    if isinstance(value, types.MethodType):
+        return [value.__self__, value.__func__]
+    if isinstance(value, functools.partial):
+        return [value.func, *value.args, *value.keywords.values()]
+    if isinstance(value, tuple):
+        return list(value)
+    if isinstance(value, weakref.ref):
+        return [value()]
+    if isinstance(value, _CONTAINERS):
+        return _filled_container(value, stand_ins, undo)
+    kind = type(value)
+    if not (isinstance(value, nn.Module) or _is_own(kind)):
+        return []
+    names = [name for base in kind.__mro__ for name in _slots(base) if hasattr(value, name)]
+    for name in names:
+        undo.append(functools.partial(setattr, value, name, getattr(value, name)))
+    methods = () if is_installed(kind.__module__) else vars(kind).values()
+    attributes = [value.__dict__] if type(getattr(value, "__dict__", None)) is dict else []
+    return [*attributes, *(getattr(value, name) for name in names), *methods]
+
+
+def _variables(function: types.FunctionType, undo: list[Callable[[], None]]) -> list[Any]:
+    """The variables of a closure, the defaults and the globals that a function reads."""
+    cells = [cell for cell in function.__closure__ or () if _filled(cell)]
+    for cell in cells:
+        undo.append(functools.partial(setattr, cell, "cell_contents", cell.cell_contents))
+    space = function.__globals__
+    used = {name: space[name] for name in function.__code__.co_names if name in space}
+    undo.append(functools.partial(space.update, used))
+    defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    kept = [table for table in (function.__kwdefaults__, function.__dict__) if table]
+    return [*(cell.cell_contents for cell in cells), *defaults, *kept, *used.values()]
+
+
+def _is_own(kind: type) -> bool:
+    """True for classes of the user, and for plain holders: those of installed packages keep what is theirs."""
+    module = kind.__module__
+    return module in _HOLDERS or not (module in sys.stdlib_module_names or is_installed(module))
+
+
+def _slots(kind: type) -> Iterable[str]:
+    names = vars(kind).get("__slots__", ())
+    return [name for name in ((names,) if isinstance(names, str) else names) if not name.startswith("__")]
+
+
+def _filled_container(value: Any, stand_ins: Mapping[int, torch.Tensor], undo: list[Callable[[], None]]) -> list[Any]:
+    # By the methods of the builtin class: a subclass may do more in its own.
+    base = next(kind for kind in _CONTAINERS if isinstance(value, kind))
+    before = list(base.items(value)) if issubclass(base, dict) else list(value)
+    undo.append(functools.partial(_restore, base, value, before))
+    if base is not set:
+        for place, own in before if issubclass(base, dict) else enumerate(before):
+            new = _stand_in(own, stand_ins)
+            if new is not own:
+                base.__setitem__(value, place, new)
+    return [entry[1] for entry in before] if issubclass(base, dict) else before
+
+
+def _stand_in(value: Any, stand_ins: Mapping[int, torch.Tensor]) -> Any:
+    if isinstance(value, weakref.ref):
+        found = stand_ins.get(id(value()))
+        return value if found is None else weakref.ref(found)
+    if not isinstance(value, torch.Tensor):
+        return value
+    known = stand_ins.get(id(value))
+    if known is not None:
+        return known
+    empty = value.is_meta or isinstance(value, FakeTensor)
+    return torch.zeros(value.shape, dtype=value.dtype) if empty else value
+
+
+def _restore(base: Any, container: Any, before: list[Any]) -> None:
+    base.clear(container)
+    (base.extend if base in (list, deque) else base.update)(container, before)
+
+
+def _filled(cell: Any) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018
+    except ValueError:
+        return False
+    return True
+
+
+def writes_refused() -> TorchDispatchMode:
+    """A mode that refuses ops which write to real tensors: those outside the modules have no stand-ins."""
+    return _WritesRefused()  # type: ignore[no-untyped-call]
+
+
+class _WritesRefused(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for argument, given in zip(func._schema.arguments, args, strict=False):
+            written = argument.alias_info is not None and argument.alias_info.is_write
+            if written and isinstance(given, torch.Tensor) and not isinstance(given, FakeTensor):
+                raise RuntimeError(f"{func} writes to a tensor outside the modules")
+        return func(*args, **(kwargs or {}))

@@ -1,6 +1,7 @@
 """The step as one module: what is traced."""
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from dlplacer.core.errors import CaptureError
 from dlplacer.frontend.torch.job import Job, loss_in
 from dlplacer.frontend.torch.tracing.quiet import TRACED_ON
-from dlplacer.frontend.torch.tracing.stand_in import fake_modules, fake_tree
+from dlplacer.frontend.torch.tracing.stand_in import fake_tree, stand_ins_of, stood_in
 
 
 class StepModule(nn.Module):
@@ -50,9 +51,17 @@ class StepModule(nn.Module):
                 return (loss_in(self.module(*args, *targets, **kwargs)),)
             return (self.loss(self.module(*args, **kwargs), *targets),)
 
+    def call_module(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], targets: tuple[Any, ...]) -> None:
+        """Call the module alone."""
+        self.module(*args, *(targets if self.trains and self.loss is None else ()), **kwargs)
 
-def fake_step(job: Job, mode: FakeTensorMode) -> tuple[StepModule, tuple[Any, ...]]:
-    """The step and its inputs with stand-ins for all tensors: shapes, dtypes and strides without data."""
+
+@contextmanager
+def fake_step(job: Job, mode: FakeTensorMode) -> Iterator[tuple[StepModule, tuple[Any, ...]]]:
+    """The step and its inputs with stand-ins for all tensors: shapes, dtypes and strides without data.
+
+    The modules are the job's own, in its mode; they have their tensors and all else again when the context ends.
+    """
     trains = job.mode == "train"
     loss = job.loss if trains else None
     own = {id(parameter) for parameter in job.module.parameters()}
@@ -63,13 +72,23 @@ def fake_step(job: Job, mode: FakeTensorMode) -> tuple[StepModule, tuple[Any, ..
             f"the loss {type(loss).__name__} has parameters to train; only the module is trained: move the loss "
             "into the module and use loss=None"
         )
-    (module, *losses), stand_ins = fake_modules([job.module, *([loss] if isinstance(loss, nn.Module) else [])], mode)
-    if not trains:
-        module.eval().requires_grad_(False)
-    elif not module.training:
-        module.train()
-    step = StepModule(job, module, losses[0] if losses else loss, stand_ins, mode)
-    return step, fake_tree((job.args, dict(job.kwargs), job.targets), mode)
+    modules = [job.module, *([loss] if isinstance(loss, nn.Module) else [])]
+    stand_ins = stand_ins_of(modules, mode)
+    with stood_in([*modules, loss], stand_ins):
+        if not trains:
+            set_training(job.module, trains)
+            job.module.requires_grad_(False)
+        elif not job.module.training:
+            set_training(job.module, trains)
+        step = StepModule(job, job.module, loss, stand_ins, mode)
+        yield step, fake_tree((job.args, dict(job.kwargs), job.targets), mode)
+
+
+def set_training(module: nn.Module, trains: bool) -> None:
+    """Switch a module to training or evaluation mode."""
+    # An exported program has its mode for good.
+    with suppress(NotImplementedError):
+        module.train(trains)
 
 
 def replaced_tensors(job: Job) -> list[str]:
@@ -78,14 +97,14 @@ def replaced_tensors(job: Job) -> list[str]:
     The pass runs on stand-ins; tensors that the forward pass creates may be real. If the pass fails, all names are
     returned.
     """
-    step, inputs = fake_step(job, FakeTensorMode(allow_non_fake_inputs=True))
-    before = dict(named_tensors(step.module))
-    try:
-        with torch.set_grad_enabled(step.trains):
-            step(*inputs)
-    except Exception:
-        return list(before)
-    after = dict(named_tensors(step.module))
+    with fake_step(job, FakeTensorMode(allow_non_fake_inputs=True)) as (step, inputs):
+        before = dict(named_tensors(step.module))
+        try:
+            with torch.set_grad_enabled(step.trains):
+                step(*inputs)
+        except Exception:
+            return list(before)
+        after = dict(named_tensors(step.module))
     return [name for name in {**before, **after} if before.get(name) is not after.get(name)]
 
 

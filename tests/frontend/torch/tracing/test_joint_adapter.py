@@ -13,9 +13,9 @@ from dlplacer.frontend.torch.tracing.step_module import fake_step
 
 
 def traced(job: Job) -> Traced:
-    step, inputs = fake_step(job, FakeTensorMode())
     names = [f"input {position}" for position in range(20)]
-    return trace(step, inputs, names)
+    with fake_step(job, FakeTensorMode()) as (step, inputs):
+        return trace(step, inputs, names)
 
 
 @pytest.fixture(scope="module")

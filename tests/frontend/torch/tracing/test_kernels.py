@@ -1,12 +1,15 @@
 """Kernels that exist on one type of device only: a portable counterpart, or a clear refusal."""
 
+from typing import Any
+
 import pytest
 import torch
 from frontend.torch.small_models import build, graph_of
 from runtime.random_plans import needs_two_cores, random_plan
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import dlplacer as dp
-from dlplacer.frontend.torch.tracing.kernels import PORTABLE, attention, attention_backward
+from dlplacer.frontend.torch.tracing.kernels import KERNELS, PORTABLE, attention, attention_backward
 
 aten = torch.ops.aten
 FORWARD = aten._scaled_dot_product_flash_attention_for_cpu.default
@@ -52,6 +55,61 @@ def test_portable_attention_is_that_of_the_cpu_kernel(variant: str, by_position:
         torch.testing.assert_close(mine, other, **tolerance)
         assert mine.dtype == dtype
         assert mine.stride() == other.stride()
+
+
+OWN = KERNELS["cuda"][FORWARD], KERNELS["cuda"][BACKWARD]
+
+
+# Shapes, dtypes and layouts alone: later ops of a captured step rely on them.
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_cudas_own_attention_leaves_tensors_as_the_cpu_kernel_does(
+    dtype: torch.dtype, masked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.cuda, "can_use_efficient_attention", lambda params: True)
+    monkeypatch.setattr(torch.backends.cuda, "SDPAParams", lambda *given: given)
+    called: list[Any] = []
+    found = []
+    for forward, backward in ((FORWARD, BACKWARD), OWN):
+        tensors = [torch.empty(2, 6, 4, 8, dtype=dtype, device="meta").transpose(1, 2) for _ in range(4)]
+        query, key, value, grad = tensors
+        mask = torch.empty(2, 1, 6, 6, dtype=dtype, device="meta") if masked else None
+        with Called(called):
+            out, sums = forward(query, key, value, 0.0, False, attn_mask=mask)
+            found.append([out, *backward(grad, query, key, value, out, sums, 0.0, False, attn_mask=mask)])
+    for ours, theirs in zip(found[1], found[0], strict=True):
+        assert (ours.shape, ours.dtype, ours.stride()) == (theirs.shape, theirs.dtype, theirs.stride())
+    assert aten._scaled_dot_product_efficient_attention_backward.default in called
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
+@pytest.mark.parametrize("count", [6, 64])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+def test_cudas_own_attention_is_that_of_the_cpu_kernel(causal: bool, masked: bool, count: int) -> None:
+    torch.manual_seed(0)
+    query, key, value, grad = (heads(2, 4, count, 32, dtype=torch.float32, by_position=True) for _ in range(4))
+    mask = heads(2, 1, count, count, dtype=torch.float32) if masked and not causal else None
+    expected = FORWARD(query, key, value, 0.0, causal, attn_mask=mask)
+    gradients = BACKWARD(grad, query, key, value, *expected, 0.0, causal, attn_mask=mask)
+    there = [tensor.cuda() for tensor in (query, key, value)]
+    found = OWN[0](*there, 0.0, causal, attn_mask=mask if mask is None else mask.cuda())
+    own = OWN[1](grad.cuda(), *there, *found, 0.0, causal, attn_mask=mask if mask is None else mask.cuda())
+    for ours, theirs in zip((found[0], *own), (expected[0], *gradients), strict=True):
+        torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-3, atol=1e-4)
+
+
+class Called(TorchDispatchMode):
+    """Notes which operators are called."""
+
+    def __init__(self, called: list[Any]) -> None:
+        super().__init__()
+        self.called = called
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.called.append(func)
+        return func(*args, **(kwargs or {}))
 
 
 def test_rows_that_look_nowhere_give_zeros() -> None:

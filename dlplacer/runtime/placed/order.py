@@ -1,13 +1,11 @@
-"""A captured graph against the plan's: the same graph, the same ops at other shapes, or the inference graph."""
+"""The plan's placement and order, for a graph that shares ops with the plan's."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from heapq import heapify, heappop, heappush
 
-from dlplacer.core.errors import MismatchError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Op
 from dlplacer.core.plan import Plan
-from dlplacer.files.structure_hash import first_difference, structure_sha256
 from dlplacer.problem.simulate import in_order
 from dlplacer.runtime.program.lower import Order
 
@@ -15,32 +13,14 @@ _MARKS = ("parameter", "buffer", "mutation", "gradient", "update")
 """Kinds of ops that compute nothing of a module's own."""
 
 
-def require_same_graph(plan: Plan, captured: OpGraph) -> None:
-    """Return if the plan was made for this graph, costs aside.
+def order_like(plan: Plan, captured: OpGraph) -> Order:
+    """An order for a graph that shares ops with the plan's: at other shapes, after an edit, or in inference.
 
-    Raises
-    ------
-    MismatchError
-        Naming the first op that differs.
+    Ops of the plan keep their device and their turn. Others follow their neighbours (see `_homes`), and their turn is
+    right after the tensors that they read.
     """
-    if structure_sha256(plan.graph) == structure_sha256(captured):
-        return
-    difference = first_difference(plan.graph, captured)
-    made_with = (plan.graph.capture or {}).get("torch", "an unknown version")
-    raise MismatchError(
-        f"the plan was made for another graph: {difference} (first: the plan, made with torch {made_with}; second: "
-        "this model); capture and solve again, or give the model and inputs that the plan was made for"
-    )
-
-
-def order_at_other_shapes(plan: Plan, captured: OpGraph) -> Order:
-    """The plan's order for the same step at other shapes, for example another batch size or length.
-
-    Ops of the plan keep their device and their turn. Other ops, which appear at these shapes (a copy where memory lay
-    right before, one step more of a recurrent network) or after an edit of the module, follow their neighbours: see
-    `_homes`; their turn is right after what they read.
-    """
-    if plan.graph.index.keys() == captured.index.keys() and _wiring(plan.graph) == _wiring(captured):
+    wiring = [{(edge.source, edge.target) for edge in graph.edges} for graph in (plan.graph, captured)]
+    if plan.graph.index.keys() == captured.index.keys() and wiring[0] == wiring[1]:
         return plan.order
     turn = {entry.op: float(position) for position, entry in enumerate(in_order(plan))}
     for name in captured.topological_order:
@@ -50,29 +30,15 @@ def order_at_other_shapes(plan: Plan, captured: OpGraph) -> Order:
     waits = {op.id: len(captured.edges_into[op.id]) for op in captured.ops}
     ready = [(turn[op.id], captured.index[op.id], op.id) for op in captured.ops if not waits[op.id]]
     heapify(ready)
-    sequence: list[str] = []
+    home, order = _homes(plan, captured), {device.id: list[str]() for device in plan.topology.devices}
     while ready:
         *_, name = heappop(ready)
-        sequence.append(name)
+        order[home[name]].append(name)
         for edge in captured.edges_from[name]:
             waits[edge.target] -= 1
             if not waits[edge.target]:
                 heappush(ready, (turn[edge.target], captured.index[edge.target], edge.target))
-    return _by_device(plan, sequence, _homes(plan, captured))
-
-
-def order_of_inference(plan: Plan, captured: OpGraph) -> Order:
-    """An order for the inference graph on the plan's placement; for where ops go see `_homes`."""
-    return _by_device(plan, captured.topological_order, _homes(plan, captured))
-
-
-def _wiring(graph: OpGraph) -> set[tuple[str, str]]:
-    return {(edge.source, edge.target) for edge in graph.edges}
-
-
-def _by_device(plan: Plan, sequence: Sequence[str], home: Mapping[str, str]) -> Order:
-    devices = [device.id for device in plan.topology.devices]
-    return {device: [name for name in sequence if home[name] == device] for device in devices}
+    return order
 
 
 def _homes(plan: Plan, captured: OpGraph) -> dict[str, str]:

@@ -1,0 +1,135 @@
+"""Stand-ins whose strides are those of real tensors: torch's shape functions differ from its kernels for some layouts.
+
+The adapter to torch's private `FakeTensorMode.dispatch`; known to work with torch 2.11 to 2.13.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils import _pytree as pytree
+
+aten = torch.ops.aten
+Strides = tuple[int, ...]
+
+MISJUDGED = {
+    aten.native_batch_norm.default,
+    aten._native_batch_norm_legit.default,
+    aten._native_batch_norm_legit.no_stats,
+    aten._native_batch_norm_legit_functional.default,
+    aten._native_batch_norm_legit_no_training.default,
+    aten._batch_norm_with_update_functional.default,
+    aten._batch_norm_no_update.default,
+    aten.native_batch_norm_backward.default,
+    aten.batch_norm_backward.default,
+    aten.channel_shuffle.default,
+    aten.native_channel_shuffle.default,
+    aten.max_unpool2d.default,
+    aten.max_unpool3d.default,
+    aten.log_sigmoid_forward.default,
+    aten.log_sigmoid_backward.default,
+    aten.softplus.default,
+    aten.softplus_backward.default,
+    aten.elu.default,
+    aten.elu_backward.default,
+    aten.hardtanh_backward.default,
+    aten.hardsigmoid_backward.default,
+    aten.hardswish_backward.default,
+    aten.mse_loss_backward.default,
+    aten.huber_loss_backward.default,
+    aten.smooth_l1_loss_backward.default,
+    aten._log_softmax.default,
+    aten._log_softmax_backward_data.default,
+    aten._softmax.default,
+    aten._softmax_backward_data.default,
+}
+"""Kernels whose strides torch's shape functions do not foresee, as a sweep over ops and layouts found."""
+
+
+@contextlib.contextmanager
+def real_strides() -> Iterator[None]:
+    """Run each kernel of `MISJUDGED` that is given another layout than the usual one on a few real elements.
+
+    Its stand-in has the strides of that result. This holds for the stand-ins of all modes, Dynamo's own included. A
+    kernel that cannot run on few elements, as sizes among its arguments do not fit them, keeps the foreseen ones.
+    """
+    dispatch = FakeTensorMode.dispatch
+    known: dict[Any, list[Sequence[int] | None]] = {}
+
+    def watched(mode: FakeTensorMode, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = dispatch(mode, func, types, args, kwargs)
+        if func not in MISJUDGED:
+            return made
+        given = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        if all(tensor.dim() < 2 or tensor.is_contiguous() for tensor in given):
+            return made
+        leaves, nesting = pytree.tree_flatten((args, dict(kwargs or {})))
+        key = func, str(nesting), tuple(map(_key, leaves))
+        if key not in known:
+            known[key] = _orders(func, leaves, nesting)
+        results, shape = pytree.tree_flatten(made)
+        orders = [*known[key], *[None] * len(results)]
+        return pytree.tree_unflatten([laid(mode, *pair) for pair in zip(results, orders, strict=False)], shape)
+
+    def laid(mode: FakeTensorMode, result: Any, order: Sequence[int] | None) -> Any:
+        if order is None or not isinstance(result, FakeTensor) or result.dim() < 2:
+            return result
+        strides = _strides(result.shape, order)
+        if strides == result.stride():
+            return result
+        what = {"dtype": result.dtype, "device": result.device}
+        empty = torch.ops.aten.empty_strided.default
+        return dispatch(mode, empty, (), (list(result.shape), list(strides)), what)
+
+    with patch.object(FakeTensorMode, "dispatch", watched):
+        yield
+
+
+def _key(leaf: Any) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        return leaf.dtype, tuple(leaf.shape), leaf.stride()
+    return str(leaf)
+
+
+def _orders(func: Callable[..., Any], leaves: list[Any], nesting: Any) -> list[Sequence[int] | None]:
+    """For each result its dimensions from the outermost in memory to the innermost, in a real run on few elements."""
+    sizes = sorted({size for leaf in leaves if isinstance(leaf, torch.Tensor) for size in leaf.shape if size > 1})
+    small = {size: position for position, size in enumerate(sizes, 2)} | {0: 0, 1: 1}
+    try:
+        # Neither this mode nor any other sees the run.
+        with torch.utils._python_dispatch._disable_current_modes(), torch.no_grad():
+            args, kwargs = pytree.tree_unflatten([_example(leaf, small) for leaf in leaves], nesting)
+            results = pytree.tree_leaves(func(*args, **kwargs))
+    except Exception:
+        return []
+    return [_order(result) if isinstance(result, torch.Tensor) else None for result in results]
+
+
+def _example(leaf: Any, small: Mapping[int, int]) -> Any:
+    """A tensor of zeros with few elements that lie in the same order; anything else as it is."""
+    if not isinstance(leaf, torch.Tensor):
+        return leaf
+    shape = [small[size] for size in leaf.shape]
+    strides = [0] * len(shape)
+    reached = 1
+    for dim in reversed(_order(leaf)):
+        if leaf.stride(dim) or leaf.shape[dim] == 1:
+            strides[dim] = reached
+            reached *= max(1, shape[dim])
+    storage = torch.zeros(max(1, reached), dtype=leaf.dtype)
+    return storage.as_strided(shape, strides)
+
+
+def _order(tensor: torch.Tensor) -> list[int]:
+    return sorted(range(tensor.dim()), key=lambda dim: (-tensor.stride()[dim], dim))
+
+
+def _strides(shape: Sequence[int], order: Sequence[int]) -> Strides:
+    strides, reached = [0] * len(shape), 1
+    for dim in reversed(order):
+        strides[dim] = reached
+        reached *= max(1, shape[dim])
+    return tuple(strides)

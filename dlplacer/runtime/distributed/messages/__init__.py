@@ -1,1 +1,0 @@
-"""Tensors between processes: order of messages, wire format, transport."""
