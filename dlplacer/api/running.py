@@ -148,8 +148,7 @@ def profile(job: "Job", devices: "str | Sequence[NamedDevice]", *, steps: int = 
         raise InputError("devices is empty; name those to time the job on, as 'cpu:0' or 'cpu:0,cpu:1'")
     from dlplacer.frontend.torch.capture import capture_job, default_rewrites
     from dlplacer.runtime.devices.open import open_devices
-    from dlplacer.runtime.profile.op_times import with_measured_times
-    from dlplacer.runtime.profile.quickest_capture import timed_capture
+    from dlplacer.runtime.profile.op_times import timed_capture, with_measured_times
 
     opened = open_devices(names)
     try:

@@ -55,8 +55,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from dlplacer.planning.coarsen import coarsen
     from dlplacer.runtime.devices import open_devices
     from dlplacer.runtime.profile.calibrate import calibrate
-    from dlplacer.runtime.profile.op_times import with_measured_times
-    from dlplacer.runtime.profile.quickest_capture import timed_capture
+    from dlplacer.runtime.profile.op_times import timed_capture, with_measured_times
 
     if arguments.steps < 1 or arguments.warmup < 0:
         raise InputError(f"--steps is {arguments.steps} and --warmup {arguments.warmup}; at least 1 and 0 are needed")
