@@ -4,7 +4,6 @@ import itertools
 import queue
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import torch
 

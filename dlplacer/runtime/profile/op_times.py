@@ -105,9 +105,9 @@ def _timed(
                 [each[place] for each in with_marks[warmup:] for place in places],
                 [each[place] for each in without[warmup:] for place in places],
             )
-    together, *alone = found
-    for kind, times in alone[0].items() if alone else ():
-        together[kind] |= {op: time_s for op, time_s in times.items() if time_s < _IN_CACHE_S}
+    together, alone = found[0], found[-1]
+    for kind, of_ops in alone.items():
+        together[kind] |= {op: time_s for op, time_s in of_ops.items() if time_s < _IN_CACHE_S}
     return together
 
 

@@ -3,26 +3,29 @@
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from dlplacer.frontend.torch.job import Job
-from dlplacer.measure.fidelity.draws import SameDraws, random_ops
-from dlplacer.measure.fidelity.eager import EagerStep
-from dlplacer.measure.fidelity.placed_job import PlacedJob
-from dlplacer.measure.fidelity.process_group import OneProcess
+from dlplacer.frontend.torch.nodes import draws as draws_numbers
+from dlplacer.measure.eager import EagerStep
+from dlplacer.measure.placed_job import PlacedJob
+from dlplacer.measure.process_group import OneProcess
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.distributed.rank_module import seed_of
+from dlplacer.runtime.executor.random_state import drawn_with
 
 
 @dataclass(frozen=True, slots=True)
 class Differences:
     """The largest of all processes; as the attributes of `RunReport`."""
 
-    max_abs_error: float
-    full_batch_error: float | None
-    draws: str
+    max_abs_error: float | None = None
+    full_batch_error: float | None = None
+    draws: str = "none"
 
 
 def compare_with_eager(
@@ -53,7 +56,7 @@ def compare_with_eager(
                 pairs.append((mine.detach(), other.detach()) if updated else (mine.grad, other.grad))
         return _largest(group.gathered(_largest_difference(pairs)))
 
-    ops = random_ops(placed.captured.executable)
+    ops = [code.op for code in placed.captured.executable.codes.values() if code.random]
     if not ops:
         error = worst(placed.parts, ())
         return Differences(error, None if placed.whole is None else worst([placed.whole], ()), "none")
@@ -61,6 +64,35 @@ def compare_with_eager(
     draws = [SameDraws(ops, seed, step, device.torch_device) for seed, step in drawn]
     error = worst(placed.parts, draws)
     return Differences(error, None, "same" if all(part.complete for part in draws) else "different")
+
+
+class SameDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """While it is active, the n-th random call draws what the n-th of the given ops draws in the given step.
+
+    Attributes
+    ----------
+    drawn
+        Number of random calls so far. If there are more or fewer than ops, the draws were not the same.
+    """
+
+    def __init__(self, ops: Sequence[str], seed: int, step: int, device: torch.device) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._ops, self._seed, self._step, self._device = ops, seed, step, device
+        self.drawn = 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether every op has had its counterpart, and no call was without."""
+        return self.drawn == len(self._ops)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not draws_numbers(func, args, kwargs or {}):
+            return func(*args, **(kwargs or {}))
+        self.drawn += 1
+        if self.drawn > len(self._ops):
+            return func(*args, **(kwargs or {}))
+        with drawn_with(self._seed, self._step, self._ops[self.drawn - 1], self._device):
+            return func(*args, **(kwargs or {}))
 
 
 def _largest_difference(pairs: Sequence[tuple[torch.Tensor | None, torch.Tensor | None]]) -> float:

@@ -7,7 +7,7 @@ import torch
 
 from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.job import Job
-from dlplacer.measure.fidelity.eager import tensors_in
+from dlplacer.measure.eager import tensors_in
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.distributed.ranks import NETWORK
 from dlplacer.runtime.placed.placed_module import PlacedModule
@@ -47,13 +47,11 @@ class PlacedJob:
 
     def step(self) -> tuple[torch.Tensor, ...]:
         """Take a step to its end, without the gradients of the last one; the loss, or the tensors of inference."""
-        result = self._issued_step()
+        self.placed.zero_grad(set_to_none=True)
+        if self.job.mode == "infer":
+            result = tensors_in(self.placed(*self.job.args, **self.job.kwargs))
+        else:
+            result = (self.placed.step(*self.job.args, *self.job.targets, **self.job.kwargs),)
         for device in self.devices.values():
             device.drain()
         return result
-
-    def _issued_step(self) -> tuple[torch.Tensor, ...]:
-        self.placed.zero_grad(set_to_none=True)
-        if self.job.mode == "infer":
-            return tensors_in(self.placed(*self.job.args, **self.job.kwargs))
-        return (self.placed.step(*self.job.args, *self.job.targets, **self.job.kwargs),)

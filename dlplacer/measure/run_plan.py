@@ -12,10 +12,11 @@ from dlplacer.files.plan_file import plan_of_dict
 from dlplacer.frontend.torch.batch_part import part_of
 from dlplacer.frontend.torch.job import Job
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
-from dlplacer.measure.fidelity.measurement import StepReport, measure, silent
-from dlplacer.measure.fidelity.placed_job import PlacedJob
-from dlplacer.measure.fidelity.process_group import OneProcess, SeveralProcesses
-from dlplacer.measure.fidelity.run_report import Run
+from dlplacer.measure.baselines import home_of_all
+from dlplacer.measure.measurement import Request, StepReport, measure, silent
+from dlplacer.measure.placed_job import PlacedJob
+from dlplacer.measure.process_group import OneProcess, SeveralProcesses
+from dlplacer.measure.run_report import Run
 from dlplacer.planning.pipeline.micro_batch_names import BatchCut
 from dlplacer.runtime.devices.allocator import reserve_heap
 from dlplacer.runtime.devices.kinds import KINDS
@@ -60,26 +61,27 @@ def run(
     job: Job,
     plan: Plan,
     devices: Mapping[str, str] | Sequence[str],
-    steps: int = 10,
+    steps: int | None = None,
     warmup: int = 3,
     beside: Mapping[str, Plan] | None = None,
     on_progress: StepReport = silent,
     segments: str = "eager",
+    compiled: bool = False,
 ) -> Run:
     """Run a plan on devices of this machine and compare it with its prediction and with plain PyTorch.
 
     The prediction is made anew: links are timed, and alternating with the steps of the placed module every device runs
-    whole steps alone, with whose op times the plan is replayed (`Predictor`). `Figures.plan_makespan_s` is what the
-    plan itself promised, under the costs that it was made with.
+    its own ops (`Predictor`). `Figures.plan_makespan_s` is what the plan itself promised, under the costs that it was
+    made with. No device gets a tensor that the plan does not put there, unless all of the model fits on one.
 
     Parameters
     ----------
+    steps, warmup, on_progress, compiled
+        As for `Request`.
     beside
         Name → another plan of the same job, on devices of the same names; its steps alternate with those of the plan.
-    on_progress
-        Called between steps.
     segments
-        As in `dlplacer.apply`. The prediction is of ops that are issued one by one.
+        As in `dlplacer.apply`.
 
     Raises
     ------
@@ -87,9 +89,11 @@ def run(
         If there are no steps to time.
     As `dlplacer.apply` and `PlacedModule.step` do.
     """
-    _require_steps(steps, warmup)
-    _reserve(plan, devices, 1 + len(beside or {}))
-    reference = copy.deepcopy(job.module)
+    request = Request(steps, warmup, compiled, on_progress)
+    fits = home_of_all(plan) is not None
+    if fits:
+        _reserve(plan, devices, 2 + len(beside or {}))
+    reference = copy.deepcopy(job.module) if fits or beside else job.module
     with ExitStack() as stack:
 
         def placed(job: Job, plan: Plan) -> PlacedJob:
@@ -100,18 +104,18 @@ def run(
             name: placed(replace(job, module=copy.deepcopy(reference)), other) for name, other in (beside or {}).items()
         }
         main = placed(job, plan)
-        return measure(main, others, reference, OneProcess(main.devices), steps, warmup, on_progress)
+        return measure(main, others, reference, OneProcess(main.devices), request)
 
 
-def _reserve(plan: Plan, devices: Mapping[str, str] | Sequence[str], plans: int) -> None:
-    """Grow the heap for the steps of so many plans, of every device that predicts them, and of plain PyTorch.
+def _reserve(plan: Plan, devices: Mapping[str, str] | Sequence[str], steps: int) -> None:
+    """Grow the heap for so many steps: those of plans, of the devices that predict them, and of plain PyTorch.
 
     Where the tensors of one lay in the large pages of what is reserved, and those of another in small ones, their steps
     would differ by that: for VGG-19 by a third.
     """
     names = [DeviceName.parse(name) for name in device_names(plan, devices).values()]
     if all(KINDS[name.kind].in_host_memory for name in names):
-        reserve_heap(plans * (1 + len(names)) * sum(op.footprint_bytes for op in plan.graph.ops))
+        reserve_heap(steps * sum(op.footprint_bytes for op in plan.graph.ops))
 
 
 def run_over_ranks(
@@ -119,7 +123,7 @@ def run_over_ranks(
     plan: Plan,
     devices: Mapping[str, str] | Sequence[str],
     over: OverRanks = OverRanks(),
-    steps: int = 10,
+    steps: int | None = None,
     warmup: int = 3,
     on_progress: StepReport = silent,
 ) -> Run:
@@ -136,9 +140,9 @@ def run_over_ranks(
         If the job does not train, or there are no steps to time.
     As `dlplacer.runtime.distributed.apply_ranks` and `PlacedModule.step` do.
     """
+    request = Request(steps, warmup, on_progress=on_progress)
     if job.mode != "train":
         raise InputError("a plan over several processes is timed in training; capture with mode='train'")
-    _require_steps(steps, warmup)
     require_captured(plan)
     if "collectives" in (plan.graph.capture or {}):
         require_replicas(plan, over.replicas)
@@ -149,16 +153,11 @@ def run_over_ranks(
         line = measured_all_reduce(group)
         made = group.agreed(lambda: None if group.rank else _replicated(parts[0], plan, over, line))
         planned = plan_of_dict(group.gathered(made and plan_to_dict(made))[0], "the plan of rank 0")
-        reference = copy.deepcopy(job.module)
+        reference = copy.deepcopy(job.module) if home_of_all(planned) else job.module
         with closing(apply_in_group(parts[group.replica], planned, group, opened, over.segments)) as module:
             processes = SeveralProcesses(group, opened, line, planned.options.delay)
             placed = PlacedJob(module, module.whole, parts, whole, group.replica)
-            return measure(placed, {}, reference, processes, steps, warmup, on_progress)
-
-
-def _require_steps(steps: int, warmup: int) -> None:
-    if steps < 1 or warmup < 0:
-        raise InputError(f"a run of {steps} steps after {warmup} cannot be timed; give at least 1 and 0")
+            return measure(placed, {}, reference, processes, request)
 
 
 def _replicated(job: Job, plan: Plan, over: OverRanks, line: AlphaBeta) -> Plan:

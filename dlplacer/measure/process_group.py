@@ -1,13 +1,12 @@
 """The processes of a run: one process is a group of one, whose exchanges return what was put in."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from dlplacer.core.graph import OpGraph
-from dlplacer.core.plan import Plan
 from dlplacer.core.topology import Topology
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
-from dlplacer.measure.fidelity.side_by_side import Names, names_of, side_by_side
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.distributed.clocks import clock_offsets_ns
 from dlplacer.runtime.distributed.group import RankGroup
@@ -22,29 +21,30 @@ class OneProcess:
 
     Attributes
     ----------
-    rank
-        Number of this process.
-    count, replicas
-        Processes, and how often the plan runs side by side.
     all_reduce
         Line of an all-reduce between the replicas; None in a run that is not over ranks.
     devices
-        What the report calls the devices.
-    names
-        [rank] → names of its ops and devices in recordings and in `all_replicas`.
+        The names of the devices of all processes.
+    replica_of
+        [rank] → its replica.
     topology
         The plan's devices, in the plan's order, with their measured links.
     """
 
-    count = replicas = 1
-    rank = 0
+    rank, replicas = 0, 1
     all_reduce: AlphaBeta | None = None
+    replica_of: Sequence[int] = (0,)
 
     def __init__(self, opened: Mapping[str, RuntimeDevice]) -> None:
-        devices = list(opened.values())
-        self.devices = tuple(device.name for device in devices)
-        self.names: Sequence[Names] = [Names(0, "", {name: device.name for name, device in opened.items()})]
-        self.topology: Topology = measured_topology(devices)
+        self.devices = tuple(device.name for device in opened.values())
+        machine, called = measured_topology(list(opened.values())), {each.name: name for name, each in opened.items()}
+        self.topology: Topology = replace(
+            machine,
+            devices=tuple(replace(device, id=called[device.id]) for device in machine.devices),
+            links=tuple(
+                replace(link, source=called[link.source], target=called[link.target]) for link in machine.links
+            ),
+        )
 
     def gathered(self, value: Any) -> list[Any]:
         """[rank] → what it gives; every process gets there before any goes on."""
@@ -57,10 +57,6 @@ class OneProcess:
     def with_exchange(self, graph: OpGraph) -> OpGraph:
         """The graph with the times of its collectives."""
         return graph
-
-    def all_replicas(self, plan: Plan) -> Plan:
-        """The plan of one replica as that of all, with the devices' and ops' names of this group."""
-        return plan
 
 
 class SeveralProcesses(OneProcess):
@@ -81,9 +77,9 @@ class SeveralProcesses(OneProcess):
     ) -> None:
         ranks = group.ranks
         self._group, self.all_reduce = group, all_reduce
-        self.rank, self.count, self.replicas = group.rank, ranks.count, ranks.replicas
+        self.rank, self.replicas = group.rank, ranks.replicas
         self.devices = tuple(str(owner) for owners in ranks.owners for owner in owners.values())
-        self.names = [names_of(ranks, ranks.replica_of(rank)) for rank in range(ranks.count)]
+        self.replica_of = [ranks.replica_of(rank) for rank in range(ranks.count)]
         machine = measured_machine(group, opened)
         self.topology = machine if ranks.replicas == 1 else with_network(machine, delay)
 
@@ -100,7 +96,3 @@ class SeveralProcesses(OneProcess):
         if self.replicas == 1 or self.all_reduce is None:
             return graph
         return with_exchange_times(graph, self.topology, self.all_reduce)
-
-    def all_replicas(self, plan: Plan) -> Plan:
-        """The plan on the devices of all ranks."""
-        return side_by_side(plan, self._group.ranks)

@@ -24,14 +24,19 @@ class EagerStep:
         The job; or several jobs of the same model, of whose losses and gradients the step takes the mean.
     module
         A copy of the job's module, so that both keep their own gradients and statistics.
+    compiled
+        Whether ``torch.compile`` compiles the module, in the first step.
     """
 
-    def __init__(self, parts: Sequence[Job], module: nn.Module, device: RuntimeDevice) -> None:
+    def __init__(
+        self, parts: Sequence[Job], module: nn.Module, device: RuntimeDevice, *, compiled: bool = False
+    ) -> None:
         job = parts[0]
         here = device.torch_device
         self.module = module.to(here)
         if job.mode == "infer" or not module.training:
             self.module.train(job.mode == "train")
+        self._called: Any = torch.compile(self.module) if compiled else self.module
         self._loss = copy.deepcopy(job.loss).to(here) if isinstance(job.loss, nn.Module) else job.loss
         self._parts = [_moved(part, here) for part in parts]
         self._device = device
@@ -81,12 +86,12 @@ class EagerStep:
     def _pass(self, job: Job) -> tuple[torch.Tensor, ...]:
         if job.mode == "infer":
             with torch.no_grad(), autocast_of(job, self._device.torch_device):
-                return tensors_in(self.module(*job.args, **job.kwargs))
+                return tensors_in(self._called(*job.args, **job.kwargs))
         with autocast_of(job, self._device.torch_device):
             if self._loss is None:
-                loss = loss_in(self.module(*job.args, *job.targets, **job.kwargs))
+                loss = loss_in(self._called(*job.args, *job.targets, **job.kwargs))
             else:
-                loss = self._loss(self.module(*job.args, **job.kwargs), *job.targets)
+                loss = self._loss(self._called(*job.args, **job.kwargs), *job.targets)
         loss.backward()
         return (loss.detach(),)
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from dlplacer.core.abilities import Shown
 from dlplacer.core.plan import Plan
 from dlplacer.core.units import format_seconds
-from dlplacer.measure.fidelity.loss import Loss
 from dlplacer.report.page.summary import busy_s
 
 if TYPE_CHECKING:
@@ -18,12 +17,7 @@ Quartiles = tuple[float, float]
 """First and third."""
 
 _LISTED = 10
-_OF_ONE_PROCESS = ("eager_all_cores_s", "eager_all_cores_quartiles_s", "dispatch_s", "beside")
 _DIFFERENCES = {"max_abs_error", "full_batch_error"}
-_OVER_RANKS = (
-    *("replicas", "ranks", "buckets"),
-    *("full_batch_error", "all_reduce_latency_s", "all_reduce_s_per_byte"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +50,17 @@ class Offender:
 
 @dataclass(frozen=True)
 class Figures:
-    """What a run found of one plan, in seconds per step: means of the rounds less an eighth at either end.
+    """What a run found of one plan, in seconds per step; None where plain PyTorch fits on no device.
 
     Attributes
     ----------
     predicted_s
-        Replays of the plan under links, all-reduces and, sample by sample, the op times that all processes measure in
-        the same run, alternating with its steps. `RunReport.host_s` is a part of it.
+        The plan replayed under links, all-reduces and op times that all processes measure in the same run, alternating
+        with its steps. `RunReport.host_s` is a part of it.
     measured_s
-        The placed step, each on its slowest process.
+        Median of the placed steps, each on its slowest process.
+    plan_makespan_s
+        What the plan itself promised, under the costs that it was made with.
     predicted_speedup, measured_speedup
         Samples per second over those of plain PyTorch on one device: replicas × `RunReport.baseline_s` ÷ predicted, and
         ÷ measured. They differ by the error of the prediction alone.
@@ -73,33 +69,25 @@ class Figures:
     max_abs_error
         Largest difference of the loss and of any gradient to plain PyTorch in one process, which takes the mean over
         the replicas' parts; with an optimizer, of the loss and of any updated parameter.
-    plan_makespan_s
-        What the plan itself promised, under the costs that it was made with.
-    predicted_quartiles_s, measured_quartiles_s
+    measured_quartiles_s
         First and third quartile of the same steps.
     runtime_factor
-        All ops of the plan on one device, run as placed, ÷ plain PyTorch's step there: what the runtime itself costs.
-        Over the rounds in which both were timed. None if it was not measured, as below.
+        All ops of the plan, run by the runtime one device after another, ÷ plain PyTorch's step.
     contention_factor
-        Op times while all used devices run whole steps ÷ alone; 1 for a plan on one device.
+        Op times while all used devices work ÷ alone; 1 for a plan on one device.
         It is the most that devices slow each other: a plan's ops are beside others for a part of their time only.
-    runtime_factor_quartiles, contention_factor_quartiles
-        First and third quartile over the same rounds.
     """
 
     predicted_s: float
     measured_s: float
-    predicted_speedup: float
-    measured_speedup: float
-    prediction_error: float
-    max_abs_error: float
     plan_makespan_s: float
-    predicted_quartiles_s: Quartiles | None = None
+    predicted_speedup: float | None = None
+    measured_speedup: float | None = None
+    prediction_error: float = 0.0
+    max_abs_error: float | None = None
     measured_quartiles_s: Quartiles | None = None
     runtime_factor: float | None = None
-    runtime_factor_quartiles: Quartiles | None = None
-    contention_factor: float | None = None
-    contention_factor_quartiles: Quartiles | None = None
+    contention_factor: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,19 +96,13 @@ class RunReport(Figures):
 
     Attributes
     ----------
-    baseline_s
-        Eager PyTorch on one of the devices and one replica's batch, under the same conditions; the mean of all
-        processes.
+    baseline_s, eager_all_cores_s, compiled_s
+        Plain PyTorch on one of the devices and one replica's batch (the mean of all processes); with all cores of the
+        host; ``torch.compile`` on one device. Medians, each None where it was not timed.
     noise
         Third less first quartile of the repeated baseline, ÷ `baseline_s`: differences below it say nothing.
-    baseline_quartiles_s, eager_all_cores_quartiles_s
-        First and third quartile of the baseline, and of plain PyTorch with all cores.
-    conclusion
-        One sentence: what was gained or lost over plain PyTorch, and why; see `dlplacer.measure.fidelity.conclusion`.
-    loss
-        What separates the measured step from an even share of the baseline on every device, by cause.
-    eager_all_cores_s
-        Plain PyTorch with all cores of the host; None over ranks and where the devices are not CPU cores.
+    left_out
+        The baselines that were wanted and not timed, and why.
     draws
         ``none`` if no op is random; ``same`` if plain PyTorch drew the same numbers for `max_abs_error`; ``different``
         if it could not be made to, so that `max_abs_error` says nothing.
@@ -129,16 +111,16 @@ class RunReport(Figures):
     dispatch_s
         Seconds in which the Python process issues an op, where it feeds the devices; 0 for CPU cores and over ranks.
     use
-        Per device; the measured figures come from recorded steps. Over ranks every rank has its devices, ``rank0/d0``,
-        and its part of the network, where a collective is busy while it waits for the other replicas.
+        Per device of the plan; the measured figures come from recorded steps. Over ranks they are of the first replica,
+        whose network is busy while it waits for the others.
     offenders
-        The ops whose measured time, the mean over the replicas, differs most from the predicted one, the worst first.
+        The ops whose measured time differs most from the predicted one, the worst first.
     beside
         Name → figures of another plan of the same job, whose steps alternated with those of this one; its speedups are
         over the same baseline.
-    over_ranks
-        Whether the run was one over ranks: then `to_dict` has the fields up to `buckets` in place of
-        `eager_all_cores_s`, its quartiles, `dispatch_s` and `beside`.
+    losses
+        Cause → predicted seconds beyond an even share of the baseline on every device; see
+        `dlplacer.measure.conclusion.losses_of`.
     full_batch_error
         As `max_abs_error`, to one process on the whole batch at once: larger where batch norm sees other batches. None
         with one replica, where the replicas got one and the same batch, and where ops are random.
@@ -146,35 +128,37 @@ class RunReport(Figures):
         Line of the measured all-reduce; 0 with one replica.
     """
 
-    baseline_s: float
-    eager_all_cores_s: float | None
-    draws: str
-    step: str = "joint"
-    steps: int
     devices: tuple[str, ...]
-    host_s: float
-    dispatch_s: float
-    use: tuple[DeviceUse, ...]
-    offenders: tuple[Offender, ...]
+    steps: int
+    step: str = "joint"
+    segments: str = "eager"
+    baseline_s: float | None = None
+    baseline_quartiles_s: Quartiles | None = None
+    eager_all_cores_s: float | None = None
+    eager_all_cores_quartiles_s: Quartiles | None = None
+    compiled_s: float | None = None
+    compiled_quartiles_s: Quartiles | None = None
+    left_out: tuple[str, ...] = ()
+    noise: float | None = None
+    conclusion: str = ""
+    losses: Mapping[str, float] = field(default_factory=dict)
+    draws: str = "none"
+    host_s: float = 0.0
+    dispatch_s: float = 0.0
+    use: tuple[DeviceUse, ...] = ()
+    offenders: tuple[Offender, ...] = ()
     beside: Mapping[str, Figures] = field(default_factory=dict)
-    over_ranks: bool = False
     replicas: int = 1
     ranks: int = 1
     full_batch_error: float | None = None
     all_reduce_latency_s: float = 0.0
     all_reduce_s_per_byte: float = 0.0
     buckets: int = 0
-    noise: float | None = None
-    baseline_quartiles_s: Quartiles | None = None
-    eager_all_cores_quartiles_s: Quartiles | None = None
-    conclusion: str = ""
-    loss: Loss | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The object that ``dlplacer run --json`` prints, in which a difference that is no number is a text."""
-        left_out = {"over_ranks", *(_OF_ONE_PROCESS if self.over_ranks else _OVER_RANKS)}
-        found = {name: value for name, value in asdict(self).items() if name not in left_out}
-        for figures in (found, *found.get("beside", {}).values()):
+        found = asdict(self)
+        for figures in (found, *found["beside"].values()):
             for name in _DIFFERENCES & figures.keys():
                 if figures[name] is not None and not math.isfinite(figures[name]):
                     figures[name] = str(figures[name])
@@ -183,22 +167,18 @@ class RunReport(Figures):
 
 @dataclass(frozen=True, repr=False)
 class Run(Shown):
-    """A report, the plan as in the predicted step nearest to `predicted_s`, and a recorded step of median length.
-
-    The plans of a run over ranks are those of all ranks, with devices named ``rank0/d0``, ``rank0/network``; see
-    `dlplacer.measure.fidelity.side_by_side`.
-    """
+    """A report, the plan as predicted, and a recorded step of median length; over ranks of the first replica."""
 
     report: RunReport
     predicted: Plan
     measured: Plan
 
     def __repr__(self) -> str:
-        report = self.report
+        report, speedup = self.report, self.report.measured_speedup
         return (
             f"<Run on {', '.join(report.devices)}: predicted {format_seconds(report.predicted_s)}, measured "
-            f"{format_seconds(report.measured_s)}, error {100 * report.prediction_error:.1f} %, "
-            f"{report.measured_speedup:.3f}x plain PyTorch on one device>"
+            f"{format_seconds(report.measured_s)}, error {100 * report.prediction_error:.1f} %"
+            + (">" if speedup is None else f", {speedup:.3f}x plain PyTorch on one device>")
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -233,7 +213,7 @@ def device_uses(predicted: Plan, measured: Plan) -> tuple[DeviceUse, ...]:
     """Busy and idle seconds of every device, as predicted and as measured."""
     ours, theirs = busy_s(predicted), busy_s(measured)
     return tuple(
-        DeviceUse(name, busy, predicted.makespan_s - busy, theirs[name], measured.makespan_s - theirs[name])
+        DeviceUse(name, busy, predicted.makespan_s - busy, theirs[name], max(0.0, measured.makespan_s - theirs[name]))
         for name, busy in ours.items()
     )
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dlplacer.core.units import format_seconds
-from dlplacer.measure.fidelity.run_report import Run, RunReport
+from dlplacer.measure.run_report import Run, RunReport
 from dlplacer.report.page.page import run_page
 
 
@@ -26,6 +26,7 @@ _FIGURES: dict[str, tuple[str, Callable[[Any], str]]] = {
     "baseline_s": ("one device, plain PyTorch", format_seconds),
     "eager_all_cores_s": ("all cores, plain PyTorch", format_seconds),
     "plan_makespan_s": ("as planned earlier", format_seconds),
+    "compiled_s": ("one device, torch.compile", format_seconds),
     "runtime_factor": ("runtime factor", _times),
     "contention_factor": ("contention factor", _times),
     "noise": ("noise of the baseline", _percent),
