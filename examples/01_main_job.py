@@ -50,8 +50,8 @@ def main() -> None:
 
     say(f"5. run it on {', '.join(devices)}")
     from dlplacer.cli.arguments.module_callable import build_entry
-    from dlplacer.measure.fidelity.conclusion import NOISY
-    from dlplacer.measure.fidelity.run_plan import run
+    from dlplacer.measure.conclusion import NOISY
+    from dlplacer.measure.run_plan import run
 
     job = build_entry(arguments.model, batch_size=arguments.batch_size)
     beside = {} if split_plan is None else {"split": split_plan}

@@ -15,8 +15,8 @@ from dlplacer.files.graph_file import EdgeModel, GraphModel, GraphNodeModel, Out
 from dlplacer.files.load import load_graph, load_plan, load_topology
 from dlplacer.files.plan_file import MemoryModel, PlanModel, ProblemModel, ScheduledModel, SegmentModel, TransferModel
 from dlplacer.files.topology_file import LinkModel, TopologyModel, TopologyNodeModel
-from dlplacer.measure.fidelity.loss import Loss
-from dlplacer.measure.fidelity.run_report import DeviceUse, Figures, Offender, RunReport
+from dlplacer.measure.loss import Loss
+from dlplacer.measure.run_report import DeviceUse, Figures, Offender, RunReport
 from dlplacer.measure.selftest.check import Check
 from dlplacer.measure.selftest.self_checks import Selftest
 from dlplacer.planning.compare import compare

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dlplacer.core.plan import Plan
     from dlplacer.core.result import Result
     from dlplacer.core.topology import Topology
-    from dlplacer.measure.fidelity.run_report import Run
+    from dlplacer.measure.run_report import Run
     from dlplacer.planning.compare import Comparison
     from dlplacer.planning.hybrid.hybrid_plan import HybridPlan
     from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
@@ -116,11 +116,14 @@ def _run(done: "Run") -> str:
     report = done.report
     rows = [
         ("step time", format_seconds(report.predicted_s), format_seconds(report.measured_s)),
-        ("speedup over one device", f"{report.predicted_speedup:.3f}x", f"{report.measured_speedup:.3f}x"),
-        ("plain PyTorch, one device", "", format_seconds(report.baseline_s)),
         ("error of the prediction", "", f"{100 * report.prediction_error:.2f} %"),
-        ("largest difference to PyTorch", "", f"{report.max_abs_error:.3g}"),
     ]
+    if report.baseline_s is not None:
+        rows += [
+            ("speedup over one device", f"{report.predicted_speedup:.3f}x", f"{report.measured_speedup:.3f}x"),
+            ("plain PyTorch, one device", "", format_seconds(report.baseline_s)),
+            ("largest difference to PyTorch", "", f"{report.max_abs_error:.3g}"),
+        ]
     devices = [
         (use.device, format_seconds(use.predicted_busy_s), format_seconds(use.measured_busy_s)) for use in report.use
     ]

@@ -66,7 +66,7 @@ def run(
     beside: Mapping[str, Plan] | None = None,
     on_progress: StepReport = silent,
     segments: str = "eager",
-    compiled: bool = False,
+    compiled: bool | None = None,
 ) -> Run:
     """Run a plan on devices of this machine and compare it with its prediction and with plain PyTorch.
 
@@ -77,7 +77,7 @@ def run(
     Parameters
     ----------
     steps, warmup, on_progress, compiled
-        As for `Request`.
+        As for `Request`; ``torch.compile`` is timed by default where segments are compiled or captured.
     beside
         Name → another plan of the same job, on devices of the same names; its steps alternate with those of the plan.
     segments
@@ -89,7 +89,7 @@ def run(
         If there are no steps to time.
     As `dlplacer.apply` and `PlacedModule.step` do.
     """
-    request = Request(steps, warmup, compiled, on_progress)
+    request = Request(steps, warmup, segments != "eager" if compiled is None else compiled, on_progress)
     fits = home_of_all(plan) is not None
     if fits:
         _reserve(plan, devices, 2 + len(beside or {}))

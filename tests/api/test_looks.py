@@ -9,7 +9,7 @@ from torch import nn
 
 import dlplacer as dp
 from dlplacer.frontend.torch.capture import capture_job, default_rewrites
-from dlplacer.measure.fidelity.run_report import DeviceUse
+from dlplacer.measure.run_report import DeviceUse
 from dlplacer.problem.problem import build_problem
 
 LINES, COLUMNS = 25, 80

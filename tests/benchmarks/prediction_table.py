@@ -27,8 +27,8 @@ from dlplacer.files import write_plan
 from dlplacer.files.load import load_plan
 from dlplacer.frontend import Job
 from dlplacer.frontend.torch.capture import capture_job, default_rewrites
-from dlplacer.measure.fidelity.prediction import used_devices
-from dlplacer.measure.fidelity.run_plan import run
+from dlplacer.measure.prediction import used_devices
+from dlplacer.measure.run_plan import run
 from dlplacer.planning.place import place
 from dlplacer.runtime.devices import open_devices
 from dlplacer.runtime.profile.detected_links import with_timed_dispatch

@@ -15,13 +15,10 @@ from dlplacer.core.units import format_seconds
 from dlplacer.files.structure_hash import first_difference, structure_sha256
 from dlplacer.frontend.torch.job import Job
 from dlplacer.frontend.torch.splitting.names import OpSplit
-from dlplacer.measure.splitting.choose_splits import SplitChoice, choose_splits
+from dlplacer.measure.splitting.choose_splits import Evaluator, Prospect, SplitChoice, choose_splits, measured_choice
 from dlplacer.measure.splitting.estimated_times import tables_of
-from dlplacer.measure.splitting.evaluate_splits import Evaluator, Prospect
-from dlplacer.measure.splitting.measured_splits import measured_choice
 from dlplacer.measure.splitting.traced_step import TracedStep
 from dlplacer.planning.place import place
-from dlplacer.runtime.devices.allocator import reserve_heap
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.open import open_devices
 from dlplacer.runtime.profile.op_times import measured_types, profile_ops, with_measured_times
@@ -30,6 +27,8 @@ from dlplacer.runtime.profile.op_times import measured_types, profile_ops, with_
 # simulation, splitting 36 ops of Inception-V3 still pays.
 _UNMEASURED_OVERHEAD = 0.03
 _SEARCH_SHARE = 0.4
+_STEPS = 5
+"""That are timed of each set of splits that is profiled."""
 
 
 class Solving(TypedDict, total=False):
@@ -155,7 +154,10 @@ def chosen(
         whole_s = evaluate(()).makespan_s
         return SplitChoice((), evaluate.whole, whole_s, whole_s, 1)
     if devices:
-        return measured_choice(evaluate, devices, time_limit_s, stop, on_progress)
+        job = evaluate.step.job
+        return measured_choice(
+            evaluate, lambda captured: profile_ops(job, captured, devices, _STEPS), time_limit_s, stop, on_progress
+        )
     return choose_splits(evaluate, time_limit_s, stop, on_progress=on_progress)
 
 
@@ -176,8 +178,6 @@ def whole_graph(
             "graph; second: this job without splits); profile the job again with the same options"
         )
     whole = captured.graph if graph is None else graph
-    if devices:
-        reserve_heap(2 * sum(op.footprint_bytes for op in whole.ops))
     if not {device.type for device in devices} <= set(measured_types(whole)):
         whole = with_measured_times(whole, profile_ops(step.job, captured, devices, steps, warmup))
     return whole

@@ -23,7 +23,7 @@ import dlplacer
 from dlplacer.core.errors import DlplacerError, InputError, RunError
 from dlplacer.frontend import capture
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
-from dlplacer.measure.fidelity.run_plan import OverRanks, run_over_ranks
+from dlplacer.measure.run_plan import OverRanks, run_over_ranks
 from dlplacer.models import mlp
 from dlplacer.runtime.distributed import apply_ranks, replicated_plan
 from dlplacer.runtime.distributed.launch import launch, results_of
