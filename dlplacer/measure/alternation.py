@@ -27,8 +27,8 @@ def alternated_times(
 
     Each warms up first: at least `warmup` times, and on until two in a row differ by less than 3 %, at most twelve
     times. Untimed steps precede short ones, as what ran before has filled the caches with its own data. Without a
-    `count` there are 5 to 40 rounds, until the quartiles of all compared steps are sure to 3 % of their median, and no
-    new one after a minute.
+    `count` there are 5 to 40 rounds, until the quartiles of all compared steps are sure to 3 % of their median, but none
+    that would end after a minute.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ def alternated_times(
     times: dict[str, list[float]] = {name: [] for name in steps}
     number, spent_s = 0, 0.0
     least, most = (_LEAST, _MOST) if count is None else (count, count)
-    while number < least or (number < most and spent_s < LIMIT_S and not _are_sure(times[name] for name in compared)):
+    while number < least or (number < most and not _are_sure(times[name] for name in compared)):
         if count is None and number and spent_s * (1 + 1 / number) > LIMIT_S:
             break
         on_round(number, max(number / most, 0.0 if count else spent_s / LIMIT_S))

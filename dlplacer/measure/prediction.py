@@ -61,9 +61,14 @@ class Predictor:
     In a plan an op runs beside others for a share of its time, which the replayed plan itself says: it takes
     alone + share × (side by side − alone). Nothing is taken from the step that is predicted. Replicas wait for each
     other at every collective, so the slowest replica counts.
+
+    Parameters
+    ----------
+    own
+        Device of the plan → its own ops, for those of this process; by default made of the placed job.
     """
 
-    def __init__(self, placed: PlacedJob, group: OneProcess) -> None:
+    def __init__(self, placed: PlacedJob, group: OneProcess, own: Mapping[str, OwnStep] | None = None) -> None:
         self._placed, self._group = placed, group
         # What runs is the joint program, whatever step the plan was made for.
         plan = placed.placed.plan
@@ -71,7 +76,7 @@ class Predictor:
         self._used = used_devices(plan)
         job, starts = placed.job, {entry.op: entry.start_s for entry in plan.ops}
         tensors, leaves, segments = job_tensors(job), flat_inputs(job), placed.placed.segments
-        self._own = {
+        self._own = own or {
             name: OwnStep(
                 *(placed.captured, plan.order, name, device, tensors, leaves),
                 job=job,
@@ -128,10 +133,10 @@ class Predictor:
         steps = [self._own[name] for name in names]
         if not steps:
             return
-        plain = side_by_side(OwnStep.plain, steps)
+        plain = side_by_side(lambda step: step.plain(), steps)
         if max(plain) < _SHORT_S:
-            plain = side_by_side(OwnStep.plain, steps)
-        recorded = side_by_side(OwnStep.recorded, steps)
+            plain = side_by_side(lambda step: step.plain(), steps)
+        recorded = side_by_side(lambda step: step.recorded(), steps)
         for name, times, seconds in zip(names, recorded, plain, strict=True):
             self._recorded[kind][name].append(times)
             self._plain[kind][name].append(seconds)
@@ -159,7 +164,8 @@ class Predictor:
 
     def _measured_dispatch_s(self) -> float:
         """Where one process feeds devices with streams, op by op; a replay knows no process per device."""
-        fed = [step.device for step in self._own.values() if streams_of(step.device) is not None]
+        used = (device for name, device in self._placed.devices.items() if name in self._own)
+        fed = [device for device in used if streams_of(device) is not None]
         if not fed or self._group.all_reduce is not None or self._placed.placed.segments != "eager":
             return 0.0
         return issue_time_s(fed)

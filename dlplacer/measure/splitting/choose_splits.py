@@ -1,4 +1,4 @@
-"""Search for the set of ops whose splitting shortens the step most, by list schedules, and by profiles of its results."""
+"""Search for the ops whose splitting shortens the step most, by list schedules and by profiles of what they find."""
 
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence

@@ -121,15 +121,22 @@ def warm_up(steps: Sequence[OwnStep]) -> None:
 
 
 def _parts(ops: Sequence[Op], memory_bytes: int) -> Iterator[list[str]]:
-    """The ops in order, cut where those since the last cut would need more memory; an op is never cut."""
+    """The ops in order, cut where those since the last cut would need more memory; an op is never cut.
+
+    Room is left for the largest tensor, in whose memory all tensors lie that come from other parts.
+    """
+    # A gradient counts where it is made: its parameter, to which a plan charges it, may be in another part.
+    made_bytes = [sum(spec.bytes for spec in op.outputs) for op in ops]
+    needed_bytes = [max(made, op.weight_bytes) + op.state_bytes for op, made in zip(ops, made_bytes, strict=True)]
+    room_bytes = memory_bytes - (max(made_bytes) if sum(needed_bytes) > memory_bytes else 0)
     part: list[str] = []
-    needed_bytes = 0
-    for op in ops:
-        if part and needed_bytes + op.footprint_bytes > memory_bytes:
+    taken_bytes = 0
+    for op, more_bytes in zip(ops, needed_bytes, strict=True):
+        if part and taken_bytes + more_bytes > room_bytes:
             yield part
-            part, needed_bytes = [], 0
+            part, taken_bytes = [], 0
         part.append(op.id)
-        needed_bytes += op.footprint_bytes
+        taken_bytes += more_bytes + op.workspace_bytes
     yield part
 
 

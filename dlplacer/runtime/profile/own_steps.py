@@ -69,6 +69,7 @@ class OwnStep:
             Updater(None if job is None else job.update),
             layouts_of(leaves),
             captured,
+            tensors,
             segments=segments,
             starts=starts or {},
         )
@@ -118,6 +119,7 @@ class _OwnOps(Variant):
     """A variant that runs the ops of one device; its executable has those alone, the graph and the order have all."""
 
     whole: Captured
+    tensors: Mapping[str, torch.Tensor]
 
     @property
     def _away_on_device(self) -> bool:
@@ -126,7 +128,7 @@ class _OwnOps(Variant):
     def _executor(self, program: Program, updater: Updater, backend: SegmentBackend) -> Executor:
         ((home, device),) = self.devices.items()
         received = {action.tensor for action in program.actions[home] if isinstance(action, Recv)}
-        links = StandIns(self.whole, received, device.torch_device)
+        links = StandIns(self.whole, received, device.torch_device, self.tensors)
         graph, executable = self.captured.graph, self.captured.executable
         return Executor(graph, executable, program, self.devices, updater, backend, links, self.starts)
 
@@ -138,16 +140,21 @@ class StandIns:
     ----------
     received
         Names of the tensors that will be asked for. Those of a dtype share one memory, as large as the largest.
+    tensors
+        Parameters and buffers, which arrive as they are.
     """
 
     on_device = True
 
-    def __init__(self, whole: Captured, received: Collection[str], device: torch.device) -> None:
+    def __init__(
+        self, whole: Captured, received: Collection[str], device: torch.device, tensors: Mapping[str, torch.Tensor]
+    ) -> None:
         producer, lengths = whole.executable.producer, dict[str, int]()
+        self._device, self._tensors = device, tensors
         self._made: dict[str, torch.Tensor] = {}
         self._sources = {name: (whole, producer[name]) for name in received if name in producer}
         for source in self._sources.values():
-            for spec, strides in _outputs(*source).values():
+            for spec, strides in _outputs(*source).values() if self._given(*source) is None else ():
                 lengths[spec.dtype] = max(lengths.get(spec.dtype, 0), _length(spec, strides))
         self._memory = {dtype: _filled(dtype, length, device) for dtype, length in lengths.items()}
 
@@ -166,11 +173,18 @@ class StandIns:
             self._made[tensor] = self._value(tensor, *self._sources[tensor])
         return self._made.get(tensor)
 
+    def _given(self, whole: Captured, op: str) -> torch.Tensor | None:
+        """The parameter or buffer that an op brings in; None for other ops, or where another process has it."""
+        code = whole.executable.codes[op]
+        tensor = self._tensors.get(code.name) if code.role in ("parameter", "buffer") else None
+        return None if tensor is None or tensor.is_meta else tensor.detach().to(self._device)
+
     def _value(self, name: str, whole: Captured, op: str) -> torch.Tensor:
         """The value of this name, as the unpacking and the views of its op make it of the op's outputs."""
         code = whole.executable.codes[op]
+        given = self._given(whole, op)
         outputs = {
-            place: self._memory[spec.dtype].as_strided(spec.shape, strides)
+            place: self._memory[spec.dtype].as_strided(spec.shape, strides) if given is None else given
             for place, (spec, strides) in _outputs(whole, op).items()
         }
         views = code.instructions if code.value else code.instructions[1:]

@@ -11,15 +11,15 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
+from dlplacer.measure.fidelity.numerics import _largest_difference, compare_with_eager
+from dlplacer.measure.fidelity.placed_job import PlacedJob
+from dlplacer.measure.fidelity.run_report import Figures, RunReport
+from dlplacer.measure.selftest.random_plan import random_plan as selftest_plan
 from torch import nn
 
 from dlplacer.core.topology import Device, Topology
 from dlplacer.frontend import Job
 from dlplacer.frontend.torch.capture import capture_job, default_rewrites
-from dlplacer.measure.fidelity.numerics import _largest_difference, compare_with_eager
-from dlplacer.measure.fidelity.placed_job import PlacedJob
-from dlplacer.measure.fidelity.run_report import Figures, RunReport
-from dlplacer.measure.selftest.random_plan import random_plan as selftest_plan
 from dlplacer.runtime.devices.host_device import HostDevice
 from dlplacer.runtime.onnx.run_cut_model import _difference
 from dlplacer.runtime.placed.placed_module import PlacedModule

@@ -3,14 +3,14 @@
 from dataclasses import replace
 
 import pytest
+from dlplacer.measure.fidelity.prediction import joined_samples
+from dlplacer.measure.fidelity.run_plan import OverRanks, run_over_ranks
 from processes import run_ranks
 from runtime.random_plans import needs_two_cores, random_plan
 
 from dlplacer.core.errors import InputError, MismatchError
 from dlplacer.frontend import Job, capture
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
-from dlplacer.measure.fidelity.prediction import joined_samples
-from dlplacer.measure.fidelity.run_plan import OverRanks, run_over_ranks
 from dlplacer.models import branches, mlp
 from dlplacer.runtime.distributed.replicate import replicated_plan
 

@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 import torch
+from dlplacer.measure.selftest.check import Check
+from dlplacer.measure.selftest.random_plan import random_plan
+from dlplacer.measure.selftest.self_checks import Selftest, selftest
 from frontend.torch.small_models import build
 from runtime.host_streams import HostCudaDevice, HostGraph, HostStreams
 from runtime.random_plans import needs_two_cores
@@ -15,9 +18,6 @@ from runtime.random_plans import needs_two_cores
 from dlplacer.cli.main import main
 from dlplacer.core.errors import InputError
 from dlplacer.frontend import capture
-from dlplacer.measure.selftest.check import Check
-from dlplacer.measure.selftest.random_plan import random_plan
-from dlplacer.measure.selftest.self_checks import Selftest, selftest
 from dlplacer.runtime.devices.cpu import CpuDevice
 from dlplacer.runtime.devices.jitter import DelayedDevice
 from dlplacer.runtime.devices.kinds import KINDS
@@ -166,8 +166,9 @@ def test_the_command_ends_with_5_if_a_check_fails(
 
 
 def test_random_plans_are_valid_and_differ() -> None:
-    from dlplacer.check import violations
     from dlplacer.measure.selftest.self_checks import _nominal
+
+    from dlplacer.check import violations
 
     devices = [CpuDevice(0), CpuDevice(1)]
     try:

@@ -5,6 +5,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from dlplacer.measure.splitting.measured_splits import measured_choice
+from dlplacer.measure.splitting.split_axes import neighbours, splits_of
 from torch import nn
 from torch.nn import functional
 
@@ -18,9 +20,7 @@ from dlplacer.frontend.torch.splitting.names import OpSplit
 from dlplacer.machines.costs.calibration import signature
 from dlplacer.measure.splitting.choose_splits import choose_splits
 from dlplacer.measure.splitting.estimated_times import measured_overhead, on_time_base_of, tables_of, with_estimates
-from dlplacer.measure.splitting.measured_splits import measured_choice
 from dlplacer.measure.splitting.place_with_splits import evaluator, place_with_splits
-from dlplacer.measure.splitting.split_axes import neighbours, splits_of
 from dlplacer.measure.splitting.traced_step import TracedStep
 from dlplacer.runtime.devices.base import RuntimeDevice
 

@@ -7,15 +7,15 @@ from dataclasses import replace
 
 import pytest
 import torch
+from dlplacer.measure.fidelity.alternation import alternated_times
+from dlplacer.measure.fidelity.eager import EagerStep
+from dlplacer.measure.fidelity.run_plan import run
 from frontend.torch.small_models import build
 from runtime.random_plans import needs_two_cores, random_plan
 from torch import nn
 
 from dlplacer.core.errors import InputError
 from dlplacer.frontend import Job, capture
-from dlplacer.measure.fidelity.alternation import alternated_times
-from dlplacer.measure.fidelity.eager import EagerStep
-from dlplacer.measure.fidelity.run_plan import run
 from dlplacer.problem.simulate import replay_plan
 from dlplacer.runtime.devices.host_device import HostDevice
 

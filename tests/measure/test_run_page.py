@@ -2,11 +2,10 @@
 
 from dataclasses import replace
 
-from report.page.reading import ReadPage
-from report.plot.plans import diamond
-
 from dlplacer.measure.fidelity.run_page import page_of_run, run_figures
 from dlplacer.measure.fidelity.run_report import Run, RunReport
+from report.page.reading import ReadPage
+from report.plot.plans import diamond
 
 REPORT = RunReport(
     predicted_s=0.011,
