@@ -27,8 +27,8 @@ def alternated_times(
 
     Each warms up first: at least `warmup` times, and on until two in a row differ by less than 3 %, at most twelve
     times. Untimed steps precede short ones, as what ran before has filled the caches with its own data. Without a
-    `count` there are 5 to 40 rounds, until the quartiles of all compared steps are sure to 3 % of their median, but none
-    that would end after a minute.
+    `count` there are 5 to 40 rounds, until the quartiles of all compared steps are sure to 3 % of their median; none
+    begins that would end after a minute.
 
     Parameters
     ----------

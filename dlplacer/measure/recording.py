@@ -58,10 +58,10 @@ def record_steps(placed: PlacedModule, step: Callable[[], object], count: int, g
     finally:
         placed.records = False
     ahead_ns = group.clock_offsets_ns()
-    return [_joined(ranks, ahead_ns, group.replica_of) for ranks in zip(*group.gathered(own), strict=True)]
+    return [joined(ranks, ahead_ns, group.replica_of) for ranks in zip(*group.gathered(own), strict=True)]
 
 
-def _joined(
+def joined(
     ranks: Sequence[tuple[float, Mapping[str, tuple[int, Sequence[Span]]]]],
     ahead_ns: Sequence[int],
     replica_of: Sequence[int],

@@ -20,6 +20,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.prediction_jobs import JOBS
+from dlplacer.runtime.profile.detected_links import with_timed_dispatch
+from dlplacer.runtime.profile.quickest_capture import timed_capture
 
 from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan
@@ -31,10 +33,8 @@ from dlplacer.measure.prediction import used_devices
 from dlplacer.measure.run_plan import run
 from dlplacer.planning.place import place
 from dlplacer.runtime.devices import open_devices
-from dlplacer.runtime.profile.detected_links import with_timed_dispatch
 from dlplacer.runtime.profile.link_times import measured_topology
 from dlplacer.runtime.profile.op_times import with_measured_times
-from dlplacer.runtime.profile.quickest_capture import timed_capture
 from dlplacer.solvers.methods import DEFAULT_METHOD
 
 OPTIONS = Options(contention="none", transfers="device", memory="sum", step="joint")

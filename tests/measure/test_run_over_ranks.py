@@ -3,14 +3,14 @@
 from dataclasses import replace
 
 import pytest
-from dlplacer.measure.fidelity.prediction import joined_samples
-from dlplacer.measure.fidelity.run_plan import OverRanks, run_over_ranks
 from processes import run_ranks
 from runtime.random_plans import needs_two_cores, random_plan
 
 from dlplacer.core.errors import InputError, MismatchError
 from dlplacer.frontend import Job, capture
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
+from dlplacer.measure.recording import joined, median_recording
+from dlplacer.measure.run_plan import OverRanks, run_over_ranks
 from dlplacer.models import branches, mlp
 from dlplacer.runtime.distributed.replicate import replicated_plan
 
@@ -33,7 +33,7 @@ def test_figures_of_a_replicated_run(names: str, optimizer: str | None) -> None:
     report, predicted, measured = runs[0].report, runs[0].predicted, runs[0].measured
     assert all(other.report == report for other in runs[1:])
     assert (report.replicas, report.ranks) == (2, ranks)
-    assert 2 <= report.steps <= 8
+    assert report.steps == 2
     assert report.buckets >= 2
     assert report.prediction_error == abs(report.predicted_s - report.measured_s) / report.measured_s
     assert report.measured_speedup == 2 * report.baseline_s / report.measured_s
@@ -41,18 +41,13 @@ def test_figures_of_a_replicated_run(names: str, optimizer: str | None) -> None:
     assert report.max_abs_error < 1e-5
     assert report.full_batch_error < 1e-5
     assert report.all_reduce_latency_s + report.all_reduce_s_per_byte > 0
-    told = report.to_dict()
-    assert told["devices"] == report.devices
-    assert (told["replicas"], told["ranks"], told["step"]) == (2, ranks, "joint")
-    assert not {"over_ranks", "beside", "eager_all_cores_s", "dispatch_s"} & told.keys()
     assert len(report.devices) == 4
     assert report.draws == "none"
-    assert [use.device for use in report.use] == [device.id for device in measured.topology.devices]
-    assert {use.device for use in report.use} >= {"rank0/d0", "rank0/network", f"rank{ranks - 1}/d1"}
-    assert len(report.use) == 4 + ranks
+    # Of the first replica: its devices, and the network that they share.
+    assert [use.device for use in report.use] == ["d0", "d1", "network"]
     for use in report.use:
         assert use.predicted_busy_s + use.predicted_idle_s == pytest.approx(predicted.makespan_s)
-        assert use.measured_busy_s + use.measured_idle_s == pytest.approx(measured.makespan_s)
+        assert use.measured_busy_s + use.measured_idle_s >= measured.makespan_s * (1 - 1e-9)
     assert len(report.offenders) == 10
     gaps = [abs(offender.difference_s) for offender in report.offenders]
     assert gaps == sorted(gaps, reverse=True)
@@ -91,15 +86,18 @@ def test_one_replica_over_two_processes() -> None:
     assert report.predicted_speedup > 0
 
 
-# Ranks 0 and 1 are the first replica, with one op each; 2 and 3 the second.
-def test_samples_of_the_ranks_of_a_replica_come_together() -> None:
-    samples = [
-        [{"a": rank + step / 10} if rank % 2 else {"b": rank + step / 10} for step in (1, 2)] for rank in range(4)
-    ]
-    assert joined_samples(samples, [0, 0, 1, 1]) == [
-        [{"b": 0.1, "a": 1.1}, {"b": 2.1, "a": 3.1}],
-        [{"b": 0.2, "a": 1.2}, {"b": 2.2, "a": 3.2}],
-    ]
+# Rank 1 began 0.3 s before rank 0 by its own clock, which is 1 s behind: 0.7 s after it. Rank 2 is another replica.
+def test_ranks_are_joined_on_the_clock_of_the_first() -> None:
+    first = (1.0, {"d0": (5_000_000_000, [("a", 0.1, 0.2)])})
+    second = (2.0, {"d1": (4_700_000_000, [("b", 0.0, 0.5)]), "network@rank1": (4_700_000_000, [("c", 0.5, 0.6)])})
+    other = (3.0, {"d0": (0, [("a", 0.0, 9.0)])})
+    found = joined([first, second, other], [0, -1_000_000_000, 0], [0, 0, 1])
+    assert found.spans["d0"] == [("a", 0.1, 0.2)]
+    assert found.spans["d1"] == [("b", pytest.approx(0.7), pytest.approx(1.2))]
+    assert found.spans["network"] == [("c", pytest.approx(1.2), pytest.approx(1.3))]
+    assert found.length_s == pytest.approx(1.3)
+    assert found.wall_s == 3.0
+    assert median_recording([found, found.__class__({}, 1.0)]).wall_s == 1.0
 
 
 def test_only_training_is_run_over_processes() -> None:

@@ -2,10 +2,11 @@
 
 from dataclasses import replace
 
-from dlplacer.measure.fidelity.run_page import page_of_run, run_figures
-from dlplacer.measure.fidelity.run_report import Run, RunReport
 from report.page.reading import ReadPage
 from report.plot.plans import diamond
+
+from dlplacer.measure.run_page import page_of_run, run_figures
+from dlplacer.measure.run_report import Run, RunReport
 
 REPORT = RunReport(
     predicted_s=0.011,
@@ -16,14 +17,8 @@ REPORT = RunReport(
     max_abs_error=0.0,
     plan_makespan_s=0.010,
     baseline_s=0.0168,
-    eager_all_cores_s=None,
-    draws="none",
     steps=10,
     devices=("cpu:0", "cpu:1"),
-    host_s=0.0,
-    dispatch_s=0.0,
-    use=(),
-    offenders=(),
 )
 
 

@@ -1,12 +1,10 @@
 """Which splits are chosen, under times that the tests give."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 import torch
-from dlplacer.measure.splitting.measured_splits import measured_choice
-from dlplacer.measure.splitting.split_axes import neighbours, splits_of
 from torch import nn
 from torch.nn import functional
 
@@ -18,11 +16,10 @@ from dlplacer.frontend import Job
 from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.splitting.names import OpSplit
 from dlplacer.machines.costs.calibration import signature
-from dlplacer.measure.splitting.choose_splits import choose_splits
+from dlplacer.measure.splitting.choose_splits import choose_splits, measured_choice
 from dlplacer.measure.splitting.estimated_times import measured_overhead, on_time_base_of, tables_of, with_estimates
 from dlplacer.measure.splitting.place_with_splits import evaluator, place_with_splits
-from dlplacer.measure.splitting.traced_step import TracedStep
-from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.measure.splitting.traced_step import TracedStep, neighbours, splits_of
 
 TYPE = "cpu-core"
 
@@ -121,21 +118,16 @@ def test_what_was_measured_replaces_estimates(step: TracedStep) -> None:
 
 
 @pytest.mark.parametrize("part_s", [0.1, 0.03])
-def test_sets_tried_are_counted_whatever_measuring_finds(
-    step: TracedStep, monkeypatch: pytest.MonkeyPatch, part_s: float
-) -> None:
+def test_sets_tried_are_counted_whatever_measuring_finds(step: TracedStep, part_s: float) -> None:
     whole, tried = timed(step, {"convolution": 0.1}), []
 
-    def profiled(
-        job: Job, captured: Captured, devices: Sequence[RuntimeDevice], steps: int
-    ) -> dict[str, dict[str, float]]:
+    def profiled(captured: Captured) -> dict[str, dict[str, float]]:
         tried.append(len(evaluate.seen))
         known = {op.id: op.time_on(TYPE) for op in whole.ops}
         return {TYPE: {op.id: part_s if op.origin else known.get(op.id) or 0.0 for op in captured.graph.ops}}
 
-    monkeypatch.setattr("dlplacer.measure.splitting.measured_splits.profile_ops", profiled)
     evaluate = evaluator(step, whole, dp.load_topology("cpu-2core"), Options(), None)
-    choice = measured_choice(evaluate, (), 120.0)
+    choice = measured_choice(evaluate, profiled, 120.0)
     assert bool(choice.splits) == (part_s < 0.05)
     assert choice.evaluated >= sum(tried) > 1
 

@@ -1,11 +1,11 @@
 """Which process owns which device, from the names that a user gives."""
 
 import pytest
+from dlplacer.measure.fidelity.side_by_side import names_of
 from frontend.torch.small_models import graph_of
 from runtime.random_plans import random_plan
 
 from dlplacer.core.errors import InputError
-from dlplacer.measure.fidelity.side_by_side import names_of
 from dlplacer.runtime.distributed.ranks import memory_name, parse_ranks
 
 

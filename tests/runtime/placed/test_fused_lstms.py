@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
+from dlplacer.runtime.profile.quickest_capture import timed_capture
 from runtime.random_plans import needs_two_cores, random_plan
 from torch import nn
 from torch.nn import functional
@@ -22,7 +23,6 @@ from dlplacer.frontend.torch.tracing.fused_lstm import BACKWARD, FORWARD, FUSED_
 from dlplacer.runtime.devices import open_devices
 from dlplacer.runtime.profile import quickest_capture
 from dlplacer.runtime.profile.op_times import Times
-from dlplacer.runtime.profile.quickest_capture import timed_capture
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this build of torch has no oneDNN")
 REWRITES = [*default_rewrites(), FUSED_LSTM]
