@@ -147,13 +147,17 @@ def profile(job: "Job", devices: "str | Sequence[NamedDevice]", *, steps: int = 
     if not names:
         raise InputError("devices is empty; name those to time the job on, as 'cpu:0' or 'cpu:0,cpu:1'")
     from dlplacer.frontend.torch.capture import capture_job, default_rewrites
+    from dlplacer.runtime.devices.kinds import in_host_memory
     from dlplacer.runtime.devices.open import open_devices
-    from dlplacer.runtime.profile.op_times import timed_capture, with_measured_times
+    from dlplacer.runtime.profile.op_times import profile_ops, timed_capture, with_measured_times
 
     opened = open_devices(names)
     try:
         captured, times = timed_capture(
-            job, lambda more: capture_job(job, [*default_rewrites(), *more]), opened, steps, warmup
+            job,
+            lambda more: capture_job(job, [*default_rewrites(), *more]),
+            lambda captured: profile_ops(job, captured, opened, steps, warmup),
+            in_host_memory(opened),
         )
         return with_measured_times(captured.graph, times)
     finally:

@@ -20,8 +20,6 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks.prediction_jobs import JOBS
-from dlplacer.runtime.profile.detected_links import with_timed_dispatch
-from dlplacer.runtime.profile.quickest_capture import timed_capture
 
 from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan
@@ -33,8 +31,9 @@ from dlplacer.measure.prediction import used_devices
 from dlplacer.measure.run_plan import run
 from dlplacer.planning.place import place
 from dlplacer.runtime.devices import open_devices
+from dlplacer.runtime.profile.issue_time import with_timed_issue
 from dlplacer.runtime.profile.link_times import measured_topology
-from dlplacer.runtime.profile.op_times import with_measured_times
+from dlplacer.runtime.profile.op_times import timed_capture, with_measured_times
 from dlplacer.solvers.methods import DEFAULT_METHOD
 
 OPTIONS = Options(contention="none", transfers="device", memory="sum", step="joint")
@@ -116,7 +115,7 @@ def planned(job: Job, devices: list[str], time_limit_s: float, method: str = DEF
     try:
         captured, times = timed_capture(job, lambda more: capture_job(job, [*default_rewrites(), *more]), opened)
         graph = with_measured_times(captured.graph, times)
-        here = with_timed_dispatch(measured_topology(opened), opened)
+        here = with_timed_issue(measured_topology(opened), opened)
         return place(graph, here, OPTIONS, method=method, time_limit_s=time_limit_s).plan
     finally:
         for device in opened:

@@ -153,14 +153,9 @@ def _free_bytes(device: RuntimeDevice) -> int:
 
 
 def timed_capture(
-    job: Job,
-    capture: Callable[[Sequence[str]], Captured],
-    devices: Sequence[RuntimeDevice],
-    steps: int = 7,
-    warmup: int = 2,
-    on_step: Report = lambda what, share: None,
+    job: Job, capture: Callable[[Sequence[str]], Captured], profile: Callable[[Captured], Times], on_cores: bool
 ) -> tuple[Captured, Times]:
-    """A capture of the job, and its op times as `profile_ops` has them.
+    """A capture of the job, and its op times.
 
     Plain PyTorch runs an LSTM on a CPU as one kernel. Step by step it is many short ops, which devices can share: that
     takes half as long where the layer is wide, as gradients of all steps are one product then, and twice as long where
@@ -170,15 +165,20 @@ def timed_capture(
     ----------
     capture
         Captures the job with rewrites beside the usual ones.
+    profile
+        Times the ops of a capture, as `profile_ops` does.
     """
     captured = capture(())
-    found = captured, profile_ops(job, captured, devices, steps, warmup, on_step)
-    if in_host_memory(devices) and any(isinstance(module, nn.LSTM) for module in job.module.modules()):
+    found = captured, profile(captured)
+    if on_cores and any(isinstance(module, nn.LSTM) for module in job.module.modules()):
         fused = capture((FUSED_LSTM,))
         if any(code.instructions[0].target is FORWARD for code in fused.executable.of_role("call")):
-            other = fused, profile_ops(job, fused, devices, steps, warmup, on_step)
-            found = min(found, other, key=lambda timed: sum(timed[1][devices[0].type].values()))
+            found = min(found, (fused, profile(fused)), key=_least_s)
     return found
+
+
+def _least_s(timed: tuple[Captured, Times]) -> float:
+    return min(sum(times.values()) for times in timed[1].values())
 
 
 def with_measured_times(graph: OpGraph, times: Mapping[str, Mapping[str, float]]) -> OpGraph:

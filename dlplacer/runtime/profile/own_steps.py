@@ -9,15 +9,16 @@ from typing import Any, TypeVar, cast
 
 import torch
 
-from dlplacer.core.op import TensorSpec
 from dlplacer.frontend.torch.capture import Captured
-from dlplacer.frontend.torch.executable import Instruction, Value
+from dlplacer.frontend.torch.executable import Instruction, OpCode, Value
 from dlplacer.frontend.torch.job import Job
+from dlplacer.frontend.torch.tracing.kernels import kernel_for
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.device_streams import streams_of
 from dlplacer.runtime.executor.executor import Executor
 from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.executor.segment_backend import SegmentBackend
+from dlplacer.runtime.executor.segment_graph import values_read
 from dlplacer.runtime.placed.guards import require_data
 from dlplacer.runtime.placed.variant import Variant, layouts_of
 from dlplacer.runtime.program.actions import Recv
@@ -56,7 +57,7 @@ class OwnStep:
         segments: str = "eager",
         starts: Mapping[str, float] | None = None,
     ) -> None:
-        self.device, self._home, self._leaves = device, home, leaves
+        self.device, self.home, self._leaves = device, home, leaves
         self._clocked = _Clocked(device)
         here = set(order[home])
         executable = captured.executable
@@ -86,7 +87,7 @@ class OwnStep:
         state = variant.joint.start(self._bound(), record=True)
         variant.joint.run(state)
         assert state.timeline is not None
-        return {span.op: span.end_s - span.start_s for span in state.timeline[self._home].spans(self.device)}
+        return {span.op: span.end_s - span.start_s for span in state.timeline[self.home].spans(self.device)}
 
     def plain(self) -> float:
         """Seconds for which the device is busy in a step that is not recorded."""
@@ -149,14 +150,17 @@ class StandIns:
     def __init__(
         self, whole: Captured, received: Collection[str], device: torch.device, tensors: Mapping[str, torch.Tensor]
     ) -> None:
-        producer, lengths = whole.executable.producer, dict[str, int]()
-        self._device, self._tensors = device, tensors
+        self._whole, self._device, self._tensors = whole, device, tensors
         self._made: dict[str, torch.Tensor] = {}
-        self._sources = {name: (whole, producer[name]) for name in received if name in producer}
-        for source in self._sources.values():
-            for spec, strides in _outputs(*source).values() if self._given(*source) is None else ():
-                lengths[spec.dtype] = max(lengths.get(spec.dtype, 0), _length(spec, strides))
-        self._memory = {dtype: _filled(dtype, length, device) for dtype, length in lengths.items()}
+        self._producer = whole.executable.producer
+        self._received = received & self._producer.keys()
+        self._memory: dict[torch.dtype, torch.Tensor] = {}
+        largest: dict[torch.dtype, _Layout] = {}
+        for op in {self._producer[name] for name in self._received}:
+            for layout in _outputs(whole, op).values() if self._given(op) is None else ():
+                largest[layout.dtype] = max(largest.get(layout.dtype, layout), layout, key=lambda each: each.length)
+        for layout in largest.values():
+            self._shared(layout)
 
     def begin(self) -> None:
         """Nothing is on its way."""
@@ -169,71 +173,113 @@ class StandIns:
 
     def receive(self, tensor: str, source: str, target: str) -> torch.Tensor | None:  # noqa: ARG002
         """A tensor of the shape, dtype and strides of the one that is planned to arrive; None for a mere order."""
-        if tensor in self._sources and tensor not in self._made:
-            self._made[tensor] = self._value(tensor, *self._sources[tensor])
+        if tensor in self._received and tensor not in self._made:
+            self._made[tensor] = self._value(tensor, exact=True)
         return self._made.get(tensor)
 
-    def _given(self, whole: Captured, op: str) -> torch.Tensor | None:
-        """The parameter or buffer that an op brings in; None for other ops, or where another process has it."""
-        code = whole.executable.codes[op]
-        tensor = self._tensors.get(code.name) if code.role in ("parameter", "buffer") else None
-        return None if tensor is None or tensor.is_meta else tensor.detach().to(self._device)
+    def _value(self, name: str, exact: bool) -> torch.Tensor:
+        """A value of this name, by the unpacking and the views of its op.
 
-    def _value(self, name: str, whole: Captured, op: str) -> torch.Tensor:
-        """The value of this name, as the unpacking and the views of its op make it of the op's outputs."""
-        code = whole.executable.codes[op]
-        given = self._given(whole, op)
+        Parameters
+        ----------
+        exact
+            Whether to run the op to see what its kernel makes: the graph has dtypes and strides as of the capture.
+        """
+        op = self._producer[name]
+        code, given = self._whole.executable.codes[op], self._given(op)
+        layouts = _outputs(self._whole, op) | (self._as_run(code) if exact and given is None else {})
         outputs = {
-            place: self._memory[spec.dtype].as_strided(spec.shape, strides) if given is None else given
-            for place, (spec, strides) in _outputs(whole, op).items()
+            place: given if given is not None else self._shared(layout) if exact else layout.tensor(self._device)
+            for place, layout in layouts.items()
         }
         views = code.instructions if code.value else code.instructions[1:]
         first = code.value or code.instructions[0].result
         values: dict[str, Any] = {first: outputs if any(_unpacks(each, first) for each in views) else outputs[0]}
-
-        def resolved(value: Any) -> Any:
-            if isinstance(value, Value):
-                return values[value.name]
-            return [resolved(entry) for entry in value] if isinstance(value, (list, tuple)) else value
-
         for view in views:
-            kwargs = {key: resolved(value) for key, value in view.kwargs.items()}
-            values[view.result] = view.target(*(resolved(value) for value in view.args), **kwargs)
+            values[view.result] = self._called(view.target, view, values)
         found: torch.Tensor = values[name]
         return found
 
+    def _given(self, op: str) -> torch.Tensor | None:
+        """The parameter or buffer that an op brings in; None for other ops, or where another process has it."""
+        code = self._whole.executable.codes[op]
+        tensor = self._tensors.get(code.name) if code.role in ("parameter", "buffer") else None
+        return None if tensor is None or tensor.is_meta else tensor.detach().to(self._device)
 
-def _outputs(whole: Captured, op: str) -> dict[int, tuple[TensorSpec, tuple[int, ...]]]:
-    """Number of an output of an op → its shape and the strides that its readers count on."""
-    code, specs = whole.executable.codes[op], whole.graph.op(op).outputs
-    first = None if code.value else code.instructions[0]
-    known = {0: first.strides} if first is not None else {}
-    if first is not None:
-        known |= {each.args[1]: each.strides for each in code.instructions if _unpacks(each, first.result)}
-    there = {place: spec for place, spec in enumerate(specs) if spec.dtype != "none"}
-    return {place: (spec, known.get(place) or _contiguous(spec.shape)) for place, spec in there.items()}
+    def _as_run(self, code: OpCode) -> "dict[int, _Layout]":
+        """The outputs of an op as its kernel makes them here; nothing of an op that draws, or refuses these numbers."""
+        if code.value or code.random or not isinstance(code.instructions[0].target, torch._ops.OpOverload):
+            return {}
+        call = code.instructions[0]
+        try:
+            values = {name: self._value(name, exact=False) for name in values_read(code)}
+            made = self._called(kernel_for(call.target, self._device.type), call, values)
+        except Exception:
+            return {}
+        made = made if isinstance(made, (tuple, list)) else [made]
+        known = _outputs(self._whole, code.op)
+        return {
+            place: _Layout(made[place].dtype, tuple(made[place].shape), layout.strides)
+            for place, layout in known.items()
+        }
+
+    def _called(self, target: Callable[..., Any], call: Instruction, values: Mapping[str, Any]) -> Any:
+        def resolved(value: Any) -> Any:
+            if isinstance(value, Value):
+                return values[value.name]
+            if isinstance(value, torch.device):
+                return self._device
+            return [resolved(entry) for entry in value] if isinstance(value, (list, tuple)) else value
+
+        kwargs = {key: resolved(value) for key, value in call.kwargs.items()}
+        return target(*(resolved(value) for value in call.args), **kwargs)
+
+    def _shared(self, layout: "_Layout") -> torch.Tensor:
+        memory = self._memory.get(layout.dtype)
+        if memory is None or len(memory) < layout.length:
+            flat = _Layout(layout.dtype, (layout.length,), (1,))
+            self._memory[layout.dtype] = memory = flat.tensor(self._device)
+        return memory.as_strided(layout.shape, layout.strides)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @property
+    def length(self) -> int:
+        """Elements from the first to the last."""
+        return 1 + sum((size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True) if size)
+
+    def tensor(self, device: torch.device) -> torch.Tensor:
+        """Zeros, which are indices of any table; of numbers halves, as they divide and have logarithms."""
+        made = torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device=device)
+        return made.fill_(0.5 if made.is_floating_point() or made.is_complex() else 0)
+
+
+def _outputs(whole: Captured, op: str) -> dict[int, _Layout]:
+    """Number of an output of an op → what the graph says of it, with the strides that its readers count on."""
+    code = whole.executable.codes[op]
+    strides: dict[int, tuple[int, ...] | None] = {}
+    if not code.value:
+        first = code.instructions[0]
+        strides = {0: first.strides}
+        strides |= {each.args[1]: each.strides for each in code.instructions if _unpacks(each, first.result)}
+    return {
+        place: _Layout(
+            getattr(torch, spec.dtype),
+            spec.shape,
+            strides.get(place) or tuple(torch.empty(spec.shape, device="meta").stride()),
+        )
+        for place, spec in enumerate(whole.graph.op(op).outputs)
+        if spec.dtype != "none"
+    }
 
 
 def _unpacks(instruction: Instruction, name: str) -> bool:
     return instruction.target is getitem and instruction.args[0] == Value(name)
-
-
-def _filled(dtype: str, length: int, device: torch.device) -> torch.Tensor:
-    """Zeros, which are indices of any table; of numbers halves, as they divide and have logarithms."""
-    memory = torch.zeros(length, dtype=getattr(torch, dtype), device=device)
-    return memory.fill_(0.5) if memory.is_floating_point() or memory.is_complex() else memory
-
-
-def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:
-    strides, step = [], 1
-    for size in reversed(shape):
-        strides.append(step)
-        step *= max(1, size)
-    return tuple(reversed(strides))
-
-
-def _length(spec: TensorSpec, strides: Sequence[int]) -> int:
-    return 1 + sum((size - 1) * stride for size, stride in zip(spec.shape, strides, strict=True) if size)
 
 
 class _Clocked:

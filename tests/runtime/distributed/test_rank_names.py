@@ -1,7 +1,6 @@
 """Which process owns which device, from the names that a user gives."""
 
 import pytest
-from dlplacer.measure.fidelity.side_by_side import names_of
 from frontend.torch.small_models import graph_of
 from runtime.random_plans import random_plan
 
@@ -85,8 +84,6 @@ def test_every_gpu_has_a_part_of_the_network(plan, devices: str, expected: dict[
     for network, device in expected.items():
         assert ranks.network_of(device) == network
         assert ranks.rank_of(network, 1) == ranks.rank_of(device, 1)
-    shown = names_of(ranks, 0).devices
-    assert [shown[network] for network in expected] == ["rank0/network", "rank0/network/1"][: len(expected)]
 
 
 def test_memories_of_devices() -> None:
