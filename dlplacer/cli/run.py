@@ -208,7 +208,7 @@ def _write(arguments: argparse.Namespace, done: "Run") -> None:
         write_json(arguments.trace, run_trace(done.predicted, done.measured))
     if arguments.html:
         from dlplacer.files import write_text
-        from dlplacer.measure.run_page import page_of_run
+        from dlplacer.measure.run_report import page_of_run
 
         write_text(arguments.html, page_of_run(done))
     tell_written(arguments.gantt, arguments.trace, arguments.html)

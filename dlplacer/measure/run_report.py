@@ -1,13 +1,14 @@
 """What a run measured against what was predicted."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dlplacer.core.abilities import Shown
 from dlplacer.core.plan import Plan
 from dlplacer.core.units import format_seconds
+from dlplacer.report.page.page import run_page
 from dlplacer.report.page.summary import busy_s
 
 if TYPE_CHECKING:
@@ -50,32 +51,19 @@ class Offender:
 
 @dataclass(frozen=True)
 class Figures:
-    """What a run found of one plan, in seconds per step; None where plain PyTorch fits on no device.
+    """What a run found of one plan, in seconds per step; docs/reference/printed.md says what each field is.
 
     Attributes
     ----------
-    predicted_s
-        The plan replayed under links, all-reduces and op times that all processes measure in the same run, alternating
-        with its steps. `RunReport.host_s` is a part of it.
-    measured_s
-        Median of the placed steps, each on its slowest process.
-    plan_makespan_s
-        What the plan itself promised, under the costs that it was made with.
+    predicted_s, measured_s
+        The plan replayed under costs of the same run, `RunReport.host_s` added; median of the placed steps, each on its
+        slowest process.
     predicted_speedup, measured_speedup
-        Samples per second over those of plain PyTorch on one device: replicas × `RunReport.baseline_s` ÷ predicted, and
-        ÷ measured. They differ by the error of the prediction alone.
-    prediction_error
-        |predicted − measured| ÷ measured.
+        Replicas × `RunReport.baseline_s` ÷ each: they differ by the error of the prediction alone. These and what else
+        needs plain PyTorch are None where it fits on no device.
     max_abs_error
         Largest difference of the loss and of any gradient to plain PyTorch in one process, which takes the mean over
         the replicas' parts; with an optimizer, of the loss and of any updated parameter.
-    measured_quartiles_s
-        First and third quartile of the same steps.
-    runtime_factor
-        All ops of the plan, run by the runtime one device after another, ÷ plain PyTorch's step.
-    contention_factor
-        Op times while all used devices work ÷ alone; 1 for a plan on one device.
-        It is the most that devices slow each other: a plan's ops are beside others for a part of their time only.
     """
 
     predicted_s: float
@@ -92,40 +80,15 @@ class Figures:
 
 @dataclass(frozen=True, kw_only=True)
 class RunReport(Figures):
-    """What a run measured against what was predicted.
+    """What a run measured against what was predicted; docs/reference/printed.md says what each field is.
 
     Attributes
     ----------
-    baseline_s, eager_all_cores_s, compiled_s
-        Plain PyTorch on one of the devices and one replica's batch (the mean of all processes); with all cores of the
-        host; ``torch.compile`` on one device. Medians, each None where it was not timed.
-    noise
-        Third less first quartile of the repeated baseline, ÷ `baseline_s`: differences below it say nothing.
-    left_out
-        The baselines that were wanted and not timed, and why.
-    draws
-        ``none`` if no op is random; ``same`` if plain PyTorch drew the same numbers for `max_abs_error`; ``different``
-        if it could not be made to, so that `max_abs_error` says nothing.
-    host_s
-        Seconds of the prediction before the devices start and after they end: inputs are bound, threads woken.
-    dispatch_s
-        Seconds in which the Python process issues an op, where it feeds the devices; 0 for CPU cores and over ranks.
     use
         Per device of the plan; the measured figures come from recorded steps. Over ranks they are of the first replica,
         whose network is busy while it waits for the others.
-    offenders
-        The ops whose measured time differs most from the predicted one, the worst first.
     beside
-        Name → figures of another plan of the same job, whose steps alternated with those of this one; its speedups are
-        over the same baseline.
-    losses
-        Cause → predicted seconds beyond an even share of the baseline on every device; see
-        `dlplacer.measure.conclusion.losses_of`.
-    full_batch_error
-        As `max_abs_error`, to one process on the whole batch at once: larger where batch norm sees other batches. None
-        with one replica, where the replicas got one and the same batch, and where ops are random.
-    all_reduce_latency_s, all_reduce_s_per_byte
-        Line of the measured all-reduce; 0 with one replica.
+        Name → figures of another plan of the same job, whose steps alternated with those of this one.
     """
 
     devices: tuple[str, ...]
@@ -192,21 +155,63 @@ class Run(Shown):
         predicted = {entry.op: entry.end_s - entry.start_s for entry in self.predicted.ops}
         rows = []
         for entry in sorted(self.measured.ops, key=lambda entry: entry.start_s):
-            op, measured_s = self.measured.graph.op(entry.op), entry.end_s - entry.start_s
-            predicted_s = predicted.get(entry.op)
+            op, predicted_s = self.measured.graph.op(entry.op), predicted.get(entry.op)
+            measured_s = entry.end_s - entry.start_s
+            difference_s = None if predicted_s is None else measured_s - predicted_s
             rows.append(
-                {
-                    "op": entry.op,
-                    "kind": op.kind,
-                    "module": op.module,
-                    "device": entry.device,
-                    "start_s": entry.start_s,
-                    "predicted_s": predicted_s,
-                    "measured_s": measured_s,
-                    "difference_s": None if predicted_s is None else measured_s - predicted_s,
-                }
+                (op.id, op.kind, op.module, entry.device, entry.start_s, predicted_s, measured_s, difference_s)
             )
-        return pandas.DataFrame(rows)
+        names = "op", "kind", "module", "device", "start_s", "predicted_s", "measured_s", "difference_s"
+        return pandas.DataFrame(rows, columns=list(names))
+
+
+def _times(value: float) -> str:
+    return f"{value:.3f}x"
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.2f} %"
+
+
+# Field of a report → its name and how it is written; a field that is None, empty or of one process is left out.
+_SHOWN: dict[str, tuple[str, Callable[[Any], str]]] = {
+    "predicted_s": ("step, predicted", format_seconds),
+    "measured_s": ("step, measured", format_seconds),
+    "prediction_error": ("error of the prediction", _percent),
+    "plan_makespan_s": ("step, as planned earlier", format_seconds),
+    "measured_speedup": ("speedup over plain PyTorch on one device", _times),
+    "predicted_speedup": ("speedup, predicted", _times),
+    "baseline_s": ("plain PyTorch, one device", format_seconds),
+    "compiled_s": ("torch.compile, one device", format_seconds),
+    "eager_all_cores_s": ("plain PyTorch, all cores", format_seconds),
+    "runtime_factor": ("runtime factor: placed on one device ÷ plain PyTorch", _times),
+    "contention_factor": ("contention factor: ops side by side ÷ alone", _times),
+    "noise": ("noise: quartiles of plain PyTorch, apart", _percent),
+    "host_s": ("host, before and after the devices", format_seconds),
+    "max_abs_error": ("largest difference to plain PyTorch", "{:.3g}".format),
+    "full_batch_error": ("largest difference to the full batch", "{:.3g}".format),
+    "left_out": ("not timed", "; ".join),
+    "steps": ("steps timed", str),
+    "devices": ("devices", ", ".join),
+}
+_DRAWN = {
+    "same": ("random draws", "the same as plain PyTorch's"),
+    "different": ("random draws", "others than plain PyTorch's: the difference says nothing"),
+}
+
+
+def shown_figures(report: RunReport) -> list[tuple[str, str]]:
+    """Name and value of the figures of a run for a reader, those first by which it is judged."""
+    known = ((*shown, getattr(report, key)) for key, shown in _SHOWN.items())
+    rows = [(name, write(value)) for name, write, value in known if value not in (None, ())]
+    if report.draws in _DRAWN:
+        rows.append(_DRAWN[report.draws])
+    if report.ranks > 1:
+        rows.append(("replicas, processes", f"{report.replicas}, {report.ranks}"))
+    if report.buckets:
+        line = f"{format_seconds(report.all_reduce_latency_s)} + {report.all_reduce_s_per_byte * 1e9:.3g} s/GB"
+        rows.append((f"{report.buckets} all-reduces of the gradients", line))
+    return rows
 
 
 def device_uses(predicted: Plan, measured: Plan) -> tuple[DeviceUse, ...]:
@@ -226,3 +231,8 @@ def worst_offenders(predicted: Plan, op_times_s: Mapping[str, float], count: int
             op, predicted_s = predicted.graph.op(entry.op), entry.end_s - entry.start_s
             found.append(Offender(op.id, op.kind, op.module, entry.device, predicted_s, op_times_s[op.id]))
     return tuple(sorted(found, key=lambda offender: -abs(offender.difference_s))[:count])
+
+
+def page_of_run(run: Run) -> str:
+    """One HTML page about a run: its predicted and its recorded step on one axis, and its figures."""
+    return run_page(run.predicted, run.measured, shown_figures(run.report), run.report.conclusion)

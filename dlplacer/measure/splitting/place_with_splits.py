@@ -92,29 +92,7 @@ def place_with_splits(
     on_progress: Callable[[Prospect], None] = lambda prospect: None,
     **solving: Unpack[Solving],
 ) -> SplitResult:
-    """The best plans found for a job without and with splits of its ops.
-
-    Parameters
-    ----------
-    graph
-        The job's graph without splits, with measured times as `dlplacer profile` writes them; else the roofline gives
-        the times, of parts as of whole ops.
-    devices
-        Devices of this machine on which to profile the chosen splits, and the whole graph where `graph` has no times
-        measured there; empty to estimate parts as shares of the ops that they come from.
-    parts
-        Into how many parts an op is split; None means as many as there are devices.
-    time_limit_s
-        For choosing and solving; two fifths of it go to the choice. Profiling comes on top.
-    solving
-        As for `dlplacer.place`: ``method``, ``gap``, ``seed``, ``workers``, ``stop``.
-
-    Raises
-    ------
-    InputError
-        If the graph is not the job's, or an argument is out of range.
-    As `dlplacer.place` does.
-    """
+    """The best plans found for a job without and with splits of its ops: see `dlplacer.place_with_splits`."""
     began = time.monotonic()
     step = TracedStep.of(job, rewrites)
     opened = open_devices(list(devices)) if devices else []

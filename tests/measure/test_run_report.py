@@ -5,8 +5,7 @@ from dataclasses import replace
 from report.page.reading import ReadPage
 from report.plot.plans import diamond
 
-from dlplacer.measure.run_page import page_of_run, run_figures
-from dlplacer.measure.run_report import Run, RunReport
+from dlplacer.measure.run_report import Run, RunReport, page_of_run, shown_figures
 
 REPORT = RunReport(
     predicted_s=0.011,
@@ -23,13 +22,14 @@ REPORT = RunReport(
 
 
 def test_figures_have_names_and_units() -> None:
-    figures = dict(run_figures(REPORT))
-    assert list(figures)[:4] == ["predicted", "measured", "error", "speedup"]
-    assert figures["predicted"] == "11 ms"
-    assert figures["error"] == "8.33 %"
-    assert figures["speedup"] == "1.400×"
+    figures = dict(shown_figures(REPORT))
+    assert list(figures)[:2] == ["step, predicted", "step, measured"]
+    assert figures["step, predicted"] == "11 ms"
+    assert figures["error of the prediction"] == "8.33 %"
+    assert figures["speedup over plain PyTorch on one device"] == "1.400x"
     assert figures["devices"] == "cpu:0, cpu:1"
-    assert "all cores, plain PyTorch" not in figures
+    assert "plain PyTorch, all cores" not in figures
+    assert dict(shown_figures(replace(REPORT, draws="different")))["random draws"].startswith("others")
 
 
 def test_both_steps_are_on_the_page() -> None:
@@ -42,4 +42,4 @@ def test_both_steps_are_on_the_page() -> None:
     assert [schedule["name"] for schedule in page.data["schedules"]] == ["predicted", "measured"]
     assert page.data["shown"] == [0, 1]
     assert page.title == "small: predicted and measured on a, b"
-    assert ["one device, plain PyTorch", "16.8 ms"] in page.rows
+    assert ["plain PyTorch, one device", "16.8 ms"] in page.rows
