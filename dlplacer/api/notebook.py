@@ -121,7 +121,13 @@ def _run(done: "Run") -> str:
     ]
     shown = _table(("device", "busy, predicted", "busy, measured"), devices, len(devices))
     steps = f"{report.conclusion} {report.steps} steps on {', '.join(report.devices)}".strip()
-    return _headline("Run", _subject(done.predicted)) + _pairs(shown_figures(report)) + _beside(shown) + strip(done.measured) + _note(steps)
+    return (
+        _headline("Run", _subject(done.predicted))
+        + _pairs(shown_figures(report))
+        + _beside(shown)
+        + strip(done.measured)
+        + _note(steps)
+    )
 
 
 def _pipeline(plan: "PipelinePlan") -> str:

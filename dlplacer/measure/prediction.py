@@ -133,10 +133,10 @@ class Predictor:
         steps = [self._own[name] for name in names]
         if not steps:
             return
-        plain = side_by_side(lambda step: step.plain(), steps)
+        plain = side_by_side(lambda step: step.plain(), steps, keeps_busy=True)
         if max(plain) < _SHORT_S:
-            plain = side_by_side(lambda step: step.plain(), steps)
-        recorded = side_by_side(lambda step: step.recorded(), steps)
+            plain = side_by_side(lambda step: step.plain(), steps, keeps_busy=True)
+        recorded = side_by_side(lambda step: step.recorded(), steps, keeps_busy=True)
         for name, times, seconds in zip(names, recorded, plain, strict=True):
             self._recorded[kind][name].append(times)
             self._plain[kind][name].append(seconds)

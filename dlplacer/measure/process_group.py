@@ -1,7 +1,6 @@
 """The processes of a run: one process is a group of one, whose exchanges return what was put in."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from dlplacer.core.graph import OpGraph
@@ -37,14 +36,7 @@ class OneProcess:
 
     def __init__(self, opened: Mapping[str, RuntimeDevice]) -> None:
         self.devices = tuple(device.name for device in opened.values())
-        machine, called = measured_topology(list(opened.values())), {each.name: name for name, each in opened.items()}
-        self.topology: Topology = replace(
-            machine,
-            devices=tuple(replace(device, id=called[device.id]) for device in machine.devices),
-            links=tuple(
-                replace(link, source=called[link.source], target=called[link.target]) for link in machine.links
-            ),
-        )
+        self.topology: Topology = measured_topology(opened)
 
     def gathered(self, value: Any) -> list[Any]:
         """[rank] → what it gives; every process gets there before any goes on."""

@@ -158,9 +158,7 @@ class Run(Shown):
             op, predicted_s = self.measured.graph.op(entry.op), predicted.get(entry.op)
             measured_s = entry.end_s - entry.start_s
             difference_s = None if predicted_s is None else measured_s - predicted_s
-            rows.append(
-                (op.id, op.kind, op.module, entry.device, entry.start_s, predicted_s, measured_s, difference_s)
-            )
+            rows.append((op.id, op.kind, op.module, entry.device, entry.start_s, predicted_s, measured_s, difference_s))
         names = "op", "kind", "module", "device", "start_s", "predicted_s", "measured_s", "difference_s"
         return pandas.DataFrame(rows, columns=list(names))
 

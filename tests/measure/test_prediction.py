@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from threading import current_thread, main_thread
 from typing import Any
 
 import numpy as np
@@ -70,17 +71,16 @@ def test_shares_are_means_over_time(ran: Plan) -> None:
 class MadeSteps:
     """The ops of a device, which take a millisecond each, and `slower` while another device works."""
 
-    def __init__(self, ops: Sequence[str], slower: float, several: bool) -> None:
-        self.ops, self.slower, self.several, self.turn = ops, slower, several, 0
+    def __init__(self, ops: Sequence[str], slower: float) -> None:
+        self.ops, self.slower = ops, slower
 
     def recorded(self) -> dict[str, float]:
         # Recording costs as much as the op.
         return dict.fromkeys(self.ops, 2 * OP_S)
 
     def plain(self) -> float:
-        """In every round one warms up, one is timed, first alone and then together."""
-        together = self.several and self.turn % 4 >= 2
-        self.turn += 1
+        """Devices run alone on the caller's thread, and together on others."""
+        together = current_thread() is not main_thread()
         return len(self.ops) * OP_S * (self.slower if together else 1.0)
 
 
@@ -95,7 +95,7 @@ def predicted(plan: Plan, slower: float) -> tuple[Prediction, OneProcess]:
         links = tuple(Link(link.source, link.target, 1e15, 0.0) for link in group.topology.links)
         group.topology = replace(group.topology, links=links)
         used = used_devices(plan)
-        own: Any = {name: MadeSteps(plan.order[name], slower, len(used) > 1) for name in devices if name in used}
+        own: Any = {name: MadeSteps(plan.order[name], slower) for name in devices if name in used}
         predictor = Predictor(PlacedJob(module, captured, [job]), group, own)
         for _ in range(3):
             predictor.sample()

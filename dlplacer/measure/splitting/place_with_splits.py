@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import Event
-from typing import TypedDict, Unpack
+from typing import Any
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.graph import OpGraph
@@ -29,16 +29,6 @@ _UNMEASURED_OVERHEAD = 0.03
 _SEARCH_SHARE = 0.4
 _STEPS = 5
 """That are timed of each set of splits that is profiled."""
-
-
-class Solving(TypedDict, total=False):
-    """Keyword arguments that `place_with_splits` hands on to `dlplacer.place`."""
-
-    method: str
-    gap: float
-    seed: int
-    workers: int | None
-    stop: Event | None
 
 
 @dataclass(frozen=True, repr=False)
@@ -90,9 +80,12 @@ def place_with_splits(
     rewrites: Sequence[str] | None = None,
     time_limit_s: float = 120.0,
     on_progress: Callable[[Prospect], None] = lambda prospect: None,
-    **solving: Unpack[Solving],
+    **solving: Any,
 ) -> SplitResult:
-    """The best plans found for a job without and with splits of its ops: see `dlplacer.place_with_splits`."""
+    """The best plans found for a job without and with splits of its ops: see `dlplacer.place_with_splits`.
+
+    `solving` is for `dlplacer.planning.place.place`.
+    """
     began = time.monotonic()
     step = TracedStep.of(job, rewrites)
     opened = open_devices(list(devices)) if devices else []

@@ -26,10 +26,11 @@ _SIDE, _PRODUCTS = 256, 3
 _NO_COPY_BYTES_PER_S = 1e15
 
 
-def measured_topology(devices: Sequence[RuntimeDevice]) -> Topology:
-    """The given devices, joined pair by pair by links whose latency and rate were just measured."""
-    links = [_link(*pair) for pair in itertools.combinations(devices, 2)]
-    nodes = tuple(TopologyDevice(device.name, device.type) for device in devices)
+def measured_topology(devices: Sequence[RuntimeDevice] | Mapping[str, RuntimeDevice]) -> Topology:
+    """The given devices, under their own or the given names, joined pair by pair by links that were just measured."""
+    named = devices if isinstance(devices, Mapping) else {device.name: device for device in devices}
+    links = [_link(*pair) for pair in itertools.combinations(named.items(), 2)]
+    nodes = tuple(TopologyDevice(name, device.type) for name, device in named.items())
     return Topology(nodes, (), tuple(links), name="measured", source="timed copies between the devices")
 
 
@@ -77,14 +78,15 @@ def copy_timer(devices: Mapping[str, RuntimeDevice]) -> Callable[[str, str, int]
     return time_s
 
 
-def _link(first: RuntimeDevice, second: RuntimeDevice) -> Link:
+def _link(source: tuple[str, RuntimeDevice], target: tuple[str, RuntimeDevice]) -> Link:
+    (name, first), (other, second) = source, target
     times = {size: _transfer_s(first, second, size) for size in _SIZES_BYTES}
     small, large = _SIZES_BYTES[0], _SIZES_BYTES[-1]
     slope = (times[large] - times[small]) / (large - small)
     streams = streams_of(first)
     shared = first.torch_device == second.torch_device and not (streams is not None and streams.copies_here)
     rate = _NO_COPY_BYTES_PER_S if shared or slope <= 0 else 1 / slope
-    return Link(first.name, second.name, rate, times[small])
+    return Link(name, other, rate, times[small])
 
 
 def _transfer_s(first: RuntimeDevice, second: RuntimeDevice, size_bytes: int) -> float:

@@ -107,12 +107,28 @@ class OwnStep:
         return self._variant.with_tangent(self._variant.bind(self._tensors, self._leaves, 0, self._steps_done), None)
 
 
-def side_by_side(take: Callable[[OwnStep], T], steps: Sequence[OwnStep]) -> list[T]:
-    """What each step gives, all at the same time."""
+def side_by_side(take: Callable[[OwnStep], T], steps: Sequence[OwnStep], keeps_busy: bool = False) -> list[T]:
+    """What each step gives, all at the same time.
+
+    Parameters
+    ----------
+    keeps_busy
+        Whether those that end go on with steps of their own until all have ended, so that none is alone at its end.
+    """
+    left = [None] * len(steps)
+
+    def taken(step: OwnStep) -> T:
+        try:
+            return take(step)
+        finally:
+            left.pop()
+            while keeps_busy and left:
+                step.plain()
+
     if len(steps) == 1:
         return [take(steps[0])]
     with ThreadPoolExecutor(len(steps)) as pool:
-        return list(pool.map(take, steps))
+        return list(pool.map(taken, steps))
 
 
 @dataclass(frozen=True)
