@@ -10,7 +10,7 @@ from torch import nn
 from dlplacer.core.errors import InputError
 from dlplacer.machines.usable_cores import usable_cores
 from dlplacer.measure.alternation import alternated_times, spread
-from dlplacer.measure.baselines import ALL_CORES, BASELINE, COMPILED, Baselines, made_baselines
+from dlplacer.measure.baselines import ALL_CORES, BASELINE, COMPILED, Baselines, home_of_all, made_baselines
 from dlplacer.measure.conclusion import RunOutcome, conclusion, losses_of
 from dlplacer.measure.placed_job import PlacedJob
 from dlplacer.measure.prediction import Prediction, Predictor, used_devices
@@ -23,6 +23,8 @@ from dlplacer.measure.recording import (
     record_steps,
 )
 from dlplacer.measure.run_report import Figures, Run, RunReport, device_uses, worst_offenders
+from dlplacer.runtime.devices.allocator import reserve_heap
+from dlplacer.runtime.devices.kinds import in_host_memory
 from dlplacer.runtime.distributed.collective_ops import COLLECTIVE
 from dlplacer.runtime.profile.statistic import quartiles
 
@@ -77,6 +79,10 @@ def measure(
         A copy of the job's module as it was before the job was placed; plain PyTorch trains it.
     """
     candidates = {_MAIN: main, **others}
+    if in_host_memory(main.devices.values()) and home_of_all(main.placed.plan):
+        # Where the tensors of one step lay in large pages and those of another in small ones, they would differ by
+        # that, for VGG-19 by a third: the steps of the plans, of their devices on their own, and of plain PyTorch.
+        reserve_heap((2 + len(candidates)) * sum(op.footprint_bytes for op in main.placed.plan.graph.ops))
     request.on_progress("numbers against plain PyTorch", None)
     baselines = made_baselines(candidates, reference, group, request.compiled)
     predictors = {name: Predictor(placed, group) for name, placed in candidates.items()}

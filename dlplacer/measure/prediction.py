@@ -59,8 +59,8 @@ class Predictor:
     """Predicts a plan from its devices' own ops, run without their neighbours: alone, and all at the same time.
 
     In a plan an op runs beside others for a share of its time, which the replayed plan itself says: it takes
-    alone + share × (side by side − alone). Nothing is taken from the step that is predicted. Replicas wait for each
-    other at every collective, so the slowest replica counts.
+    alone + share × (side by side − alone). The times of ops owe nothing to the step that is predicted. Replicas wait
+    for each other at every collective, so the slowest replica counts.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ class Predictor:
         Parameters
         ----------
         host_s
-            Seconds of a step before the devices start and after they end.
+            Seconds of a step before the devices start and after they end, which recorded steps tell.
         """
         own = {kind: self._typical(kind) for kind in self._recorded}
         replicas: list[dict[str, dict[str, float]]] = [

@@ -18,9 +18,6 @@ from dlplacer.measure.placed_job import PlacedJob
 from dlplacer.measure.process_group import OneProcess, SeveralProcesses
 from dlplacer.measure.run_report import Run
 from dlplacer.planning.pipeline.micro_batch_names import BatchCut
-from dlplacer.runtime.devices.allocator import reserve_heap
-from dlplacer.runtime.devices.kinds import KINDS
-from dlplacer.runtime.devices.open import DeviceName
 from dlplacer.runtime.distributed.apply_over_ranks import apply_in_group, opened_group, require_replicas, settings_of
 from dlplacer.runtime.distributed.group import DEFAULT_TIMEOUT_S
 from dlplacer.runtime.distributed.measured_network import measured_all_reduce
@@ -28,7 +25,6 @@ from dlplacer.runtime.distributed.replicate import DEFAULT_BUCKET_BYTES, replica
 from dlplacer.runtime.placed.apply import (
     apply,
     capture_as_planned,
-    device_names,
     of_captured_ops,
     require_captured,
 )
@@ -42,12 +38,6 @@ class OverRanks:
     ----------
     cut
         Whether every replica takes its part of the job's batch; else all take the job as it is.
-    bucket_bytes
-        As in `dlplacer.runtime.distributed.replicated_plan`.
-    timeout_s
-        How long to wait for another process.
-    segments
-        As in `dlplacer.apply`.
     """
 
     replicas: int = 1
@@ -90,10 +80,7 @@ def run(
     As `dlplacer.apply` and `PlacedModule.step` do.
     """
     request = Request(steps, warmup, segments != "eager" if compiled is None else compiled, on_progress)
-    fits = home_of_all(plan) is not None
-    if fits:
-        _reserve(plan, devices, 2 + len(beside or {}))
-    reference = copy.deepcopy(job.module) if fits or beside else job.module
+    reference = copy.deepcopy(job.module) if beside or home_of_all(plan) else job.module
     with ExitStack() as stack:
 
         def placed(job: Job, plan: Plan) -> PlacedJob:
@@ -105,17 +92,6 @@ def run(
         }
         main = placed(job, plan)
         return measure(main, others, reference, OneProcess(main.devices), request)
-
-
-def _reserve(plan: Plan, devices: Mapping[str, str] | Sequence[str], steps: int) -> None:
-    """Grow the heap for so many steps: those of plans, of the devices that predict them, and of plain PyTorch.
-
-    Where the tensors of one lay in the large pages of what is reserved, and those of another in small ones, their steps
-    would differ by that: for VGG-19 by a third.
-    """
-    names = [DeviceName.parse(name) for name in device_names(plan, devices).values()]
-    if all(KINDS[name.kind].in_host_memory for name in names):
-        reserve_heap(steps * sum(op.footprint_bytes for op in plan.graph.ops))
 
 
 def run_over_ranks(

@@ -3,11 +3,12 @@
 import contextlib
 import math
 import platform
+import random
 import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import combinations
 from statistics import median
 from typing import Any
@@ -15,6 +16,8 @@ from typing import Any
 import torch
 
 from dlplacer.core.errors import InputError, RunError
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan
 from dlplacer.core.topology import Device as TopologyDevice
 from dlplacer.core.topology import Link, Topology
@@ -24,8 +27,9 @@ from dlplacer.frontend.torch.capture import Captured, capture_job, default_rewri
 from dlplacer.frontend.torch.job import Job
 from dlplacer.machines.usable_cores import usable_cores
 from dlplacer.measure.eager import EagerStep
-from dlplacer.measure.random_plan import random_plan
 from dlplacer.planning.place import place
+from dlplacer.problem.problem import build_problem
+from dlplacer.problem.simulate import replay
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.device_streams import streams_of
 from dlplacer.runtime.devices.jitter import DelayedDevice
@@ -45,7 +49,7 @@ _TOLERANCE = 1e-4
 _COMPILED_TOLERANCE = 1e-3
 """Compiled ops are fused: sums are taken in another order, and 5e-5 was seen."""
 _LONGEST_PAUSE_S = 2e-3
-_NOMINAL_BYTES_PER_S = 1e10
+_NOMINAL_BYTES_PER_S, _OP_S = 1e10, 1e-4
 _STEPS, _WARMUP = 9, 4
 """CUDA graphs are captured in the third step."""
 _SOLVE_S = 10.0
@@ -335,6 +339,31 @@ def nominal(devices: Sequence[RuntimeDevice]) -> Topology:
     nodes = tuple(TopologyDevice(device.name, device.type) for device in devices)
     links = tuple(Link(one.id, other.id, _NOMINAL_BYTES_PER_S) for one, other in combinations(nodes, 2))
     return Topology(nodes, (), links)
+
+
+def random_plan(graph: OpGraph, topology: Topology, seed: int) -> Plan:
+    """A plan that puts every op, or group of ops, on a random device, in a random order that dependencies allow.
+
+    What a runtime must get right, however bad it is. Its times mean nothing: every op that computes takes as long as
+    any other.
+    """
+    from networkx import DiGraph, lexicographical_topological_sort
+
+    chooser = random.Random(seed)
+    timed = replace(graph, ops=tuple(replace(op, time_s=_OP_S if op.dtype else 0.0) for op in graph.ops))
+    problem = build_problem(timed, topology, Options(contention="none", step="joint"))
+    of_group: dict[str, int] = {}
+    device = []
+    for op in timed.ops:
+        drawn = chooser.randrange(len(topology.devices))
+        device.append(drawn if op.colocate is None else of_group.setdefault(op.colocate, drawn))
+    dependencies = DiGraph((graph.index[edge.source], graph.index[edge.target]) for edge in graph.edges)
+    dependencies.add_nodes_from(range(len(graph.ops)))
+    order = lexicographical_topological_sort(dependencies, key=[chooser.random() for _ in graph.ops].__getitem__)
+    scheduled, transfers = replay(problem, device, order)
+    makespan_s = max(entry.end_s for entry in scheduled)
+    options = problem.options
+    return Plan(timed, topology, options, "feasible", makespan_s, 0.0, 1.0, 0.0, "random", 0.0, scheduled, transfers)
 
 
 def environment_of(devices: Sequence[RuntimeDevice]) -> dict[str, Any]:

@@ -15,8 +15,7 @@ from runtime.random_plans import needs_two_cores
 from dlplacer.cli.main import main
 from dlplacer.core.errors import InputError
 from dlplacer.frontend import capture
-from dlplacer.measure.random_plan import random_plan
-from dlplacer.measure.selftest import Check, Selftest, nominal, selftest
+from dlplacer.measure.selftest import Check, Selftest, nominal, random_plan, selftest
 from dlplacer.runtime.devices.cpu import CpuDevice
 from dlplacer.runtime.devices.jitter import DelayedDevice
 from dlplacer.runtime.devices.kinds import KINDS
