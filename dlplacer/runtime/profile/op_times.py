@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -57,7 +58,8 @@ def profile_ops(
         in parts, whose inputs are made from shapes.
     """
     if memory_bytes is None:
-        memory_bytes = min(map(_free_bytes, devices)) // (len(devices) if in_host_memory(devices) else 1)
+        sharing = Counter(device.torch_device for device in devices)
+        memory_bytes = min(_free_bytes(device) // sharing[device.torch_device] for device in devices)
     parts = list(_parts(captured.graph.ops, memory_bytes))
     if in_host_memory(devices) and len(parts) == 1:
         # In small pages, ops that wait for memory take up to 1.4 times as long. What is freed leaves gaps: a part more.

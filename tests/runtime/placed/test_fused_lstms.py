@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from dlplacer.runtime.profile.quickest_capture import timed_capture
 from runtime.random_plans import needs_two_cores, random_plan
 from torch import nn
 from torch.nn import functional
@@ -19,7 +18,7 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.frontend import Job
 from dlplacer.frontend.torch.capture import Captured, capture_job, default_rewrites
 from dlplacer.frontend.torch.tracing.fused_lstm import BACKWARD, FORWARD, FUSED_LSTM
-from dlplacer.runtime.profile.op_times import Times
+from dlplacer.runtime.profile.op_times import Times, timed_capture
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this build of torch has no oneDNN")
 REWRITES = [*default_rewrites(), FUSED_LSTM]

@@ -16,7 +16,7 @@ from torch import nn
 from dlplacer.core.topology import Device, Topology
 from dlplacer.frontend import Job
 from dlplacer.frontend.torch.capture import capture_job, default_rewrites
-from dlplacer.measure.numerics import _largest_difference, compare_with_eager
+from dlplacer.measure.baselines import _largest_difference, compare_with_eager
 from dlplacer.measure.placed_job import PlacedJob
 from dlplacer.measure.run_report import Figures, RunReport
 from dlplacer.measure.selftest import random_plan as selftest_plan
