@@ -76,22 +76,17 @@ class Predictor:
         self._used = used_devices(plan)
         job, starts = placed.job, {entry.op: entry.start_s for entry in plan.ops}
         tensors, leaves, segments = job_tensors(job), flat_inputs(job), placed.placed.segments
+        step = (placed.captured, plan.order)
         self._own = own or {
-            name: OwnStep(
-                *(placed.captured, plan.order, name, device, tensors, leaves),
-                job=job,
-                segments=segments,
-                starts=starts,
-            )
+            name: OwnStep(*step, name, device, tensors, leaves, job=job, segments=segments, starts=starts)
             for name, device in placed.devices.items()
             if name in self._used
         }
         # One device at a time is alone, of all processes.
         everyone = enumerate(group.gathered(list(self._own)))
         self._turns = [(rank, name) for rank, names in everyone for name in names]
-        kinds = ("alone", "together")
-        self._recorded: dict[str, dict[str, list[OpTimes]]] = {kind: {name: [] for name in self._own} for kind in kinds}
-        self._plain: dict[str, dict[str, list[float]]] = {kind: {name: [] for name in self._own} for kind in kinds}
+        # Kind of sample → device → ops as recorded, and seconds of a step that was not.
+        self._samples: dict[str, dict[str, list[tuple[OpTimes, float]]]] = {"alone": {}, "together": {}}
         self._dispatch_s = self._measured_dispatch_s()
 
     def sample(self) -> None:
@@ -113,10 +108,9 @@ class Predictor:
         host_s
             Seconds of a step before the devices start and after they end, which recorded steps tell.
         """
-        own = {kind: self._typical(kind) for kind in self._recorded}
-        replicas: list[dict[str, dict[str, float]]] = [
-            {"alone": {}, "together": {}} for _ in range(self._group.replicas)
-        ]
+        own = {kind: self._typical(kind) for kind in self._samples}
+        replicas: list[dict[str, dict[str, float]]]
+        replicas = [{kind: {} for kind in own} for _ in range(self._group.replicas)]
         for replica, theirs in zip(self._group.replica_of, self._group.gathered(own), strict=True):
             for kind, times in theirs.items():
                 replicas[replica][kind] |= times
@@ -138,13 +132,13 @@ class Predictor:
             plain = side_by_side(lambda step: step.plain(), steps, keeps_busy=True)
         recorded = side_by_side(lambda step: step.recorded(), steps, keeps_busy=True)
         for name, times, seconds in zip(names, recorded, plain, strict=True):
-            self._recorded[kind][name].append(times)
-            self._plain[kind][name].append(seconds)
+            self._samples[kind].setdefault(name, []).append((times, seconds))
 
     def _typical(self, kind: str) -> dict[str, float]:
         found: dict[str, float] = {}
-        for name, samples in self._recorded[kind].items():
-            found |= typical(samples, self._plain[kind][name]) if samples else {}
+        for samples in self._samples[kind].values():
+            recorded, plain = zip(*samples, strict=True)
+            found |= typical(recorded, plain)
         return found
 
     def _settled(self, alone: OpTimes, together: OpTimes) -> Plan:
