@@ -69,6 +69,8 @@ def test_the_prediction_owes_nothing_to_the_times_in_the_plan() -> None:
     assert report.predicted_speedup == report.baseline_s / report.predicted_s
 
 
+# Torch's compilers use what torch itself deprecates.
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_torch_compile_is_timed_where_segments_are_compiled() -> None:
     job = build("linear")
     plan = random_plan(capture(job), device_count=1)

@@ -20,7 +20,8 @@ from dlplacer.runtime.devices.cpu import CpuDevice
 from dlplacer.runtime.devices.jitter import DelayedDevice
 from dlplacer.runtime.devices.kinds import KINDS
 
-pytestmark = needs_two_cores
+# Torch's compilers use what torch itself deprecates.
+pytestmark = [needs_two_cores, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 CPUS = ["cpu:0", "cpu:1"]
 SMALL = {"branches": lambda: build("branches"), "recurrent": lambda: build("recurrent")}
 
