@@ -76,7 +76,7 @@ class OwnStep:
         )
         written = {code.name for code in own.executable.of_role("mutation", "update")}
         self._tensors = {}
-        for name in {code.name for code in own.executable.of_role("parameter", "buffer", "mutation")}:
+        for name in dict.fromkeys(code.name for code in own.executable.of_role("parameter", "buffer", "mutation")):
             require_data(name, tensors[name])
             self._tensors[name] = tensors[name].detach().to(device.torch_device, copy=name in written)
         self._steps_done = 0
