@@ -22,7 +22,6 @@ from dlplacer.problem.delays import lines_of, matrices
 from dlplacer.problem.magnitudes import MOST_BYTES, require_countable_bytes, require_finite_span
 from dlplacer.problem.routes import RoutesByPair, any_relays, least_delay_routes
 
-
 _UNLIMITED = 2**62
 """Ticks that nothing takes: also routes that are not the shortest may be longer than the horizon."""
 
