@@ -49,8 +49,8 @@ from .files.load import load_plan as load_plan
 from .files.load import load_topology as load_topology
 from .frontend import Job as Job
 from .frontend import Optimizer as Optimizer
-from .measure.fidelity.run_report import Run as Run
-from .measure.fidelity.run_report import RunReport as RunReport
+from .measure.run_report import Run as Run
+from .measure.run_report import RunReport as RunReport
 from .measure.splitting import SplitResult as SplitResult
 from .planning.compare import Comparison as Comparison
 from .planning.hybrid.hybrid_plan import HybridPlan as HybridPlan

@@ -50,8 +50,8 @@ def main() -> None:
 
     say(f"5. run it on {', '.join(devices)}")
     from dlplacer.cli.arguments.module_callable import build_entry
-    from dlplacer.measure.fidelity.conclusion import NOISY
-    from dlplacer.measure.fidelity.run_plan import run
+    from dlplacer.measure.conclusion import NOISY
+    from dlplacer.measure.run_plan import run
 
     job = build_entry(arguments.model, batch_size=arguments.batch_size)
     beside = {} if split_plan is None else {"split": split_plan}
@@ -72,13 +72,13 @@ def main() -> None:
     row("bound: best, proven", result.plan.lower_bound_s, serial_s)
     row(f"plan ({result.status}, gap {100 * result.plan.gap:.2f} %)", result.plan.makespan_s, serial_s)
     base_s = report.baseline_s
-    row("predicted: planned, costs of this run", report.predicted_s, base_s, report.predicted_quartiles_s)
+    row("predicted: planned, costs of this run", report.predicted_s, base_s)
     row("measured: planned", report.measured_s, base_s, report.measured_quartiles_s)
     split = report.beside.get("split")
     if split is not None and split_plan is not None:
         count = len({op.origin for op in split_plan.graph.ops if op.origin})
         row(f"plan: {count} ops split", split_plan.makespan_s, serial_s)
-        row(f"predicted: {count} ops split", split.predicted_s, base_s, split.predicted_quartiles_s)
+        row(f"predicted: {count} ops split", split.predicted_s, base_s)
         row(f"measured: {count} ops split", split.measured_s, base_s, split.measured_quartiles_s)
     row("measured: plain PyTorch, one device", base_s, base_s, report.baseline_quartiles_s)
     if report.eager_all_cores_s is not None:

@@ -76,7 +76,6 @@ INNER_ROOMS = {
         "torch_compile",
         "onnx",
     ),
-    "measure": ("fidelity", "selftest", "splitting"),
 }
 FORBIDDEN = {"check": {"problem", "solvers", "planning"}, "solvers": {"check"}}
 """Rules are said twice, by the solvers and by `check`; neither may read the other's."""

@@ -32,7 +32,7 @@ dp.plot.memory(result, color_by="phase")
 """
 
 EXPECTED = (
-    *("def () -> ", "fidelity.run_report.Run", "pathlib.Path", "Mapping[str, float]", "compare.MethodResult"),
+    *("def () -> ", "measure.run_report.Run", "pathlib.Path", "Mapping[str, float]", "compare.MethodResult"),
     *("def (plan:", "int", "pipeline_plan.Stage", "OpGraph"),
 )
 """Parts of the types that the lines from 12 on reveal."""

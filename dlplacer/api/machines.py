@@ -42,7 +42,7 @@ def detect_topology(kind: str = "auto", *, measure: bool = False) -> Topology:
     if not measure:
         return topology
     from dlplacer.machines.importers.measured_links import doubts
-    from dlplacer.runtime.profile.detected_links import with_timed_links
+    from dlplacer.runtime.profile.link_times import with_timed_links
 
     timed = with_timed_links(topology)
     for doubt in doubts(timed):

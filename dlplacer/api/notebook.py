@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dlplacer.core.plan import Plan
     from dlplacer.core.result import Result
     from dlplacer.core.topology import Topology
-    from dlplacer.measure.fidelity.run_report import Run
+    from dlplacer.measure.run_report import Run
     from dlplacer.planning.compare import Comparison
     from dlplacer.planning.hybrid.hybrid_plan import HybridPlan
     from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
@@ -113,21 +113,21 @@ def _comparison(comparison: "Comparison") -> str:
 
 
 def _run(done: "Run") -> str:
+    from dlplacer.measure.run_report import shown_figures
+
     report = done.report
-    rows = [
-        ("step time", format_seconds(report.predicted_s), format_seconds(report.measured_s)),
-        ("speedup over one device", f"{report.predicted_speedup:.3f}x", f"{report.measured_speedup:.3f}x"),
-        ("plain PyTorch, one device", "", format_seconds(report.baseline_s)),
-        ("error of the prediction", "", f"{100 * report.prediction_error:.2f} %"),
-        ("largest difference to PyTorch", "", f"{report.max_abs_error:.3g}"),
-    ]
     devices = [
         (use.device, format_seconds(use.predicted_busy_s), format_seconds(use.measured_busy_s)) for use in report.use
     ]
-    shown = _table(("", "predicted", "measured"), rows, len(rows))
-    shown += _table(("device", "busy, predicted", "busy, measured"), devices, len(devices))
+    shown = _table(("device", "busy, predicted", "busy, measured"), devices, len(devices))
     steps = f"{report.conclusion} {report.steps} steps on {', '.join(report.devices)}".strip()
-    return _headline("Run", _subject(done.predicted)) + _beside(shown) + strip(done.measured) + _note(steps)
+    return (
+        _headline("Run", _subject(done.predicted))
+        + _pairs(shown_figures(report))
+        + _beside(shown)
+        + strip(done.measured)
+        + _note(steps)
+    )
 
 
 def _pipeline(plan: "PipelinePlan") -> str:

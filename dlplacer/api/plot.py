@@ -18,7 +18,7 @@ from dlplacer.core.expect import expect, expect_path, expect_text, refuse
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from dlplacer.measure.fidelity.run_report import Run
+    from dlplacer.measure.run_report import Run
     from dlplacer.planning.compare import Comparison
     from dlplacer.planning.hybrid.hybrid_plan import HybridPlan
     from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan

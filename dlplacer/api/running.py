@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from dlplacer.frontend.torch.capture import Traceable
     from dlplacer.frontend.torch.job import Job
-    from dlplacer.measure.fidelity.run_report import Run
+    from dlplacer.measure.run_report import Run
     from dlplacer.runtime.devices.base import NamedDevice
     from dlplacer.runtime.placed.placed_module import PlacedModule
 
@@ -147,14 +147,16 @@ def profile(job: "Job", devices: "str | Sequence[NamedDevice]", *, steps: int = 
     if not names:
         raise InputError("devices is empty; name those to time the job on, as 'cpu:0' or 'cpu:0,cpu:1'")
     from dlplacer.frontend.torch.capture import capture_job, default_rewrites
-    from dlplacer.runtime.devices.open import open_devices
-    from dlplacer.runtime.profile.op_times import with_measured_times
-    from dlplacer.runtime.profile.quickest_capture import timed_capture
+    from dlplacer.runtime.devices.open import in_host_memory, open_devices
+    from dlplacer.runtime.profile.op_times import profile_ops, timed_capture, with_measured_times
 
     opened = open_devices(names)
     try:
         captured, times = timed_capture(
-            job, lambda more: capture_job(job, [*default_rewrites(), *more]), opened, steps, warmup
+            job,
+            lambda more: capture_job(job, [*default_rewrites(), *more]),
+            lambda captured: profile_ops(job, captured, opened, steps, warmup),
+            in_host_memory(opened),
         )
         return with_measured_times(captured.graph, times)
     finally:
@@ -167,10 +169,11 @@ def run(
     plan: PlanLike,
     devices: DevicesLike = None,
     *,
-    steps: int = 10,
+    steps: int | None = None,
     warmup: int = 3,
     beside: "Mapping[str, PlanLike] | None" = None,
     segments: str = "eager",
+    compile_baseline: bool | None = None,
 ) -> "Run":
     """Run a plan on devices of this machine, and compare it with its prediction and with plain PyTorch.
 
@@ -179,11 +182,15 @@ def run(
     job, plan, devices
         As for `apply`.
     steps, warmup
-        Steps that are timed, and least number of steps before them.
+        Steps that are timed, and least number of steps before them. None times steps until their medians are sure, for
+        a minute at most.
     beside
         Name → another plan of the same job; its steps alternate with those of the plan.
     segments
         As for `apply`.
+    compile_baseline
+        Whether ``torch.compile`` on one device is timed too, which takes as long as it compiles. None: where segments
+        are compiled or captured.
 
     Raises
     ------
@@ -200,18 +207,20 @@ def run(
     (0.0123, 0.021)
     >>> dp.plot.run(done)  # doctest: +SKIP
     """
-    expect_steps(steps, warmup)
+    expect_steps(1 if steps is None else steps, warmup)
     expect_table("", optional=True, beside=beside)
     expect_text("", segments=segments)
+    if compile_baseline is not None:
+        expect_flag("", compile_baseline=compile_baseline)
     job, plan = job_of(job), plan_of(plan)
     here = devices_of(plan, devices)
     others = {}
     for name, other in (beside or {}).items():
         expect_text("beside", name=name)
         others[name] = plan_of(other, f"beside[{name!r}]")
-    from dlplacer.measure.fidelity.run_plan import run as run_plan
+    from dlplacer.measure.run_plan import run as run_plan
 
-    return run_plan(job, plan, here, steps, warmup, others, segments=segments)
+    return run_plan(job, plan, here, steps, warmup, others, segments=segments, compiled=compile_baseline)
 
 
 def expect_steps(steps: object, warmup: object) -> None:

@@ -130,7 +130,7 @@ def show(
 def _other_page(subject: object) -> HtmlPage | None:
     """The page of what is no plan; None for what may be one."""
     if is_run(subject):
-        from dlplacer.measure.fidelity.run_page import page_of_run
+        from dlplacer.measure.run_report import page_of_run
 
         return HtmlPage(page_of_run(subject), f"{subject.predicted.graph.name or 'graph'}: predicted and measured")
     kind = type(subject).__name__

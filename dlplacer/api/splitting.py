@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from threading import Event
 
     from dlplacer.frontend.torch.job import Job
-    from dlplacer.measure.splitting.evaluate_splits import Prospect
+    from dlplacer.measure.splitting.choose_splits import Prospect
     from dlplacer.measure.splitting.place_with_splits import SplitResult
     from dlplacer.runtime.devices.base import NamedDevice
 

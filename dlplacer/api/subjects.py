@@ -18,7 +18,7 @@ from dlplacer.core.topology import Topology
 
 if TYPE_CHECKING:
     from dlplacer.frontend.torch.job import Job
-    from dlplacer.measure.fidelity.run_report import Run
+    from dlplacer.measure.run_report import Run
     from dlplacer.measure.splitting.place_with_splits import SplitResult
     from dlplacer.runtime.devices.base import NamedDevice
 
@@ -182,7 +182,7 @@ def is_job(value: object) -> "TypeGuard[Job]":
 
 def is_run(value: object) -> "TypeGuard[Run]":
     """Whether it is what `dlplacer.run` returns."""
-    return _is_a(value, "dlplacer.measure.fidelity.run_report", "Run")
+    return _is_a(value, "dlplacer.measure.run_report", "Run")
 
 
 def _is_split_result(value: object) -> "TypeGuard[SplitResult]":

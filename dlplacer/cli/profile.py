@@ -54,9 +54,9 @@ def execute(arguments: argparse.Namespace) -> int:
     """Profile, write the graph, and print the serial time."""
     from dlplacer.planning.coarsen import coarsen
     from dlplacer.runtime.devices import open_devices
+    from dlplacer.runtime.devices.open import in_host_memory
     from dlplacer.runtime.profile.calibrate import calibrate
-    from dlplacer.runtime.profile.op_times import with_measured_times
-    from dlplacer.runtime.profile.quickest_capture import timed_capture
+    from dlplacer.runtime.profile.op_times import profile_ops, timed_capture, with_measured_times
 
     if arguments.steps < 1 or arguments.warmup < 0:
         raise InputError(f"--steps is {arguments.steps} and --warmup {arguments.warmup}; at least 1 and 0 are needed")
@@ -75,7 +75,10 @@ def execute(arguments: argparse.Namespace) -> int:
             show("capturing")
             job = build_job(arguments)
             captured, times = timed_capture(
-                job, partial(capture_of, arguments, job), devices, arguments.steps, arguments.warmup, show
+                job,
+                partial(capture_of, arguments, job),
+                lambda captured: profile_ops(job, captured, devices, arguments.steps, arguments.warmup, show),
+                in_host_memory(devices),
             )
         if arguments.calibration is not None:
             calibrate(arguments.calibration, captured.graph, times, devices)

@@ -21,7 +21,7 @@ from dlplacer.core.errors import InputError
 
 if TYPE_CHECKING:
     from dlplacer.core.plan import Plan
-    from dlplacer.measure.fidelity.run_report import Run
+    from dlplacer.measure.run_report import Run
 
 HELP = "Run a plan on devices of this machine, and compare prediction and measurement."
 EXAMPLES = (
@@ -44,9 +44,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--steps",
         type=int,
-        default=10,
         metavar="N",
-        help="least number of steps that are timed (10); up to four times as many where they vary",
+        help="number of steps that are timed (until their medians are sure, for a minute at most)",
     )
     parser.add_argument("--warmup", type=int, default=3, metavar="N", help="least number of steps before them (3)")
     parser.add_argument(
@@ -60,6 +59,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--html", metavar="F", type=output_file, help="one page: the predicted and the measured step to walk through"
+    )
+    parser.add_argument(
+        "--compile-baseline",
+        action=argparse.BooleanOptionalAction,
+        help="time torch.compile on one device too (done where --segments compiles or captures)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     group = parser.add_argument_group(
@@ -99,7 +103,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from dlplacer.files.load import load_plan
     from dlplacer.planning.one_device import one_device_note
 
-    if arguments.steps < 1 or arguments.warmup < 0:
+    if (arguments.steps is not None and arguments.steps < 1) or arguments.warmup < 0:
         raise InputError(f"--steps is {arguments.steps} and --warmup {arguments.warmup}; at least 1 and 0 are needed")
     plan = load_plan(arguments.plan)
     if is_onnx_plan(plan):
@@ -130,7 +134,7 @@ def execute(arguments: argparse.Namespace) -> int:
 
 
 def _measured(arguments: argparse.Namespace, plan: "Plan") -> "Run":
-    from dlplacer.measure.fidelity.run_plan import run
+    from dlplacer.measure.run_plan import run
 
     with progress("running") as show:
         show("capturing and compiling")
@@ -143,12 +147,13 @@ def _measured(arguments: argparse.Namespace, plan: "Plan") -> "Run":
             arguments.warmup,
             on_progress=show,
             segments=arguments.segments,
+            compiled=arguments.compile_baseline,
         )
 
 
 def _measured_over_ranks(arguments: argparse.Namespace, plan: "Plan") -> "Run | None":
     """On one of the ranks that torchrun has started; None on others than the first."""
-    from dlplacer.measure.fidelity.run_plan import OverRanks, run_over_ranks
+    from dlplacer.measure.run_plan import OverRanks, run_over_ranks
     from dlplacer.runtime.distributed.replicate import DEFAULT_BUCKET_BYTES
 
     replicas = _replicas(arguments, plan)
@@ -203,7 +208,7 @@ def _write(arguments: argparse.Namespace, done: "Run") -> None:
         write_json(arguments.trace, run_trace(done.predicted, done.measured))
     if arguments.html:
         from dlplacer.files import write_text
-        from dlplacer.measure.fidelity.run_page import page_of_run
+        from dlplacer.measure.run_report import page_of_run
 
         write_text(arguments.html, page_of_run(done))
     tell_written(arguments.gantt, arguments.trace, arguments.html)

@@ -11,12 +11,11 @@ from dlplacer.cli.output.tables import new_table, print_table
 from dlplacer.core.errors import CheckError, InputError
 
 if TYPE_CHECKING:
-    from dlplacer.measure.selftest.device_checks import Build
-    from dlplacer.measure.selftest.self_checks import Selftest
+    from dlplacer.measure.selftest import Build, Selftest
 
-HELP = "Try the runtime on devices of this machine: numbers, races, links, dispatch, CUDA graphs, predictions."
+HELP = "Try the runtime on devices of this machine: numbers, races, links, issue costs, steps of Inception-V3."
 EXAMPLES = (
-    ("selftest --devices cpu:0,cpu:1 --no-predictions", "numbers, races and links: less than a minute"),
+    ("selftest --devices cpu:0,cpu:1 --no-steps", "numbers, races and links: less than a minute"),
     ("selftest --devices cuda:0,cuda:1 -o report.json", "everything, on two GPUs, with a report for an issue"),
 )
 
@@ -28,14 +27,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--repeats", type=int, default=5, metavar="N", help="runs with pauses for each small model (5)")
     parser.add_argument(
-        "--largest-error",
-        type=float,
-        default=0.15,
-        metavar="E",
-        help="largest error of a prediction that passes (0.15)",
-    )
-    parser.add_argument(
-        "--no-predictions", action="store_true", help="leave out the timed models, which take most of the time"
+        "--no-steps", action="store_true", help="leave out the timed steps, which take most of the time"
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the random plans and pauses (0)")
     parser.add_argument(
@@ -46,21 +38,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Try everything and print; exit code 5 if a check failed."""
-    from dlplacer.measure.selftest.self_checks import selftest
+    from dlplacer.measure.selftest import selftest
 
-    if arguments.repeats < 1 or not arguments.largest_error > 0:
-        raise InputError(
-            f"--repeats is {arguments.repeats} and --largest-error {arguments.largest_error:g}; at least 1 and more "
-            "than 0 are needed"
-        )
-    small, timed = _models()
+    if arguments.repeats < 1:
+        raise InputError(f"--repeats is {arguments.repeats}; at least 1 is needed")
+    devices = arguments.devices.split(",")
+    small, timed = _models(on_cores=all(name.strip().startswith("cpu") for name in devices))
     with progress("trying the runtime") as show:
         done = selftest(
             small,
-            {} if arguments.no_predictions else timed,
-            arguments.devices.split(","),
+            {} if arguments.no_steps else timed,
+            devices,
             repeats=arguments.repeats,
-            largest_error=arguments.largest_error,
             seed=arguments.seed,
             on_progress=show,
         )
@@ -76,20 +65,20 @@ def execute(arguments: argparse.Namespace) -> int:
     return 0 if done.passed else CheckError.exit_code
 
 
-def _models() -> "tuple[dict[str, Build], dict[str, Build]]":
-    """The models whose numbers are checked, and those whose steps are timed."""
+def _models(on_cores: bool) -> "tuple[dict[str, Build], dict[str, Build]]":
+    """The models whose numbers are checked, and those whose steps are timed: on cores a small one."""
     from dlplacer import models
 
     small: dict[str, Build] = {
         "branches": partial(models.branches, batch_size=4, image_size=16),
         "mlp": partial(models.mlp, batch_size=8),
     }
-    timed: dict[str, Build] = {
-        "branches": partial(models.branches, batch_size=16, image_size=48, count=4),
-        "mlp": partial(models.mlp, batch_size=256, features=1024, width=1024),
-        "googlenet": partial(models.googlenet, batch_size=1),
+    if on_cores:
+        return small, {"branches, batch 1": partial(models.branches, batch_size=1, image_size=48, count=4)}
+    sizes: dict[str, Build] = {
+        f"inception_v3, batch {size}": partial(models.inception_v3, batch_size=size) for size in (1, 32)
     }
-    return small, timed
+    return small, sizes
 
 
 def _print(done: "Selftest") -> None:

@@ -73,7 +73,7 @@ def _with_timed_links(topology: Topology) -> Topology:
     """The topology with its links timed; says if the machine is busy, and which links keep what was assumed."""
     from dlplacer.machines.host_load import load_note
     from dlplacer.machines.importers.measured_links import doubts
-    from dlplacer.runtime.profile.detected_links import with_timed_links
+    from dlplacer.runtime.profile.link_times import with_timed_links
 
     note = load_note()
     if note is not None:

@@ -22,6 +22,9 @@ from dlplacer.problem.delays import lines_of, matrices
 from dlplacer.problem.magnitudes import MOST_BYTES, require_countable_bytes, require_finite_span
 from dlplacer.problem.routes import RoutesByPair, any_relays, least_delay_routes
 
+_UNLIMITED = 2**62
+"""Ticks that nothing takes: also routes that are not the shortest may be longer than the horizon."""
+
 
 @dataclass(frozen=True, slots=True)
 class Arc:
@@ -46,8 +49,8 @@ class Problem:
         Ticks in which all ops and all transfers, at their slowest, run one after another: no best plan is longer.
     reached_s, most
         A makespan that a best plan is likely to reach, and twice that in ticks, as which every longer duration and
-        delay counts. Bounds hold whatever it is, and plans that are longer have figures in seconds. None means the
-        horizon.
+        delay counts. Bounds hold whatever it is, and plans that are longer have figures in seconds. None means that
+        nothing is cut off.
     duration
         [op][device] → ticks, or None where the op may not run.
     arcs
@@ -202,9 +205,9 @@ def build_problem(graph: OpGraph, topology: Topology, options: Options, reached_
         options=options,
         tick_s=tick_s,
         exact=all(is_multiple(value, tick_s) for value in values),
-        horizon=(horizon := max(1, math.ceil(horizon_s / tick_s))),
+        horizon=max(1, math.ceil(horizon_s / tick_s)),
         reached_s=reached_s,
-        most=horizon if limit_s is None else math.ceil(limit_s / tick_s),
+        most=_UNLIMITED if limit_s is None else math.ceil(limit_s / tick_s),
         duration=tuple(
             _in_ticks(op, pin, times, topology, tick_s)
             for op, pin, times in zip(graph.ops, pins, durations, strict=True)

@@ -57,7 +57,7 @@ def run_trace(predicted: Plan, measured: Plan) -> dict[str, Any]:
     Parameters
     ----------
     measured
-        As `dlplacer.measure.fidelity` records it, on the devices of the predicted plan.
+        As `dlplacer.measure` records it, on the devices of the predicted plan.
     """
     trace, other = chrome_trace(predicted), chrome_trace(measured)
     events = [_renamed(event, "predicted", 0) for event in trace["traceEvents"]]

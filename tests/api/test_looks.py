@@ -9,7 +9,7 @@ from torch import nn
 
 import dlplacer as dp
 from dlplacer.frontend.torch.capture import capture_job, default_rewrites
-from dlplacer.measure.fidelity.run_report import DeviceUse
+from dlplacer.measure.run_report import DeviceUse
 from dlplacer.problem.problem import build_problem
 
 LINES, COLUMNS = 25, 80
@@ -48,13 +48,8 @@ def run(result: dp.Result) -> dp.Run:
         max_abs_error=1e-7,
         plan_makespan_s=0.1,
         baseline_s=0.3,
-        eager_all_cores_s=None,
-        draws="none",
         steps=10,
         devices=("cuda:0", "cuda:1"),
-        host_s=0.0,
-        dispatch_s=0.0,
-        offenders=(),
         use=(DeviceUse("gpu0", 0.1, 0.0, 0.1, 0.1),),
     )
     return dp.Run(report, result.plan, result.plan)

@@ -27,14 +27,13 @@ from dlplacer.files import write_plan
 from dlplacer.files.load import load_plan
 from dlplacer.frontend import Job
 from dlplacer.frontend.torch.capture import capture_job, default_rewrites
-from dlplacer.measure.fidelity.prediction import used_devices
-from dlplacer.measure.fidelity.run_plan import run
+from dlplacer.measure.prediction import used_devices
+from dlplacer.measure.run_plan import run
 from dlplacer.planning.place import place
 from dlplacer.runtime.devices import open_devices
-from dlplacer.runtime.profile.detected_links import with_timed_dispatch
+from dlplacer.runtime.profile.issue_time import with_timed_issue
 from dlplacer.runtime.profile.link_times import measured_topology
-from dlplacer.runtime.profile.op_times import with_measured_times
-from dlplacer.runtime.profile.quickest_capture import timed_capture
+from dlplacer.runtime.profile.op_times import profile_ops, timed_capture, with_measured_times
 from dlplacer.solvers.methods import DEFAULT_METHOD
 
 OPTIONS = Options(contention="none", transfers="device", memory="sum", step="joint")
@@ -114,9 +113,14 @@ def planned(job: Job, devices: list[str], time_limit_s: float, method: str = DEF
     """The best plan found for the devices as they were just measured."""
     opened = open_devices(devices)
     try:
-        captured, times = timed_capture(job, lambda more: capture_job(job, [*default_rewrites(), *more]), opened)
+        captured, times = timed_capture(
+            job,
+            lambda more: capture_job(job, [*default_rewrites(), *more]),
+            lambda captured: profile_ops(job, captured, opened),
+            on_cores=True,
+        )
         graph = with_measured_times(captured.graph, times)
-        here = with_timed_dispatch(measured_topology(opened), opened)
+        here = with_timed_issue(measured_topology(opened), opened)
         return place(graph, here, OPTIONS, method=method, time_limit_s=time_limit_s).plan
     finally:
         for device in opened:

@@ -31,8 +31,8 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan
 from dlplacer.frontend import Job, capture
-from dlplacer.measure.fidelity.eager import EagerStep
-from dlplacer.measure.fidelity.placed_job import PlacedJob
+from dlplacer.measure.eager import EagerStep
+from dlplacer.measure.placed_job import PlacedJob
 from dlplacer.planning.assemble import assemble
 from dlplacer.problem.problem import build_problem
 from dlplacer.runtime import apply

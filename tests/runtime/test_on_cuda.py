@@ -8,7 +8,7 @@ import torch
 from runtime.random_plans import random_plan
 
 import dlplacer as dp
-from dlplacer.measure.selftest.self_checks import selftest
+from dlplacer.measure.selftest import selftest
 from dlplacer.models import branches
 
 pytestmark = [

@@ -17,7 +17,7 @@ from dlplacer.core.result import FITS_NONE
 from dlplacer.core.units import format_seconds
 
 if TYPE_CHECKING:
-    from dlplacer.measure.splitting.evaluate_splits import Prospect
+    from dlplacer.measure.splitting.choose_splits import Prospect
 
 _AUTO = "auto"
 _SEARCH_S = 30.0

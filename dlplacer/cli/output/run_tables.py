@@ -3,55 +3,21 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from dlplacer.cli.output.tables import new_table, print_table
+from dlplacer.cli.output.tables import new_table, print_pairs, print_table
 from dlplacer.core.units import format_seconds
 
 if TYPE_CHECKING:
-    from dlplacer.measure.fidelity.run_report import DeviceUse, Offender, Quartiles, RunReport
-
-_DRAWS = {
-    "none": "",
-    "same": " (with the same random draws)",
-    "different": " (random ops drew other numbers: says nothing)",
-}
+    from dlplacer.measure.run_report import DeviceUse, Offender, RunReport
 
 
 def print_run(report: "RunReport") -> None:
-    """Step time, devices and the worst predicted ops, predicted and measured side by side."""
-    if report.conclusion:
-        print(report.conclusion)
-    replicas = f"{report.replicas} replica{'' if report.replicas == 1 else 's'}, {report.ranks} ranks"
-    table = new_table(replicas if report.over_ranks else "", "predicted", "measured")
-    table.add_row("step time", format_seconds(report.predicted_s), format_seconds(report.measured_s))
-    if not report.over_ranks:
-        table.add_row("step time, as planned earlier", format_seconds(report.plan_makespan_s), "")
-    speedup = "samples per second" if report.over_ranks else "speedup over plain PyTorch on one device"
-    table.add_row(speedup, f"{report.predicted_speedup:.3f}x", f"{report.measured_speedup:.3f}x")
-    table.add_row("one device, plain PyTorch", "", format_seconds(report.baseline_s))
-    if report.eager_all_cores_s is not None:
-        table.add_row("all cores, plain PyTorch", "", format_seconds(report.eager_all_cores_s))
-    table.add_row("error of the prediction", "", f"{100 * report.prediction_error:.2f} %")
-    if report.runtime_factor is not None and report.contention_factor is not None and report.noise is not None:
-        around = _with_range(report.runtime_factor, report.runtime_factor_quartiles)
-        table.add_row("runtime factor: placed on one device ÷ plain PyTorch", "", around)
-        around = _with_range(report.contention_factor, report.contention_factor_quartiles)
-        table.add_row("contention factor: ops side by side ÷ alone", "", around)
-        table.add_row("noise: quartiles of plain PyTorch, apart", "", f"{100 * report.noise:.1f} %")
-    other = "one process" if report.over_ranks else "PyTorch"
-    table.add_row(f"largest difference to {other}", "", f"{report.max_abs_error:.3g}{_DRAWS[report.draws]}")
-    if report.full_batch_error is not None:
-        table.add_row("largest difference to the full batch", "", f"{report.full_batch_error:.3g}")
-    if report.buckets:
-        line = f"{format_seconds(report.all_reduce_latency_s)} + {report.all_reduce_s_per_byte * 1e9:.3g} s/GB"
-        table.add_row(f"{report.buckets} all-reduces of the gradients", "", line)
-    print_table(table)
+    """What a run says, its figures, the use of devices, and the worst predicted ops."""
+    from dlplacer.measure.run_report import shown_figures
+
+    print(report.conclusion)
+    print_pairs(shown_figures(report))
     _print_devices(report.use)
     _print_offenders(report.offenders)
-
-
-def _with_range(value: float, quartiles: "Quartiles | None") -> str:
-    low, high = quartiles or (value, value)
-    return f"{value:.3f} ({low:.3f} to {high:.3f})"
 
 
 def _print_devices(uses: "Sequence[DeviceUse]") -> None:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import Event
-from typing import TypedDict, Unpack
+from typing import Any
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.graph import OpGraph
@@ -15,13 +15,10 @@ from dlplacer.core.units import format_seconds
 from dlplacer.files.structure_hash import first_difference, structure_sha256
 from dlplacer.frontend.torch.job import Job
 from dlplacer.frontend.torch.splitting.names import OpSplit
-from dlplacer.measure.splitting.choose_splits import SplitChoice, choose_splits
+from dlplacer.measure.splitting.choose_splits import Evaluator, Prospect, SplitChoice, choose_splits, measured_choice
 from dlplacer.measure.splitting.estimated_times import tables_of
-from dlplacer.measure.splitting.evaluate_splits import Evaluator, Prospect
-from dlplacer.measure.splitting.measured_splits import measured_choice
 from dlplacer.measure.splitting.traced_step import TracedStep
 from dlplacer.planning.place import place
-from dlplacer.runtime.devices.allocator import reserve_heap
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.open import open_devices
 from dlplacer.runtime.profile.op_times import measured_types, profile_ops, with_measured_times
@@ -30,16 +27,8 @@ from dlplacer.runtime.profile.op_times import measured_types, profile_ops, with_
 # simulation, splitting 36 ops of Inception-V3 still pays.
 _UNMEASURED_OVERHEAD = 0.03
 _SEARCH_SHARE = 0.4
-
-
-class Solving(TypedDict, total=False):
-    """Keyword arguments that `place_with_splits` hands on to `dlplacer.place`."""
-
-    method: str
-    gap: float
-    seed: int
-    workers: int | None
-    stop: Event | None
+_STEPS = 5
+"""That are timed of each set of splits that is profiled."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -91,30 +80,11 @@ def place_with_splits(
     rewrites: Sequence[str] | None = None,
     time_limit_s: float = 120.0,
     on_progress: Callable[[Prospect], None] = lambda prospect: None,
-    **solving: Unpack[Solving],
+    **solving: Any,
 ) -> SplitResult:
-    """The best plans found for a job without and with splits of its ops.
+    """The best plans found for a job without and with splits of its ops: see `dlplacer.place_with_splits`.
 
-    Parameters
-    ----------
-    graph
-        The job's graph without splits, with measured times as `dlplacer profile` writes them; else the roofline gives
-        the times, of parts as of whole ops.
-    devices
-        Devices of this machine on which to profile the chosen splits, and the whole graph where `graph` has no times
-        measured there; empty to estimate parts as shares of the ops that they come from.
-    parts
-        Into how many parts an op is split; None means as many as there are devices.
-    time_limit_s
-        For choosing and solving; two fifths of it go to the choice. Profiling comes on top.
-    solving
-        As for `dlplacer.place`: ``method``, ``gap``, ``seed``, ``workers``, ``stop``.
-
-    Raises
-    ------
-    InputError
-        If the graph is not the job's, or an argument is out of range.
-    As `dlplacer.place` does.
+    `solving` is for `dlplacer.planning.place.place`.
     """
     began = time.monotonic()
     step = TracedStep.of(job, rewrites)
@@ -155,7 +125,10 @@ def chosen(
         whole_s = evaluate(()).makespan_s
         return SplitChoice((), evaluate.whole, whole_s, whole_s, 1)
     if devices:
-        return measured_choice(evaluate, devices, time_limit_s, stop, on_progress)
+        job = evaluate.step.job
+        return measured_choice(
+            evaluate, lambda captured: profile_ops(job, captured, devices, _STEPS), time_limit_s, stop, on_progress
+        )
     return choose_splits(evaluate, time_limit_s, stop, on_progress=on_progress)
 
 
@@ -176,8 +149,6 @@ def whole_graph(
             "graph; second: this job without splits); profile the job again with the same options"
         )
     whole = captured.graph if graph is None else graph
-    if devices:
-        reserve_heap(2 * sum(op.footprint_bytes for op in whole.ops))
     if not {device.type for device in devices} <= set(measured_types(whole)):
         whole = with_measured_times(whole, profile_ops(step.job, captured, devices, steps, warmup))
     return whole

@@ -47,7 +47,7 @@ def run_page(predicted: Plan, measured: Plan, figures: Sequence[tuple[str, str]]
     Parameters
     ----------
     measured
-        As `dlplacer.measure.fidelity` records it, on the devices of the predicted plan.
+        As `dlplacer.measure` records it, on the devices of the predicted plan.
     figures
         Name and value of what the run found; the first few stand at the top.
     conclusion

@@ -120,7 +120,7 @@ def segment_graph(
     codes = [executable.codes[op] for op in ops]
     builder = _Builder(device, updater)
     marker = builder.graph.placeholder("marker") if recorded else None
-    read = tuple(dict.fromkeys(_read_from_before(codes)))
+    read = tuple(dict.fromkeys(values_read(codes)))
     for name in read:
         builder.values[name] = builder.graph.placeholder(f"read_{len(builder.values)}")
     bound: dict[str, str] = {}
@@ -235,7 +235,7 @@ def _update(
     updater(names, weights, gradients)
 
 
-def _read_from_before(codes: Iterable[OpCode]) -> Iterator[str]:
+def values_read(codes: Iterable[OpCode]) -> Iterator[str]:
     """Values that the ops read to compute and none of them makes; the end of a gradient only says where it is."""
     made: set[str] = set()
     for code in codes:

@@ -12,7 +12,7 @@ from dlplacer.machines.costs.calibration import Calibration, calibration_of, mer
 from dlplacer.machines.costs.calibration_file import read_calibration, write_calibration
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.open import kind_of
-from dlplacer.runtime.profile.dispatch_time import dispatch_of_devices_s
+from dlplacer.runtime.profile.issue_time import issue_time_s
 from dlplacer.runtime.profile.link_times import measured_topology
 
 
@@ -42,7 +42,7 @@ def calibrate(
     kind, here = devices[0].type, devices[0].torch_device
     versions = {"torch": str(torch.__version__), **kind_of(here).versions(here.index or 0)}
     found = calibration_of(graph, times_s[kind], kind, versions)
-    found = replace(found, dispatch_s=dispatch_of_devices_s(devices) or None)
+    found = replace(found, dispatch_s=issue_time_s(devices) or None)
     if len(devices) > 1:
         (link,) = measured_topology(devices[:2]).links
         found = replace(found, copy_latency_s=link.latency_s, copy_bytes_per_s=link.bytes_per_s)

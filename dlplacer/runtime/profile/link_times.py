@@ -4,16 +4,18 @@ import itertools
 import queue
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import torch
 
 from dlplacer.core.topology import Device as TopologyDevice
 from dlplacer.core.topology import Link, Topology
+from dlplacer.machines.costs.device_table import is_core
+from dlplacer.machines.importers.measured_links import measured
 from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice
 from dlplacer.runtime.devices.device_streams import streams_of
-from dlplacer.runtime.devices.open import in_host_memory
-from dlplacer.runtime.devices.transfer import received, sent
+from dlplacer.runtime.devices.open import in_host_memory, open_devices
+from dlplacer.runtime.devices.transfer import SentTensor, received, sent
+from dlplacer.runtime.profile.issue_time import with_timed_issue
 from dlplacer.runtime.profile.statistic import settled
 
 _SIZES_BYTES = (4, 2**20, 2**24)
@@ -23,18 +25,48 @@ _SIDE, _PRODUCTS = 256, 3
 _NO_COPY_BYTES_PER_S = 1e15
 
 
-def measured_topology(devices: Sequence[RuntimeDevice]) -> Topology:
-    """The given devices, joined pair by pair by links whose latency and rate were just measured."""
-    links = [_link(*pair) for pair in itertools.combinations(devices, 2)]
-    nodes = tuple(TopologyDevice(device.name, device.type) for device in devices)
-    return Topology(nodes, (), tuple(links), name="measured", source="timed round trips between the devices' threads")
+def measured_topology(devices: Sequence[RuntimeDevice] | Mapping[str, RuntimeDevice]) -> Topology:
+    """The given devices, under their own or the given names, joined pair by pair by links that were just measured."""
+    named = devices if isinstance(devices, Mapping) else {device.name: device for device in devices}
+    links = [_link(*pair) for pair in itertools.combinations(named.items(), 2)]
+    nodes = tuple(TopologyDevice(name, device.type) for name, device in named.items())
+    return Topology(nodes, (), tuple(links), name="measured", source="timed copies between the devices")
+
+
+def with_timed_links(topology: Topology, on_copy: Callable[[str, str], None] = lambda source, target: None) -> Topology:
+    """A detected topology with latency and rate of every link by timed copies, where these agree on them.
+
+    See `dlplacer.machines.importers.measured_links.measured`. What issuing an op costs is timed too.
+
+    Parameters
+    ----------
+    topology
+        As `dlplacer.machines.importers.detect.detected_topology` finds it, its devices in this machine's order.
+    on_copy
+        Called with the ends of a link before a copy over it is timed.
+    """
+    kind = "cpu" if is_core(topology.devices[0]) else "cuda"
+    names = [f"{kind}:{place}" for place in range(len(topology.devices))]
+    opened = dict(zip(topology.device_index, open_devices(names), strict=True))
+    copy_s = copy_timer(opened)
+
+    def timed(source: str, target: str, size_bytes: int) -> float:
+        on_copy(source, target)
+        return copy_s(source, target, size_bytes)
+
+    try:
+        linked = measured(topology, timed, shared_memory=in_host_memory(opened.values()))
+        return with_timed_issue(linked, list(opened.values()))
+    finally:
+        for device in opened.values():
+            device.close()
 
 
 def copy_timer(devices: Mapping[str, RuntimeDevice]) -> Callable[[str, str, int], float]:
     """(device, device or ``host``, bytes) → seconds of one copy.
 
-    Between CPU cores it is what a waiting core needs to take over a tensor, between others half a round trip from
-    thread to thread; to the host it is the copy of a CUDA device.
+    Between CPU cores it is the time in which a waiting core takes over a tensor; to the host it is the copy of a CUDA
+    device.
     """
 
     def time_s(first: str, second: str, size_bytes: int) -> float:
@@ -43,6 +75,74 @@ def copy_timer(devices: Mapping[str, RuntimeDevice]) -> Callable[[str, str, int]
         return _to_host_s(devices[first], size_bytes)
 
     return time_s
+
+
+def _link(source: tuple[str, RuntimeDevice], target: tuple[str, RuntimeDevice]) -> Link:
+    (name, first), (other, second) = source, target
+    times = {size: _transfer_s(first, second, size) for size in _SIZES_BYTES}
+    small, large = _SIZES_BYTES[0], _SIZES_BYTES[-1]
+    slope = (times[large] - times[small]) / (large - small)
+    streams = streams_of(first)
+    shared = first.torch_device == second.torch_device and not (streams is not None and streams.copies_here)
+    rate = _NO_COPY_BYTES_PER_S if shared or slope <= 0 else 1 / slope
+    return Link(name, other, rate, times[small])
+
+
+def _transfer_s(first: RuntimeDevice, second: RuntimeDevice, size_bytes: int) -> float:
+    """Seconds from sending a tensor to having it on the other device."""
+    return (_issued_s if first.worker is second.worker else _woken_s)(first, second, size_bytes)
+
+
+def _woken_s(first: RuntimeDevice, second: RuntimeDevice, size_bytes: int) -> float:
+    """Seconds until a thread that sleeps has a tensor on its device, while the thread that sent it goes on with ops.
+
+    As in a step, where the thread that is woken finds cold caches, and the interpreter in use by the sender. A round
+    trip in which nothing else happens is quicker by half.
+    """
+    all_in_flight: queue.SimpleQueue[tuple[SentTensor, int]] = queue.SimpleQueue()
+
+    def send_all() -> None:
+        tensor, matrix = (torch.zeros(size, device=first.torch_device) for size in (size_bytes // 4, (_SIDE, _SIDE)))
+        for _ in range(_ROUND_TRIPS + 1):
+            for _ in range(_PRODUCTS):
+                torch.mm(matrix, matrix)
+            first.synchronize()
+            sent_ns = time.perf_counter_ns()
+            all_in_flight.put((sent(first, tensor, second), sent_ns))
+
+    def receive_all() -> list[float]:
+        times = []
+        for _ in range(_ROUND_TRIPS + 1):
+            in_flight, sent_ns = all_in_flight.get()
+            received(second, in_flight)
+            second.synchronize()
+            times.append(1e-9 * (time.perf_counter_ns() - sent_ns))
+        return times
+
+    answer = second.submit(receive_all)
+    first.submit(send_all).result()
+    return settled(answer.result()[:-1])
+
+
+def _issued_s(first: RuntimeDevice, second: RuntimeDevice, size_bytes: int) -> float:
+    """Half a round trip of a tensor between devices that one thread issues for."""
+
+    def trips() -> list[float]:
+        tensor = torch.zeros(size_bytes // 4, device=first.torch_device)
+        times = []
+        for _ in range(_ROUND_TRIPS):
+            begin = first.now()
+            there = sent(first, tensor, second)
+            second.activate()
+            back = sent(second, received(second, there), first)
+            first.activate()
+            tensor = received(first, back)
+            end = first.now()
+            first.synchronize()
+            times.append(first.elapsed_s(begin, end))
+        return times
+
+    return settled(first.submit(trips).result()) / 2
 
 
 def _to_host_s(device: RuntimeDevice, size_bytes: int) -> float:
@@ -61,101 +161,3 @@ def _to_host_s(device: RuntimeDevice, size_bytes: int) -> float:
         return times
 
     return max(1e-9, settled(device.submit(copies).result()))
-
-
-def _link(first: RuntimeDevice, second: RuntimeDevice) -> Link:
-    times = {size: _transfer_s(first, second, size) for size in _SIZES_BYTES}
-    small, large = _SIZES_BYTES[0], _SIZES_BYTES[-1]
-    slope = (times[large] - times[small]) / (large - small)
-    streams = streams_of(first)
-    shared = first.torch_device == second.torch_device and not (streams is not None and streams.copies_here)
-    rate = _NO_COPY_BYTES_PER_S if shared or slope <= 0 else 1 / slope
-    return Link(first.name, second.name, rate, times[small])
-
-
-def _transfer_s(first: RuntimeDevice, second: RuntimeDevice, size_bytes: int) -> float:
-    """Seconds from sending a tensor to having it on the other device, whose thread waits for it."""
-    if first.worker is second.worker:
-        return _issued_trip_s(first, second, size_bytes) / 2
-    if in_host_memory((first, second)):
-        return _woken_s(first, second, size_bytes)
-    return _round_trip_s(first, second, size_bytes) / 2
-
-
-def _woken_s(first: RuntimeDevice, second: RuntimeDevice, size_bytes: int) -> float:
-    """Seconds until a core that sleeps has a tensor, while the core that sent it goes on with its ops.
-
-    As in a step, where the thread that is woken finds cold caches, and the interpreter in use by the sender. A round
-    trip in which nothing else happens is quicker by half.
-    """
-    all_in_flight: queue.SimpleQueue[tuple[Any, int]] = queue.SimpleQueue()
-
-    def send_all() -> None:
-        tensor, matrix = torch.zeros(size_bytes // 4), torch.zeros(_SIDE, _SIDE)
-        for _ in range(_ROUND_TRIPS):
-            for _ in range(_PRODUCTS):
-                torch.mm(matrix, matrix)
-            sent_ns = time.perf_counter_ns()
-            all_in_flight.put((first.send(tensor, second), sent_ns))
-        for _ in range(_PRODUCTS):
-            torch.mm(matrix, matrix)
-
-    def receive_all() -> list[int]:
-        times_ns = []
-        for _ in range(_ROUND_TRIPS):
-            in_flight, sent_ns = all_in_flight.get()
-            second.receive(in_flight)
-            times_ns.append(time.perf_counter_ns() - sent_ns)
-        return times_ns
-
-    answer = second.submit(receive_all)
-    first.submit(send_all).result()
-    return 1e-9 * settled(answer.result())
-
-
-def _issued_trip_s(first: RuntimeDevice, second: RuntimeDevice, size_bytes: int) -> float:
-    """Round trip of a tensor between devices that one thread issues for."""
-
-    def trips() -> list[float]:
-        tensor = torch.zeros(size_bytes // 4, device=first.torch_device)
-        times = []
-        for _ in range(_ROUND_TRIPS):
-            begin = first.now()
-            there = sent(first, tensor, second)
-            second.activate()
-            back = sent(second, received(second, there), first)
-            first.activate()
-            tensor = received(first, back)
-            end = first.now()
-            first.synchronize()
-            times.append(first.elapsed_s(begin, end))
-        return times
-
-    return settled(first.submit(trips).result())
-
-
-def _round_trip_s(first: RuntimeDevice, second: RuntimeDevice, size_bytes: int) -> float:
-    """Round trip of a tensor, thread to thread."""
-    there: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    back: queue.SimpleQueue[Any] = queue.SimpleQueue()
-
-    def ping() -> list[float]:
-        tensor = torch.zeros(size_bytes // 4, device=first.torch_device)
-        times = []
-        for _ in range(_ROUND_TRIPS):
-            begin = first.now()
-            there.put(sent(first, tensor, second))
-            tensor = received(first, back.get())
-            end = first.now()
-            first.synchronize()
-            times.append(first.elapsed_s(begin, end))
-        return times
-
-    def pong() -> None:
-        for _ in range(_ROUND_TRIPS):
-            back.put(sent(second, received(second, there.get()), first))
-
-    answer = second.submit(pong)
-    times = first.submit(ping).result()
-    answer.result()
-    return settled(times)

@@ -1,32 +1,33 @@
-"""What stands for repeated timings: one statistic for the ops of whole steps, one for a single action."""
+"""Medians and quartiles of repeated timings."""
 
 from collections.abc import Mapping, Sequence
-from statistics import fmean, median
+from statistics import median
 from statistics import quantiles as cut_points
 
 OpTimes = Mapping[str, float]
 """Op id → seconds, in one step on one device."""
 
 
-def typical(samples: Sequence[OpTimes]) -> dict[str, float]:
-    """Op id → mean seconds over the middle half of the steps by length, so that the times sum up to a median step.
+def typical(recorded: Sequence[OpTimes], whole_s: Sequence[float] | None = None) -> dict[str, float]:
+    """Op id → median seconds, in proportion so that all ops together take a median step.
 
-    What now and then delays an op (another thread holds the interpreter, a core is interrupted) is part of a step and
-    is kept in proportion; a step that was disturbed as a whole is left out. An op's own median or quartile would miss
-    what is rare for an op but certain for a step: on recurrent models of many small ops a sixth of the time.
+    An op's own median misses delays that are rare for an op and certain for a step.
+
+    Parameters
+    ----------
+    whole_s
+        Seconds of all ops in steps that were not recorded: recording costs microseconds per op, and no op is compiled
+        then. By default those of the recorded steps.
     """
-    by_length = sorted(samples, key=lambda times: sum(times.values()))
-    cut = len(by_length) // 4
-    middle = by_length[cut : len(by_length) - cut]
-    return {op: fmean(times[op] for times in middle) for op in middle[0]}
+    medians = {op: median(times[op] for times in recorded) for op in recorded[0]}
+    whole_s = [sum(times.values()) for times in recorded] if whole_s is None else whole_s
+    total_s = sum(medians.values())
+    scale = median(whole_s) / total_s if total_s else 1.0
+    return {op: scale * seconds for op, seconds in medians.items()}
 
 
 def settled(times: Sequence[float]) -> float:
-    """Median of a single action's repetitions behind the first quarter, in which caches, threads and links warm up.
-
-    For what is timed in a loop of its own, as a message or a hand-over is: an interruption there belongs to no step,
-    so that, unlike in `typical`, it must not count.
-    """
+    """Median of a single action's repetitions behind the first quarter, in which caches, threads and links warm up."""
     return float(median(times[len(times) // 4 :]))
 
 

@@ -21,13 +21,14 @@ from dlplacer.planning.place import place
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.placed.variant import Variant, layouts_of
-from dlplacer.runtime.profile.detected_links import with_usual_dispatch
+from dlplacer.runtime.profile.issue_time import with_usual_issue
 from dlplacer.runtime.profile.link_times import measured_topology
-from dlplacer.runtime.profile.op_times import recorded_times, with_measured_times
-from dlplacer.runtime.profile.statistic import OpTimes, typical
+from dlplacer.runtime.profile.op_times import with_measured_times
+from dlplacer.runtime.profile.own_steps import OwnStep
+from dlplacer.runtime.profile.statistic import typical
 
-_PROFILED = 4
-"""The fewest steps of which `typical` leaves out one that was disturbed."""
+_PROFILED = 3
+"""The fewest steps of which one may be disturbed without moving a median."""
 _ASSUMED = Options(contention="none", memory="sum", step="joint")
 
 
@@ -77,7 +78,7 @@ class GraphRunner:
 
     def _planned(self, inputs: Sequence[object]) -> Plan:
         options = dict(self._planning)
-        topology = options.pop("topology") or with_usual_dispatch(measured_topology(self._devices), self._devices)
+        topology = options.pop("topology") or with_usual_issue(measured_topology(self._devices), self._devices)
         graph = with_measured_times(self.captured.graph, self._op_times(inputs, topology))
         return place(_near_inputs(graph, inputs, self._named(topology)), topology, _ASSUMED, **options).plan
 
@@ -97,13 +98,9 @@ class GraphRunner:
         return {kind: self._timed(inputs, device) for kind, device in first.items()}
 
     def _timed(self, inputs: Sequence[object], device: RuntimeDevice) -> dict[str, float]:
-        variant = self._prepared({"all": [op.id for op in self.captured.graph.ops]}, {"all": device})
-        samples: list[OpTimes] = []
-        for _ in range(1 + _PROFILED):
-            state = variant.joint.start(variant.bind({}, inputs, 0, 0), record=True)
-            variant.joint.run(state)
-            samples.append(recorded_times(device, state))
-        return typical(samples[1:])
+        step = OwnStep(self.captured, {"all": [op.id for op in self.captured.graph.ops]}, "all", device, {}, inputs)
+        step.recorded()
+        return typical([step.recorded() for _ in range(_PROFILED)])
 
     def _prepared(self, order: Mapping[str, Sequence[str]], devices: Mapping[str, RuntimeDevice]) -> Variant:
         return Variant(self.captured, order, devices, Updater(None), self._layouts)

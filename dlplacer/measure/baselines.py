@@ -1,0 +1,202 @@
+"""What a plan is compared with: plain PyTorch on one device and on all cores, torch.compile, and their numbers."""
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from dlplacer.core.errors import first_line
+from dlplacer.core.plan import Plan
+from dlplacer.frontend.torch.job import Job
+from dlplacer.frontend.torch.nodes import draws as draws_numbers
+from dlplacer.measure.eager import EagerStep
+from dlplacer.measure.placed_job import PlacedJob
+from dlplacer.measure.process_group import OneProcess
+from dlplacer.planning.place import single_device_s
+from dlplacer.problem.problem import build_problem
+from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.runtime.devices.open import in_host_memory
+from dlplacer.runtime.distributed.rank_module import seed_of
+from dlplacer.runtime.distributed.ranks import NETWORK
+from dlplacer.runtime.executor.random_state import drawn_with
+
+BASELINE, ALL_CORES, COMPILED = "baseline", "all cores", "compiled"
+
+
+@dataclass(frozen=True, slots=True)
+class Differences:
+    """The largest of all processes; as the attributes of `RunReport`."""
+
+    max_abs_error: float | None = None
+    full_batch_error: float | None = None
+    draws: str = "none"
+
+
+@dataclass
+class Baselines:
+    """The baselines that could be made.
+
+    Attributes
+    ----------
+    steps
+        `BASELINE`, `ALL_CORES`, `COMPILED` → a step.
+    differences
+        Name of a plan → how its numbers differ from plain PyTorch's.
+    left_out
+        Those that could not be made, and why.
+    """
+
+    steps: dict[str, Callable[[], object]] = field(default_factory=dict)
+    differences: dict[str, Differences] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
+
+
+def home_of_all(plan: Plan) -> str | None:
+    """The first device of a plan with memory for the whole model; None if there is none."""
+    devices = [device for device in plan.topology.devices if device.id != NETWORK]
+    needed_bytes = sum(op.footprint_bytes for op in plan.graph.ops)
+    for device in devices:
+        if device.memory_bytes is None or needed_bytes <= device.memory_bytes:
+            return device.id
+    # Ops that together are too large may fit over time: only the problem knows.
+    if len(devices) < len(plan.topology.devices):
+        return None
+    alone_s = single_device_s(build_problem(plan.graph, plan.topology, plan.options))
+    return None if alone_s is None else devices[0].id
+
+
+def made_baselines(
+    candidates: Mapping[str, PlacedJob], reference: nn.Module, group: OneProcess, compiled: bool
+) -> Baselines:
+    """Compare the numbers of a step of each candidate with plain PyTorch's, and make the steps to time.
+
+    Parameters
+    ----------
+    reference
+        A copy of the job's module as it was before the job was placed; plain PyTorch trains it.
+    """
+    main = next(iter(candidates.values()))
+    found = Baselines(differences={name: Differences() for name in candidates})
+    home = home_of_all(main.placed.plan)
+    if home is None:
+        found.left_out.append("plain PyTorch: the model fits on no single device")
+        return found
+    device = main.devices.get(home) or next(iter(main.devices.values()))
+    try:
+        for name, placed in candidates.items():
+            found.differences[name] = compare_with_eager(placed, reference, device, group)
+        second = copy.deepcopy(reference) if compiled else None
+        eager = EagerStep([main.job], reference, device)
+        eager.step()
+    except torch.OutOfMemoryError:
+        if group.all_reduce is not None:
+            raise
+        found.left_out.append(f"plain PyTorch: {device.name} has too little memory beside the plan")
+        return found
+    found.steps[BASELINE] = eager.step
+    if group.all_reduce is None and in_host_memory(main.devices.values()):
+        found.steps[ALL_CORES] = eager.step_on_all_cores
+    if second is not None:
+        step = EagerStep([main.job], second, device, compiled=True)
+        try:
+            step.step()
+        except Exception as error:
+            found.left_out.append(f"torch.compile: {first_line(error)}")
+        else:
+            found.steps[COMPILED] = step.step
+    return found
+
+
+def compare_with_eager(
+    placed: PlacedJob, reference: nn.Module, device: RuntimeDevice, group: OneProcess
+) -> Differences:
+    """Take one placed step, and the same in plain PyTorch: part by part, and with the whole batch at once.
+
+    Compared are the loss and the gradients, or the parameters where the step has updated them, of this process; of
+    inference all tensors that the module returns.
+
+    Parameters
+    ----------
+    reference
+        The job's module as it was before the step; it is left alone.
+    """
+    ours = placed.step()
+    updated = placed.job.update is not None
+    parameters = dict(placed.placed.named_parameters())
+
+    # A copy each: batch norm's statistics and the optimizer change the module.
+    def worst(jobs: Sequence[Job], draws: Sequence[SameDraws]) -> float:
+        eager = EagerStep(jobs, copy.deepcopy(reference), device)
+        theirs = eager.step(draws)
+        pairs: list[tuple[torch.Tensor | None, torch.Tensor | None]] = [*zip(ours, theirs, strict=True)]
+        for name, other in eager.module.named_parameters():
+            mine = parameters[name]
+            if not mine.is_meta:  # it lives on another process
+                pairs.append((mine.detach(), other.detach()) if updated else (mine.grad, other.grad))
+        return _largest(group.gathered(_largest_difference(pairs)))
+
+    ops = [code.op for code in placed.captured.executable.codes.values() if code.random]
+    if not ops:
+        error = worst(placed.parts, ())
+        return Differences(error, None if placed.whole is None else worst([placed.whole], ()), "none")
+    drawn = [placed.placed.drawn_with(seed_of(replica)) for replica in range(len(placed.parts))]
+    draws = [SameDraws(ops, seed, step, device.torch_device) for seed, step in drawn]
+    error = worst(placed.parts, draws)
+    return Differences(error, None, "same" if all(part.complete for part in draws) else "different")
+
+
+class SameDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """While it is active, the n-th random call draws what the n-th of the given ops draws in the given step.
+
+    Attributes
+    ----------
+    drawn
+        Number of random calls so far. If there are more or fewer than ops, the draws were not the same.
+    """
+
+    def __init__(self, ops: Sequence[str], seed: int, step: int, device: torch.device) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._ops, self._seed, self._step, self._device = ops, seed, step, device
+        self.drawn = 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether every op has had its counterpart, and no call was without."""
+        return self.drawn == len(self._ops)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not draws_numbers(func, args, kwargs or {}):
+            return func(*args, **(kwargs or {}))
+        self.drawn += 1
+        if self.drawn > len(self._ops):
+            return func(*args, **(kwargs or {}))
+        with drawn_with(self._seed, self._step, self._ops[self.drawn - 1], self._device):
+            return func(*args, **(kwargs or {}))
+
+
+def _largest_difference(pairs: Sequence[tuple[torch.Tensor | None, torch.Tensor | None]]) -> float:
+    """Of the pairs in which one is there at least, where the other counts as zeros; NaN if one alone is no number."""
+    found = [_differences(*(_wide(each) for each in pair)) for pair in pairs if any(each is not None for each in pair)]
+    return _largest([float(each.max()) for each in found if each.numel()] or [0.0])
+
+
+def _largest(differences: Sequence[float]) -> float:
+    """NaN if one of them is, which Python's max passes over unless it comes first."""
+    return float(torch.tensor(differences, dtype=torch.float64).max())
+
+
+def _wide(tensor: torch.Tensor | None) -> torch.Tensor | None:
+    """In the host's memory, as numbers that hold every difference of two narrower ones."""
+    return None if tensor is None else tensor.cpu().to(torch.complex128 if tensor.is_complex() else torch.float64)
+
+
+def _differences(a: torch.Tensor | None, b: torch.Tensor | None) -> torch.Tensor:
+    """0 where both are equal, infinities too, or both no numbers."""
+    there = b if a is None else a
+    assert there is not None
+    one, other = (torch.zeros_like(there) if each is None else each for each in (a, b))
+    return (one - other).abs().masked_fill((one == other) | (one.isnan() & other.isnan()), 0.0)

@@ -1,1 +1,0 @@
-"""A plan run and compared with its prediction and with plain PyTorch."""

@@ -1,0 +1,196 @@
+"""A plan's step replayed under costs measured in the same run: ops alone and side by side, links, issue costs."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from heapq import merge
+from operator import attrgetter
+from statistics import fmean
+
+from dlplacer.core.plan import Plan
+from dlplacer.frontend.torch.job import flat_inputs
+from dlplacer.frontend.torch.tracing.step_module import job_tensors
+from dlplacer.measure.placed_job import PlacedJob
+from dlplacer.measure.process_group import OneProcess
+from dlplacer.problem.simulate import replay_plan
+from dlplacer.runtime.devices.device_streams import streams_of
+from dlplacer.runtime.distributed.ranks import NETWORK
+from dlplacer.runtime.profile.issue_time import issue_time_s
+from dlplacer.runtime.profile.op_times import with_measured_times
+from dlplacer.runtime.profile.own_steps import OwnStep, side_by_side
+from dlplacer.runtime.profile.statistic import OpTimes, typical
+
+_SHORT_S = 0.1
+"""Of a shorter step one goes ahead that is not kept, as the step before it has filled the caches."""
+_ROUNDS = 3
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a plan is expected to take.
+
+    Attributes
+    ----------
+    plan
+        The plan of the slowest replica, without the host's part.
+    alone_s, busy_s
+        Its ops while no other device works, and as the plan has them side by side; a replica's mean.
+    contention
+        Op times while all used devices work ÷ alone: the most that devices slow each other.
+    host_s
+        Seconds of a step before the devices start and after they end.
+    dispatch_s
+        Seconds in which the Python process issues an op, where it feeds the devices; 0 for CPU cores.
+    """
+
+    plan: Plan
+    alone_s: float
+    busy_s: float
+    contention: float
+    host_s: float
+    dispatch_s: float
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of a step."""
+        return self.plan.makespan_s + self.host_s
+
+
+class Predictor:
+    """Predicts a plan from its devices' own ops, run without their neighbours: alone, and all at the same time.
+
+    In a plan an op runs beside others for a share of its time, which the replayed plan itself says: it takes
+    alone + share × (side by side − alone). The times of ops owe nothing to the step that is predicted. Replicas wait
+    for each other at every collective, so the slowest replica counts.
+
+    Parameters
+    ----------
+    own
+        Device of the plan → its own ops, for those of this process; by default made of the placed job.
+    """
+
+    def __init__(self, placed: PlacedJob, group: OneProcess, own: Mapping[str, OwnStep] | None = None) -> None:
+        self._placed, self._group = placed, group
+        # What runs is the joint program, whatever step the plan was made for.
+        plan = placed.placed.plan
+        self._plan = replace(plan, options=replace(plan.options, step="joint"))
+        self._used = used_devices(plan)
+        job, starts = placed.job, {entry.op: entry.start_s for entry in plan.ops}
+        tensors, leaves, segments = job_tensors(job), flat_inputs(job), placed.placed.segments
+        step = (placed.captured, plan.order)
+        self._own = own or {
+            name: OwnStep(*step, name, device, tensors, leaves, job=job, segments=segments, starts=starts)
+            for name, device in placed.devices.items()
+            if name in self._used
+        }
+        # One device at a time is alone, of all processes.
+        everyone = enumerate(group.gathered(list(self._own)))
+        self._turns = [(rank, name) for rank, names in everyone for name in names]
+        # Kind of sample → device → ops as recorded, and seconds of a step that was not.
+        self._samples: dict[str, dict[str, list[tuple[OpTimes, float]]]] = {"alone": {}, "together": {}}
+        self._dispatch_s = self._measured_dispatch_s()
+
+    def sample(self) -> None:
+        """Time the ops once more, alone and side by side; in turn with the steps of the plan."""
+        self._placed.placed.zero_grad(set_to_none=True)
+        for rank, name in self._turns:
+            self._group.gathered(None)
+            if rank == self._group.rank:
+                self._take("alone", [name])
+        if len(self._turns) > 1:
+            self._group.gathered(None)
+            self._take("together", list(self._own))
+
+    def predict(self, host_s: float) -> Prediction:
+        """From all samples; the same on all processes.
+
+        Parameters
+        ----------
+        host_s
+            Seconds of a step before the devices start and after they end, which recorded steps tell.
+        """
+        own = {kind: self._typical(kind) for kind in self._samples}
+        replicas: list[dict[str, dict[str, float]]]
+        replicas = [{kind: {} for kind in own} for _ in range(self._group.replicas)]
+        for replica, theirs in zip(self._group.replica_of, self._group.gathered(own), strict=True):
+            for kind, times in theirs.items():
+                replicas[replica][kind] |= times
+        alone = [times["alone"] for times in replicas]
+        together = [times["together"] if len(self._turns) > 1 else times["alone"] for times in replicas]
+        plans = [self._settled(one, other) for one, other in zip(alone, together, strict=True)]
+        alone_s, together_s = (fmean(sum(times.values()) for times in kind) for kind in (alone, together))
+        slowest = max(plans, key=attrgetter("makespan_s"))
+        busy_s = sum(entry.end_s - entry.start_s for entry in slowest.ops if entry.device in self._used)
+        contention = together_s / alone_s if alone_s else 1.0
+        return Prediction(slowest, alone_s, busy_s, contention, host_s, self._dispatch_s)
+
+    def _take(self, kind: str, names: list[str]) -> None:
+        steps = [self._own[name] for name in names]
+        if not steps:
+            return
+        plain = side_by_side(lambda step: step.plain(), steps, keeps_busy=True)
+        if max(plain) < _SHORT_S:
+            plain = side_by_side(lambda step: step.plain(), steps, keeps_busy=True)
+        recorded = side_by_side(lambda step: step.recorded(), steps, keeps_busy=True)
+        for name, times, seconds in zip(names, recorded, plain, strict=True):
+            self._samples[kind].setdefault(name, []).append((times, seconds))
+
+    def _typical(self, kind: str) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for samples in self._samples[kind].values():
+            recorded, plain = zip(*samples, strict=True)
+            found |= typical(recorded, plain)
+        return found
+
+    def _settled(self, alone: OpTimes, together: OpTimes) -> Plan:
+        """The plan under the overlap that it has with these times: a fixed point, begun with all ops side by side."""
+        plan = self._replayed(together)
+        for _ in range(_ROUNDS if len(self._turns) > 1 else 0):
+            shares = overlap_shares(plan, self._used, self._group.replicas)
+            plan = self._replayed({op: alone[op] + shares.get(op, 0.0) * (together[op] - alone[op]) for op in alone})
+        return plan
+
+    def _replayed(self, times: OpTimes) -> Plan:
+        # No device of this process runs collectives: the group knows their times.
+        known = {**dict.fromkeys(self._plan.graph.index, 0.0), **times}
+        types = {device.type for device in self._group.topology.devices}
+        graph = self._group.with_exchange(with_measured_times(self._plan.graph, dict.fromkeys(types, known)))
+        return replay_plan(self._plan, graph, self._group.topology, self._dispatch_s)
+
+    def _measured_dispatch_s(self) -> float:
+        """Where one process feeds devices with streams, op by op; a replay knows no process per device."""
+        used = (device for name, device in self._placed.devices.items() if name in self._own)
+        fed = [device for device in used if streams_of(device) is not None]
+        if not fed or self._group.all_reduce is not None or self._placed.placed.segments != "eager":
+            return 0.0
+        return issue_time_s(fed)
+
+
+def used_devices(plan: Plan) -> set[str]:
+    """Devices of a plan on which an op takes time, the network aside."""
+    working = {entry.device for entry in plan.ops if entry.end_s > entry.start_s} or set(plan.placement.values())
+    return {device for device in working if not device.startswith(NETWORK)}
+
+
+def overlap_shares(plan: Plan, devices: Collection[str], replicas: int = 1) -> Mapping[str, float]:
+    """Op on one of these devices → share of the other devices that work while it runs: 0 alone, 1 beside all.
+
+    The mean over the op's time of the number of other devices that run an op, over how many others there are. Replicas
+    do the same at the same time, so that a device's counterparts in other replicas work whenever it does.
+    """
+    others = replicas * len(devices) - 1
+    entries = [entry for entry in plan.ops if entry.device in devices and entry.end_s > entry.start_s]
+    if not others:
+        return {}
+    begins = sorted((entry.start_s, 1) for entry in entries)
+    ends = sorted((entry.end_s, -1) for entry in entries)
+    busy, busy_s, last_s = 0, 0.0, 0.0
+    until: dict[float, float] = {}  # moment → device-seconds of work before it
+    for moment_s, change in merge(ends, begins):
+        busy_s += busy * (moment_s - last_s)
+        busy, last_s = busy + change, moment_s
+        until[moment_s] = busy_s
+    shares = {}
+    for entry in entries:
+        working = (until[entry.end_s] - until[entry.start_s]) / (entry.end_s - entry.start_s)
+        shares[entry.op] = min(1.0, max(0.0, (replicas * working - 1) / others))
+    return shares

@@ -1,0 +1,340 @@
+"""Run a plan and measure it against plain PyTorch: predicted against measured, numbers against numbers."""
+
+import copy
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from statistics import fmean, median
+
+from torch import nn
+
+from dlplacer.core.errors import InputError
+from dlplacer.core.plan import Plan
+from dlplacer.files import plan_to_dict
+from dlplacer.files.plan_file import plan_of_dict
+from dlplacer.frontend.torch.batch_part import part_of
+from dlplacer.frontend.torch.job import Job
+from dlplacer.machines.costs.alpha_beta import AlphaBeta
+from dlplacer.machines.usable_cores import usable_cores
+from dlplacer.measure.alternation import alternated_times, spread
+from dlplacer.measure.baselines import ALL_CORES, BASELINE, COMPILED, Baselines, home_of_all, made_baselines
+from dlplacer.measure.conclusion import RunOutcome, conclusion, losses_of
+from dlplacer.measure.placed_job import PlacedJob
+from dlplacer.measure.prediction import Prediction, Predictor, used_devices
+from dlplacer.measure.process_group import OneProcess, SeveralProcesses
+from dlplacer.measure.recording import Recording, measured_plan, median_op_times, median_recording, record_steps
+from dlplacer.measure.run_report import Figures, Run, RunReport, device_uses, worst_offenders
+from dlplacer.planning.pipeline.micro_batch_names import BatchCut
+from dlplacer.runtime.devices.allocator import reserve_heap
+from dlplacer.runtime.devices.open import in_host_memory
+from dlplacer.runtime.distributed.apply_over_ranks import apply_in_group, opened_group, require_replicas, settings_of
+from dlplacer.runtime.distributed.collective_ops import COLLECTIVE
+from dlplacer.runtime.distributed.group import DEFAULT_TIMEOUT_S
+from dlplacer.runtime.distributed.measured_network import measured_all_reduce
+from dlplacer.runtime.distributed.replicate import DEFAULT_BUCKET_BYTES, replicated_plan
+from dlplacer.runtime.placed.apply import apply, capture_as_planned, of_captured_ops, require_captured
+from dlplacer.runtime.profile.statistic import quartiles
+
+StepReport = Callable[[str, float | None], None]
+"""Hears between steps what is done, and which share of all steps has been taken, where that is known."""
+
+Times = Mapping[str, Sequence[float]]
+"""What was run → seconds of its steps."""
+
+_MAIN = "placed"
+_RECORDED = 5
+
+
+def silent(what: str, share: float | None) -> None:
+    """A `StepReport` to nobody."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """How a run measures.
+
+    Attributes
+    ----------
+    steps
+        How many are timed; None: until they say how long a step is, for a minute at most.
+    warmup
+        The least number of steps before them.
+    compiled
+        Whether ``torch.compile`` on one device is timed too.
+    """
+
+    steps: int | None = None
+    warmup: int = 3
+    compiled: bool = False
+    on_progress: StepReport = silent
+
+    def __post_init__(self) -> None:
+        if (self.steps is not None and self.steps < 1) or self.warmup < 0:
+            raise InputError(f"a run of {self.steps} steps after {self.warmup} cannot be timed; give at least 1 and 0")
+
+
+@dataclass(frozen=True)
+class OverRanks:
+    """How a plan runs over several processes.
+
+    Attributes
+    ----------
+    cut
+        Whether every replica takes its part of the job's batch; else all take the job as it is.
+    """
+
+    replicas: int = 1
+    cut: bool = True
+    bucket_bytes: int = DEFAULT_BUCKET_BYTES
+    timeout_s: float = DEFAULT_TIMEOUT_S
+    segments: str = "eager"
+
+
+def run(
+    job: Job,
+    plan: Plan,
+    devices: Mapping[str, str] | Sequence[str],
+    steps: int | None = None,
+    warmup: int = 3,
+    beside: Mapping[str, Plan] | None = None,
+    on_progress: StepReport = silent,
+    segments: str = "eager",
+    compiled: bool | None = None,
+) -> Run:
+    """Run a plan on devices of this machine and compare it with its prediction and with plain PyTorch.
+
+    The prediction is made anew: links are timed, and alternating with the steps of the placed module every device runs
+    its own ops (`Predictor`). `Figures.plan_makespan_s` is what the plan itself promised, under the costs that it was
+    made with. No device gets a tensor that the plan does not put there, unless all of the model fits on one.
+
+    Parameters
+    ----------
+    steps, warmup, on_progress, compiled
+        As for `Request`; ``torch.compile`` is timed by default where segments are compiled or captured.
+    beside
+        Name → another plan of the same job, on devices of the same names; its steps alternate with those of the plan.
+    segments
+        As in `dlplacer.apply`.
+
+    Raises
+    ------
+    InputError
+        If there are no steps to time.
+    As `dlplacer.apply` and `PlacedModule.step` do.
+    """
+    request = Request(steps, warmup, segments != "eager" if compiled is None else compiled, on_progress)
+    reference = copy.deepcopy(job.module) if beside or home_of_all(plan) else job.module
+    with ExitStack() as stack:
+
+        def placed(job: Job, plan: Plan) -> PlacedJob:
+            module = stack.enter_context(closing(apply(job, plan, devices, segments=segments)))
+            return PlacedJob(module, module.captured, [job])
+
+        others = {
+            name: placed(replace(job, module=copy.deepcopy(reference)), other) for name, other in (beside or {}).items()
+        }
+        main = placed(job, plan)
+        return measure(main, others, reference, OneProcess(main.devices), request)
+
+
+def run_over_ranks(
+    job: Job,
+    plan: Plan,
+    devices: Mapping[str, str] | Sequence[str],
+    over: OverRanks = OverRanks(),
+    steps: int | None = None,
+    warmup: int = 3,
+    on_progress: StepReport = silent,
+) -> Run:
+    """On every process of a group: as `run`, for a plan over ranks; the same on all of them.
+
+    Parameters
+    ----------
+    job
+        With the whole batch, of which every replica takes its part; without `OverRanks.cut`, what every replica takes.
+
+    Raises
+    ------
+    InputError
+        If the job does not train, or there are no steps to time.
+    As `dlplacer.runtime.distributed.apply_ranks` and `PlacedModule.step` do.
+    """
+    request = Request(steps, warmup, on_progress=on_progress)
+    if job.mode != "train":
+        raise InputError("a plan over several processes is timed in training; capture with mode='train'")
+    require_captured(plan)
+    if "collectives" in (plan.graph.capture or {}):
+        require_replicas(plan, over.replicas)
+    with opened_group(plan, devices, over.replicas, over.timeout_s) as (group, opened):
+        group.require_same(settings_of(job, plan, group) | {"steps": steps, "warm-up": warmup, "cut": over.cut})
+        parts = [part_of(job, number, BatchCut(over.replicas)) if over.cut else job for number in range(over.replicas)]
+        whole = job if over.cut and over.replicas > 1 else None
+        line = measured_all_reduce(group)
+        made = None if group.rank else _replicated(parts[0], plan, over, line)
+        planned = plan_of_dict(group.gathered(made and plan_to_dict(made))[0], "the plan of rank 0")
+        reference = copy.deepcopy(job.module) if home_of_all(planned) else job.module
+        with closing(apply_in_group(parts[group.replica], planned, group, opened, over.segments)) as module:
+            processes = SeveralProcesses(group, opened, line)
+            placed = PlacedJob(module, module.whole, parts, whole, group.replica)
+            return measure(placed, {}, reference, processes, request)
+
+
+def _replicated(job: Job, plan: Plan, over: OverRanks, line: AlphaBeta) -> Plan:
+    """The plan of the joint step with what exchanges the gradients of several replicas."""
+    plan = replace(plan, options=replace(plan.options, step="joint"))
+    if "collectives" in (plan.graph.capture or {}):
+        return plan
+    plan = of_captured_ops(plan, capture_as_planned(job, plan).graph)
+    return plan if over.replicas == 1 else replicated_plan(plan, over.replicas, line, over.bucket_bytes)
+
+
+def measure(
+    main: PlacedJob, others: Mapping[str, PlacedJob], reference: nn.Module, group: OneProcess, request: Request
+) -> Run:
+    """Compare the numbers of a step, time steps and predict them, and record some; the same on every process.
+
+    Parameters
+    ----------
+    others
+        Name → another plan of the job, with a copy of the module of its own; its steps alternate with those of `main`.
+    reference
+        A copy of the job's module as it was before the job was placed; plain PyTorch trains it.
+    """
+    candidates = {_MAIN: main, **others}
+    if in_host_memory(main.devices.values()) and home_of_all(main.placed.plan):
+        # Where the tensors of one step lay in large pages and those of another in small ones, they would differ by
+        # that, for VGG-19 by a third: the steps of the plans, of their devices on their own, and of plain PyTorch.
+        reserve_heap((2 + len(candidates)) * sum(op.footprint_bytes for op in main.placed.plan.graph.ops))
+    request.on_progress("numbers against plain PyTorch", None)
+    baselines = made_baselines(candidates, reference, group, request.compiled)
+    predictors = {name: Predictor(placed, group) for name, placed in candidates.items()}
+    times = _times(candidates, predictors, baselines, group, request)
+    request.on_progress("recording steps", None)
+    recordings = {
+        name: record_steps(placed.placed, placed.step, min(len(times[name]), _RECORDED), group)
+        for name, placed in candidates.items()
+    }
+    predictions = {
+        name: predictor.predict(median(each.wall_s - each.length_s for each in recordings[name]))
+        for name, predictor in predictors.items()
+    }
+    figures = {
+        name: replace(
+            _figures(predictions[name], times[name], times.get(BASELINE), group.replicas),
+            plan_makespan_s=placed.placed.plan.makespan_s,
+            max_abs_error=baselines.differences[name].max_abs_error,
+        )
+        for name, placed in candidates.items()
+    }
+    return _run(main, figures, predictions[_MAIN], recordings[_MAIN], times, baselines, group)
+
+
+def _run(
+    main: PlacedJob,
+    figures: dict[str, Figures],
+    prediction: Prediction,
+    recordings: Sequence[Recording],
+    times: Times,
+    baselines: Baselines,
+    group: OneProcess,
+) -> Run:
+    predicted, line, differences = prediction.plan, group.all_reduce, baselines.differences[_MAIN]
+    measured = measured_plan(predicted, median_recording(recordings))
+    known = {name: (median(times[name]), quartiles(times[name])) for name in baselines.steps}
+    (baseline_s, around), (cores_s, cores_around), (compiled_s, compiled_around) = (
+        known.get(name, (None, None)) for name in (BASELINE, ALL_CORES, COMPILED)
+    )
+    report = RunReport(
+        **vars(figures.pop(_MAIN)),
+        devices=group.devices,
+        steps=len(times[_MAIN]),
+        segments=main.placed.segments,
+        baseline_s=baseline_s,
+        baseline_quartiles_s=around,
+        eager_all_cores_s=cores_s,
+        eager_all_cores_quartiles_s=cores_around,
+        compiled_s=compiled_s,
+        compiled_quartiles_s=compiled_around,
+        left_out=tuple(baselines.left_out),
+        noise=spread(times[BASELINE]) if BASELINE in times else None,
+        draws=differences.draws,
+        host_s=prediction.host_s,
+        dispatch_s=prediction.dispatch_s,
+        use=device_uses(predicted, measured),
+        offenders=worst_offenders(predicted, median_op_times(recordings)),
+        beside=figures,
+        replicas=group.replicas,
+        ranks=len(group.replica_of),
+        full_batch_error=differences.full_batch_error,
+        all_reduce_latency_s=0.0 if line is None else line.latency_s,
+        all_reduce_s_per_byte=0.0 if line is None else line.s_per_byte,
+        buckets=sum(op.kind == COLLECTIVE for op in predicted.graph.ops),
+    )
+    return Run(_concluded(report, prediction, spread(times[_MAIN])), predicted, measured)
+
+
+def _concluded(report: RunReport, prediction: Prediction, plan_noise: float) -> RunReport:
+    """The report with what its figures say."""
+    devices = report.replicas * len(used_devices(prediction.plan))
+    rivals, baseline_s = {}, report.baseline_s
+    if baseline_s is not None:
+        rivals["plain PyTorch on one device"] = report.replicas * baseline_s
+    if report.eager_all_cores_s is not None and len(usable_cores()) > 1:
+        rivals[f"plain PyTorch with {len(usable_cores())} threads"] = report.eager_all_cores_s
+    if report.compiled_s is not None:
+        rivals["torch.compile on one device"] = report.compiled_s
+    losses: dict[str, float] = {}
+    if baseline_s is not None:
+        found = prediction.alone_s, prediction.busy_s, prediction.plan.makespan_s, prediction.host_s
+        losses = losses_of(baseline_s, *found, report.replicas / devices)
+    outcome = RunOutcome(
+        report.measured_s, baseline_s, rivals, losses, report.noise or 0.0, plan_noise, devices, report.replicas
+    )
+    return replace(report, losses=losses, conclusion=conclusion(outcome))
+
+
+def _figures(
+    prediction: Prediction, measured: Sequence[float], baseline: Sequence[float] | None, replicas: int
+) -> Figures:
+    """The figures of one plan, from the seconds of its steps and of those of plain PyTorch in the same rounds."""
+    predicted_s, measured_s = prediction.step_s, median(measured)
+    baseline_s = None if baseline is None else median(baseline)
+    return Figures(
+        predicted_s=predicted_s,
+        measured_s=measured_s,
+        plan_makespan_s=0.0,
+        predicted_speedup=None if baseline_s is None else replicas * baseline_s / predicted_s,
+        measured_speedup=None if baseline_s is None else replicas * baseline_s / measured_s,
+        prediction_error=abs(predicted_s - measured_s) / measured_s,
+        measured_quartiles_s=quartiles(measured),
+        runtime_factor=None if baseline_s is None else prediction.alone_s / baseline_s,
+        contention_factor=prediction.contention,
+    )
+
+
+def _times(
+    candidates: Mapping[str, PlacedJob],
+    predictors: Mapping[str, Predictor],
+    baselines: Baselines,
+    group: OneProcess,
+    request: Request,
+) -> dict[str, list[float]]:
+    """Seconds of steps of the baselines and of every candidate, alternating with the samples of their predictions."""
+    # What is compared comes one after the other: a machine's speed may change several times in a round.
+    compared = {**baselines.steps, **{name: placed.step for name, placed in candidates.items()}}
+    samples = {f"ops of {name}": predictor.sample for name, predictor in predictors.items()}
+
+    def timed(step: Callable[[], object]) -> float:
+        """The baseline is the mean of all processes, any other step as long as on the slowest."""
+        group.gathered(None)
+        begin = time.perf_counter()
+        step()
+        everyone = group.gathered(time.perf_counter() - begin)
+        return fmean(everyone) if step is baselines.steps.get(BASELINE) else float(max(everyone))
+
+    def told(number: int, share: float) -> None:
+        request.on_progress(f"step {number + 1}", share)
+
+    request.on_progress("warming up", None)
+    return alternated_times({**compared, **samples}, compared, request.steps, request.warmup, timed, told)

@@ -1,0 +1,395 @@
+"""Whether devices of this machine do what plans expect of them: numbers, races, links, issue costs, step times."""
+
+import contextlib
+import math
+import platform
+import random
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import combinations
+from statistics import median
+from typing import Any
+
+import torch
+
+from dlplacer.core.errors import InputError, RunError
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.options import Options
+from dlplacer.core.plan import Plan
+from dlplacer.core.topology import Device as TopologyDevice
+from dlplacer.core.topology import Link, Topology
+from dlplacer.core.version import __version__
+from dlplacer.files.topology_file import topology_to_dict
+from dlplacer.frontend.torch.capture import Captured, capture_job, default_rewrites
+from dlplacer.frontend.torch.job import Job
+from dlplacer.machines.usable_cores import usable_cores
+from dlplacer.measure.eager import EagerStep
+from dlplacer.planning.place import place
+from dlplacer.problem.problem import build_problem
+from dlplacer.problem.simulate import replay
+from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.runtime.devices.device_streams import streams_of
+from dlplacer.runtime.devices.jitter import DelayedDevice
+from dlplacer.runtime.devices.open import KINDS, DeviceName, open_devices
+from dlplacer.runtime.executor.backends import BACKENDS
+from dlplacer.runtime.placed.placed_module import PlacedModule
+from dlplacer.runtime.profile.issue_time import issue_time_s
+from dlplacer.runtime.profile.link_times import measured_topology
+from dlplacer.runtime.profile.op_times import profile_ops, with_measured_times
+
+Build = Callable[[], Job]
+"""Builds a training job; the same call builds the same job."""
+
+_TOLERANCE = 1e-4
+"""Relative to the largest number of a tensor."""
+_COMPILED_TOLERANCE = 1e-3
+"""Compiled ops are fused: sums are taken in another order, and 5e-5 was seen."""
+_LONGEST_PAUSE_S = 2e-3
+_NOMINAL_BYTES_PER_S, _OP_S = 1e10, 1e-4
+_STEPS, _WARMUP = 9, 4
+"""CUDA graphs are captured in the third step."""
+_SOLVE_S = 10.0
+_DRIVER_LIMIT_S = 10.0
+_QUERY = ("nvidia-smi", "--query-gpu=index,name,driver_version,memory.total,pci.bus_id", "--format=csv,noheader")
+_LINKS = ("nvidia-smi", "topo", "-m")
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was tried.
+
+    Attributes
+    ----------
+    value, limit
+        What was measured and what it may be at most; no limit if it is only reported, no value if there is nothing to
+        measure on these devices.
+    note
+        What a reader should know of it.
+    """
+
+    name: str
+    subject: str
+    value: float | None
+    limit: float | None
+    unit: str
+    note: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Whether the value is within its limit; what is no number is not."""
+        return self.limit is None or self.value is None or self.value <= self.limit
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object of a report; JSON has no infinity, and a value that is none is a text there."""
+        finite = self.value is None or math.isfinite(self.value)
+        return {**asdict(self), "value": self.value if finite else str(self.value), "passed": self.passed}
+
+
+@dataclass(frozen=True)
+class Selftest:
+    """All checks, in the order in which they were tried.
+
+    Attributes
+    ----------
+    environment
+        Versions and devices.
+    topology
+        The devices with their measured links; None if none was measured.
+    """
+
+    devices: tuple[str, ...]
+    checks: tuple[Check, ...]
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    topology: Topology | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Whether all checks passed."""
+        return all(check.passed for check in self.checks)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object that ``dlplacer selftest --json`` prints, and writes with ``-o``."""
+        return {
+            "devices": list(self.devices),
+            "passed": self.passed,
+            "checks": [check.to_dict() for check in self.checks],
+            "environment": dict(self.environment),
+            "topology": None if self.topology is None else topology_to_dict(self.topology),
+        }
+
+
+def selftest(
+    small: Mapping[str, Build],
+    timed: Mapping[str, Build],
+    devices: Sequence[str],
+    *,
+    repeats: int = 5,
+    seed: int = 0,
+    on_progress: Callable[[str], None] = lambda what: None,
+) -> Selftest:
+    """Try plans on the devices, float32 without TF32.
+
+    Numbers: random plans of the small models against a serialised run on the first device, and against plain PyTorch
+    there; the first model with every backend of segments. Races: the same plans again, with random pauses on every
+    device, must give the same numbers, on cores to the bit. Only reported are latency and rate of links, what issuing
+    an op costs, and the steps of the timed models: plain PyTorch, and every backend on one and on two devices.
+
+    Parameters
+    ----------
+    small, timed
+        Name → builder.
+    repeats
+        Runs with pauses for each small model.
+    """
+    if repeats < 1:
+        raise InputError(f"repeats is {repeats}; at least 1 is needed")
+    with contextlib.ExitStack() as stack:
+        opened = _opened(devices, stack)
+        stack.enter_context(_exact_float32())
+        checks: list[Check] = []
+        for position, (name, build) in enumerate(small.items()):
+            on_progress(f"numbers and races: {name}")
+            checks += _numbers(name, build, opened, repeats, seed + position)
+        for name, build in list(small.items())[:1]:
+            on_progress(f"segments: {name}")
+            checks += _segments(name, build, opened[0], seed)
+        on_progress("links and issue costs")
+        topology = measured_topology(opened)
+        for link in topology.links:
+            ends = f"{link.source} to {link.target}"
+            checks.append(Check("link", ends, link.latency_s, None, "s latency"))
+            checks.append(Check("link", ends, link.bytes_per_s, None, "bytes/s"))
+        for kind in dict.fromkeys(device.type for device in opened):
+            seconds = issue_time_s([device for device in opened if device.type == kind])
+            checks.append(Check("issue", kind, seconds or None, None, "s per op"))
+        two = _two_of(opened, devices, stack) if timed else []
+        for name, build in timed.items():
+            on_progress(f"steps: {name}")
+            checks += _steps(name, build, opened[0], two, on_progress)
+        names = tuple(device.name for device in opened)
+        return Selftest(names, tuple(checks), environment_of(opened), topology)
+
+
+def _opened(names: Sequence[str], stack: contextlib.ExitStack) -> list[RuntimeDevice]:
+    return [stack.enter_context(contextlib.closing(device)) for device in open_devices(names)]
+
+
+def _two_of(opened: Sequence[RuntimeDevice], names: Sequence[str], stack: contextlib.ExitStack) -> list[RuntimeDevice]:
+    """The first two devices, or two streams of the only GPU; none on a single core."""
+    if len(opened) > 1:
+        return list(opened[:2])
+    return _opened([f"{names[0]}/{part}" for part in range(2)], stack) if streams_of(opened[0]) is not None else []
+
+
+@contextlib.contextmanager
+def _exact_float32() -> Iterator[None]:
+    """Products in full float32 and the same algorithms in every run: differences are the plan's doing."""
+    flags: Sequence[tuple[Any, str, bool]] = (
+        (torch.backends.cuda.matmul, "allow_tf32", False),
+        (torch.backends.cudnn, "allow_tf32", False),
+        (torch.backends.cudnn, "deterministic", True),
+    )
+    before = [getattr(owner, name) for owner, name, _ in flags]
+    try:
+        for owner, name, value in flags:
+            setattr(owner, name, value)
+        yield
+    finally:
+        for (owner, name, _), value in zip(flags, before, strict=True):
+            setattr(owner, name, value)
+
+
+def _numbers(name: str, build: Build, devices: Sequence[RuntimeDevice], repeats: int, seed: int) -> Iterator[Check]:
+    """One random plan: against plain PyTorch, against one device, and against itself with pauses."""
+    captured = capture_job(build(), default_rewrites())
+    plan = random_plan(captured.graph, nominal(devices), seed)
+    ours = _outcome(build(), plan, captured, devices)
+    job = build()
+    (loss,) = EagerStep([job], job.module, devices[0]).step()
+    serial = random_plan(captured.graph, nominal(devices[:1]), seed)
+    others = {
+        "plain PyTorch": results_of(loss, job.module),
+        "one device": _outcome(build(), serial, captured, devices[:1]),
+    }
+    for other, theirs in others.items():
+        difference = largest_difference(ours, theirs)
+        yield Check("numbers", f"{name} against {other}", difference, _TOLERANCE, "relative difference")
+    worst = 0.0
+    for number in range(repeats):
+        delayed = [DelayedDevice(device, _LONGEST_PAUSE_S, seed + 1000 * number) for device in devices]
+        again = largest_difference(_outcome(build(), plan, captured, delayed), ours)
+        worst = max(worst, again) if again == again else math.inf
+    # Some kernels of GPUs add in the order in which threads arrive.
+    limit = 0.0 if all(streams_of(device) is None for device in devices) else _TOLERANCE
+    yield Check("races", f"{name}, {repeats} runs with pauses", worst, limit, "relative difference")
+
+
+def _segments(name: str, build: Build, device: RuntimeDevice, seed: int) -> Iterator[Check]:
+    """A plan on one device with its segments called in every way: the same numbers."""
+    captured = capture_job(build(), default_rewrites())
+    plan = random_plan(captured.graph, nominal([device]), seed)
+    eager = _outcome(build(), plan, captured, [device])
+    for segments in _backends(device):
+        if segments != "eager":
+            subject = f"{name}, {segments}"
+            try:
+                job = build()
+                placed = _placed(job, plan, captured, [device], segments)
+                for _ in range(_WARMUP):
+                    placed.zero_grad(set_to_none=True)
+                    loss = placed.step(*job.args, *job.targets, **job.kwargs)
+            except RunError as error:
+                yield Check("numbers", subject, None, None, "", note=str(error))
+                continue
+            note = "; ".join(placed.graph_notes)
+            difference = largest_difference(results_of(loss, placed, buffers=False), eager)
+            yield Check("numbers", subject, difference, _COMPILED_TOLERANCE, "relative difference", note=note)
+
+
+def _backends(device: RuntimeDevice) -> list[str]:
+    return [name for name in BACKENDS if name != "cuda_graph" or streams_of(device) is not None]
+
+
+def _steps(
+    name: str, build: Build, device: RuntimeDevice, two: Sequence[RuntimeDevice], on_progress: Callable[[str], None]
+) -> Iterator[Check]:
+    """Steps in plain PyTorch, and as placed on one and on two devices with every backend."""
+    job = build()
+    yield Check("step", f"{name}, plain PyTorch", _median_s(EagerStep([job], job.module, device).step), None, "s")
+    captured = capture_job(job, default_rewrites())
+    graph = with_measured_times(captured.graph, profile_ops(build(), captured, [device], steps=3))
+    for devices in ([device], two):
+        if not devices:
+            continue
+        plan = place(graph, measured_topology(devices), method="heft", time_limit_s=_SOLVE_S).plan
+        for segments in _backends(device):
+            subject = f"{name}, {segments}, on {', '.join(each.name for each in devices)}"
+            on_progress(f"steps: {subject}")
+            try:
+                yield Check("step", subject, _placed_s(build(), plan, captured, devices, segments), None, "s")
+            except RunError as error:
+                yield Check("step", subject, None, None, "s", note=str(error))
+
+
+def _placed_s(job: Job, plan: Plan, captured: Captured, devices: Sequence[RuntimeDevice], segments: str) -> float:
+    """Median seconds of a step of a plan."""
+    placed = _placed(job, plan, captured, devices, segments)
+
+    def step() -> None:
+        placed.zero_grad(set_to_none=True)
+        placed.step(*job.args, *job.targets, **job.kwargs)
+        for device in devices:
+            device.drain()
+
+    return _median_s(step)
+
+
+def _median_s(step: Callable[[], object]) -> float:
+    times = []
+    for _ in range(_WARMUP + _STEPS):
+        begin = time.perf_counter()
+        step()
+        times.append(time.perf_counter() - begin)
+    return median(times[_WARMUP:])
+
+
+def _placed(
+    job: Job, plan: Plan, captured: Captured, devices: Sequence[RuntimeDevice], segments: str = "eager"
+) -> PlacedModule:
+    named = dict(zip((device.id for device in plan.topology.devices), devices, strict=True))
+    return PlacedModule(job, plan, captured, named, segments=segments)
+
+
+def _outcome(job: Job, plan: Plan, captured: Captured, devices: Sequence[RuntimeDevice]) -> dict[str, torch.Tensor]:
+    """Loss, gradients and buffers after one step of a plan."""
+    placed = _placed(job, plan, captured, devices)
+    return results_of(placed.step(*job.args, *job.targets, **job.kwargs), placed)
+
+
+def results_of(loss: torch.Tensor, module: torch.nn.Module, buffers: bool = True) -> dict[str, torch.Tensor]:
+    """Loss, gradients and buffers in the host's memory."""
+    gradients = {name: tensor.grad for name, tensor in module.named_parameters() if tensor.grad is not None}
+    found = {"loss": loss, **gradients, **(dict(module.named_buffers()) if buffers else {})}
+    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in found.items()}
+
+
+def largest_difference(ours: Mapping[str, torch.Tensor], theirs: Mapping[str, torch.Tensor]) -> float:
+    """The largest difference of tensors of the same names, relative to the largest number of each.
+
+    NaN if any number is none, or a name of ours is missing.
+    """
+    if not ours.keys() <= theirs.keys():
+        return math.nan
+    worst = [0.0]
+    for name, tensor in ours.items():
+        if tensor.numel():
+            one, other = tensor.double(), theirs[name].double()
+            size = float(other.abs().max())
+            difference = float((one - other).abs().max())
+            worst.append(difference / size if size else difference)
+    return float(torch.tensor(worst, dtype=torch.float64).max())
+
+
+def nominal(devices: Sequence[RuntimeDevice]) -> Topology:
+    """The devices, each joined to each by a link of some speed: for plans whose times do not matter."""
+    nodes = tuple(TopologyDevice(device.name, device.type) for device in devices)
+    links = tuple(Link(one.id, other.id, _NOMINAL_BYTES_PER_S) for one, other in combinations(nodes, 2))
+    return Topology(nodes, (), links)
+
+
+def random_plan(graph: OpGraph, topology: Topology, seed: int) -> Plan:
+    """A plan that puts every op, or group of ops, on a random device, in a random order that dependencies allow.
+
+    What a runtime must get right, however bad it is. Its times mean nothing: every op that computes takes as long as
+    any other.
+    """
+    from networkx import DiGraph, lexicographical_topological_sort
+
+    chooser = random.Random(seed)
+    timed = replace(graph, ops=tuple(replace(op, time_s=_OP_S if op.dtype else 0.0) for op in graph.ops))
+    problem = build_problem(timed, topology, Options(contention="none", step="joint"))
+    of_group: dict[str, int] = {}
+    device = []
+    for op in timed.ops:
+        drawn = chooser.randrange(len(topology.devices))
+        device.append(drawn if op.colocate is None else of_group.setdefault(op.colocate, drawn))
+    dependencies = DiGraph((graph.index[edge.source], graph.index[edge.target]) for edge in graph.edges)
+    dependencies.add_nodes_from(range(len(graph.ops)))
+    order = lexicographical_topological_sort(dependencies, key=[chooser.random() for _ in graph.ops].__getitem__)
+    scheduled, transfers = replay(problem, device, order)
+    makespan_s = max(entry.end_s for entry in scheduled)
+    options = problem.options
+    return Plan(timed, topology, options, "feasible", makespan_s, 0.0, 1.0, 0.0, "random", 0.0, scheduled, transfers)
+
+
+def environment_of(devices: Sequence[RuntimeDevice]) -> dict[str, Any]:
+    """Versions, devices, and what the driver's own tool says of the GPUs; None where there is no such tool."""
+    names = [DeviceName.parse(device.name) for device in devices]
+    described = [
+        {"name": device.name, "type": device.type, **KINDS[name.kind].versions(name.index)}
+        for device, name in zip(devices, names, strict=True)
+    ]
+    return {
+        "dlplacer": __version__,
+        "torch": str(torch.__version__),
+        "python": platform.python_version(),
+        "system": platform.platform(),
+        "cores": len(usable_cores()),
+        "devices": described,
+        "driver": _said(_QUERY),
+        "gpu_links": _said(_LINKS),
+    }
+
+
+def _said(command: Sequence[str]) -> list[str] | None:
+    """The lines that a program prints; None without it, or if it fails."""
+    if shutil.which(command[0]) is None:
+        return None
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_DRIVER_LIMIT_S, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.splitlines()

@@ -1,1 +1,0 @@
-"""Whether the devices of this machine do what plans expect of them."""

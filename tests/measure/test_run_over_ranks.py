@@ -1,0 +1,114 @@
+"""`run_over_ranks`: the figures of a run over processes belong together, and its numbers are those of one process."""
+
+from dataclasses import replace
+
+import pytest
+from processes import run_ranks
+from runtime.random_plans import needs_two_cores, random_plan
+
+from dlplacer.core.errors import InputError, MismatchError
+from dlplacer.frontend import Job, capture
+from dlplacer.machines.costs.alpha_beta import AlphaBeta
+from dlplacer.measure.recording import joined, median_recording
+from dlplacer.measure.run_plan import OverRanks, run_over_ranks
+from dlplacer.models import branches, mlp
+from dlplacer.runtime.distributed.replicate import replicated_plan
+
+
+@needs_two_cores
+@pytest.mark.parametrize(
+    ("names", "optimizer"),
+    [("rank0/cpu:0,rank1/cpu:1", None), pytest.param("rank0/cpu:0,rank0/cpu:1", "adam", marks=pytest.mark.slow)],
+)
+def test_figures_of_a_replicated_run(names: str, optimizer: str | None) -> None:
+    plan = random_plan(capture(replace(mlp(batch_size=4), optimizer=optimizer)), 2, seed=1)
+    ranks = 4 if "rank1" in names else 2
+
+    def work(rank: int):
+        job = replace(mlp(batch_size=8), optimizer=optimizer)
+        over = OverRanks(replicas=2, bucket_bytes=40_000)
+        return run_over_ranks(job, plan, names.split(","), over, steps=2, warmup=1)
+
+    runs = run_ranks(ranks, work)
+    report, predicted, measured = runs[0].report, runs[0].predicted, runs[0].measured
+    assert all(other.report == report for other in runs[1:])
+    assert (report.replicas, report.ranks) == (2, ranks)
+    assert report.steps == 2
+    assert report.buckets >= 2
+    assert report.prediction_error == abs(report.predicted_s - report.measured_s) / report.measured_s
+    assert report.measured_speedup == 2 * report.baseline_s / report.measured_s
+    assert report.predicted_speedup == 2 * report.baseline_s / report.predicted_s
+    assert report.max_abs_error < 1e-5
+    assert report.full_batch_error < 1e-5
+    assert report.all_reduce_latency_s + report.all_reduce_s_per_byte > 0
+    assert len(report.devices) == 4
+    assert report.draws == "none"
+    # Of the first replica: its devices, and the network that they share.
+    assert [use.device for use in report.use] == ["d0", "d1", "network"]
+    for use in report.use:
+        assert use.predicted_busy_s + use.predicted_idle_s == pytest.approx(predicted.makespan_s)
+        assert use.measured_busy_s + use.measured_idle_s >= measured.makespan_s * (1 - 1e-9)
+    assert len(report.offenders) == 10
+    gaps = [abs(offender.difference_s) for offender in report.offenders]
+    assert gaps == sorted(gaps, reverse=True)
+    assert {offender.op for offender in report.offenders} <= plan.placement.keys() | {
+        f"{kind}.{number}" for kind in ("pack", "all_reduce", "unpack") for number in range(report.buckets)
+    }
+
+
+@needs_two_cores
+def test_one_process_draws_what_every_replica_draws() -> None:
+    plan = random_plan(capture(branches(batch_size=2, image_size=8, count=2, dropout=0.5)), 2, seed=1)
+
+    def work(rank: int):
+        job = branches(batch_size=4, image_size=8, count=2, dropout=0.5)
+        return run_over_ranks(job, plan, ["rank0/cpu:0", "rank0/cpu:1"], OverRanks(replicas=2), steps=1, warmup=0)
+
+    report = run_ranks(2, work)[0].report
+    assert report.draws == "same"
+    assert report.max_abs_error < 1e-5
+    assert report.full_batch_error is None
+
+
+@needs_two_cores
+def test_one_replica_over_two_processes() -> None:
+    plan = random_plan(capture(mlp(batch_size=4)), 2, seed=2)
+
+    def work(rank: int):
+        job = mlp(batch_size=4)
+        return run_over_ranks(job, plan, ["cpu:0", "cpu:1"], steps=1, warmup=0)
+
+    report = run_ranks(2, work)[0].report
+    assert (report.replicas, report.buckets, report.all_reduce_s_per_byte) == (1, 0, 0.0)
+    assert report.max_abs_error < 1e-5
+    assert report.full_batch_error is None
+    assert report.predicted_s > 0
+    assert report.predicted_speedup > 0
+
+
+# Rank 1 began 0.3 s before rank 0 by its own clock, which is 1 s behind: 0.7 s after it. Rank 2 is another replica.
+def test_ranks_are_joined_on_the_clock_of_the_first() -> None:
+    first = (1.0, {"d0": (5_000_000_000, [("a", 0.1, 0.2)])})
+    second = (2.0, {"d1": (4_700_000_000, [("b", 0.0, 0.5)]), "network@rank1": (4_700_000_000, [("c", 0.5, 0.6)])})
+    other = (3.0, {"d0": (0, [("a", 0.0, 9.0)])})
+    found = joined([first, second, other], [0, -1_000_000_000, 0], [0, 0, 1])
+    assert found.spans["d0"] == [("a", 0.1, 0.2)]
+    assert found.spans["d1"] == [("b", pytest.approx(0.7), pytest.approx(1.2))]
+    assert found.spans["network"] == [("c", pytest.approx(1.2), pytest.approx(1.3))]
+    assert found.length_s == pytest.approx(1.3)
+    assert found.wall_s == 3.0
+    assert median_recording([found, found.__class__({}, 1.0)]).wall_s == 1.0
+
+
+def test_only_training_is_run_over_processes() -> None:
+    trained = mlp()
+    with pytest.raises(InputError, match="is timed in training"):
+        run_over_ranks(Job(trained.module, trained.args, mode="infer"), None, ["cpu:0"])
+    with pytest.raises(InputError, match="a run of 0 steps after 3"):
+        run_over_ranks(trained, None, ["cpu:0"], steps=0)
+
+
+def test_a_plan_for_other_replicas_is_refused() -> None:
+    plan = replicated_plan(random_plan(capture(mlp(batch_size=4)), 2), 2, AlphaBeta(1e-4, 1e-9))
+    with pytest.raises(MismatchError, match="was made for 2 replicas, and 3 are to run"):
+        run_over_ranks(mlp(batch_size=12), plan, ["cpu:0", "cpu:1"], OverRanks(replicas=3))

@@ -1,0 +1,111 @@
+"""`run`: prediction and measurement side by side, and how steps are timed."""
+
+import json
+from contextlib import closing
+from dataclasses import replace
+
+import pytest
+import torch
+from frontend.torch.small_models import build
+from runtime.random_plans import needs_two_cores, random_plan
+from torch import nn
+
+from dlplacer.core.errors import InputError
+from dlplacer.frontend import Job, capture
+from dlplacer.measure.eager import EagerStep
+from dlplacer.measure.run_plan import run
+from dlplacer.problem.simulate import replay_plan
+from dlplacer.runtime.devices.cpu import HostDevice
+
+CPUS = ["cpu:0", "cpu:1"]
+
+
+@needs_two_cores
+@pytest.mark.parametrize("optimizer", ["momentum", pytest.param(None, marks=pytest.mark.slow)])
+def test_the_figures_of_a_training_run_belong_together(optimizer: str | None) -> None:
+    job = replace(build("branches"), optimizer=optimizer)
+    plan = random_plan(capture(job), seed=3)
+    done = run(job, plan, CPUS, steps=3, warmup=1)
+    report = done.report
+    assert report.measured_speedup == report.baseline_s / report.measured_s
+    assert report.prediction_error == abs(report.predicted_s - report.measured_s) / report.measured_s
+    assert done.predicted.makespan_s + report.host_s == report.predicted_s
+    assert 0 < report.host_s < report.predicted_s
+    assert report.predicted_speedup == report.baseline_s / report.predicted_s
+    serial_s = sum(op.time_on("cpu-core") or 0.0 for op in done.predicted.graph.ops)
+    assert serial_s / 2 <= report.predicted_s  # two devices
+    assert report.eager_all_cores_s is not None
+    assert min(report.baseline_s, report.eager_all_cores_s, report.measured_s) > 0
+    assert report.max_abs_error < 1e-5
+    assert report.step == "joint"
+    assert report.steps == 3
+    assert report.plan_makespan_s == plan.makespan_s
+    assert report.devices == tuple(CPUS)
+    assert json.loads(json.dumps(report.to_dict()))["use"][1]["device"] == "d1"
+    differences = [abs(offender.difference_s) for offender in report.offenders]
+    assert differences == sorted(differences, reverse=True)
+    assert len(differences) == 10
+    assert done.predicted.placement == done.measured.placement == plan.placement
+    assert sum(report.losses.values()) == pytest.approx(report.predicted_s - report.baseline_s / 2)
+    low_s, high_s = report.baseline_quartiles_s
+    assert report.noise == (high_s - low_s) / report.baseline_s
+    assert report.conclusion.endswith(".")
+
+
+@needs_two_cores
+def test_an_inference_run_compares_with_the_module_in_evaluation_mode() -> None:
+    job = replace(build("convolutions"), mode="infer")  # with targets, which inference leaves alone
+    report = run(job, random_plan(capture(job)), CPUS, steps=1, warmup=0).report
+    assert report.max_abs_error < 1e-6
+
+
+def test_the_prediction_owes_nothing_to_the_times_in_the_plan() -> None:
+    job = build("linear")
+    plan = random_plan(capture(job), device_count=1)
+    hours = replace(plan.graph, ops=tuple(replace(op, time_s=3600.0) for op in plan.graph.ops))
+    report = run(job, replay_plan(plan, hours, plan.topology), ["cpu:0"], steps=1).report
+    assert report.predicted_s < 3600
+    assert report.plan_makespan_s >= 3600
+    assert report.predicted_speedup == report.baseline_s / report.predicted_s
+
+
+# Torch's compilers use what torch itself deprecates.
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_torch_compile_is_timed_where_segments_are_compiled() -> None:
+    job = build("linear")
+    plan = random_plan(capture(job), device_count=1)
+    report = run(job, plan, ["cpu:0"], steps=1, warmup=0, segments="inductor").report
+    assert report.segments == "inductor"
+    # Without a compiler it is left out, and said to be.
+    assert (report.compiled_s or 0.0) > 0 or report.left_out[0].startswith("torch.compile: ")
+    assert report.max_abs_error < 1e-5
+
+
+def test_a_run_without_steps_is_refused() -> None:
+    job = build("linear")
+    with pytest.raises(InputError, match="a run of 0 steps after 3 cannot be timed"):
+        run(job, random_plan(capture(job), device_count=1), ["cpu:0"], steps=0)
+
+
+@pytest.mark.parametrize("name", ["weighted loss", "loss inside", "mixed precision", "keywords"])
+def test_the_eager_step_is_plain_pytorch(name: str) -> None:
+    from runtime.random_plans import plain_loss
+
+    job, plain = build(name), build(name)
+    loss = plain_loss(plain, plain.module)
+    loss.backward()  # type: ignore[no-untyped-call]
+    with closing(HostDevice("host", "host")) as device:
+        eager = EagerStep([job], job.module, device)
+        for _ in range(2):
+            assert torch.equal(eager.step()[0], loss.detach())
+    for ours, theirs in zip(job.module.parameters(), plain.module.parameters(), strict=True):
+        assert torch.equal(ours.grad, theirs.grad)
+
+
+def test_the_eager_step_takes_the_mode_of_the_job() -> None:
+    module = nn.Sequential(nn.Linear(8, 5), nn.BatchNorm1d(5), nn.Dropout(0.5))
+    x = torch.randn(4, 8)
+    with closing(HostDevice("host", "host")) as device:
+        eager = EagerStep([Job(module.train(), (x,), mode="infer")], module, device)
+        assert torch.equal(eager.step()[0], eager.step()[0])
+    assert module[1].num_batches_tracked == 0

@@ -1,0 +1,194 @@
+"""What the self-test finds on good devices, and on broken ones."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from frontend.torch.small_models import build
+from runtime.host_streams import HostCudaDevice, HostGraph, HostStreams
+from runtime.random_plans import needs_two_cores
+
+from dlplacer.cli.main import main
+from dlplacer.core.errors import InputError
+from dlplacer.frontend import capture
+from dlplacer.measure.selftest import Check, Selftest, nominal, random_plan, selftest
+from dlplacer.runtime.devices.cpu import CpuDevice
+from dlplacer.runtime.devices.jitter import DelayedDevice
+from dlplacer.runtime.devices.open import KINDS
+
+# Torch's compilers use what torch itself deprecates.
+pytestmark = [needs_two_cores, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+CPUS = ["cpu:0", "cpu:1"]
+SMALL = {"branches": lambda: build("branches"), "recurrent": lambda: build("recurrent")}
+
+
+def test_good_devices_pass() -> None:
+    done = selftest(SMALL, {"linear": lambda: build("linear")}, CPUS, repeats=2)
+    assert done.passed
+    assert done.devices == tuple(CPUS)
+    names = [(check.name, check.subject) for check in done.checks]
+    assert names == [
+        ("numbers", "branches against plain PyTorch"),
+        ("numbers", "branches against one device"),
+        ("races", "branches, 2 runs with pauses"),
+        ("numbers", "recurrent against plain PyTorch"),
+        ("numbers", "recurrent against one device"),
+        ("races", "recurrent, 2 runs with pauses"),
+        ("numbers", "branches, inductor"),
+        ("link", "cpu:0 to cpu:1"),
+        ("link", "cpu:0 to cpu:1"),
+        ("issue", "cpu-core"),
+        ("step", "linear, plain PyTorch"),
+        ("step", "linear, eager, on cpu:0"),
+        ("step", "linear, inductor, on cpu:0"),
+        ("step", "linear, eager, on cpu:0, cpu:1"),
+        ("step", "linear, inductor, on cpu:0, cpu:1"),
+    ]
+    assert all(check.value > 0 for check in done.checks if check.name == "step" and not check.note)
+    report = json.loads(json.dumps(done.to_dict(), allow_nan=False))
+    assert report["passed"] is True
+    assert report["environment"]["torch"] == str(torch.__version__)
+    assert [device["name"] for device in report["environment"]["devices"]] == CPUS
+    assert all(device["hardware"] for device in report["environment"]["devices"])
+    assert [node["id"] for node in report["topology"]["nodes"]] == CPUS
+
+
+@pytest.fixture
+def simulated(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Two GPUs in the host's memory; what is enqueued on them."""
+    streams = HostStreams()
+
+    def opened(index: int, part: int | None = None, copies: str = "free") -> HostCudaDevice:
+        return HostCudaDevice(index, streams, part, copies)
+
+    kind = replace(KINDS["cuda"], open=opened, versions=lambda index: {"hardware": "Simulated", "cuda": "13.0"})
+    monkeypatch.setitem(KINDS, "cuda", kind)
+    return streams.log
+
+
+def test_the_whole_of_it_on_simulated_gpus(
+    simulated: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = tmp_path / "report.json"
+    assert main(["selftest", "--devices", "cuda:0,cuda:1", "--no-steps", "--repeats", "1", "-o", str(report)]) == 0
+    assert "wrote" in capsys.readouterr().err
+    found = json.loads(report.read_text())
+    checks = {(check["name"], check["subject"]): check for check in found["checks"]}
+    assert checks["races", "branches, 1 runs with pauses"]["value"] == 0
+    assert checks["numbers", "branches, cuda_graph"]["value"] <= 1e-4
+    assert checks["numbers", "branches, cuda_graph"]["note"] == ""
+    assert checks["issue", "Host"]["value"] > 0
+    assert {"capture", "replay"} <= set(simulated)
+    assert found["environment"]["devices"][1] == {
+        "name": "cuda:1",
+        "type": "Host",
+        "hardware": "Simulated",
+        "cuda": "13.0",
+    }
+
+
+def test_a_graph_that_computes_something_else_is_told(simulated: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(HostGraph, "replay", lambda self: None)
+    done = selftest({"branches": lambda: build("branches")}, {}, ["cuda:0"], repeats=1)
+    (check,) = (check for check in done.checks if check.subject == "branches, cuda_graph")
+    assert not check.passed
+    assert not done.passed
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
+def test_without_the_device_it_is_the_users_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["selftest", "--devices", "cuda:0"]) == 2
+    assert "device 'cuda:0' is not here: torch sees no CUDA device" in capsys.readouterr().err
+
+
+def noisy(amount: Callable[[], float]) -> Callable[..., Any]:
+    """A `CpuDevice.send` that adds something to what it sends."""
+
+    def send(self: CpuDevice, tensor: Any, target: Any) -> Any:
+        if isinstance(tensor, torch.Tensor) and tensor.is_floating_point():
+            return tensor + amount()
+        return tensor
+
+    return send
+
+
+def test_links_that_change_what_they_carry_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CpuDevice, "send", noisy(lambda: 0.1))
+    done = selftest(SMALL, {}, CPUS, repeats=1)
+    failed = {check.name for check in done.checks if not check.passed}
+    assert failed == {"numbers"}
+    assert not done.passed
+
+
+# Every run differs from the first by less than any tolerance, but not by nothing.
+def test_runs_that_differ_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = [0]
+
+    def tiny() -> float:
+        sent[0] += 1
+        return 1e-6 * (sent[0] % 97)
+
+    monkeypatch.setattr(CpuDevice, "send", noisy(tiny))
+    done = selftest(SMALL, {}, CPUS, repeats=2)
+    assert "races" in {check.name for check in done.checks if not check.passed}
+
+
+def test_what_exceeds_its_limit_or_is_no_number_fails() -> None:
+    assert not Check("numbers", "x", 0.2, 0.15, "").passed
+    assert Check("numbers", "x", 0.15, 0.15, "").passed
+    assert Check("link", "x", 5.0, None, "").passed
+    assert not Check("numbers", "x", float("nan"), 1e-4, "").passed
+    assert Check("numbers", "x", float("nan"), 1e-4, "").to_dict()["value"] == "nan"
+    assert Selftest((), (Check("link", "x", 5.0, None, ""),)).passed
+
+
+def test_no_repeats_are_refused() -> None:
+    with pytest.raises(InputError, match="repeats is 0; at least 1 is needed"):
+        selftest(SMALL, {}, CPUS, repeats=0)
+
+
+def test_the_command_ends_with_5_if_a_check_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["selftest", "--devices", "cpu:0,cpu:1", "--no-steps", "--repeats", "1"]
+    assert main([*command, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["passed"] is True
+    monkeypatch.setattr(CpuDevice, "send", noisy(lambda: 0.1))
+    assert main(command) == 5
+    assert "FAILED" in capsys.readouterr().out
+
+
+def test_random_plans_are_valid_and_differ() -> None:
+    from dlplacer.check import violations
+
+    devices = [CpuDevice(0), CpuDevice(1)]
+    try:
+        graph = capture(build("branches"))
+        plans = [random_plan(graph, nominal(devices), seed) for seed in range(3)]
+    finally:
+        for device in devices:
+            device.close()
+    assert all(not violations(plan) for plan in plans)
+    assert plans[0].placement != plans[1].placement
+    assert random_plan(graph, plans[0].topology, 0).order == plans[0].order
+
+
+def test_a_delayed_device_does_what_its_device_does() -> None:
+    device = CpuDevice(0)
+    delayed = DelayedDevice(device, 1e-4, seed=1)
+    try:
+        tensor = torch.ones(3)
+        assert [delayed.receive(delayed.send(tensor, delayed)) is tensor for _ in range(10)] == [True] * 10
+        assert delayed.submit(lambda: 5).result() == 5
+        assert delayed.elapsed_s(delayed.now(), delayed.now()) >= 0
+        delayed.drain()
+        delayed.synchronize()
+        assert (delayed.name, delayed.type, delayed.torch_device) == ("cpu:0", "cpu-core", torch.device("cpu"))
+    finally:
+        delayed.close()
+    with pytest.raises(InputError, match="is closed"):
+        device.submit(lambda: None)

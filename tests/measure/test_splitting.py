@@ -1,0 +1,186 @@
+"""Which splits are chosen, under times that the tests give."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import dlplacer as dp
+from dlplacer.core.errors import InputError
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.options import Options
+from dlplacer.frontend import Job
+from dlplacer.frontend.torch.capture import Captured
+from dlplacer.frontend.torch.splitting.names import OpSplit
+from dlplacer.machines.costs.calibration import signature
+from dlplacer.measure.splitting.choose_splits import choose_splits, measured_choice
+from dlplacer.measure.splitting.estimated_times import measured_overhead, on_time_base_of, tables_of, with_estimates
+from dlplacer.measure.splitting.place_with_splits import evaluator, place_with_splits
+from dlplacer.measure.splitting.traced_step import TracedStep, neighbours, splits_of
+
+TYPE = "cpu-core"
+
+
+class Stem(nn.Module):
+    """A chain: convolution, norm, pooling, convolution, mean."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.second = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Conv2d(8, 4, 3)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        hidden = functional.max_pool2d(functional.relu(self.norm(self.first(images))), 2)
+        return self.second(hidden).mean((1, 2, 3)).sum()
+
+
+@pytest.fixture(scope="module")
+def step() -> TracedStep:
+    torch.manual_seed(0)
+    return TracedStep.of(Job(Stem(), args=(torch.randn(6, 3, 16, 16),), mode="train"))
+
+
+def timed(step: TracedStep, times: Mapping[str, float], rest: float = 1e-5) -> OpGraph:
+    graph = step.captured().graph
+    ops = (replace(op, time_s={TYPE: times.get(op.id, rest if op.attrs else 0.0)}) for op in graph.ops)
+    return replace(graph, ops=tuple(ops))
+
+
+def test_the_op_that_dominates_is_split(step: TracedStep) -> None:
+    # 0.1 s of 0.1 s in one convolution: halves of 0.05 s each and 3 % more for the parts
+    evaluate = evaluator(step, timed(step, {"convolution": 0.1}), dp.load_topology("cpu-2core"), Options(), None)
+    choice = choose_splits(evaluate, 120.0)
+    assert OpSplit("convolution", "batch", 2) in choice.splits
+    assert choice.whole_s == pytest.approx(0.1, rel=0.01)
+    assert choice.split_s == pytest.approx(0.05 * 1.03, rel=0.02)
+    assert choice.graph.index.keys() >= {"convolution_part0", "convolution_part1"}
+
+
+def test_nothing_is_split_where_it_brings_nothing(step: TracedStep) -> None:
+    whole = timed(step, {"convolution": 0.1})
+    evaluate = evaluator(step, whole, dp.load_topology("cpu-2core"), Options(), 2)
+    evaluate.overhead = 1.5
+    choice = choose_splits(evaluate, 120.0)
+    assert choice.splits == ()
+    assert choice.graph is whole
+
+
+def test_parts_follow_their_producers_axis(step: TracedStep) -> None:
+    norm = "_native_batch_norm_legit_functional"
+    chain = {"convolution", norm, "relu", "max_pool2d_with_indices", "convolution_1"}
+    axes = {split.op: split.axis for split in splits_of(step.nodes, chain, 2)}
+    assert axes == {
+        "convolution": "batch",
+        norm: "channel",
+        "relu": "channel",
+        "max_pool2d_with_indices": "channel",
+        "convolution_1": "batch",
+    }
+
+
+def test_ops_with_too_few_elements_are_left_out(step: TracedStep) -> None:
+    assert splits_of(step.nodes, {"convolution"}, 7) == [OpSplit("convolution", "channel", 7)]
+    assert splits_of(step.nodes, {"convolution"}, 9) == []
+
+
+def test_neighbours_see_through_tuples(step: TracedStep) -> None:
+    reads, read_by = neighbours(step.nodes)["_native_batch_norm_legit_functional"]
+    assert reads == {"convolution"}
+    assert "relu" in read_by
+
+
+def test_a_traced_step_is_not_changed_by_rewrites(step: TracedStep) -> None:
+    before = step.captured().graph
+    step.captured([OpSplit("convolution", "batch", 2)])
+    assert step.captured().graph == before
+
+
+def test_estimates_are_shares_of_the_whole_op(step: TracedStep) -> None:
+    whole = timed(step, {"convolution": 0.12})
+    graph = with_estimates(step.captured([OpSplit("convolution", "batch", 3)]).graph, whole, tables_of(whole), 0.1)
+    parts = [op.time_on(TYPE) for op in graph.ops if op.origin == ("convolution",) and op.kind == "aten.convolution"]
+    assert parts == pytest.approx([0.044] * 3)
+    assert graph.op("relu").time_on(TYPE) == whole.op("relu").time_on(TYPE)
+
+
+def test_what_was_measured_replaces_estimates(step: TracedStep) -> None:
+    whole = timed(step, {"convolution": 0.1})
+    split = step.captured([OpSplit("convolution", "batch", 2)]).graph
+    measured = replace(split, ops=tuple(replace(op, time_s={TYPE: 0.07}) for op in split.ops))
+    tables = tables_of(whole)
+    tables[0].learn(measured)
+    graph = with_estimates(split, whole, tables, 0.5)
+    assert graph.op("convolution_part1").time_on(TYPE) == 0.07
+    assert graph.op("relu").time_on(TYPE) == whole.op("relu").time_on(TYPE)  # the first time counts
+    assert measured_overhead(whole, measured, TYPE) == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize("part_s", [0.1, 0.03])
+def test_sets_tried_are_counted_whatever_measuring_finds(step: TracedStep, part_s: float) -> None:
+    whole, tried = timed(step, {"convolution": 0.1}), []
+
+    def profiled(captured: Captured) -> dict[str, dict[str, float]]:
+        tried.append(len(evaluate.seen))
+        known = {op.id: op.time_on(TYPE) for op in whole.ops}
+        return {TYPE: {op.id: part_s if op.origin else known.get(op.id) or 0.0 for op in captured.graph.ops}}
+
+    evaluate = evaluator(step, whole, dp.load_topology("cpu-2core"), Options(), None)
+    choice = measured_choice(evaluate, profiled, 120.0)
+    assert bool(choice.splits) == (part_s < 0.05)
+    assert choice.evaluated >= sum(tried) > 1
+
+
+def test_drift_between_profiles_is_taken_out(step: TracedStep) -> None:
+    whole = timed(step, {"convolution": 0.1}, 1e-3)
+    split = step.captured([OpSplit("convolution", "batch", 2)]).graph
+    slower = [replace(op, time_s={TYPE: 0.1 if op.origin else 2e-3 * bool(op.attrs)}) for op in split.ops]
+    graph = replace(split, ops=tuple(slower), capture={**(split.capture or {}), "measured_on": [TYPE]})
+    found = on_time_base_of(whole, graph)
+    assert found.op("relu").time_on(TYPE) == pytest.approx(1e-3)
+    assert found.op("convolution_part0").time_on(TYPE) == pytest.approx(0.05)
+
+
+def test_equal_shapes_have_equal_signatures(step: TracedStep) -> None:
+    graph = step.captured([OpSplit("relu", "batch", 2)]).graph
+    whole = step.captured().graph
+    assert signature(graph, graph.op("relu_part0")) == signature(graph, graph.op("relu_part1"))
+    assert signature(graph, graph.op("relu_part0")) != signature(whole, whole.op("relu"))
+
+
+def test_the_front_door_gives_both_plans(step: TracedStep) -> None:
+    whole = timed(step, {"convolution": 0.1, "convolution_1": 0.05})
+    result = place_with_splits(step.job, dp.load_topology("cpu-2core"), graph=whole, method="list", time_limit_s=120)
+    assert {split.op for split in result.splits} >= {"convolution", "convolution_1"}
+    assert result.gain == result.whole.plan.makespan_s / result.split.plan.makespan_s
+    assert result.gain > 1.6
+    assert result.speedup is not None
+    assert 1.6 < result.speedup <= 2.0
+    dp.check_plan(result.split.plan)
+
+
+def test_a_single_device_splits_nothing(step: TracedStep) -> None:
+    alone = dp.Topology(dp.load_topology("cpu-2core").devices[:1])
+    result = place_with_splits(
+        step.job, alone, graph=timed(step, {"convolution": 0.1}), method="list", time_limit_s=120
+    )
+    assert result.splits == ()
+    assert result.split is result.whole
+
+
+def test_times_of_another_graph_are_refused(step: TracedStep) -> None:
+    other = replace(timed(step, {}), ops=timed(step, {}).ops[:-1], edges=())
+    with pytest.raises(InputError, match=r"the graph with the times is another one: .* profile the job again"):
+        place_with_splits(step.job, dp.load_topology("cpu-2core"), graph=other)
+
+
+def test_one_part_is_refused(step: TracedStep) -> None:
+    with pytest.raises(InputError, match="ops cannot be split into 1 parts; give at least 2"):
+        evaluator(step, timed(step, {}), dp.load_topology("cpu-2core"), Options(), 1)
+
+
+def test_no_time_to_choose_is_refused(step: TracedStep) -> None:
+    evaluate = evaluator(step, timed(step, {}), dp.load_topology("cpu-2core"), Options(), 2)
+    with pytest.raises(InputError, match="the time limit for choosing splits is 0 s; it must be positive"):
+        choose_splits(evaluate, 0.0)
