@@ -93,7 +93,7 @@ def test_every_bound_keeps_its_value(graph: str, topology: str, values: tuple[in
         "critical path": critical_path(instance),
         "heads with one machine": max(h + p + t for h, p, t in zip(head, instance.shortest, tail, strict=True)),
         "area": whole_area(instance),
-        "area between heads and tails": _window_area(best_prices(instance), head, tail),
+        "area between heads and tails": _window_area(instance, best_prices(instance), head, tail),
         "packing": packing_bound(instance, head, tail),
         "colocation": block_bound(instance, head, tail),
         "energetic intervals": lower_bounds(instance).makespan,
