@@ -68,8 +68,9 @@ def plan_of(
     bound_s = float(outcome.lower_bound * problem.tick_s)
     if delayed:
         bound_s = max(bound_s, least_step_s(problem, dispatch_of(problem.topology)))
-    # What takes longer than a known plan counts for less ticks, and makes this plan longer than that one.
-    is_longer = problem.reached_s is not None and makespan_s > problem.reached_s
+    # What takes longer than the limit of ticks counts for less, and makes the schedule longer than the limit.
+    ticks_s = makespan_s if outcome.schedule is None else float(outcome.schedule.makespan * problem.tick_s)
+    is_longer = problem.reached_s is not None and ticks_s > problem.reached_s
     figures = (
         _figures_in_seconds(makespan_s, bound_s)
         if delayed or is_longer

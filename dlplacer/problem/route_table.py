@@ -163,7 +163,7 @@ class RouteTable:
         problem, size_bytes = self._problem, self._problem.sizes_bytes[size]
         hops = self._unavoidable_links.between(*self._pair(source, target)) if self._directions else ()
         links = (problem.topology.link_between[hop] for hop in hops)
-        held = [min(problem.most, ticks(link_delay_s(link, size_bytes, exact), problem.tick_s)) for link in links]
+        held = [ticks(link_delay_s(link, size_bytes, exact), problem.tick_s) for link in links]
         return tuple(
             RouteSegment((hop,), target, busy if hop == hops[-1] else 0, ((self._directions[hop], 0, busy),))
             for hop, busy in zip(hops, held, strict=True)
@@ -256,10 +256,7 @@ class RouteTable:
         # A start s is floor(s) in ticks. Where one transfer leaves a link before another takes it, s1 + e1 <= s2 + b2,
         # floor(s1) + floor(e1) <= floor(s2) + ceil(b2) follows: with b rounded down a bound would be a tick too high.
         spans = [
-            (
-                min(problem.most, -(-(begin[0] + begin[1] * size_bytes) // begin[2])),
-                min(problem.most, (end[0] + end[1] * size_bytes) // end[2]),
-            )
+            (-(-(begin[0] + begin[1] * size_bytes) // begin[2]), (end[0] + end[1] * size_bytes) // end[2])
             for begin, end in self._lines[hops]
         ]
         target = problem.topology.device_index[hops[-1][1]]

@@ -21,6 +21,10 @@ _FEW_ROUTES_SHARE = 0.2
 18 for 21 in two seconds, and with that slack 2,804 routes were left of 3,608. A guess."""
 
 
+_MOST_TICKS = 2**45
+"""Longer schedules are left out: sums of their times would not fit into words of 64 bits."""
+
+
 def solve_exactly(problem: Problem, instance: Instance, bounds: Bounds, incumbent: Incumbent, seconds: float) -> bool:
     """Solve the whole of a small problem; False if that proves that no plan exists.
 
@@ -50,9 +54,11 @@ def _solve(
     assert instance.traffic is not None
     best = incumbent.best
     upper = _one_after_another(instance, instance.traffic) if best is None else best.makespan
+    is_cut = upper > _MOST_TICKS
+    upper = min(upper, _MOST_TICKS)
     model, variables = build_exact_model(problem, instance, bounds, upper, best, every_route)
     model.add(variables.makespan >= incumbent.bound)
-    complete = not variables.left_out
+    complete = not (variables.left_out or is_cut)
     known = incumbent if complete else SchedulesOnly(incumbent)
     solvable = search(model, variables, instance, known, seconds) is not SearchEnd.INFEASIBLE
     if not solvable and best is not None and complete:
