@@ -66,7 +66,7 @@ def test_ops_of_a_device_run_without_their_neighbours(name: str, seed: int, core
     for own, recorded in zip(steps, side_by_side(OwnStep.recorded, steps), strict=True):
         assert list(recorded) == list(plan.order[own.home])
         assert all(seconds >= 0 for seconds in recorded.values())
-        assert own.plain() > 0
+        assert own.plain() >= 0
     for key, tensor in job.module.state_dict().items():
         assert torch.equal(tensor, before[key]), key
     assert all(parameter.grad is None for parameter in job.module.parameters())
