@@ -161,19 +161,22 @@ class Phase:
         Of the time that is left when the phase begins.
     applies
         False where it has nothing to do.
+    is_cheap
+        True if it runs although the gap that was asked for is reached: it may prove the rest.
     """
 
     name: str
     run: Callable[[Search, float], None]
     share: float = 1.0
     applies: Callable[[Search], bool] = lambda search: True
+    is_cheap: bool = False
 
 
 def run_phases(search: Search, phases: Iterable[Phase]) -> None:
     """Run the phases in order until the gap is closed or the time is up, but for those that the budget leaves out."""
     for phase in phases:
         budget = search.incumbent.budget
-        if search.incumbent.closed or not budget.left_s:
+        if (search.incumbent.closed and not phase.is_cheap) or not budget.left_s:
             return
         if phase.name not in budget.without and phase.applies(search):
             phase.run(search, phase.share * budget.left_s)
@@ -353,8 +356,8 @@ def _many_contended(search: Search) -> bool:
 
 
 PHASES = (
-    Phase("contraction", _contract, applies=lambda s: s.incumbent.best is not None),
-    Phase("bounds", _bound, PARAMS.bound_share),
+    Phase("contraction", _contract, applies=lambda s: s.incumbent.best is not None, is_cheap=True),
+    Phase("bounds", _bound, PARAMS.bound_share, is_cheap=True),
     Phase("stage bound", _stage_bound, PARAMS.stage_share),
     Phase(
         "serial model",
