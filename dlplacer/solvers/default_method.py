@@ -111,10 +111,10 @@ def _run_phases(problem: Problem, instance: Instance, incumbent: Incumbent, star
         return
     # It loads solvers: a third of a second, that first schedules at a limit of one second do without.
     in_thread(partial(import_module, "dlplacer.solvers.phases"), inf, _unless_out_of_time, lambda: None)
-    from dlplacer.solvers.phases import AGAIN, PHASES, Search, run_phases
+    from dlplacer.solvers.phases import AGAIN, PHASES, PhaseContext, run_phases
 
     def search_part(problem: Problem, instance: Instance, incumbent: Incumbent) -> None:
-        run_phases(Search(problem, instance, instance, incumbent, is_part=True), PHASES)
+        run_phases(PhaseContext(problem, instance, instance, incumbent, is_part=True), PHASES)
 
     elsewhere = RestrictionSearch(problem, instance, incumbent, starts, search_part, compiled is not None)
     parts = "parts" not in incumbent.budget.without
@@ -126,8 +126,8 @@ def _run_phases(problem: Problem, instance: Instance, incumbent: Incumbent, star
     with _annealing_ahead(instance, incumbent):
         if instance.traffic is not None and parts and not incumbent.closed:
             elsewhere.run_ahead()
-        run_phases(Search(problem, instance, heuristics.surrogate, incumbent, later), PHASES)
-        run_phases(Search(problem, instance, heuristics.surrogate, incumbent), [AGAIN])
+        run_phases(PhaseContext(problem, instance, heuristics.surrogate, incumbent, later), PHASES)
+        run_phases(PhaseContext(problem, instance, heuristics.surrogate, incumbent), [AGAIN])
 
 
 def _unless_out_of_time() -> bool:

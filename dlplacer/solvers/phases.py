@@ -110,7 +110,7 @@ PARAMS = PhaseParams()
 
 
 @dataclass
-class Search:
+class PhaseContext:
     """What the phases share.
 
     Attributes
@@ -166,13 +166,13 @@ class Phase:
     """
 
     name: str
-    run: Callable[[Search, float], None]
+    run: Callable[[PhaseContext, float], None]
     share: float = 1.0
-    applies: Callable[[Search], bool] = lambda search: True
+    applies: Callable[[PhaseContext], bool] = lambda search: True
     is_cheap: bool = False
 
 
-def run_phases(search: Search, phases: Iterable[Phase]) -> None:
+def run_phases(search: PhaseContext, phases: Iterable[Phase]) -> None:
     """Run the phases in order until the gap is closed or the time is up, but for those that the budget leaves out."""
     for phase in phases:
         budget = search.incumbent.budget
@@ -182,7 +182,7 @@ def run_phases(search: Search, phases: Iterable[Phase]) -> None:
             phase.run(search, phase.share * budget.left_s)
 
 
-def _contract(search: Search, seconds: float) -> None:
+def _contract(search: PhaseContext, seconds: float) -> None:
     """Contract ops of no time where that costs nothing: Inception's forward pass falls from 880 ops to 407."""
     found = reduction(search.instance) if search.problem.options.memory == "sum" else None
     if found is not None:
@@ -190,18 +190,18 @@ def _contract(search: Search, seconds: float) -> None:
         search.incumbent = Contracted(found, search.incumbent)
 
 
-def _bound(search: Search, seconds: float) -> None:
+def _bound(search: PhaseContext, seconds: float) -> None:
     """Raise the bound without a solver; heads and tails give all later models their time windows."""
     search.bounds = lower_bounds(search.instance, seconds)
     search.solved = SolvedSegments(search.bounds)
     search.incumbent.raise_bound(search.bounds.makespan)
 
 
-def _stage_bound(search: Search, seconds: float) -> None:
+def _stage_bound(search: PhaseContext, seconds: float) -> None:
     search_stages(search.problem, search.instance, search.bounds, search.incumbent, seconds)
 
 
-def _assign_serial(search: Search, seconds: float) -> None:
+def _assign_serial(search: PhaseContext, seconds: float) -> None:
     """Where memory is short and ops run one after another the assignment is all that is left to decide."""
     path = serial_path(search.instance)
     if not path:
@@ -217,7 +217,7 @@ def _assign_serial(search: Search, seconds: float) -> None:
         _assign(search, path, PARAMS.serial_share * search.incumbent.budget.left_s)
 
 
-def _assign(search: Search, path: list[int], seconds: float) -> None:
+def _assign(search: PhaseContext, path: list[int], seconds: float) -> None:
     """Solve the model of placements alone, whose optimum no schedule beats."""
     best = search.incumbent.best
     if best is not None and not search.incumbent.closed:
@@ -226,20 +226,20 @@ def _assign(search: Search, path: list[int], seconds: float) -> None:
         _require_known(end, best)
 
 
-def _find_segments(search: Search, seconds: float) -> None:
+def _find_segments(search: PhaseContext, seconds: float) -> None:
     """Find the ops between cut ops, and whether that leaves so much out that it brings hardly any plans."""
     search.segments = segments_of(search.instance, search.bounds, seconds, PARAMS.segments)
     is_large = search.instance.traffic is not None and search.instance.op_count > PARAMS.sparse_from_ops
     search.sparse = is_large and work_outside(search.instance, search.segments) > PARAMS.sparse_from
 
 
-def _solve_segments(search: Search, seconds: float) -> None:
+def _solve_segments(search: PhaseContext, seconds: float) -> None:
     """Prove segments between cut ops: their bounds add up, which CP-SAT does not see."""
     params = PARAMS.sparse_segments if search.sparse else PARAMS.segments
     search.solved = solve_segments(search.instance, search.segments, search.solved.bounds, search.incumbent, params)
 
 
-def _reconcile_segments(search: Search, seconds: float) -> None:
+def _reconcile_segments(search: PhaseContext, seconds: float) -> None:
     """Solve the master problem: series that share blocks may each want them on another device."""
     incumbent, chain = search.incumbent, search.solved.chain
     if chain is None:
@@ -256,11 +256,11 @@ def _reconcile_segments(search: Search, seconds: float) -> None:
     MasterProblem(chain).reach(search_series, offer, time.monotonic() + seconds)
 
 
-def _swap(search: Search, seconds: float) -> None:
+def _swap(search: PhaseContext, seconds: float) -> None:
     swap_critical(search.instance, search.incumbent, seconds)
 
 
-def _anneal(search: Search, seconds: float, patience: float | None = None) -> None:
+def _anneal(search: PhaseContext, seconds: float, patience: float | None = None) -> None:
     """Move single ops with all transfers in their queues: windows know delays only, and those of idle links."""
     asked = time.monotonic()
     load_s = seconds_to_load((PARAMS.compile_patience if patience is None else patience) * seconds)
@@ -271,34 +271,34 @@ def _anneal(search: Search, seconds: float, patience: float | None = None) -> No
         anneal_schedule(search.surrogate, search.incumbent, seconds)
 
 
-def _anneal_ahead(search: Search, seconds: float) -> None:
+def _anneal_ahead(search: PhaseContext, seconds: float) -> None:
     """Anneal if the code is there at once."""
     _anneal(search, seconds, patience=0.0)
 
 
-def _is_ahead(search: Search) -> bool:
+def _is_ahead(search: PhaseContext) -> bool:
     """True where segments will hardly bring plans: memory over time is short, or they are sparse."""
     short = search.incumbent.refused and not search.few
     return search.contended and (short or (search.sparse and search.instance.op_count <= PARAMS.anneal_ahead_up_to))
 
 
-def _search_later(search: Search, seconds: float) -> None:
+def _search_later(search: PhaseContext, seconds: float) -> None:
     search.later()
     search.incumbent.follow()
 
 
-def _draw_anew(search: Search, seconds: float) -> None:
+def _draw_anew(search: PhaseContext, seconds: float) -> None:
     """Place segments anew: the placement from which orders are improved decides how far they lead."""
     if search.solved.transfers is not None:
         search.solved.transfers.draw_anew(time.monotonic() + seconds)
 
 
-def _restart(search: Search, seconds: float) -> None:
+def _restart(search: PhaseContext, seconds: float) -> None:
     """Restart list scheduling at random: ops outside all segments have had list schedules only so far."""
     improve(search.surrogate, search.incumbent, seconds, PARAMS.restarts)
 
 
-def _windows(search: Search, seconds: float, patience: int | None = None) -> None:
+def _windows(search: PhaseContext, seconds: float, patience: int | None = None) -> None:
     """Solve windows of the best schedule exactly: on 2,000 ops they cut a gap of 6.4 % to 1.6, CP-SAT alone to 6.3.
 
     Where memory over time is short, windows of the instance, which do not know it, would give no plans.
@@ -309,12 +309,12 @@ def _windows(search: Search, seconds: float, patience: int | None = None) -> Non
     search_windows(instance, search.incumbent, seconds, patience or PARAMS.windows_patience)
 
 
-def _last_windows(search: Search, seconds: float) -> None:
+def _last_windows(search: PhaseContext, seconds: float) -> None:
     """Windows lie at random, and each place deserves its tries."""
     _windows(search, seconds, PARAMS.windows_patience * search.instance.op_count)
 
 
-def _solve_whole(search: Search, seconds: float) -> None:
+def _solve_whole(search: PhaseContext, seconds: float) -> None:
     """Solve the model without transfers and memory over time: exact under the paper's options, else a bound."""
     best = search.incumbent.best
     if best is not None:
@@ -332,13 +332,13 @@ def _require_known(end: SearchEnd, best: Schedule) -> None:
         )
 
 
-def _solve_exactly(search: Search, seconds: float) -> None:
+def _solve_exactly(search: PhaseContext, seconds: float) -> None:
     """Solve the model with transfers and memory over time: the only phase that proves under every option."""
     if not solve_exactly(search.problem, search.instance, search.solved.bounds, search.incumbent, seconds):
         raise explain_overflow(search.problem)
 
 
-def _again(search: Search, seconds: float) -> None:
+def _again(search: PhaseContext, seconds: float) -> None:
     """Restarts and windows, drawn anew, for as long as there is time and no proof: only a proof ends a search early."""
     incumbent = search.incumbent
     while incumbent.best is not None and not incumbent.closed and incumbent.budget.left_s:
@@ -347,11 +347,11 @@ def _again(search: Search, seconds: float) -> None:
         _windows(search, incumbent.budget.left_s)
 
 
-def _many(search: Search) -> bool:
+def _many(search: PhaseContext) -> bool:
     return not search.few
 
 
-def _many_contended(search: Search) -> bool:
+def _many_contended(search: PhaseContext) -> bool:
     return search.contended and not search.few
 
 
