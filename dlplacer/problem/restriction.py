@@ -1,30 +1,15 @@
-"""The same problem with less freedom: on some of the devices, or under stricter options, in the same ticks.
+"""The same problem on some of the devices, in the same ticks.
 
-A plan of the restricted problem is one of the problem itself. Makespans can be compared, as ticks are the same.
+A plan of it is one of the problem itself. Makespans can be compared, as ticks are the same.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
-from dlplacer.core.options import Options
 from dlplacer.core.topology import Topology
 from dlplacer.problem.delays import Matrix, lines_of, matrices
-from dlplacer.problem.live_memory import may_bind
 from dlplacer.problem.problem import Problem
 from dlplacer.problem.routes import RoutesByPair, least_delay_routes
-
-_STRICTER: Mapping[str, tuple[str, str]] = {
-    "contention": ("none", "link"),
-    "step": ("joint", "autograd"),
-    "memory": ("live", "sum"),
-    "routing": ("free", "shortest"),
-    "transfers": ("device", "edge"),
-}
-"""Option → the looser and the stricter value: what is allowed under the stricter one ends no later under the looser.
-
-``memory: sum`` does not count copies, so a plan under it may break ``live``; ``delay`` has no order where links are
-contended, as a transfer through routers then holds more links or the same for longer.
-"""
 
 
 def on_devices(problem: Problem, devices: Sequence[int]) -> Problem | None:
@@ -55,29 +40,6 @@ def on_devices(problem: Problem, devices: Sequence[int]) -> Problem | None:
         routes=routes,
         capacity_bytes=tuple(problem.capacity_bytes[device] for device in devices),
     )
-
-
-def stricter_options(problem: Problem) -> Iterator[Options]:
-    """The options of the problem with one of them stricter, as far as that makes a difference."""
-    options, contended = problem.options, problem.options.contention == "link"
-    matters = {
-        "contention": len(problem.topology.devices) > 1,
-        "step": any(op.phase in ("backward", "optimizer") for op in problem.graph.ops),
-        "memory": may_bind(problem),
-        "routing": contended and len(problem.topology.devices) > 2,
-        "transfers": contended and len({edge.tensor for edge in problem.graph.edges}) < len(problem.graph.edges),
-    }
-    for name, (looser, stricter) in _STRICTER.items():
-        if matters[name] and getattr(options, name) == looser:
-            yield replace(options, **{name: stricter})
-
-
-def under(problem: Problem, options: Options) -> Problem:
-    """The problem under stricter options of the same ``delay``."""
-    footprint = problem.resident_bytes
-    if options.memory == "sum":
-        footprint = tuple(op.footprint_bytes for op in problem.graph.ops)
-    return replace(problem, options=options, footprint_bytes=footprint)
 
 
 def _part(topology: Topology, devices: Sequence[int]) -> Topology:

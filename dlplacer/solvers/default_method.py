@@ -15,12 +15,13 @@ from dlplacer.solvers.heuristics.start_method import StartMethod
 from dlplacer.solvers.ilp.solver_thread import in_thread
 from dlplacer.solvers.instance.incumbent import Begin, Incumbent
 from dlplacer.solvers.instance.instance import Instance, build_instance
-from dlplacer.solvers.instance.memory_admission import admission, is_memory_short
+from dlplacer.solvers.instance.memory_admission import admission
 from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule
 from dlplacer.solvers.instance.time_limit import ask_time, within
 from dlplacer.solvers.local_search.compile_ahead import HEURISTICS_CODE, compile_in_thread, compiling_ahead
 from dlplacer.solvers.local_search.kept_code import is_kept
-from dlplacer.solvers.restrictions import RestrictionSearch
+from dlplacer.solvers.parts import PartSearch
+from dlplacer.solvers.starts import PARAMS as STARTS
 from dlplacer.solvers.starts import StartSearch, single_device
 
 if TYPE_CHECKING:
@@ -33,29 +34,22 @@ class CompiledParams:
 
     Attributes
     ----------
-    compiled_share, published_s, published_share
-        For heuristics in machine code, which come first; those that are published have so many seconds at least, up to
-        a share.
+    kept_from
+        Ops × devices above which they are worth their loading, half a second, where the code is kept from an earlier
+        process.
     compiled_from, compiled_from_s
         Ops above which they are worth their compilation, and seconds left from which they are.
-    kept_from, kept_from_s
-        Ops × devices above which they are worth their loading, half a second, where the code is kept from an earlier
-        process, and seconds left from which they are; twice as many ops are in any time. With heuristics in Python
-        alone, plans of 1,500 ops on eight devices were 3.6 % behind PEFT's at a limit of 1 s.
-    short_from
-        The same where memory may be short: there each of them is asked many times.
+    published_share, share
+        For those that are published, and for all.
     compile_ahead_from, compile_ahead_from_s
         Ops above which, and seconds left from which, annealing's code is compiled meanwhile, once for all on a machine.
     """
 
-    compiled_share: float = 0.15
-    published_s: float = 3.0
-    published_share: float = 0.8
+    kept_from: int = 1000
     compiled_from: int = 2000
     compiled_from_s: float = 20.0
-    kept_from: int = 2000
-    kept_from_s: float = 1.0
-    short_from: int = 1000
+    published_share: float = 0.3
+    share: float = 0.15
     compile_ahead_from: int = 40
     compile_ahead_from_s: float = 4.0
 
@@ -96,18 +90,12 @@ def solve_ilp(problem: Problem, budget: Budget, starts: Iterable[StartMethod], b
 def _run_phases(problem: Problem, instance: Instance, incumbent: Incumbent, starts: list[StartMethod]) -> None:
     """The phases in order. Each goes on from what `incumbent` holds, and does nothing once the gap is closed."""
     incumbent.raise_bound(max(critical_path(instance), whole_area(instance)))
-    # It is offered later: what is known ends a search in time, and a first heuristic may be late. On large graphs it
-    # would take that heuristic's time.
-    is_large = instance.op_count > PARAMS.compiled_from
-    alone = None if is_large else single_device(instance, incumbent)
+    incumbent.offer(single_device(instance, incumbent))
     compiled = _compiled(problem, instance, incumbent)
     offered = compiled is not None and _start_compiled(problem, instance, incumbent, compiled)
-    incumbent.offer(single_device(instance, incumbent) if is_large else alone)
-    first = starts if compiled is None else _others(incumbent, starts, compiled, offered)
-    heuristics = StartSearch(problem, instance, incumbent, first)
-    _start(heuristics, offered)
-    best = incumbent.best
-    if best is not None and (best.makespan == incumbent.bound or not incumbent.budget.left_s):
+    heuristics = StartSearch(problem, instance, incumbent, _others(incumbent, starts, compiled, offered))
+    heuristics.run(PARAMS.share if offered else STARTS.share)
+    if incumbent.closed or (incumbent.best is not None and not incumbent.budget.left_s):
         return
     # It loads solvers: a third of a second, that first schedules at a limit of one second do without.
     in_thread(partial(import_module, "dlplacer.solvers.phases"), inf, _unless_out_of_time, lambda: None)
@@ -116,16 +104,15 @@ def _run_phases(problem: Problem, instance: Instance, incumbent: Incumbent, star
     def search_part(problem: Problem, instance: Instance, incumbent: Incumbent) -> None:
         run_phases(PhaseContext(problem, instance, instance, incumbent, is_part=True), PHASES)
 
-    elsewhere = RestrictionSearch(problem, instance, incumbent, starts, search_part, compiled is not None)
-    parts = "parts" not in incumbent.budget.without
+    parts = PartSearch(problem, instance, incumbent, starts, search_part, compiled is not None)
 
     def later() -> None:
         heuristics.go_on()
-        elsewhere.run()
+        parts.run()
 
     with _annealing_ahead(instance, incumbent):
-        if instance.traffic is not None and parts and not incumbent.closed:
-            elsewhere.run_ahead()
+        if instance.traffic is not None and "parts" not in incumbent.budget.without:
+            parts.run_ahead()
         run_phases(PhaseContext(problem, instance, heuristics.surrogate, incumbent, later), PHASES)
         run_phases(PhaseContext(problem, instance, heuristics.surrogate, incumbent), [AGAIN])
 
@@ -148,25 +135,18 @@ def _compiled(problem: Problem, instance: Instance, incumbent: Incumbent) -> "Co
 
     By HEFT 10,000 ops on 32 devices take half a minute in Python, here 1 s.
     """
+    if "compiled rules" in incumbent.budget.without:
+        return None
     left_s = incumbent.budget.for_first.left_s
-    if instance.traffic is None or instance.device_count == 1 or "compiled rules" in incumbent.budget.without:
-        return None
-    if is_kept(*HEURISTICS_CODE):
-        size = instance.op_count * instance.device_count
-        worth = left_s > (PARAMS.kept_from_s if size <= 2 * PARAMS.kept_from else 0.0)
-        return kept_heuristics(problem, instance) if worth else None
-    worth = instance.op_count > PARAMS.compiled_from and left_s > PARAMS.compiled_from_s
-    if not worth or not compile_in_thread(HEURISTICS_CODE, lambda: not incumbent.budget.for_first.left_s):
-        return None
-    from dlplacer.solvers.local_search.greedy_schedules import CompiledHeuristics
-
-    return CompiledHeuristics.of(instance)
+    if instance.op_count > PARAMS.compiled_from and left_s > PARAMS.compiled_from_s and instance.device_count > 1:
+        compile_in_thread(HEURISTICS_CODE, lambda: not incumbent.budget.for_first.left_s)
+    return kept_heuristics(problem, instance)
 
 
 def kept_heuristics(problem: Problem, instance: Instance) -> "CompiledHeuristics | None":
     """Heuristics in machine code that is kept from an earlier process, where they are worth their loading."""
-    kept_from = PARAMS.short_from if is_memory_short(problem, instance) else PARAMS.kept_from
-    if instance.traffic is None or instance.op_count * instance.device_count <= kept_from:
+    size = instance.op_count * instance.device_count
+    if instance.traffic is None or instance.device_count == 1 or size <= PARAMS.kept_from:
         return None
     if not is_kept(*HEURISTICS_CODE):
         return None
@@ -185,21 +165,16 @@ def _start_compiled(problem: Problem, instance: Instance, incumbent: Incumbent, 
     left_s = incumbent.budget.for_first.left_s
     if not compiled.finds_room(problem, incumbent):
         return False
-    seconds = PARAMS.compiled_share * left_s
-    published_s = max(seconds, min(PARAMS.published_s, PARAMS.published_share * left_s))
     subsets = tuple(range(instance.device_count)), *device_subsets(problem, instance)
-    return compiled.offer(incumbent, subsets, published_s, seconds)
+    return compiled.offer(incumbent, subsets, PARAMS.published_share * left_s, PARAMS.share * left_s)
 
 
 def _others(
-    incumbent: Incumbent, starts: list[StartMethod], compiled: "CompiledHeuristics", offered: bool
+    incumbent: Incumbent, starts: list[StartMethod], compiled: "CompiledHeuristics | None", offered: bool
 ) -> list[StartMethod]:
     """The heuristics that machine code has not been asked for, the quickest first; all where that is not enough."""
+    if compiled is None:
+        return starts
     if not offered or incumbent.best is None or incumbent.refused:
         return compiled.instead_of(starts, incumbent.budget.workers)
     return sorted((start for start in starts if start.in_machine_code is None), key=lambda start: start.cost)
-
-
-def _start(heuristics: StartSearch, hurry: bool) -> None:
-    """Heuristics: most of a plan's quality comes within the first tenth."""
-    heuristics.run(hurry)

@@ -45,7 +45,6 @@ def solve_from(begin: Begin, problem: Problem, budget: Budget) -> Outcome:
             _cost(method, problem.device_count),
             partial(start_named, method),
             method if method in _IN_MACHINE_CODE else None,
-            LOADS_S.get(method, 0.0),
         )
         for method in _STARTS
         if method not in budget.without

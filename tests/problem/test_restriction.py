@@ -1,4 +1,4 @@
-"""A problem on some devices, or under stricter options, is what building it anew gives."""
+"""A problem on some devices is what building it anew gives."""
 
 from random import Random
 
@@ -7,7 +7,7 @@ from solvers.random_problems import random_everything
 from dlplacer.core.errors import InputError
 from dlplacer.core.topology import Topology
 from dlplacer.problem.problem import Problem, build_problem
-from dlplacer.problem.restriction import on_devices, stricter_options, under
+from dlplacer.problem.restriction import on_devices
 
 
 def _in_seconds(problem: Problem) -> tuple[object, ...]:
@@ -48,17 +48,3 @@ def test_on_some_devices_it_is_the_problem_of_the_smaller_machine() -> None:
         assert _in_seconds(part) == _in_seconds(anew), seed
     assert 0 < missing < 60
     assert 0 < detours < 30
-
-
-def test_under_stricter_options_it_is_the_problem_with_these() -> None:
-    seen = set()
-    for seed in range(30):
-        problem = _drawn(seed)
-        for options in stricter_options(problem):
-            strict = under(problem, options)
-            anew = build_problem(problem.graph, problem.topology, options)
-            assert strict.tick_s == problem.tick_s
-            assert _in_seconds(strict) == _in_seconds(anew), seed
-            (changed,) = (name for name, value in options.to_dict().items() if value != problem.options.to_dict()[name])
-            seen.add((changed, options.to_dict()[changed]))
-    assert seen == {("step", "autograd"), ("memory", "sum"), ("routing", "shortest"), ("transfers", "edge")}

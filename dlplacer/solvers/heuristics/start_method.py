@@ -22,11 +22,8 @@ class StartMethod(NamedTuple):
         The heuristic.
     in_machine_code
         Name of the one in machine code, where there is one.
-    loads_s
-        Seconds for a library when it is first asked.
     """
 
     cost: float
     find: Start
     in_machine_code: str | None = None
-    loads_s: float = 0.0
