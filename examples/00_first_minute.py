@@ -67,11 +67,11 @@ def halves_of_blocks(graph: dp.OpGraph) -> dict[str, str]:
         if block.startswith("Mixed"):
             work[block][branch.split(".")[0].split("_")[0]] += op.time_on("V100") or 0.0
     pins = {}
-    for block, branches in work.items():
+    for block, parts in work.items():
         load = {"gpu0": 0.0, "gpu1": 0.0}
-        for branch in sorted(branches, key=branches.__getitem__, reverse=True):
+        for branch in sorted(parts, key=parts.__getitem__, reverse=True):
             gpu = min(load, key=load.__getitem__)
-            load[gpu] += branches[branch]
+            load[gpu] += parts[branch]
             pins |= {op.id: gpu for op in graph.ops if (op.module or "").startswith(f"{block}.{branch}")}
     return {op.id: pins.get(op.id, "gpu0") for op in graph.ops}
 

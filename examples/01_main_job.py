@@ -1,6 +1,6 @@
 """The main job: a model's training step → measured costs → proven plan → two devices, predicted and measured.
 
-Run it with ``make demo``. It profiles Inception-V3 on two CPU cores, plans the step, shows the plan, runs it, and puts
+Run it with ``make fidelity``. It profiles Inception-V3 on two CPU cores, plans the step, shows the plan, runs it, and puts
 prediction and measurement side by side; everything that it finds goes into one folder.
 """
 

@@ -35,6 +35,7 @@ import dlplacer as dp
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.options import Options
 from dlplacer.core.topology import Topology
+from dlplacer.solvers.local_search.compile_ahead import compile_all
 
 Problem = tuple[OpGraph, Topology, Options]
 ALL = "all parts"
@@ -174,7 +175,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1, help="solves of each case (1)")
     parser.add_argument("--jobs", type=int, default=1, help="processes at once (1)")
     parser.add_argument("--only", default="", help="cases whose name contains this")
-    parser.add_argument("--without", nargs="*", default=[], help="parts to leave out (each); several at once: 'restarts + windows'")
+    parser.add_argument(
+        "--without", nargs="*", default=[], help="parts to leave out (each); several at once: 'restarts + windows'"
+    )
     parser.add_argument(
         "--rows", type=Path, default=Path("leave_one_out.jsonl"), help="file of rows, a JSON object each"
     )
@@ -185,6 +188,7 @@ def main() -> None:
         row = json.loads(arguments.one)
         print(json.dumps(solve(row["case"], row["without"], row["seconds"], row["seed"])))
         return
+    compile_all()
     known = [json.loads(line) for line in arguments.rows.read_text().splitlines()] if arguments.rows.exists() else []
     seen = {_key(row) for row in known}
     wanted = [row for row in _wanted(arguments) if _key(row) not in seen]
