@@ -1,7 +1,7 @@
 """The main job: a model's training step → measured costs → proven plan → two devices, predicted and measured.
 
-Run it with ``make fidelity``. It profiles Inception-V3 on two CPU cores, plans the step, shows the plan, runs it, and puts
-prediction and measurement side by side; everything that it finds goes into one folder.
+Run it with ``make fidelity``. It profiles Inception-V3 on two CPU cores, plans the step, shows the plan, runs it, and
+puts prediction and measurement side by side; everything that it finds goes into one folder.
 """
 
 import argparse

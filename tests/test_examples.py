@@ -58,10 +58,10 @@ def test_readme_code_prints_what_it_says(tmp_path: Path) -> None:
     code = blocks[0].replace("time_limit_s=20", "time_limit_s=2")
     assert code != blocks[0]
     script = tmp_path / "readme.py"
-    script.write_text(code)
+    script.write_text(code.replace("plan.json", str(tmp_path / "plan.json")))
     done = run_script(script)
     assert done.returncode == 0, done.stderr
     # How much a search of some seconds finds depends on how busy the machine is; heuristics alone find more than 1.2.
-    found = re.search(r"\d+ ops, \d+ edges\n(?:optimal|feasible): .* ms, gap .*, speedup (\d\.\d+)x", done.stdout)
+    found = re.search(r"\d+ ops: .* ms, gap .*, (\d\.\d+)x", done.stdout)
     assert found is not None, done.stdout
     assert 1.2 < float(found[1]) < 2

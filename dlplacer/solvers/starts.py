@@ -27,8 +27,9 @@ class StartParams:
 
     Attributes
     ----------
-    share, short_share
-        For all of them once a plan is known, and where memory over time is short, so that each is asked many times.
+    share, short_share, least_s, most_share
+        For all of them once a plan is known, and where memory over time is short, so that each is asked many times; but
+        so many seconds, up to a share: where time is short a search gains less than they do.
     late_share
         For those that had no time at the start.
     pace_s
@@ -40,6 +41,8 @@ class StartParams:
 
     share: float = 0.3
     short_share: float = 0.5
+    least_s: float = 2.0
+    most_share: float = 0.8
     late_share: float = 0.3
     pace_s: float = 5e-5
     placement_share: float = 0.25
@@ -122,9 +125,10 @@ class StartSearch:
         foretold_s = PARAMS.pace_s * self._instance.op_count * self._instance.device_count
 
         def ends_at() -> float:
-            if incumbent.best is None:
-                return began + (max(share, PARAMS.short_share) if incumbent.refused or self._in_vain else 1.0) * first_s
-            return began + (max(share, PARAMS.short_share) if incumbent.refused else share) * left_s
+            if incumbent.best is None and not (incumbent.refused or self._in_vain):
+                return began + first_s
+            asked_s = (max(share, PARAMS.short_share) if incumbent.refused or self._in_vain else share) * left_s
+            return began + max(asked_s, min(PARAMS.least_s, PARAMS.most_share * left_s))
 
         def is_over() -> bool:
             return incumbent.budget.stop.is_set() or time.monotonic() > ends_at()

@@ -3,8 +3,8 @@
     python tests/benchmarks/measured_table.py [--runs 5] [--output FOLDER] [ARGUMENT OF THE DEMO…]
     python tests/benchmarks/measured_table.py --rows FILE
 
-The first form runs ``make fidelity`` several times. Every run has a folder of its own in FOLDER; those that are done are
-not repeated, so that an interrupted series goes on where it ended. The second form takes the file that
+The first form runs ``make fidelity`` several times. Every run has a folder of its own in FOLDER; those that are done
+are not repeated, so that an interrupted series goes on where it ended. The second form takes the file that
 ``prediction_table.py --json`` has written: a row for every model that ran at least `LEAST` times, and one for all.
 Nothing else should run meanwhile: runs on a machine that was not quiet are counted and said.
 """

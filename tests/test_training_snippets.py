@@ -1,4 +1,4 @@
-"""The README's snippets of training on many devices run as printed, each in processes of its own."""
+"""The documentation's snippets of training on many devices run as printed, each in processes of its own."""
 
 import re
 import sys
@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from scripts import Ended, run_as_ranks
 
-_README = Path(__file__).parent.parent / "README.md"
-_SNIPPETS = re.findall(r"```python\n(.*?)```", _README.read_text().split("## Training on many devices")[1], re.S)
+_PAGE = Path(__file__).parent.parent / "docs" / "howto" / "many_devices.md"
+_SNIPPETS = re.findall(r"```python\n(.*?)```", _PAGE.read_text(), re.S)
 
 
 def _run(snippet: str, folder: Path, ranks: int = 1) -> list[str]:
