@@ -147,13 +147,13 @@ def test_the_shipped_graph_is_solved_without_torch() -> None:
 # The program tells when it has its first plan, so that Ctrl-C comes neither before it nor after the search.
 SOLVE_AND_TELL = """
 import contextlib, sys
-from dlplacer.cli import main, solve
+from dlplacer.cli import actions, main
 
 @contextlib.contextmanager
-def telling(limit_s):
-    yield lambda progress: None if progress.makespan_s is None else print("planned", flush=True)
+def telling(what, limit_s=None):
+    yield lambda *told: getattr(told[0], "makespan_s", None) and print("planned", flush=True) if told else None
 
-solve.progress_line = telling
+actions.progress = telling
 raise SystemExit(main.main(sys.argv[1:]))
 """
 

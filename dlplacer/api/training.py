@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from dlplacer.cli.arguments.module_callable import imported, user_code
+from dlplacer.api.jobs import imported, user_code
 from dlplacer.core.errors import InputError
 
 

@@ -1,0 +1,290 @@
+"""Parameters of the public functions, declared once: functions check them, and the command line reads them as options.
+
+A `Parameter` has a `Kind`, which checks and completes a value given in Python and reads the text of an option.
+"""
+
+import inspect
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import wraps
+from os import PathLike
+from pathlib import Path
+from threading import Event
+from typing import Any, ParamSpec, TypeVar
+
+from dlplacer.core.errors import InputError
+from dlplacer.core.expect import (
+    expect,
+    expect_call,
+    expect_figure,
+    expect_flag,
+    expect_number,
+    expect_text,
+    expect_whole,
+    tuple_of,
+)
+from dlplacer.core.units import parse_quantity
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """The values that a parameter takes.
+
+    Attributes
+    ----------
+    take
+        (name, value) → the value checked and completed; raises InputError.
+    read
+        The text of an option → its value; raises ValueError with the reason.
+    """
+
+    take: Callable[[str, Any], Any]
+    read: Callable[[str], Any]
+
+
+def _checked_by(expected: Callable[..., None]) -> Callable[[str, Any], Any]:
+    def take(name: str, value: Any) -> Any:
+        expected("", **{name: value})
+        return value
+
+    return take
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is no whole number") from None
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is no number") from None
+
+
+def _share(text: str) -> float:
+    number, percent = text.strip().removesuffix("%"), text.strip().endswith("%")
+    try:
+        return float(number) / (100 if percent else 1)
+    except ValueError:
+        raise ValueError(f"{text!r} is not a share; write for example 0.01 or 1%") from None
+
+
+def _quantity(dimension: str) -> Callable[[str], float]:
+    def read(text: str) -> float:
+        value = parse_quantity(text, dimension)
+        return int(value) if dimension == "bytes" else value
+
+    return read
+
+
+def _rate(name: str, value: Any) -> float:
+    """Bytes per second, as a number or as a text with a unit."""
+    if isinstance(value, str):
+        try:
+            value = parse_quantity(value, "bytes_per_s")
+        except ValueError as error:
+            raise InputError(f"{name}: {error}") from error
+    expect_number("", **{name: value})
+    return float(value)
+
+
+def _series(kind: type, accepted: str) -> Kind:
+    """Series of texts or whole numbers, also as one text with commas."""
+
+    def read(text: str) -> tuple[Any, ...]:
+        try:
+            found = tuple(kind(part) for part in text.replace(",", " ").split())
+        except ValueError:
+            found = ()
+        if not found:
+            raise ValueError(f"{text!r} has no {accepted}; separate them by commas")
+        return found
+
+    def take(name: str, value: Any) -> tuple[Any, ...]:
+        if not isinstance(value, str):
+            return tuple_of("", name, value, kind, accepted)
+        try:
+            return read(value)
+        except ValueError as error:
+            raise InputError(f"{name}: {error}") from error
+
+    return Kind(take, read)
+
+
+def _table(read: Callable[[str], float]) -> Kind:
+    """Whole numbers → numbers: a dict, or entries such as ``2=1.32`` as texts."""
+
+    def entry(name: str, text: str) -> tuple[int, float]:
+        count, _, value = text.partition("=")
+        try:
+            return int(count), read(value)
+        except ValueError:
+            raise InputError(f"{name} {text!r} is not understood; write devices=number, as in 2=1.32") from None
+
+    def take(name: str, value: Any) -> dict[int, float]:
+        texts = [value] if isinstance(value, str) else value
+        if isinstance(texts, list) and all(isinstance(text, str) for text in texts):
+            found: dict[int, float] = {}
+            for count, figure in (entry(name, part) for text in texts for part in text.split(",")):
+                if found.setdefault(count, figure) != figure:
+                    raise InputError(f"{name} says {found[count]:g} and {figure:g} of {count} devices; drop one")
+            return found
+        expect("", name, value, Mapping, "a dict from devices to numbers")
+        for count, figure in value.items():
+            expect_whole(name, devices=count)
+            expect_figure(name, f"of {count} devices", figure)
+        return dict(value)
+
+    return Kind(take, str)
+
+
+def _read_file(text: str) -> Path:
+    if not text:
+        raise ValueError("the path is empty; name a file")
+    return Path(text)
+
+
+def written_file(text: str) -> Path:
+    """The path of a file to write; raises ValueError for one that a command would fail to write after its work."""
+    path = Path(text)
+    folder = path.resolve().parent
+    if not text:
+        raise ValueError("the path is empty; name a file to write")
+    if path.is_dir():
+        raise ValueError(f"cannot write {path}: it is a folder; name a file in it")
+    if not folder.is_dir():
+        raise ValueError(f"cannot write {path}: there is no folder {folder}; make it, or write elsewhere")
+    if not os.access(folder if path.is_file() or not path.exists() else path, os.W_OK):
+        raise ValueError(f"cannot write {path}: no permission in {folder}; write elsewhere")
+    return path
+
+
+def _picture_file(text: str) -> Path:
+    from dlplacer.report.plot.style.formats import picture_format
+
+    path = written_file(text)
+    try:
+        picture_format(path)
+    except InputError as error:
+        raise ValueError(str(error)) from error
+    return path
+
+
+def _path(name: str, value: Any) -> Path:
+    expect("", name, value, (str, PathLike), "the path of a file")
+    return Path(value)
+
+
+def _as_given(name: str, value: Any) -> Any:
+    return value
+
+
+def _stop(name: str, value: Any) -> Any:
+    expect("", name, value, Event, "a threading.Event or None")
+    return value
+
+
+TEXT = Kind(_checked_by(expect_text), str)
+WHOLE = Kind(_checked_by(expect_whole), _whole)
+NUMBER = Kind(_checked_by(expect_number), _number)
+SHARE = Kind(_checked_by(expect_number), _share)
+FLAG = Kind(_checked_by(expect_flag), bool)
+SECONDS = Kind(_checked_by(expect_number), _quantity("seconds"))
+BYTES = Kind(_checked_by(expect_number), _quantity("bytes"))
+RATE = Kind(_rate, _quantity("bytes_per_s"))
+NAMES, WHOLES = _series(str, "names"), _series(int, "whole numbers")
+FIGURES, TIMES = _table(float), _table(SECONDS.read)
+CALL, STOP = Kind(_checked_by(expect_call), str), Kind(_stop, str)
+READ, WRITTEN, PICTURE = Kind(_path, _read_file), Kind(_path, written_file), Kind(_path, _picture_file)
+ANY = Kind(_as_given, str)
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter of public functions, and the option that sets it.
+
+    Attributes
+    ----------
+    name
+        Of the parameter of the function.
+    help
+        What the option does, with its default.
+    option
+        How the command line spells it, where it is not the name with dashes; a name without dashes is positional.
+    least
+        The smallest value, or None.
+    repeat
+        The option may be given several times; their values are collected.
+    settings
+        Further arguments for `argparse`.
+    """
+
+    name: str
+    help: str = ""
+    kind: Kind = TEXT
+    metavar: str | None = None
+    option: str | tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
+    least: float | None = None
+    above: float | None = None
+    repeat: bool = False
+    settings: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        """The option as one types it."""
+        given = (self.option,) if isinstance(self.option, str) else self.option
+        return given if any(given) else (f"--{self.name.replace('_', '-')}",)
+
+    def taken(self, value: Any) -> Any:
+        """A value given in Python, checked and completed; raises InputError."""
+        value = self.kind.take(self.name, value)
+        try:
+            return self._within(value)
+        except ValueError as error:
+            raise InputError(f"{self.name} is {value!r}; {error}") from None
+
+    def read(self, text: str) -> Any:
+        """The value of an option's text; raises ValueError."""
+        value = self.kind.read(text)
+        try:
+            return self._within(value)
+        except ValueError as error:
+            raise ValueError(f"{text} is out of range; {error}") from None
+
+    def _within(self, value: Any) -> Any:
+        if self.choices and value not in self.choices:
+            raise ValueError(f"use one of {', '.join(self.choices)}")
+        for one in value if isinstance(value, tuple) else (value,):
+            if self.least is not None and not one >= self.least:
+                raise ValueError(f"it must be at least {self.least:g}")
+            if self.above is not None and not one > self.above:
+                raise ValueError(f"it must be above {self.above:g}")
+        return value
+
+
+def checked(*groups: Parameter | tuple[Parameter, ...]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Check the arguments of a function by their declarations; what is left out, or None by default, is not checked."""
+    known = {each.name: each for group in groups for each in (group if isinstance(group, tuple) else (group,))}
+
+    def wrap(function: Callable[P, R]) -> Callable[P, R]:
+        signature = inspect.signature(function)
+
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            bound = signature.bind(*args, **kwargs)
+            for name, value in bound.arguments.items():
+                if name in known and not (value is None and signature.parameters[name].default is None):
+                    bound.arguments[name] = known[name].taken(value)
+            return function(*bound.args, **bound.kwargs)
+
+        return call
+
+    return wrap
