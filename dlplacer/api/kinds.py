@@ -246,28 +246,29 @@ class Parameter:
     def taken(self, value: Any) -> Any:
         """A value given in Python, checked and completed; raises InputError."""
         value = self.kind.take(self.name, value)
-        try:
-            return self._within(value)
-        except ValueError as error:
-            raise InputError(f"{self.name} is {value!r}; {error}") from None
+        wrong = self._wrong(value)
+        if wrong:
+            raise InputError(f"{self.name} is {value!r}; {wrong}")
+        return value
 
     def read(self, text: str) -> Any:
         """The value of an option's text; raises ValueError."""
         value = self.kind.read(text)
-        try:
-            return self._within(value)
-        except ValueError as error:
-            raise ValueError(f"{text} is out of range; {error}") from None
-
-    def _within(self, value: Any) -> Any:
-        if self.choices and value not in self.choices:
-            raise ValueError(f"use one of {', '.join(self.choices)}")
-        for one in value if isinstance(value, tuple) else (value,):
-            if self.least is not None and not one >= self.least:
-                raise ValueError(f"it must be at least {self.least:g}")
-            if self.above is not None and not one > self.above:
-                raise ValueError(f"it must be above {self.above:g}")
+        wrong = self._wrong(value)
+        if wrong:
+            raise ValueError(f"{text!r} is given; {wrong}")
         return value
+
+    def _wrong(self, value: Any) -> str:
+        """What a value must be that it is not."""
+        for one in value if isinstance(value, tuple) else (value,):
+            if self.choices and one not in self.choices:
+                return f"use {'some' if value is not one else 'one'} of {', '.join(self.choices)}"
+            if self.least is not None and not one >= self.least:
+                return f"it must be at least {self.least:g}"
+            if self.above is not None and not one > self.above:
+                return f"it must be above {self.above:g}"
+        return ""
 
 
 def checked(*groups: Parameter | tuple[Parameter, ...]) -> Callable[[Callable[P, R]], Callable[P, R]]:

@@ -504,7 +504,8 @@ def pipeline(given: Given) -> int:
 
     if given.plan_file is not None:
         _require_capturable(given)
-    graph, machine = problem_of(graph_of(given), given.topology, given.calibration or ())
+    whole = Given({name: value for name, value in given.items() if name != "micro_batches"})
+    graph, machine = problem_of(graph_of(whole), given.topology, given.calibration or ())
     graph = held_graph(graph, machine, given.pins or (), given.colocate or ())
     with progress("pipelines tried") as show:
         plan = dp.pipeline(graph, machine, on_progress=show, **given.take(the.STAGES))

@@ -9,8 +9,8 @@ from typing import Any, NoReturn
 
 from dlplacer.api.kinds import FLAG, Parameter
 from dlplacer.cli.progress import QUIET, VERBOSE
+from dlplacer.core.errors import InputError
 
-_BAD_INPUT = 2
 _HEAD = "examples:"
 _SHIPPED = {"TOPOLOGY": "topologies", "T": "topologies", "MODEL|GRAPH": "graphs"}
 """Metavar of an argument → folder whose names it takes beside files."""
@@ -67,8 +67,8 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*arguments, **options)
 
     def error(self, message: str) -> NoReturn:
-        """Print the mistake and exit with code 2."""
-        self.exit(_BAD_INPUT, f"{self.prog}: {message}; see {self.prog} --help\n")
+        """Raise the mistake as that of the user's input."""
+        raise InputError(f"{message}; see {self.prog} --help")
 
     def _print_message(self, message: str, file: Any = None) -> None:
         """Print a help text. argparse would drop an error of writing it, and with it a help text that nobody sees."""

@@ -76,7 +76,10 @@ class Table:
     @property
     def sides(self) -> list[str]:
         """Side at which each column is set: texts left, figures right."""
-        figures = [all(isinstance(value, (int, float, type(None))) for value in column) for column in zip(*self.rows, strict=True)]
+        figures = [
+            all(isinstance(value, (int, float, type(None))) for value in column)
+            for column in zip(*self.rows, strict=True)
+        ]
         return ["right" if figure else "left" for figure in figures or [False] * len(self.columns)]
 
     @property

@@ -73,8 +73,14 @@ INFER = ["solve", "inception_v3-infer", "cpu-2core"]
         (["show", "plan.json", "--device-map-rule", "exact"], "--device-map-rule exact is for --device-map; add it"),
         (["show", "plan.json", "--trace", "missing/x"], "argument --trace: cannot write missing/x"),
         (["topology", "show", "cpu-2core", "--picture", "missing/x.png"], "there is no folder"),
-        (["groups", "inception_v3-train", "pcie-4gpu", "--cap", "0"], "--cap is '0'; it must be at least 1 B"),
-        (["pipeline", "inception_v3-train", "cpu-2core", "--micro-batches", "0"], "--micro-batches is 0; it must be"),
+        (
+            ["groups", "inception_v3-train", "pcie-4gpu", "--cap", "0"],
+            "argument --cap: '0' is given; it must be at least 1",
+        ),
+        (
+            ["pipeline", "inception_v3-train", "cpu-2core", "--micro-batches", "0"],
+            "argument --micro-batches: '0' is given; it must be at least 1",
+        ),
         (
             ["check", "plan.json"],
             "there is no plan file 'plan.json'; `dlplacer solve MODEL TOPOLOGY -o PLAN` writes one",
@@ -84,7 +90,7 @@ INFER = ["solve", "inception_v3-infer", "cpu-2core"]
         ([*INFER, "--pin", "Mixed_5z=cpu0"], "called 'Mixed_5z'; the nearest are 'Mixed_5d', 'Mixed_5c', 'Mixed_5b'"),
         ([*INFER, "--colocate", "Mixed_5b.nothing*"], "no op and no module is called 'Mixed_5b.nothing*'"),
         ([*INFER, "--split", "--pin", "x=cpu0"], "--split chooses splits and devices together and takes no --pin"),
-        (["explain", "plan.json", "--budget", "-1"], "--budget is -1 s; it must be at least 0"),
+        (["explain", "plan.json", "--budget", "-1"], "argument --budget: '-1' is given; it must be at least 0"),
         (["completion", "fish"], "argument shell: invalid choice: 'fish'"),
     ],
 )

@@ -52,7 +52,7 @@ def test_json_has_every_method(files: list[str], capsys: pytest.CaptureFixture[s
     ("arguments", "words"),
     [
         (["--methods", "heft,magic"], ["'magic'", "ilp", "m-etf"]),
-        (["--time-limit", "-1"], ["-1 s", "positive"]),
+        (["--time-limit", "-1"], ["--time-limit", "'-1'", "above 0"]),
         (["--paper", "--memory", "live"], ["--memory live", "contradicts --paper"]),
     ],
 )
