@@ -6,10 +6,11 @@ from dataclasses import replace
 from os import PathLike, fspath
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
+from dlplacer.api.jobs import StepOptions
 from dlplacer.api.kinds import checked
-from dlplacer.api.parameters import CALLS, HYBRID, SCALING
+from dlplacer.api.parameters import CALLS, HYBRID, SCALING, STEP
 from dlplacer.api.solving import Together, held_graph
 from dlplacer.api.subjects import GraphLike, OptionsLike, TopologyLike, graph_of, machine_of, note, options_of
 from dlplacer.core.errors import InputError
@@ -28,7 +29,7 @@ _MOST_DEVICES = 65536
 _NETWORK_LATENCY_S = 5e-6
 
 
-@checked(HYBRID, SCALING, CALLS)
+@checked(STEP, HYBRID, SCALING, CALLS)
 def hybrid(
     graph: GraphLike,
     topology: TopologyLike,
@@ -56,12 +57,13 @@ def hybrid(
     cache: str | PathLike[str] | None = None,
     on_progress: Callable[[int, int], None] | None = None,
     stop: Event | None = None,
+    **step: Unpack[StepOptions],
 ) -> "HybridPlan":
     """The best strategy for every number of devices up to a budget: data parallelism, model parallelism or both.
 
     Parameters
     ----------
-    graph, topology, options, colocate
+    graph, topology, options, colocate, step
         As for `place`: the step of one worker, and the machine.
     devices
         The largest budget; all from 1 on are planned.
@@ -118,7 +120,7 @@ def hybrid(
     )
     found = NOTHING_MEASURED if measurements is None else read_measurements(Path(measurements))
     box, known = machine_of(topology), epochs_of(epochs)
-    timed = with_times(held_graph(graph_of(graph), box, (), colocate), box)
+    timed = with_times(held_graph(graph_of(graph, step=step), box, (), colocate), box)
     machine = box if step_times is not None else _machine(box, devices, network, network_latency_s, found)
     work = fastest_work(timed, box)
     known.require_mini_batch(work.mini_batch)

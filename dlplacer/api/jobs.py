@@ -7,17 +7,16 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
 from dlplacer.api.kinds import checked
-from dlplacer.api.parameters import JOB, RECORDED, REWRITTEN
-from dlplacer.api.subjects import is_job, note
+from dlplacer.api.parameters import JOB, RECORDED, ROOFLINE, STEP
+from dlplacer.api.subjects import note
 from dlplacer.core.errors import DlplacerError, InputError
-from dlplacer.core.expect import refuse
 from dlplacer.core.graph import OpGraph
 
 if TYPE_CHECKING:
@@ -30,6 +29,7 @@ _ENTRY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _INPUT = re.compile(r"(?:(?P<dtype>\w+):)?(?P<shape>\d+(?:x\d+)*)")
 _MOST = 2**31
 _LONGEST_MESSAGE = 200
+_OF_JOB = ("mode", "optimizer", "autocast", "autocast_on")
 
 
 class UserCodeError(InputError):
@@ -41,29 +41,41 @@ def is_entry(name: str) -> bool:
     return _ENTRY.fullmatch(name) is not None and not os.path.exists(name)
 
 
+class JobOptions(TypedDict, total=False):
+    """Options of `load_job`."""
+
+    batch_size: int | None
+    inputs: Sequence[str]
+    mode: str | None
+    optimizer: str | None
+    autocast: str | None
+    autocast_on: str | None
+
+
+class StepOptions(JobOptions, total=False):
+    """Options of `capture`: those of `load_job`, and how the step becomes a graph."""
+
+    whole_backward: bool
+    colocate_backward: bool
+    granularity: str
+    splits_of: str | PathLike[str] | None
+    micro_batches: int | None
+    allow_other_loss: bool
+    dims: Mapping[str, int] | Sequence[str]
+    device_type: str | None
+
+
 @checked(JOB)
-def load_job(
-    entry: str,
-    *,
-    batch_size: int | None = None,
-    inputs: Iterable[str] = (),
-    mode: str | None = None,
-    optimizer: str | None = None,
-    autocast: str | None = None,
-    autocast_on: str | None = None,
-) -> "Job":
+def load_job(entry: str, **options: Unpack[JobOptions]) -> "Job":
     """The job that ``module:callable`` returns; a bare module becomes an inference job on the given inputs.
 
     Parameters
     ----------
     entry
         As on the command line: ``"dlplacer.models:inception_v3"``. The module is imported.
-    batch_size
-        Passed to the callable.
-    inputs
-        Example inputs of a bare module, as ``"float32:8x3x299x299"``.
-    mode, optimizer, autocast, autocast_on
-        Replace those of the job.
+    options
+        `batch_size` is passed to the callable; `inputs` are those of a bare module, as ``["float32:8x3x299x299"]``;
+        `mode`, `optimizer`, `autocast` and `autocast_on` replace those of the job.
 
     Raises
     ------
@@ -80,28 +92,27 @@ def load_job(
 
     from dlplacer.frontend import Job
 
-    made = _called(imported(entry), entry, batch_size)
+    inputs = tuple(options.get("inputs", ()))
+    made = _called(imported(entry), entry, options.get("batch_size"))
     if isinstance(made, nn.Module):
-        _require_inputs(made, entry, tuple(inputs))
-        if mode is None:
-            note(
-                f"{entry!r} returned a bare {type(made).__name__}, captured as inference: forward alone; to train it, "
-                "return dlplacer.Job(module, args, targets, loss)"
-            )
+        _require_inputs(made, entry, inputs)
+        note(
+            f"{entry!r} returned a bare {type(made).__name__}, captured as inference: forward alone; to train it, return "
+            "dlplacer.Job(module, args, targets, loss)"
+        )
         made = Job(made, args=tuple(map(_example, inputs)), mode="infer")
     elif inputs:
-        raise InputError(f"--input is for callables that return a bare module; {entry!r} returned a Job")
+        raise InputError(f"inputs are for callables that return a bare module; {entry!r} returned a Job")
     if not isinstance(made, Job):
         raise InputError(
             f"{entry!r} returned an object of type {type(made).__name__}; it must return a dlplacer.Job or a "
             "torch.nn.Module"
         )
-    changes = {"mode": mode, "optimizer": optimizer, "autocast": autocast, "autocast_on": autocast_on}
-    given: dict[str, Any] = {name: value for name, value in changes.items() if value is not None}
-    return replace(made, entry=entry, **given)
+    changes: dict[str, Any] = {name: value for name, value in options.items() if name in _OF_JOB and value is not None}
+    return replace(made, entry=entry, **changes)
 
 
-def fake_job(entry: str, **options: Any) -> "Job":
+def fake_job(entry: str, **options: Unpack[JobOptions]) -> "Job":
     """As `load_job`, with stand-ins for all tensors; with real ones if the callable needs data."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -114,21 +125,8 @@ def fake_job(entry: str, **options: Any) -> "Job":
     return load_job(entry, **options)
 
 
-@checked(REWRITTEN, RECORDED)
-def capture(
-    job: "Traceable | str | PathLike[str]",
-    args: tuple[Any, ...] = (),
-    *,
-    whole_backward: bool = False,
-    colocate_backward: bool = False,
-    granularity: str = "aten",
-    splits_of: str | PathLike[str] | None = None,
-    micro_batches: int | None = None,
-    allow_other_loss: bool = False,
-    dims: Mapping[str, int] | Sequence[str] = (),
-    device_type: str | None = None,
-    **options: Any,
-) -> OpGraph:
+@checked(STEP, RECORDED, ROOFLINE)
+def capture(job: "Traceable | str | PathLike[str]", args: tuple[Any, ...] = (), **step: Unpack[StepOptions]) -> OpGraph:
     """The dataflow graph of a step, without times; nothing is allocated.
 
     Parameters
@@ -136,23 +134,18 @@ def capture(
     job
         A `Job`; ``module:callable`` that makes one; an ONNX file; or a Module, fx.GraphModule or ExportedProgram for
         its inference graph on `args`.
-    whole_backward
-        Keep the backward of a convolution in one op instead of an input gradient and a weight gradient.
-    colocate_backward
-        Hold every backward op on the device of its forward op, as the paper does.
-    granularity
-        ``aten``: an op for each ATen call. ``fused``: one for chains that always run together. ``module``: one for each
-        module and phase; ``module:2`` cuts module paths after two names.
-    splits_of
-        Graph or plan file whose recorded splits of ops are applied.
-    micro_batches, allow_other_loss
-        Number of micro-batches with gradient accumulation; whether their loss may differ from that of the batch.
-    dims
-        Sizes of symbolic axes of an ONNX file: ``{"batch": 8}``.
-    device_type
-        Type whose roofline times are added, such as ``"V100"``; None adds none.
-    options
-        Those of `load_job`, for ``module:callable``.
+    step
+        Options of `load_job`, for ``module:callable``, and:
+
+        - `whole_backward`: keep the backward of a convolution in one op instead of two gradients.
+        - `colocate_backward`: hold every backward op on the device of its forward op, as the paper does.
+        - `granularity`: ``aten``, an op for each ATen call; ``fused``, one for chains that always run together;
+          ``module``, one for each module and phase; ``module:2`` cuts module paths after two names.
+        - `splits_of`: graph or plan file whose recorded splits of ops are applied.
+        - `micro_batches`, `allow_other_loss`: parts of the batch, whose gradients are accumulated; True accepts a loss
+          that differs from that of the batch.
+        - `dims`: sizes of symbolic axes of an ONNX file, ``{"batch": 8}``.
+        - `device_type`: add roofline times for a type such as ``"V100"``.
 
     Raises
     ------
@@ -166,58 +159,68 @@ def capture(
     >>> dp.capture(module, args=(torch.randn(8, 12),))
     <OpGraph 'Sequential': ... ops, ... edges, 832 B of weights>
     """
-    from dlplacer.frontend import capture as capture_step
+    from dlplacer.machines.costs.roofline_times import with_roofline_times
     from dlplacer.planning.coarsen import coarsen
 
-    if isinstance(job, (str, PathLike)) and is_onnx(str(job)):
-        given = {**options, "splits_of": splits_of, "micro_batches": micro_batches, "whole_backward": whole_backward}
-        for name, value in {**given, "colocate_backward": colocate_backward}.items():
-            if value:
-                raise InputError(f"{name} is for models in torch; an ONNX file takes sizes of its axes: batch=8")
+    graph = _captured(job, args, step)
+    device_type = step.get("device_type")
+    if device_type is not None:
+        graph = with_roofline_times(graph, device_type)
+        source = f"{graph.source}; times on {device_type}: roofline over the rates of dlplacer's device table"
+        graph = replace(graph, source=source)
+    return coarsen(graph, step.get("granularity", "aten"))
+
+
+def _captured(job: "Traceable | str | PathLike[str]", args: tuple[Any, ...], step: StepOptions) -> OpGraph:
+    name = str(job) if isinstance(job, (str, PathLike)) else ""
+    if is_onnx(name):
         from dlplacer.frontend.onnx import onnx_graph
 
-        return coarsen(onnx_graph(onnx_file(job, dims)), granularity)
-    if dims:
-        raise InputError(f"sizes of axes are for ONNX files; {job!r} takes batch_size or inputs")
-    build: Callable[[], Job] | None = None
-    if isinstance(job, (str, PathLike)):
-        entry = str(job)
-        if not is_entry(entry):
-            raise InputError(
-                f"{entry!r} is neither module:callable nor an .onnx file; write for example dlplacer.models:inception_v3"
-            )
-        build = lambda: load_job(entry, **options)  # noqa: E731 - the real job, only where micro-batches are compared
-        job = fake_job(entry, **options)
-    elif options:
-        raise refuse("capture", next(iter(options)), next(iter(options.values())), "it with module:callable alone")
-    if not is_job(job):
-        return capture_step(
-            job, args, whole_backward=whole_backward, colocate_backward=colocate_backward, granularity=granularity
+        for option, value in step.items():
+            if value and option not in ("dims", "granularity", "device_type"):
+                raise InputError(f"{option} is for models in torch; an ONNX file takes sizes of its axes: batch=8")
+        return onnx_graph(onnx_file(name, step.get("dims", ())))
+    if step.get("dims"):
+        raise InputError(f"dims are for ONNX files; {job!r} takes batch_size or inputs")
+    if name and not is_entry(name):
+        raise InputError(
+            f"{name!r} is neither module:callable nor an .onnx file; write for example dlplacer.models:inception_v3"
         )
-    rewrites = rewrites_of(job, whole_backward, splits_of, micro_batches, allow_other_loss, build)
-    from dlplacer.frontend.torch.capture import capture_job
+    options = job_options(step)
+    if options and not name:
+        raise InputError(f"{next(iter(options))} is for module:callable; change the job itself")
+    from dlplacer.frontend import Job, capture, capture_job
 
-    return coarsen(capture_job(job, rewrites, colocate_backward).graph, granularity)
+    made = fake_job(name, **options) if name else job
+    whole, together = step.get("whole_backward", False), step.get("colocate_backward", False)
+    if not isinstance(made, Job):
+        return capture(made, args, whole_backward=whole, colocate_backward=together)  # type: ignore[arg-type]
+    # Micro-batches are compared with the whole batch, which takes real tensors.
+    rewrites = rewrites_of(made, step, (lambda: load_job(name, **options)) if name else None)
+    return capture_job(made, rewrites, together).graph
 
 
-def rewrites_of(
-    job: "Job",
-    whole_backward: bool = False,
-    splits_of: str | PathLike[str] | None = None,
-    micro_batches: int | None = None,
-    allow_other_loss: bool = False,
-    build: "Callable[[], Job] | None" = None,
-) -> list[str]:
+def job_options(step: Mapping[str, Any]) -> JobOptions:
+    """Those of a step's options that `load_job` takes."""
+    return cast("JobOptions", {name: value for name, value in step.items() if name in JobOptions.__annotations__})
+
+
+def rewrites_of(job: "Job", step: StepOptions, build: "Callable[[], Job] | None" = None) -> list[str]:
     """Names of the rewrites of a capture; micro-batches are compared with the batch on the job that `build` makes."""
     from dlplacer.frontend.torch.batch_comparison import compared_cut
     from dlplacer.frontend.torch.capture import default_rewrites
 
-    rewrites = list(default_rewrites(whole_backward, job))
+    rewrites, count, splits_of = (
+        list(default_rewrites(step.get("whole_backward", False), job)),
+        step.get("micro_batches"),
+        step.get("splits_of"),
+    )
     if splits_of is not None:
         rewrites += map(str, splits_in(splits_of))
-    if micro_batches is None:
+    if count is None:
         return rewrites
-    found = compared_cut(job if build is None else build(), micro_batches, rewrites, allow_other_loss=allow_other_loss)
+    whole = job if build is None else build()
+    found = compared_cut(whole, count, rewrites, allow_other_loss=step.get("allow_other_loss", False))
     for warning in found.warnings:
         note(warning)
     return [*rewrites, str(found.cut)]

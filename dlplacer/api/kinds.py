@@ -277,13 +277,22 @@ def checked(*groups: Parameter | tuple[Parameter, ...]) -> Callable[[Callable[P,
 
     def wrap(function: Callable[P, R]) -> Callable[P, R]:
         signature = inspect.signature(function)
+        rest = next((name for name, each in signature.parameters.items() if each.kind is each.VAR_KEYWORD), "")
+        optional = {name for name, each in signature.parameters.items() if each.default is None}
+
+        def taken(name: str, value: Any) -> Any:
+            free = name not in known or (value is None and (name in optional or name not in signature.parameters))
+            return value if free else known[name].taken(value)
 
         @wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             bound = signature.bind(*args, **kwargs)
+            for name in bound.arguments.get(rest, ()):
+                if name not in known:
+                    raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}")
             for name, value in bound.arguments.items():
-                if name in known and not (value is None and signature.parameters[name].default is None):
-                    bound.arguments[name] = known[name].taken(value)
+                options = {option: taken(option, given) for option, given in value.items()} if name == rest else None
+                bound.arguments[name] = taken(name, value) if options is None else options
             return function(*bound.args, **bound.kwargs)
 
         return call

@@ -74,7 +74,7 @@ TOPOLOGY = Parameter(
     "topology",
 )
 MODEL = Parameter(
-    "model",
+    "graph",
     "module:callable, an .onnx file, a graph file, or the name of a graph that ships (inception_v3-train)",
     TEXT,
     "MODEL|GRAPH",
@@ -84,14 +84,14 @@ SUBJECT = (MODEL, TOPOLOGY)
 SHIPPED = Parameter("topology", "a topology file, or the name of one that ships", metavar="T", option="topology")
 TOPOLOGY_JSON = flag("json", "print the topology file")
 OWN_CODE = Parameter(
-    "model",
+    "job",
     "module:callable; may be left out for dlplacer's own models",
     metavar="MODEL",
     option="model",
     settings=(("nargs", "?"),),
 )
 ROOFLINE = Parameter("device_type", "add roofline times for a device type, such as V100", metavar="TYPE")
-CODE = Parameter("model", "module:callable that returns a Job or a Module, or .onnx file", TEXT, "MODEL", "model")
+CODE = Parameter("job", "module:callable that returns a Job or a Module, or .onnx file", TEXT, "MODEL", "model")
 ASSUMED = (
     *(
         Parameter(name, f"{ASSUMPTIONS[name].decides} ({values[0]})", choices=values)

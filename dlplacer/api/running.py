@@ -6,11 +6,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
-from dlplacer.api.jobs import is_entry, is_onnx, load_job, onnx_file, rewrites_of, sizes_of
+from dlplacer.api.jobs import (
+    JobOptions,
+    StepOptions,
+    is_entry,
+    is_onnx,
+    job_options,
+    load_job,
+    onnx_file,
+    rewrites_of,
+    sizes_of,
+)
 from dlplacer.api.kinds import checked
-from dlplacer.api.parameters import CALLS, GRANULARITY, PARTS_COUNT, PROFILED, RECORDED, RUN, SEGMENTS
+from dlplacer.api.parameters import CALLS, JOB, PARTS_COUNT, PROFILED, RECORDED, RUN, SEGMENTS, STEP, WHOLE_BACKWARD
 from dlplacer.api.subjects import DevicesLike, GraphLike, PlanLike, devices_of, graph_of, job_of, names_of, plan_of
 from dlplacer.core.errors import InputError
 from dlplacer.core.expect import expect_table, expect_text
@@ -80,7 +90,7 @@ def apply(
     return apply_plan(job, plan, devices_of(plan, devices), segments=segments)
 
 
-@checked(PROFILED, RECORDED, GRANULARITY, CALLS)
+@checked(PROFILED, STEP, RECORDED, CALLS)
 def profile(
     job: "Job | str | PathLike[str]",
     devices: "str | Sequence[NamedDevice]",
@@ -88,15 +98,8 @@ def profile(
     steps: int = 7,
     warmup: int = 2,
     calibration: str | PathLike[str] | None = None,
-    whole_backward: bool = False,
-    colocate_backward: bool = False,
-    granularity: str = "aten",
-    splits_of: str | PathLike[str] | None = None,
-    micro_batches: int | None = None,
-    allow_other_loss: bool = False,
-    dims: Mapping[str, int] | Sequence[str] = (),
     on_progress: Callable[[str, float], None] | None = None,
-    **options: Any,
+    **step: Unpack[StepOptions],
 ) -> OpGraph:
     """The job's graph with the seconds of every op, measured inside whole steps on devices of this machine.
 
@@ -115,7 +118,7 @@ def profile(
         File to write or extend with what was measured, for other models.
     on_progress
         Called before each step, with what is done and the share of all steps.
-    whole_backward, colocate_backward, granularity, splits_of, micro_batches, allow_other_loss, dims, options
+    step
         As for `capture`.
 
     Raises
@@ -139,24 +142,24 @@ def profile(
     from dlplacer.runtime.profile.op_times import profile_ops, timed_capture, with_measured_times
 
     if isinstance(job, (str, PathLike)) and is_onnx(str(job)):
-        return _profiled_onnx(job, names_of(devices), dims, steps, warmup)
+        return _profiled_onnx(job, names_of(devices), step.get("dims", ()), steps, warmup)
     from dlplacer.frontend.torch.capture import capture_job
 
-    job = _named_job(job, dims, options)
-    rewrites = rewrites_of(job, whole_backward, splits_of, micro_batches, allow_other_loss)
+    job = _named_job(job, step)
+    rewrites = rewrites_of(job, step)
     with _opened(devices) as opened:
         captured, times = timed_capture(
             job,
-            lambda more: capture_job(job, [*rewrites, *more], colocate_backward),
+            lambda more: capture_job(job, [*rewrites, *more], step.get("colocate_backward", False)),
             lambda captured: profile_ops(job, captured, opened, steps, warmup, on_progress or _ignore),
             in_host_memory(opened),
         )
         if calibration is not None:
             calibrate(Path(calibration), captured.graph, times, opened)
-    return coarsen(with_measured_times(captured.graph, times), granularity)
+    return coarsen(with_measured_times(captured.graph, times), step.get("granularity", "aten"))
 
 
-@checked(PROFILED, PARTS_COUNT, CALLS)
+@checked(PROFILED, PARTS_COUNT, WHOLE_BACKWARD, CALLS, JOB)
 def profile_splits(
     job: "Job | str",
     devices: "str | Sequence[NamedDevice]",
@@ -169,7 +172,7 @@ def profile_splits(
     search_s: float = 30.0,
     on_progress: "Callable[[Prospect], None] | None" = None,
     stop: "Event | None" = None,
-    **options: Any,
+    **options: Unpack[JobOptions],
 ) -> "SplitChoice":
     """The splits of ops that shorten the step on these devices, chosen by measurement, and the graph that has them.
 
@@ -196,13 +199,13 @@ def profile_splits(
     from dlplacer.runtime.profile.link_times import measured_topology
 
     with _opened(devices) as opened:
-        step = TracedStep.of(_named_job(job, (), options), default_rewrites(whole_backward))
+        step = TracedStep.of(_named_job(job, options), default_rewrites(whole_backward))
         whole = whole_graph(step, None if graph is None else graph_of(graph), opened, steps, warmup)
         evaluate = evaluator(step, whole, measured_topology(opened), Options(), parts)
         return chosen(evaluate, opened, search_s, stop, on_progress or _ignore)
 
 
-@checked(RUN, CALLS)
+@checked(RUN, STEP, CALLS)
 def run(
     job: "Job | str | PathLike[str] | None",
     plan: PlanLike,
@@ -217,9 +220,8 @@ def run(
     bucket_bytes: int | None = None,
     timeout_s: float = 120.0,
     provider: str | None = None,
-    dims: Mapping[str, int] | Sequence[str] = (),
     on_progress: Callable[[str, float | None], None] | None = None,
-    **options: Any,
+    **step: Unpack[StepOptions],
 ) -> "Run | OnnxReport":
     """A plan run on devices of this machine, compared with its prediction and with plain PyTorch.
 
@@ -241,10 +243,10 @@ def run(
     replicas, bucket_bytes, timeout_s
         Over several processes, each of which calls this under torchrun, with devices as ``rank0/cpu:0``: copies of the
         plan, bytes of a bucket of gradients, and seconds to wait for another rank.
-    provider, dims
-        Of an ONNX file: onnxruntime's provider for devices other than cores, and sizes of symbolic axes.
-    options
-        Those of `load_job`, for ``module:callable``.
+    provider
+        Of an ONNX file: onnxruntime's provider for devices other than cores.
+    step
+        Options of `load_job`, for ``module:callable``; `dims` of an ONNX file.
 
     Raises
     ------
@@ -263,14 +265,21 @@ def run(
     """
     plan = plan_of(plan)
     if is_onnx_plan(plan):
-        return _run_onnx(job, plan, devices, steps, warmup, provider, dims)
-    here, told = devices_of(plan, devices), on_progress or _ignore
+        return _run_onnx(job, plan, devices, steps, warmup, provider, step.get("dims", ()))
+    here, told, options = devices_of(plan, devices), on_progress or _ignore, job_options(step)
     if job is None or isinstance(job, str):
         job, options = completed(job, plan, options)
     if over_ranks(plan, here, replicas):
-        return _run_over_ranks(
-            job, plan, here, steps, warmup, segments, replicas, bucket_bytes, timeout_s, told, options
-        )
+        if "RANK" not in os.environ:
+            raise InputError("a plan over several processes runs in each of them; start them with torchrun")
+        from dlplacer.measure.run_plan import OverRanks, run_over_ranks
+        from dlplacer.runtime.distributed.replicate import DEFAULT_BUCKET_BYTES
+
+        count, size = replicas or replicas_of(plan), options.get("batch_size")
+        cut = not isinstance(job, str) or size is not None
+        over = OverRanks(count, cut, bucket_bytes or DEFAULT_BUCKET_BYTES, timeout_s, segments=segments)
+        whole = _named_job(job, options if size is None else {**options, "batch_size": size * count})
+        return run_over_ranks(whole, plan, here, over, steps, warmup, on_progress=told)
     expect_table("", optional=True, beside=beside)
     others = {}
     for name, other in (beside or {}).items():
@@ -278,7 +287,7 @@ def run(
         others[name] = plan_of(other, f"beside[{name!r}]")
     from dlplacer.measure.run_plan import run as run_plan
 
-    job = _named_job(job, dims, options)
+    job = _named_job(job, options)
     return run_plan(job, plan, here, steps, warmup, others, told, segments=segments, compiled=compile_baseline)
 
 
@@ -299,7 +308,7 @@ def replicas_of(plan: Plan) -> int:
     return int((plan.graph.capture or {}).get("collectives", {}).get("replicas", 1))
 
 
-def completed(entry: str | None, plan: Plan, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+def completed(entry: str | None, plan: Plan, options: JobOptions) -> tuple[str, JobOptions]:
     """The name of a plan's job and its options, where they are left out as the plan was captured with."""
     described = plan.graph.capture or {}
     if entry is None:
@@ -311,39 +320,11 @@ def completed(entry: str | None, plan: Plan, options: Mapping[str, Any]) -> tupl
             )
     if not is_entry(entry):
         raise InputError(f"{entry!r} is not module:callable; only a model that can run can be run")
-    known = {name: described[name] for name in ("mode", "optimizer", "autocast") if described.get(name) is not None}
+    known = job_options({name: value for name, value in described.items() if value is not None})
     shapes = [one["shape"] for one in described.get("args", ()) if one.get("shape")]
     if entry.startswith(_OWN_MODELS) and shapes:
         known["batch_size"] = int(shapes[0][0])
     return entry, {**known, **options}
-
-
-def _run_over_ranks(
-    job: "Job | str | PathLike[str]",
-    plan: Plan,
-    devices: Mapping[str, str] | Sequence[str],
-    steps: int | None,
-    warmup: int,
-    segments: str,
-    replicas: int | None,
-    bucket_bytes: int | None,
-    timeout_s: float,
-    told: Callable[..., None],
-    options: Mapping[str, Any],
-) -> "Run":
-    from dlplacer.measure.run_plan import OverRanks, run_over_ranks
-    from dlplacer.runtime.distributed.replicate import DEFAULT_BUCKET_BYTES
-
-    if "RANK" not in os.environ:
-        raise InputError(
-            "a plan over several processes runs in each of them: start them with torchrun, or dlplacer run"
-        )
-    count = replicas or replicas_of(plan)
-    cut = not isinstance(job, str) or "batch_size" in options
-    if isinstance(job, str) and cut:
-        options = {**options, "batch_size": options["batch_size"] * count}
-    over = OverRanks(count, cut, bucket_bytes or DEFAULT_BUCKET_BYTES, timeout_s, segments=segments)
-    return run_over_ranks(_named_job(job, (), options), plan, devices, over, steps, warmup, on_progress=told)
 
 
 def _run_onnx(
@@ -402,18 +383,16 @@ def _profiled_onnx(
     return with_measured_times(graph, profile_onnx(file, graph, steps, warmup))
 
 
-def _named_job(
-    job: "Job | str | PathLike[str]", dims: Mapping[str, int] | Sequence[str], options: Mapping[str, Any]
-) -> "Job":
-    if dims:
-        raise InputError("sizes of axes are for ONNX files; a model in torch takes batch_size or inputs")
+def _named_job(job: "Job | str | PathLike[str]", step: Mapping[str, Any]) -> "Job":
+    if step.get("dims"):
+        raise InputError("dims are for ONNX files; a model in torch takes batch_size or inputs")
     if not isinstance(job, (str, PathLike)):
         return job_of(job)
     if not is_entry(str(job)):
         raise InputError(
             f"{str(job)!r} is neither module:callable nor an ONNX file; only a model that can run can be timed"
         )
-    return load_job(str(job), **options)
+    return load_job(str(job), **job_options(step))
 
 
 @contextmanager

@@ -8,12 +8,12 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from dlplacer.api.hybrid_planning import epochs_of
-from dlplacer.api.jobs import capture, fake_job, is_entry
+from dlplacer.api.jobs import StepOptions, fake_job, is_entry, job_options
 from dlplacer.api.kinds import checked
-from dlplacer.api.parameters import CALLS, EPOCHS, GPUS, GROUPS, MINIBATCH, SERVERS
+from dlplacer.api.parameters import CALLS, EPOCHS, GPUS, GROUPS, MINIBATCH, SERVERS, STEP
 from dlplacer.api.subjects import GraphLike, TopologyLike, graph_of, is_job, note, topology_of
 from dlplacer.api.training import Goal, NamedTraining
 from dlplacer.core.errors import InputError, RunError
@@ -44,7 +44,7 @@ class Batches:
         return {"device": self.device.id, "batches": [asdict(plan) for plan in self.plans]}
 
 
-@checked(MINIBATCH, CALLS)
+@checked(STEP, MINIBATCH, CALLS)
 def advise_minibatch(
     graph: GraphLike,
     topology: TopologyLike,
@@ -54,7 +54,7 @@ def advise_minibatch(
     dataset_size: int | None = None,
     epochs: Any = None,
     on_progress: Callable[[int, int], None] | None = None,
-    **options: Any,
+    **step: Unpack[StepOptions],
 ) -> Batches:
     """Mini-batches that fit into a device's memory, the modules to recompute, and the time that training takes.
 
@@ -68,7 +68,7 @@ def advise_minibatch(
         Mini-batches to try; None means that of the graph.
     dataset_size, epochs
         Samples of an epoch; and a file or table of the epochs that a batch needs, as for `hybrid`.
-    options
+    step
         As for `capture`.
 
     Examples
@@ -94,12 +94,11 @@ def advise_minibatch(
     if batch_sizes is not None and not named:
         raise InputError(f"batch_sizes needs module:callable, which can be captured again; {graph!r} is no name of one")
     steps: dict[int, StepChoices] = {}
-    sizes = batch_sizes or [options.pop("batch_size", None)]
+    sizes: Sequence[int | None] = batch_sizes or [step.get("batch_size")]
     for number, size in enumerate(sizes):
         if on_progress is not None:
             on_progress(number, len(sizes))
-        given = options if size is None else {**options, "batch_size": size}
-        made = with_times(capture(graph, **given) if isinstance(graph, str) and named else graph_of(graph), machine)
+        made = with_times(graph_of(graph, step={**step, "batch_size": size}), machine)
         samples = size or work_of(made, fitted.type).mini_batch
         if samples is None:
             raise InputError(
@@ -235,7 +234,7 @@ class Groups:
         }
 
 
-@checked(GROUPS)
+@checked(GROUPS, STEP)
 def groups(
     graph: GraphLike,
     topology: TopologyLike,
@@ -243,7 +242,7 @@ def groups(
     direction: str = "forward",
     collective: str | None = None,
     cap_bytes: float | None = None,
-    **options: Any,
+    **step: Unpack[StepOptions],
 ) -> Groups:
     """Layers to group so that parameters (forward) or gradients (backward) hide behind computation.
 
@@ -257,8 +256,8 @@ def groups(
         Carrier of a group; None means all-gather forward and all-reduce backward.
     cap_bytes
         Most bytes of a group.
-    options
-        As for `capture`, for ``module:callable``.
+    step
+        As for `capture`, if the graph is captured.
 
     Examples
     --------
@@ -273,20 +272,14 @@ def groups(
 
     machine, job = topology_of(topology), graph if is_job(graph) else None
     if isinstance(graph, str) and is_entry(graph):
-        job_options = {name: options[name] for name in options if name in _JOB_OPTIONS}
-        job, made = fake_job(graph, **job_options), capture(graph, **options)
-    else:
-        made = graph_of(graph)
-    made = with_times(made, machine)
+        job = fake_job(graph, **job_options(step))
+    made = with_times(graph_of(graph, step=step), machine)
     carried_by = collective or _COLLECTIVE[direction]
     line = exchange_lines(machine, sum(op.weight_bytes for op in made.ops))[carried_by]
     cap = None if cap_bytes is None else int(cap_bytes)
     chain, caps = _chain(made, machine.devices[0].type, line, direction, cap, job)
     found = compare_groupings(chain, direction, cap)
     return Groups(direction, carried_by, len(machine.devices), chain, tuple(found), caps)
-
-
-_JOB_OPTIONS = ("batch_size", "inputs", "mode", "optimizer", "autocast", "autocast_on")
 
 
 def _chain(

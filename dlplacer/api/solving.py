@@ -5,10 +5,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
+from dlplacer.api.jobs import JobOptions, StepOptions, fake_job, is_entry
 from dlplacer.api.kinds import checked
-from dlplacer.api.parameters import CALLS, COMPARED, ISSUE, PARTS_COUNT, SOLVED, STAGES
+from dlplacer.api.parameters import CALLS, COMPARED, ISSUE, JOB, PARTS_COUNT, RECORDED, SOLVED, STAGES, STEP
 from dlplacer.api.subjects import (
     GraphLike,
     OptionsLike,
@@ -48,7 +49,7 @@ Files: TypeAlias = Sequence[str | PathLike[str]]
 """Calibration files: op times measured on a type of device."""
 
 
-@checked(SOLVED, ISSUE, CALLS)
+@checked(SOLVED, ISSUE, CALLS, STEP, RECORDED)
 def place(
     graph: GraphLike,
     topology: TopologyLike,
@@ -66,6 +67,7 @@ def place(
     warm_start: PlanLike | None = None,
     issue: str = "none",
     calibration: Files = (),
+    **step: Unpack[StepOptions],
 ) -> Result:
     """The best plan found for a graph on a machine, with a lower bound and a gap.
 
@@ -95,6 +97,8 @@ def place(
         ``eager`` if one process of eager PyTorch issues all ops, where the topology gives no cost of issuing.
     calibration
         Files of measured op times, which replace those of the roofline; a warning tells how much they cover.
+    step
+        As for `capture`, if the graph is captured.
 
     Raises
     ------
@@ -116,9 +120,10 @@ def place(
     """
     from dlplacer.planning.place import place as place_graph
 
-    began, is_file = time.monotonic(), isinstance(graph, (str, PathLike)) and ":" not in str(graph)
-    made, machine = problem_of(graph, topology, calibration)
-    if is_file:
+    began = time.monotonic()
+    made, machine = problem_of(graph, topology, calibration, step)
+    # A capture does not count, as the user's code may take longer than the limit.
+    if isinstance(graph, (str, PathLike)) and not is_entry(str(graph)):
         time_limit_s = max(time_limit_s - (time.monotonic() - began), time_limit_s / 2)
     return place_graph(
         made,
@@ -138,9 +143,9 @@ def place(
     )
 
 
-@checked(SOLVED, PARTS_COUNT, CALLS)
+@checked(SOLVED, PARTS_COUNT, CALLS, JOB)
 def place_with_splits(
-    job: "Job",
+    job: "Job | str",
     topology: TopologyLike,
     options: OptionsLike = None,
     *,
@@ -155,12 +160,15 @@ def place_with_splits(
     seed: int = 0,
     workers: int | None = None,
     stop: Event | None = None,
+    **options_of_job: Unpack[JobOptions],
 ) -> "SplitResult":
     """The best plans found for a job without and with splits of its ops.
 
     Parameters
     ----------
-    job, topology, options
+    job
+        Or its ``module:callable``, with the options of `load_job`.
+    topology, options
         As for `dlplacer.place`.
     graph
         The job's graph without splits, with measured times as `dlplacer.profile` makes it; else the roofline gives the
@@ -196,7 +204,7 @@ def place_with_splits(
     from dlplacer.measure.splitting import place_with_splits as place_job
 
     return place_job(
-        job_of(job),
+        fake_job(job, **options_of_job) if isinstance(job, str) else job_of(job),
         machine_of(topology),
         options_of(options),
         graph=None if graph is None else graph_of(graph),
@@ -213,7 +221,7 @@ def place_with_splits(
     )
 
 
-@checked(COMPARED, ISSUE, CALLS)
+@checked(COMPARED, ISSUE, CALLS, STEP, RECORDED)
 def compare(
     graph: GraphLike,
     topology: TopologyLike,
@@ -229,6 +237,7 @@ def compare(
     colocate: Together = (),
     issue: str = "none",
     calibration: Files = (),
+    **step: Unpack[StepOptions],
 ) -> "Comparison":
     """What every method makes of a graph on a machine: the best first, judged by the best bound of all.
 
@@ -238,7 +247,7 @@ def compare(
         Names of methods, as a series or as one text: ``"heft, peft"``; None means all.
     time_limit_s
         Seconds for each method. The heuristics need far less.
-    graph, topology, options, seed, workers, on_progress, stop, pins, colocate, issue, calibration
+    graph, topology, options, seed, workers, on_progress, stop, pins, colocate, issue, calibration, step
         As for `place`.
 
     Raises
@@ -255,7 +264,7 @@ def compare(
     """
     from dlplacer.planning.compare import compare as compare_methods
 
-    made, machine = problem_of(graph, topology, calibration)
+    made, machine = problem_of(graph, topology, calibration, step)
     return compare_methods(
         made,
         machine,
@@ -272,7 +281,7 @@ def compare(
     )
 
 
-@checked(STAGES, CALLS)
+@checked(STEP, STAGES, CALLS)
 def pipeline(
     graph: GraphLike,
     topology: TopologyLike,
@@ -284,12 +293,13 @@ def pipeline(
     colocate: Together = (),
     calibration: Files = (),
     on_progress: Callable[[int, int], None] | None = None,
+    **step: Any,
 ) -> "PipelinePlan":
     """The pipeline of least predicted step time: contiguous stages, and the order of micro-batches on their devices.
 
     Parameters
     ----------
-    graph, topology, pins, colocate, calibration
+    graph, topology, pins, colocate, calibration, step
         As for `place`.
     stages
         Devices that take part, each with one stage (two when interleaved); None tries all numbers from 2.
@@ -316,7 +326,7 @@ def pipeline(
     """
     from dlplacer.planning.pipeline.pipeline_search import plan_pipeline
 
-    made, machine = problem_of(graph, topology, calibration)
+    made, machine = problem_of(graph, topology, calibration, step)
     return plan_pipeline(
         held_graph(made, machine, pins, colocate),
         machine,
@@ -365,9 +375,11 @@ def plan_of_pipeline(
     return placed_pipeline(pipeline, with_copies_held(made, held or Constraints()), machine)
 
 
-def problem_of(graph: GraphLike, topology: TopologyLike, calibration: Files = ()) -> tuple[OpGraph, Topology]:
+def problem_of(
+    graph: GraphLike, topology: TopologyLike, calibration: Files = (), step: Mapping[str, Any] | None = None
+) -> tuple[OpGraph, Topology]:
     """Graph and machine, with the measured times of calibration files; warns of how much these cover."""
-    made, machine = graph_of(graph), machine_of(topology)
+    made, machine = graph_of(graph, step=step), machine_of(topology)
     if not calibration:
         return made, machine
     from dlplacer.machines.costs.calibration import with_calibrated_links, with_calibrated_times

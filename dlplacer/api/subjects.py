@@ -39,32 +39,40 @@ DevicesLike: TypeAlias = str | Sequence["NamedDevice"] | Mapping[str, "NamedDevi
 """Device of the plan → device of this machine; or devices in the plan's order; None lets the plan's types choose."""
 
 
-def graph_of(value: GraphLike, name: str = "graph") -> OpGraph:
-    """The graph that is meant.
+def graph_of(value: GraphLike, name: str = "graph", step: Mapping[str, Any] | None = None) -> OpGraph:
+    """The graph that is meant; a job, its name and an ONNX file are captured with the options of a step.
 
     Raises
     ------
     InputError
         If it is none of `GraphLike`, or there is no such file.
     """
-    if isinstance(value, OpGraph):
-        return value
-    if is_job(value):
-        from dlplacer.frontend import capture as capture_job
+    from dlplacer.api.jobs import capture, is_entry, is_onnx
 
-        return capture_job(value)
     if isinstance(value, (Plan, Result)):
         raise refuse("", name, value, "its graph: plan.graph, or result.plan.graph")
     if _is_module(value):
         raise refuse("", name, value, "dp.Job(module, args=(inputs,)), or what dp.capture makes of it")
-    text = _path(value, name, "an OpGraph, a Job, the path of a graph or an ONNX file, or the name of one that ships")
-    from dlplacer.api.jobs import capture, is_entry, is_onnx
+    options = dict(step or {})
+    if is_job(value):
+        return capture(value, **options)
+    if not isinstance(value, OpGraph):
+        accepted = "an OpGraph, a Job, the path of a graph or an ONNX file, or the name of one that ships"
+        text = _path(value, name, accepted)
+        if is_onnx(text) or is_entry(text):
+            return capture(text, **options)
+        from dlplacer.files.load import load_graph
 
-    if is_onnx(text) or is_entry(text):
-        return capture(text)
-    from dlplacer.files.load import load_graph
+        value = load_graph(text)
+    granularity = options.pop("granularity", "aten")
+    for option, given in options.items():
+        if given:
+            raise InputError(f"{option} says how to capture a model, and the {name} is captured already; drop it")
+    if granularity == "aten":
+        return value
+    from dlplacer.planning.coarsen import coarsen
 
-    return load_graph(text)
+    return coarsen(value, granularity)
 
 
 def topology_of(value: TopologyLike, name: str = "topology") -> Topology:

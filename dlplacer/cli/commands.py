@@ -11,12 +11,24 @@ _SHELL = Parameter("shell", "the shell to complete in", option="shell", choices=
 _PLANNED = (the.SUBJECT, the.CALIBRATION, the.STEP)
 
 
+def _detect(given: Given) -> int:
+    return actions.topology(given, actions.called(dp.detect_topology, given, "timing links"))
+
+
+def _groups(given: Given) -> int:
+    return actions.shown(given, dp.groups(**given.arguments))
+
+
+def _minibatch(given: Given) -> int:
+    return actions.shown(given, actions.called(dp.advise_minibatch, given, "mini-batches"))
+
+
 def _gpus(given: Given) -> int:
-    return actions.figures(given, dp.advise_gpus(**given.take(the.GPUS)))
+    return actions.figures(given, dp.advise_gpus(**given.arguments))
 
 
 def _servers(given: Given) -> int:
-    return actions.figures(given, dp.advise_servers(**given.take(the.SERVERS)))
+    return actions.figures(given, dp.advise_servers(**given.arguments))
 
 
 def _shown(given: Given) -> int:
@@ -24,7 +36,7 @@ def _shown(given: Given) -> int:
 
 
 def _imported(given: Given) -> int:
-    return actions.topology(given, dp.import_topology(given.file, **given.take(the.DEVICE_TYPE)))
+    return actions.topology(given, dp.import_topology(**given.arguments))
 
 
 def _completion(given: Given) -> int:
@@ -36,7 +48,7 @@ _ADVISE = (
     Command(
         "minibatch",
         "mini-batch of least training time in a device's memory",
-        actions.minibatch,
+        _minibatch,
         (the.SUBJECT, the.MINIBATCH, the.JSON, the.STEP),
     ),
     Command("gpus", "GPUs for a speedup, or the overhead that an efficiency allows", _gpus, (the.GPUS, the.JSON)),
@@ -52,7 +64,7 @@ _TOPOLOGY = (
     Command(
         "detect",
         "GPUs (NVML) or, without any, the CPU cores of this host",
-        actions.detect,
+        _detect,
         (the.KIND, the.MEASURE, the.output("T", "topology file to write"), the.TOPOLOGY_JSON),
     ),
     Command("show", "a table, and a picture", _shown, (the.SHIPPED, the.pictures("topology"), the.TOPOLOGY_JSON)),
@@ -61,7 +73,7 @@ _TOPOLOGY = (
         "nvidia-smi topo -m text, topology XML of NCCL or RCCL, or networkx node-link JSON",
         _imported,
         (
-            Parameter("file", "the file that the other tool wrote", READ, "FILE", "file"),
+            Parameter("path", "the file that the other tool wrote", READ, "FILE", "path"),
             the.DEVICE_TYPE,
             the.output("T", "topology file to write"),
             the.TOPOLOGY_JSON,
@@ -233,7 +245,7 @@ COMMANDS = (
     Command(
         "groups",
         "Group layers whose parameters (forward) or gradients (backward) travel together between a machine's devices.",
-        actions.groups,
+        _groups,
         (the.SUBJECT, the.GROUPS, the.JSON, the.STEP),
         examples=(
             ("groups inception_v3-train pcie-4gpu --direction backward", "buckets of gradients"),

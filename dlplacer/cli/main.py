@@ -5,7 +5,7 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dlplacer.cli.commands import COMMANDS
@@ -53,6 +53,7 @@ def _warnings_as_notes() -> Iterator[None]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
     with usable_streams(), _warnings_as_notes():
+        parsed = Given()
         try:
             parser = build_parser()
             parsed = Given(vars(parser.parse_args(arguments)))
@@ -69,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except DlplacerError as error:
             if os.environ.get("DLPLACER_DEBUG"):
                 traceback.print_exc()
-            say(str(error))
+            say(_in_options(str(error), parsed.spelled or {}))
             return error.exit_code
         except ImportError as error:
             return _missing_package(error)
@@ -89,6 +90,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 "report it"
             )
             return InternalError.exit_code
+
+
+def _in_options(message: str, spelled: Mapping[str, str]) -> str:
+    """A message about a parameter as one about its option."""
+    name = message.split(maxsplit=1)[0].rstrip(":") if message else ""
+    return message.replace(name, spelled[name], 1) if name in spelled else message
 
 
 def _missing_package(error: ImportError) -> int:

@@ -10,10 +10,27 @@ from typing import Any, NoReturn
 from dlplacer.api.kinds import FLAG, Parameter
 from dlplacer.cli.progress import QUIET, VERBOSE
 from dlplacer.core.errors import InputError
+from dlplacer.core.options import CHOICES
 
 _HEAD = "examples:"
 _SHIPPED = {"TOPOLOGY": "topologies", "T": "topologies", "MODEL|GRAPH": "graphs"}
 """Metavar of an argument → folder whose names it takes beside files."""
+_SHOWING = frozenset(
+    {
+        "action",
+        "command",
+        "below",
+        "words",
+        "spelled",
+        "verbosity",
+        "json",
+        "output",
+        "html",
+        "picture",
+        "paper",
+        *CHOICES,
+    }
+)
 _FILES = frozenset({"PLAN", "GRAPH", "F", "FILE", "DIR", "MODEL", "GRAPH|PLAN", "EPOCHS"})
 _BASH = '_dlplacer_{folder}() {{ compgen -W "{names}" -- "$1"; compgen -f -- "$1"; }}\n'
 _ZSH = "_dlplacer_{folder}() {{ _alternative 'names:shipped name:({names})' 'files:file:_files'; }}\n"
@@ -25,10 +42,19 @@ class Given(dict[str, Any]):
     def __getattr__(self, name: str) -> Any:
         return self.get(name)
 
-    def take(self, *parameters: Parameter | tuple[Parameter, ...]) -> dict[str, Any]:
-        """Those of these parameters that were given."""
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Those of the function; the others say how its result is shown, or are options of the problem."""
+        return {name: value for name, value in self.items() if name not in _SHOWING}
+
+    def but(self, *names: str) -> "Given":
+        """Without these."""
+        return Given({name: value for name, value in self.items() if name not in names})
+
+    def only(self, *parameters: Parameter | tuple[Parameter, ...]) -> "Given":
+        """Those of these parameters."""
         names = {one.name for each in parameters for one in (each if isinstance(each, tuple) else (each,))}
-        return {name: value for name, value in self.items() if name in names}
+        return Given({name: value for name, value in self.items() if name in names})
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,15 +126,16 @@ def _add_command(parent: Any, command: Command) -> None:
         command.name, help=command.help, description=f"{command.help} {command.description}".strip(), **options
     )
     _add_verbosity(made)
-    for each in command.parameters:
-        for parameter in each if isinstance(each, tuple) else (each,):
-            _add_parameter(made, parameter, parameter.name in command.required)
+    parameters = [one for each in command.parameters for one in (each if isinstance(each, tuple) else (each,))]
+    for parameter in parameters:
+        _add_parameter(made, parameter, parameter.name in command.required)
     if command.below:
         inner = made.add_subparsers(dest="below", required=True, metavar="ACTION")
         for one in command.below:
             _add_command(inner, one)
     else:
-        made.set_defaults(action=command.action)
+        spelled = {each.name: each.spellings[0] for each in parameters if each.spellings[0].startswith("-")}
+        made.set_defaults(action=command.action, spelled=spelled)
 
 
 def _add_parameter(parser: argparse.ArgumentParser, parameter: Parameter, required: bool) -> None:
@@ -130,7 +157,7 @@ def _add_parameter(parser: argparse.ArgumentParser, parameter: Parameter, requir
             settings = {**settings, "type": str, "choices": parameter.choices}
         if parameter.repeat:
             settings["action"] = "append"
-    parser.add_argument(*parameter.spellings, **settings)
+    parser.add_argument(*((parameter.name,) if positional else parameter.spellings), **settings)
 
 
 def _add_verbosity(parser: argparse.ArgumentParser) -> None:
