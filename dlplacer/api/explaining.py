@@ -1,11 +1,11 @@
-"""Why a plan takes as long as it does, and what would change that: `explain`, `what_would_help`, `elsewhere`, `pinned`."""
+"""Reasons for a plan's step time and ways to change it: `explain`, `what_would_help`, `elsewhere`, `pinned`."""
 
 from collections.abc import Callable
 from threading import Event
 from typing import TYPE_CHECKING
 
+from dlplacer.api import parameters as the
 from dlplacer.api.kinds import checked
-from dlplacer.api.parameters import BUDGET, CALLS, DISPATCH, SEED, WORKERS
 from dlplacer.api.solving import Pins, Together, pins_of, together_of
 from dlplacer.api.subjects import PlanLike, plan_of, whole_plan_of
 from dlplacer.core.errors import InputError
@@ -18,22 +18,14 @@ if TYPE_CHECKING:
     from dlplacer.report.explanation import Explanation
 
 
-@checked(DISPATCH)
+@checked(the.PLAN, the.DISPATCH)
 def explain(plan: PlanLike, dispatch_s: float = 0.0) -> "Explanation":
     """Why a plan takes as long as it does: critical path, what limits its bound, idle devices, the largest transfers.
-
-    Parameters
-    ----------
-    plan
-        A `Plan`, a `Result`, or the path of a plan file.
-    dispatch_s
-        Seconds in which one process issues an op for any of the devices: the plan is replayed under it. 0 keeps the
-        processes of the topology.
 
     Raises
     ------
     InputError
-        If an argument cannot be meant.
+        If an the.argument cannot be meant.
 
     Examples
     --------
@@ -49,7 +41,7 @@ def explain(plan: PlanLike, dispatch_s: float = 0.0) -> "Explanation":
     return explain_plan(whole_plan_of(plan), dispatch_s)
 
 
-@checked(BUDGET, SEED, WORKERS, CALLS)
+@checked(the.PLAN, the.BUDGET, the.SEED, the.WORKERS, the.CALLS)
 def what_would_help(
     plan: PlanLike,
     budget_s: float = 10.0,
@@ -64,21 +56,10 @@ def what_would_help(
     Looked at: links twice as fast, one more device of each type, a quarter more memory, each of the ten longest ops
     twice as fast or in two halves, other granularities, a pipeline, data parallelism.
 
-    Parameters
-    ----------
-    plan
-        A `Plan`, a `Result`, or the path of a plan file.
-    budget_s
-        Seconds for everything.
-    on_progress
-        Called before each look and each solve, with what, how many are done, and of how many.
-    seed, workers, stop
-        As for `dlplacer.place`.
-
     Raises
     ------
     InputError
-        If an argument cannot be meant.
+        If an the.argument cannot be meant.
 
     Examples
     --------
@@ -100,27 +81,16 @@ def what_would_help(
     )
 
 
-@checked(BUDGET, WORKERS, CALLS)
+@checked(the.PLAN, the.argument("op", "id of an op of the plan"), the.BUDGET, the.WORKERS, the.CALLS)
 def elsewhere(
     plan: PlanLike, op: str, budget_s: float = 10.0, *, workers: int | None = None, stop: Event | None = None
 ) -> "tuple[Elsewhere, ...]":
     """The step with an op on each of the other devices: why it is where it is.
 
-    Parameters
-    ----------
-    plan
-        A `Plan`, a `Result`, or the path of a plan file.
-    op
-        Id of an op of the plan.
-    budget_s
-        Seconds for all devices together.
-    workers, stop
-        As for `dlplacer.place`.
-
     Raises
     ------
     InputError
-        If the plan has no such op, or an argument cannot be meant.
+        If the plan has no such op, or an the.argument cannot be meant.
 
     Examples
     --------
@@ -141,7 +111,7 @@ def elsewhere(
     return tuple(moved(given, op, budget_s, workers=workers, stop=stop))
 
 
-@checked(BUDGET, WORKERS, CALLS)
+@checked(the.PLAN, the.HELD, the.BUDGET, the.WORKERS, the.CALLS)
 def pinned(
     plan: PlanLike,
     pins: Pins = (),
@@ -152,15 +122,6 @@ def pinned(
     stop: Event | None = None,
 ) -> "PinnedPlan":
     """The plan of the same problem with ops pinned or held together, and the ops that move.
-
-    Parameters
-    ----------
-    plan
-        A `Plan`, a `Result`, or the path of a plan file.
-    pins, colocate, workers, stop
-        As for `dlplacer.place`.
-    budget_s
-        Seconds for the solve.
 
     Examples
     --------
@@ -177,13 +138,9 @@ def pinned(
     return pinned_plan(given, pairs, sets, max(budget_s, 0.1), workers=workers, stop=stop)
 
 
+@checked(the.PLAN)
 def check_plan(plan: PlanLike) -> None:
     """Return if the plan keeps every rule of the problem.
-
-    Parameters
-    ----------
-    plan
-        A `Plan`, a `Result`, or the path of a plan file.
 
     Raises
     ------
@@ -200,13 +157,9 @@ def check_plan(plan: PlanLike) -> None:
     check.check_plan(plan_of(plan))
 
 
+@checked(the.PLAN)
 def violations(plan: PlanLike) -> "tuple[Violation, ...]":
     """Every rule of the problem that a plan breaks, with the numbers; empty if the plan is valid.
-
-    Parameters
-    ----------
-    plan
-        A `Plan`, a `Result`, or the path of a plan file.
 
     Examples
     --------

@@ -8,13 +8,13 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any, Unpack
 
+from dlplacer.api import parameters as the
 from dlplacer.api.jobs import StepOptions
-from dlplacer.api.kinds import checked
-from dlplacer.api.parameters import CALLS, HYBRID, SCALING, STEP
+from dlplacer.api.kinds import FLAG, Parameter, checked
 from dlplacer.api.solving import Together, held_graph
 from dlplacer.api.subjects import GraphLike, OptionsLike, TopologyLike, graph_of, machine_of, note, options_of
 from dlplacer.core.errors import InputError
-from dlplacer.core.expect import expect_figure, expect_flag, expect_number, refuse
+from dlplacer.core.expect import expect_figure, expect_number, refuse
 from dlplacer.core.topology import Topology
 
 if TYPE_CHECKING:
@@ -25,11 +25,23 @@ if TYPE_CHECKING:
     from dlplacer.planning.hybrid.placed_workers import ModelParallel, Placed
     from dlplacer.planning.hybrid.scaling_fit import ScalingFits
 
+OVERLAP = Parameter("overlap", kind=FLAG, doc="true if gradients travel during the backward pass")
 _MOST_DEVICES = 65536
 _NETWORK_LATENCY_S = 5e-6
 
 
-@checked(STEP, HYBRID, SCALING, CALLS)
+@checked(
+    the.SUBJECT,
+    the.OPTIONS,
+    the.STEP,
+    the.HYBRID,
+    the.EPOCHS_FILE,
+    the.SCALING,
+    the.COLOCATE,
+    the.CALLS,
+    OVERLAP,
+    the.TAKEN_STEP,
+)
 def hybrid(
     graph: GraphLike,
     topology: TopologyLike,
@@ -61,34 +73,6 @@ def hybrid(
 ) -> "HybridPlan":
     """The best strategy for every number of devices up to a budget: data parallelism, model parallelism or both.
 
-    Parameters
-    ----------
-    graph, topology, options, colocate, step
-        As for `place`: the step of one worker, and the machine.
-    devices
-        The largest budget; all from 1 on are planned.
-    epochs
-        Epochs that training takes per batch: an epochs file, or a dict from data-parallel workers to epochs, None where
-        it does not converge: ``{1: 4, 32: 4, 64: 7}``. None: one worker alone, whose batch stays as it is.
-    network, network_latency_s
-        Rate of a network card in bytes per second or as ``"12.5 GB/s"``, which joins copies of a machine of fewer
-        devices; and its latency (5 us).
-    scaling_efficiency, overhead_ratio, measured
-        Step times in place of those over links: a constant efficiency, Lemma 3.1, or a fit to measured step times,
-        devices → seconds.
-    measurements
-        File of measured codecs, collectives, network, and factors of epochs.
-    degrees, codecs
-        Model-parallel degrees to consider (None: 2 to 8, or those of `speedups`), and gradient codecs (None: all).
-    speedups, overlap
-        Known speedups, degree → factor, in place of solving; True if gradients travel during the backward pass.
-    split
-        How a worker shares its step: by ``placement``, as a ``pipeline``, or the better of ``both`` (None).
-    method, time_limit_s, seed, workers, on_progress, stop
-        Of each solve, as for `place`.
-    jobs, cache
-        Processes that solve in parallel; and a folder that keeps what they find.
-
     Raises
     ------
     InputError
@@ -111,7 +95,6 @@ def hybrid(
     from dlplacer.planning.hybrid.plan_notes import plan_notes
     from dlplacer.planning.hybrid.step_workload import fastest_work
 
-    expect_flag("", overlap=overlap)
     if devices > _MOST_DEVICES:
         raise InputError(f"devices is {devices}; at most {_MOST_DEVICES} budgets are planned, one by one")
     _require_used(speedups, split, network, method, jobs, cache, network_latency_s)

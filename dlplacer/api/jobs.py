@@ -13,8 +13,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
+from dlplacer.api import parameters as the
 from dlplacer.api.kinds import checked
-from dlplacer.api.parameters import JOB, RECORDED, ROOFLINE, STEP
 from dlplacer.api.subjects import note
 from dlplacer.core.errors import DlplacerError, InputError
 from dlplacer.core.graph import OpGraph
@@ -32,12 +32,27 @@ _LONGEST_MESSAGE = 200
 _OF_JOB = ("mode", "optimizer", "autocast", "autocast_on")
 
 
+OF_JOB = the.argument(
+    "options",
+    '`batch_size` for the callable; `inputs` of a bare module, as ``["float32:8x3x299x299"]``; `mode`, `optimizer`, '
+    "`autocast` and `autocast_on` of the job",
+)
+ARGS = the.argument("args", "inputs of a Module, fx.GraphModule or ExportedProgram, which is captured as inference")
+OF_STEP = the.argument(
+    "step",
+    "options of `load_job`; `whole_backward` keeps the backward of a convolution in one op, `colocate_backward` holds "
+    "backward ops with their forward ops; `granularity` is ``aten``, ``fused`` or ``module``; "
+    "`splits_of` is a file whose splits are applied; `micro_batches` and `allow_other_loss` cut the batch; `dims` are "
+    "sizes of axes of an ONNX file; `device_type` adds roofline times",
+)
+
+
 class UserCodeError(InputError):
     """The user's module raised while it was imported or called."""
 
 
 def is_entry(name: str) -> bool:
-    """Whether an argument means ``module:callable`` rather than a file."""
+    """Whether an the.argument means ``module:callable`` rather than a file."""
     return _ENTRY.fullmatch(name) is not None and not os.path.exists(name)
 
 
@@ -65,17 +80,9 @@ class StepOptions(JobOptions, total=False):
     device_type: str | None
 
 
-@checked(JOB)
+@checked(the.argument("entry", "``module:callable``, as on the command line; the module is imported"), the.JOB, OF_JOB)
 def load_job(entry: str, **options: Unpack[JobOptions]) -> "Job":
     """The job that ``module:callable`` returns; a bare module becomes an inference job on the given inputs.
-
-    Parameters
-    ----------
-    entry
-        As on the command line: ``"dlplacer.models:inception_v3"``. The module is imported.
-    options
-        `batch_size` is passed to the callable; `inputs` are those of a bare module, as ``["float32:8x3x299x299"]``;
-        `mode`, `optimizer`, `autocast` and `autocast_on` replace those of the job.
 
     Raises
     ------
@@ -97,8 +104,8 @@ def load_job(entry: str, **options: Unpack[JobOptions]) -> "Job":
     if isinstance(made, nn.Module):
         _require_inputs(made, entry, inputs)
         note(
-            f"{entry!r} returned a bare {type(made).__name__}, captured as inference: forward alone; to train it, return "
-            "dlplacer.Job(module, args, targets, loss)"
+            f"{entry!r} returned a bare {type(made).__name__}, captured as inference: forward alone; to train it, "
+            "return dlplacer.Job(module, args, targets, loss)"
         )
         made = Job(made, args=tuple(map(_example, inputs)), mode="infer")
     elif inputs:
@@ -125,27 +132,9 @@ def fake_job(entry: str, **options: Unpack[JobOptions]) -> "Job":
     return load_job(entry, **options)
 
 
-@checked(STEP, RECORDED, ROOFLINE)
+@checked(the.CODE, ARGS, the.STEP, the.RECORDED, the.ROOFLINE, OF_STEP)
 def capture(job: "Traceable | str | PathLike[str]", args: tuple[Any, ...] = (), **step: Unpack[StepOptions]) -> OpGraph:
     """The dataflow graph of a step, without times; nothing is allocated.
-
-    Parameters
-    ----------
-    job
-        A `Job`; ``module:callable`` that makes one; an ONNX file; or a Module, fx.GraphModule or ExportedProgram for
-        its inference graph on `args`.
-    step
-        Options of `load_job`, for ``module:callable``, and:
-
-        - `whole_backward`: keep the backward of a convolution in one op instead of two gradients.
-        - `colocate_backward`: hold every backward op on the device of its forward op, as the paper does.
-        - `granularity`: ``aten``, an op for each ATen call; ``fused``, one for chains that always run together;
-          ``module``, one for each module and phase; ``module:2`` cuts module paths after two names.
-        - `splits_of`: graph or plan file whose recorded splits of ops are applied.
-        - `micro_batches`, `allow_other_loss`: parts of the batch, whose gradients are accumulated; True accepts a loss
-          that differs from that of the batch.
-        - `dims`: sizes of symbolic axes of an ONNX file, ``{"batch": 8}``.
-        - `device_type`: add roofline times for a type such as ``"V100"``.
 
     Raises
     ------

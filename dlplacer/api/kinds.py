@@ -5,7 +5,7 @@ A `Parameter` has a `Kind`, which checks and completes a value given in Python a
 
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from os import PathLike
@@ -224,6 +224,8 @@ class Parameter:
         The option may be given several times; their values are collected.
     settings
         Further arguments for `argparse`.
+    doc
+        The meaning of the parameter in Python, where `help` is of the option alone.
     """
 
     name: str
@@ -236,6 +238,7 @@ class Parameter:
     above: float | None = None
     repeat: bool = False
     settings: tuple[tuple[str, Any], ...] = ()
+    doc: str = ""
 
     @property
     def spellings(self) -> tuple[str, ...]:
@@ -245,7 +248,7 @@ class Parameter:
 
     def taken(self, value: Any) -> Any:
         """A value given in Python, checked and completed; raises InputError."""
-        value = self.kind.take(self.name, value)
+        value = self.kind.take(self.name, value) if not self.repeat or self.kind is FIGURES else value
         wrong = self._wrong(value)
         if wrong:
             raise InputError(f"{self.name} is {value!r}; {wrong}")
@@ -272,7 +275,10 @@ class Parameter:
 
 
 def checked(*groups: Parameter | tuple[Parameter, ...]) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Check the arguments of a function by their declarations; what is left out, or None by default, is not checked."""
+    """Check the arguments of a function by their declarations, and add these to its docstring.
+
+    An argument that is left out, or None by default, is not checked.
+    """
     known = {each.name: each for group in groups for each in (group if isinstance(group, tuple) else (group,))}
 
     def wrap(function: Callable[P, R]) -> Callable[P, R]:
@@ -295,6 +301,22 @@ def checked(*groups: Parameter | tuple[Parameter, ...]) -> Callable[[Callable[P,
                 bound.arguments[name] = taken(name, value) if options is None else options
             return function(*bound.args, **bound.kwargs)
 
+        call.__doc__ = _documented(
+            function.__doc__ or "", [known[name] for name in signature.parameters if name in known]
+        )
         return call
 
     return wrap
+
+
+def _documented(doc: str, parameters: Sequence[Parameter]) -> str:
+    """The docstring with a section of parameters before the next one."""
+    text = inspect.cleandoc(doc)
+    entries = [f"{each.name}\n    {_sentence(each.doc or each.help)}" for each in parameters]
+    section = "\n".join(["Parameters", "----------", *entries])
+    place = min((at for at in map(text.find, ("\nRaises\n---", "\nExamples\n---")) if at >= 0), default=len(text))
+    return f"{text[:place].rstrip()}\n\n{section}\n{text[place:]}"
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."

@@ -6,8 +6,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dlplacer.api import parameters as the
 from dlplacer.api.kinds import checked
-from dlplacer.api.parameters import CALLS, DEVICE_TYPE, KIND, LISTS, MEASURE, SELFTEST
 from dlplacer.api.subjects import names_of, note
 from dlplacer.core.errors import InputError
 from dlplacer.core.expect import expect
@@ -20,19 +20,11 @@ if TYPE_CHECKING:
     from dlplacer.runtime.devices.base import NamedDevice
 
 
-@checked(KIND, MEASURE, CALLS)
+@checked(the.KIND, the.MEASURE, the.CALLS)
 def detect_topology(
     kind: str = "auto", *, measure: bool = False, on_progress: Callable[[str], None] | None = None
 ) -> Topology:
     """This machine: its GPUs as NVML reports them or, without any, the CPU cores of this process.
-
-    Parameters
-    ----------
-    kind
-        ``gpu``, ``cpu``, or ``auto`` for GPUs where there are any.
-    measure
-        Whether to fit latency and rate of every link to timed copies, which takes some seconds. A link whose copies
-        contradict each other keeps what was assumed, and its ``meta`` says why; a warning too.
 
     Raises
     ------
@@ -63,14 +55,9 @@ def detect_topology(
     return timed
 
 
-@checked(DEVICE_TYPE)
+@checked(the.argument("path", "the file that the other tool wrote"), the.DEVICE_TYPE)
 def import_topology(path: str | PathLike[str], device_type: str | None = None) -> Topology:
     """The machine in an ``nvidia-smi topo -m`` text, an NCCL topology file or a node-link graph.
-
-    Parameters
-    ----------
-    device_type
-        Type of the devices where the file does not tell, as ``"V100"``; memory and rates come from the device table.
 
     Raises
     ------
@@ -95,7 +82,7 @@ def import_topology(path: str | PathLike[str], device_type: str | None = None) -
     return topology
 
 
-@checked(SELFTEST, CALLS)
+@checked(the.TIMED_DEVICES, the.SELFTEST, the.CALLS)
 def selftest(
     devices: "str | Sequence[NamedDevice]",
     *,
@@ -105,17 +92,6 @@ def selftest(
     on_progress: Callable[[str], None] | None = None,
 ) -> "Selftest":
     """The checks of the runtime on devices of this machine: numbers, races, links, issue costs, steps of Inception-V3.
-
-    Parameters
-    ----------
-    devices
-        ``"cpu:0,cpu:1"`` or a list.
-    repeats
-        Runs with pauses for each small model.
-    no_steps
-        True leaves out the timed steps, which take most of the time.
-    seed
-        Of the random plans and pauses.
 
     Examples
     --------
@@ -152,8 +128,8 @@ def catalogue(what: str) -> Table:
     >>> dp.catalogue("topologies").to_frame()["name"][0]
     'cpu-2core'
     """
-    if what not in LISTS:
-        raise InputError(f"there is no list {what!r}; use one of {', '.join(LISTS)}")
+    if what not in the.LISTS:
+        raise InputError(f"there is no list {what!r}; use one of {', '.join(the.LISTS)}")
     rows = {"graphs": _graphs, "topologies": _topologies, "models": _models, "methods": _methods, "devices": _devices}
     records = rows[what]()
     return Table.of(records, [Column(name, format="list") for name in records[0]])

@@ -44,7 +44,8 @@ def html(value: object) -> str:
 
 def _facts(facts: Facts) -> str:
     rows = "".join(
-        f'{_ROW}<td style="{_CELL}left;opacity:.7">{_text(name)}</td><td style="{_CELL}left">{_text(value, 160)}</td></tr>'
+        f'{_ROW}<td style="{_CELL}left;opacity:.7">{_text(name)}</td>'
+        f'<td style="{_CELL}left">{_text(value, 160)}</td></tr>'
         for name, value in facts
         if value
     )

@@ -1,6 +1,7 @@
 """Every parameter of the public functions that the command line can set, in groups that functions share."""
 
 from dlplacer.api.kinds import (
+    ANY,
     BYTES,
     CALL,
     FIGURES,
@@ -13,7 +14,6 @@ from dlplacer.api.kinds import (
     SECONDS,
     SHARE,
     STOP,
-    TEXT,
     TIMES,
     WHOLE,
     WHOLES,
@@ -24,6 +24,11 @@ from dlplacer.core.options import ASSUMPTIONS, CHOICES
 from dlplacer.machines.costs.gradient_codecs import CODECS
 from dlplacer.machines.costs.issue import ISSUES
 from dlplacer.report.plot.pictures import pictures_of
+
+
+def argument(name: str, doc: str) -> Parameter:
+    """A parameter that no option sets."""
+    return Parameter(name, kind=ANY, doc=doc)
 
 
 def flag(name: str, text: str, option: str = "") -> Parameter:
@@ -48,7 +53,7 @@ def pictures(subject: str) -> tuple[Parameter, ...]:
 
 def time_limit(of: str, default: str, least: float | None = None) -> Parameter:
     """The time that a solve may take."""
-    text = f"time for {of}, as 30, 90s or 5min ({default})"
+    text = f"time for {of} ({default})"
     return Parameter(
         "time_limit_s", text, SECONDS, "TIME", "--time-limit", least=least, above=0 if least is None else None
     )
@@ -65,21 +70,29 @@ def page(text: str) -> Parameter:
 
 
 JSON = flag("json", "print one JSON object")
-PLAN = Parameter("plan", "plan file", READ, "PLAN", "plan")
+PLAN = Parameter("plan", "plan file", ANY, "PLAN", "plan", doc="a `Plan`, a `Result`, a run or the path of a plan file")
 TOPOLOGY = Parameter(
     "topology",
     "a topology file, or the name of one that ships (cpu-2core, dgx1-v100-2gpu, …)",
-    TEXT,
+    ANY,
     "TOPOLOGY",
     "topology",
+    doc="a `Topology`, the path of its file, or the name of one that ships",
 )
 MODEL = Parameter(
     "graph",
     "module:callable, an .onnx file, a graph file, or the name of a graph that ships (inception_v3-train)",
-    TEXT,
+    ANY,
     "MODEL|GRAPH",
     "model",
+    doc="an `OpGraph`, a `Job` or its ``module:callable``, a graph or ONNX file, or the name of a graph that ships",
 )
+OPTIONS = argument(
+    "options",
+    'the `Options` to assume, words such as ``"paper"`` or ``"shortest, joint"``, or a dict; None for defaults',
+)
+TAKEN_STEP = argument("step", "options of `capture`, if the graph is captured")
+TAKEN_JOB = argument("options", "options of `load_job`, for ``module:callable``")
 SUBJECT = (MODEL, TOPOLOGY)
 SHIPPED = Parameter("topology", "a topology file, or the name of one that ships", metavar="T", option="topology")
 TOPOLOGY_JSON = flag("json", "print the topology file")
@@ -91,7 +104,15 @@ OWN_CODE = Parameter(
     settings=(("nargs", "?"),),
 )
 ROOFLINE = Parameter("device_type", "add roofline times for a device type, such as V100", metavar="TYPE")
-CODE = Parameter("job", "module:callable that returns a Job or a Module, or .onnx file", TEXT, "MODEL", "model")
+CODE = Parameter(
+    "job",
+    "module:callable that returns a Job or a Module, or .onnx file",
+    ANY,
+    "MODEL",
+    "model",
+    doc="a `Job`, its ``module:callable``, or an ONNX file",
+)
+TYPED_JOB = argument("job", "the `Job` of the plan: same module, shapes, dtypes and mode")
 ASSUMED = (
     *(
         Parameter(name, f"{ASSUMPTIONS[name].decides} ({values[0]})", choices=values)
@@ -105,7 +126,7 @@ JOB = (
     BATCH_SIZE,
     Parameter(
         "inputs",
-        "an input of a bare module, as float32:8x3x299x299; repeat for several",
+        "an input of a bare module, as float32:8x3x299x299",
         metavar="SPEC",
         option="--input",
         repeat=True,
@@ -117,7 +138,7 @@ JOB = (
 )
 DIMS = Parameter(
     "dims",
-    "size of a symbolic axis of an ONNX file, as batch=8 or input:0=8; repeat for several",
+    "size of a symbolic axis of an ONNX file, as batch=8 or input:0=8",
     metavar="AXIS=N",
     option="--dim",
     repeat=True,
@@ -144,19 +165,25 @@ PARTS = Parameter(
     metavar="auto|N",
     settings=(("nargs", "?"), ("const", "auto")),
 )
-PARTS_COUNT = count("parts", least=2)
+PARTS_COUNT = Parameter("parts", kind=WHOLE, least=2, doc="number of parts of an op; None means one for each device")
+WHOLE_GRAPH = argument(
+    "graph", "graph of the job without splits, with measured times; None takes roofline times or profiles"
+)
 TIMED_GRAPH = Parameter("times", "the model's graph without splits, with times from dlplacer profile", READ, "GRAPH")
 SPLIT = (PARTS, *RECORDED, TIMED_GRAPH)
 
 SEED = Parameter("seed", "seed of all random choices (0)", WHOLE, "N")
 WORKERS = count("workers", "solver threads (the cores)")
-METHOD = Parameter("method", "ilp (default) or one that `dlplacer compare` lists", metavar="NAME")
-GAP = Parameter("gap", "stop at this gap: 0.01 and 1%% are one percent (0)", SHARE, "G")
-CALLS = (Parameter("on_progress", kind=CALL), Parameter("stop", kind=STOP))
+METHOD = Parameter("method", "name of the method: ilp (default) or one that `dlplacer compare` lists", metavar="NAME")
+GAP = Parameter("gap", "stop at this gap: 0.01 and 1% are one percent (0)", SHARE, "G")
+CALLS = (
+    Parameter("on_progress", kind=CALL, doc="called with the progress of the work"),
+    Parameter("stop", kind=STOP, doc="an event that ends the work with the best result so far once it is set"),
+)
 SOLVER = (SEED, WORKERS)
 ISSUE = Parameter(
     "issue",
-    "eager: one process of eager PyTorch issues all ops, unless the topology gives its own cost (none)",
+    "process that issues the ops, where the topology gives no cost: eager for one of eager PyTorch (none)",
     choices=ISSUES,
 )
 PIN = Parameter(
@@ -169,7 +196,7 @@ PIN = Parameter(
 )
 COLOCATE = Parameter(
     "colocate",
-    "run all ops and modules that these match on one device; repeat for several sets",
+    "run all ops and modules that these match on one device",
     metavar="GLOB[,GLOB…]",
     repeat=True,
 )
@@ -177,12 +204,12 @@ HELD = (PIN, COLOCATE)
 WARM_START = Parameter(
     "warm_start",
     "begin with this plan: go on with an earlier solve, or start from a plan of a similar graph or machine",
-    READ,
+    ANY,
     "PLAN",
 )
 CALIBRATION = Parameter(
     "calibration",
-    "measured op times of a device type, as `dlplacer profile --calibration` writes them; repeat for several",
+    "measured op times of a device type, as `dlplacer profile --calibration` writes them",
     READ,
     "FILE",
     repeat=True,
@@ -217,8 +244,7 @@ DISPATCH = Parameter(
 )
 WHY = Parameter(
     "why",
-    "say what the step would take with this op, or the longest of this module, on other devices, in place of what would "
-    "help; repeat for several",
+    "say what the step would take with this op, or the longest of this module, on other devices, not what would help",
     metavar="OP|MODULE",
     repeat=True,
 )
@@ -241,10 +267,16 @@ TRACE = written("trace", "Chrome trace (JSON) of the predicted and the measured 
 MEASURED_PICTURE = Parameter(
     "gantt", "the measured step beneath the predicted one, as .png, .svg or .pdf", PICTURE, "F"
 )
+DEVICES = argument(
+    "devices",
+    'device of the plan → device of this machine, or devices in the plan\'s order, as ``"cpu:0,cpu:1"``; None takes '
+    "``cpu:0``, ``cpu:1``, … for cores, ``cuda:0``, … for others",
+)
 TIMED_DEVICES = Parameter(
     "devices",
     "cpu:0, cuda:0, …; several are timed while all are busy, as when a plan runs on them, ops too short for that alone",
-    metavar="D[,D…]",
+    ANY,
+    "D[,D…]",
     option=("--device", "--devices"),
 )
 WARMUP = count("warmup", "least number of steps before them (3)", least=0)
@@ -291,8 +323,8 @@ KIND = Parameter("kind", "which devices (auto)", choices=("auto", "gpu", "cpu"))
 MEASURE = flag("measure", "time copies over every link, and the issue of ops")
 DEVICE_TYPE = Parameter(
     "device_type",
-    "type or product name of the devices, as RTX3090 or V100-32GB, for memory and rates of the device table; of several "
-    "types, as 0-2=RTX3090,3=RTX3060",
+    "type or product name of the devices, as RTX3090 or V100-32GB, for memory and rates of the device table; of "
+    "several types, as 0-2=RTX3090,3=RTX3060",
     metavar="TYPE",
     option="--type",
 )
@@ -315,13 +347,14 @@ GROUPS = (
 TRAINING = Parameter(
     "training",
     "takes (workers, seed) and yields a metric after every epoch; or returns something that does",
+    ANY,
     metavar="MODULE:CALLABLE",
     option="training",
 )
 EPOCHS_FILE = Parameter(
     "epochs",
     "epochs by workers, or by batch (dlplacer.epochs/1); without it one worker alone, whose batch stays",
-    READ,
+    ANY,
     "FILE",
 )
 EPOCHS = (
@@ -369,12 +402,12 @@ MINIBATCH = (
         "batch_sizes", "mini-batches to try; a graph file has one of its own and takes none", WHOLES, "N[,N…]", least=1
     ),
     count("dataset_size", "samples of an epoch (by time per sample)"),
-    Parameter("epochs", "dlplacer.epochs/1 file: epochs that a batch needs (always 1)", READ, "FILE"),
+    Parameter("epochs", "dlplacer.epochs/1 file: epochs that a batch needs (always 1)", ANY, "FILE"),
 )
 GPUS = (
-    Parameter("overhead", "R_O = overhead / compute on one GPU: 0.1 is 10 %%", NUMBER, "R"),
+    Parameter("overhead", "R_O = overhead / compute on one GPU: 0.1 is 10 %", NUMBER, "R"),
     Parameter("speedup", "wanted speedup over one GPU", NUMBER, "S"),
-    Parameter("efficiency", "wanted efficiency: 0.8 is 80 %%", NUMBER, "A"),
+    Parameter("efficiency", "wanted efficiency: 0.8 is 80 %", NUMBER, "A"),
     Parameter("gpus", "number of GPUs of that efficiency", WHOLE, "G"),
 )
 SERVERS = (

@@ -8,6 +8,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
+from dlplacer.api import parameters as the
 from dlplacer.api.jobs import (
     JobOptions,
     StepOptions,
@@ -20,7 +21,6 @@ from dlplacer.api.jobs import (
     sizes_of,
 )
 from dlplacer.api.kinds import checked
-from dlplacer.api.parameters import CALLS, JOB, PARTS_COUNT, PROFILED, RECORDED, RUN, SEGMENTS, STEP, WHOLE_BACKWARD
 from dlplacer.api.subjects import DevicesLike, GraphLike, PlanLike, devices_of, graph_of, job_of, names_of, plan_of
 from dlplacer.core.errors import InputError
 from dlplacer.core.expect import expect_table, expect_text
@@ -38,12 +38,13 @@ if TYPE_CHECKING:
     from dlplacer.runtime.onnx.session import OnnxDevice
     from dlplacer.runtime.placed.placed_module import PlacedModule
 
+BESIDE = the.argument("beside", "name → another plan of the same job, whose steps alternate with those of the plan")
 _CORE = re.compile(r"cpu(?::(\d+))?")
 _ONNX_DEVICE = re.compile(r"([a-z]+)(?::(\d+))?")
 _OWN_MODELS = "dlplacer.models:"
 
 
-@checked(SEGMENTS)
+@checked(the.TYPED_JOB, the.PLAN, the.DEVICES, the.SEGMENTS)
 def apply(
     job: "Job",
     plan: PlanLike,
@@ -53,18 +54,6 @@ def apply(
 ) -> "PlacedModule":
     """The job's module, running as planned. Its parameters move to their planned devices.
 
-    Parameters
-    ----------
-    job
-        The job that the plan was captured from: same module, shapes, dtypes and mode.
-    plan
-        A `Plan`, the `Result` that has it, or the path of a plan file.
-    devices
-        Device of the plan → device of this machine (``{"gpu0": "cuda:0"}``), or devices in the plan's order
-        (``"cpu:0,cpu:1"`` or a list). None: ``cpu:0``, ``cpu:1``, … for CPU cores, ``cuda:0``, … for others.
-    segments
-        How runs of ops are called: ``eager`` (PyTorch's kernels), ``inductor`` (compiled) or ``cuda_graph``.
-
     Raises
     ------
     CheckError
@@ -72,7 +61,7 @@ def apply(
     MismatchError
         If the plan was made for another graph; names the first op that differs.
     InputError
-        If a device is missing or not here, or an argument is of a wrong type.
+        If a device is missing or not here, or an the.argument is of a wrong type.
 
     Examples
     --------
@@ -90,7 +79,7 @@ def apply(
     return apply_plan(job, plan, devices_of(plan, devices), segments=segments)
 
 
-@checked(PROFILED, STEP, RECORDED, CALLS)
+@checked(the.CODE, the.TIMED_DEVICES, the.PROFILED, the.STEP, the.RECORDED, the.CALLS, the.TAKEN_STEP)
 def profile(
     job: "Job | str | PathLike[str]",
     devices: "str | Sequence[NamedDevice]",
@@ -105,26 +94,10 @@ def profile(
 
     On cores LSTMs are timed as the kernel that plain PyTorch runs as well, and are what takes less.
 
-    Parameters
-    ----------
-    job
-        With a real module; or its ``module:callable``; or an ONNX file, which is timed by onnxruntime on one core.
-    devices
-        ``"cpu:0"``, ``"cpu:0,cpu:1"`` or a list: several are timed while all are busy, as when a plan runs on them;
-        ops of cores that are too short for that, alone.
-    steps, warmup
-        Steps that are timed, and steps before them.
-    calibration
-        File to write or extend with what was measured, for other models.
-    on_progress
-        Called before each step, with what is done and the share of all steps.
-    step
-        As for `capture`.
-
     Raises
     ------
     InputError
-        If a device is not here, or an argument cannot be.
+        If a device is not here, or an the.argument cannot be.
     CaptureError
         If the model cannot be captured.
 
@@ -159,7 +132,17 @@ def profile(
     return coarsen(with_measured_times(captured.graph, times), step.get("granularity", "aten"))
 
 
-@checked(PROFILED, PARTS_COUNT, WHOLE_BACKWARD, CALLS, JOB)
+@checked(
+    the.CODE,
+    the.TIMED_DEVICES,
+    the.PROFILED,
+    the.WHOLE_GRAPH,
+    the.PARTS_COUNT,
+    the.WHOLE_BACKWARD,
+    the.CALLS,
+    the.JOB,
+    the.TAKEN_JOB,
+)
 def profile_splits(
     job: "Job | str",
     devices: "str | Sequence[NamedDevice]",
@@ -175,15 +158,6 @@ def profile_splits(
     **options: Unpack[JobOptions],
 ) -> "SplitChoice":
     """The splits of ops that shorten the step on these devices, chosen by measurement, and the graph that has them.
-
-    Parameters
-    ----------
-    job, devices, steps, warmup, options
-        As for `profile`.
-    graph, parts
-        As for `place_with_splits`.
-    search_s
-        Seconds for the choice.
 
     Examples
     --------
@@ -205,7 +179,7 @@ def profile_splits(
         return chosen(evaluate, opened, search_s, stop, on_progress or _ignore)
 
 
-@checked(RUN, STEP, CALLS)
+@checked(the.CODE, the.PLAN, the.DEVICES, the.RUN, BESIDE, the.STEP, the.CALLS, the.TAKEN_STEP)
 def run(
     job: "Job | str | PathLike[str] | None",
     plan: PlanLike,
@@ -224,29 +198,6 @@ def run(
     **step: Unpack[StepOptions],
 ) -> "Run | OnnxReport":
     """A plan run on devices of this machine, compared with its prediction and with plain PyTorch.
-
-    Parameters
-    ----------
-    job, plan, devices
-        As for `apply`. The job may also be its ``module:callable``, or None for one of dlplacer's own models; of a plan
-        of an ONNX file, that file, or None for the one that the plan was made from.
-    steps, warmup
-        Steps that are timed, and least number of steps before them. None times steps until their medians are sure, for
-        a minute at most.
-    beside
-        Name → another plan of the same job; its steps alternate with those of the plan.
-    segments
-        As for `apply`.
-    compile_baseline
-        True times ``torch.compile`` on one device too, which takes as long as it compiles. None: where segments are
-        compiled or captured.
-    replicas, bucket_bytes, timeout_s
-        Over several processes, each of which calls this under torchrun, with devices as ``rank0/cpu:0``: copies of the
-        plan, bytes of a bucket of gradients, and seconds to wait for another rank.
-    provider
-        Of an ONNX file: onnxruntime's provider for devices other than cores.
-    step
-        Options of `load_job`, for ``module:callable``; `dims` of an ONNX file.
 
     Raises
     ------
@@ -315,7 +266,7 @@ def completed(entry: str | None, plan: Plan, options: JobOptions) -> tuple[str, 
         entry = described.get("entry")
         if not isinstance(entry, str) or not entry.startswith(_OWN_MODELS):
             raise InputError(
-                f"name the model, as in dlplacer run PLAN module:callable (the plan was captured from "
+                f"name the model, as in dlplacer run the.PLAN module:callable (the plan was captured from "
                 f"{entry or 'a model in memory'}; code is only imported by the name that you type)"
             )
     if not is_entry(entry):
@@ -358,8 +309,8 @@ def _onnx_devices(given: Sequence[str], names: Sequence[str], provider: str | No
     cores = sum(_CORE.fullmatch(device.strip()) is not None for device in given)
     if len(given) != len(names) or None in matches or (provider is None and cores < len(given)):
         raise InputError(
-            f"devices are {','.join(given)}: the plan has {len(names)}, and ONNX plans run on CPU cores unless there is "
-            f"a provider; write {','.join(f'cpu:{number}' for number in range(len(names)))}"
+            f"devices are {','.join(given)}: the plan has {len(names)}, and ONNX plans run on CPU cores unless there "
+            f"is a provider; write {','.join(f'cpu:{number}' for number in range(len(names)))}"
         )
     named = None if provider is None else provider_named(provider)
     found = [OnnxDevice(int(match[2] or 0), None if match[1] == "cpu" else named) for match in matches if match]

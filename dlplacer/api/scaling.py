@@ -10,10 +10,10 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
+from dlplacer.api import parameters as the
 from dlplacer.api.hybrid_planning import epochs_of
 from dlplacer.api.jobs import StepOptions, fake_job, is_entry, job_options
 from dlplacer.api.kinds import checked
-from dlplacer.api.parameters import CALLS, EPOCHS, GPUS, GROUPS, MINIBATCH, SERVERS, STEP
 from dlplacer.api.subjects import GraphLike, TopologyLike, graph_of, is_job, note, topology_of
 from dlplacer.api.training import Goal, NamedTraining
 from dlplacer.core.errors import InputError, RunError
@@ -44,7 +44,7 @@ class Batches:
         return {"device": self.device.id, "batches": [asdict(plan) for plan in self.plans]}
 
 
-@checked(STEP, MINIBATCH, CALLS)
+@checked(the.SUBJECT, the.STEP, the.MINIBATCH, the.CALLS, the.TAKEN_STEP)
 def advise_minibatch(
     graph: GraphLike,
     topology: TopologyLike,
@@ -57,19 +57,6 @@ def advise_minibatch(
     **step: Unpack[StepOptions],
 ) -> Batches:
     """Mini-batches that fit into a device's memory, the modules to recompute, and the time that training takes.
-
-    Parameters
-    ----------
-    graph, topology
-        As for `place`; for `batch_sizes` the ``module:callable`` of a job.
-    device
-        Name of the device; None means the first.
-    batch_sizes
-        Mini-batches to try; None means that of the graph.
-    dataset_size, epochs
-        Samples of an epoch; and a file or table of the epochs that a batch needs, as for `hybrid`.
-    step
-        As for `capture`.
 
     Examples
     --------
@@ -110,7 +97,7 @@ def advise_minibatch(
     return Batches(fitted, tuple(plans))
 
 
-@checked(GPUS)
+@checked(the.GPUS)
 def advise_gpus(
     *,
     overhead: float | None = None,
@@ -119,13 +106,6 @@ def advise_gpus(
     gpus: int | None = None,
 ) -> dict[str, float]:
     """The GPUs that a speedup takes, or the overhead that an efficiency allows, by Lemma 3.1; give two figures.
-
-    Parameters
-    ----------
-    overhead
-        R_O, overhead ÷ computation on one GPU; with `speedup` or `gpus`.
-    efficiency
-        Wanted efficiency, with `gpus`.
 
     Examples
     --------
@@ -157,20 +137,11 @@ def advise_gpus(
     }
 
 
-@checked(SERVERS)
+@checked(the.SERVERS)
 def advise_servers(
     load_bytes: float, bytes_per_s: float, compute_s: float, workers: int | None = None
 ) -> dict[str, float]:
     """The fewest parameter servers that hide behind computation; without workers, the fewest loaders.
-
-    Parameters
-    ----------
-    load_bytes
-        Parameters that each worker pulls and pushes; or bytes of a batch.
-    bytes_per_s
-        Of one server or loader.
-    compute_s
-        Computation of a step.
 
     Examples
     --------
@@ -234,7 +205,7 @@ class Groups:
         }
 
 
-@checked(GROUPS, STEP)
+@checked(the.SUBJECT, the.GROUPS, the.STEP, the.TAKEN_STEP)
 def groups(
     graph: GraphLike,
     topology: TopologyLike,
@@ -245,19 +216,6 @@ def groups(
     **step: Unpack[StepOptions],
 ) -> Groups:
     """Layers to group so that parameters (forward) or gradients (backward) hide behind computation.
-
-    Parameters
-    ----------
-    graph, topology
-        As for `place`. Of a job the order is known in which gradients get ready; a graph knows which modules own them.
-    direction
-        ``forward``: weights pulled before they are needed; ``backward``: gradients pushed behind the backward pass.
-    collective
-        Carrier of a group; None means all-gather forward and all-reduce backward.
-    cap_bytes
-        Most bytes of a group.
-    step
-        As for `capture`, if the graph is captured.
 
     Examples
     --------
@@ -301,8 +259,8 @@ def _chain(
     dtypes = {op.outputs[0].dtype for op in graph.ops if op.kind == "parameter" and op.gradient_bytes and op.outputs}
     if len(dtypes) > 1:
         note(
-            f"gradients of {' and '.join(sorted(dtypes))} share no bucket, and a graph does not tell in which order they "
-            "get ready; give module:callable for DDP's bucket caps"
+            f"gradients of {' and '.join(sorted(dtypes))} share no bucket, and a graph does not tell in which order "
+            "they get ready; give module:callable for DDP's bucket caps"
         )
     if direction == "forward" or len(dtypes) > 1:
         return chain, None
@@ -338,7 +296,7 @@ class Epochs:
         return Path(path)
 
 
-@checked(EPOCHS, CALLS)
+@checked(the.TRAINING, the.EPOCHS, the.CALLS)
 def epochs(
     training: str | Callable[..., Iterator[float]],
     batches: Sequence[int],
@@ -356,25 +314,6 @@ def epochs(
     on_progress: Callable[[int, int, int, float], None] | None = None,
 ) -> Epochs:
     """The epochs that every batch needs, workers emulated on one device: the file for `hybrid`.
-
-    Parameters
-    ----------
-    training
-        ``module:callable``, or a function: takes the number of workers and a seed, yields a metric after every epoch.
-    batches
-        Mini-batches per step: numbers of data-parallel workers.
-    at_most, at_least
-        The goal of the metric.
-    max_epochs
-        More count as not converging.
-    seeds
-        Trainings of every batch, for a median.
-    codecs, periods
-        Measured too: gradient codecs, and exchanges every so many steps.
-    jobs, checkpoint
-        Processes that train in parallel; file that keeps finished trainings.
-    mini_batch, samples
-        Of a mini-batch and of the data set, for the file.
 
     Examples
     --------

@@ -7,9 +7,9 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
+from dlplacer.api import parameters as the
 from dlplacer.api.jobs import JobOptions, StepOptions, fake_job, is_entry
 from dlplacer.api.kinds import checked
-from dlplacer.api.parameters import CALLS, COMPARED, ISSUE, JOB, PARTS_COUNT, RECORDED, SOLVED, STAGES, STEP
 from dlplacer.api.subjects import (
     GraphLike,
     OptionsLike,
@@ -39,6 +39,14 @@ if TYPE_CHECKING:
     from dlplacer.runtime.devices.base import NamedDevice
     from dlplacer.solvers.instance.outcome import Progress
 
+PROFILING = the.argument(
+    "devices", "devices of this machine on which the chosen splits are profiled; empty estimates them"
+)
+REWRITES = the.argument("rewrites", "names of the rewrites of the capture; None means the usual ones")
+FOUND = the.argument("found", "the result of `pipeline`")
+CUT = the.argument("graph", "the step in its micro-batches: ``dp.capture(job, micro_batches=found.micro_batches)``")
+CONSTRAINTS = the.argument("held", "constraints of the step, which hold for every copy of an op")
+
 Pins: TypeAlias = Mapping[str, str] | Iterable[str | tuple[str, str]]
 """Op, module or glob → name or type of a device; also as texts: ``"encoder.*=gpu0"``."""
 
@@ -49,7 +57,19 @@ Files: TypeAlias = Sequence[str | PathLike[str]]
 """Calibration files: op times measured on a type of device."""
 
 
-@checked(SOLVED, ISSUE, CALLS, STEP, RECORDED)
+@checked(
+    the.SUBJECT,
+    the.OPTIONS,
+    the.SOLVED,
+    the.ISSUE,
+    the.CALLS,
+    the.HELD,
+    the.WARM_START,
+    the.CALIBRATION,
+    the.STEP,
+    the.RECORDED,
+    the.TAKEN_STEP,
+)
 def place(
     graph: GraphLike,
     topology: TopologyLike,
@@ -71,39 +91,10 @@ def place(
 ) -> Result:
     """The best plan found for a graph on a machine, with a lower bound and a gap.
 
-    Parameters
-    ----------
-    graph
-        An `OpGraph`, a `Job` or its ``module:callable`` (which is captured), the path of a graph or ONNX file, or the
-        name of a graph that ships.
-    topology
-        A `Topology`, the path of its file, or the name of one that ships.
-    options
-        What to assume: `Options`, words such as ``"paper"`` or ``"shortest, joint"``, or a dict; None for defaults.
-    method
-        ``ilp``, or a heuristic: ``heft``, ``list``, ``single``, …; the bound is the best known to any of them.
-    time_limit_s, gap, workers
-        Seconds for the whole call; (makespan − bound) ÷ makespan at which to stop before; threads (None: the cores).
-    on_progress
-        Called with incumbent, bound and elapsed seconds.
-    stop
-        Ends early with the best plan once set, as the first Ctrl-C does where the caller does not handle SIGINT.
-    pins, colocate
-        Op, module or glob → device or type of device: ``{"Mixed_5b.*": "gpu1"}``; patterns, or lists of patterns, of
-        ops that stay together: ``["Mixed_6a", "fc, head"]``.
-    warm_start
-        A plan, a result or a plan file to begin with, for method ``ilp``; of the same problem or of one like it.
-    issue
-        ``eager`` if one process of eager PyTorch issues all ops, where the topology gives no cost of issuing.
-    calibration
-        Files of measured op times, which replace those of the roofline; a warning tells how much they cover.
-    step
-        As for `capture`, if the graph is captured.
-
     Raises
     ------
     InputError
-        If an argument cannot be meant, or an op has no time on an allowed device.
+        If an the.argument cannot be meant, or an op has no time on an allowed device.
     InfeasibleError
         If no plan can exist; names the constraint to blame.
     NoPlanError
@@ -143,7 +134,18 @@ def place(
     )
 
 
-@checked(SOLVED, PARTS_COUNT, CALLS, JOB)
+@checked(
+    the.CODE,
+    the.TOPOLOGY,
+    the.OPTIONS,
+    the.SOLVED,
+    the.WHOLE_GRAPH,
+    the.PARTS_COUNT,
+    PROFILING,
+    REWRITES,
+    the.CALLS,
+    the.JOB,
+)
 def place_with_splits(
     job: "Job | str",
     topology: TopologyLike,
@@ -160,35 +162,14 @@ def place_with_splits(
     seed: int = 0,
     workers: int | None = None,
     stop: Event | None = None,
-    **options_of_job: Unpack[JobOptions],
+    **job_options: Unpack[JobOptions],
 ) -> "SplitResult":
     """The best plans found for a job without and with splits of its ops.
-
-    Parameters
-    ----------
-    job
-        Or its ``module:callable``, with the options of `load_job`.
-    topology, options
-        As for `dlplacer.place`.
-    graph
-        The job's graph without splits, with measured times as `dlplacer.profile` makes it; else the roofline gives the
-        times, of parts as of whole ops.
-    devices
-        Devices of this machine on which to profile the chosen splits, and the whole graph where `graph` has no times
-        measured there; empty to estimate parts as shares of the ops that they come from.
-    parts
-        Into how many parts an op is split; None means as many as there are devices.
-    rewrites
-        Names of the rewrites of the capture; None means the usual ones.
-    time_limit_s
-        For choosing and solving; two fifths of it go to the choice. Profiling comes on top.
-    method, gap, seed, workers, stop
-        As for `dlplacer.place`.
 
     Raises
     ------
     InputError
-        If the graph is not the job's, or an argument cannot be meant.
+        If the graph is not the job's, or an the.argument cannot be meant.
     InfeasibleError, NoPlanError
         As `dlplacer.place` does.
 
@@ -204,7 +185,7 @@ def place_with_splits(
     from dlplacer.measure.splitting import place_with_splits as place_job
 
     return place_job(
-        fake_job(job, **options_of_job) if isinstance(job, str) else job_of(job),
+        fake_job(job, **job_options) if isinstance(job, str) else job_of(job),
         machine_of(topology),
         options_of(options),
         graph=None if graph is None else graph_of(graph),
@@ -221,7 +202,18 @@ def place_with_splits(
     )
 
 
-@checked(COMPARED, ISSUE, CALLS, STEP, RECORDED)
+@checked(
+    the.SUBJECT,
+    the.OPTIONS,
+    the.COMPARED,
+    the.ISSUE,
+    the.CALLS,
+    the.HELD,
+    the.CALIBRATION,
+    the.STEP,
+    the.RECORDED,
+    the.TAKEN_STEP,
+)
 def compare(
     graph: GraphLike,
     topology: TopologyLike,
@@ -240,15 +232,6 @@ def compare(
     **step: Unpack[StepOptions],
 ) -> "Comparison":
     """What every method makes of a graph on a machine: the best first, judged by the best bound of all.
-
-    Parameters
-    ----------
-    methods
-        Names of methods, as a series or as one text: ``"heft, peft"``; None means all.
-    time_limit_s
-        Seconds for each method. The heuristics need far less.
-    graph, topology, options, seed, workers, on_progress, stop, pins, colocate, issue, calibration, step
-        As for `place`.
 
     Raises
     ------
@@ -281,7 +264,7 @@ def compare(
     )
 
 
-@checked(STEP, STAGES, CALLS)
+@checked(the.SUBJECT, the.STEP, the.STAGES, the.CALLS, the.HELD, the.CALIBRATION, the.TAKEN_STEP)
 def pipeline(
     graph: GraphLike,
     topology: TopologyLike,
@@ -297,23 +280,10 @@ def pipeline(
 ) -> "PipelinePlan":
     """The pipeline of least predicted step time: contiguous stages, and the order of micro-batches on their devices.
 
-    Parameters
-    ----------
-    graph, topology, pins, colocate, calibration, step
-        As for `place`.
-    stages
-        Devices that take part, each with one stage (two when interleaved); None tries all numbers from 2.
-    micro_batches
-        Parts of the batch; None tries the divisors of the batch up to 16 for each device.
-    schedule
-        ``gpipe``, ``1f1b``, ``interleaved`` or ``zero-bubble``; None tries all.
-    on_progress
-        Called with how many pipelines have been tried, and of how many.
-
     Raises
     ------
     InputError
-        If an argument cannot be meant, or an op has no time on a device.
+        If an the.argument cannot be meant, or an op has no time on a device.
     InfeasibleError
         If no split fits the memories; names the least that the fullest stage needs.
 
@@ -337,8 +307,9 @@ def pipeline(
     )
 
 
+@checked(FOUND, CUT, the.TOPOLOGY, CONSTRAINTS, the.CALIBRATION)
 def plan_of_pipeline(
-    pipeline: "PipelinePlan",
+    found: "PipelinePlan",
     graph: GraphLike,
     topology: TopologyLike,
     *,
@@ -346,15 +317,6 @@ def plan_of_pipeline(
     calibration: Files = (),
 ) -> Plan:
     """The plan that runs a pipeline.
-
-    Parameters
-    ----------
-    graph
-        The step captured in the pipeline's micro-batches: ``dp.capture(job, micro_batches=pipeline.micro_batches)``.
-    topology, calibration
-        As for `pipeline`.
-    held
-        Constraints of the step, which hold for every copy of an op.
 
     Raises
     ------
@@ -372,7 +334,7 @@ def plan_of_pipeline(
     from dlplacer.planning.pipeline.placed_pipeline import placed_pipeline, with_copies_held
 
     made, machine = problem_of(graph, topology, calibration)
-    return placed_pipeline(pipeline, with_copies_held(made, held or Constraints()), machine)
+    return placed_pipeline(found, with_copies_held(made, held or Constraints()), machine)
 
 
 def problem_of(

@@ -53,7 +53,7 @@ def graph_of(value: GraphLike, name: str = "graph", step: Mapping[str, Any] | No
         raise refuse("", name, value, "its graph: plan.graph, or result.plan.graph")
     if _is_module(value):
         raise refuse("", name, value, "dp.Job(module, args=(inputs,)), or what dp.capture makes of it")
-    options = dict(step or {})
+    options, known = dict(step or {}), "it is captured already"
     if is_job(value):
         return capture(value, **options)
     if not isinstance(value, OpGraph):
@@ -63,11 +63,11 @@ def graph_of(value: GraphLike, name: str = "graph", step: Mapping[str, Any] | No
             return capture(text, **options)
         from dlplacer.files.load import load_graph
 
-        value = load_graph(text)
+        value, known = load_graph(text), f"{text!r} is a graph file"
     granularity = options.pop("granularity", "aten")
     for option, given in options.items():
         if given:
-            raise InputError(f"{option} says how to capture a model, and the {name} is captured already; drop it")
+            raise InputError(f"{option} says how to capture a model, but {known}; drop it or give module:callable")
     if granularity == "aten":
         return value
     from dlplacer.planning.coarsen import coarsen
@@ -187,27 +187,27 @@ def default_devices(plan: Plan) -> list[str]:
 
 def is_job(value: object) -> "TypeGuard[Job]":
     """Whether it is a `dlplacer.Job`; loads no torch, without which there are no jobs."""
-    return _is_a(value, "dlplacer.frontend.torch.job", "Job")
+    return is_a(value, "dlplacer.frontend.torch.job", "Job")
 
 
 def is_run(value: object) -> "TypeGuard[Run]":
     """Whether it is what `dlplacer.run` returns."""
-    return _is_a(value, "dlplacer.measure.run_report", "Run")
+    return is_a(value, "dlplacer.measure.run_report", "Run")
 
 
 def _is_split_result(value: object) -> "TypeGuard[SplitResult]":
-    return _is_a(value, "dlplacer.measure.splitting.place_with_splits", "SplitResult")
+    return is_a(value, "dlplacer.measure.splitting.place_with_splits", "SplitResult")
 
 
 def _is_module(value: object) -> bool:
-    return _is_a(value, "torch.nn", "Module")
+    return is_a(value, "torch.nn", "Module")
 
 
 def _is_torch_device(value: object) -> bool:
-    return _is_a(value, "torch", "device")
+    return is_a(value, "torch", "device")
 
 
-def _is_a(value: object, module: str, name: str) -> bool:
+def is_a(value: object, module: str, name: str) -> bool:
     """Whether it is of a class whose module need not be loaded: if it is not, there are no such objects."""
     loaded = sys.modules.get(module)
     kind: Any = getattr(loaded, name, None)

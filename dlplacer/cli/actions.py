@@ -322,7 +322,7 @@ def run(given: Given) -> int:
 
 
 def _process_per_gpu(given: Given, mode: str | None) -> str:
-    """Devices with ranks for several GPUs, unless the user or a launcher has named them, or one process is asked for."""
+    """Devices with ranks for several GPUs, unless ranks are named or one process is asked for."""
     from dlplacer.runtime.distributed.ranks import rank_per_gpu
 
     devices: str = given.devices

@@ -145,7 +145,8 @@ def _add_parameter(parser: argparse.ArgumentParser, parameter: Parameter, requir
         except ValueError as error:
             raise argparse.ArgumentTypeError(str(error)) from error
 
-    settings: dict[str, Any] = {"help": parameter.help, "default": argparse.SUPPRESS, **dict(parameter.settings)}
+    text = parameter.help.replace("%", "%%") + ("; repeat for several" if parameter.repeat else "")
+    settings: dict[str, Any] = {"help": text, "default": argparse.SUPPRESS, **dict(parameter.settings)}
     positional = not parameter.spellings[0].startswith("-")
     if not positional:
         settings |= {"dest": parameter.name, "required": required}

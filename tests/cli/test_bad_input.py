@@ -89,7 +89,7 @@ INFER = ["solve", "inception_v3-infer", "cpu-2core"]
         ([*INFER, "--gap", "much"], "argument --gap: 'much' is not a share; write for example 0.01 or 1%"),
         ([*INFER, "--pin", "Mixed_5z=cpu0"], "called 'Mixed_5z'; the nearest are 'Mixed_5d', 'Mixed_5c', 'Mixed_5b'"),
         ([*INFER, "--colocate", "Mixed_5b.nothing*"], "no op and no module is called 'Mixed_5b.nothing*'"),
-        ([*INFER, "--split", "--pin", "x=cpu0"], "--split chooses splits and devices together and takes no --pin"),
+        ([*INFER, "--split", "--pin", "x=cpu0"], "--pin does not go together with --split"),
         (["explain", "plan.json", "--budget", "-1"], "argument --budget: '-1' is given; it must be at least 0"),
         (["completion", "fish"], "argument shell: invalid choice: 'fish'"),
     ],
