@@ -32,14 +32,14 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """The values that a parameter takes.
+    """The values that a parameter takes: in Python a value or its text, on the command line its text.
 
     Attributes
     ----------
     take
         (name, value) → the value checked and completed; raises InputError.
     read
-        The text of an option → its value; raises ValueError with the reason.
+        Text → value; raises ValueError with the reason.
     """
 
     take: Callable[[str, Any], Any]
@@ -54,101 +54,63 @@ def _checked_by(expected: Callable[..., None]) -> Callable[[str, Any], Any]:
     return take
 
 
-def _whole(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise ValueError(f"{text!r} is no whole number") from None
+def _of(kinds: type | tuple[type, ...], accepted: str) -> Callable[[str, Any], Any]:
+    def take(name: str, value: Any) -> Any:
+        expect("", name, value, kinds, accepted)
+        return value
+
+    return take
 
 
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise ValueError(f"{text!r} is no number") from None
-
-
-def _share(text: str) -> float:
-    number, percent = text.strip().removesuffix("%"), text.strip().endswith("%")
-    try:
-        return float(number) / (100 if percent else 1)
-    except ValueError:
-        raise ValueError(f"{text!r} is not a share; write for example 0.01 or 1%") from None
-
-
-def _quantity(dimension: str) -> Callable[[str], float]:
-    def read(text: str) -> float:
-        value = parse_quantity(text, dimension)
-        return int(value) if dimension == "bytes" else value
+def _read_by(kind: Callable[[str], Any], accepted: str) -> Callable[[str], Any]:
+    def read(text: str) -> Any:
+        try:
+            return kind(text)
+        except ValueError:
+            raise ValueError(f"{text!r} is not {accepted}") from None
 
     return read
 
 
-def _rate(name: str, value: Any) -> float:
-    """Bytes per second, as a number or as a text with a unit."""
-    if isinstance(value, str):
-        try:
-            value = parse_quantity(value, "bytes_per_s")
-        except ValueError as error:
-            raise InputError(f"{name}: {error}") from error
-    expect_number("", **{name: value})
-    return float(value)
+def _share(text: str) -> float:
+    return float(text.strip().removesuffix("%")) / (100 if text.strip().endswith("%") else 1)
+
+
+def _quantity(dimension: str) -> Callable[[str], float]:
+    return lambda text: parse_quantity(text, dimension)
 
 
 def _series(kind: type, accepted: str) -> Kind:
-    """Series of texts or whole numbers, also as one text with commas."""
+    """Series of texts or whole numbers; as a text, separated by commas."""
 
     def read(text: str) -> tuple[Any, ...]:
-        try:
-            found = tuple(kind(part) for part in text.replace(",", " ").split())
-        except ValueError:
-            found = ()
+        found = tuple(kind(part) for part in text.replace(",", " ").split())
         if not found:
-            raise ValueError(f"{text!r} has no {accepted}; separate them by commas")
+            raise ValueError
         return found
 
-    def take(name: str, value: Any) -> tuple[Any, ...]:
-        if not isinstance(value, str):
-            return tuple_of("", name, value, kind, accepted)
-        try:
-            return read(value)
-        except ValueError as error:
-            raise InputError(f"{name}: {error}") from error
-
-    return Kind(take, read)
+    return Kind(lambda name, value: tuple_of("", name, value, kind, accepted), _read_by(read, f"{accepted}, as a,b,c"))
 
 
 def _table(read: Callable[[str], float]) -> Kind:
-    """Whole numbers → numbers: a dict, or entries such as ``2=1.32`` as texts."""
+    """Whole numbers → numbers; as a text ``2=1.32,4=2.1``, on the command line several times."""
 
-    def entry(name: str, text: str) -> tuple[int, float]:
-        count, _, value = text.partition("=")
-        try:
-            return int(count), read(value)
-        except ValueError:
-            raise InputError(f"{name} {text!r} is not understood; write devices=number, as in 2=1.32") from None
+    def parsed(text: str) -> dict[int, float]:
+        pairs = (part.partition("=") for part in text.split(","))
+        return {int(count): read(value) for count, _, value in pairs}
 
     def take(name: str, value: Any) -> dict[int, float]:
-        texts = [value] if isinstance(value, str) else value
-        if isinstance(texts, list) and all(isinstance(text, str) for text in texts):
-            found: dict[int, float] = {}
-            for count, figure in (entry(name, part) for text in texts for part in text.split(",")):
+        found: dict[int, float] = {}
+        for table in value if isinstance(value, list) else [value]:
+            expect("", name, table, Mapping, "a dict from devices to numbers")
+            for count, figure in table.items():
+                expect_whole(name, devices=count)
+                expect_figure(name, f"of {count} devices", figure)
                 if found.setdefault(count, figure) != figure:
                     raise InputError(f"{name} says {found[count]:g} and {figure:g} of {count} devices; drop one")
-            return found
-        expect("", name, value, Mapping, "a dict from devices to numbers")
-        for count, figure in value.items():
-            expect_whole(name, devices=count)
-            expect_figure(name, f"of {count} devices", figure)
-        return dict(value)
+        return found
 
-    return Kind(take, str)
-
-
-def _read_file(text: str) -> Path:
-    if not text:
-        raise ValueError("the path is empty; name a file")
-    return Path(text)
+    return Kind(take, _read_by(parsed, "devices=number, as in 2=1.32"))
 
 
 def written_file(text: str) -> Path:
@@ -177,33 +139,21 @@ def _picture_file(text: str) -> Path:
     return path
 
 
-def _path(name: str, value: Any) -> Path:
-    expect("", name, value, (str, PathLike), "the path of a file")
-    return Path(value)
-
-
-def _as_given(name: str, value: Any) -> Any:
-    return value
-
-
-def _stop(name: str, value: Any) -> Any:
-    expect("", name, value, Event, "a threading.Event or None")
-    return value
-
-
+_PATH = _of((str, PathLike), "the path of a file")
 TEXT = Kind(_checked_by(expect_text), str)
-WHOLE = Kind(_checked_by(expect_whole), _whole)
-NUMBER = Kind(_checked_by(expect_number), _number)
-SHARE = Kind(_checked_by(expect_number), _share)
-FLAG = Kind(_checked_by(expect_flag), bool)
+WHOLE = Kind(_checked_by(expect_whole), _read_by(int, "a whole number"))
+NUMBER = Kind(_checked_by(expect_number), _read_by(float, "a number"))
+SHARE = Kind(_checked_by(expect_number), _read_by(_share, "a share; write for example 0.01 or 1%"))
+FLAG = Kind(_checked_by(expect_flag), str)
 SECONDS = Kind(_checked_by(expect_number), _quantity("seconds"))
-BYTES = Kind(_checked_by(expect_number), _quantity("bytes"))
-RATE = Kind(_rate, _quantity("bytes_per_s"))
+BYTES = Kind(_checked_by(expect_number), lambda text: int(parse_quantity(text, "bytes")))
+RATE = Kind(_checked_by(expect_number), _quantity("bytes_per_s"))
 NAMES, WHOLES = _series(str, "names"), _series(int, "whole numbers")
 FIGURES, TIMES = _table(float), _table(SECONDS.read)
-CALL, STOP = Kind(_checked_by(expect_call), str), Kind(_stop, str)
-READ, WRITTEN, PICTURE = Kind(_path, _read_file), Kind(_path, written_file), Kind(_path, _picture_file)
-ANY = Kind(_as_given, str)
+CALL = Kind(_checked_by(expect_call), str)
+STOP = Kind(_of(Event, "a threading.Event or None"), str)
+READ, WRITTEN, PICTURE = Kind(_PATH, Path), Kind(_PATH, written_file), Kind(_PATH, _picture_file)
+ANY = Kind(lambda name, value: value, str)
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +198,12 @@ class Parameter:
 
     def taken(self, value: Any) -> Any:
         """A value given in Python, checked and completed; raises InputError."""
-        value = self.kind.take(self.name, value) if not self.repeat or self.kind is FIGURES else value
+        if isinstance(value, str):
+            try:
+                value = self.kind.read(value)
+            except ValueError as error:
+                raise InputError(f"{self.name}: {error}") from error
+        value = self.kind.take(self.name, value)
         wrong = self._wrong(value)
         if wrong:
             raise InputError(f"{self.name} is {value!r}; {wrong}")

@@ -127,6 +127,7 @@ JOB = (
     Parameter(
         "inputs",
         "an input of a bare module, as float32:8x3x299x299",
+        kind=ANY,
         metavar="SPEC",
         option="--input",
         repeat=True,
@@ -139,6 +140,7 @@ JOB = (
 DIMS = Parameter(
     "dims",
     "size of a symbolic axis of an ONNX file, as batch=8 or input:0=8",
+    kind=ANY,
     metavar="AXIS=N",
     option="--dim",
     repeat=True,
@@ -188,8 +190,8 @@ ISSUE = Parameter(
 )
 PIN = Parameter(
     "pins",
-    "run an op, all ops of a module, or all that a glob matches ('encoder.*=gpu0') on this device or type of device; "
-    "repeat for several",
+    "run an op, all ops of a module, or all that a glob matches ('encoder.*=gpu0') on this device or type of device",
+    kind=ANY,
     metavar="OP|MODULE=DEVICE",
     option="--pin",
     repeat=True,
@@ -197,6 +199,7 @@ PIN = Parameter(
 COLOCATE = Parameter(
     "colocate",
     "run all ops and modules that these match on one device",
+    kind=ANY,
     metavar="GLOB[,GLOB…]",
     repeat=True,
 )
@@ -210,7 +213,7 @@ WARM_START = Parameter(
 CALIBRATION = Parameter(
     "calibration",
     "measured op times of a device type, as `dlplacer profile --calibration` writes them",
-    READ,
+    ANY,
     "FILE",
     repeat=True,
 )
@@ -245,6 +248,7 @@ DISPATCH = Parameter(
 WHY = Parameter(
     "why",
     "say what the step would take with this op, or the longest of this module, on other devices, not what would help",
+    kind=ANY,
     metavar="OP|MODULE",
     repeat=True,
 )

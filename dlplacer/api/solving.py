@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 PROFILING = the.argument(
     "devices", "devices of this machine on which the chosen splits are profiled; empty estimates them"
 )
+JOB_OPTIONS = the.argument("job_options", "options of `load_job`, for ``module:callable``")
 REWRITES = the.argument("rewrites", "names of the rewrites of the capture; None means the usual ones")
 FOUND = the.argument("found", "the result of `pipeline`")
 CUT = the.argument("graph", "the step in its micro-batches: ``dp.capture(job, micro_batches=found.micro_batches)``")
@@ -145,6 +146,7 @@ def place(
     REWRITES,
     the.CALLS,
     the.JOB,
+    JOB_OPTIONS,
 )
 def place_with_splits(
     job: "Job | str",

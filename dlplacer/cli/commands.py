@@ -87,15 +87,12 @@ COMMANDS = (
         "Capture a model's step as a graph, without allocating anything.",
         actions.capture,
         (the.CODE, the.output("GRAPH", "graph file to write"), the.ROOFLINE, the.JSON, the.STEP),
-        examples=(
-            ("capture dlplacer.models:inception_v3 -o graph.json", "forward and backward, batch 32"),
-            (
-                "capture my_model:build --batch-size 8 --optimizer adam -o graph.json",
-                "my_model.py returns a dlplacer.Job",
-            ),
-            ("capture my_model:Net --input float32:8x3x224x224 -o graph.json", "a bare module: its inference"),
-            ("capture model.onnx --dim batch=8 -o graph.json", "an ONNX file"),
-        ),
+        examples="""
+        capture dlplacer.models:inception_v3 -o graph.json  # forward and backward, batch 32
+        capture my_model:build --batch-size 8 --optimizer adam -o graph.json  # my_model.py returns a dlplacer.Job
+        capture my_model:Net --input float32:8x3x224x224 -o graph.json  # a bare module: its inference
+        capture model.onnx --dim batch=8 -o graph.json  # an ONNX file
+        """,
     ),
     Command(
         "solve",
@@ -106,29 +103,22 @@ COMMANDS = (
             *(the.ASSUMED, the.SOLVED, the.ISSUE, the.HELD, the.WARM_START, the.SPLIT),
             *(the.output("PLAN", "plan file to write"), the.JSON),
         ),
-        examples=(
-            (
-                "solve inception_v3-train dgx1-v100-2gpu -o plan.json",
-                "a graph and a machine that ship; see dlplacer list",
-            ),
-            (
-                "solve my_model:build my_box.json --batch-size 8 --time-limit 5min -o plan.json",
-                "a model and a box of yours",
-            ),
-            ("solve model.onnx pcie-4gpu --dim batch=8", "an ONNX file"),
-            (
-                "solve graph.json pcie-4gpu --pin embedding=gpu0 --colocate 'decoder.*' -o plan.json",
-                "hold ops in place",
-            ),
-            ("solve graph.json pcie-4gpu --warm-start plan.json -o better.json", "go on from a plan"),
-        ),
+        examples="""
+        solve inception_v3-train dgx1-v100-2gpu -o plan.json  # a graph and a machine that ship; see dlplacer list
+        solve my_model:build my_box.json --batch-size 8 --time-limit 5min -o plan.json  # a model and a box of yours
+        solve model.onnx pcie-4gpu --dim batch=8  # an ONNX file
+        solve graph.json pcie-4gpu --pin embedding=gpu0 --colocate 'decoder.*' -o plan.json  # hold ops in place
+        solve graph.json pcie-4gpu --warm-start plan.json -o better.json  # go on from a plan
+        """,
     ),
     Command(
         "check",
         "Check a plan against every rule of the problem.",
         actions.check,
         (the.PLAN, the.JSON),
-        examples=(("check plan.json", "exit code 5 if it breaks a rule"),),
+        examples="""
+        check plan.json  # exit code 5 if it breaks a rule
+        """,
     ),
     Command(
         "compare",
@@ -139,38 +129,35 @@ COMMANDS = (
             *(the.ASSUMED, the.COMPARED, the.ISSUE, the.HELD, the.pictures("comparison")),
             *(the.page("one page with the schedules of all methods"), the.JSON),
         ),
-        examples=(
-            ("compare inception_v3-train dgx1-v100-2gpu --time-limit 20s", "every method"),
-            (
-                "compare graph.json pcie-4gpu --methods ilp,heft,m-sct --picture methods.png",
-                "some of them, with a picture",
-            ),
-        ),
+        examples="""
+        compare inception_v3-train dgx1-v100-2gpu --time-limit 20s  # every method
+        compare graph.json pcie-4gpu --methods ilp,heft,m-sct --picture methods.png  # some of them, with a picture
+        """,
     ),
     Command(
         "show",
         "Show a plan: as a table, as pictures, as a Chrome trace, as a page.",
         actions.show,
         (the.PLAN, the.SHOWN),
-        examples=(
-            ("show plan.json", "a table of devices"),
-            ("show plan.json --gantt gantt.png --memory memory.png", "pictures; also .svg and .pdf"),
-            ("show plan.json --html plan.html --trace trace.json", "a page, and a trace for ui.perfetto.dev"),
-            ("show plan.json --csv ops.csv", "ops.csv and ops-transfers.csv"),
-        ),
+        examples="""
+        show plan.json  # a table of devices
+        show plan.json --gantt gantt.png --memory memory.png  # pictures; also .svg and .pdf
+        show plan.json --html plan.html --trace trace.json  # a page, and a trace for ui.perfetto.dev
+        show plan.json --csv ops.csv  # ops.csv and ops-transfers.csv
+        """,
     ),
     Command(
         "explain",
         "Say why a plan takes as long as it does, and what would help: changes ranked by gain and bound.",
         actions.explain,
         (the.PLAN, the.DISPATCH, the.BUDGET, the.WHY, the.HELD, the.WORKERS, the.JSON),
-        examples=(
-            ("explain plan.json", "critical path, bounds, idle devices; then ten seconds of solving with one change"),
-            ("explain plan.json --budget 1min", "the same, with a minute of solving"),
-            ("explain plan.json --budget 0", "the figures alone, at once"),
-            ("explain plan.json --why fc --budget 20s", "the step with an op elsewhere"),
-            ("explain plan.json --pin 'encoder.*=gpu0'", "what moves, and what it costs, when a module is pinned"),
-        ),
+        examples="""
+        explain plan.json  # critical path, bounds, idle devices; then ten seconds of solving with one change
+        explain plan.json --budget 1min  # the same, with a minute of solving
+        explain plan.json --budget 0  # the figures alone, at once
+        explain plan.json --why fc --budget 20s  # the step with an op elsewhere
+        explain plan.json --pin 'encoder.*=gpu0'  # what moves, and what it costs, when a module is pinned
+        """,
         description="Gain: (step of the plan - step found with the change) / step of the plan; a step counts as found "
         "when a plan with it has passed every check, or, for a pipeline or data parallelism, when their models predict "
         "it. At most: the same with a lower bound in place of the step, so no plan with the change gains more; what "
@@ -189,17 +176,11 @@ COMMANDS = (
             *(the.JSON, the.STEP),
         ),
         ("devices",),
-        examples=(
-            (
-                "run plan.json --devices cpu:0,cpu:1 --gantt run.png",
-                "a plan of one of dlplacer's own models, on two cores",
-            ),
-            (
-                "run plan.json my_model:build --devices cuda:0,cuda:1",
-                "of a model of yours, a process for each of two GPUs",
-            ),
-            ("run plan.json --devices rank0/cpu:0,rank1/cpu:1 --timeout 5min", "in two processes"),
-        ),
+        examples="""
+        run plan.json --devices cpu:0,cpu:1 --gantt run.png  # a plan of one of dlplacer's own models, on two cores
+        run plan.json my_model:build --devices cuda:0,cuda:1  # of a model of yours, a process for each of two GPUs
+        run plan.json --devices rank0/cpu:0,rank1/cpu:1 --timeout 5min  # in two processes
+        """,
     ),
     Command(
         "profile",
@@ -210,13 +191,10 @@ COMMANDS = (
             *(the.output("GRAPH", "graph file to write, with the measured times"), the.JSON),
         ),
         ("devices",),
-        examples=(
-            (
-                "profile dlplacer.models:inception_v3 --device cpu:0,cpu:1 --batch-size 8 -o graph.json",
-                "two busy cores",
-            ),
-            ("profile my_model:build --device cuda:0 --calibration v100.json", "keep the times for other models"),
-        ),
+        examples="""
+        profile dlplacer.models:inception_v3 --device cpu:0,cpu:1 --batch-size 8 -o graph.json  # two busy cores
+        profile my_model:build --device cuda:0 --calibration v100.json  # keep the times for other models
+        """,
     ),
     Command(
         "selftest",
@@ -227,19 +205,19 @@ COMMANDS = (
             the.output("F", "write a report (JSON) that can be attached to an issue"),
         ),
         ("devices",),
-        examples=(
-            ("selftest --devices cpu:0,cpu:1 --no-steps", "numbers, races and links: less than a minute"),
-            ("selftest --devices cuda:0,cuda:1 -o report.json", "everything, on two GPUs, with a report for an issue"),
-        ),
+        examples="""
+        selftest --devices cpu:0,cpu:1 --no-steps  # numbers, races and links: less than a minute
+        selftest --devices cuda:0,cuda:1 -o report.json  # everything, on two GPUs, with a report for an issue
+        """,
     ),
     Command(
         "topology",
         "Detect this machine, show a topology, or import one from another tool.",
-        examples=(
-            ("topology detect --measure -o box.json", "this machine, with timed links"),
-            ("topology show dgx1-v100-8gpu --picture dgx1.png", "a table and a picture"),
-            ("topology import topo.txt --type V100 -o box.json", "the output of nvidia-smi topo -m"),
-        ),
+        examples="""
+        topology detect --measure -o box.json  # this machine, with timed links
+        topology show dgx1-v100-8gpu --picture dgx1.png  # a table and a picture
+        topology import topo.txt --type V100 -o box.json  # the output of nvidia-smi topo -m
+        """,
         below=_TOPOLOGY,
     ),
     Command(
@@ -247,10 +225,10 @@ COMMANDS = (
         "Group layers whose parameters (forward) or gradients (backward) travel together between a machine's devices.",
         _groups,
         (the.SUBJECT, the.GROUPS, the.JSON, the.STEP),
-        examples=(
-            ("groups inception_v3-train pcie-4gpu --direction backward", "buckets of gradients"),
-            ("groups inception_v3-train pcie-4gpu --direction backward --cap '25 MiB'", "none larger than 25 MiB"),
-        ),
+        examples="""
+        groups inception_v3-train pcie-4gpu --direction backward  # buckets of gradients
+        groups inception_v3-train pcie-4gpu --direction backward --cap '25 MiB'  # none larger than 25 MiB
+        """,
     ),
     Command(
         "epochs",
@@ -263,13 +241,10 @@ COMMANDS = (
             Parameter("json", "print the content of the epochs file", FLAG),
         ),
         ("batches",),
-        examples=(
-            (
-                "epochs my_training:train --batches 1,2,4,8 --at-most 0.1 -o epochs.json",
-                "until the loss is at most 0.1",
-            ),
-            ("epochs my_training:train --batches 1,4 --at-least 0.9 --codecs none,ternary --jobs 2", "in parallel"),
-        ),
+        examples="""
+        epochs my_training:train --batches 1,2,4,8 --at-most 0.1 -o epochs.json  # until the loss is at most 0.1
+        epochs my_training:train --batches 1,4 --at-least 0.9 --codecs none,ternary --jobs 2  # in parallel
+        """,
     ),
     Command(
         "hybrid",
@@ -280,17 +255,10 @@ COMMANDS = (
             *(the.pictures("hybrid plan"), the.page("one page with every budget"), the.JSON, the.STEP),
         ),
         ("devices",),
-        examples=(
-            (
-                "hybrid inception_v3-train dgx1-v100-8gpu --devices 64 --epochs epochs.json --network '100 Gbit/s'",
-                "up to 64 GPUs in boxes of eight; epochs.json: epochs by number of workers, format dlplacer.epochs/1",
-            ),
-            (
-                "hybrid inception_v3-train dgx1-v100-2gpu --devices 256 --epochs epochs.json --scaling-efficiency 1 "
-                "--speedup 2=1.32",
-                "the paper's assumptions",
-            ),
-        ),
+        examples="""
+        hybrid inception_v3-train dgx1-v100-8gpu --devices 64 --epochs epochs.json --network 12.5GB/s  # boxes of eight
+        hybrid inception_v3-train dgx1-v100-2gpu --devices 256 --scaling-efficiency 1 --speedup 2=1.32  # as the paper
+        """,
     ),
     Command(
         "pipeline",
@@ -304,26 +272,20 @@ COMMANDS = (
             the.page("one page with the schedule and its stages"),
             the.written("csv", "the order as torch.distributed.pipelining reads it"),
         ),
-        examples=(
-            ("pipeline dlplacer.models:gnmt dgx1-v100-4gpu", "the best stages, micro-batches and schedule"),
-            (
-                "pipeline inception_v3-train dgx1-v100-2gpu --stages 2 --micro-batches 8 --schedule 1f1b",
-                "one of them",
-            ),
-            ("pipeline my_model:build pcie-4gpu -o plan.json", "a plan for dlplacer run"),
-        ),
+        examples="""
+        pipeline dlplacer.models:gnmt dgx1-v100-4gpu  # the best stages, micro-batches and schedule
+        pipeline inception_v3-train dgx1-v100-2gpu --stages 2 --micro-batches 8 --schedule 1f1b  # one of them
+        pipeline my_model:build pcie-4gpu -o plan.json  # a plan for dlplacer run
+        """,
     ),
     Command(
         "advise",
         "Advise on mini-batch and recomputation, GPUs for a speedup, or servers that hide behind computation.",
-        examples=(
-            ("advise gpus --overhead 0.10 --speedup 3", "GPUs for a speedup of 3 at 10 % overhead"),
-            (
-                "advise servers --load '249 MB' --workers 8 --rate '10 Gbit/s' --compute '0.5 s'",
-                "servers that hide behind it",
-            ),
-            ("advise minibatch inception_v3-train dgx1-v100-2gpu", "what fits, and what to recompute"),
-        ),
+        examples="""
+        advise gpus --overhead 0.10 --speedup 3  # GPUs for a speedup of 3 at 10 % overhead
+        advise servers --load '249 MB' --workers 8 --rate '10 Gbit/s' --compute '0.5 s'  # servers that hide behind it
+        advise minibatch inception_v3-train dgx1-v100-2gpu  # what fits, and what to recompute
+        """,
         below=_ADVISE,
     ),
     Command(
@@ -331,23 +293,20 @@ COMMANDS = (
         "List what ships and can be named: graphs, topologies, models, methods, devices.",
         actions.listed,
         (Parameter("what", "what to list", option="what", choices=the.LISTS), the.JSON),
-        examples=(
-            ("list graphs", "the graphs that solve and compare take by name"),
-            ("list devices", "what --devices may name on this machine, and the types with known rates"),
-        ),
+        examples="""
+        list graphs  # the graphs that solve and compare take by name
+        list devices  # what --devices may name on this machine, and the types with known rates
+        """,
     ),
     Command(
         "completion",
         "Print a script that completes commands, options, files and shipped names in a shell.",
         _completion,
         (_SHELL,),
-        examples=(
-            (
-                "completion bash > ~/.local/share/bash-completion/completions/dlplacer",
-                "for bash, from the next shell on",
-            ),
-            ("completion zsh > ~/.zsh/completions/_dlplacer", "for zsh, with that folder in fpath"),
-            ("completion tcsh >> ~/.cshrc", "for tcsh"),
-        ),
+        examples="""
+        completion bash > ~/.local/share/bash-completion/completions/dlplacer  # for bash, from the next shell on
+        completion zsh > ~/.zsh/completions/_dlplacer  # for zsh, with that folder in fpath
+        completion tcsh >> ~/.cshrc  # for tcsh
+        """,
     ),
 )

@@ -70,7 +70,7 @@ class Command:
     required
         Names of parameters that must be given.
     examples
-        (arguments of ``dlplacer``, what they do).
+        A line for each: arguments of ``dlplacer``, and after ``  # `` what they do.
     below
         Sub-commands of its own, in place of parameters.
     """
@@ -80,7 +80,7 @@ class Command:
     action: Callable[[Given], int] | None = None
     parameters: tuple[Parameter | tuple[Parameter, ...], ...] = ()
     required: tuple[str, ...] = ()
-    examples: tuple[tuple[str, str], ...] = ()
+    examples: str = ""
     description: str = ""
     below: "tuple[Command, ...]" = ()
 
@@ -120,7 +120,8 @@ def parser_of(commands: Iterable[Command], **settings: Any) -> Parser:
 
 
 def _add_command(parent: Any, command: Command) -> None:
-    end = "\n".join([_HEAD, *(f"  # {told}\n  dlplacer {words}" for words, told in command.examples)])
+    lines = (line.strip().partition("  # ") for line in command.examples.strip().splitlines())
+    end = "\n".join([_HEAD, *(f"  # {told}\n  dlplacer {words}" for words, _, told in lines)])
     options: dict[str, Any] = {"epilog": end} if command.examples else {}
     made = parent.add_parser(
         command.name, help=command.help, description=f"{command.help} {command.description}".strip(), **options
