@@ -117,7 +117,9 @@ def show(
         plan = whole_plan_of(cast("PlanLike", subject), "subject")
         other = None if against is None else whole_plan_of(against, "against")
         title = headline(plan) if other is None else f"{headline(plan)}, against {headline(other)}"
-        page = HtmlPage(html_page(plan, other), title)
+        names = tuple(Path(each).stem if isinstance(each, (str, PathLike)) else "" for each in (subject, against))
+        labels = (names[0], names[1]) if all(names) and names[0] != names[1] else ("A", "B")
+        page = HtmlPage(html_page(plan, other, labels), title)
     elif against is not None:
         raise InputError("against is for two plans; give a plan or a result as subject, or leave it out")
     if path is not None:

@@ -89,7 +89,7 @@ def written(given: Given, value: Any, subject: str = "") -> None:
         colors = {"color_by": given.color_by} if name == "gantt" and given.color_by else {}
         dp.plot.save(given[name], name if subject == "plan" else subject.split()[0], value, **colors)
     if given.html is not None:
-        dp.show(value, given.html, against=given.against)
+        dp.show(given.plan if subject == "plan" else value, given.html, against=given.against)
     told_written(given.output, *(given[name] for name in pictures), given.html)
 
 

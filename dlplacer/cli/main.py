@@ -22,10 +22,11 @@ _EPILOG = (
 )
 
 
-def build_parser() -> Parser:
-    """The parser of the whole command line."""
+def build_parser(words: Sequence[str] | None = None) -> Parser:
+    """The parser of the whole command line; with the words that were typed, of the commands among them."""
     parser = parser_of(
         COMMANDS,
+        words,
         description="Tell where every op of a model should run, prove how good that plan is, and run it there.",
         epilog=_EPILOG,
     )
@@ -55,9 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with usable_streams(), _warnings_as_notes():
         parsed = Given()
         try:
-            parser = build_parser()
-            parsed = Given(vars(parser.parse_args(arguments)))
-            parsed["words"] = list(sys.argv[1:] if arguments is None else arguments)
+            words = list(sys.argv[1:] if arguments is None else arguments)
+            parser = build_parser(words)
+            parsed = Given(vars(parser.parse_args(words)), words=words)
             set_verbosity(parsed.get("verbosity", NORMAL))
             if parsed.command is None:
                 # What to do next is no mistake to be scolded for.

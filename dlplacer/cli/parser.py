@@ -109,13 +109,16 @@ class _Help(argparse.HelpFormatter):
         return text if text.startswith(_HEAD) else super()._fill_text(text, width, indent)
 
 
-def parser_of(commands: Iterable[Command], **settings: Any) -> Parser:
-    """The parser of all commands."""
+def parser_of(commands: Iterable[Command], words: Sequence[str] | None = None, **settings: Any) -> Parser:
+    """The parser of all commands; of those that words do not name, it knows the name alone."""
     parser = Parser(prog="dlplacer", **settings)
     _add_verbosity(parser)
     below = parser.add_subparsers(dest="command", metavar="COMMAND")
     for command in commands:
-        _add_command(below, command)
+        if words is None or command.name in words:
+            _add_command(below, command)
+        else:
+            below.add_parser(command.name, help=command.help)
     return parser
 
 
