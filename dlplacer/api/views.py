@@ -324,31 +324,25 @@ def _step(step: ScheduledOp | Transfer) -> tuple[str, str]:
 
 
 def _what_would_help(found: "WhatWouldHelp") -> Iterator[Block]:
-    """At most eight changes, those that bring something; the others are counted."""
-    base_s = found.base.makespan_s
+    """At most eight changes, those that shorten the step; the others are counted."""
+    base_s, bound_s = found.base.makespan_s, found.base.lower_bound_s
     if base_s < found.given_s:
         yield (
             f"more search alone: {format_seconds(base_s)} instead of {format_seconds(found.given_s)}; gains refer to it"
         )
-    tried = [one for one in found.answers if one.status != "not tried"]
-    changing = [one for one in tried if max(one.gain(base_s) or 0.0, one.most(base_s) or 0.0) >= _LEAST_GAIN]
-    rows = tuple(
-        (one.text, one.makespan_s, one.gain(base_s), one.most(base_s), one.status) for one in changing[:_CHANGES]
-    )
+    helping = [one for one in found.answers if (one.gain(base_s) or 0.0) >= _LEAST_GAIN][:_CHANGES]
+    rows = tuple((one.text, one.makespan_s, one.gain(base_s), one.most(base_s), one.status) for one in helping)
     heads = ("change|what would help", "makespan_s|step|seconds", "gain||change", "most|at most|change", "status|")
     yield Table(columns(*heads), rows)
-    left = 1 - found.base.lower_bound_s / base_s if base_s else 0.0
-    yield (
-        "gain: by how much the step found with the change is shorter than the plan's; at most: what its bound allows, "
-        f"of which {_percent(left)} is open without any change"
-    )
-    for one in changing[:_CHANGES]:
-        if one.status == "estimated" and one.note:
-            yield f"{one.text}: {one.note}"
-    hidden = len(found.answers) - len(rows)
-    untried = len(found.answers) - len(tried)
-    if hidden:
-        yield f"not shown: {_count(hidden, 'change')}, {untried} of them not tried; give more time, or --json lists all"
+    left = f", of which {_percent(1 - bound_s / base_s)} is open without any change" if bound_s and base_s else ""
+    if helping:
+        yield f"gain: by how much the step found with the change is shorter; at most: what its bound allows{left}"
+    yield from (f"{one.text}: {one.note}" for one in helping if one.status == "estimated" and one.note)
+    untried = sum(one.status == "not tried" for one in found.answers)
+    little = len(found.answers) - len(rows) - untried
+    yield f"{_count(little, 'other change')} found to bring less than {_percent(_LEAST_GAIN)}, or less than these"
+    if untried:
+        yield f"{_count(untried, 'change')} not tried, for want of time; --budget gives more, --json lists all"
 
 
 _LEAST_GAIN = 0.002

@@ -8,7 +8,8 @@ from dlplacer.cli.parser import Command, Given, completed, parser_of
 
 _DEVICES = Parameter("devices", "cpu:0,cpu:1 or cuda:0,cuda:1: in the plan's order", metavar="D[,D…]")
 _SHELL = Parameter("shell", "the shell to complete in", option="shell", choices=("bash", "zsh", "tcsh"))
-_PLANNED = (the.SUBJECT, the.CALIBRATION, the.STEP)
+_STEP = ("job options (for MODEL as module:callable)", the.STEP)
+_PLANNED = (the.SUBJECT, the.CALIBRATION)
 
 
 def _detect(given: Given) -> int:
@@ -49,7 +50,7 @@ _ADVISE = (
         "minibatch",
         "mini-batch of least training time in a device's memory",
         _minibatch,
-        (the.SUBJECT, the.MINIBATCH, the.JSON, the.STEP),
+        (the.SUBJECT, the.MINIBATCH, the.JSON, *_STEP),
     ),
     Command("gpus", "GPUs for a speedup, or the overhead that an efficiency allows", _gpus, (the.GPUS, the.JSON)),
     Command(
@@ -86,7 +87,7 @@ COMMANDS = (
         "capture",
         "Capture a model's step as a graph, without allocating anything.",
         actions.capture,
-        (the.CODE, the.output("GRAPH", "graph file to write"), the.ROOFLINE, the.JSON, the.STEP),
+        (the.CODE, the.output("GRAPH", "graph file to write"), the.ROOFLINE, the.JSON, *_STEP),
         examples="""
         capture dlplacer.models:inception_v3 -o graph.json  # forward and backward, batch 32
         capture my_model:build --batch-size 8 --optimizer adam -o graph.json  # my_model.py returns a dlplacer.Job
@@ -100,8 +101,9 @@ COMMANDS = (
         actions.solve,
         (
             *_PLANNED,
-            *(the.ASSUMED, the.SOLVED, the.ISSUE, the.HELD, the.WARM_START, the.SPLIT),
-            *(the.output("PLAN", "plan file to write"), the.JSON),
+            *(the.ASSUMED, the.SOLVED, the.ISSUE, the.HELD, the.WARM_START),
+            *(the.output("PLAN", "plan file to write"), the.JSON, *_STEP),
+            *("splitting (for MODEL as module:callable)", the.SPLIT),
         ),
         examples="""
         solve inception_v3-train dgx1-v100-2gpu -o plan.json  # a graph and a machine that ship; see dlplacer list
@@ -127,7 +129,7 @@ COMMANDS = (
         (
             *_PLANNED,
             *(the.ASSUMED, the.COMPARED, the.ISSUE, the.HELD, the.pictures("comparison")),
-            *(the.page("one page with the schedules of all methods"), the.JSON),
+            *(the.page("one page with the schedules of all methods"), the.JSON, *_STEP),
         ),
         examples="""
         compare inception_v3-train dgx1-v100-2gpu --time-limit 20s  # every method
@@ -173,7 +175,7 @@ COMMANDS = (
             *(the.PLAN, the.OWN_CODE, _DEVICES, the.RUN, the.MEASURED_PICTURE, the.TRACE),
             the.page("one page: the predicted and the measured step to walk through"),
             Parameter("one_process", "feed several GPUs from one process, and not each from one of its own", FLAG),
-            *(the.JSON, the.STEP),
+            *(the.JSON, *_STEP),
         ),
         ("devices",),
         examples="""
@@ -187,8 +189,9 @@ COMMANDS = (
         "Time every op of a model on devices of this machine.",
         actions.profile,
         (
-            *(the.CODE, the.TIMED_DEVICES, the.PROFILED, the.STEP, the.SPLIT),
-            *(the.output("GRAPH", "graph file to write, with the measured times"), the.JSON),
+            *(the.CODE, the.TIMED_DEVICES, the.PROFILED),
+            *(the.output("GRAPH", "graph file to write, with the measured times"), the.JSON, *_STEP),
+            *("splitting (for MODEL as module:callable)", the.SPLIT),
         ),
         ("devices",),
         examples="""
@@ -224,7 +227,7 @@ COMMANDS = (
         "groups",
         "Group layers whose parameters (forward) or gradients (backward) travel together between a machine's devices.",
         _groups,
-        (the.SUBJECT, the.GROUPS, the.JSON, the.STEP),
+        (the.SUBJECT, the.GROUPS, the.JSON, *_STEP),
         examples="""
         groups inception_v3-train pcie-4gpu --direction backward  # buckets of gradients
         groups inception_v3-train pcie-4gpu --direction backward --cap '25 MiB'  # none larger than 25 MiB
@@ -251,8 +254,9 @@ COMMANDS = (
         "Data parallelism, model parallelism or both on N devices: step time x steps x epochs of every strategy.",
         actions.hybrid,
         (
-            *(the.SUBJECT, the.ASSUMED, the.HYBRID, the.EPOCHS_FILE, the.SCALING, the.HELD),
-            *(the.pictures("hybrid plan"), the.page("one page with every budget"), the.JSON, the.STEP),
+            *(the.SUBJECT, the.ASSUMED, the.HYBRID, the.EPOCHS_FILE, the.HELD),
+            *(the.pictures("hybrid plan"), the.page("one page with every budget"), the.JSON),
+            *("step times of data parallelism (default: over the links of the topology)", the.SCALING, *_STEP),
         ),
         ("devices",),
         examples="""
@@ -271,6 +275,7 @@ COMMANDS = (
             the.written("plan_file", "plan file to write, for dlplacer run", "PLAN", ("-o", "--output")),
             the.page("one page with the schedule and its stages"),
             the.written("csv", "the order as torch.distributed.pipelining reads it"),
+            *_STEP,
         ),
         examples="""
         pipeline dlplacer.models:gnmt dgx1-v100-4gpu  # the best stages, micro-batches and schedule

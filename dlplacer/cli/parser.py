@@ -66,7 +66,7 @@ class Command:
     action
         The given arguments → exit code; prints the result.
     parameters
-        Single ones and groups.
+        Single ones and groups; a text is the title of those that follow.
     required
         Names of parameters that must be given.
     examples
@@ -78,7 +78,7 @@ class Command:
     name: str
     help: str
     action: Callable[[Given], int] | None = None
-    parameters: tuple[Parameter | tuple[Parameter, ...], ...] = ()
+    parameters: tuple[Parameter | tuple[Parameter, ...] | str, ...] = ()
     required: tuple[str, ...] = ()
     examples: str = ""
     description: str = ""
@@ -130,19 +130,24 @@ def _add_command(parent: Any, command: Command) -> None:
         command.name, help=command.help, description=f"{command.help} {command.description}".strip(), **options
     )
     _add_verbosity(made)
-    parameters = [one for each in command.parameters for one in (each if isinstance(each, tuple) else (each,))]
-    for parameter in parameters:
-        _add_parameter(made, parameter, parameter.name in command.required)
+    spelled: dict[str, str] = {}
+    titled: Any = made
+    for each in command.parameters:
+        if isinstance(each, str):
+            titled = made.add_argument_group(each)
+            continue
+        for parameter in each if isinstance(each, tuple) else (each,):
+            _add_parameter(titled, parameter, parameter.name in command.required)
+            spelled[parameter.name] = parameter.spellings[0]
     if command.below:
         inner = made.add_subparsers(dest="below", required=True, metavar="ACTION")
         for one in command.below:
             _add_command(inner, one)
     else:
-        spelled = {each.name: each.spellings[0] for each in parameters if each.spellings[0].startswith("-")}
         made.set_defaults(action=command.action, spelled=spelled)
 
 
-def _add_parameter(parser: argparse.ArgumentParser, parameter: Parameter, required: bool) -> None:
+def _add_parameter(parser: Any, parameter: Parameter, required: bool) -> None:
     def read(text: str) -> Any:
         try:
             return parameter.read(text)
