@@ -40,10 +40,16 @@ class Kind:
         (name, value) → the value checked and completed; raises InputError.
     read
         Text → value; raises ValueError with the reason.
+    metavar
+        The value in help texts.
+    unit
+        Ending of names of parameters that options do without.
     """
 
     take: Callable[[str, Any], Any]
     read: Callable[[str], Any]
+    metavar: str | None = None
+    unit: str = ""
 
 
 def _checked_by(expected: Callable[..., None]) -> Callable[[str, Any], Any]:
@@ -141,18 +147,18 @@ def _picture_file(text: str) -> Path:
 
 _PATH = _of((str, PathLike), "the path of a file")
 TEXT = Kind(_checked_by(expect_text), str)
-WHOLE = Kind(_checked_by(expect_whole), _read_by(int, "a whole number"))
+WHOLE = Kind(_checked_by(expect_whole), _read_by(int, "a whole number"), "N")
 NUMBER = Kind(_checked_by(expect_number), _read_by(float, "a number"))
 SHARE = Kind(_checked_by(expect_number), _read_by(_share, "a share; write for example 0.01 or 1%"))
 FLAG = Kind(_checked_by(expect_flag), str)
-SECONDS = Kind(_checked_by(expect_number), _quantity("seconds"))
-BYTES = Kind(_checked_by(expect_number), lambda text: int(parse_quantity(text, "bytes")))
-RATE = Kind(_checked_by(expect_number), _quantity("bytes_per_s"))
+SECONDS = Kind(_checked_by(expect_number), _quantity("seconds"), "TIME", "_s")
+BYTES = Kind(_checked_by(expect_number), lambda text: int(parse_quantity(text, "bytes")), "SIZE", "_bytes")
+RATE = Kind(_checked_by(expect_number), _quantity("bytes_per_s"), "RATE")
 NAMES, WHOLES = _series(str, "names"), _series(int, "whole numbers")
 FIGURES, TIMES = _table(float), _table(SECONDS.read)
 CALL = Kind(_checked_by(expect_call), str)
 STOP = Kind(_of(Event, "a threading.Event or None"), str)
-READ, WRITTEN, PICTURE = Kind(_PATH, Path), Kind(_PATH, written_file), Kind(_PATH, _picture_file)
+READ, WRITTEN, PICTURE = Kind(_PATH, Path, "FILE"), Kind(_PATH, written_file, "F"), Kind(_PATH, _picture_file, "F")
 ANY = Kind(lambda name, value: value, str)
 
 
@@ -194,7 +200,7 @@ class Parameter:
     def spellings(self) -> tuple[str, ...]:
         """The option as one types it."""
         given = (self.option,) if isinstance(self.option, str) else self.option
-        return given if any(given) else (f"--{self.name.replace('_', '-')}",)
+        return given if any(given) else (f"--{self.name.removesuffix(self.kind.unit).replace('_', '-')}",)
 
     def taken(self, value: Any) -> Any:
         """A value given in Python, checked and completed; raises InputError."""

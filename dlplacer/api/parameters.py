@@ -48,15 +48,13 @@ def written(name: str, text: str, metavar: str = "F", option: str | tuple[str, .
 
 def pictures(subject: str) -> tuple[Parameter, ...]:
     """An option for every picture of what a command finds."""
-    return tuple(Parameter(each.option, each.help, PICTURE, "F") for each in pictures_of(subject))
+    return tuple(Parameter(each.option, each.help, PICTURE) for each in pictures_of(subject))
 
 
 def time_limit(of: str, default: str, least: float | None = None) -> Parameter:
     """The time that a solve may take."""
     text = f"time for {of} ({default})"
-    return Parameter(
-        "time_limit_s", text, SECONDS, "TIME", "--time-limit", least=least, above=0 if least is None else None
-    )
+    return Parameter("time_limit_s", text, SECONDS, least=least, above=0 if least is None else None)
 
 
 def output(metavar: str, text: str) -> Parameter:
@@ -174,7 +172,7 @@ WHOLE_GRAPH = argument(
 TIMED_GRAPH = Parameter("times", "the model's graph without splits, with times from dlplacer profile", READ, "GRAPH")
 SPLIT = (PARTS, *RECORDED, TIMED_GRAPH)
 
-SEED = Parameter("seed", "seed of all random choices (0)", WHOLE, "N")
+SEED = Parameter("seed", "seed of all random choices (0)", WHOLE)
 WORKERS = count("workers", "solver threads (the cores)")
 METHOD = Parameter("method", "name of the method: ilp (default) or one that `dlplacer compare` lists", metavar="NAME")
 GAP = Parameter("gap", "stop at this gap: 0.01 and 1% are one percent (0)", SHARE, "G")
@@ -197,11 +195,7 @@ PIN = Parameter(
     repeat=True,
 )
 COLOCATE = Parameter(
-    "colocate",
-    "run all ops and modules that these match on one device",
-    kind=ANY,
-    metavar="GLOB[,GLOB…]",
-    repeat=True,
+    "colocate", "run all ops and modules that these match on one device", kind=ANY, metavar="GLOB[,GLOB…]", repeat=True
 )
 HELD = (PIN, COLOCATE)
 WARM_START = Parameter(
@@ -230,19 +224,12 @@ STAGES = (
 )
 
 BUDGET = Parameter(
-    "budget_s",
-    "time for solving again with one thing changed, shared by all changes (10 s; 0: none)",
-    SECONDS,
-    "TIME",
-    "--budget",
-    least=0,
+    "budget_s", "time for solving again with one thing changed, shared by all changes (10 s; 0: none)", SECONDS, least=0
 )
 DISPATCH = Parameter(
     "dispatch_s",
     "time in which one process issues an op for any of the devices, as 8us (0: as the topology says)",
     SECONDS,
-    "TIME",
-    "--dispatch",
     least=0,
 )
 WHY = Parameter(
@@ -268,9 +255,7 @@ SHOWN = (
 )
 
 TRACE = written("trace", "Chrome trace (JSON) of the predicted and the measured step")
-MEASURED_PICTURE = Parameter(
-    "gantt", "the measured step beneath the predicted one, as .png, .svg or .pdf", PICTURE, "F"
-)
+MEASURED_PICTURE = Parameter("gantt", "the measured step beneath the predicted one, as .png, .svg or .pdf", PICTURE)
 DEVICES = argument(
     "devices",
     'device of the plan → device of this machine, or devices in the plan\'s order, as ``"cpu:0,cpu:1"``; None takes '
@@ -291,8 +276,10 @@ SEGMENTS = Parameter(
 )
 RANKS = (
     count("replicas", "train N copies of the plan on N parts of the batch"),
-    Parameter("bucket_bytes", "gradients are exchanged in buckets of this size (25 MiB)", BYTES, "SIZE"),
-    Parameter("timeout_s", "wait so long for another rank (120 s)", SECONDS, "TIME", "--timeout"),
+    Parameter(
+        "bucket_bytes", "gradients are exchanged in buckets of this size (25 MiB)", BYTES, option="--bucket-bytes"
+    ),
+    Parameter("timeout_s", "wait so long for another rank (120 s)", SECONDS),
 )
 RUN = (
     count("steps", "number of steps that are timed (until their medians are sure, for a minute at most)"),
@@ -315,12 +302,12 @@ PROFILED = (
     count("steps", "steps that are timed (7)"),
     count("warmup", "steps before them (2)", least=0),
     written("calibration", "file to write or extend with what was measured, for other models", "FILE"),
-    Parameter("search_s", "with --split: time for choosing what to split (30 s)", SECONDS, "TIME", "--search", above=0),
+    Parameter("search_s", "with --split: time for choosing what to split (30 s)", SECONDS, above=0),
 )
 SELFTEST = (
     count("repeats", "runs with pauses for each small model (5)"),
     flag("no_steps", "leave out the timed steps, which take most of the time"),
-    Parameter("seed", "of the random plans and pauses (0)", WHOLE, "N"),
+    Parameter("seed", "of the random plans and pauses (0)", WHOLE),
 )
 
 KIND = Parameter("kind", "which devices (auto)", choices=("auto", "gpu", "cpu"))
@@ -346,7 +333,7 @@ GROUPS = (
         "what carries a group (forward: all-gather; backward: all-reduce)",
         choices=("all-gather", "reduce-scatter", "all-reduce"),
     ),
-    Parameter("cap_bytes", 'most bytes of a group, as "25 MiB"', BYTES, "SIZE", "--cap", least=1),
+    Parameter("cap_bytes", 'most bytes of a group, as "25 MiB"', BYTES, least=1),
 )
 TRAINING = Parameter(
     "training",
@@ -378,19 +365,16 @@ SCALING = (
     Parameter("scaling_efficiency", "a constant; the paper assumes 1", NUMBER, "SE"),
     Parameter("overhead_ratio", "Lemma 3.1: (1 + R) / (1 + N R)", NUMBER, "R"),
     Parameter("measured", "measured step times per device count, to be fitted: 1=0.5s,8=90ms", TIMES, "N=S,..."),
-    Parameter("network", 'join copies of the topology, each by a card of "12.5 GB/s"', RATE, "RATE"),
-    Parameter("network_latency_s", "between devices of two copies (5 us)", SECONDS, "T", "--network-latency", least=0),
+    Parameter("network", 'join copies of the topology, each by a card of "12.5 GB/s"', RATE),
+    Parameter("network_latency_s", "between devices of two copies (5 us)", SECONDS, least=0),
     Parameter("codecs", f"some of {', '.join(CODECS)} (all)", NAMES, "C[,C...]", choices=tuple(CODECS)),
     Parameter(
-        "measurements",
-        "measured codecs, collectives, network, and factors of epochs (dlplacer.measurements/1)",
-        READ,
-        "FILE",
+        "measurements", "measured codecs, collectives, network, and factors of epochs (dlplacer.measurements/1)", READ
     ),
     flag("no_overlap", "exchange gradients after the backward pass"),
 )
 HYBRID = (
-    Parameter("devices", "plan for every budget from 1 to N", WHOLE, "N", least=1),
+    Parameter("devices", "plan for every budget from 1 to N", WHOLE, least=1),
     Parameter("degrees", "model-parallel degrees to consider (2 to 8)", WHOLES, "M[,M...]"),
     Parameter("speedups", "known speedup of M devices, in place of solving", FIGURES, "M=S", "--speedup", repeat=True),
     time_limit("each solve", "10 s"),
@@ -415,8 +399,8 @@ GPUS = (
     Parameter("gpus", "number of GPUs of that efficiency", WHOLE, "G"),
 )
 SERVERS = (
-    Parameter("load_bytes", 'parameters, or bytes of a batch: "249 MB"', BYTES, "SIZE", "--load", least=0),
-    Parameter("workers", "workers that pull and push; without, a plain load", WHOLE, "N"),
-    Parameter("bytes_per_s", 'of one server or loader, in bytes: "1.25 GB/s"', RATE, "RATE", "--rate", least=0),
-    Parameter("compute_s", 'computation of a step: "0.5 s"', SECONDS, "TIME", "--compute", least=0),
+    Parameter("load_bytes", 'parameters, or bytes of a batch: "249 MB"', BYTES, least=0),
+    Parameter("workers", "workers that pull and push; without, a plain load", WHOLE),
+    Parameter("bytes_per_s", 'of one server or loader, in bytes: "1.25 GB/s"', RATE, option="--rate", least=0),
+    Parameter("compute_s", 'computation of a step: "0.5 s"', SECONDS, least=0),
 )

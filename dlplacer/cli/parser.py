@@ -162,8 +162,8 @@ def _add_parameter(parser: Any, parameter: Parameter, required: bool) -> None:
     if parameter.kind is FLAG:
         settings["action"] = argparse.BooleanOptionalAction if settings.pop("negatable", False) else "store_true"
     else:
-        settings |= {"type": read, "metavar": parameter.metavar}
-        if parameter.choices and parameter.metavar is None:
+        settings |= {"type": read, "metavar": parameter.metavar or parameter.kind.metavar}
+        if parameter.choices and settings["metavar"] is None:
             settings = {**settings, "type": str, "choices": parameter.choices}
         if parameter.repeat:
             settings["action"] = "append"
