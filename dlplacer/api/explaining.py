@@ -22,11 +22,6 @@ if TYPE_CHECKING:
 def explain(plan: PlanLike, dispatch_s: float = 0.0) -> "Explanation":
     """Why a plan takes as long as it does: critical path, what limits its bound, idle devices, the largest transfers.
 
-    Raises
-    ------
-    InputError
-        If an the.argument cannot be meant.
-
     Examples
     --------
     >>> import dlplacer as dp
@@ -55,11 +50,6 @@ def what_would_help(
 
     Looked at: links twice as fast, one more device of each type, a quarter more memory, each of the ten longest ops
     twice as fast or in two halves, other granularities, a pipeline, data parallelism.
-
-    Raises
-    ------
-    InputError
-        If an the.argument cannot be meant.
 
     Examples
     --------
@@ -90,7 +80,7 @@ def elsewhere(
     Raises
     ------
     InputError
-        If the plan has no such op, or an the.argument cannot be meant.
+        If the plan has no such op, or an argument cannot be meant.
 
     Examples
     --------

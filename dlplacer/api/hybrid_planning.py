@@ -75,8 +75,6 @@ def hybrid(
 
     Raises
     ------
-    InputError
-        If an argument cannot be meant.
     InfeasibleError
         If no strategy trains the model; says why.
 

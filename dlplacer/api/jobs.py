@@ -52,7 +52,7 @@ class UserCodeError(InputError):
 
 
 def is_entry(name: str) -> bool:
-    """Whether an the.argument means ``module:callable`` rather than a file."""
+    """Whether an argument means ``module:callable`` rather than a file."""
     return _ENTRY.fullmatch(name) is not None and not os.path.exists(name)
 
 

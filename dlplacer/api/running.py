@@ -61,7 +61,7 @@ def apply(
     MismatchError
         If the plan was made for another graph; names the first op that differs.
     InputError
-        If a device is missing or not here, or an the.argument is of a wrong type.
+        If a device is missing or not here, or an argument is of a wrong type.
 
     Examples
     --------
@@ -97,7 +97,7 @@ def profile(
     Raises
     ------
     InputError
-        If a device is not here, or an the.argument cannot be.
+        If a device is not here, or an argument cannot be.
     CaptureError
         If the model cannot be captured.
 

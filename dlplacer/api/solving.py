@@ -95,7 +95,7 @@ def place(
     Raises
     ------
     InputError
-        If an the.argument cannot be meant, or an op has no time on an allowed device.
+        If an argument cannot be meant, or an op has no time on an allowed device.
     InfeasibleError
         If no plan can exist; names the constraint to blame.
     NoPlanError
@@ -171,7 +171,7 @@ def place_with_splits(
     Raises
     ------
     InputError
-        If the graph is not the job's, or an the.argument cannot be meant.
+        If the graph is not the job's, or an argument cannot be meant.
     InfeasibleError, NoPlanError
         As `dlplacer.place` does.
 
@@ -285,7 +285,7 @@ def pipeline(
     Raises
     ------
     InputError
-        If an the.argument cannot be meant, or an op has no time on a device.
+        If an argument cannot be meant, or an op has no time on a device.
     InfeasibleError
         If no split fits the memories; names the least that the fullest stage needs.
 
