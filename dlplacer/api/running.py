@@ -337,13 +337,16 @@ def _profiled_onnx(
 def _named_job(job: "Job | str | PathLike[str]", step: Mapping[str, Any]) -> "Job":
     if step.get("dims"):
         raise InputError("dims are for ONNX files; a model in torch takes batch_size or inputs")
+    options = job_options(step)
     if not isinstance(job, (str, PathLike)):
+        if options:
+            raise InputError(f"{next(iter(options))} is for module:callable; change the job itself")
         return job_of(job)
     if not is_entry(str(job)):
         raise InputError(
             f"{str(job)!r} is neither module:callable nor an ONNX file; only a model that can run can be timed"
         )
-    return load_job(str(job), **job_options(step))
+    return load_job(str(job), **options)
 
 
 @contextmanager

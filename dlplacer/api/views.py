@@ -379,6 +379,8 @@ def elsewhere_blocks(plan: Plan, found: "Sequence[Elsewhere]") -> Iterator[Block
         )
     heads = ("op", "is on", "device|on", "moved_alone_s|only it moves|seconds", "makespan_s|solved again|seconds")
     yield Table(columns(*heads, "longer|longer by|change", "least|at least|change", "note|"), tuple(rows))
+    if not found:
+        yield "the machine has one device, so no op can be elsewhere"
     if any(one.kept for one in found):
         yield "kept: the devices are interchangeable, and without it all ops would just change places"
     if any(one.makespan_s is not None and one.makespan_s < base_s for one in found):

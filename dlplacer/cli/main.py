@@ -11,7 +11,7 @@ from typing import Any
 from dlplacer.cli.commands import COMMANDS
 from dlplacer.cli.interruption import INTERRUPTED
 from dlplacer.cli.parser import Given, Parser, parser_of
-from dlplacer.cli.progress import NORMAL, note, set_verbosity
+from dlplacer.cli.progress import NORMAL, set_verbosity
 from dlplacer.cli.streams import end_of_stdout, is_of_stdout, say, usable_streams
 from dlplacer.core.errors import DlplacerError, DlplacerWarning, InternalError
 from dlplacer.core.version import __version__
@@ -35,12 +35,12 @@ def build_parser(words: Sequence[str] | None = None) -> Parser:
 
 
 @contextlib.contextmanager
-def _warnings_as_notes() -> Iterator[None]:
+def _plain_warnings() -> Iterator[None]:
     """Print the warnings of dlplacer as lines on stderr; others are left as they are."""
 
     def show(message: Warning | str, category: type[Warning], *where: Any) -> None:
         if issubclass(category, DlplacerWarning):
-            note(str(message))
+            say(str(message))
         else:
             shown(message, category, *where)
 
@@ -53,7 +53,7 @@ def _warnings_as_notes() -> Iterator[None]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
-    with usable_streams(), _warnings_as_notes():
+    with usable_streams(), _plain_warnings():
         parsed = Given()
         try:
             words = list(sys.argv[1:] if arguments is None else arguments)
