@@ -93,9 +93,7 @@ def hybrid(
     from dlplacer.planning.hybrid.plan_notes import plan_notes
     from dlplacer.planning.hybrid.step_workload import fastest_work
 
-    if devices > _MOST_DEVICES:
-        raise InputError(f"devices is {devices}; at most {_MOST_DEVICES} budgets are planned, one by one")
-    _require_used(speedups, split, network, method, jobs, cache, network_latency_s)
+    _require_used(devices, speedups, split, network, method, jobs, cache, network_latency_s)
     step_times, fits = _closed_form(
         scaling_efficiency, overhead_ratio, measured, network, codecs, measurements, overlap
     )
@@ -106,18 +104,14 @@ def hybrid(
     work = fastest_work(timed, box)
     known.require_mini_batch(work.mini_batch)
     chosen = _degrees(degrees, speedups)
-    placed: Placed | None = None
-    shares: ModelParallel = SpeedupTable(dict(speedups or {}))
-    if not speedups:
-        settings = PlaceSettings(options_of(options), method or "ilp", time_limit_s, seed=seed, workers=workers)
-        placed = Placed(timed, work.step_s, settings, stop)
-        if split != "pipeline" and (jobs is not None or cache is not None):
-            _presolve(placed, machine, devices, chosen, jobs or 1, cache, on_progress)
-        shares = _split(placed, split)
+    settings = PlaceSettings(options_of(options), method or "ilp", time_limit_s, seed=seed, workers=workers)
+    placed = None if speedups else Placed(timed, work.step_s, settings, stop)
+    if placed is not None and split != "pipeline" and (jobs is not None or cache is not None):
+        _presolve(placed, machine, devices, chosen, jobs or 1, cache, on_progress)
     problem = HybridProblem(
         replace(work, mini_batch=work.mini_batch or known.mini_batch),
         found.applied_to(known.efficiency),
-        shares,
+        SpeedupTable(dict(speedups or {})) if placed is None else _split(placed, split),
         machine,
         step_times or _exchanges(machine, codecs, overlap, found),
         chosen,
@@ -152,9 +146,18 @@ def epochs_of(value: "str | PathLike[str] | Mapping[int, float | None] | EpochsD
 
 
 def _require_used(
-    speedups: object, split: str | None, network: object, method: object, jobs: object, cache: object, latency: object
+    devices: int,
+    speedups: object,
+    split: str | None,
+    network: object,
+    method: object,
+    jobs: object,
+    cache: object,
+    latency: object,
 ) -> None:
-    """Raise InputError for an argument that another one leaves without use."""
+    """Raise InputError for too many devices, and for an argument that another one leaves without use."""
+    if devices > _MOST_DEVICES:
+        raise InputError(f"devices is {devices}; at most {_MOST_DEVICES} budgets are planned, one by one")
     unused: dict[str, dict[str, object]] = {}
     if speedups:
         reason = "speedups say what a solve would find"
