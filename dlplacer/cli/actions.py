@@ -30,7 +30,13 @@ _PARTIAL = "stopping with the answers so far; once more to give up"
 
 
 def called(
-    function: Callable[..., T], given: Given, what: str, limit_s: float | None = None, says: str = "", **more: Any
+    function: Callable[..., T],
+    given: Given,
+    what: str,
+    limit_s: float | None = None,
+    says: str = "",
+    keep: Callable[[T], None] = lambda value: None,
+    **more: Any,
 ) -> T:
     """The result of a function of `dlplacer` on the given arguments, its progress shown meanwhile.
 
@@ -40,15 +46,20 @@ def called(
         Name of the work, for its progress.
     says
         Announcement of a function that the first Ctrl-C stops, or empty for one that ends at once.
+    keep
+        Writes the result, so that a first Ctrl-C that comes too late to stop the work does not cost it.
     """
-    with interruptible(says) if says else nullcontext() as stop, progress(what, limit_s) as show:
-        extra = {"on_progress": show, **({"stop": stop} if stop is not None else {}), **more}
+    with interruptible(says) if says else nullcontext() as stop:
+        extra = more if stop is None else {"stop": stop, **more}
         try:
-            return function(**{**given.arguments, **extra})
+            with progress(what, limit_s) as show:
+                value = function(**{**given.arguments, "on_progress": show, **extra})
         except NoPlanError:
             if stop is not None and stop.is_set():
                 raise KeyboardInterrupt from None
             raise
+        keep(value)
+    return value
 
 
 def shown(given: Given, value: Any, record: object = None, extra: "Sequence[Block]" = (), code: int = 0) -> int:
@@ -131,8 +142,8 @@ def solve(given: Given) -> int:
     options = options_of(given)
     with fewer_collections():
         read, limit_s = _with_read_graph(given, limit_s)
-        result = called(dp.place, read, "solving", limit_s, says, options=options, time_limit_s=limit_s)
-        written(given, result)
+        more = {"options": options, "time_limit_s": limit_s}
+        result = called(dp.place, read, "solving", limit_s, says, lambda result: written(given, result), **more)
     plan = result.plan
     warm = None if given.warm_start is None else f"warm start: {plan.provenance['warm_start']}"
     say_unless_none(warm, launch_note(result))
@@ -183,6 +194,7 @@ def _parts(given: Given) -> int | None:
     excluded = {
         **dict.fromkeys(("pins", "colocate", "warm_start"), "chooses splits and devices together"),
         "calibration": "measures or estimates its own times",
+        "issue": "knows no cost of issuing but the topology's",
         "micro_batches": "splits the step's ops in another way",
         "splits_of": "chooses splits and takes none of a file",
         "colocate_backward": "must not hold all parts together",
