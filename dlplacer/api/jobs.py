@@ -52,7 +52,7 @@ class UserCodeError(InputError):
 
 
 def is_entry(name: str) -> bool:
-    """Whether an argument means ``module:callable`` rather than a file."""
+    """True if an argument means ``module:callable`` rather than a file."""
     return _ENTRY.fullmatch(name) is not None and not os.path.exists(name)
 
 
@@ -190,7 +190,7 @@ def _captured(job: "Traceable | str | PathLike[str]", args: tuple[Any, ...], ste
 
 
 def job_options(step: Mapping[str, Any]) -> JobOptions:
-    """Those of a step's options that `load_job` takes."""
+    """The options of a step that `load_job` takes."""
     return cast("JobOptions", {name: value for name, value in step.items() if name in JobOptions.__annotations__})
 
 
@@ -258,7 +258,7 @@ def sizes_of(dims: Mapping[str, int] | Sequence[str]) -> dict[str, int]:
 
 
 def imported(entry: str) -> Callable[..., Any]:
-    """What ``module:callable`` names.
+    """The object that ``module:callable`` names.
 
     Raises
     ------

@@ -224,7 +224,7 @@ class Parameter:
         return value
 
     def _wrong(self, value: Any) -> str:
-        """What a value must be that it is not."""
+        """The rule that a value breaks, or an empty text."""
         for one in value if isinstance(value, tuple) else (value,):
             if self.choices and one not in self.choices:
                 return f"use {'some' if value is not one else 'one'} of {', '.join(self.choices)}"

@@ -126,7 +126,7 @@ def _settings(name: str, color_by: str) -> dict[str, str]:
 
 
 def _two_axes(done: "Run") -> "tuple[Axes, Axes]":
-    """Those of a new pyplot figure, which a notebook displays, of the size that suits both steps."""
+    """The Axes of a new pyplot figure, which a notebook displays, of the size that suits both steps."""
     from matplotlib import pyplot
 
     from dlplacer.report.plot.gantt import gantt_size

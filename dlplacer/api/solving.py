@@ -233,7 +233,7 @@ def compare(
     calibration: Files = (),
     **step: Unpack[StepOptions],
 ) -> "Comparison":
-    """What every method makes of a graph on a machine: the best first, judged by the best bound of all.
+    """The plans of all methods for a graph on a machine: the best first, judged by the best bound of all.
 
     Raises
     ------

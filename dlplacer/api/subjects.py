@@ -1,4 +1,4 @@
-"""From what a person gives to the value that is meant: names and paths of files, jobs, results, option words."""
+"""Arguments as the values that they mean: names and paths of files, jobs, results, option words."""
 
 import sys
 import warnings
@@ -186,12 +186,12 @@ def default_devices(plan: Plan) -> list[str]:
 
 
 def is_job(value: object) -> "TypeGuard[Job]":
-    """Whether it is a `dlplacer.Job`; loads no torch, without which there are no jobs."""
+    """True for a `dlplacer.Job`; loads no torch, without which there are no jobs."""
     return is_a(value, "dlplacer.frontend.torch.job", "Job")
 
 
 def is_run(value: object) -> "TypeGuard[Run]":
-    """Whether it is what `dlplacer.run` returns."""
+    """True for a result of `dlplacer.run`."""
     return is_a(value, "dlplacer.measure.run_report", "Run")
 
 
@@ -208,7 +208,7 @@ def _is_torch_device(value: object) -> bool:
 
 
 def is_a(value: object, module: str, name: str) -> bool:
-    """Whether it is of a class whose module need not be loaded: if it is not, there are no such objects."""
+    """True for an object of a class; if its module is not loaded, there are no such objects."""
     loaded = sys.modules.get(module)
     kind: Any = getattr(loaded, name, None)
     return isinstance(kind, type) and isinstance(value, kind)

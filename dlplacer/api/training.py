@@ -54,7 +54,7 @@ class NamedTraining:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """Whether a metric is good enough: at most, or at least, so much."""
+    """The goal of a metric: at most, or at least, a value."""
 
     most: float | None = None
     least: float | None = None

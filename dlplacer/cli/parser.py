@@ -15,22 +15,7 @@ from dlplacer.core.options import CHOICES
 _HEAD = "examples:"
 _SHIPPED = {"TOPOLOGY": "topologies", "T": "topologies", "MODEL|GRAPH": "graphs"}
 """Metavar of an argument → folder whose names it takes beside files."""
-_SHOWING = frozenset(
-    {
-        "action",
-        "command",
-        "below",
-        "words",
-        "spelled",
-        "verbosity",
-        "json",
-        "output",
-        "html",
-        "picture",
-        "paper",
-        *CHOICES,
-    }
-)
+_SHOWING = {*"action command below words spelled verbosity json output html picture paper".split(), *CHOICES}
 _FILES = frozenset({"PLAN", "GRAPH", "F", "FILE", "DIR", "MODEL", "GRAPH|PLAN", "EPOCHS"})
 _BASH = '_dlplacer_{folder}() {{ compgen -W "{names}" -- "$1"; compgen -f -- "$1"; }}\n'
 _ZSH = "_dlplacer_{folder}() {{ _alternative 'names:shipped name:({names})' 'files:file:_files'; }}\n"
@@ -44,7 +29,7 @@ class Given(dict[str, Any]):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Those of the function; the others say how its result is shown, or are options of the problem."""
+        """The arguments of the function; others say how its result is shown, or are options of the problem."""
         return {name: value for name, value in self.items() if name not in _SHOWING}
 
     def but(self, *names: str) -> "Given":
@@ -52,7 +37,7 @@ class Given(dict[str, Any]):
         return Given({name: value for name, value in self.items() if name not in names})
 
     def only(self, *parameters: Parameter | tuple[Parameter, ...]) -> "Given":
-        """Those of these parameters."""
+        """With these parameters alone."""
         names = {one.name for each in parameters for one in (each if isinstance(each, tuple) else (each,))}
         return Given({name: value for name, value in self.items() if name in names})
 
