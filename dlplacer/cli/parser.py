@@ -15,7 +15,8 @@ from dlplacer.core.options import CHOICES
 _HEAD = "examples:"
 _SHIPPED = {"TOPOLOGY": "topologies", "T": "topologies", "MODEL|GRAPH": "graphs"}
 """Metavar of an argument → folder whose names it takes beside files."""
-_SHOWING = {*"action command below words spelled verbosity json output html picture paper".split(), *CHOICES}
+_PARSING = {"action", "command", "below", "words", "spelled", "verbosity"}
+_SHOWING = {*_PARSING, *CHOICES, "paper", "json", "output", "html", "picture"}
 _FILES = frozenset({"PLAN", "GRAPH", "F", "FILE", "DIR", "MODEL", "GRAPH|PLAN", "EPOCHS"})
 _BASH = '_dlplacer_{folder}() {{ compgen -W "{names}" -- "$1"; compgen -f -- "$1"; }}\n'
 _ZSH = "_dlplacer_{folder}() {{ _alternative 'names:shipped name:({names})' 'files:file:_files'; }}\n"
