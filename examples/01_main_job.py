@@ -49,13 +49,11 @@ def main() -> None:
     call("show", str(plan_file), *pictures, *others)
 
     say(f"5. run it on {', '.join(devices)}")
-    from dlplacer.cli.arguments.module_callable import build_entry
     from dlplacer.measure.conclusion import NOISY
-    from dlplacer.measure.run_plan import run
 
-    job = build_entry(arguments.model, batch_size=arguments.batch_size)
+    job = dp.load_job(arguments.model, batch_size=arguments.batch_size)
     beside = {} if split_plan is None else {"split": split_plan}
-    report = run(job, result.plan, devices, arguments.steps, beside=beside).report
+    report = dp.run(job, result.plan, devices, steps=arguments.steps, beside=beside).report
     (arguments.output / "run.json").write_text(json.dumps(report.to_dict(), indent=2) + "\n")
 
     heads = ("one training step", "seconds", f"half of {report.steps} steps", "speedup")

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import dlplacer as dp
-from dlplacer.cli.output.hybrid_table import print_hybrid
 from dlplacer.data_parallel import delayed_updates, measure_epochs
 from dlplacer.machines.costs.roofline_times import with_times
 from dlplacer.planning.hybrid import (
@@ -70,7 +69,8 @@ def main() -> None:
         name=f"{graph.name} on {machine.name}",
     )
     plan = plan_hybrid(problem, arguments.devices)
-    print_hybrid(plan)
+    print(plan.to_frame().to_string(index=False, float_format="{:.3f}".format))
+    print(plan)
     save_picture(arguments.output / "hybrid.png", plot_hybrid, plan)
     plan.to_frame().to_csv(arguments.output / "hybrid.csv", index=False)
     print(f"everything is in {arguments.output}/")

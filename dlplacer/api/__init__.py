@@ -1,4 +1,4 @@
-"""What ``import dlplacer as dp`` offers: functions of names, paths, values and option words.
+"""The functions of ``import dlplacer as dp``: names, paths, values and option words in, values out.
 
 They turn what they are given into the values that the rooms below work with, refuse what cannot be meant, and call the
 rooms. They decide nothing.

@@ -1,26 +1,30 @@
-"""Machines: `detect_topology` and `import_topology`."""
+"""Machines and what ships: `detect_topology`, `import_topology`, `selftest`, `catalogue`."""
 
-import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
 from os import PathLike
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from dlplacer.api import parameters as the
+from dlplacer.api.kinds import checked
+from dlplacer.api.subjects import names_of, note
 from dlplacer.core.errors import InputError
-from dlplacer.core.expect import expect, expect_flag, expect_text
+from dlplacer.core.expect import expect
+from dlplacer.core.table import Column, Table
 from dlplacer.core.topology import Topology
+from dlplacer.core.units import format_bytes_per_s
 
-_KINDS = ("auto", "gpu", "cpu")
+if TYPE_CHECKING:
+    from dlplacer.measure.selftest import Build, Selftest
+    from dlplacer.runtime.devices.base import NamedDevice
 
 
-def detect_topology(kind: str = "auto", *, measure: bool = False) -> Topology:
+@checked(the.KIND, the.MEASURE, the.CALLS)
+def detect_topology(
+    kind: str = "auto", *, measure: bool = False, on_progress: Callable[[str], None] | None = None
+) -> Topology:
     """This machine: its GPUs as NVML reports them or, without any, the CPU cores of this process.
-
-    Parameters
-    ----------
-    kind
-        ``gpu``, ``cpu``, or ``auto`` for GPUs where there are any.
-    measure
-        Whether to fit latency and rate of every link to timed copies, which takes some seconds. A link whose copies
-        contradict each other keeps what was assumed, and its ``meta`` says why; a warning too.
 
     Raises
     ------
@@ -35,28 +39,25 @@ def detect_topology(kind: str = "auto", *, measure: bool = False) -> Topology:
     """
     from dlplacer.machines.importers.detect import detected_topology
 
-    expect_flag("", measure=measure)
-    if kind not in _KINDS:
-        raise InputError(f"kind is {kind!r}; use one of {', '.join(_KINDS)}")
     topology = detected_topology(kind)
     if not measure:
         return topology
+    from dlplacer.machines.host_load import load_note
     from dlplacer.machines.importers.measured_links import doubts
     from dlplacer.runtime.profile.link_times import with_timed_links
 
-    timed = with_timed_links(topology)
+    told, load = on_progress or (lambda text: None), load_note()
+    if load is not None:
+        note(load)
+    timed = with_timed_links(topology, lambda source, target: told(f"{source} to {target}"))
     for doubt in doubts(timed):
-        warnings.warn(doubt, stacklevel=2)
+        note(doubt)
     return timed
 
 
+@checked(the.argument("path", "the file that the other tool wrote"), the.DEVICE_TYPE)
 def import_topology(path: str | PathLike[str], device_type: str | None = None) -> Topology:
     """The machine in an ``nvidia-smi topo -m`` text, an NCCL topology file or a node-link graph.
-
-    Parameters
-    ----------
-    device_type
-        Type of the devices where the file does not tell, as ``"V100"``; memory and rates come from the device table.
 
     Raises
     ------
@@ -72,7 +73,126 @@ def import_topology(path: str | PathLike[str], device_type: str | None = None) -
     <Topology 'topo': 8 H100, 3 routers, 17 links>
     """
     from dlplacer.machines.importers.any_format import import_topology as import_file
+    from dlplacer.machines.importers.products import import_notes
 
     expect("", "path", path, (str, PathLike), "the path of a file that another tool wrote")
-    expect_text("", optional=True, device_type=device_type)
-    return import_file(Path(path), device_type)
+    topology = import_file(Path(path), device_type)
+    for text in import_notes(topology, device_type):
+        note(text)
+    return topology
+
+
+@checked(the.TIMED_DEVICES, the.SELFTEST, the.CALLS)
+def selftest(
+    devices: "str | Sequence[NamedDevice]",
+    *,
+    repeats: int = 5,
+    no_steps: bool = False,
+    seed: int = 0,
+    on_progress: Callable[[str], None] | None = None,
+) -> "Selftest":
+    """The checks of the runtime on devices of this machine: numbers, races, links, issue costs, steps of Inception-V3.
+
+    Examples
+    --------
+    >>> import dlplacer as dp
+    >>> dp.selftest("cpu:0,cpu:1", no_steps=True).passed  # doctest: +SKIP
+    True
+    """
+    from dlplacer import models
+    from dlplacer.measure.selftest import selftest as try_runtime
+
+    names = names_of(devices)
+    small: dict[str, Build] = {
+        "branches": partial(models.branches, batch_size=4, image_size=16),
+        "mlp": partial(models.mlp, batch_size=8),
+    }
+    timed: dict[str, Build] = {"branches, batch 1": partial(models.branches, batch_size=1, image_size=48, count=4)}
+    if not all(name.startswith("cpu") for name in names):
+        timed = {f"inception_v3, batch {size}": partial(models.inception_v3, batch_size=size) for size in (1, 32)}
+    told = on_progress or (lambda what: None)
+    return try_runtime(small, {} if no_steps else timed, names, repeats=repeats, seed=seed, on_progress=told)
+
+
+def catalogue(what: str) -> Table:
+    """The names of what ships and can be named.
+
+    Parameters
+    ----------
+    what
+        ``graphs``, ``topologies``, ``models``, ``methods`` or ``devices``.
+
+    Examples
+    --------
+    >>> import dlplacer as dp
+    >>> dp.catalogue("topologies").to_frame()["name"][0]
+    'cpu-2core'
+    """
+    if what not in the.LISTS:
+        raise InputError(f"there is no list {what!r}; use one of {', '.join(the.LISTS)}")
+    rows = {"graphs": _graphs, "topologies": _topologies, "models": _models, "methods": _methods, "devices": _devices}
+    records = rows[what]()
+    return Table.of(records, [Column(name, format="list") for name in records[0]])
+
+
+def _graphs() -> list[dict[str, Any]]:
+    from dlplacer.files.load import load_graph
+    from dlplacer.files.locate import shipped_names
+
+    graphs = {name: load_graph(name) for name in shipped_names("graphs")}
+    return [
+        {
+            "name": name,
+            "ops": len(graph.ops),
+            "edges": len(graph.edges),
+            "phases": list(dict.fromkeys(op.phase for op in graph.ops if op.phase)),
+        }
+        for name, graph in graphs.items()
+    ]
+
+
+def _topologies() -> list[dict[str, Any]]:
+    from dlplacer.files.load import load_topology
+    from dlplacer.files.locate import shipped_names
+
+    machines = {name: load_topology(name) for name in shipped_names("topologies")}
+    return [
+        {
+            "name": name,
+            "devices": len(machine.devices),
+            "types": list(machine.device_types),
+            "links": len(machine.links),
+        }
+        for name, machine in machines.items()
+    ]
+
+
+def _models() -> list[dict[str, Any]]:
+    from dlplacer.models.catalogue import builders
+
+    return [{"name": f"dlplacer.models:{name}", "is": summary} for name, summary in builders().items()]
+
+
+def _methods() -> list[dict[str, Any]]:
+    from dlplacer.solvers.methods import METHODS, SUMMARIES
+
+    return [{"name": name, "is": SUMMARIES[name]} for name in METHODS]
+
+
+def _devices() -> list[dict[str, Any]]:
+    """Devices of this machine as ``--devices`` names them, then the types that the device table knows."""
+    from dlplacer.machines.costs.device_table import DEVICE_TABLE, FLOAT32
+    from dlplacer.machines.importers.host import host_topology
+    from dlplacer.machines.importers.nvml import has_gpus, nvml_topology
+
+    machines = [("cpu", host_topology()), *([("cuda", nvml_topology())] if has_gpus() else [])]
+    rows: list[dict[str, Any]] = [
+        {"name": f"{kind}:{number}", "is": f"{device.type} of this machine"}
+        for kind, machine in machines
+        for number, device in enumerate(machine.devices)
+    ]
+    for name, known in DEVICE_TABLE.items():
+        rate = known.flops_per_s[FLOAT32] / 1e12
+        memory = format_bytes_per_s(known.memory_bytes_per_s)
+        rows.append({"name": name, "is": f"type with known rates: {rate:.4g} TFLOP/s in float32, memory {memory}"})
+    return rows

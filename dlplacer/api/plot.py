@@ -11,7 +11,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dlplacer.api.subjects import PlanLike, TopologyLike, is_run, topology_of, whole_plan_of
+from dlplacer.api.subjects import PlanLike, TopologyLike, is_a, topology_of, whole_plan_of
 from dlplacer.core.errors import InputError
 from dlplacer.core.expect import expect, expect_path, expect_text, refuse
 
@@ -27,79 +27,48 @@ _COLORS = ("phase", "module")
 
 
 def gantt(plan: PlanLike, ax: "Axes | None" = None, *, color_by: str = "phase") -> "Axes":
-    """Devices and links over time; the line below the bars is the critical path.
-
-    Parameters
-    ----------
-    plan
-        A `Plan`, a `Result`, or the path of a plan file.
-    color_by
-        ``phase`` or ``module``.
-
-    Raises
-    ------
-    InputError
-        If an argument cannot be meant.
-    """
-    from dlplacer.report.plot.gantt import plot_gantt
-
-    return plot_gantt(whole_plan_of(plan), _axes(ax), color_by=_color_by(color_by))
+    """Devices and links over time, coloured by ``phase`` or ``module``; the line below is the critical path."""
+    return _drawn("gantt", plan, ax, color_by=color_by)
 
 
 def placement(plan: PlanLike, ax: "Axes | None" = None) -> "Axes":
-    """The graph, every op in the colour of its device, its area by its time; takes what `gantt` takes."""
-    from dlplacer.report.plot.placement import plot_placement
-
-    return plot_placement(whole_plan_of(plan), _axes(ax))
+    """The graph, every op in the colour of its device, its area by its time."""
+    return _drawn("placement", plan, ax)
 
 
 def memory(plan: PlanLike, ax: "Axes | None" = None) -> "Axes":
-    """What is alive on every device over the step, in bytes over seconds; takes what `gantt` takes."""
-    from dlplacer.report.plot.memory import plot_memory
-
-    return plot_memory(whole_plan_of(plan), _axes(ax))
+    """Live memory of every device over the step, in bytes over seconds."""
+    return _drawn("memory", plan, ax)
 
 
 def topology(machine: TopologyLike, ax: "Axes | None" = None) -> "Axes":
     """Devices, routers and links; `machine` is a `Topology`, its file, or the name of one that ships."""
-    from dlplacer.report.plot.topology import plot_topology
-
-    return plot_topology(topology_of(machine, "machine"), _axes(ax))
+    return _drawn("topology", machine, ax)
 
 
 def comparison(found: "Comparison", ax: "Axes | None" = None) -> "Axes":
     """The step times that `dlplacer.compare` found, as bars."""
-    from dlplacer.report.plot.comparison import plot_comparison
-
-    return plot_comparison(_comparison(found), _axes(ax))
+    return _drawn("comparison", found, ax)
 
 
 def pipeline(plan: "PipelinePlan", ax: "Axes | None" = None) -> "Axes":
     """The schedule that `dlplacer.pipeline` found, micro-batch by micro-batch."""
-    from dlplacer.report.plot.pipeline import plot_pipeline
-
-    return plot_pipeline(_pipeline_plan(plan), _axes(ax))
+    return _drawn("pipeline", plan, ax)
 
 
 def hybrid(plan: "HybridPlan", ax: "Axes | None" = None) -> "Axes":
     """Speedup over the number of devices, as `dlplacer.hybrid` found it."""
-    from dlplacer.report.plot.hybrid import plot_hybrid
-
-    return plot_hybrid(_hybrid_plan(plan), _axes(ax))
+    return _drawn("hybrid", plan, ax)
 
 
 def run(done: "Run", axes: "tuple[Axes, Axes] | None" = None) -> "tuple[Axes, Axes]":
-    """The predicted step above the measured one, on one time axis; returns both Axes.
+    """The predicted step of `dlplacer.run` above the measured one, on one time axis; returns both Axes."""
+    from matplotlib.axes import Axes
 
-    Parameters
-    ----------
-    done
-        What `dlplacer.run` returned.
-    """
     from dlplacer.report.plot.run import plot_run
 
-    done = _run(done)
-    if axes is not None and not (isinstance(axes, tuple) and len(axes) == 2 and all(map(_axes, axes))):
+    done = _SUBJECTS["run"](done)
+    if axes is not None and not (isinstance(axes, tuple) and [isinstance(ax, Axes) for ax in axes] == [True, True]):
         raise refuse("", "axes", axes, "two matplotlib Axes in a tuple, or None")
     return plot_run(done.predicted, done.measured, axes or _two_axes(done))
 
@@ -114,7 +83,7 @@ def save(
     picture
         A function of this module, or its name: ``"gantt"``.
     subject
-        What it shows.
+        The argument of that function.
     color_by
         As for `gantt`.
 
@@ -134,21 +103,30 @@ def save(
     if name == "run":
         plot.save_run_picture(path, shown.predicted, shown.measured)
     else:
-        settings = {"color_by": _color_by(color_by)} if name == "gantt" else {}
-        plot.save_picture(path, getattr(plot, f"plot_{name}"), shown, **settings)
+        plot.save_picture(path, getattr(plot, f"plot_{name}"), shown, **_settings(name, color_by))
     return Path(path)
 
 
-def _axes(ax: "Axes | None") -> "Axes | None":
+def _drawn(name: str, subject: Any, ax: "Axes | None", color_by: str = "phase") -> "Axes":
+    from dlplacer.report import plot
+
+    shown, settings = _SUBJECTS[name](subject), _settings(name, color_by)
     if ax is not None:
         from matplotlib.axes import Axes
 
         expect("", "ax", ax, Axes, "a matplotlib Axes or None")
-    return ax
+    axes: Axes = getattr(plot, f"plot_{name}")(shown, ax, **settings)
+    return axes
+
+
+def _settings(name: str, color_by: str) -> dict[str, str]:
+    if color_by not in _COLORS:
+        raise InputError(f"color_by is {color_by!r}; use one of {', '.join(_COLORS)}")
+    return {"color_by": color_by} if name == "gantt" else {}
 
 
 def _two_axes(done: "Run") -> "tuple[Axes, Axes]":
-    """Those of a new pyplot figure, which a notebook displays, of the size that suits both steps."""
+    """The Axes of a new pyplot figure, which a notebook displays, of the size that suits both steps."""
     from matplotlib import pyplot
 
     from dlplacer.report.plot.gantt import gantt_size
@@ -159,37 +137,15 @@ def _two_axes(done: "Run") -> "tuple[Axes, Axes]":
     return upper, lower
 
 
-def _color_by(color_by: str) -> str:
-    if color_by not in _COLORS:
-        raise InputError(f"color_by is {color_by!r}; use one of {', '.join(_COLORS)}")
-    return color_by
+def _result_of(module: str, name: str, call: str) -> Callable[[Any], Any]:
+    """A function that returns its argument if this call has made it, and refuses others."""
 
+    def subject(value: Any) -> Any:
+        if not is_a(value, f"dlplacer.{module}", name):
+            raise refuse("", "subject", value, f"what dp.{call} returns")
+        return value
 
-def _comparison(found: "Comparison") -> "Comparison":
-    from dlplacer.planning.compare import Comparison
-
-    expect("", "found", found, Comparison, "what dp.compare(graph, topology) returns")
-    return found
-
-
-def _pipeline_plan(plan: "PipelinePlan") -> "PipelinePlan":
-    from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
-
-    expect("", "plan", plan, PipelinePlan, "what dp.pipeline(graph, topology) returns")
-    return plan
-
-
-def _hybrid_plan(plan: "HybridPlan") -> "HybridPlan":
-    from dlplacer.planning.hybrid.hybrid_plan import HybridPlan
-
-    expect("", "plan", plan, HybridPlan, "what dp.hybrid(graph, topology, devices, epochs) returns")
-    return plan
-
-
-def _run(done: "Run") -> "Run":
-    if not is_run(done):
-        raise refuse("", "done", done, "what dp.run(job, plan, devices) returns")
-    return done
+    return subject
 
 
 _SUBJECTS: dict[str, Callable[[Any], Any]] = {
@@ -197,9 +153,9 @@ _SUBJECTS: dict[str, Callable[[Any], Any]] = {
     "placement": whole_plan_of,
     "memory": whole_plan_of,
     "topology": topology_of,
-    "comparison": _comparison,
-    "pipeline": _pipeline_plan,
-    "hybrid": _hybrid_plan,
-    "run": _run,
+    "comparison": _result_of("planning.compare", "Comparison", "compare(graph, topology)"),
+    "pipeline": _result_of("planning.pipeline.pipeline_plan", "PipelinePlan", "pipeline(graph, topology)"),
+    "hybrid": _result_of("planning.hybrid.hybrid_plan", "HybridPlan", "hybrid(graph, topology, devices, epochs)"),
+    "run": _result_of("measure.run_report", "Run", "run(job, plan, devices)"),
 }
 """Name of a picture → what makes its subject of an argument."""

@@ -1,70 +1,50 @@
-"""Jobs: `capture`, and on this machine `apply`, `profile`, `run`."""
+"""Jobs on this machine: `apply`, `profile`, `profile_splits`, `run`."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
 
-from dlplacer.api.subjects import DevicesLike, PlanLike, devices_of, job_of, names_of, plan_of
+from dlplacer.api import parameters as the
+from dlplacer.api.jobs import (
+    JobOptions,
+    StepOptions,
+    is_entry,
+    is_onnx,
+    job_options,
+    load_job,
+    onnx_file,
+    rewrites_of,
+    sizes_of,
+)
+from dlplacer.api.kinds import checked
+from dlplacer.api.subjects import DevicesLike, GraphLike, PlanLike, devices_of, graph_of, job_of, names_of, plan_of
 from dlplacer.core.errors import InputError
-from dlplacer.core.expect import expect_flag, expect_table, expect_text, expect_whole
+from dlplacer.core.expect import expect_table, expect_text
 from dlplacer.core.graph import OpGraph
+from dlplacer.core.plan import Plan
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from threading import Event
 
-    from dlplacer.frontend.torch.capture import Traceable
     from dlplacer.frontend.torch.job import Job
     from dlplacer.measure.run_report import Run
-    from dlplacer.runtime.devices.base import NamedDevice
+    from dlplacer.measure.splitting.choose_splits import Prospect, SplitChoice
+    from dlplacer.runtime.devices.base import NamedDevice, RuntimeDevice
+    from dlplacer.runtime.onnx.run_cut_model import OnnxReport
+    from dlplacer.runtime.onnx.session import OnnxDevice
     from dlplacer.runtime.placed.placed_module import PlacedModule
 
-
-def capture(
-    job: "Traceable",
-    args: tuple[Any, ...] = (),
-    *,
-    whole_backward: bool = False,
-    colocate_backward: bool = False,
-    granularity: str = "aten",
-) -> OpGraph:
-    """The dataflow graph of a step, without times; nothing is allocated.
-
-    Parameters
-    ----------
-    job
-        A `Job`; or a Module, fx.GraphModule or ExportedProgram for its inference graph on `args`.
-    whole_backward
-        Keep the backward of a convolution in one op instead of an input gradient and a weight gradient.
-    colocate_backward
-        Hold every backward op on the device of its forward op, as the paper does.
-    granularity
-        ``aten``: an op for each ATen call. ``fused``: one for chains that always run together. ``module``: one for each
-        module and phase; ``module:2`` cuts module paths after two names.
-
-    Raises
-    ------
-    CaptureError
-        If the model cannot be captured; names the line and the way out.
-
-    Examples
-    --------
-    >>> import dlplacer as dp, torch
-    >>> module = torch.nn.Sequential(torch.nn.Linear(12, 16), torch.nn.ReLU())
-    >>> dp.capture(module, args=(torch.randn(8, 12),))
-    <OpGraph 'Sequential': ... ops, ... edges, 832 B of weights>
-    """
-    from dlplacer.frontend import capture as capture_step
-
-    expect_flag("", whole_backward=whole_backward, colocate_backward=colocate_backward)
-    expect_text("", granularity=granularity)
-    return capture_step(
-        job,
-        args,
-        whole_backward=whole_backward,
-        colocate_backward=colocate_backward,
-        granularity=granularity,
-    )
+BESIDE = the.argument("beside", "name → another plan of the same job, whose steps alternate with those of the plan")
+_CORE = re.compile(r"cpu(?::(\d+))?")
+_ONNX_DEVICE = re.compile(r"([a-z]+)(?::(\d+))?")
+_OWN_MODELS = "dlplacer.models:"
 
 
+@checked(the.TYPED_JOB, the.PLAN, the.DEVICES, the.SEGMENTS)
 def apply(
     job: "Job",
     plan: PlanLike,
@@ -73,18 +53,6 @@ def apply(
     segments: str = "eager",
 ) -> "PlacedModule":
     """The job's module, running as planned. Its parameters move to their planned devices.
-
-    Parameters
-    ----------
-    job
-        The job that the plan was captured from: same module, shapes, dtypes and mode.
-    plan
-        A `Plan`, the `Result` that has it, or the path of a plan file.
-    devices
-        Device of the plan → device of this machine (``{"gpu0": "cuda:0"}``), or devices in the plan's order
-        (``"cpu:0,cpu:1"`` or a list). None: ``cpu:0``, ``cpu:1``, … for CPU cores, ``cuda:0``, … for others.
-    segments
-        How runs of ops are called: ``eager`` (PyTorch's kernels), ``inductor`` (compiled) or ``cuda_graph``.
 
     Raises
     ------
@@ -108,24 +76,23 @@ def apply(
     from dlplacer.runtime.placed.apply import apply as apply_plan
 
     job, plan = job_of(job), plan_of(plan)
-    expect_text("", segments=segments)
     return apply_plan(job, plan, devices_of(plan, devices), segments=segments)
 
 
-def profile(job: "Job", devices: "str | Sequence[NamedDevice]", *, steps: int = 7, warmup: int = 2) -> OpGraph:
+@checked(the.CODE, the.TIMED_DEVICES, the.PROFILED, the.STEP, the.RECORDED, the.CALLS, the.TAKEN_STEP)
+def profile(
+    job: "Job | str | PathLike[str]",
+    devices: "str | Sequence[NamedDevice]",
+    *,
+    steps: int = 7,
+    warmup: int = 2,
+    calibration: str | PathLike[str] | None = None,
+    on_progress: Callable[[str, float], None] | None = None,
+    **step: Unpack[StepOptions],
+) -> OpGraph:
     """The job's graph with the seconds of every op, measured inside whole steps on devices of this machine.
 
     On cores LSTMs are timed as the kernel that plain PyTorch runs as well, and are what takes less.
-
-    Parameters
-    ----------
-    job
-        With a real module.
-    devices
-        ``"cpu:0"``, ``"cpu:0,cpu:1"`` or a list: several are timed while all are busy, as when a plan runs on them;
-        ops of cores that are too short for that, alone.
-    steps, warmup
-        Steps that are timed, and steps before them.
 
     Raises
     ------
@@ -142,30 +109,79 @@ def profile(job: "Job", devices: "str | Sequence[NamedDevice]", *, steps: int = 
     >>> dp.place(graph, "cpu-2core").plan.makespan_s > 0  # doctest: +SKIP
     True
     """
-    expect_steps(steps, warmup)
-    job, names = job_of(job), names_of(devices)
-    if not names:
-        raise InputError("devices is empty; name those to time the job on, as 'cpu:0' or 'cpu:0,cpu:1'")
-    from dlplacer.frontend.torch.capture import capture_job, default_rewrites
-    from dlplacer.runtime.devices.open import in_host_memory, open_devices
+    from dlplacer.planning.coarsen import coarsen
+    from dlplacer.runtime.devices.open import in_host_memory
+    from dlplacer.runtime.profile.calibrate import calibrate
     from dlplacer.runtime.profile.op_times import profile_ops, timed_capture, with_measured_times
 
-    opened = open_devices(names)
-    try:
+    if isinstance(job, (str, PathLike)) and is_onnx(str(job)):
+        return _profiled_onnx(job, names_of(devices), step.get("dims", ()), steps, warmup)
+    from dlplacer.frontend.torch.capture import capture_job
+
+    job = _named_job(job, step)
+    rewrites = rewrites_of(job, step)
+    with _opened(devices) as opened:
         captured, times = timed_capture(
             job,
-            lambda more: capture_job(job, [*default_rewrites(), *more]),
-            lambda captured: profile_ops(job, captured, opened, steps, warmup),
+            lambda more: capture_job(job, [*rewrites, *more], step.get("colocate_backward", False)),
+            lambda captured: profile_ops(job, captured, opened, steps, warmup, on_progress or _ignore),
             in_host_memory(opened),
         )
-        return with_measured_times(captured.graph, times)
-    finally:
-        for device in opened:
-            device.close()
+        if calibration is not None:
+            calibrate(Path(calibration), captured.graph, times, opened)
+    return coarsen(with_measured_times(captured.graph, times), step.get("granularity", "aten"))
 
 
+@checked(
+    the.CODE,
+    the.TIMED_DEVICES,
+    the.PROFILED,
+    the.WHOLE_GRAPH,
+    the.PARTS_COUNT,
+    the.WHOLE_BACKWARD,
+    the.CALLS,
+    the.JOB,
+    the.TAKEN_JOB,
+)
+def profile_splits(
+    job: "Job | str",
+    devices: "str | Sequence[NamedDevice]",
+    *,
+    graph: GraphLike | None = None,
+    parts: int | None = None,
+    whole_backward: bool = False,
+    steps: int = 7,
+    warmup: int = 2,
+    search_s: float = 30.0,
+    on_progress: "Callable[[Prospect], None] | None" = None,
+    stop: "Event | None" = None,
+    **options: Unpack[JobOptions],
+) -> "SplitChoice":
+    """The splits of ops that shorten the step on these devices, chosen by measurement, and the graph that has them.
+
+    Examples
+    --------
+    >>> import dlplacer as dp
+    >>> found = dp.profile_splits("dlplacer.models:branches", "cpu:0,cpu:1", search_s=5)  # doctest: +SKIP
+    >>> found.split_s <= found.whole_s  # doctest: +SKIP
+    True
+    """
+    from dlplacer.core.options import Options
+    from dlplacer.frontend.torch.capture import default_rewrites
+    from dlplacer.measure.splitting.place_with_splits import chosen, evaluator, whole_graph
+    from dlplacer.measure.splitting.traced_step import TracedStep
+    from dlplacer.runtime.profile.link_times import measured_topology
+
+    with _opened(devices) as opened:
+        step = TracedStep.of(_named_job(job, options), default_rewrites(whole_backward))
+        whole = whole_graph(step, None if graph is None else graph_of(graph), opened, steps, warmup)
+        evaluate = evaluator(step, whole, measured_topology(opened), Options(), parts)
+        return chosen(evaluate, opened, search_s, stop, on_progress or _ignore)
+
+
+@checked(the.CODE, the.PLAN, the.DEVICES, the.RUN, BESIDE, the.STEP, the.CALLS, the.TAKEN_STEP)
 def run(
-    job: "Job",
+    job: "Job | str | PathLike[str] | None",
     plan: PlanLike,
     devices: DevicesLike = None,
     *,
@@ -174,23 +190,14 @@ def run(
     beside: "Mapping[str, PlanLike] | None" = None,
     segments: str = "eager",
     compile_baseline: bool | None = None,
-) -> "Run":
-    """Run a plan on devices of this machine, and compare it with its prediction and with plain PyTorch.
-
-    Parameters
-    ----------
-    job, plan, devices
-        As for `apply`.
-    steps, warmup
-        Steps that are timed, and least number of steps before them. None times steps until their medians are sure, for
-        a minute at most.
-    beside
-        Name → another plan of the same job; its steps alternate with those of the plan.
-    segments
-        As for `apply`.
-    compile_baseline
-        Whether ``torch.compile`` on one device is timed too, which takes as long as it compiles. None: where segments
-        are compiled or captured.
+    replicas: int | None = None,
+    bucket_bytes: int | None = None,
+    timeout_s: float = 120.0,
+    provider: str | None = None,
+    on_progress: Callable[[str, float | None], None] | None = None,
+    **step: Unpack[StepOptions],
+) -> "Run | OnnxReport":
+    """A plan run on devices of this machine, compared with its prediction and with plain PyTorch.
 
     Raises
     ------
@@ -207,24 +214,155 @@ def run(
     (0.0123, 0.021)
     >>> dp.plot.run(done)  # doctest: +SKIP
     """
-    expect_steps(1 if steps is None else steps, warmup)
+    plan = plan_of(plan)
+    if is_onnx_plan(plan):
+        return _run_onnx(job, plan, devices, steps, warmup, provider, step.get("dims", ()))
+    here, told, options = devices_of(plan, devices), on_progress or _ignore, job_options(step)
+    if job is None or isinstance(job, str):
+        job, options = completed(job, plan, options)
+    if over_ranks(plan, here, replicas):
+        if "RANK" not in os.environ:
+            raise InputError("a plan over several processes runs in each of them; start them with torchrun")
+        from dlplacer.measure.run_plan import OverRanks, run_over_ranks
+        from dlplacer.runtime.distributed.replicate import DEFAULT_BUCKET_BYTES
+
+        count, size = replicas or replicas_of(plan), options.get("batch_size")
+        cut = not isinstance(job, str) or size is not None
+        over = OverRanks(count, cut, bucket_bytes or DEFAULT_BUCKET_BYTES, timeout_s, segments=segments)
+        whole = _named_job(job, options if size is None else {**options, "batch_size": size * count})
+        return run_over_ranks(whole, plan, here, over, steps, warmup, on_progress=told)
     expect_table("", optional=True, beside=beside)
-    expect_text("", segments=segments)
-    if compile_baseline is not None:
-        expect_flag("", compile_baseline=compile_baseline)
-    job, plan = job_of(job), plan_of(plan)
-    here = devices_of(plan, devices)
     others = {}
     for name, other in (beside or {}).items():
         expect_text("beside", name=name)
         others[name] = plan_of(other, f"beside[{name!r}]")
     from dlplacer.measure.run_plan import run as run_plan
 
-    return run_plan(job, plan, here, steps, warmup, others, segments=segments, compiled=compile_baseline)
+    job = _named_job(job, options)
+    return run_plan(job, plan, here, steps, warmup, others, told, segments=segments, compiled=compile_baseline)
 
 
-def expect_steps(steps: object, warmup: object) -> None:
-    """Return if these are numbers of steps; raises InputError otherwise."""
-    expect_whole("", steps=steps, warmup=warmup)
-    if not (isinstance(steps, int) and isinstance(warmup, int) and steps >= 1 and warmup >= 0):
-        raise InputError(f"steps is {steps} and warmup {warmup}; at least 1 and 0 are needed")
+def is_onnx_plan(plan: Plan) -> bool:
+    """True if a plan was made from an ONNX file."""
+    return "onnx" in (plan.graph.capture or {})
+
+
+def over_ranks(plan: Plan, devices: Mapping[str, str] | Sequence[str], replicas: int | None = None) -> bool:
+    """True if the arguments, the plan or torchrun ask for more than one process."""
+    names = devices.values() if isinstance(devices, Mapping) else devices
+    wanted = replicas is not None or replicas_of(plan) > 1 or any("rank" in name for name in names)
+    return wanted or int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+def replicas_of(plan: Plan) -> int:
+    """Copies of itself that a plan was made for."""
+    return int((plan.graph.capture or {}).get("collectives", {}).get("replicas", 1))
+
+
+def completed(entry: str | None, plan: Plan, options: JobOptions) -> tuple[str, JobOptions]:
+    """The name of a plan's job and its options, where they are left out as the plan was captured with."""
+    described = plan.graph.capture or {}
+    if entry is None:
+        entry = described.get("entry")
+        if not isinstance(entry, str) or not entry.startswith(_OWN_MODELS):
+            raise InputError(
+                f"name the model, as in dlplacer run the.PLAN module:callable (the plan was captured from "
+                f"{entry or 'a model in memory'}; code is only imported by the name that you type)"
+            )
+    if not is_entry(entry):
+        raise InputError(f"{entry!r} is not module:callable; only a model that can run can be run")
+    known = job_options({name: value for name, value in described.items() if value is not None})
+    shapes = [one["shape"] for one in described.get("args", ()) if one.get("shape")]
+    if entry.startswith(_OWN_MODELS) and shapes:
+        known["batch_size"] = int(shapes[0][0])
+    return entry, {**known, **options}
+
+
+def _run_onnx(
+    path: "Job | str | PathLike[str] | None",
+    plan: Plan,
+    devices: DevicesLike,
+    steps: int | None,
+    warmup: int,
+    provider: str | None,
+    dims: Mapping[str, int] | Sequence[str],
+) -> "OnnxReport":
+    """A plan of an ONNX file, cut by device, alternating with the whole model on the first one."""
+    from dlplacer.runtime.onnx.run_cut_model import run_onnx
+
+    described = plan.graph.capture or {}
+    bound = {**described["onnx"].get("dims", {}), **sizes_of(dims)}
+    if not isinstance(path, (str, PathLike, type(None))):
+        raise InputError("the plan is of an ONNX file; give its path in place of a job, or None")
+    here = devices_of(plan, devices)
+    names = [device.id for device in plan.topology.devices]
+    given = [here[name] for name in names] if isinstance(here, Mapping) else list(here)
+    file = onnx_file(path or described["entry"], bound, with_weights=True)
+    return run_onnx(file, plan, 10 if steps is None else steps, warmup, _onnx_devices(given, names, provider))
+
+
+def _onnx_devices(given: Sequence[str], names: Sequence[str], provider: str | None) -> "dict[str, OnnxDevice]":
+    """Device name in the plan → device, from ``cpu:0,cpu:1``, or ``cuda:0,cuda:1`` and a provider."""
+    from dlplacer.runtime.onnx.session import OnnxDevice, provider_named
+
+    matches = [_ONNX_DEVICE.fullmatch(device.strip()) for device in given]
+    cores = sum(_CORE.fullmatch(device.strip()) is not None for device in given)
+    if len(given) != len(names) or None in matches or (provider is None and cores < len(given)):
+        raise InputError(
+            f"devices are {','.join(given)}: the plan has {len(names)}, and ONNX plans run on CPU cores unless there "
+            f"is a provider; write {','.join(f'cpu:{number}' for number in range(len(names)))}"
+        )
+    named = None if provider is None else provider_named(provider)
+    found = [OnnxDevice(int(match[2] or 0), None if match[1] == "cpu" else named) for match in matches if match]
+    if len(set(found)) != len(found):
+        raise InputError(f"devices are {','.join(given)}: one is given twice; every device of the plan needs its own")
+    return dict(zip(names, found, strict=True))
+
+
+def _profiled_onnx(
+    path: str | PathLike[str], devices: Sequence[str], dims: Mapping[str, int] | Sequence[str], steps: int, warmup: int
+) -> OpGraph:
+    from dlplacer.frontend.onnx import onnx_graph
+    from dlplacer.runtime.onnx.session_times import profile_onnx
+    from dlplacer.runtime.profile.op_times import with_measured_times
+
+    for device in devices:
+        if not _CORE.fullmatch(device):
+            raise InputError(f"device {device!r}: ONNX files are timed on CPU cores here; write cpu:0")
+    file = onnx_file(path, dims, with_weights=True)
+    graph = onnx_graph(onnx_file(path, dims))
+    return with_measured_times(graph, profile_onnx(file, graph, steps, warmup))
+
+
+def _named_job(job: "Job | str | PathLike[str]", step: Mapping[str, Any]) -> "Job":
+    if step.get("dims"):
+        raise InputError("dims are for ONNX files; a model in torch takes batch_size or inputs")
+    options = job_options(step)
+    if not isinstance(job, (str, PathLike)):
+        if options:
+            raise InputError(f"{next(iter(options))} is for module:callable; change the job itself")
+        return job_of(job)
+    if not is_entry(str(job)):
+        raise InputError(
+            f"{str(job)!r} is neither module:callable nor an ONNX file; only a model that can run can be timed"
+        )
+    return load_job(str(job), **options)
+
+
+@contextmanager
+def _opened(devices: "str | Sequence[NamedDevice]") -> "Iterator[Sequence[RuntimeDevice]]":
+    from dlplacer.runtime.devices.open import open_devices
+
+    names = names_of(devices)
+    if not names:
+        raise InputError("devices is empty; name those to time the job on, as 'cpu:0' or 'cpu:0,cpu:1'")
+    opened = open_devices(names)
+    try:
+        yield opened
+    finally:
+        for device in opened:
+            device.close()
+
+
+def _ignore(*progress: Any) -> None:
+    pass

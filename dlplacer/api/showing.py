@@ -1,4 +1,4 @@
-"""What a plan looks like, and why it takes as long as it does: `show`, `explain`, `check_plan`, `violations`."""
+"""Pages about plans, runs, comparisons, pipelines and hybrids: `show`."""
 
 import webbrowser
 from dataclasses import dataclass
@@ -9,16 +9,14 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, cast
 
-from dlplacer.api.subjects import PlanLike, is_run, plan_of, whole_plan_of
+from dlplacer.api.subjects import PlanLike, is_run, whole_plan_of
 from dlplacer.core.errors import InputError
-from dlplacer.core.expect import expect_number, expect_path, short_name
+from dlplacer.core.expect import expect_path, short_name
 
 if TYPE_CHECKING:
-    from dlplacer.check import Violation
     from dlplacer.planning.compare import Comparison
     from dlplacer.planning.hybrid.hybrid_plan import HybridPlan
     from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
-    from dlplacer.report.explanation import Explanation
 
 _FRAME_PIXELS = 720
 _PAGES = {
@@ -119,7 +117,9 @@ def show(
         plan = whole_plan_of(cast("PlanLike", subject), "subject")
         other = None if against is None else whole_plan_of(against, "against")
         title = headline(plan) if other is None else f"{headline(plan)}, against {headline(other)}"
-        page = HtmlPage(html_page(plan, other), title)
+        names = tuple(Path(each).stem if isinstance(each, (str, PathLike)) else "" for each in (subject, against))
+        labels = (names[0], names[1]) if all(names) and names[0] != names[1] else ("A", "B")
+        page = HtmlPage(html_page(plan, other, labels), title)
     elif against is not None:
         raise InputError("against is for two plans; give a plan or a result as subject, or leave it out")
     if path is not None:
@@ -139,76 +139,3 @@ def _other_page(subject: object) -> HtmlPage | None:
     module, function = _PAGES[kind]
     page: str = getattr(import_module(f"dlplacer.report.page.{module}"), function)(subject)
     return HtmlPage(page, getattr(subject, "name", "") or kind)
-
-
-def explain(plan: PlanLike, dispatch_s: float = 0.0) -> "Explanation":
-    """Why a plan takes as long as it does: critical path, what limits its bound, idle devices, the largest transfers.
-
-    Parameters
-    ----------
-    plan
-        A `Plan`, a `Result`, or the path of a plan file.
-    dispatch_s
-        Seconds in which one process issues an op for any of the devices: the plan is replayed under it. 0 keeps the
-        processes of the topology.
-
-    Raises
-    ------
-    InputError
-        If an argument cannot be meant.
-
-    Examples
-    --------
-    >>> import dlplacer as dp
-    >>> found = dp.explain(dp.place("inception_v3-infer", "dgx1-v100-2gpu", method="heft"))
-    >>> sorted(found.limits_s)
-    ['critical path', 'work']
-    >>> [share.device for share in found.devices]
-    ['gpu0', 'gpu1']
-    """
-    from dlplacer.report.explanation import explain as explain_plan
-
-    expect_number("", dispatch_s=dispatch_s)
-    return explain_plan(whole_plan_of(plan), dispatch_s)
-
-
-def check_plan(plan: PlanLike) -> None:
-    """Return if the plan keeps every rule of the problem.
-
-    Parameters
-    ----------
-    plan
-        A `Plan`, a `Result`, or the path of a plan file.
-
-    Raises
-    ------
-    CheckError
-        With every violation.
-
-    Examples
-    --------
-    >>> import dlplacer as dp
-    >>> dp.check_plan(dp.place("inception_v3-infer", "dgx1-v100-2gpu", method="heft"))
-    """
-    from dlplacer import check
-
-    check.check_plan(plan_of(plan))
-
-
-def violations(plan: PlanLike) -> "tuple[Violation, ...]":
-    """Every rule of the problem that a plan breaks, with the numbers; empty if the plan is valid.
-
-    Parameters
-    ----------
-    plan
-        A `Plan`, a `Result`, or the path of a plan file.
-
-    Examples
-    --------
-    >>> import dlplacer as dp
-    >>> dp.violations(dp.place("inception_v3-infer", "dgx1-v100-2gpu", method="heft"))
-    ()
-    """
-    from dlplacer import check
-
-    return check.violations(plan_of(plan))

@@ -1,35 +1,76 @@
-"""Graph and machine in, plan out: `place`, `compare`, `pipeline`."""
+"""Graph and machine in, plan out: `place`, `place_with_splits`, `compare`, `pipeline`, `plan_of_pipeline`."""
 
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
+from dlplacer.api import parameters as the
+from dlplacer.api.jobs import JobOptions, StepOptions, fake_job, is_entry
+from dlplacer.api.kinds import checked
 from dlplacer.api.subjects import (
     GraphLike,
     OptionsLike,
     PlanLike,
     TopologyLike,
     graph_of,
+    job_of,
     machine_of,
+    names_of,
+    note,
     options_of,
     plan_of,
 )
-from dlplacer.core.errors import InputError
-from dlplacer.core.expect import expect, expect_call, expect_number, expect_text, expect_whole, refuse, tuple_of
+from dlplacer.core.constraints import Constraints
+from dlplacer.core.expect import refuse, tuple_of
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.plan import Plan
 from dlplacer.core.result import Result
+from dlplacer.core.topology import Topology
 
 if TYPE_CHECKING:
+    from dlplacer.frontend.torch.job import Job
+    from dlplacer.measure.splitting.choose_splits import Prospect
+    from dlplacer.measure.splitting.place_with_splits import SplitResult
     from dlplacer.planning.compare import Comparison
     from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
+    from dlplacer.runtime.devices.base import NamedDevice
     from dlplacer.solvers.instance.outcome import Progress
 
-Pins: TypeAlias = Mapping[str, str] | Iterable[tuple[str, str]]
-"""Op, module or glob → name or type of a device."""
+PROFILING = the.argument(
+    "devices", "devices of this machine on which the chosen splits are profiled; empty estimates them"
+)
+JOB_OPTIONS = the.argument("job_options", "options of `load_job`, for ``module:callable``")
+REWRITES = the.argument("rewrites", "names of the rewrites of the capture; None means the usual ones")
+FOUND = the.argument("found", "the result of `pipeline`")
+CUT = the.argument("graph", "the step in its micro-batches: ``dp.capture(job, micro_batches=found.micro_batches)``")
+CONSTRAINTS = the.argument("held", "constraints of the step, which hold for every copy of an op")
+
+Pins: TypeAlias = Mapping[str, str] | Iterable[str | tuple[str, str]]
+"""Op, module or glob → name or type of a device; also as texts: ``"encoder.*=gpu0"``."""
 
 Together: TypeAlias = Iterable[str | Iterable[str]]
 """Sets of ops that run on one device, each a pattern or several."""
 
+Files: TypeAlias = Sequence[str | PathLike[str]]
+"""Calibration files: op times measured on a type of device."""
 
+
+@checked(
+    the.SUBJECT,
+    the.OPTIONS,
+    the.SOLVED,
+    the.ISSUE,
+    the.CALLS,
+    the.HELD,
+    the.WARM_START,
+    the.CALIBRATION,
+    the.STEP,
+    the.RECORDED,
+    the.TAKEN_STEP,
+)
 def place(
     graph: GraphLike,
     topology: TopologyLike,
@@ -46,32 +87,10 @@ def place(
     colocate: Together = (),
     warm_start: PlanLike | None = None,
     issue: str = "none",
+    calibration: Files = (),
+    **step: Unpack[StepOptions],
 ) -> Result:
     """The best plan found for a graph on a machine, with a lower bound and a gap.
-
-    Parameters
-    ----------
-    graph
-        An `OpGraph`, a `Job` (which is captured), the path of a graph or ONNX file, or the name of a graph that ships.
-    topology
-        A `Topology`, the path of its file, or the name of one that ships.
-    options
-        What to assume: `Options`, words such as ``"paper"`` or ``"shortest, joint"``, or a dict; None for defaults.
-    method
-        ``ilp``, or a heuristic: ``heft``, ``list``, ``single``, …; the bound is the best known to any of them.
-    time_limit_s, gap, workers
-        Seconds for the whole call; (makespan − bound) ÷ makespan at which to stop before; threads (None: the cores).
-    on_progress
-        Called with incumbent, bound and elapsed seconds.
-    stop
-        Ends early with the best plan once set, as the first Ctrl-C does where the caller does not handle SIGINT.
-    pins, colocate
-        Op, module or glob → device or type of device: ``{"Mixed_5b.*": "gpu1"}``; patterns, or lists of patterns, of
-        ops that stay together: ``["Mixed_6a", "fc, head"]``.
-    warm_start
-        A plan, a result or a plan file to begin with, for method ``ilp``; of the same problem or of one like it.
-    issue
-        ``eager`` if one process of eager PyTorch issues all ops, where the topology gives no cost of issuing.
 
     Raises
     ------
@@ -93,10 +112,14 @@ def place(
     """
     from dlplacer.planning.place import place as place_graph
 
-    expect_solving(method, time_limit_s, gap, seed, workers, on_progress, stop)
+    began = time.monotonic()
+    made, machine = problem_of(graph, topology, calibration, step)
+    # A capture does not count, as the user's code may take longer than the limit.
+    if isinstance(graph, (str, PathLike)) and not is_entry(str(graph)):
+        time_limit_s = max(time_limit_s - (time.monotonic() - began), time_limit_s / 2)
     return place_graph(
-        graph_of(graph),
-        machine_of(topology),
+        made,
+        machine,
         options_of(options),
         method=method,
         time_limit_s=time_limit_s,
@@ -105,13 +128,94 @@ def place(
         workers=workers,
         on_progress=on_progress or _ignore,
         stop=stop,
-        pins=_pins(pins),
-        colocate=_together(colocate),
-        warm_start=None if warm_start is None else plan_of(warm_start, "warm_start"),
+        pins=pins_of(pins, machine),
+        colocate=together_of(colocate),
+        warm_start=None if warm_start is None else plan_of(warm_start, "warm_start", keeps_rules=True),
         issue=issue,
     )
 
 
+@checked(
+    the.CODE,
+    the.TOPOLOGY,
+    the.OPTIONS,
+    the.SOLVED,
+    the.WHOLE_GRAPH,
+    the.PARTS_COUNT,
+    PROFILING,
+    REWRITES,
+    the.CALLS,
+    the.JOB,
+    JOB_OPTIONS,
+)
+def place_with_splits(
+    job: "Job | str",
+    topology: TopologyLike,
+    options: OptionsLike = None,
+    *,
+    graph: GraphLike | None = None,
+    devices: "str | Sequence[NamedDevice]" = (),
+    parts: int | None = None,
+    rewrites: Sequence[str] | None = None,
+    time_limit_s: float = 120.0,
+    on_progress: "Callable[[Prospect], None] | None" = None,
+    method: str = "ilp",
+    gap: float = 0.0,
+    seed: int = 0,
+    workers: int | None = None,
+    stop: Event | None = None,
+    **job_options: Unpack[JobOptions],
+) -> "SplitResult":
+    """The best plans found for a job without and with splits of its ops.
+
+    Raises
+    ------
+    InputError
+        If the graph is not the job's, or an argument cannot be meant.
+    InfeasibleError, NoPlanError
+        As `dlplacer.place` does.
+
+    Examples
+    --------
+    >>> import dlplacer as dp, torch
+    >>> module = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.ReLU(), torch.nn.Linear(256, 8))
+    >>> job = dp.Job(module, args=(torch.randn(4096, 256),), mode="infer")
+    >>> found = dp.place_with_splits(job, "cpu-2core", time_limit_s=4)
+    >>> found.gain >= 1
+    True
+    """
+    from dlplacer.measure.splitting import place_with_splits as place_job
+
+    return place_job(
+        fake_job(job, **job_options) if isinstance(job, str) else job_of(job),
+        machine_of(topology),
+        options_of(options),
+        graph=None if graph is None else graph_of(graph),
+        devices=names_of(devices),
+        parts=parts,
+        rewrites=None if rewrites is None else tuple_of("", "rewrites", rewrites, str, "names of rewrites"),
+        time_limit_s=time_limit_s,
+        on_progress=on_progress or _ignore,
+        method=method,
+        gap=gap,
+        seed=seed,
+        workers=workers,
+        stop=stop,
+    )
+
+
+@checked(
+    the.SUBJECT,
+    the.OPTIONS,
+    the.COMPARED,
+    the.ISSUE,
+    the.CALLS,
+    the.HELD,
+    the.CALIBRATION,
+    the.STEP,
+    the.RECORDED,
+    the.TAKEN_STEP,
+)
 def compare(
     graph: GraphLike,
     topology: TopologyLike,
@@ -126,17 +230,10 @@ def compare(
     pins: Pins = (),
     colocate: Together = (),
     issue: str = "none",
+    calibration: Files = (),
+    **step: Unpack[StepOptions],
 ) -> "Comparison":
-    """What every method makes of a graph on a machine: the best first, judged by the best bound of all.
-
-    Parameters
-    ----------
-    methods
-        Names of methods, as a series or as one text: ``"heft, peft"``; None means all.
-    time_limit_s
-        Seconds for each method. The heuristics need far less.
-    graph, topology, options, seed, workers, on_progress, stop, pins, colocate, issue
-        As for `place`.
+    """The plans of all methods for a graph on a machine: the best first, judged by the best bound of all.
 
     Raises
     ------
@@ -152,28 +249,24 @@ def compare(
     """
     from dlplacer.planning.compare import compare as compare_methods
 
-    chosen: Iterable[str] | None = methods
-    if isinstance(methods, str):
-        chosen = [name for name in methods.replace(",", " ").split() if name]
-    elif methods is not None:
-        chosen = tuple_of("", "methods", methods, str, "names of methods")
-    expect_solving("", time_limit_s, 0.0, seed, workers, on_progress, stop)
+    made, machine = problem_of(graph, topology, calibration, step)
     return compare_methods(
-        graph_of(graph),
-        machine_of(topology),
+        made,
+        machine,
         options_of(options),
-        methods=chosen,
+        methods=methods,
         time_limit_s=time_limit_s,
         seed=seed,
         workers=workers,
         on_progress=on_progress or _ignore,
         stop=stop,
-        pins=_pins(pins),
-        colocate=_together(colocate),
+        pins=pins_of(pins, machine),
+        colocate=together_of(colocate),
         issue=issue,
     )
 
 
+@checked(the.SUBJECT, the.STEP, the.STAGES, the.CALLS, the.HELD, the.CALIBRATION, the.TAKEN_STEP)
 def pipeline(
     graph: GraphLike,
     topology: TopologyLike,
@@ -181,19 +274,13 @@ def pipeline(
     stages: int | None = None,
     micro_batches: int | None = None,
     schedule: str | None = None,
+    pins: Pins = (),
+    colocate: Together = (),
+    calibration: Files = (),
+    on_progress: Callable[[int, int], None] | None = None,
+    **step: Any,
 ) -> "PipelinePlan":
     """The pipeline of least predicted step time: contiguous stages, and the order of micro-batches on their devices.
-
-    Parameters
-    ----------
-    graph, topology
-        As for `place`.
-    stages
-        Devices that take part, each with one stage (two when interleaved); None tries all numbers from 2.
-    micro_batches
-        Parts of the batch; None tries the divisors of the batch up to 16 for each device.
-    schedule
-        ``gpipe``, ``1f1b``, ``interleaved`` or ``zero-bubble``; None tries all.
 
     Raises
     ------
@@ -210,55 +297,95 @@ def pipeline(
     (2, 4)
     """
     from dlplacer.planning.pipeline.pipeline_search import plan_pipeline
-    from dlplacer.planning.pipeline.schedule.schedules import SCHEDULES
 
-    expect_whole("", optional=True, stages=stages, micro_batches=micro_batches)
-    expect_text("", optional=True, schedule=schedule)
-    if schedule is not None and schedule not in SCHEDULES:
-        raise InputError(f"schedule is {schedule!r}; use one of {', '.join(SCHEDULES)}")
-    for name, count in (("stages", stages), ("micro_batches", micro_batches)):
-        if count is not None and count < 1:
-            raise InputError(f"{name} is {count}; it must be at least 1")
+    made, machine = problem_of(graph, topology, calibration, step)
     return plan_pipeline(
-        graph_of(graph), machine_of(topology), stages=stages, micro_batches=micro_batches, schedule=schedule
+        held_graph(made, machine, pins, colocate),
+        machine,
+        stages=stages,
+        micro_batches=micro_batches,
+        schedule=schedule,
+        on_progress=on_progress or _ignore,
     )
 
 
-def expect_solving(
-    method: object,
-    time_limit_s: object,
-    gap: object,
-    seed: object,
-    workers: object,
-    on_progress: object = None,
-    stop: object = None,
-) -> None:
-    """Return if the arguments of a solve are of their types; whether their values can be is for planning to say.
+@checked(FOUND, CUT, the.TOPOLOGY, CONSTRAINTS, the.CALIBRATION)
+def plan_of_pipeline(
+    found: "PipelinePlan",
+    graph: GraphLike,
+    topology: TopologyLike,
+    *,
+    held: Constraints | None = None,
+    calibration: Files = (),
+) -> Plan:
+    """The plan that runs a pipeline.
 
     Raises
     ------
-    InputError
-        Otherwise, naming the first that is not.
+    MismatchError
+        If the graph is not that of the pipeline's step.
+
+    Examples
+    --------
+    >>> import dlplacer as dp
+    >>> found = dp.pipeline("dlplacer.models:mlp", "cpu-2core", stages=2, micro_batches=2)
+    >>> cut = dp.capture("dlplacer.models:mlp", micro_batches=2)
+    >>> dp.plan_of_pipeline(found, cut, "cpu-2core").method == f"pipeline/{found.schedule}"
+    True
     """
-    expect_text("", method=method)
-    expect_number("", time_limit_s=time_limit_s, gap=gap)
-    expect_whole("", seed=seed)
-    expect_whole("", optional=True, workers=workers)
-    expect_call("", optional=True, on_progress=on_progress)
-    if stop is not None:
-        expect("", "stop", stop, Event, "a threading.Event or None")
+    from dlplacer.planning.pipeline.placed_pipeline import placed_pipeline, with_copies_held
+
+    made, machine = problem_of(graph, topology, calibration)
+    return placed_pipeline(found, with_copies_held(made, held or Constraints()), machine)
 
 
-def _pins(pins: Pins) -> tuple[tuple[str, str], ...]:
-    pairs = pins.items() if isinstance(pins, Mapping) else pins
-    found = tuple_of("", "pins", tuple(pairs) if isinstance(pins, Mapping) else pairs, tuple, "(pattern, device) pairs")
-    for pair in found:
+def problem_of(
+    graph: GraphLike, topology: TopologyLike, calibration: Files = (), step: Mapping[str, Any] | None = None
+) -> tuple[OpGraph, Topology]:
+    """Graph and machine, with the measured times of calibration files; warns of how much these cover."""
+    made, machine = graph_of(graph, step=step), machine_of(topology)
+    if not calibration:
+        return made, machine
+    from dlplacer.machines.costs.calibration import with_calibrated_links, with_calibrated_times
+    from dlplacer.machines.costs.calibration_file import read_calibration
+    from dlplacer.machines.costs.roofline_times import with_times
+
+    made = with_times(made, machine)
+    for path in [calibration] if isinstance(calibration, (str, PathLike)) else calibration:
+        found = read_calibration(Path(path))
+        made, coverage = with_calibrated_times(made, found)
+        machine = with_calibrated_links(machine, found)
+        share = coverage.known_time_s / coverage.time_s if coverage.time_s else 0.0
+        note(
+            f"{path}: measured times for {coverage.known_ops} of {coverage.ops} ops on {found.device_type}, "
+            f"{100 * share:.1f} % of the serial time; the rest by roofline"
+        )
+    return made, machine
+
+
+def held_graph(graph: OpGraph, machine: Topology, pins: Pins, colocate: Together) -> OpGraph:
+    """The graph with these constraints."""
+    from dlplacer.planning.constrain import constrained
+
+    pairs, sets = pins_of(pins, machine), together_of(colocate)
+    return constrained(graph, machine, pairs, sets) if pairs or sets else graph
+
+
+def pins_of(pins: Pins, machine: Topology) -> tuple[tuple[str, str], ...]:
+    """(pattern, device) of pins."""
+    from dlplacer.planning.constrain import parsed_pin
+
+    listed = tuple(pins.items()) if isinstance(pins, Mapping) else pins
+    found = []
+    for pair in tuple_of("", "pins", listed, (str, tuple), "texts as 'op=device', or (pattern, device) pairs"):
+        pair = parsed_pin(pair, machine) if isinstance(pair, str) else pair
         if len(pair) != 2 or not all(isinstance(part, str) for part in pair):
             raise refuse("", "pins", pair, "a dict from op, module or glob to device: {'Mixed_5b.*': 'gpu1'}")
-    return found
+        found.append(pair)
+    return tuple(found)
 
 
-def _together(colocate: Together) -> tuple[str | tuple[str, ...], ...]:
+def together_of(colocate: Together) -> tuple[str | tuple[str, ...], ...]:
     entries = tuple_of("", "colocate", colocate, object, "patterns, or lists of patterns")
     return tuple(
         entry if isinstance(entry, str) else tuple_of("colocate", "a set", entry, str, "patterns of ops or modules")
@@ -266,5 +393,5 @@ def _together(colocate: Together) -> tuple[str | tuple[str, ...], ...]:
     )
 
 
-def _ignore(progress: "Progress") -> None:
+def _ignore(*progress: Any) -> None:
     pass

@@ -1,14 +1,12 @@
-"""From what a person gives to the value that is meant: names and paths of files, jobs, results, option words."""
+"""Arguments as the values that they mean: names and paths of files, jobs, results, option words."""
 
-import re
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from os import PathLike, fspath
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, Union
 
-from dlplacer.core.errors import InputError
+from dlplacer.core.errors import DlplacerWarning, InputError
 from dlplacer.core.expect import refuse, tuple_of
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.options import Options
@@ -22,13 +20,11 @@ if TYPE_CHECKING:
     from dlplacer.measure.splitting.place_with_splits import SplitResult
     from dlplacer.runtime.devices.base import NamedDevice
 
-_ENTRY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-
 Name: TypeAlias = str | PathLike[str]
 """A path, or the bare name of what ships."""
 
 GraphLike: TypeAlias = Union[OpGraph, "Job", Name]
-"""A graph, a job to capture, the file of a graph or an ONNX model, or the name of a graph that ships."""
+"""A graph, a job to capture or its ``module:callable``, the file of a graph or an ONNX model, or a name that ships."""
 
 TopologyLike: TypeAlias = Topology | Name
 """A topology, its file, or the name of one that ships."""
@@ -43,38 +39,40 @@ DevicesLike: TypeAlias = str | Sequence["NamedDevice"] | Mapping[str, "NamedDevi
 """Device of the plan → device of this machine; or devices in the plan's order; None lets the plan's types choose."""
 
 
-def graph_of(value: GraphLike, name: str = "graph") -> OpGraph:
-    """The graph that is meant.
+def graph_of(value: GraphLike, name: str = "graph", step: Mapping[str, Any] | None = None) -> OpGraph:
+    """The graph that is meant; a job, its name and an ONNX file are captured with the options of a step.
 
     Raises
     ------
     InputError
         If it is none of `GraphLike`, or there is no such file.
     """
-    if isinstance(value, OpGraph):
-        return value
-    if is_job(value):
-        from dlplacer.frontend import capture
+    from dlplacer.api.jobs import capture, is_entry, is_onnx
 
-        return capture(value)
     if isinstance(value, (Plan, Result)):
         raise refuse("", name, value, "its graph: plan.graph, or result.plan.graph")
     if _is_module(value):
         raise refuse("", name, value, "dp.Job(module, args=(inputs,)), or what dp.capture makes of it")
-    text = _path(value, name, "an OpGraph, a Job, the path of a graph or an ONNX file, or the name of one that ships")
-    if text.lower().endswith(".onnx"):
-        from dlplacer.frontend.onnx import onnx_graph, read_onnx
+    options, known = dict(step or {}), "it is captured already"
+    if is_job(value):
+        return capture(value, **options)
+    if not isinstance(value, OpGraph):
+        accepted = "an OpGraph, a Job, the path of a graph or an ONNX file, or the name of one that ships"
+        text = _path(value, name, accepted)
+        if is_onnx(text) or is_entry(text):
+            return capture(text, **options)
+        from dlplacer.files.load import load_graph
 
-        return onnx_graph(read_onnx(text))
-    if _ENTRY.fullmatch(text) and not Path(text).exists():
-        module, _, function = text.partition(":")
-        raise InputError(
-            f"{name} is {text!r}, which names a function as the command line does; in Python call it: from {module} "
-            f"import {function}, then give the Job that {function}() returns"
-        )
-    from dlplacer.files.load import load_graph
+        value, known = load_graph(text), f"{text!r} is a graph file"
+    granularity = options.pop("granularity", "aten")
+    for option, given in options.items():
+        if given:
+            raise InputError(f"{option} says how to capture a model, but {known}; drop it or give module:callable")
+    if granularity == "aten":
+        return value
+    from dlplacer.planning.coarsen import coarsen
 
-    return load_graph(text)
+    return coarsen(value, granularity)
 
 
 def topology_of(value: TopologyLike, name: str = "topology") -> Topology:
@@ -91,9 +89,14 @@ def machine_of(value: TopologyLike, name: str = "topology") -> Topology:
     from dlplacer.machines.importers.products import notes_on
 
     topology = topology_of(value, name)
-    for note in notes_on(topology):
-        warnings.warn(note, stacklevel=3)
+    for text in notes_on(topology):
+        note(text)
     return topology
+
+
+def note(text: str) -> None:
+    """Warn of something that the caller should know: in Python a warning, on the command line a line on stderr."""
+    warnings.warn(text, DlplacerWarning, stacklevel=4)
 
 
 def options_of(value: OptionsLike, name: str = "options") -> Options:
@@ -107,8 +110,11 @@ def options_of(value: OptionsLike, name: str = "options") -> Options:
     raise refuse("", name, value, 'Options, "paper", words such as "shortest, joint", or a dict {"memory": "sum"}')
 
 
-def plan_of(value: PlanLike, name: str = "plan") -> Plan:
-    """The plan that is meant: a result's own, that with splits of a `SplitResult`; raises as `graph_of`."""
+def plan_of(value: PlanLike, name: str = "plan", *, keeps_rules: bool = False) -> Plan:
+    """The plan that is meant: a result's own, that with splits of a `SplitResult`; raises as `graph_of`.
+
+    With `keeps_rules` the plan of a file is checked against every rule: it raises CheckError if it breaks one.
+    """
     if isinstance(value, Plan):
         return value
     if isinstance(value, Result):
@@ -119,9 +125,13 @@ def plan_of(value: PlanLike, name: str = "plan") -> Plan:
         return value.predicted
     if isinstance(value, (OpGraph, Topology)):
         raise refuse("", name, value, "a plan: dp.place(graph, topology) makes one")
+    from dlplacer.check import check_plan
     from dlplacer.files.load import load_plan
 
-    return load_plan(_path(value, name, "a Plan, a Result, or the path of a plan file"))
+    plan = load_plan(_path(value, name, "a Plan, a Result, or the path of a plan file"))
+    if keeps_rules:
+        check_plan(plan)
+    return plan
 
 
 def whole_plan_of(value: PlanLike, name: str = "plan") -> Plan:
@@ -176,29 +186,29 @@ def default_devices(plan: Plan) -> list[str]:
 
 
 def is_job(value: object) -> "TypeGuard[Job]":
-    """Whether it is a `dlplacer.Job`; loads no torch, without which there are no jobs."""
-    return _is_a(value, "dlplacer.frontend.torch.job", "Job")
+    """True for a `dlplacer.Job`; loads no torch, without which there are no jobs."""
+    return is_a(value, "dlplacer.frontend.torch.job", "Job")
 
 
 def is_run(value: object) -> "TypeGuard[Run]":
-    """Whether it is what `dlplacer.run` returns."""
-    return _is_a(value, "dlplacer.measure.run_report", "Run")
+    """True for a result of `dlplacer.run`."""
+    return is_a(value, "dlplacer.measure.run_report", "Run")
 
 
 def _is_split_result(value: object) -> "TypeGuard[SplitResult]":
-    return _is_a(value, "dlplacer.measure.splitting.place_with_splits", "SplitResult")
+    return is_a(value, "dlplacer.measure.splitting.place_with_splits", "SplitResult")
 
 
 def _is_module(value: object) -> bool:
-    return _is_a(value, "torch.nn", "Module")
+    return is_a(value, "torch.nn", "Module")
 
 
 def _is_torch_device(value: object) -> bool:
-    return _is_a(value, "torch", "device")
+    return is_a(value, "torch", "device")
 
 
-def _is_a(value: object, module: str, name: str) -> bool:
-    """Whether it is of a class whose module need not be loaded: if it is not, there are no such objects."""
+def is_a(value: object, module: str, name: str) -> bool:
+    """True for an object of a class; if its module is not loaded, there are no such objects."""
     loaded = sys.modules.get(module)
     kind: Any = getattr(loaded, name, None)
     return isinstance(kind, type) and isinstance(value, kind)

@@ -1,76 +1,65 @@
 """``dlplacer``: parse, dispatch, and turn every error into one message and an exit code."""
 
-import argparse
+import contextlib
 import os
 import sys
 import traceback
-from collections.abc import Sequence
-from importlib import import_module
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from dlplacer.cli.arguments.parser import Parser, actions_of, examples
+from dlplacer.cli.commands import COMMANDS
 from dlplacer.cli.interruption import INTERRUPTED
-from dlplacer.cli.output.streams import end_of_stdout, is_of_stdout, say, usable_streams
-from dlplacer.cli.output.verbosity import NORMAL, add_verbosity_options, set_verbosity
-from dlplacer.core.errors import DlplacerError, InternalError
+from dlplacer.cli.parser import Given, Parser, parser_of
+from dlplacer.cli.progress import NORMAL, set_verbosity
+from dlplacer.cli.streams import end_of_stdout, is_of_stdout, say, usable_streams
+from dlplacer.core.errors import DlplacerError, DlplacerWarning, InternalError
 from dlplacer.core.version import __version__
 
-# Each is a module of this folder. They import what they need when they run: importing torch alone takes seconds, for
-# which --help and a wrong argument should not have to wait.
-_COMMANDS = (
-    "capture",
-    "solve",
-    "check",
-    "compare",
-    "show",
-    "explain",
-    "run",
-    "profile",
-    "selftest",
-    "topology",
-    "groups",
-    "epochs",
-    "hybrid",
-    "pipeline",
-    "advise",
-    "list",
-    "completion",
-)
 _EPILOG = (
     "exit codes: 0 done (also when interrupted with a plan), 1 internal error or a failing op, 2 bad input, "
     "3 infeasible, 4 no plan within the time limit, 5 a check failed, 130 interrupted without a plan"
 )
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The parser of the whole command line."""
-    parser = Parser(
-        prog="dlplacer",
+def build_parser(words: Sequence[str] | None = None) -> Parser:
+    """The parser of the whole command line; with the words that were typed, of the commands among them."""
+    parser = parser_of(
+        COMMANDS,
+        words,
         description="Tell where every op of a model should run, prove how good that plan is, and run it there.",
         epilog=_EPILOG,
     )
     parser.add_argument("-V", "--version", action="version", version=f"dlplacer {__version__}")
-    add_verbosity_options(parser)
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    for name in _COMMANDS:
-        module = import_module(f"dlplacer.cli.{name}")
-        end = examples(getattr(module, "EXAMPLES", ()))
-        description = getattr(module, "DESCRIPTION", module.HELP)
-        command = commands.add_parser(name, help=module.HELP, description=description, epilog=end)
-        module.configure(command)
-        for inner in (command, *actions_of(command)):
-            add_verbosity_options(inner)
-        command.set_defaults(action=module.execute)
     return parser
+
+
+@contextlib.contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Print the warnings of dlplacer as lines on stderr; others are left as they are."""
+
+    def show(message: Warning | str, category: type[Warning], *where: Any) -> None:
+        if issubclass(category, DlplacerWarning):
+            say(str(message))
+        else:
+            shown(message, category, *where)
+
+    with warnings.catch_warnings():
+        shown = warnings.showwarning
+        warnings.simplefilter("always", DlplacerWarning)
+        warnings.showwarning = show  # type: ignore[assignment]
+        yield
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
-    with usable_streams():
+    with usable_streams(), _plain_warnings():
+        parsed = Given()
         try:
-            parser = build_parser()
-            parsed = parser.parse_args(arguments)
-            parsed.words = list(sys.argv[1:] if arguments is None else arguments)
-            set_verbosity(getattr(parsed, "verbosity", NORMAL))
+            words = list(sys.argv[1:] if arguments is None else arguments)
+            parser = build_parser(words)
+            parsed = Given(vars(parser.parse_args(words)), words=words)
+            set_verbosity(parsed.get("verbosity", NORMAL))
             if parsed.command is None:
                 # What to do next is no mistake to be scolded for.
                 parser.print_help()
@@ -82,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except DlplacerError as error:
             if os.environ.get("DLPLACER_DEBUG"):
                 traceback.print_exc()
-            say(str(error))
+            say(_in_options(str(error), parsed.spelled or {}))
             return error.exit_code
         except ImportError as error:
             return _missing_package(error)
@@ -102,6 +91,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 "report it"
             )
             return InternalError.exit_code
+
+
+def _in_options(message: str, spelled: Mapping[str, str]) -> str:
+    """A message about a parameter as one about its option."""
+    name = message.split(maxsplit=1)[0].rstrip(":") if message else ""
+    return message.replace(name, spelled[name], 1) if name in spelled else message
 
 
 def _missing_package(error: ImportError) -> int:

@@ -24,6 +24,10 @@ class DlplacerError(Exception):
     exit_code = 1
 
 
+class DlplacerWarning(UserWarning):
+    """Something that the user should know of a result: an assumption, a doubt, a better way."""
+
+
 class InputError(DlplacerError):
     """Something the user gave cannot be used: a value, a name, a combination of options."""
 

@@ -7,7 +7,7 @@ from functools import cached_property
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from dlplacer.core import frames
+from dlplacer.core import table
 from dlplacer.core.abilities import Saved, Shown
 from dlplacer.core.constraints import Constraints
 from dlplacer.core.errors import InputError
@@ -190,11 +190,11 @@ class OpGraph(Saved, Shown):
 
         Times are one column ``time_s``, or one per device type where they differ: ``time_s[V100]``.
         """
-        return frames.ops(self)
+        return table.ops(self).to_frame()
 
     def edges_frame(self) -> "pandas.DataFrame":
         """A row per edge: source, target, output, bytes, tensor."""
-        return frames.edges(self)
+        return table.edges(self).to_frame()
 
     def _edges_by(self, end: str) -> dict[str, tuple[Edge, ...]]:
         grouped: dict[str, list[Edge]] = {op.id: [] for op in self.ops}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from dlplacer.core import frames
+from dlplacer.core import table
 from dlplacer.core.abilities import Saved, Shown
 from dlplacer.core.errors import InputError
 from dlplacer.core.expect import (
@@ -223,15 +223,15 @@ class Plan(Saved, Shown):
 
     def to_frame(self) -> "pandas.DataFrame":
         """The schedule: a row per op, by start, with device, times in seconds, kind, phase and module."""
-        return frames.schedule(self)
+        return table.schedule(self).to_frame()
 
     def transfers_frame(self) -> "pandas.DataFrame":
         """The transfers: a row per tensor and device that it goes to, by start; times in seconds, the route as text."""
-        return frames.transfers(self)
+        return table.transfers(self).to_frame()
 
     def devices_frame(self) -> "pandas.DataFrame":
         """A row per device: ops, seconds busy and idle in the step, peak and capacity in bytes (None if unlimited)."""
-        return frames.device_use(self)
+        return table.device_use(self).to_frame()
 
 
 def tolerance_s(topology: Topology, ops: Iterable[ScheduledOp], transfers: Iterable[Transfer]) -> float:

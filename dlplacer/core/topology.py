@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from dlplacer.core import frames
+from dlplacer.core import table
 from dlplacer.core.abilities import Brief, Saved, Shown
 from dlplacer.core.errors import InputError
 from dlplacer.core.expect import (
@@ -247,11 +247,11 @@ class Topology(Saved, Shown):
 
     def to_frame(self) -> "pandas.DataFrame":
         """A row per device: type, memory in bytes (None if unlimited), float32 FLOP/s and memory rate where given."""
-        return frames.devices(self)
+        return table.devices(self).to_frame()
 
     def links_frame(self) -> "pandas.DataFrame":
         """A row per link: its ends, bytes per second of one, latency in seconds, duplex, how many are bonded."""
-        return frames.links(self)
+        return table.links(self).to_frame()
 
     def to_networkx(self) -> Any:
         """A networkx Graph whose nodes carry their `Device` or `Router` and whose edges carry their `Link`."""

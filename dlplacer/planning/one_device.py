@@ -4,7 +4,12 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.plan import Plan
 from dlplacer.core.topology import Device, Topology
 from dlplacer.core.units import format_seconds
+from dlplacer.problem.dispatch import dispatch_of
+from dlplacer.problem.problem import build_problem
+from dlplacer.solvers.bounds.bounds import critical_path
+from dlplacer.solvers.instance.instance import build_instance
 
+_SAME = 1e-6
 _NOISE = 0.05
 """Share of a step by which planned steps of short ops are off: two threads were planned 5 to 8 % ahead of one, and took
 3 to 4 % longer."""
@@ -27,6 +32,35 @@ def one_device_note(plan: Plan) -> str | None:
         f"one device is within the noise of this plan: {format_seconds(alone_s)} a step alone, "
         f"{format_seconds(plan.makespan_s)} on {len(working)}; prefer one unless the run says otherwise"
     )
+
+
+def one_device_is_best(plan: Plan, critical_path_s: float | None = None) -> str | None:
+    """A sentence with the reason if a plan uses one of several devices; `critical_path_s` is its bound, if known."""
+    working = {entry.device for entry in plan.ops if entry.end_s > entry.start_s}
+    if len(plan.topology.devices) < 2 or len(working) != 1:
+        return None
+    proof = "no plan is faster" if plan.status == "optimal" else "no plan that was found is clearly faster"
+    return f"one device is best, {next(iter(working))}: {proof}; {_reason(plan, critical_path_s)}"
+
+
+def _reason(plan: Plan, critical_path_s: float | None) -> str:
+    chain_s = _critical_path_s(plan) if critical_path_s is None else critical_path_s
+    if chain_s >= plan.makespan_s * (1 - _SAME):
+        return "its longest chain of ops takes as long by itself, so that there is nothing to do at once"
+    # Not what the topology names: a core alone in its process never waits for it.
+    dispatch_s = max(dispatch_of(plan.topology).seconds)
+    if not dispatch_s:
+        return "what its transfers take is more than other devices would save"
+    times_s = [entry.end_s - entry.start_s for entry in plan.ops if entry.end_s > entry.start_s]
+    return (
+        f"its {len(times_s)} ops take {format_seconds(sum(times_s) / len(times_s))} on average, issuing one "
+        f"{format_seconds(dispatch_s)}, and a transfer has its latency"
+    )
+
+
+def _critical_path_s(plan: Plan) -> float:
+    problem = build_problem(plan.graph, plan.topology, plan.options, plan.makespan_s)
+    return float(critical_path(build_instance(problem)) * problem.tick_s)
 
 
 def _holds(graph: OpGraph, device: Device) -> bool:

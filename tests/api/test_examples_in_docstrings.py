@@ -1,6 +1,7 @@
 """Every public function has an example, and all of them run as they are printed."""
 
 import doctest
+import inspect
 from importlib import import_module
 from pathlib import Path
 
@@ -10,13 +11,8 @@ import dlplacer as dp
 
 MODULES = (
     *("dlplacer", "dlplacer.api.plot", "dlplacer.api.hybrid_planning", "dlplacer.api.machines", "dlplacer.api.running"),
-    *(
-        "dlplacer.api.showing",
-        "dlplacer.api.solving",
-        "dlplacer.api.splitting",
-        "dlplacer.api.what_if",
-        "dlplacer.core.graph",
-    ),
+    *("dlplacer.api.explaining", "dlplacer.api.jobs", "dlplacer.api.scaling", "dlplacer.api.showing"),
+    *("dlplacer.api.solving", "dlplacer.core.graph"),
     *("dlplacer.core.options", "dlplacer.core.plan", "dlplacer.core.result", "dlplacer.core.topology"),
     *("dlplacer.frontend.torch.job", "dlplacer.planning.hybrid"),
 )
@@ -36,3 +32,13 @@ def test_every_public_function_has_an_example() -> None:
     functions = [function for function in public if function.__module__.startswith("dlplacer.api")]
     lacking = [function.__name__ for function in functions if ">>>" not in (function.__doc__ or "")]
     assert lacking == ["HtmlPage"]
+
+
+def test_every_parameter_of_a_public_function_is_documented() -> None:
+    for name in dp.__all__:
+        function = getattr(dp, name)
+        if not inspect.isfunction(function) or not function.__module__.startswith("dlplacer.api"):
+            continue
+        lines = (function.__doc__ or "").splitlines()
+        listed = {part for line in lines for part in line.strip().split(", ")}
+        assert [each for each in inspect.signature(function).parameters if each not in listed] == [], name

@@ -101,7 +101,7 @@ def test_pins_and_a_plan_to_begin_with(tmp_path: Path) -> None:
         again = dp.place(graph, machine, warm_start=start, time_limit_s=2)
         assert again.plan.makespan_s <= made.plan.makespan_s
         assert "warm_start" in again.plan.provenance
-    with pytest.raises(dp.InputError, match=r"pins\[0\] is 'a' \(str\); give a tuple of \(pattern, device\) pairs"):
+    with pytest.raises(dp.InputError, match=r"pin 'a' is not understood; write OP=DEVICE"):
         dp.place(graph, machine, pins=["a"])
 
 
@@ -119,11 +119,12 @@ def test_devices_follow_from_the_types_of_the_plan() -> None:
     [
         (lambda: dp.place(3, "cpu-2core"), r"graph is 3 \(int\); give an OpGraph, a Job, the path of a graph"),
         (lambda: dp.place("abacus", "cpu-2core"), r"no graph file 'abacus'; .* ships: inception_v3-infer, "),
-        (lambda: dp.place("dlplacer.models:gnmt", "cpu-2core"), r"call it: from dlplacer.models import gnmt,"),
+        (lambda: dp.place("dlplacer.models:gnnt", "cpu-2core"), r"has no 'gnnt'; check the name behind the colon"),
         (lambda: dp.place(JOB.module, "cpu-2core"), r"graph is of type Sequential; give dp.Job\(module, args="),
         (lambda: dp.place(JOB, 2), r"topology is 2 \(int\); give a Topology, the path of a topology file"),
         (lambda: dp.place(JOB, "cpu-2core", 7), r"options is 7 \(int\); give Options, \"paper\", words such as"),
-        (lambda: dp.place(JOB, "cpu-2core", time_limit_s="10"), r"time_limit_s is '10' \(str\); give a number"),
+        (lambda: dp.place(JOB, "cpu-2core", time_limit_s=[10]), r"time_limit_s is \[10\] \(list\); give a number"),
+        (lambda: dp.place(JOB, "cpu-2core", time_limit_s="ten"), "time_limit_s: 'ten' is not a number with a unit"),
         (lambda: dp.apply(MODULE, "plan.json"), r"job is of type Sequential; give a dp.Job\(module, args="),
         (lambda: dp.apply(JOB, dp.load_graph("inception_v3-infer")), r"plan is of type OpGraph; give a plan: dp.place"),
         (lambda: dp.Op("a", 3), r"op 'a': kind is 3 \(int\); give a text"),

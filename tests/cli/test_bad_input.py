@@ -49,11 +49,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def told(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
     """Exit code and stderr of a command."""
-    try:
-        code = main(arguments)
-    except SystemExit as stopped:
-        code = int(str(stopped.code))
-    return code, capsys.readouterr().err
+    return main(arguments), capsys.readouterr().err
 
 
 INFER = ["solve", "inception_v3-infer", "cpu-2core"]
@@ -63,18 +59,19 @@ INFER = ["solve", "inception_v3-infer", "cpu-2core"]
     ("arguments", "message"),
     [
         ([*INFER, "--dim", "batch=3"], "--dim says how to capture a model, but 'inception_v3-infer' is a graph file"),
-        ([*INFER, "--splits-of", "x.json"], "--splits-of says how to capture"),
         ([*INFER, "--times", "x.json"], "--times is read by --split alone"),
         ([*INFER, "-o", "missing/plan.json"], "cannot write missing/plan.json: there is no folder"),
-        ([*INFER, "-o", ""], "the path is empty; name a file to write"),
         (["solve", "broken.json", "cpu-2core"], "the file must be JSON"),
         (["compare", "inception_v3-infer", "cpu-2core", "--picture", "x.jpg"], "x.jpg ends in 'jpg', which is no"),
-        (["show", "plan.json", "--gantt", ""], "argument --gantt: the path is empty; name a file to write"),
         (["show", "plan.json", "--device-map-rule", "exact"], "--device-map-rule exact is for --device-map; add it"),
-        (["show", "plan.json", "--trace", "missing/x"], "argument --trace: cannot write missing/x"),
-        (["topology", "show", "cpu-2core", "--picture", "missing/x.png"], "there is no folder"),
-        (["groups", "inception_v3-train", "pcie-4gpu", "--cap", "0"], "--cap is '0'; it must be at least 1 B"),
-        (["pipeline", "inception_v3-train", "cpu-2core", "--micro-batches", "0"], "--micro-batches is 0; it must be"),
+        (
+            ["groups", "inception_v3-train", "pcie-4gpu", "--cap", "0"],
+            "argument --cap: '0' is given; it must be at least 1",
+        ),
+        (
+            ["pipeline", "inception_v3-train", "cpu-2core", "--micro-batches", "0"],
+            "argument --micro-batches: '0' is given; it must be at least 1",
+        ),
         (
             ["check", "plan.json"],
             "there is no plan file 'plan.json'; `dlplacer solve MODEL TOPOLOGY -o PLAN` writes one",
@@ -82,10 +79,7 @@ INFER = ["solve", "inception_v3-infer", "cpu-2core"]
         (["solv"], "argument COMMAND: invalid choice: 'solv'"),
         ([*INFER, "--gap", "much"], "argument --gap: 'much' is not a share; write for example 0.01 or 1%"),
         ([*INFER, "--pin", "Mixed_5z=cpu0"], "called 'Mixed_5z'; the nearest are 'Mixed_5d', 'Mixed_5c', 'Mixed_5b'"),
-        ([*INFER, "--colocate", "Mixed_5b.nothing*"], "no op and no module is called 'Mixed_5b.nothing*'"),
-        ([*INFER, "--split", "--pin", "x=cpu0"], "--split chooses splits and devices together and takes no --pin"),
-        (["explain", "plan.json", "--budget", "-1"], "--budget is -1 s; it must be at least 0"),
-        (["completion", "fish"], "argument shell: invalid choice: 'fish'"),
+        ([*INFER, "--split", "--pin", "x=cpu0"], "--pin does not go together with --split"),
     ],
 )
 def test_wrong_arguments_are_told_in_one_message(

@@ -46,21 +46,3 @@ def test_json_has_every_method(files: list[str], capsys: pytest.CaptureFixture[s
     assert rows["single"]["makespan_s"] is None
     assert all(row["makespan_s"] is None or row["makespan_s"] >= row["lower_bound_s"] for row in rows.values())
     assert captured.err == ""
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--methods", "heft,magic"], ["'magic'", "ilp", "m-etf"]),
-        (["--time-limit", "-1"], ["-1 s", "positive"]),
-        (["--paper", "--memory", "live"], ["--memory live", "contradicts --paper"]),
-    ],
-)
-def test_bad_arguments(
-    files: list[str], arguments: list[str], words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["compare", *files, *arguments]) == 2
-    text = capsys.readouterr().err
-    assert "Traceback" not in text
-    for word in words:
-        assert word in text

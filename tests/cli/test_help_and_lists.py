@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from dlplacer.cli.main import _COMMANDS, build_parser, main
+from dlplacer.cli.commands import COMMANDS
+from dlplacer.cli.main import build_parser, main
 from dlplacer.files.locate import shipped_names
 from dlplacer.solvers.methods import METHODS, SUMMARIES
 
@@ -25,7 +26,7 @@ def shown_examples(parser: argparse.ArgumentParser) -> list[str]:
     return [line.strip() for line in parser.format_help().splitlines() if line.startswith("  dlplacer ")]
 
 
-@pytest.mark.parametrize("name", _COMMANDS)
+@pytest.mark.parametrize("name", [command.name for command in COMMANDS])
 def test_every_help_ends_with_examples_that_parse(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     examples = shown_examples(commands()[name])

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dlplacer.cli.output.verbosity import NORMAL, set_verbosity
+from dlplacer.cli.progress import NORMAL, set_verbosity
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +22,7 @@ def normal() -> Iterator[None]:
 
 ON_TERMINAL = """
 import sys, time
-from dlplacer.cli.output import progress
+from dlplacer.cli import progress
 progress.FIRST_AFTER_S = 0.0
 with progress.progress("working", limit_s=60) as show:
     show("halfway")

@@ -35,8 +35,8 @@ def test_split_is_chosen_recorded_and_applied_again(tmp_path: Path, capsys: pyte
     [
         (["--split", "one"], "--split is 'one'; give auto or a number of parts from 2 on"),
         (["--split", "1"], "--split is '1'; give auto or a number of parts from 2 on"),
-        (["--split", "--colocate-backward"], "--split and --colocate-backward exclude each other"),
-        (["--split", "--splits-of", "x.json"], "--split chooses splits and --splits-of takes those of a file"),
+        (["--split", "--colocate-backward"], "--colocate-backward does not go together with --split"),
+        (["--split", "--splits-of", "x.json"], "--splits-of does not go together with --split"),
     ],
 )
 def test_what_does_not_go_together_is_refused(

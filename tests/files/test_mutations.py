@@ -10,8 +10,8 @@ from files.mutations import mutated
 from machines.importers import samples
 
 import dlplacer as dp
+from dlplacer.api.jobs import splits_in
 from dlplacer.check import check_plan
-from dlplacer.cli.arguments.recorded_splits import splits_in
 from dlplacer.core.errors import CheckError, InputError
 from dlplacer.files import locate_topology, plan_to_dict, read_graph, read_plan, read_topology
 from dlplacer.files.graph_file import graph_from_dict

@@ -13,6 +13,9 @@ from dlplacer.planning.hybrid.strategy import Strategy
 if TYPE_CHECKING:
     import pandas
 
+    from dlplacer.planning.hybrid.epochs.critical_batch import CriticalBatchFit
+    from dlplacer.planning.hybrid.scaling_fit import ScalingFits
+
 
 @dataclass(frozen=True)
 class BestOfDevices:
@@ -114,12 +117,19 @@ class HybridPlan(Shown):
         Effort of one device, to which speedups refer; None where the model fits on none.
     mini_batches
         Of the data set; None if it is not known.
+    warnings
+        Assumptions and doubts that a reader must know.
+    epochs_fit, scaling_fit
+        Forms fitted to the epochs and to measured step times; None without them.
     """
 
     budgets: tuple[BestOfDevices, ...]
     reference_s: float | None
     mini_batches: float | None = None
     name: str = ""
+    warnings: tuple[str, ...] = ()
+    epochs_fit: "CriticalBatchFit | None" = None
+    scaling_fit: "ScalingFits | None" = None
 
     def __repr__(self) -> str:
         best = self.budgets[-1].best
@@ -186,6 +196,9 @@ class HybridPlan(Shown):
             "first_win_devices": self.first_win,
             "crossovers": [vars(each) for each in self.crossovers],
             "budgets": [self._budget(each) for each in self.budgets],
+            "warnings": list(self.warnings),
+            **({} if self.scaling_fit is None else {"scaling_fit": self.scaling_fit.to_dict()}),
+            **({} if self.epochs_fit is None else {"epochs_fit": self.epochs_fit.to_dict()}),
         }
 
     def to_frame(self) -> "pandas.DataFrame":

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from dlplacer.core.errors import InputError
 from dlplacer.planning.hybrid.scaling_efficiency import (
@@ -58,6 +59,14 @@ class ScalingFits:
 
     fits: tuple[ScalingFit, ...]
     verdict: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """The field ``scaling_fit`` of ``dlplacer hybrid --json``."""
+        forms = [
+            {"form": fit.form, "parameters": vars(fit.model), "single_s": fit.single_s, "residuals": fit.residuals}
+            for fit in self.fits
+        ]
+        return {"verdict": self.verdict, "forms": forms}
 
     @property
     def best(self) -> ScalingFit:

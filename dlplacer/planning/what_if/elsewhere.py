@@ -88,7 +88,7 @@ class PinnedPlan:
 def pinned_plan(
     plan: Plan,
     pins: Sequence[tuple[str, str]],
-    colocate: Sequence[str] = (),
+    colocate: Sequence[str | Sequence[str]] = (),
     seconds: float = 10.0,
     *,
     workers: int | None = None,

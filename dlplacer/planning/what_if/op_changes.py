@@ -23,13 +23,17 @@ def longest_ops(plan: Plan, count: int = _LONGEST) -> list[Op]:
 def faster_ops(plan: Plan) -> Iterator[Change]:
     """Each of the longest ops in half its time."""
     for op in longest_ops(plan):
-        yield Change("op", f"op {op.id} twice as fast", partial(_with_faster, plan, op))
+        yield Change("op", f"{_named(op)} twice as fast", partial(_with_faster, plan, op))
 
 
 def split_ops(plan: Plan) -> Iterator[Change]:
     """Each of the longest ops in two halves that may run on two devices."""
     for op in longest_ops(plan):
-        yield Change("split", f"op {op.id} in two halves", partial(_with_halves, plan, op))
+        yield Change("split", f"{_named(op)} in two halves", partial(_with_halves, plan, op))
+
+
+def _named(op: Op) -> str:
+    return f"op {op.id} of {op.module}" if op.module else f"op {op.id}"
 
 
 def coarser(plan: Plan) -> Iterator[Change]:

@@ -2,10 +2,10 @@
 
 import pytest
 
-from dlplacer.cli.output.use_of_devices import tell_use_of_devices
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
 from dlplacer.core.topology import Device, Link, Topology
+from dlplacer.planning.one_device import one_device_is_best
 from dlplacer.planning.place import place
 
 CHAIN = OpGraph((Op("x", "test", 1e-3), Op("y", "test", 1e-3)), (Edge("x", "y", 8),))
@@ -15,26 +15,26 @@ FORK = OpGraph(
 """On two devices y and z run at once, after a transfer that takes longer than one of them."""
 
 
-def said(capsys: pytest.CaptureFixture[str], process: str, graph: OpGraph = FORK) -> str:
+def said(process: str, graph: OpGraph = FORK) -> str:
     cores = tuple(Device(name, "core", None, None, None, {}, 2e-5, process, False) for name in "ab")
-    tell_use_of_devices(place(graph, Topology(cores, (), (Link("a", "b", 1e9, 2e-3),)), time_limit_s=5.0).plan)
-    return capsys.readouterr().err
+    plan = place(graph, Topology(cores, (), (Link("a", "b", 1e9, 2e-3),)), time_limit_s=5.0).plan
+    return one_device_is_best(plan) or ""
 
 
 @pytest.mark.parametrize("process", ["host", ""])
-def test_nothing_of_a_chain_runs_at_once(process: str, capsys: pytest.CaptureFixture[str]) -> None:
-    text = said(capsys, process, CHAIN)
+def test_nothing_of_a_chain_runs_at_once(process: str) -> None:
+    text = said(process, CHAIN)
     assert "one device is best" in text
     assert "its longest chain of ops takes as long by itself" in text
     assert "transfer" not in text
 
 
-def test_cores_of_one_process_wait_for_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "its 3 ops take 1 ms on average, issuing one 20 us" in said(capsys, "host")
+def test_cores_of_one_process_wait_for_it() -> None:
+    assert "its 3 ops take 1 ms on average, issuing one 20 us" in said("host")
 
 
-def test_cores_alone_in_their_processes_do_not(capsys: pytest.CaptureFixture[str]) -> None:
-    text = said(capsys, "")
+def test_cores_alone_in_their_processes_do_not() -> None:
+    text = said("")
     assert "one device is best" in text
     assert "issuing" not in text
     assert "what its transfers take is more" in text

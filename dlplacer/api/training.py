@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from dlplacer.cli.arguments.module_callable import imported, user_code
+from dlplacer.api.jobs import imported, user_code
 from dlplacer.core.errors import InputError
 
 
@@ -54,7 +54,7 @@ class NamedTraining:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """Whether a metric is good enough: at most, or at least, so much."""
+    """The goal of a metric: at most, or at least, a value."""
 
     most: float | None = None
     least: float | None = None

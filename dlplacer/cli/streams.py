@@ -41,7 +41,7 @@ def usable_streams() -> Iterator[None]:
 
 
 def is_of_stdout(error: BaseException) -> bool:
-    """Whether an error is that of writing to stdout: errors of files are given another form where they are written."""
+    """True for an error of writing to stdout; errors of files are given another form where they are written."""
     return isinstance(error, OSError) and error.filename is None and error.errno in (*_NOBODY_READS, *_NO_ROOM)
 
 

@@ -1,4 +1,4 @@
-"""Progress on stderr, and Ctrl-C that keeps the best plan.
+"""Messages on stderr: notes, progress, and Ctrl-C that keeps the best plan.
 
 On a terminal a line is kept up to date; elsewhere one is written every ten seconds. Both say how long it has taken and
 how long it is expected to take. Commands that end within two seconds say nothing.
@@ -9,29 +9,42 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from threading import Event
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
-from dlplacer.cli.output.verbosity import QUIET, VERBOSE, verbosity
 from dlplacer.core.units import format_duration, format_seconds
 from dlplacer.planning.interrupt import stop_on_interrupt
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from dlplacer.solvers.instance.outcome import Progress
-
+QUIET, NORMAL, VERBOSE = -1, 0, 1
 FIRST_AFTER_S = 2.0
 LINE_EVERY_S = 10.0
-_shown: "list[_Line]" = []
 _LEAST_SHARE = 0.02
 """Less than this done says nothing of how long the rest takes."""
+_level = NORMAL
+
+Show = Callable[..., None]
+"""Takes the progress that a function reports: a text and a share, two counts, or the progress of a solve."""
 
 
-class Show(Protocol):
-    """Says what a command is at, and how much of all is done where that is known."""
+def set_verbosity(level: int) -> None:
+    """Set for this process: `QUIET`, `NORMAL` or `VERBOSE`."""
+    global _level
+    _level = level
 
-    def __call__(self, text: str, share: float | None = None) -> None: ...
+
+def note(text: str) -> None:
+    """Tell the user something on stderr, unless it shall be quiet."""
+    if _level > QUIET:
+        print(f"dlplacer: {text}", file=sys.stderr)
+
+
+def told_written(*paths: object) -> None:
+    """Report on stderr the files that were written; None for those that were not asked for."""
+    for path in paths:
+        if path is not None and _level > QUIET:
+            print(f"wrote {path}", file=sys.stderr)
 
 
 class _Line:
@@ -44,13 +57,14 @@ class _Line:
         self.share: float | None = None
         self.first: tuple[float, float] | None = None
 
-    def show(self, text: str, share: float | None = None) -> None:
+    def show(self, *told: Any) -> None:
         """Change it; with ``-v`` every change is a line of its own."""
+        text, share = _text_of(told)
         changed = text != self.text
         self.text, self.share = text, share
         if share is not None and self.first is None:
             self.first = time.monotonic(), share
-        if changed and verbosity() >= VERBOSE:
+        if changed and _level >= VERBOSE:
             print(f"dlplacer: {self}", file=sys.stderr)
 
     def __str__(self) -> str:
@@ -73,36 +87,42 @@ class _Line:
         return Text("" if time.monotonic() - self.began < FIRST_AFTER_S else str(self))
 
 
+def _text_of(told: tuple[Any, ...]) -> tuple[str, float | None]:
+    """Text and share of what a function reports."""
+    match told:
+        case (int(done), int(total)):
+            return f"{done} of {total}", done / total if total else None
+        case (str(text), int(done), int(total)):
+            return text, done / total if total else None
+        case (int(workers), int(seed), int(epoch), float(metric)):
+            reached = "" if metric != metric else f", metric {metric:.4g}"
+            return f"{workers} workers, seed {seed}: epoch {epoch}{reached}", None
+        case (str(text), *share):
+            return text, share[0] if share else None
+    (found,) = told
+    if hasattr(found, "ops"):
+        return f"{len(found.ops)} ops split: {format_seconds(found.makespan_s)}", None
+    best = "none yet" if found.makespan_s is None else format_seconds(found.makespan_s)
+    gap = "" if found.gap is None else f"  gap {100 * found.gap:.2f} %"
+    return f"best {best}  bound {format_seconds(found.lower_bound_s)}{gap}", None
+
+
 @contextlib.contextmanager
-def interruptible(announcement: str = "stopping with the best plan so far; once more to give up") -> Iterator[Event]:
+def interruptible(
+    announcement: str = "stopping with the best plan so far; once more to give up",
+) -> Iterator[threading.Event]:
     """An event that the first Ctrl-C sets, with an announcement; a second one interrupts at once."""
-    stop = Event()
+    stop = threading.Event()
     with stop_on_interrupt(stop, lambda: print(f"\ndlplacer: {announcement}", file=sys.stderr)):
         yield stop
 
 
 @contextlib.contextmanager
 def progress(what: str, limit_s: float | None = None) -> Iterator[Show]:
-    """A function that says what the command is at.
-
-    Parameters
-    ----------
-    limit_s
-        How long it is expected to take, where no share of the work tells more.
-    """
-    if _shown:
-        # One line is enough: what happens inside of something else is its text.
-        outer = _shown[-1]
-        outer.show(what, outer.share)
-        yield lambda text, share=None: outer.show(f"{what}: {text}", outer.share)
-        return
+    """A function that says what the command is at; `limit_s` is how long it may take if no share tells more."""
     line = _Line(what, limit_s)
-    _shown.append(line)
-    try:
-        with contextlib.nullcontext() if verbosity() <= QUIET else _live(line) if sys.stderr.isatty() else _lines(line):
-            yield line.show
-    finally:
-        _shown.remove(line)
+    with contextlib.nullcontext() if _level <= QUIET else _live(line) if sys.stderr.isatty() else _lines(line):
+        yield line.show
 
 
 @contextlib.contextmanager
@@ -130,32 +150,3 @@ def _lines(line: _Line) -> Iterator[None]:
     finally:
         ended.set()
         writer.join()
-
-
-@contextlib.contextmanager
-def progress_line(what: str = "solving", limit_s: float | None = None) -> Iterator[Callable[["Progress"], None]]:
-    """A function that shows incumbent, bound and gap."""
-    with progress(what, limit_s) as show:
-        yield lambda found: show(_text(found))
-
-
-@contextlib.contextmanager
-def count_line(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A function that shows how many of all are done."""
-    with progress(what) as show:
-        yield lambda done, total: show(f"{done} of {total}", done / total if total else None)
-
-
-@contextlib.contextmanager
-def trainings_line() -> Iterator[Callable[[int, int, int, float], None]]:
-    """A function that shows how far a training is."""
-    with progress("trainings") as show:
-        yield lambda workers, seed, epoch, metric: show(
-            f"{workers} workers, seed {seed}: epoch {epoch}" + ("" if metric != metric else f", metric {metric:.4g}")
-        )
-
-
-def _text(found: "Progress") -> str:
-    best = "none yet" if found.makespan_s is None else format_seconds(found.makespan_s)
-    gap = "" if found.gap is None else f"  gap {100 * found.gap:.2f} %"
-    return f"best {best}  bound {format_seconds(found.lower_bound_s)}{gap}"

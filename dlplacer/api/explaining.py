@@ -1,0 +1,162 @@
+"""Reasons for a plan's step time and ways to change it: `explain`, `what_would_help`, `elsewhere`, `pinned`."""
+
+from collections.abc import Callable
+from threading import Event
+from typing import TYPE_CHECKING
+
+from dlplacer.api import parameters as the
+from dlplacer.api.kinds import checked
+from dlplacer.api.solving import Pins, Together, pins_of, together_of
+from dlplacer.api.subjects import PlanLike, plan_of, whole_plan_of
+from dlplacer.core.errors import InputError
+from dlplacer.core.expect import expect_text
+
+if TYPE_CHECKING:
+    from dlplacer.check import Violation
+    from dlplacer.planning.what_if.elsewhere import Elsewhere, PinnedPlan
+    from dlplacer.planning.what_if.what_would_help import WhatWouldHelp
+    from dlplacer.report.explanation import Explanation
+
+
+@checked(the.PLAN, the.DISPATCH)
+def explain(plan: PlanLike, dispatch_s: float = 0.0) -> "Explanation":
+    """Why a plan takes as long as it does: critical path, what limits its bound, idle devices, the largest transfers.
+
+    Examples
+    --------
+    >>> import dlplacer as dp
+    >>> found = dp.explain(dp.place("inception_v3-infer", "dgx1-v100-2gpu", method="heft"))
+    >>> sorted(found.limits_s)
+    ['critical path', 'work']
+    >>> [share.device for share in found.devices]
+    ['gpu0', 'gpu1']
+    """
+    from dlplacer.report.explanation import explain as explain_plan
+
+    return explain_plan(whole_plan_of(plan), dispatch_s)
+
+
+@checked(the.PLAN, the.BUDGET, the.SEED, the.WORKERS, the.CALLS)
+def what_would_help(
+    plan: PlanLike,
+    budget_s: float = 10.0,
+    *,
+    seed: int = 0,
+    workers: int | None = None,
+    on_progress: Callable[[str, int, int], None] | None = None,
+    stop: Event | None = None,
+) -> "WhatWouldHelp":
+    """The step with one thing changed, for every change that may bring something, found by solving again.
+
+    Looked at: links twice as fast, one more device of each type, a quarter more memory, each of the ten longest ops
+    twice as fast or in two halves, other granularities, a pipeline, data parallelism.
+
+    Examples
+    --------
+    >>> import dlplacer as dp
+    >>> graph = dp.OpGraph([dp.Op("a", "mm", 2e-3), dp.Op("b", "mm", 1e-3)], [dp.Edge("a", "b", 64)])
+    >>> found = dp.what_would_help(dp.place(graph, dp.Topology([dp.Device("d")])), budget_s=2)
+    >>> len(found.answers) > 0
+    True
+    """
+    from dlplacer.planning.what_if.what_would_help import what_would_help as ask
+
+    return ask(
+        plan_of(plan, keeps_rules=True),
+        budget_s,
+        seed=seed,
+        workers=workers,
+        on_progress=on_progress or (lambda what, done, total: None),
+        stop=stop,
+    )
+
+
+@checked(the.PLAN, the.argument("op", "id of an op of the plan"), the.BUDGET, the.WORKERS, the.CALLS)
+def elsewhere(
+    plan: PlanLike, op: str, budget_s: float = 10.0, *, workers: int | None = None, stop: Event | None = None
+) -> "tuple[Elsewhere, ...]":
+    """The step with an op on each of the other devices: why it is where it is.
+
+    Raises
+    ------
+    InputError
+        If the plan has no such op, or an argument cannot be meant.
+
+    Examples
+    --------
+    >>> import dlplacer as dp
+    >>> machine = dp.Topology([dp.Device("d0"), dp.Device("d1", "slow")], links=[dp.Link("d0", "d1", 1e9)])
+    >>> graph = dp.OpGraph([dp.Op("a", "mm", {"device": 1e-3, "slow": 3e-3})])
+    >>> [found] = dp.elsewhere(dp.place(graph, machine), "a", budget_s=2)
+    >>> found.device, found.makespan_s
+    ('d1', 0.003)
+    """
+    from dlplacer.planning.what_if.elsewhere import elsewhere as moved
+
+    expect_text("", op=op)
+    given = plan_of(plan, keeps_rules=True)
+    given.graph.op(op)
+    if not budget_s > 0:
+        raise InputError(f"budget_s is {budget_s}; it must be positive")
+    return tuple(moved(given, op, budget_s, workers=workers, stop=stop))
+
+
+@checked(the.PLAN, the.HELD, the.BUDGET, the.WORKERS, the.CALLS)
+def pinned(
+    plan: PlanLike,
+    pins: Pins = (),
+    colocate: Together = (),
+    budget_s: float = 10.0,
+    *,
+    workers: int | None = None,
+    stop: Event | None = None,
+) -> "PinnedPlan":
+    """The plan of the same problem with ops pinned or held together, and the ops that move.
+
+    Examples
+    --------
+    >>> import dlplacer as dp
+    >>> machine = dp.Topology([dp.Device("d0"), dp.Device("d1", "slow")], links=[dp.Link("d0", "d1", 1e9)])
+    >>> graph = dp.OpGraph([dp.Op("a", "mm", {"device": 1e-3, "slow": 3e-3})])
+    >>> dp.pinned(dp.place(graph, machine), {"a": "d1"}, budget_s=2).moved
+    {'a': ('d0', 'd1')}
+    """
+    from dlplacer.planning.what_if.elsewhere import pinned_plan
+
+    given = plan_of(plan, keeps_rules=True)
+    pairs, sets = pins_of(pins, given.topology), together_of(colocate)
+    return pinned_plan(given, pairs, sets, max(budget_s, 0.1), workers=workers, stop=stop)
+
+
+@checked(the.PLAN)
+def check_plan(plan: PlanLike) -> None:
+    """Return if the plan keeps every rule of the problem.
+
+    Raises
+    ------
+    CheckError
+        With every violation.
+
+    Examples
+    --------
+    >>> import dlplacer as dp
+    >>> dp.check_plan(dp.place("inception_v3-infer", "dgx1-v100-2gpu", method="heft"))
+    """
+    from dlplacer import check
+
+    check.check_plan(plan_of(plan))
+
+
+@checked(the.PLAN)
+def violations(plan: PlanLike) -> "tuple[Violation, ...]":
+    """Every rule of the problem that a plan breaks, with the numbers; empty if the plan is valid.
+
+    Examples
+    --------
+    >>> import dlplacer as dp
+    >>> dp.violations(dp.place("inception_v3-infer", "dgx1-v100-2gpu", method="heft"))
+    ()
+    """
+    from dlplacer import check
+
+    return check.violations(plan_of(plan))

@@ -1,0 +1,369 @@
+"""Jobs and their graphs: `load_job` calls the user's code by its name, `capture` makes a graph of what is given."""
+
+import contextlib
+import importlib
+import inspect
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
+
+from dlplacer.api import parameters as the
+from dlplacer.api.kinds import checked
+from dlplacer.api.subjects import note
+from dlplacer.core.errors import DlplacerError, InputError
+from dlplacer.core.graph import OpGraph
+
+if TYPE_CHECKING:
+    from dlplacer.frontend.onnx import OnnxFile
+    from dlplacer.frontend.torch.capture import Traceable
+    from dlplacer.frontend.torch.job import Job
+    from dlplacer.frontend.torch.splitting.names import OpSplit
+
+_ENTRY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+_INPUT = re.compile(r"(?:(?P<dtype>\w+):)?(?P<shape>\d+(?:x\d+)*)")
+_MOST = 2**31
+_LONGEST_MESSAGE = 200
+_OF_JOB = ("mode", "optimizer", "autocast", "autocast_on")
+
+
+OF_JOB = the.argument(
+    "options",
+    '`batch_size` for the callable; `inputs` of a bare module, as ``["float32:8x3x299x299"]``; `mode`, `optimizer`, '
+    "`autocast` and `autocast_on` of the job",
+)
+ARGS = the.argument("args", "inputs of a Module, fx.GraphModule or ExportedProgram, which is captured as inference")
+OF_STEP = the.argument(
+    "step",
+    "options of `load_job`; `whole_backward` keeps the backward of a convolution in one op, `colocate_backward` holds "
+    "backward ops with their forward ops; `granularity` is ``aten``, ``fused`` or ``module``; "
+    "`splits_of` is a file whose splits are applied; `micro_batches` and `allow_other_loss` cut the batch; `dims` are "
+    "sizes of axes of an ONNX file; `device_type` adds roofline times",
+)
+
+
+class UserCodeError(InputError):
+    """The user's module raised while it was imported or called."""
+
+
+def is_entry(name: str) -> bool:
+    """True if an argument means ``module:callable`` rather than a file."""
+    return _ENTRY.fullmatch(name) is not None and not os.path.exists(name)
+
+
+class JobOptions(TypedDict, total=False):
+    """Options of `load_job`."""
+
+    batch_size: int | None
+    inputs: Sequence[str]
+    mode: str | None
+    optimizer: str | None
+    autocast: str | None
+    autocast_on: str | None
+
+
+class StepOptions(JobOptions, total=False):
+    """Options of `capture`: those of `load_job`, and how the step becomes a graph."""
+
+    whole_backward: bool
+    colocate_backward: bool
+    granularity: str
+    splits_of: str | PathLike[str] | None
+    micro_batches: int | None
+    allow_other_loss: bool
+    dims: Mapping[str, int] | Sequence[str]
+    device_type: str | None
+
+
+@checked(the.argument("entry", "``module:callable``, as on the command line; the module is imported"), the.JOB, OF_JOB)
+def load_job(entry: str, **options: Unpack[JobOptions]) -> "Job":
+    """The job that ``module:callable`` returns; a bare module becomes an inference job on the given inputs.
+
+    Raises
+    ------
+    InputError
+        If the module or callable does not exist, raises, or returns neither a Job nor a Module.
+
+    Examples
+    --------
+    >>> import dlplacer as dp
+    >>> dp.load_job("dlplacer.models:mlp", batch_size=4).entry
+    'dlplacer.models:mlp'
+    """
+    from torch import nn
+
+    from dlplacer.frontend import Job
+
+    inputs = tuple(options.get("inputs", ()))
+    made = _called(imported(entry), entry, options.get("batch_size"))
+    if isinstance(made, nn.Module):
+        _require_inputs(made, entry, inputs)
+        note(
+            f"{entry!r} returned a bare {type(made).__name__}, captured as inference: forward alone; to train it, "
+            "return dlplacer.Job(module, args, targets, loss)"
+        )
+        made = Job(made, args=tuple(map(_example, inputs)), mode="infer")
+    elif inputs:
+        raise InputError(f"inputs are for callables that return a bare module; {entry!r} returned a Job")
+    if not isinstance(made, Job):
+        raise InputError(
+            f"{entry!r} returned an object of type {type(made).__name__}; it must return a dlplacer.Job or a "
+            "torch.nn.Module"
+        )
+    changes: dict[str, Any] = {name: value for name, value in options.items() if name in _OF_JOB and value is not None}
+    return replace(made, entry=entry, **changes)
+
+
+def fake_job(entry: str, **options: Unpack[JobOptions]) -> "Job":
+    """As `load_job`, with stand-ins for all tensors; with real ones if the callable needs data."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    try:
+        with FakeTensorMode():
+            return load_job(entry, **options)
+    except Exception as error:
+        if isinstance(error, InputError) and not isinstance(error, UserCodeError):
+            raise
+    return load_job(entry, **options)
+
+
+@checked(the.CODE, ARGS, the.STEP, the.RECORDED, the.ROOFLINE, OF_STEP)
+def capture(job: "Traceable | str | PathLike[str]", args: tuple[Any, ...] = (), **step: Unpack[StepOptions]) -> OpGraph:
+    """The dataflow graph of a step, without times; nothing is allocated.
+
+    Raises
+    ------
+    CaptureError
+        If the model cannot be captured; names the line and the way out.
+
+    Examples
+    --------
+    >>> import dlplacer as dp, torch
+    >>> module = torch.nn.Sequential(torch.nn.Linear(12, 16), torch.nn.ReLU())
+    >>> dp.capture(module, args=(torch.randn(8, 12),))
+    <OpGraph 'Sequential': ... ops, ... edges, 832 B of weights>
+    """
+    from dlplacer.machines.costs.roofline_times import with_roofline_times
+    from dlplacer.planning.coarsen import coarsen
+
+    graph = _captured(job, args, step)
+    device_type = step.get("device_type")
+    if device_type is not None:
+        graph = with_roofline_times(graph, device_type)
+        source = f"{graph.source}; times on {device_type}: roofline over the rates of dlplacer's device table"
+        graph = replace(graph, source=source)
+    return coarsen(graph, step.get("granularity", "aten"))
+
+
+def _captured(job: "Traceable | str | PathLike[str]", args: tuple[Any, ...], step: StepOptions) -> OpGraph:
+    name = str(job) if isinstance(job, (str, PathLike)) else ""
+    if is_onnx(name):
+        from dlplacer.frontend.onnx import onnx_graph
+
+        for option, value in step.items():
+            if value and option not in ("dims", "granularity", "device_type"):
+                raise InputError(f"{option} is for models in torch; an ONNX file takes sizes of its axes: batch=8")
+        return onnx_graph(onnx_file(name, step.get("dims", ())))
+    if step.get("dims"):
+        raise InputError(f"dims are for ONNX files; {job!r} takes batch_size or inputs")
+    if name and not is_entry(name):
+        raise InputError(
+            f"{name!r} is neither module:callable nor an .onnx file; write for example dlplacer.models:inception_v3"
+        )
+    options = job_options(step)
+    if options and not name:
+        raise InputError(f"{next(iter(options))} is for module:callable; change the job itself")
+    from dlplacer.frontend import Job, capture, capture_job
+
+    made = fake_job(name, **options) if name else job
+    whole, together = step.get("whole_backward", False), step.get("colocate_backward", False)
+    if not isinstance(made, Job):
+        return capture(made, args, whole_backward=whole, colocate_backward=together)  # type: ignore[arg-type]
+    # Micro-batches are compared with the whole batch, which takes real tensors.
+    rewrites = rewrites_of(made, step, (lambda: load_job(name, **options)) if name else None)
+    return capture_job(made, rewrites, together).graph
+
+
+def job_options(step: Mapping[str, Any]) -> JobOptions:
+    """The options of a step that `load_job` takes."""
+    return cast("JobOptions", {name: value for name, value in step.items() if name in JobOptions.__annotations__})
+
+
+def rewrites_of(job: "Job", step: StepOptions, build: "Callable[[], Job] | None" = None) -> list[str]:
+    """Names of the rewrites of a capture; micro-batches are compared with the batch on the job that `build` makes."""
+    from dlplacer.frontend.torch.batch_comparison import compared_cut
+    from dlplacer.frontend.torch.capture import default_rewrites
+
+    rewrites, count, splits_of = (
+        list(default_rewrites(step.get("whole_backward", False), job)),
+        step.get("micro_batches"),
+        step.get("splits_of"),
+    )
+    if splits_of is not None:
+        rewrites += map(str, splits_in(splits_of))
+    if count is None:
+        return rewrites
+    whole = job if build is None else build()
+    found = compared_cut(whole, count, rewrites, allow_other_loss=step.get("allow_other_loss", False))
+    for warning in found.warnings:
+        note(warning)
+    return [*rewrites, str(found.cut)]
+
+
+def splits_in(path: str | PathLike[str]) -> "list[OpSplit]":
+    """The splits that a graph file, or the graph of a plan file, records; raises InputError if there are none."""
+    from dlplacer.files.load import load_graph, load_plan
+    from dlplacer.files.text import read_json
+    from dlplacer.frontend.torch.splitting.names import parse_splits
+
+    value = read_json(Path(path))
+    of_plan = isinstance(value, dict) and str(value.get("format", "")).startswith("dlplacer.plan")
+    graph = load_plan(str(path)).graph if of_plan else load_graph(str(path))
+    splits = list(parse_splits([str(name) for name in (graph.capture or {}).get("rewrites", ())]))
+    if not splits:
+        raise InputError(f"{str(path)!r} records no splits; write it with --split")
+    return splits
+
+
+def is_onnx(name: str) -> bool:
+    """True if a name means an ONNX file."""
+    return name.lower().endswith(".onnx")
+
+
+def onnx_file(
+    path: str | PathLike[str], dims: Mapping[str, int] | Sequence[str] = (), with_weights: bool = False
+) -> "OnnxFile":
+    """The model in an ONNX file, with sizes of symbolic axes as a dict or as texts such as ``batch=8``."""
+    from dlplacer.frontend.onnx import read_onnx
+
+    return read_onnx(Path(path), sizes_of(dims), with_weights=with_weights)
+
+
+def sizes_of(dims: Mapping[str, int] | Sequence[str]) -> dict[str, int]:
+    """Axis of an ONNX file → size."""
+    if isinstance(dims, Mapping):
+        return dict(dims)
+    sizes: dict[str, int] = {}
+    for entry in [dims] if isinstance(dims, str) else dims:
+        name, separator, size = entry.rpartition("=")
+        if not separator or not name or not size.isdecimal():
+            raise InputError(f"--dim {entry!r} is not understood; write AXIS=N, as in batch=8 or input:0=8")
+        sizes[name] = int(size)
+    return sizes
+
+
+def imported(entry: str) -> Callable[..., Any]:
+    """The object that ``module:callable`` names.
+
+    Raises
+    ------
+    InputError
+        If there is no such module or callable, or the module cannot be imported.
+    """
+    module_name, _, attribute = entry.partition(":")
+    with _current_folder_on_path(), user_code(f"module {module_name!r} cannot be imported"):
+        try:
+            module = importlib.import_module(module_name)
+        except ModuleNotFoundError as error:
+            if error.name is not None and (module_name + ".").startswith(error.name + "."):
+                raise InputError(
+                    f"there is no module {error.name!r} for {entry!r}; run from its folder or install it"
+                ) from error
+            raise
+    value: Any = module
+    for part in attribute.split("."):
+        if not hasattr(value, part):
+            raise InputError(
+                f"module {module_name!r} has no {attribute!r}; check the name behind the colon in {entry!r}"
+            )
+        value = getattr(value, part)
+    if not callable(value):
+        raise InputError(
+            f"{entry!r} is an object of type {type(value).__name__}; give a function that returns a Job or a Module"
+        )
+    found: Callable[..., Any] = value
+    return found
+
+
+def _called(build: Callable[..., Any], entry: str, batch_size: int | None) -> Any:
+    given = {}
+    if batch_size is not None:
+        if batch_size >= _MOST:
+            raise InputError(f"--batch-size is {batch_size}; it must be below 2^31")
+        if "batch_size" not in inspect.signature(build).parameters:
+            raise InputError(f"--batch-size: {entry!r} takes no batch_size; drop the option")
+        given["batch_size"] = batch_size
+    with user_code(f"{entry!r} cannot be built"):
+        return build(**given)
+
+
+def _require_inputs(module: Any, entry: str, inputs: Sequence[str]) -> None:
+    """A bare module comes without example inputs."""
+    empty, kinds = inspect.Parameter.empty, (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = inspect.signature(module.forward).parameters.values()
+    needed = [one.name for one in parameters if one.kind in kinds and one.default is empty]
+    if len(inputs) < len(needed):
+        raise InputError(
+            f"{entry!r} returned a bare {type(module).__name__}, whose forward takes {', '.join(needed)}: give --input "
+            "for each, as in --input float32:8x3x299x299, or return a dlplacer.Job"
+        )
+
+
+def _example(spec: str) -> Any:
+    import torch
+
+    match = _INPUT.fullmatch(spec)
+    dtype = getattr(torch, match["dtype"] or "float32", None) if match else None
+    if match is None or not isinstance(dtype, torch.dtype):
+        raise InputError(
+            f"--input {spec!r} is not understood; write dtype:sizes, as in float32:8x3x299x299 or int64:4x128"
+        )
+    shape = [int(size) for size in match["shape"].split("x")]
+    if max(shape) >= _MOST:
+        raise InputError(f"--input {spec!r} has size {max(shape)}; every size must be below 2^31")
+    return torch.randn(shape).to(dtype) if dtype.is_floating_point else torch.zeros(shape, dtype=dtype)
+
+
+@contextlib.contextmanager
+def user_code(what: str) -> Iterator[None]:
+    """Whatever the user's code raises, `sys.exit` included, is reported with its location as the user's error."""
+    try:
+        yield
+    except DlplacerError:
+        raise
+    # SystemExit too: a script that parses its own arguments when it is imported would end dlplacer without a word.
+    except (Exception, SystemExit) as error:
+        text = (str(error).splitlines() or [""])[0][:_LONGEST_MESSAGE]
+        raise UserCodeError(
+            f"{what}: {type(error).__name__}: {text} ({_place(error)}); mend it, or set DLPLACER_DEBUG=1 for the "
+            "traceback"
+        ) from error
+
+
+def _place(error: BaseException) -> str:
+    """File and line of the user's code, or what comes nearest to it."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}:{error.lineno}"
+    frames = traceback.extract_tb(error.__traceback__)
+    here = str(Path(__file__).resolve())
+    own = [frame for frame in frames if "site-packages" not in frame.filename and "<frozen" not in frame.filename]
+    own = [frame for frame in own if frame.filename != here and "/lib/python" not in frame.filename] or list(frames)
+    return f"{own[-1].filename}:{own[-1].lineno}"
+
+
+@contextlib.contextmanager
+def _current_folder_on_path() -> Iterator[None]:
+    folder = os.getcwd()
+    added = folder not in sys.path
+    if added:
+        sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        if added:
+            sys.path.remove(folder)

@@ -1,0 +1,283 @@
+"""Parameters of the public functions, declared once: functions check them, and the command line reads them as options.
+
+A `Parameter` has a `Kind`, which checks and completes a value given in Python and reads the text of an option.
+"""
+
+import inspect
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import wraps
+from os import PathLike
+from pathlib import Path
+from threading import Event
+from typing import Any, ParamSpec, TypeVar
+
+from dlplacer.core.errors import InputError
+from dlplacer.core.expect import (
+    expect,
+    expect_call,
+    expect_figure,
+    expect_flag,
+    expect_number,
+    expect_text,
+    expect_whole,
+    tuple_of,
+)
+from dlplacer.core.units import parse_quantity
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """The values that a parameter takes: in Python a value or its text, on the command line its text.
+
+    Attributes
+    ----------
+    take
+        (name, value) → the value checked and completed; raises InputError.
+    read
+        Text → value; raises ValueError with the reason.
+    metavar
+        The value in help texts.
+    unit
+        Ending of names of parameters that options do without.
+    """
+
+    take: Callable[[str, Any], Any]
+    read: Callable[[str], Any]
+    metavar: str | None = None
+    unit: str = ""
+
+
+def _checked_by(expected: Callable[..., None]) -> Callable[[str, Any], Any]:
+    def take(name: str, value: Any) -> Any:
+        expected("", **{name: value})
+        return value
+
+    return take
+
+
+def _of(kinds: type | tuple[type, ...], accepted: str) -> Callable[[str, Any], Any]:
+    def take(name: str, value: Any) -> Any:
+        expect("", name, value, kinds, accepted)
+        return value
+
+    return take
+
+
+def _read_by(kind: Callable[[str], Any], accepted: str) -> Callable[[str], Any]:
+    def read(text: str) -> Any:
+        try:
+            return kind(text)
+        except ValueError:
+            raise ValueError(f"{text!r} is not {accepted}") from None
+
+    return read
+
+
+def _share(text: str) -> float:
+    return float(text.strip().removesuffix("%")) / (100 if text.strip().endswith("%") else 1)
+
+
+def _quantity(dimension: str) -> Callable[[str], float]:
+    return lambda text: parse_quantity(text, dimension)
+
+
+def _series(kind: type, accepted: str) -> Kind:
+    """Series of texts or whole numbers; as a text, separated by commas."""
+
+    def read(text: str) -> tuple[Any, ...]:
+        found = tuple(kind(part) for part in text.replace(",", " ").split())
+        if not found:
+            raise ValueError
+        return found
+
+    return Kind(lambda name, value: tuple_of("", name, value, kind, accepted), _read_by(read, f"{accepted}, as a,b,c"))
+
+
+def _table(read: Callable[[str], float]) -> Kind:
+    """Whole numbers → numbers; as a text ``2=1.32,4=2.1``, on the command line several times."""
+
+    def parsed(text: str) -> dict[int, float]:
+        pairs = (part.partition("=") for part in text.split(","))
+        return {int(count): read(value) for count, _, value in pairs}
+
+    def take(name: str, value: Any) -> dict[int, float]:
+        found: dict[int, float] = {}
+        for table in value if isinstance(value, list) else [value]:
+            expect("", name, table, Mapping, "a dict from devices to numbers")
+            for count, figure in table.items():
+                expect_whole(name, devices=count)
+                expect_figure(name, f"of {count} devices", figure)
+                if found.setdefault(count, figure) != figure:
+                    raise InputError(f"{name} says {found[count]:g} and {figure:g} of {count} devices; drop one")
+        return found
+
+    return Kind(take, _read_by(parsed, "devices=number, as in 2=1.32"))
+
+
+def written_file(text: str) -> Path:
+    """The path of a file to write; raises ValueError for one that a command would fail to write after its work."""
+    path = Path(text)
+    folder = path.resolve().parent
+    if not text:
+        raise ValueError("the path is empty; name a file to write")
+    if path.is_dir():
+        raise ValueError(f"cannot write {path}: it is a folder; name a file in it")
+    if not folder.is_dir():
+        raise ValueError(f"cannot write {path}: there is no folder {folder}; make it, or write elsewhere")
+    if not os.access(folder if path.is_file() or not path.exists() else path, os.W_OK):
+        raise ValueError(f"cannot write {path}: no permission in {folder}; write elsewhere")
+    return path
+
+
+def _picture_file(text: str) -> Path:
+    from dlplacer.report.plot.style.formats import picture_format
+
+    path = written_file(text)
+    try:
+        picture_format(path)
+    except InputError as error:
+        raise ValueError(str(error)) from error
+    return path
+
+
+_PATH = _of((str, PathLike), "the path of a file")
+TEXT = Kind(_checked_by(expect_text), str)
+WHOLE = Kind(_checked_by(expect_whole), _read_by(int, "a whole number"), "N")
+NUMBER = Kind(_checked_by(expect_number), _read_by(float, "a number"))
+SHARE = Kind(_checked_by(expect_number), _read_by(_share, "a share; write for example 0.01 or 1%"))
+FLAG = Kind(_checked_by(expect_flag), str)
+SECONDS = Kind(_checked_by(expect_number), _quantity("seconds"), "TIME", "_s")
+BYTES = Kind(_checked_by(expect_number), lambda text: int(parse_quantity(text, "bytes")), "SIZE", "_bytes")
+RATE = Kind(_checked_by(expect_number), _quantity("bytes_per_s"), "RATE")
+NAMES, WHOLES = _series(str, "names"), _series(int, "whole numbers")
+FIGURES, TIMES = _table(float), _table(SECONDS.read)
+CALL = Kind(_checked_by(expect_call), str)
+STOP = Kind(_of(Event, "a threading.Event or None"), str)
+READ, WRITTEN, PICTURE = Kind(_PATH, Path, "FILE"), Kind(_PATH, written_file, "F"), Kind(_PATH, _picture_file, "F")
+ANY = Kind(lambda name, value: value, str)
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter of public functions, and the option that sets it.
+
+    Attributes
+    ----------
+    name
+        Of the parameter of the function.
+    help
+        What the option does, with its default.
+    option
+        How the command line spells it, where it is not the name with dashes; a name without dashes is positional.
+    least
+        The smallest value, or None.
+    repeat
+        The option may be given several times; their values are collected.
+    settings
+        Further arguments for `argparse`.
+    doc
+        The meaning of the parameter in Python, where `help` is of the option alone.
+    """
+
+    name: str
+    help: str = ""
+    kind: Kind = TEXT
+    metavar: str | None = None
+    option: str | tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
+    least: float | None = None
+    above: float | None = None
+    repeat: bool = False
+    settings: tuple[tuple[str, Any], ...] = ()
+    doc: str = ""
+
+    @property
+    def spellings(self) -> tuple[str, ...]:
+        """The option as one types it."""
+        given = (self.option,) if isinstance(self.option, str) else self.option
+        return given if any(given) else (f"--{self.name.removesuffix(self.kind.unit).replace('_', '-')}",)
+
+    def taken(self, value: Any) -> Any:
+        """A value given in Python, checked and completed; raises InputError."""
+        if isinstance(value, str):
+            try:
+                value = self.kind.read(value)
+            except ValueError as error:
+                raise InputError(f"{self.name}: {error}") from error
+        value = self.kind.take(self.name, value)
+        wrong = self._wrong(value)
+        if wrong:
+            raise InputError(f"{self.name} is {value!r}; {wrong}")
+        return value
+
+    def read(self, text: str) -> Any:
+        """The value of an option's text; raises ValueError."""
+        value = self.kind.read(text)
+        wrong = self._wrong(value)
+        if wrong:
+            raise ValueError(f"{text!r} is given; {wrong}")
+        return value
+
+    def _wrong(self, value: Any) -> str:
+        """The rule that a value breaks, or an empty text."""
+        for one in value if isinstance(value, tuple) else (value,):
+            if self.choices and one not in self.choices:
+                return f"use {'some' if value is not one else 'one'} of {', '.join(self.choices)}"
+            if self.least is not None and not one >= self.least:
+                return f"it must be at least {self.least:g}"
+            if self.above is not None and not one > self.above:
+                return f"it must be above {self.above:g}"
+        return ""
+
+
+def checked(*groups: Parameter | tuple[Parameter, ...]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Check the arguments of a function by their declarations, and add these to its docstring.
+
+    An argument that is left out, or None by default, is not checked.
+    """
+    known = {each.name: each for group in groups for each in (group if isinstance(group, tuple) else (group,))}
+
+    def wrap(function: Callable[P, R]) -> Callable[P, R]:
+        signature = inspect.signature(function)
+        rest = next((name for name, each in signature.parameters.items() if each.kind is each.VAR_KEYWORD), "")
+        optional = {name for name, each in signature.parameters.items() if each.default is None}
+
+        def taken(name: str, value: Any) -> Any:
+            free = name not in known or (value is None and (name in optional or name not in signature.parameters))
+            return value if free else known[name].taken(value)
+
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            bound = signature.bind(*args, **kwargs)
+            for name in bound.arguments.get(rest, ()):
+                if name not in known:
+                    raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}")
+            for name, value in bound.arguments.items():
+                options = {option: taken(option, given) for option, given in value.items()} if name == rest else None
+                bound.arguments[name] = taken(name, value) if options is None else options
+            return function(*bound.args, **bound.kwargs)
+
+        call.__doc__ = _documented(
+            function.__doc__ or "", [known[name] for name in signature.parameters if name in known]
+        )
+        return call
+
+    return wrap
+
+
+def _documented(doc: str, parameters: Sequence[Parameter]) -> str:
+    """The docstring with a section of parameters before the next one."""
+    text = inspect.cleandoc(doc)
+    entries = [f"{each.name}\n    {_sentence(each.doc or each.help)}" for each in parameters]
+    section = "\n".join(["Parameters", "----------", *entries])
+    place = min((at for at in map(text.find, ("\nRaises\n---", "\nExamples\n---")) if at >= 0), default=len(text))
+    return f"{text[:place].rstrip()}\n\n{section}\n{text[place:]}"
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."

@@ -1,0 +1,406 @@
+"""Every parameter of the public functions that the command line can set, in groups that functions share."""
+
+from dlplacer.api.kinds import (
+    ANY,
+    BYTES,
+    CALL,
+    FIGURES,
+    FLAG,
+    NAMES,
+    NUMBER,
+    PICTURE,
+    RATE,
+    READ,
+    SECONDS,
+    SHARE,
+    STOP,
+    TIMES,
+    WHOLE,
+    WHOLES,
+    WRITTEN,
+    Parameter,
+)
+from dlplacer.core.options import ASSUMPTIONS, CHOICES
+from dlplacer.machines.costs.gradient_codecs import CODECS
+from dlplacer.machines.costs.issue import ISSUES
+from dlplacer.report.plot.pictures import pictures_of
+
+
+def argument(name: str, doc: str) -> Parameter:
+    """A parameter that no option sets."""
+    return Parameter(name, kind=ANY, doc=doc)
+
+
+def flag(name: str, text: str, option: str = "") -> Parameter:
+    """An option without a value."""
+    return Parameter(name, text, FLAG, option=option)
+
+
+def count(name: str, text: str = "", metavar: str = "N", option: str = "", least: int = 1) -> Parameter:
+    """A whole number of at least one."""
+    return Parameter(name, text, WHOLE, metavar, option, least=least)
+
+
+def written(name: str, text: str, metavar: str = "F", option: str | tuple[str, ...] = ()) -> Parameter:
+    """A file to write."""
+    return Parameter(name, text, WRITTEN, metavar, option)
+
+
+def pictures(subject: str) -> tuple[Parameter, ...]:
+    """An option for every picture of what a command finds."""
+    return tuple(Parameter(each.option, each.help, PICTURE) for each in pictures_of(subject))
+
+
+def time_limit(of: str, default: str, least: float | None = None) -> Parameter:
+    """The time that a solve may take."""
+    text = f"time for {of} ({default})"
+    return Parameter("time_limit_s", text, SECONDS, least=least, above=0 if least is None else None)
+
+
+def output(metavar: str, text: str) -> Parameter:
+    """The file of a result."""
+    return written("output", text, metavar, ("-o", "--output"))
+
+
+def page(text: str) -> Parameter:
+    """A page to write."""
+    return written("html", text)
+
+
+JSON = flag("json", "print one JSON object")
+PLAN = Parameter("plan", "plan file", ANY, "PLAN", "plan", doc="a `Plan`, a `Result`, a run or the path of a plan file")
+TOPOLOGY = Parameter(
+    "topology",
+    "a topology file, or the name of one that ships (cpu-2core, dgx1-v100-2gpu, …)",
+    ANY,
+    "TOPOLOGY",
+    "topology",
+    doc="a `Topology`, the path of its file, or the name of one that ships",
+)
+MODEL = Parameter(
+    "graph",
+    "module:callable, an .onnx file, a graph file, or the name of a graph that ships (inception_v3-train)",
+    ANY,
+    "MODEL|GRAPH",
+    "model",
+    doc="an `OpGraph`, a `Job` or its ``module:callable``, a graph or ONNX file, or the name of a graph that ships",
+)
+OPTIONS = argument(
+    "options",
+    'the `Options` to assume, words such as ``"paper"`` or ``"shortest, joint"``, or a dict; None for defaults',
+)
+TAKEN_STEP = argument("step", "options of `capture`, if the graph is captured")
+TAKEN_JOB = argument("options", "options of `load_job`, for ``module:callable``")
+SUBJECT = (MODEL, TOPOLOGY)
+SHIPPED = Parameter("topology", "a topology file, or the name of one that ships", metavar="T", option="topology")
+TOPOLOGY_JSON = flag("json", "print the topology file")
+OWN_CODE = Parameter(
+    "job",
+    "module:callable; may be left out for dlplacer's own models",
+    metavar="MODEL",
+    option="model",
+    settings=(("nargs", "?"),),
+)
+ROOFLINE = Parameter("device_type", "add roofline times for a device type, such as V100", metavar="TYPE")
+CODE = Parameter(
+    "job",
+    "module:callable that returns a Job or a Module, or .onnx file",
+    ANY,
+    "MODEL",
+    "model",
+    doc="a `Job`, its ``module:callable``, or an ONNX file",
+)
+TYPED_JOB = argument("job", "the `Job` of the plan: same module, shapes, dtypes and mode")
+ASSUMED = (
+    *(
+        Parameter(name, f"{ASSUMPTIONS[name].decides} ({values[0]})", choices=values)
+        for name, values in CHOICES.items()
+    ),
+    flag("paper", "assume what the paper's equations 7-13 assume"),
+)
+
+BATCH_SIZE = count("batch_size", "passed to the callable as batch_size")
+JOB = (
+    BATCH_SIZE,
+    Parameter(
+        "inputs",
+        "an input of a bare module, as float32:8x3x299x299",
+        kind=ANY,
+        metavar="SPEC",
+        option="--input",
+        repeat=True,
+    ),
+    Parameter("mode", "forward and backward, or forward alone", choices=("train", "infer")),
+    Parameter("optimizer", "make the update part of the step", choices=("sgd", "momentum", "adam")),
+    Parameter("autocast", "run the forward pass under torch.autocast", choices=("bfloat16", "float16")),
+    Parameter("autocast_on", "cast the ops that this device type casts", choices=("cpu", "cuda")),
+)
+DIMS = Parameter(
+    "dims",
+    "size of a symbolic axis of an ONNX file, as batch=8 or input:0=8",
+    kind=ANY,
+    metavar="AXIS=N",
+    option="--dim",
+    repeat=True,
+)
+GRANULARITY = Parameter(
+    "granularity",
+    "one op for each ATen call, for each chain that runs together, or for each module (module:2 cuts paths)",
+    metavar="aten|fused|module",
+)
+WHOLE_BACKWARD = flag("whole_backward", "keep a convolution's backward in one op")
+REWRITTEN = (
+    WHOLE_BACKWARD,
+    flag("colocate_backward", "hold every backward op on the device of its forward op"),
+    GRANULARITY,
+)
+OTHER_LOSS = flag("allow_other_loss", "accept micro-batches whose loss differs from the whole batch's")
+SPLITS_OF = Parameter("splits_of", "apply the splits that this file records, choose none", READ, "GRAPH|PLAN")
+MICRO_BATCHES = count("micro_batches", "run the step as N micro-batches with gradient accumulation", least=2)
+RECORDED = (SPLITS_OF, MICRO_BATCHES, OTHER_LOSS)
+STEP = (*JOB, *REWRITTEN, DIMS)
+PARTS = Parameter(
+    "split",
+    "split ops into N parts (auto: as many as there are devices) where that shortens the step",
+    metavar="auto|N",
+    settings=(("nargs", "?"), ("const", "auto")),
+)
+PARTS_COUNT = Parameter("parts", kind=WHOLE, least=2, doc="number of parts of an op; None means one for each device")
+WHOLE_GRAPH = argument(
+    "graph", "graph of the job without splits, with measured times; None takes roofline times or profiles"
+)
+TIMED_GRAPH = Parameter("times", "the model's graph without splits, with times from dlplacer profile", READ, "GRAPH")
+SPLIT = (PARTS, *RECORDED, TIMED_GRAPH)
+
+SEED = Parameter("seed", "seed of all random choices (0)", WHOLE)
+WORKERS = count("workers", "solver threads (the cores)")
+METHOD = Parameter("method", "name of the method: ilp (default) or one that `dlplacer compare` lists", metavar="NAME")
+GAP = Parameter("gap", "stop at this gap: 0.01 and 1% are one percent (0)", SHARE, "G")
+CALLS = (
+    Parameter("on_progress", kind=CALL, doc="called with the progress of the work"),
+    Parameter("stop", kind=STOP, doc="an event that ends the work with the best result so far once it is set"),
+)
+SOLVER = (SEED, WORKERS)
+ISSUE = Parameter(
+    "issue",
+    "process that issues the ops, where the topology gives no cost: eager for one of eager PyTorch (none)",
+    choices=ISSUES,
+)
+PIN = Parameter(
+    "pins",
+    "run an op, all ops of a module, or all that a glob matches ('encoder.*=gpu0') on this device or type of device",
+    kind=ANY,
+    metavar="OP|MODULE=DEVICE",
+    option="--pin",
+    repeat=True,
+)
+COLOCATE = Parameter(
+    "colocate", "run all ops and modules that these match on one device", kind=ANY, metavar="GLOB[,GLOB…]", repeat=True
+)
+HELD = (PIN, COLOCATE)
+WARM_START = Parameter(
+    "warm_start",
+    "begin with this plan: go on with an earlier solve, or start from a plan of a similar graph or machine",
+    ANY,
+    "PLAN",
+)
+CALIBRATION = Parameter(
+    "calibration",
+    "measured op times of a device type, as `dlplacer profile --calibration` writes them",
+    ANY,
+    "FILE",
+    repeat=True,
+)
+SOLVED = (METHOD, time_limit("the whole solve, reading a graph file included", "60 s"), *SOLVER, GAP)
+METHODS = Parameter("methods", "only these (all)", NAMES, "NAME[,NAME...]")
+COMPARED = (METHODS, time_limit("each method", "60 s"), *SOLVER)
+
+STAGES = (
+    count("stages", "devices, each with a stage, or two when interleaved (the best)"),
+    count("micro_batches", "parts of the batch (the best)", "M"),
+    Parameter(
+        "schedule", "order of the micro-batches (the best)", choices=("gpipe", "1f1b", "interleaved", "zero-bubble")
+    ),
+)
+
+BUDGET = Parameter(
+    "budget_s", "time for solving again with one thing changed, shared by all changes (10 s; 0: none)", SECONDS, least=0
+)
+DISPATCH = Parameter(
+    "dispatch_s",
+    "time in which one process issues an op for any of the devices, as 8us (0: as the topology says)",
+    SECONDS,
+    least=0,
+)
+WHY = Parameter(
+    "why",
+    "say what the step would take with this op, or the longest of this module, on other devices, not what would help",
+    kind=ANY,
+    metavar="OP|MODULE",
+    repeat=True,
+)
+SHOWN = (
+    *pictures("plan"),
+    written("trace", "Chrome trace (JSON), for ui.perfetto.dev"),
+    written("device_map", "Hugging Face device_map (JSON): module path to device"),
+    Parameter(
+        "device_map_rule",
+        "of --device-map: a module spread over devices goes where most of its parameters are (default), or is refused",
+        choices=("majority", "exact"),
+    ),
+    written("html", "one page to walk through, with everything"),
+    Parameter("against", "a second plan, beside the first one on the page of --html", READ, "PLAN"),
+    written("csv", "the ops as CSV; the transfers go to F with -transfers in its name"),
+    Parameter("color_by", "colours of --gantt (phase)", choices=("phase", "module")),
+)
+
+TRACE = written("trace", "Chrome trace (JSON) of the predicted and the measured step")
+MEASURED_PICTURE = Parameter("gantt", "the measured step beneath the predicted one, as .png, .svg or .pdf", PICTURE)
+DEVICES = argument(
+    "devices",
+    'device of the plan → device of this machine, or devices in the plan\'s order, as ``"cpu:0,cpu:1"``; None takes '
+    "``cpu:0``, ``cpu:1``, … for cores, ``cuda:0``, … for others",
+)
+TIMED_DEVICES = Parameter(
+    "devices",
+    "cpu:0, cuda:0, …; several are timed while all are busy, as when a plan runs on them, ops too short for that alone",
+    ANY,
+    "D[,D…]",
+    option=("--device", "--devices"),
+)
+WARMUP = count("warmup", "least number of steps before them (3)", least=0)
+SEGMENTS = Parameter(
+    "segments",
+    "call runs of ops with PyTorch's kernels (the default), compiled by TorchInductor, or as CUDA graphs",
+    choices=("eager", "inductor", "cuda_graph"),
+)
+RANKS = (
+    count("replicas", "train N copies of the plan on N parts of the batch"),
+    Parameter(
+        "bucket_bytes", "gradients are exchanged in buckets of this size (25 MiB)", BYTES, option="--bucket-bytes"
+    ),
+    Parameter("timeout_s", "wait so long for another rank (120 s)", SECONDS),
+)
+RUN = (
+    count("steps", "number of steps that are timed (until their medians are sure, for a minute at most)"),
+    WARMUP,
+    Parameter(
+        "compile_baseline",
+        "time torch.compile on one device too (done where --segments compiles or captures)",
+        FLAG,
+        settings=(("negatable", True),),
+    ),
+    SEGMENTS,
+    Parameter(
+        "provider",
+        "of an ONNX file: onnxruntime's execution provider for devices other than cpu:N, as CUDA or TensorRT",
+        metavar="NAME",
+    ),
+    *RANKS,
+)
+PROFILED = (
+    count("steps", "steps that are timed (7)"),
+    count("warmup", "steps before them (2)", least=0),
+    written("calibration", "file to write or extend with what was measured, for other models", "FILE"),
+    Parameter("search_s", "with --split: time for choosing what to split (30 s)", SECONDS, above=0),
+)
+SELFTEST = (
+    count("repeats", "runs with pauses for each small model (5)"),
+    flag("no_steps", "leave out the timed steps, which take most of the time"),
+    Parameter("seed", "of the random plans and pauses (0)", WHOLE),
+)
+
+KIND = Parameter("kind", "which devices (auto)", choices=("auto", "gpu", "cpu"))
+MEASURE = flag("measure", "time copies over every link, and the issue of ops")
+DEVICE_TYPE = Parameter(
+    "device_type",
+    "type or product name of the devices, as RTX3090 or V100-32GB, for memory and rates of the device table; of "
+    "several types, as 0-2=RTX3090,3=RTX3060",
+    metavar="TYPE",
+    option="--type",
+)
+LISTS = ("graphs", "topologies", "models", "methods", "devices")
+
+DIRECTION = Parameter(
+    "direction",
+    "weights pulled before the forward pass needs them, or gradients pushed behind backward (forward)",
+    choices=("forward", "backward"),
+)
+GROUPS = (
+    DIRECTION,
+    Parameter(
+        "collective",
+        "what carries a group (forward: all-gather; backward: all-reduce)",
+        choices=("all-gather", "reduce-scatter", "all-reduce"),
+    ),
+    Parameter("cap_bytes", 'most bytes of a group, as "25 MiB"', BYTES, least=1),
+)
+TRAINING = Parameter(
+    "training",
+    "takes (workers, seed) and yields a metric after every epoch; or returns something that does",
+    ANY,
+    metavar="MODULE:CALLABLE",
+    option="training",
+)
+EPOCHS_FILE = Parameter(
+    "epochs",
+    "epochs by workers, or by batch (dlplacer.epochs/1); without it one worker alone, whose batch stays",
+    ANY,
+    "FILE",
+)
+EPOCHS = (
+    Parameter("batches", "mini-batches per step: numbers of data-parallel workers", WHOLES, "N[,N…]", least=1),
+    Parameter("at_most", "the goal: a metric of at most X, as a loss", NUMBER, "X"),
+    Parameter("at_least", "the goal: a metric of at least X, as an accuracy", NUMBER, "X"),
+    count("max_epochs", "more count as not converging (100)", "E"),
+    count("seeds", "trainings of every batch, for a median (1)", "S"),
+    Parameter("codecs", f"measure these too; of {', '.join(CODECS)}", NAMES, "C[,C…]", choices=tuple(CODECS)),
+    Parameter("periods", "measure exchanges every P steps too", WHOLES, "P[,P…]", least=1),
+    count("jobs", "train in so many processes side by side", "J"),
+    written("checkpoint", "keep finished trainings there, and go on from them", "FILE"),
+    count("mini_batch", "samples of a mini-batch, for the file", "B"),
+    count("samples", "samples of the data set, for the file"),
+)
+SCALING = (
+    Parameter("scaling_efficiency", "a constant; the paper assumes 1", NUMBER, "SE"),
+    Parameter("overhead_ratio", "Lemma 3.1: (1 + R) / (1 + N R)", NUMBER, "R"),
+    Parameter("measured", "measured step times per device count, to be fitted: 1=0.5s,8=90ms", TIMES, "N=S,..."),
+    Parameter("network", 'join copies of the topology, each by a card of "12.5 GB/s"', RATE),
+    Parameter("network_latency_s", "between devices of two copies (5 us)", SECONDS, least=0),
+    Parameter("codecs", f"some of {', '.join(CODECS)} (all)", NAMES, "C[,C...]", choices=tuple(CODECS)),
+    Parameter(
+        "measurements", "measured codecs, collectives, network, and factors of epochs (dlplacer.measurements/1)", READ
+    ),
+    flag("no_overlap", "exchange gradients after the backward pass"),
+)
+HYBRID = (
+    Parameter("devices", "plan for every budget from 1 to N", WHOLE, least=1),
+    Parameter("degrees", "model-parallel degrees to consider (2 to 8)", WHOLES, "M[,M...]"),
+    Parameter("speedups", "known speedup of M devices, in place of solving", FIGURES, "M=S", "--speedup", repeat=True),
+    time_limit("each solve", "10 s"),
+    *SOLVER,
+    Parameter("method", "of each solve, as for `dlplacer solve` (ilp)", metavar="NAME"),
+    Parameter("split", "how a worker's devices share (both)", choices=("both", "placement", "pipeline")),
+    count("jobs", "place in so many processes side by side", "J"),
+    Parameter("cache", "keep placements there, and go on from them", READ, "DIR"),
+)
+MINIBATCH = (
+    Parameter("device", "device to fit on (the topology's first)", metavar="NAME"),
+    Parameter(
+        "batch_sizes", "mini-batches to try; a graph file has one of its own and takes none", WHOLES, "N[,N…]", least=1
+    ),
+    count("dataset_size", "samples of an epoch (by time per sample)"),
+    Parameter("epochs", "dlplacer.epochs/1 file: epochs that a batch needs (always 1)", ANY, "FILE"),
+)
+GPUS = (
+    Parameter("overhead", "R_O = overhead / compute on one GPU: 0.1 is 10 %", NUMBER, "R"),
+    Parameter("speedup", "wanted speedup over one GPU", NUMBER, "S"),
+    Parameter("efficiency", "wanted efficiency: 0.8 is 80 %", NUMBER, "A"),
+    Parameter("gpus", "number of GPUs of that efficiency", WHOLE, "G"),
+)
+SERVERS = (
+    Parameter("load_bytes", 'parameters, or bytes of a batch: "249 MB"', BYTES, least=0),
+    Parameter("workers", "workers that pull and push; without, a plain load", WHOLE),
+    Parameter("bytes_per_s", 'of one server or loader, in bytes: "1.25 GB/s"', RATE, option="--rate", least=0),
+    Parameter("compute_s", 'computation of a step: "0.5 s"', SECONDS, least=0),
+)

@@ -1,0 +1,404 @@
+"""Advice for data parallelism: `advise_minibatch`, `advise_gpus`, `advise_servers`, `groups`, `epochs`."""
+
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
+
+from dlplacer.api import parameters as the
+from dlplacer.api.hybrid_planning import epochs_of
+from dlplacer.api.jobs import StepOptions, fake_job, is_entry, job_options
+from dlplacer.api.kinds import checked
+from dlplacer.api.subjects import GraphLike, TopologyLike, graph_of, is_job, note, topology_of
+from dlplacer.api.training import Goal, NamedTraining
+from dlplacer.core.errors import InputError, RunError
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
+    from dlplacer.core.graph import OpGraph
+    from dlplacer.core.topology import Device
+    from dlplacer.data_parallel import MeasuredEpochs
+    from dlplacer.data_parallel.groups.layer_chain import LayerChain
+    from dlplacer.data_parallel.groups.policies import Grouping
+    from dlplacer.machines.costs.alpha_beta import AlphaBeta
+    from dlplacer.planning.hybrid.advise.minibatch import BatchPlan
+
+_COLLECTIVE = {"forward": "all-gather", "backward": "all-reduce"}
+
+
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """Mini-batches on a device, the best first: by training time, or by time per sample without a data set."""
+
+    device: "Device"
+    plans: "tuple[BatchPlan, ...]"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object that ``dlplacer advise minibatch --json`` prints."""
+        return {"device": self.device.id, "batches": [asdict(plan) for plan in self.plans]}
+
+
+@checked(the.SUBJECT, the.STEP, the.MINIBATCH, the.CALLS, the.TAKEN_STEP)
+def advise_minibatch(
+    graph: GraphLike,
+    topology: TopologyLike,
+    *,
+    device: str | None = None,
+    batch_sizes: Sequence[int] | None = None,
+    dataset_size: int | None = None,
+    epochs: Any = None,
+    on_progress: Callable[[int, int], None] | None = None,
+    **step: Unpack[StepOptions],
+) -> Batches:
+    """Mini-batches that fit into a device's memory, the modules to recompute, and the time that training takes.
+
+    Examples
+    --------
+    >>> import dlplacer as dp
+    >>> [plan] = dp.advise_minibatch("inception_v3-train", "dgx1-v100-2gpu").plans
+    >>> plan.batch, plan.recomputed
+    (32, ())
+    """
+    from dlplacer.machines.costs.roofline_times import with_times
+    from dlplacer.planning.hybrid.advise.minibatch import plan_batches
+    from dlplacer.planning.hybrid.advise.recompute import StepChoices, step_choices
+    from dlplacer.planning.hybrid.step_workload import work_of
+
+    machine = topology_of(topology)
+    known = {each.id: each for each in machine.devices}
+    if device is not None and device not in known:
+        raise InputError(f"device {device!r} is not in the topology; it has {', '.join(known)}")
+    fitted = machine.devices[0] if device is None else known[device]
+    if fitted.memory_bytes is None:
+        raise InputError(f"device {fitted.id!r} has no memory_bytes, so every mini-batch fits; add it to the topology")
+    named = isinstance(graph, str) and is_entry(graph)
+    if batch_sizes is not None and not named:
+        raise InputError(f"batch_sizes needs module:callable, which can be captured again; {graph!r} is no name of one")
+    steps: dict[int, StepChoices] = {}
+    sizes: Sequence[int | None] = batch_sizes or [step.get("batch_size")]
+    for number, size in enumerate(sizes):
+        if on_progress is not None:
+            on_progress(number, len(sizes))
+        made = with_times(graph_of(graph, step={**step, "batch_size": size}), machine)
+        samples = size or work_of(made, fitted.type).mini_batch
+        if samples is None:
+            raise InputError(
+                f"graph {made.name!r} does not say how many samples a step takes, on which throughput depends; "
+                'capture it from its model, or add "capture": {"args": [{"shape": [samples, ...]}]}'
+            )
+        steps[samples] = step_choices(made, fitted.type)
+    plans = plan_batches(steps, fitted.memory_bytes, dataset_size, _epochs_by_batch(epochs))
+    return Batches(fitted, tuple(plans))
+
+
+@checked(the.GPUS)
+def advise_gpus(
+    *,
+    overhead: float | None = None,
+    speedup: float | None = None,
+    efficiency: float | None = None,
+    gpus: int | None = None,
+) -> dict[str, float]:
+    """The GPUs that a speedup takes, or the overhead that an efficiency allows, by Lemma 3.1; give two figures.
+
+    Examples
+    --------
+    >>> import dlplacer as dp
+    >>> dp.advise_gpus(overhead=0.1, speedup=3)["gpus"]
+    4
+    """
+    from dlplacer.planning.hybrid.advise.gpus import most_overhead_ratio
+    from dlplacer.planning.hybrid.scaling_efficiency import SerialOverhead
+
+    figures = {"overhead": overhead, "speedup": speedup, "efficiency": efficiency, "gpus": gpus}
+    given = {name for name, value in figures.items() if value is not None}
+    if efficiency is not None and gpus is not None and len(given) == 2:
+        return {"overhead_ratio": most_overhead_ratio(efficiency, gpus)}
+    if overhead is None or given not in ({"overhead", "speedup"}, {"overhead", "gpus"}):
+        raise InputError(
+            f"{', '.join(sorted(given)) or 'nothing'} is given; give two figures: overhead with speedup or gpus, or "
+            "efficiency with gpus"
+        )
+    serial = SerialOverhead(overhead)
+    count = serial.workers_for(speedup) if speedup is not None else gpus or 0
+    found: dict[str, float] = {} if speedup is None else {"gpus": count}
+    reached = serial.efficiency(count)
+    return {
+        **found,
+        "speedup": count * reached,
+        "efficiency": reached,
+        "speedup_ceiling": serial.speedup_ceiling,
+    }
+
+
+@checked(the.SERVERS)
+def advise_servers(
+    load_bytes: float, bytes_per_s: float, compute_s: float, workers: int | None = None
+) -> dict[str, float]:
+    """The fewest parameter servers that hide behind computation; without workers, the fewest loaders.
+
+    Examples
+    --------
+    >>> import dlplacer as dp
+    >>> dp.advise_servers(0.25e9, 1e9, 2.0, workers=8)["servers"]
+    2
+    """
+    from dlplacer.planning.hybrid.advise.servers import fewest_channels, fewest_servers, transfer_s
+
+    if workers is None:
+        count = fewest_channels(load_bytes, bytes_per_s, compute_s)
+        return {"loaders": count, "transfer_s": load_bytes / bytes_per_s / count, "compute_s": compute_s}
+    count = fewest_servers(load_bytes, workers, bytes_per_s, compute_s)
+    taken_s = transfer_s(load_bytes, workers, bytes_per_s, count)
+    return {"servers": count, "transfer_s": taken_s, "compute_s": compute_s}
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Layers whose parameters or gradients travel together, beside other policies.
+
+    Attributes
+    ----------
+    policies
+        Groupings by other policies; the optimum is the last.
+    caps_bytes
+        Caps of the buckets of DistributedDataParallel that make these groups; None where they are not known.
+    """
+
+    direction: str
+    collective: str
+    devices: int
+    chain: "LayerChain"
+    policies: "tuple[Grouping, ...]"
+    caps_bytes: tuple[int, ...] | None
+
+    @property
+    def group_bytes(self) -> list[int]:
+        """Bytes of each group."""
+        return _group_bytes(self.chain, self.policies[-1].cuts)
+
+    @property
+    def bucket_caps_mb(self) -> list[float] | None:
+        """``bucket_cap_mb_list`` of DistributedDataParallel."""
+        from dlplacer.data_parallel.groups.ddp_buckets import caps_mb
+
+        return None if self.caps_bytes is None else caps_mb(self.caps_bytes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object that ``dlplacer groups --json`` prints."""
+        best = self.policies[-1]
+        return {
+            "direction": self.direction,
+            "collective": self.collective,
+            "cuts": list(best.cuts),
+            "makespan_s": best.makespan_s,
+            "groups": [list(self.chain.names[before:last]) for before, last in pairwise((0, *best.cuts))],
+            "group_bytes": self.group_bytes,
+            "bucket_cap_mb_list": self.bucket_caps_mb,
+            "policies": {one.policy: {"cuts": list(one.cuts), "makespan_s": one.makespan_s} for one in self.policies},
+        }
+
+
+@checked(the.SUBJECT, the.GROUPS, the.STEP, the.TAKEN_STEP)
+def groups(
+    graph: GraphLike,
+    topology: TopologyLike,
+    *,
+    direction: str = "forward",
+    collective: str | None = None,
+    cap_bytes: float | None = None,
+    **step: Unpack[StepOptions],
+) -> Groups:
+    """Layers to group so that parameters (forward) or gradients (backward) hide behind computation.
+
+    Examples
+    --------
+    >>> import dlplacer as dp
+    >>> found = dp.groups("inception_v3-train", "pcie-4gpu", direction="backward", cap_bytes=25 * 2**20)
+    >>> max(found.group_bytes) <= 25 * 2**20
+    True
+    """
+    from dlplacer.data_parallel.groups.planned_groups import exchange_lines
+    from dlplacer.data_parallel.groups.policies import compare_groupings
+    from dlplacer.machines.costs.roofline_times import with_times
+
+    machine, job = topology_of(topology), graph if is_job(graph) else None
+    if isinstance(graph, str) and is_entry(graph):
+        job = fake_job(graph, **job_options(step))
+    made = with_times(graph_of(graph, step=step), machine)
+    carried_by = collective or _COLLECTIVE[direction]
+    line = exchange_lines(machine, sum(op.weight_bytes for op in made.ops))[carried_by]
+    cap = None if cap_bytes is None else int(cap_bytes)
+    chain, caps = _chain(made, machine.devices[0].type, line, direction, cap, job)
+    found = compare_groupings(chain, direction, cap)
+    return Groups(direction, carried_by, len(machine.devices), chain, tuple(found), caps)
+
+
+def _chain(
+    graph: "OpGraph", device_type: str, line: "AlphaBeta", direction: str, cap_bytes: int | None, job: Any
+) -> "tuple[LayerChain, tuple[int, ...] | None]":
+    """The chain to group, and for gradients the caps of DDP's buckets."""
+    from dlplacer.data_parallel.groups.bucket_caps import gradient_chain, plan_buckets
+    from dlplacer.data_parallel.groups.captured_chain import chain_of, serial_clock
+    from dlplacer.data_parallel.groups.exact_groups import best_groups
+    from dlplacer.data_parallel.groups.planned_groups import gradients_of
+    from dlplacer.data_parallel.groups.sharding_units import unit_chain
+
+    if job is not None and direction == "forward":
+        return unit_chain(graph, device_type, job.parameter_uses(), line, direction), None
+    if job is not None:
+        gradients = gradients_of(graph, job.parameter_uses(), serial_clock(graph, device_type, direction))
+        return gradient_chain(gradients, line), tuple(plan_buckets(gradients, line, cap_bytes).caps_bytes)
+    chain = chain_of(graph, device_type, line, direction)
+    dtypes = {op.outputs[0].dtype for op in graph.ops if op.kind == "parameter" and op.gradient_bytes and op.outputs}
+    if len(dtypes) > 1:
+        note(
+            f"gradients of {' and '.join(sorted(dtypes))} share no bucket, and a graph does not tell in which order "
+            "they get ready; give module:callable for DDP's bucket caps"
+        )
+    if direction == "forward" or len(dtypes) > 1:
+        return chain, None
+    return chain, tuple(reversed(_group_bytes(chain, best_groups(chain, cap_bytes))))
+
+
+def _group_bytes(chain: "LayerChain", cuts: tuple[int, ...]) -> list[int]:
+    return [sum(chain.bytes[before:last]) for before, last in pairwise((0, *cuts))]
+
+
+@dataclass(frozen=True)
+class Epochs:
+    """Measured epochs: with exact gradients at every step first, then with codecs and periods.
+
+    Attributes
+    ----------
+    content
+        Of the epochs file.
+    """
+
+    measured: "tuple[MeasuredEpochs, ...]"
+    content: Mapping[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The content of the epochs file."""
+        return dict(self.content)
+
+    def save(self, path: str | PathLike[str]) -> Path:
+        """Write the epochs file, atomically; returns its path."""
+        from dlplacer.files.text import write_json
+
+        write_json(Path(path), self.to_dict())
+        return Path(path)
+
+
+@checked(the.TRAINING, the.EPOCHS, the.CALLS)
+def epochs(
+    training: str | Callable[..., Iterator[float]],
+    batches: Sequence[int],
+    *,
+    at_most: float | None = None,
+    at_least: float | None = None,
+    max_epochs: int = 100,
+    seeds: int = 1,
+    codecs: Sequence[str] = (),
+    periods: Sequence[int] = (),
+    jobs: int | None = None,
+    checkpoint: str | PathLike[str] | None = None,
+    mini_batch: int | None = None,
+    samples: int | None = None,
+    on_progress: Callable[[int, int, int, float], None] | None = None,
+) -> Epochs:
+    """The epochs that every batch needs, workers emulated on one device: the file for `hybrid`.
+
+    Examples
+    --------
+    >>> import dlplacer as dp
+    >>> found = dp.epochs("my_training:train", [1, 2, 4], at_most=0.1)  # doctest: +SKIP
+    >>> found.save("epochs.json")  # doctest: +SKIP
+    """
+    from dlplacer.data_parallel.epochs.measured_epochs import measure_epochs, options_of
+
+    named = NamedTraining(training) if isinstance(training, str) else training
+    resolved = named.resolved() if isinstance(named, NamedTraining) else named
+    variants: list[tuple[str | None, int]] = [(None, 1)]
+    variants += [(codec, 1) for codec in dict.fromkeys(codecs) if codec != "none"]
+    variants += [(None, period) for period in dict.fromkeys(periods) if period > 1]
+    for variant in variants:
+        options_of(resolved, *variant)
+    for name, value in (("at_most", at_most), ("at_least", at_least)):
+        if value is not None and not math.isfinite(value):
+            raise InputError(f"{name} is {value:g}, which no metric or every one reaches; give a finite number")
+    with _executor(jobs) as executor:
+        measured = tuple(
+            measure_epochs(
+                named,
+                batches,
+                reached=None if at_most is None and at_least is None else Goal(at_most, at_least),
+                max_epochs=max_epochs,
+                seeds=range(seeds),
+                executor=executor,
+                checkpoint=None if checkpoint is None else Path(checkpoint),
+                codec=codec,
+                period=period,
+                on_progress=on_progress or (lambda workers, seed, epoch, metric: None),
+            )
+            for codec, period in variants
+        )
+    exact, *others = measured
+    if not any(exact.points().values()):
+        raise InputError(
+            f"no batch of {', '.join(map(str, batches))} reached the goal within {max_epochs} epochs; give an easier "
+            "goal, smaller batches or more epochs"
+        )
+    name = training if isinstance(training, str) else getattr(training, "__name__", "training")
+    return Epochs(measured, exact.to_dict(name, mini_batch, samples, others))
+
+
+@contextmanager
+def _executor(jobs: int | None) -> "Iterator[Executor | None]":
+    """So many processes; none for None."""
+    if jobs is None:
+        yield None
+        return
+    import multiprocessing
+    import threading
+    from concurrent.futures import ProcessPoolExecutor
+    from concurrent.futures.process import BrokenProcessPool
+
+    from dlplacer.planning.interrupt import leave_signals_to_parent, stop_on_interrupt
+
+    def end_all() -> None:
+        for process in multiprocessing.active_children():
+            process.kill()
+
+    # Not forked: threads of the user's framework, which importing the training may have started, would be missing.
+    spawned, stop = multiprocessing.get_context("spawn"), threading.Event()
+    pool = ProcessPoolExecutor(jobs, spawned, leave_signals_to_parent, (os.getpid(),))
+    try:
+        # A training may go on for hours, so that Ctrl-C does not wait for those that run.
+        with stop_on_interrupt(stop, end_all), pool as executor:
+            yield executor
+    except BrokenProcessPool:
+        if stop.is_set():
+            raise KeyboardInterrupt from None
+        raise RunError(
+            "a process that trained has ended without a word, as for want of memory; use fewer jobs, and a checkpoint "
+            "to go on from the trainings that have ended"
+        ) from None
+
+
+def _epochs_by_batch(epochs: Any) -> Callable[[int], float | None]:
+    if epochs is None:
+        return lambda batch: 1.0
+    data = epochs_of(epochs)
+    if data.mini_batch is None:
+        raise InputError(
+            f"{epochs}: 'mini_batch' is missing; it tells how many samples one unit of the table stands for"
+        )
+    mini_batch, base = data.mini_batch, data.efficiency.base
+    return lambda batch: base.epochs(batch / mini_batch)

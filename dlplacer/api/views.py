@@ -1,0 +1,471 @@
+"""Results for a reader: the figures and tables of each value, for the terminal and for notebooks alike."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from dlplacer.core import table
+from dlplacer.core.plan import Plan, ScheduledOp, Transfer
+from dlplacer.core.result import FITS_NONE
+from dlplacer.core.table import Column, Table
+from dlplacer.core.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from dlplacer.api.scaling import Batches, Epochs, Groups
+    from dlplacer.core.graph import OpGraph
+    from dlplacer.core.result import Result
+    from dlplacer.core.topology import Topology
+    from dlplacer.measure.run_report import Run
+    from dlplacer.measure.selftest import Selftest
+    from dlplacer.measure.splitting.choose_splits import SplitChoice
+    from dlplacer.measure.splitting.place_with_splits import SplitResult
+    from dlplacer.planning.compare import Comparison
+    from dlplacer.planning.hybrid.hybrid_plan import HybridPlan
+    from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
+    from dlplacer.planning.what_if.elsewhere import Elsewhere, PinnedPlan
+    from dlplacer.planning.what_if.what_would_help import WhatWouldHelp
+    from dlplacer.report.explanation import Explanation
+    from dlplacer.runtime.onnx.run_cut_model import OnnxReport
+
+Facts: TypeAlias = list[tuple[str, str]]
+"""Names and values of single figures."""
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """A small picture of a plan's devices over time; terminals show none."""
+
+    plan: Plan
+
+
+Block: TypeAlias = Facts | Table | Strip | str
+"""Part of a view; a text is a note."""
+
+_KINDS, _PATH, _MOVED, _CHANGES, _BUDGETS = 8, 12, 20, 8, 24
+_SECONDS = ("busy", "idle")
+
+
+def blocks_of(value: object) -> Iterator[Block]:
+    """The parts of a value's view, in order."""
+    if isinstance(value, Table):
+        yield value
+        return
+    view = next(_VIEWS[kind.__name__] for kind in type(value).__mro__ if kind.__name__ in _VIEWS)
+    yield from view(value)
+
+
+def subject_of(value: object) -> str:
+    """The names of graph and machine that a value is about."""
+    if isinstance(value, Plan):
+        devices = f"{len(value.topology.devices)} devices"
+        return f"{value.graph.name or 'graph'} on {value.topology.name or devices}"
+    for attribute in ("plan", "predicted", "base"):
+        if isinstance(getattr(value, attribute, None), Plan):
+            return subject_of(getattr(value, attribute))
+    return getattr(value, "name", "") or ""
+
+
+def columns(*described: str) -> tuple[Column, ...]:
+    """Columns from texts ``name|head|format``; head and format may be left out."""
+    return tuple(Column(*text.split("|")) for text in described)
+
+
+def stated(plan: Plan) -> str:
+    """The status, bound and gap of a plan from a file, which nothing has proved since."""
+    return f"{plan.status}, lower bound {format_seconds(plan.lower_bound_s)}, gap {100 * plan.gap:.2f} %"
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.2f} %"
+
+
+def _times(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}x"
+
+
+def _count(number: int, what: str = "device") -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _graph(graph: "OpGraph") -> Iterator[Block]:
+    kinds = Counter(op.kind for op in graph.ops)
+    phases = Counter(op.phase or "no phase" for op in graph.ops)
+    types = sorted({kind for op in graph.ops if isinstance(op.time_s, Mapping) for kind in op.time_s})
+    serial_s = {
+        kind: sum(op.time_s.get(kind, 0.0) for op in graph.ops if isinstance(op.time_s, Mapping)) for kind in types
+    }
+    untyped = "all types" if any(op.time_s for op in graph.ops) else "none: roofline"
+    flops = sum(op.flops for op in graph.ops)
+    mode = (graph.capture or {}).get("mode")
+    yield [
+        ("ops", f"{len(graph.ops)}: {', '.join(f'{count} {phase}' for phase, count in phases.items())}"),
+        ("edges", str(len(graph.edges))),
+        ("work", f"{flops / 1e9:.4g} GFLOP{f', mode {mode}' if mode else ''}"),
+        ("weights", format_bytes(sum(op.weight_bytes for op in graph.ops))),
+        *((f"one after another on {kind}", format_seconds(total_s)) for kind, total_s in serial_s.items()),
+        *([] if types else [("times for", untyped)]),
+        *([("source", graph.source)] if graph.source else []),
+    ]
+    yield Table(columns("kind|most frequent kinds", "ops"), tuple(kinds.most_common(_KINDS)))
+
+
+def _topology(topology: "Topology") -> Iterator[Block]:
+    yield table.devices(topology)
+    if topology.links:
+        yield table.links(topology)
+    yield topology.source
+
+
+def _plan(plan: Plan) -> Iterator[Block]:
+    held = plan.graph.constraints
+    pins = ", ".join(f"{_count(count, 'op')} on {device}" for device, count in Counter(held.pins.values()).items())
+    together = ", ".join(_count(len(ops), "op") for ops in held.colocate)
+    yield [
+        ("graph", f"{plan.graph.name or 'unnamed'}: {len(plan.graph.ops)} ops, {len(plan.graph.edges)} edges"),
+        ("topology", f"{plan.topology.name or 'unnamed'}: {len(plan.topology.devices)} devices"),
+        ("options", ", ".join(f"{name} {value}" for name, value in plan.options.to_dict().items())),
+        *([("pins", pins)] if pins else []),
+        *([("held together", together)] if together else []),
+        ("makespan", format_seconds(plan.makespan_s)),
+        ("as the plan states", stated(plan)),
+        ("method", f"{plan.method}, {plan.solve_s:.1f} s"),
+    ]
+    yield Strip(plan)
+    yield table.device_use(plan)
+
+
+def _result(result: "Result") -> Iterator[Block]:
+    plan, alone_s = result.plan, result.single_device_s
+    yield [
+        ("status", plan.status),
+        ("makespan", format_seconds(plan.makespan_s)),
+        ("lower bound", format_seconds(plan.lower_bound_s)),
+        ("gap", _percent(plan.gap)),
+        *([("rounding", format_seconds(plan.rounding_s))] if plan.rounding_s else []),
+        ("best single device", FITS_NONE if alone_s is None else format_seconds(alone_s)),
+        *([] if alone_s is None else [("speedup", _times(result.speedup))]),
+        ("method", f"{plan.method}, {plan.solve_s:.1f} s"),
+    ]
+    yield Strip(plan)
+    yield table.device_use(plan)
+
+
+def _split_result(found: "SplitResult") -> Iterator[Block]:
+    yield from _result(found.split)
+    yield [
+        ("ops split", f"{len(found.splits)}, of {found.evaluated} sets tried"),
+        ("without splits", format_seconds(found.whole.plan.makespan_s)),
+        ("speedup, ops whole", FITS_NONE if found.speedup is None else _times(found.speedup)),
+    ]
+
+
+def _split_choice(found: "SplitChoice") -> Iterator[Block]:
+    yield (
+        f"{found.graph.name}: {len(found.splits)} ops split, {len(found.graph.ops)} ops; a list schedule takes "
+        f"{format_seconds(found.split_s)} instead of {format_seconds(found.whole_s)}"
+    )
+
+
+def _comparison(found: "Comparison") -> Iterator[Block]:
+    heads = ("method", "status", "makespan_s|step time|seconds", "speedup||times", "gap||percent")
+    yield Table.of(found.to_dict()["methods"], columns(*heads, "solve_s|solved in|seconds"))
+    alone_s = found.single_device_s
+    yield [
+        ("lower bound", format_seconds(found.lower_bound_s)),
+        ("best single device", FITS_NONE if alone_s is None else format_seconds(alone_s)),
+    ]
+
+
+def _run(done: "Run") -> Iterator[Block]:
+    from dlplacer.measure.run_report import shown_figures
+
+    report = done.report
+    yield report.conclusion
+    yield shown_figures(report)
+    yield Strip(done.measured)
+    shares = [(f"{share}, {how}", f"{how}_{share}_s") for share in _SECONDS for how in ("predicted", "measured")]
+    heads = (Column("device"), *(Column(name, head, "seconds") for head, name in shares))
+    rows = tuple(tuple(getattr(use, column.name) for column in heads) for use in report.use)
+    yield Table(heads, rows)
+    heads = columns(
+        "op|predicted worst",
+        "module",
+        "device",
+        "predicted_s|predicted|seconds",
+        "measured_s|measured|seconds",
+        "difference|difference",
+    )
+    rows = tuple(
+        (one.op, one.module or "", one.device, one.predicted_s, one.measured_s, _signed(one.difference_s))
+        for one in report.offenders
+    )
+    yield Table(heads, rows)
+
+
+def _signed(value_s: float) -> str:
+    return ("+" if value_s >= 0 else "-") + format_seconds(abs(value_s))
+
+
+def _onnx_report(report: "OnnxReport") -> Iterator[Block]:
+    rows = (
+        ("plan", report.predicted_s, None),
+        ("whole model, one device", report.baseline_s, 1.0),
+        (f"cut by device, {report.parts} parts", report.measured_s, report.measured_speedup),
+    )
+    yield Table(columns("what|one inference", "seconds||seconds", "speedup||times|"), rows)
+    yield f"largest difference to the whole model's outputs {report.max_abs_error:g}"
+
+
+def _pipeline(plan: "PipelinePlan") -> Iterator[Block]:
+    records = [{"stage": number, **stage.to_dict()} for number, stage in enumerate(plan.stages)]
+    heads = ("stage", "device", "op_count|ops", "forward_s|forward|seconds", "backward_s|backward|seconds", "held")
+    more = ("memory_bytes|memory|bytes", "sends_bytes|sends|bytes")
+    yield Table.of(records, columns(*heads, *more), plan.name)
+    split = "best of all contiguous splits" if plan.exact else "best of the splits searched"
+    alone = FITS_NONE
+    if plan.single_device_s is not None:
+        alone = f"{format_seconds(plan.single_device_s)}; speedup {_times(plan.speedup)}"
+    yield [
+        ("schedule", f"{plan.schedule}, {plan.micro_batches} micro-batches"),
+        ("step time", format_seconds(plan.step_s)),
+        ("bubble", f"{100 * plan.timeline.bubble:.1f} %"),
+        ("slowest part", f"{format_seconds(plan.bottleneck_s)} per micro-batch ({split})"),
+        ("best single device", alone),
+    ]
+
+
+def _hybrid(plan: "HybridPlan") -> Iterator[Block]:
+    count = len(plan.budgets)
+    shown = {1 << power for power in range(count.bit_length())} | {count, plan.first_win}
+    rows = []
+    for each in plan.budgets:
+        if count > _BUDGETS and each.devices not in shown:
+            continue
+        best = each.best
+        row = (
+            (each.devices, *[None] * 4)
+            if best is None
+            else (each.devices, best.label, each.idle, best.step.step_s, best.epochs)
+        )
+        speedups = (plan.speedup(one) for one in (best, each.best_data_parallel, each.best_hybrid))
+        rows.append((*row, *speedups, each.against_same_devices, each.against_best_data_parallel))
+    heads = ("devices", "best|best strategy", "idle", "step_s|step|seconds", "epochs||number", "speedup||times")
+    more = ("data_parallel_speedup|data parallel|times", "hybrid_speedup|hybrid|times")
+    last = ("against_same_devices|vs same|times", "against_best_data_parallel|vs best DP|times")
+    yield Table(columns(*heads, *more, *last), tuple(rows), plan.name)
+    over = f"the model {FITS_NONE}" if plan.reference_s is None else "time to converge over one device, others may idle"
+    yield (
+        f"speedup: {over}; vs same: hybrid over data parallelism on as many devices; vs best DP: best strategy over "
+        "the best data parallelism on at most as many devices"
+    )
+    steps = [f"{each.workers} x {each.degree} from {_count(each.devices)}" for each in plan.crossovers]
+    facts = [
+        ("hybrid first wins", "nowhere" if plan.first_win is None else f"at {_count(plan.first_win)}"),
+        ("best strategy", f"{'; '.join(steps[:8])}{'; ...' if len(steps) > 8 else ''}"),
+        *_best_strategy(plan),
+    ]
+    facts += [] if plan.scaling_fit is None else [("scaling efficiency", plan.scaling_fit.verdict)]
+    facts += [] if plan.epochs_fit is None else [("epochs", str(plan.epochs_fit))]
+    yield facts
+
+
+def _best_strategy(plan: "HybridPlan") -> Facts:
+    best = plan.budgets[-1].best
+    if best is None:
+        return []
+    step = best.step
+    messages = f", gradients in {step.groups} messages" if step.groups > 1 else ""
+    algorithm = f", {step.algorithm} all-reduce" if step.algorithm else ""
+    used = best.workers * best.split.used + step.servers if best.split.used else best.devices
+    text = (
+        f"uses {_count(used)}: {_count(best.workers, 'worker')} of {best.degree} ({best.split.method}, "
+        f"{best.split.speedup:.3f}x), codec {step.codec}{algorithm}{messages}, step {format_seconds(step.step_s)} of "
+        f"which {format_seconds(step.exposed_s)} exposed exchange"
+    )
+    facts = [(f"at {_count(plan.budgets[-1].devices)}", text)]
+    if plan.mini_batches is not None:
+        facts.append(("time to converge", format_seconds(best.time_s(plan.mini_batches))))
+    return facts
+
+
+def _explanation(found: "Explanation") -> Iterator[Block]:
+    from dlplacer.report.explanation import REASONS
+
+    kinds = list(found.path_kinds_s.items())[:5]
+    yield [
+        ("bounds", ", ".join(f"{name} {format_seconds(limit_s)}" for name, limit_s in found.limits_s.items())),
+        ("bound as the plan states", f"{format_seconds(found.stated_bound_s)}, not proved again here"),
+        ("limited by", f"{found.limited_by}: {REASONS[found.limited_by]}"),
+        (
+            "critical path",
+            f"{len(found.path)} steps: ops {format_seconds(found.path_ops_s)}, transfers "
+            f"{format_seconds(found.path_transfers_s)}, waiting {format_seconds(found.path_waits_s)}",
+        ),
+        ("on it", ", ".join(f"{kind} {format_seconds(seconds)}" for kind, seconds in kinds)),
+    ]
+    heads = ("device", "ops", "busy_s|busy|seconds", "idle_s|idle|seconds", "on_path_s|on the critical path|seconds")
+    yield Table(
+        columns(*heads),
+        tuple((one.device, one.ops, one.busy_s, one.idle_s, one.on_path_s) for one in found.devices),
+    )
+    longest = sorted(sorted(found.parts, key=lambda part: -part.time_s)[:_PATH], key=lambda part: part.begin_s)
+    yield Table(
+        columns("step|longest on the critical path", "where", "start_s|start|seconds", "time_s|time|seconds"),
+        tuple((*_step(part.step), part.begin_s, part.time_s) for part in longest),
+    )
+    if found.transfers:
+        rows = tuple((one.tensor, one.target, one.bytes, one.end_s - one.start_s) for one in found.transfers)
+        yield Table(columns("tensor|longest transfers", "target|to", "bytes||bytes", "time_s|time|seconds"), rows)
+
+
+def _step(step: ScheduledOp | Transfer) -> tuple[str, str]:
+    return (f"tensor {step.tensor}", f"to {step.target}") if isinstance(step, Transfer) else (step.op, step.device)
+
+
+def _what_would_help(found: "WhatWouldHelp") -> Iterator[Block]:
+    """At most eight changes, those that shorten the step; the others are counted."""
+    base_s, bound_s = found.base.makespan_s, found.base.lower_bound_s
+    if base_s < found.given_s:
+        yield (
+            f"more search alone: {format_seconds(base_s)} instead of {format_seconds(found.given_s)}; gains refer to it"
+        )
+    helping = [one for one in found.answers if (one.gain(base_s) or 0.0) >= _LEAST_GAIN][:_CHANGES]
+    rows = tuple((one.text, one.makespan_s, one.gain(base_s), one.most(base_s), one.status) for one in helping)
+    heads = ("change|what would help", "makespan_s|step|seconds", "gain||change", "most|at most|change", "status|")
+    yield Table(columns(*heads), rows)
+    left = f", of which {_percent(1 - bound_s / base_s)} is open without any change" if bound_s and base_s else ""
+    if helping:
+        yield f"gain: by how much the step found with the change is shorter; at most: what its bound allows{left}"
+    yield from (f"{one.text}: {one.note}" for one in helping if one.status == "estimated" and one.note)
+    untried = sum(one.status == "not tried" for one in found.answers)
+    little = len(found.answers) - len(rows) - untried
+    yield f"{_count(little, 'other change')} found to bring less than {_percent(_LEAST_GAIN)}, or less than these"
+    if untried:
+        yield f"{_count(untried, 'change')} not tried, for want of time; --budget gives more, --json lists all"
+
+
+_LEAST_GAIN = 0.002
+"""A smaller gain counts as none."""
+
+
+def _pinned(found: "PinnedPlan") -> Iterator[Block]:
+    plan = found.plan
+    yield [
+        ("with the pins", f"{format_seconds(plan.makespan_s)}, {stated(plan)}"),
+        ("moved", f"{len(found.moved)} of {len(plan.ops)} ops"),
+    ]
+    if found.moved:
+        times = {entry.op: entry.end_s - entry.start_s for entry in plan.ops}
+        longest = sorted(found.moved, key=lambda op: -times[op])[:_MOVED]
+        rows = tuple((op, plan.graph.op(op).module or "", *found.moved[op], times[op]) for op in longest)
+        yield Table(columns("op|op that moves", "module", "from", "to", "time_s|time|seconds"), rows)
+    if len(found.moved) > _MOVED:
+        yield f"the longest {_MOVED}; --json lists all"
+
+
+def elsewhere_blocks(plan: Plan, found: "Sequence[Elsewhere]") -> Iterator[Block]:
+    """The step with ops on other devices, against that of the plan."""
+    base_s = plan.makespan_s
+    rows = []
+    for one in found:
+        longer, least = (
+            (s / base_s - 1 if s is not None and base_s else None) for s in (one.makespan_s, one.lower_bound_s)
+        )
+        remark = f"{one.kept} kept on {plan.placement[one.op]}" if one.kept else one.note[:60]
+        least = None if least is None else max(0.0, least)
+        rows.append(
+            (one.op, plan.placement[one.op], one.device, one.moved_alone_s, one.makespan_s, longer, least, remark)
+        )
+    heads = ("op", "is on", "device|on", "moved_alone_s|only it moves|seconds", "makespan_s|solved again|seconds")
+    yield Table(columns(*heads, "longer|longer by|change", "least|at least|change", "note|"), tuple(rows))
+    if not found:
+        yield "the machine has one device, so no op can be elsewhere"
+    if any(one.kept for one in found):
+        yield "kept: the devices are interchangeable, and without it all ops would just change places"
+    if any(one.makespan_s is not None and one.makespan_s < base_s for one in found):
+        yield "longer by less than 0: the search found a plan that is better than the one at hand; solve on with it"
+
+
+def _selftest(done: "Selftest") -> Iterator[Block]:
+    rows = []
+    for check in done.checks:
+        limit = "" if check.limit is None else f"{check.limit:.3g}"
+        verdict = "" if check.limit is None else "passed" if check.passed else "FAILED"
+        value = "n/a" if check.value is None else f"{check.value:.3g} {check.unit}"
+        rows.append((check.name, check.subject, value, limit, verdict))
+    yield Table(columns("check", "subject|of", "measured", "limit|at most", "verdict|"), tuple(rows))
+    yield from (f"{check.name}, {check.subject}: {check.note}" for check in done.checks if check.note)
+
+
+def _batches(found: "Batches") -> Iterator[Block]:
+    rows = tuple(
+        (
+            plan.batch,
+            plan.reason if plan.step_s is None else format_seconds(plan.step_s),
+            plan.samples_per_s,
+            plan.memory_bytes,
+            len(plan.recomputed),
+            plan.training_s,
+        )
+        for plan in found.plans
+    )
+    heads = ("batch", "step", "samples_per_s|samples/s|number", "memory_bytes|memory|bytes", "recomputed modules")
+    title = f"{found.device.id}, {format_bytes(found.device.memory_bytes or 0)}: the best first"
+    yield Table(columns(*heads, "training_s|training|seconds"), rows, title)
+
+
+def _figures(found: Mapping[str, Any]) -> Iterator[Block]:
+    yield Table(columns("figure", "value||number"), tuple(found.items()))
+
+
+def _groups(found: "Groups") -> Iterator[Block]:
+    best_s = found.policies[-1].makespan_s
+    title = f"{found.direction} pass, {found.collective} over {found.devices} devices"
+    rows = tuple(
+        (one.policy, len(one.cuts), one.makespan_s, one.makespan_s / best_s if best_s else 1.0)
+        for one in found.policies
+    )
+    yield Table(columns("policy", "groups", "time_s|time|seconds", "ratio|against optimal|times"), rows, title)
+    parts, names = found.to_dict()["groups"], found.group_bytes
+    groups = tuple((number + 1, part[0], part[-1], names[number]) for number, part in enumerate(parts))
+    yield Table(columns("group", "from", "to", "bytes||bytes"), groups, "optimal groups")
+    if found.caps_bytes is not None:
+        yield f"DistributedDataParallel(model, bucket_cap_mb_list={found.bucket_caps_mb})"
+
+
+def _epochs(found: "Epochs") -> Iterator[Block]:
+    exact = found.measured[0]
+    rows: list[tuple[Any, ...]] = []
+    for count in exact.measurements:
+        medians = [{one.workers: one.median for one in each.measurements} for each in found.measured]
+        cells = ((row.get(count.workers, "-") if count.workers in row else "-") for row in medians)
+        rows.append((count.workers, *("not reached" if cell is None else cell for cell in cells)))
+    factors = [each.factor(exact) for each in found.measured]
+    rows.append(("÷ exact", *("-" if factor is None else f"{factor:.3g}" for factor in factors)))
+    heads = [Column("mini-batches"), *(Column(each.label) for each in found.measured)]
+    yield Table(tuple(heads), tuple(rows), "epochs to the goal")
+
+
+_VIEWS: dict[str, Callable[[Any], Iterator[Block]]] = {
+    "OpGraph": _graph,
+    "Topology": _topology,
+    "Plan": _plan,
+    "Result": _result,
+    "SplitResult": _split_result,
+    "SplitChoice": _split_choice,
+    "Comparison": _comparison,
+    "Run": _run,
+    "OnnxReport": _onnx_report,
+    "PipelinePlan": _pipeline,
+    "HybridPlan": _hybrid,
+    "Explanation": _explanation,
+    "WhatWouldHelp": _what_would_help,
+    "PinnedPlan": _pinned,
+    "Selftest": _selftest,
+    "Batches": _batches,
+    "dict": _figures,
+    "Groups": _groups,
+    "Epochs": _epochs,
+}
+"""Class → its view; by name, as loading all packages to show a graph would take a second."""

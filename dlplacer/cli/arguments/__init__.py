@@ -1,1 +1,0 @@
-"""What several sub-commands read from the command line."""

@@ -1,1 +1,0 @@
-"""What sub-commands print and write."""

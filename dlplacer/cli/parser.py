@@ -1,0 +1,200 @@
+"""Declared parameters as the parser of the command line, its help, and what shells complete."""
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from dlplacer.api.kinds import FLAG, Parameter
+from dlplacer.cli.progress import QUIET, VERBOSE
+from dlplacer.core.errors import InputError
+from dlplacer.core.options import CHOICES
+
+_HEAD = "examples:"
+_SHIPPED = {"TOPOLOGY": "topologies", "T": "topologies", "MODEL|GRAPH": "graphs"}
+"""Metavar of an argument → folder whose names it takes beside files."""
+_PARSING = {"action", "command", "below", "words", "spelled", "verbosity"}
+_SHOWING = {*_PARSING, *CHOICES, "paper", "json", "output", "html", "picture"}
+_FILES = frozenset({"PLAN", "GRAPH", "F", "FILE", "DIR", "MODEL", "GRAPH|PLAN", "EPOCHS"})
+_BASH = '_dlplacer_{folder}() {{ compgen -W "{names}" -- "$1"; compgen -f -- "$1"; }}\n'
+_ZSH = "_dlplacer_{folder}() {{ _alternative 'names:shipped name:({names})' 'files:file:_files'; }}\n"
+
+
+class Given(dict[str, Any]):
+    """The arguments that were typed, by parameter; those that were left out are missing, so that defaults hold."""
+
+    def __getattr__(self, name: str) -> Any:
+        return self.get(name)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of the function; others say how its result is shown, or are options of the problem."""
+        return {name: value for name, value in self.items() if name not in _SHOWING}
+
+    def but(self, *names: str) -> "Given":
+        """Without these."""
+        return Given({name: value for name, value in self.items() if name not in names})
+
+    def only(self, *parameters: Parameter | tuple[Parameter, ...]) -> "Given":
+        """With these parameters alone."""
+        names = {one.name for each in parameters for one in (each if isinstance(each, tuple) else (each,))}
+        return Given({name: value for name, value in self.items() if name in names})
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A sub-command.
+
+    Attributes
+    ----------
+    action
+        The given arguments → exit code; prints the result.
+    parameters
+        Single ones and groups; a text is the title of those that follow.
+    required
+        Names of parameters that must be given.
+    examples
+        A line for each: arguments of ``dlplacer``, and after ``  # `` what they do.
+    below
+        Sub-commands of its own, in place of parameters.
+    """
+
+    name: str
+    help: str
+    action: Callable[[Given], int] | None = None
+    parameters: tuple[Parameter | tuple[Parameter, ...] | str, ...] = ()
+    required: tuple[str, ...] = ()
+    examples: str = ""
+    description: str = ""
+    below: "tuple[Command, ...]" = ()
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser that names the argument, and where to read on, instead of printing its whole usage."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        options.setdefault("formatter_class", _Help)
+        super().__init__(*arguments, **options)
+
+    def error(self, message: str) -> NoReturn:
+        """Raise the mistake as that of the user's input."""
+        raise InputError(f"{message}; see {self.prog} --help")
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Print a help text. argparse would drop an error of writing it, and with it a help text that nobody sees."""
+        with contextlib.suppress(*(() if file is sys.stdout else (OSError,))):
+            (file or sys.stderr).write(message)
+
+
+class _Help(argparse.HelpFormatter):
+    """Wraps all text but examples, whose lines are commands."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return text if text.startswith(_HEAD) else super()._fill_text(text, width, indent)
+
+
+def parser_of(commands: Iterable[Command], words: Sequence[str] | None = None, **settings: Any) -> Parser:
+    """The parser of all commands; of those that words do not name, it knows the name alone."""
+    parser = Parser(prog="dlplacer", **settings)
+    _add_verbosity(parser)
+    below = parser.add_subparsers(dest="command", metavar="COMMAND")
+    for command in commands:
+        if words is None or command.name in words:
+            _add_command(below, command)
+        else:
+            below.add_parser(command.name, help=command.help)
+    return parser
+
+
+def _add_command(parent: Any, command: Command) -> None:
+    lines = (line.strip().partition("  # ") for line in command.examples.strip().splitlines())
+    end = "\n".join([_HEAD, *(f"  # {told}\n  dlplacer {words}" for words, _, told in lines)])
+    options: dict[str, Any] = {"epilog": end} if command.examples else {}
+    made = parent.add_parser(
+        command.name, help=command.help, description=f"{command.help} {command.description}".strip(), **options
+    )
+    _add_verbosity(made)
+    spelled: dict[str, str] = {}
+    titled: Any = made
+    for each in command.parameters:
+        if isinstance(each, str):
+            titled = made.add_argument_group(each)
+            continue
+        for parameter in each if isinstance(each, tuple) else (each,):
+            _add_parameter(titled, parameter, parameter.name in command.required)
+            spelled[parameter.name] = parameter.spellings[0]
+    if command.below:
+        inner = made.add_subparsers(dest="below", required=True, metavar="ACTION")
+        for one in command.below:
+            _add_command(inner, one)
+    else:
+        made.set_defaults(action=command.action, spelled=spelled)
+
+
+def _add_parameter(parser: Any, parameter: Parameter, required: bool) -> None:
+    def read(text: str) -> Any:
+        try:
+            return parameter.read(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    text = parameter.help.replace("%", "%%") + ("; repeat for several" if parameter.repeat else "")
+    settings: dict[str, Any] = {"help": text, "default": argparse.SUPPRESS, **dict(parameter.settings)}
+    positional = not parameter.spellings[0].startswith("-")
+    if not positional:
+        settings |= {"dest": parameter.name, "required": required}
+    if parameter.kind is FLAG:
+        settings["action"] = argparse.BooleanOptionalAction if settings.pop("negatable", False) else "store_true"
+    else:
+        settings |= {"type": read, "metavar": parameter.metavar or parameter.kind.metavar}
+        if parameter.choices and settings["metavar"] is None:
+            settings = {**settings, "type": str, "choices": parameter.choices}
+        if parameter.repeat:
+            settings["action"] = "append"
+    parser.add_argument(*((parameter.name,) if positional else parameter.spellings), **settings)
+
+
+def _add_verbosity(parser: argparse.ArgumentParser) -> None:
+    """The options ``-v`` and ``-q``; on the command line they may stand before or behind the command."""
+    group = parser.add_mutually_exclusive_group()
+    for words, level, text in (
+        (("-v", "--verbose"), VERBOSE, "print every step of the progress as a line"),
+        (("-q", "--quiet"), QUIET, "no progress and no notes: results, warnings and errors alone"),
+    ):
+        group.add_argument(
+            *words, dest="verbosity", action="store_const", const=level, default=argparse.SUPPRESS, help=text
+        )
+
+
+def completed(parser: argparse.ArgumentParser, shell: str) -> str:
+    """The script with which a shell completes commands, options, files, and the names of what ships."""
+    import shtab
+
+    from dlplacer.files.locate import shipped_names
+    from dlplacer.solvers.methods import METHODS
+
+    for action in _actions(parser):
+        metavar = action.metavar if isinstance(action.metavar, str) else ""
+        names = "methods" if action.dest == "method" else _SHIPPED.get(metavar)
+        if names is not None:
+            function = f"_dlplacer_{names}"
+            action.complete = {"bash": function, "zsh": function, "tcsh": "f"}  # type: ignore[attr-defined]
+        elif metavar in _FILES:
+            action.complete = shtab.FILE  # type: ignore[attr-defined]
+    lists = {folder: " ".join(shipped_names(folder)) for folder in dict.fromkeys(_SHIPPED.values())}
+    lists["methods"] = " ".join(METHODS)
+    written = {
+        kind: "".join(text.format(folder=folder, names=names) for folder, names in lists.items())
+        for kind, text in (("bash", _BASH), ("zsh", _ZSH))
+    }
+    return str(shtab.complete(parser, shell, preamble=written))  # type: ignore[arg-type]
+
+
+def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    for action in parser._actions:
+        yield action
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                yield from _actions(command)

@@ -1,0 +1,221 @@
+"""Results as tables: one `Table` feeds the terminal, notebooks, CSV files and pandas."""
+
+import csv
+import io
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dlplacer.core.units import format_bytes, format_bytes_per_s, format_seconds
+
+if TYPE_CHECKING:
+    import pandas
+
+    from dlplacer.core.graph import OpGraph
+    from dlplacer.core.plan import Plan
+    from dlplacer.core.topology import Topology
+
+FORMATS: dict[str, Callable[[Any], str]] = {
+    "text": str,
+    "list": lambda value: ", ".join(value) if isinstance(value, list) else str(value),
+    "number": lambda value: f"{value:.6g}",
+    "seconds": format_seconds,
+    "bytes": format_bytes,
+    "bytes_per_s": format_bytes_per_s,
+    "flops_per_s": lambda value: f"{value / 1e12:.4g} TFLOP/s",
+    "percent": lambda value: f"{100 * value:.2f} %",
+    "change": lambda value: f"{100 * value:+.2f} %",
+    "times": lambda value: f"{value:.3f}x",
+}
+"""Format of a column → how it writes a value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column: its name in frames and CSV files, its head for a reader, its format, and the text for None."""
+
+    name: str
+    head: str = ""
+    format: str = "text"
+    missing: str = "-"
+
+    def cell(self, value: object) -> str:
+        """The value for a reader."""
+        return self.missing if value is None else FORMATS[self.format](value)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of values with named and formatted columns, a title and notes below."""
+
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Any, ...], ...]
+    title: str = ""
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        records: Iterable[Mapping[str, Any]],
+        columns: Sequence[Column] | None = None,
+        title: str = "",
+        notes: Iterable[str] = (),
+    ) -> "Table":
+        """The table of records; without columns, one for each key of any record, in order of appearance."""
+        records = list(records)
+        if columns is None:
+            columns = [Column(name) for name in dict.fromkeys(name for record in records for name in record)]
+        rows = tuple(tuple(record.get(column.name) for column in columns) for record in records)
+        return cls(tuple(columns), rows, title, tuple(notes))
+
+    @property
+    def heads(self) -> list[str]:
+        """Heads of the columns."""
+        return [column.head or column.name for column in self.columns]
+
+    @property
+    def sides(self) -> list[str]:
+        """Side at which each column is set: texts left, figures right."""
+        figures = [
+            all(isinstance(value, (int, float, type(None))) for value in column)
+            for column in zip(*self.rows, strict=True)
+        ]
+        return ["right" if figure else "left" for figure in figures or [False] * len(self.columns)]
+
+    @property
+    def cells(self) -> list[list[str]]:
+        """Rows for a reader."""
+        return [[column.cell(value) for column, value in zip(self.columns, row, strict=True)] for row in self.rows]
+
+    def to_frame(self) -> "pandas.DataFrame":
+        """The values as a pandas DataFrame."""
+        import pandas
+
+        return pandas.DataFrame(list(self.rows), columns=[column.name for column in self.columns])
+
+    def to_csv(self) -> str:
+        """The values as comma-separated text."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow([column.name for column in self.columns])
+        writer.writerows(self.rows)
+        return text.getvalue()
+
+
+_OP = ("kind", "phase", "module")
+_AMOUNTS = ("flops", "bytes_accessed")
+_FOOTPRINT = ("weight_bytes", "gradient_bytes", "state_bytes", "output_bytes", "workspace_bytes", "footprint_bytes")
+_EDGE = ("source", "target", "output", "bytes", "tensor")
+_DEVICE = (
+    Column("device"),
+    Column("type"),
+    Column("memory_bytes", "memory", "bytes", "unlimited"),
+    Column("flops_per_s", "float32", "flops_per_s"),
+    Column("memory_bytes_per_s", "memory rate", "bytes_per_s"),
+)
+_LINK = (
+    Column("source", "link"),
+    Column("target", "to"),
+    Column("bytes_per_s", "rate", "bytes_per_s"),
+    Column("latency_s", "latency", "seconds"),
+    Column("duplex"),
+    Column("count"),
+)
+_SCHEDULED = ("op", "device", "start_s", "end_s", "time_s", "kind", "phase", "module")
+_TRANSFER = ("tensor", "source", "from_device", "to_device", "bytes", "start_s", "end_s", "time_s", "route")
+_USE = (
+    Column("device"),
+    Column("type"),
+    Column("ops"),
+    Column("busy_s", "busy", "seconds"),
+    Column("idle_s", "idle", "seconds"),
+    Column("peak_bytes", "peak memory", "bytes"),
+    Column("capacity_bytes", "capacity", "bytes", "unlimited"),
+    Column("received_bytes", "received", "bytes"),
+)
+
+
+def ops(graph: "OpGraph") -> Table:
+    """A row per op of a graph, in its order."""
+    records = []
+    for op in graph.ops:
+        times = op.time_s if isinstance(op.time_s, Mapping) else {"": op.time_s}
+        record = {"op": op.id, **{name: getattr(op, name) for name in _OP}}
+        record |= {f"time_s[{kind}]" if kind else "time_s": time_s for kind, time_s in times.items()}
+        record |= {name: getattr(op, name) for name in (*_AMOUNTS, *_FOOTPRINT)}
+        records.append({**record, "colocate": op.colocate})
+    return Table.of(records)
+
+
+def edges(graph: "OpGraph") -> Table:
+    """A row per edge of a graph."""
+    return _plain(_EDGE, ([getattr(edge, name) for name in _EDGE] for edge in graph.edges))
+
+
+def devices(topology: "Topology") -> Table:
+    """A row per device of a machine: type, memory and rates, and what issuing an op costs where any device says so."""
+    issued = any(device.dispatch_s for device in topology.devices)
+    columns = (*_DEVICE, Column("dispatch_s", "dispatch", "seconds"), Column("process", "process", "text", "own"))
+    rows = []
+    for device in topology.devices:
+        rates = device.flops_per_s
+        flops = rates.get("float32") if isinstance(rates, Mapping) else rates
+        row = (device.id, device.type, device.memory_bytes, flops, device.memory_bytes_per_s)
+        rows.append((*row, device.dispatch_s or 0.0, device.process or None) if issued else row)
+    return Table(columns if issued else _DEVICE, tuple(rows), topology.name)
+
+
+def links(topology: "Topology") -> Table:
+    """A row per link of a machine; where links were timed, how far the copies are from their figures."""
+    timed = any("measured" in link.meta or "refused" in link.meta for link in topology.links)
+    rows = []
+    for link in topology.links:
+        row = tuple(getattr(link, column.name) for column in _LINK)
+        fit = link.meta.get("measured", {}).get("residual", "refused: assumed" if "refused" in link.meta else "assumed")
+        rows.append((*row, fit if isinstance(fit, str) else f"{100 * float(fit):.0f} %") if timed else row)
+    return Table((*_LINK, Column("fit", "copies off by")) if timed else _LINK, tuple(rows))
+
+
+def schedule(plan: "Plan") -> Table:
+    """A row per op of a plan, by start."""
+    rows = []
+    for entry in sorted(plan.ops, key=lambda entry: (entry.start_s, entry.end_s)):
+        op = plan.graph.op(entry.op)
+        times = (entry.start_s, entry.end_s, entry.end_s - entry.start_s)
+        rows.append((entry.op, entry.device, *times, op.kind, op.phase, op.module))
+    return _plain(_SCHEDULED, rows)
+
+
+def transfers(plan: "Plan") -> Table:
+    """A row per transfer of a plan, by start; the route is the names of the nodes that it passes."""
+    rows = []
+    for entry in sorted(plan.transfers, key=lambda entry: (entry.start_s, entry.end_s)):
+        hops = [hop for segment in entry.segments for hop in segment.route]
+        route = " → ".join([hops[0][0], *(end for _, end in hops)])
+        ends = (plan.placement.get(entry.source), entry.target)
+        times = (entry.start_s, entry.end_s, entry.end_s - entry.start_s)
+        rows.append((entry.tensor, entry.source, *ends, entry.bytes, *times, route))
+    return _plain(_TRANSFER, rows)
+
+
+def device_use(plan: "Plan") -> Table:
+    """A row per device of a plan's machine: what it does in the step, its memory, and what it receives."""
+    busy_s = dict.fromkeys(plan.topology.device_index, 0.0)
+    received = dict.fromkeys(plan.topology.device_index, 0)
+    counts = dict.fromkeys(plan.topology.device_index, 0)
+    for entry in plan.ops:
+        busy_s[entry.device] += entry.end_s - entry.start_s
+        counts[entry.device] += 1
+    for sent in plan.transfers:
+        received[sent.target] += sent.bytes
+    rows = []
+    for device in plan.topology.devices:
+        name, memory = device.id, plan.memory.get(device.id)
+        idle_s = max(0.0, plan.makespan_s - busy_s[name])
+        peak = None if memory is None else memory.peak_bytes
+        rows.append((name, device.type, counts[name], busy_s[name], idle_s, peak, device.memory_bytes, received[name]))
+    return Table(_USE, tuple(rows))
+
+
+def _plain(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
+    return Table(tuple(map(Column, names)), tuple(map(tuple, rows)))
