@@ -9,7 +9,6 @@ from dlplacer.problem.problem import Problem
 from dlplacer.solvers.bounds.bounds import Bounds, lower_bounds
 from dlplacer.solvers.decomposition.contraction import Contracted, reduction
 from dlplacer.solvers.decomposition.lns import search_windows
-from dlplacer.solvers.decomposition.master import MasterProblem
 from dlplacer.solvers.decomposition.segment_search import (
     SegmentParams,
     SolvedSegments,
@@ -18,8 +17,6 @@ from dlplacer.solvers.decomposition.segment_search import (
     work_outside,
 )
 from dlplacer.solvers.decomposition.segments import GraphSegment
-from dlplacer.solvers.decomposition.series_search import search_series
-from dlplacer.solvers.decomposition.stage_search import search_stages
 from dlplacer.solvers.feasibility.explanation import explain_overflow
 from dlplacer.solvers.feasibility.graph_size import EXACT_UP_TO
 from dlplacer.solvers.heuristics.randomized_restarts import improve
@@ -47,18 +44,11 @@ class PhaseParams:
     ----------
     bound_share
         For the combinatorial bounds; they end early on small graphs.
-    stage_share
-        For the bound over stages where memory is short: it took layers of parallel ops on four unequal devices from a
-        gap of 57 % to 14, in 0.1 s on a quiet core, and ends when its prices are the best.
     segments, sparse_segments
         What is spent on segments, and where they are sparse.
     sparse_from, sparse_from_ops
         Work outside all segments, and ops, from which these are sparse: then they bring a bound, but hardly plans.
         GPT-2's weight gradients are 27 % of its training step's work.
-    master_share
-        For the master problem: at most 5 % of a plan's improvement, so it comes after the segments.
-    anew_share
-        For placing segments anew after annealing: what is left then brought nothing on eight GPUs, nor did windows.
     restart_share, restarts
         For randomized restarts, and their number. In a minute 500 ops allow 6,000 of them, 2,000 ops 800.
     swap_share
@@ -83,13 +73,10 @@ class PhaseParams:
     """
 
     bound_share: float = 0.1
-    stage_share: float = 0.25
     segments: SegmentParams = field(default_factory=SegmentParams)
     sparse_segments: SegmentParams = field(default_factory=lambda: SegmentParams(transfer_share=0.3, joins=False))
     sparse_from: float = 0.05
     sparse_from_ops: int = 2000
-    master_share: float = 0.6
-    anew_share: float = 0.5
     restart_share: float = 0.1
     restarts: int = 150
     swap_share: float = 0.1
@@ -197,10 +184,6 @@ def _bound(search: PhaseContext, seconds: float) -> None:
     search.incumbent.raise_bound(search.bounds.makespan)
 
 
-def _stage_bound(search: PhaseContext, seconds: float) -> None:
-    search_stages(search.problem, search.instance, search.bounds, search.incumbent, seconds)
-
-
 def _assign_serial(search: PhaseContext, seconds: float) -> None:
     """Where memory is short and ops run one after another the assignment is all that is left to decide."""
     path = serial_path(search.instance)
@@ -239,23 +222,6 @@ def _solve_segments(search: PhaseContext, seconds: float) -> None:
     search.solved = solve_segments(search.instance, search.segments, search.solved.bounds, search.incumbent, params)
 
 
-def _reconcile_segments(search: PhaseContext, seconds: float) -> None:
-    """Solve the master problem: series that share blocks may each want them on another device."""
-    incumbent, chain = search.incumbent, search.solved.chain
-    if chain is None:
-        return
-    last = chain.segments[-1].ops[-1]
-    after = chain.instance.shortest[last] + search.solved.bounds.tail[last]
-
-    def offer(ticks: int, schedules: Iterable[Schedule]) -> int | None:
-        incumbent.raise_bound(ticks + after)
-        for schedule in schedules:
-            incumbent.offer(schedule)
-        return None if incumbent.closed or incumbent.best is None else incumbent.best.makespan - after - 1
-
-    MasterProblem(chain).reach(search_series, offer, time.monotonic() + seconds)
-
-
 def _swap(search: PhaseContext, seconds: float) -> None:
     swap_critical(search.instance, search.incumbent, seconds)
 
@@ -285,12 +251,6 @@ def _is_ahead(search: PhaseContext) -> bool:
 def _search_later(search: PhaseContext, seconds: float) -> None:
     search.later()
     search.incumbent.follow()
-
-
-def _draw_anew(search: PhaseContext, seconds: float) -> None:
-    """Place segments anew: the placement from which orders are improved decides how far they lead."""
-    if search.solved.transfers is not None:
-        search.solved.transfers.draw_anew(time.monotonic() + seconds)
 
 
 def _restart(search: PhaseContext, seconds: float) -> None:
@@ -358,7 +318,6 @@ def _many_contended(search: PhaseContext) -> bool:
 PHASES = (
     Phase("contraction", _contract, applies=lambda s: s.incumbent.best is not None, is_cheap=True),
     Phase("bounds", _bound, PARAMS.bound_share, is_cheap=True),
-    Phase("stage bound", _stage_bound, PARAMS.stage_share),
     Phase(
         "serial model",
         _assign_serial,
@@ -368,12 +327,9 @@ PHASES = (
     Phase("find segments", _find_segments),
     Phase("annealing", _anneal_ahead, PARAMS.anneal_ahead_share, _is_ahead),
     Phase("segments", _solve_segments, applies=lambda s: not (s.sparse and s.is_part)),
-    # Mostly a bound, which of a part does not count.
-    Phase("master problem", _reconcile_segments, PARAMS.master_share, lambda s: not (s.sparse or s.is_part)),
     Phase("order swaps", _swap, PARAMS.swap_share),
     Phase("annealing", _anneal, PARAMS.anneal_share, _many_contended),
     Phase("parts", _search_later, applies=_many),
-    Phase("segments anew", _draw_anew, PARAMS.anew_share, _many),
     Phase("restarts", _restart, PARAMS.restart_share),
     Phase("whole model", _solve_whole, PARAMS.whole_share, lambda s: s.few),
     Phase("exact model", _solve_exactly, PARAMS.whole_share, lambda s: s.few),

@@ -80,7 +80,6 @@ class TransferSearch:
         self._chain, self._incumbent = chain.with_traffic(), incumbent
         self._known: dict[float, Answers] = {slack: {} for slack in PARAMS.slacks}
         self._passes = 0
-        self._near = False
 
     def run(self, bounds: Bounds, stop_at: float) -> Bounds:
         """Solve the series, in rounds of growing work; the bounds that follow.
@@ -117,26 +116,16 @@ class TransferSearch:
             idle = idle + 1 if reached == (incumbent.bound, incumbent.best) else 0
         return bounds
 
-    def draw_anew(self, stop_at: float) -> None:
-        """Place some of the series anew, again and again, until a moment of `time.monotonic`."""
-        incumbent, near = self._incumbent, self._near
-        offers = self._offers(stop_at, share=1.0)
-        while near and not incumbent.closed and incumbent.budget.left_s and (now := time.monotonic()) < stop_at:
-            self._chain.budget = self._chain.budget_of(min(stop_at - now, incumbent.budget.left_s))
-            near = self._combine(offers, PARAMS.slacks[self._passes % len(PARAMS.slacks)])
-
     def _combine(self, offers: "_Offers", slack: float) -> bool:
         """Offer what series that send little make up; whether that is near the best."""
         seed = self._incumbent.budget.seed + self._passes
         self._passes += 1
         found = low_traffic(self._chain, slack, PARAMS.low_traffic_work, seed, self._known[slack])
-        near = offers.offer(found, PARAMS.near)
-        self._near |= near
-        return near
+        return offers.offer(found, PARAMS.near)
 
-    def _offers(self, stop_at: float, share: float = PARAMS.swap_share) -> "_Offers":
+    def _offers(self, stop_at: float) -> "_Offers":
         # Schedules of many equal layers are long, and what orders would gain there segments have gained.
-        swap_s = 0.0 if self._chain.repeats else share * (stop_at - time.monotonic())
+        swap_s = 0.0 if self._chain.repeats else PARAMS.swap_share * (stop_at - time.monotonic())
         return _Offers(self._chain.instance, self._incumbent, swap_s)
 
 
