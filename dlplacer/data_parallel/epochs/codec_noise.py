@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from dlplacer.core.errors import InputError
 from dlplacer.machines.costs.gradient_codecs import CODECS
 
@@ -38,7 +36,7 @@ def codec_noise(codec: str | None, seed: int, min_numel: int) -> "Callable[[torc
 
 
 class _Ternary:
-    """Through the kernels with which the communication hook encodes and decodes."""
+    """By the kernel with which the communication hook draws its codes."""
 
     def __init__(self, seed: int, min_numel: int) -> None:
         self.seed, self.min_numel, self.calls = seed, min_numel, 0
@@ -46,20 +44,14 @@ class _Ternary:
     def __call__(self, tensor: "torch.Tensor") -> "torch.Tensor":
         import torch
 
-        from dlplacer.data_parallel.ternary.kernels import kernels_for
-        from dlplacer.data_parallel.ternary.kernels.random_keys import stream_keys
-        from dlplacer.data_parallel.ternary.layout import words_for
+        from dlplacer.data_parallel.ternary.bucket import kernels_for, limits_and_scalers, stream_key
 
         self.calls += 1
         if tensor.numel() < self.min_numel:
             return tensor
-        kernels, flat = kernels_for(tensor.device.type), tensor.detach().float().flatten()
-        table = np.array([[0, flat.numel(), 0]], dtype=np.int64)
-        found = kernels.measure(flat, table, CLIP)
-        limits, scalers = found[:, 0].contiguous(), found[:, 1].contiguous()
-        words = torch.zeros(1, words_for(flat.numel()), dtype=torch.int32, device=tensor.device)
-        keys = stream_keys(self.seed, self.calls, [""], rank=0)
-        kernels.encode(flat, table, limits, scalers, keys, words[0])
-        received = torch.empty_like(flat)
-        kernels.decode(words, scalers.unsqueeze(0), table, received)
-        return received.view_as(tensor).to(tensor.dtype)
+        flat = tensor.detach().float().flatten()
+        limits, scalers = limits_and_scalers([flat], CLIP)
+        codes = torch.empty(flat.shape, dtype=torch.int8, device=flat.device)
+        key = stream_key(self.seed, self.calls, "", 0)
+        kernels_for(flat.device.type).draw(flat, limits[0], scalers[0], key, codes)
+        return (scalers * codes).view_as(tensor).to(tensor.dtype)

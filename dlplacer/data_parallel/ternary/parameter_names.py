@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 
 import torch
-import torch.distributed as dist
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from dlplacer.core.errors import InputError
@@ -27,29 +27,41 @@ class NamedParameters:
     names
         ``id`` of a parameter → its name; a shared parameter has its first one.
     last_layer
-        Names of what the last layer owns.
+        Names of the parameters of the last module, in the order of registration, that owns one of two dimensions or
+        more. A weight that is shared with it, by an embedding for example, counts as its own.
     """
 
-    owner: weakref.ReferenceType[torch.nn.Module]
+    owner: weakref.ReferenceType[nn.Module]
     names: Mapping[int, str]
     last_layer: frozenset[str]
 
-    def of(self, parameters: Sequence[torch.Tensor]) -> tuple[str, ...] | None:
+    @classmethod
+    def of(cls, owner: nn.Module, module: nn.Module) -> "NamedParameters":
+        """The names that ``module`` gives its parameters, where ``owner`` lives as long as they do."""
+        names = {id(parameter): name for name, parameter in module.named_parameters()}
+        last: frozenset[str] = frozenset()
+        for part in module.modules():
+            own = list(part.parameters(recurse=False))
+            if any(parameter.dim() > 1 for parameter in own):
+                last = frozenset(names[id(parameter)] for parameter in own)
+        return cls(weakref.ref(owner), names, last)
+
+    def named(self, parameters: Sequence[torch.Tensor]) -> tuple[str, ...] | None:
         """The names of these parameters; None if one is not of this model, or the model is no more."""
         if self.owner() is None:
             return None
         names = tuple(self.names.get(id(parameter), "") for parameter in parameters)
         return names if all(names) else None
 
-    def matching(self, patterns: Sequence[str]) -> frozenset[str]:
-        """The names that match one of the shell-style patterns.
+    def in_full_precision(self, patterns: Sequence[str]) -> frozenset[str]:
+        """The last layer, and the names that match one of the shell-style patterns.
 
         Raises
         ------
         InputError
             If a pattern matches none.
         """
-        found: set[str] = set()
+        found = set(self.last_layer)
         for pattern in patterns:
             matched = {name for name in self.names.values() if fnmatchcase(name, pattern)}
             if not matched:
@@ -60,21 +72,6 @@ class NamedParameters:
                 )
             found |= matched
         return frozenset(found)
-
-
-def named_parameters(owner: torch.nn.Module, module: torch.nn.Module) -> NamedParameters:
-    """The names that ``module`` gives its parameters, where ``owner`` is what lives as long as they do.
-
-    The last layer is the last module, in the order of registration, that owns a parameter of two dimensions or more.
-    Where its weight is shared, with an embedding for example, that counts as the last layer too.
-    """
-    names = {id(parameter): name for name, parameter in module.named_parameters()}
-    last: frozenset[str] = frozenset()
-    for part in module.modules():
-        own = list(part.parameters(recurse=False))
-        if any(parameter.dim() > 1 for parameter in own):
-            last = frozenset(names[id(parameter)] for parameter in own)
-    return NamedParameters(weakref.ref(owner), names, last)
 
 
 def wrapper_of(parameter: torch.Tensor) -> DistributedDataParallel:
@@ -95,23 +92,3 @@ def wrapper_of(parameter: torch.Tensor) -> DistributedDataParallel:
         "ternary_hook: no DistributedDataParallel holds the parameters of this bucket; register the hook with "
         "ddp.register_comm_hook(state, ternary_hook)"
     )
-
-
-def agreed_group(given: dist.ProcessGroup | None, wrapper: DistributedDataParallel) -> dist.ProcessGroup:
-    """The group over which gradients are averaged: the wrapper's, which a given one must have the ranks of.
-
-    Raises
-    ------
-    InputError
-        If the two have different ranks.
-    """
-    own: dist.ProcessGroup = wrapper.process_group
-    if given is None or given is own:
-        return own
-    ours, theirs = dist.get_process_group_ranks(given), dist.get_process_group_ranks(own)
-    if ours != theirs:
-        raise InputError(
-            f"TernaryState has a process group of ranks {ours}, the DistributedDataParallel one of {theirs}; give both "
-            "the same"
-        )
-    return given

@@ -12,9 +12,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from dlplacer.data_parallel import TernaryState, ternary_reduce_scatter
-from dlplacer.data_parallel.ternary.fsdp_units import sharded_units
-from dlplacer.data_parallel.ternary.kernels import kernels_for
-from dlplacer.data_parallel.ternary.reduce_scatter import UnitReduceScatter
+from dlplacer.data_parallel.ternary.fully_shard import UnitReduceScatter, sharded_units
 
 ROWS = 101
 """Rows of the coded weight: no number of ranks divides it, so that shards are padded."""
@@ -119,7 +117,7 @@ def golden() -> list[Any]:
 
 @pytest.fixture(scope="module", params=[2, 3])
 def ranks(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
-    kernels_for("cpu")
+    TernaryState()  # Compiles before the processes are forked.
     found = run_ranks(request.param, lambda rank: everything(rank, request.param), 120)
     assert all(isinstance(one, dict) for one in found), found
     return found

@@ -4,23 +4,44 @@ A shard of a parameter has a scaler of its own. Nothing is sent to all, so the b
 ranks; and each shard is averaged by one rank, so that replicas have nothing to disagree on.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 
 from dlplacer.core.errors import InputError
 from dlplacer.data_parallel.ternary import collectives
-from dlplacer.data_parallel.ternary.bucket_codec import BucketCodec, as_float32, mean_of_rows
-from dlplacer.data_parallel.ternary.fsdp_units import ShardedUnit, sharded_units
-from dlplacer.data_parallel.ternary.gather_transport import GatherMessage
-from dlplacer.data_parallel.ternary.kernels import kernels_for
-from dlplacer.data_parallel.ternary.layout import bucket_layout
-from dlplacer.data_parallel.ternary.parameter_names import named_parameters
+from dlplacer.data_parallel.ternary.bucket import BucketCodec, BucketLayout, as_float32, planes_shape
+from dlplacer.data_parallel.ternary.parameter_names import NamedParameters
 from dlplacer.data_parallel.ternary.state import TernaryState
 
-REDUCE_SCATTER = "reduce-scatter"
+
+@dataclass(frozen=True)
+class ShardedUnit:
+    """One call of fully_shard.
+
+    Attributes
+    ----------
+    parameters
+        (parameter, elements of one rank's shard with its padding), in the order in which a reduce-scatter has them for
+        each receiving rank.
+    """
+
+    module: FSDPModule
+    parameters: tuple[tuple[nn.Parameter, int], ...]
+
+
+def sharded_units(model: nn.Module) -> Iterator[ShardedUnit]:
+    """The units of a model that have parameters; FSDP2's inside is read only here."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            for group in module._get_fsdp_state()._fsdp_param_groups:
+                shards = [(one.sharded_param, one.padded_sharded_param_size.numel()) for one in group.fsdp_params]
+                yield ShardedUnit(module, tuple(shards))
 
 
 def ternary_reduce_scatter(model: nn.Module, state: TernaryState) -> None:
@@ -42,7 +63,7 @@ def ternary_reduce_scatter(model: nn.Module, state: TernaryState) -> None:
         If the model is not sharded, if scalers are to be shared, or if ``exclude`` names no parameter. In a step: if
         gradients are divided by another factor than the number of ranks.
     """
-    if state.settings.share_scaler:
+    if state.share_scaler:
         raise InputError(
             "share_scaler has no use with fully_shard, where codes are decoded before they are added; leave it out"
         )
@@ -52,29 +73,28 @@ def ternary_reduce_scatter(model: nn.Module, state: TernaryState) -> None:
             f"no part of this {type(model).__name__} is sharded; call fully_shard first, or register ternary_hook with "
             "a DistributedDataParallel"
         )
-    parameters = named_parameters(model, model)
-    whole = parameters.last_layer | parameters.matching(state.settings.exclude)
+    known = NamedParameters.of(model, model)
+    whole = known.in_full_precision(state.exclude)
     for unit in units:
-        names = parameters.of([parameter for parameter, _ in unit.parameters])
+        names = known.named([parameter for parameter, _ in unit.parameters])
         assert names is not None
-        coded = [
-            name not in whole and parameter.is_floating_point() and parameter.numel() >= state.settings.min_numel
+        coded = {
+            name
             for name, (parameter, _) in zip(names, unit.parameters, strict=True)
-        ]
-        if any(coded):
+            if parameter.is_floating_point() and state.codes(name, parameter.numel(), whole)
+        }
+        if coded:
             # FSDP2 asks for these methods, not for its base class, which has no public name.
-            exchange = UnitReduceScatter(state, unit, names, coded)
-            unit.module.set_custom_reduce_scatter(exchange)  # type: ignore[arg-type]
+            unit.module.set_custom_reduce_scatter(UnitReduceScatter(state, unit, names, coded))  # type: ignore[arg-type]
 
 
 class UnitReduceScatter:
     """The reduce-scatter of one unit, as ``FSDPModule.set_custom_reduce_scatter`` wants it."""
 
-    def __init__(self, state: TernaryState, unit: ShardedUnit, names: Sequence[str], coded: Sequence[bool]) -> None:
+    def __init__(self, state: TernaryState, unit: ShardedUnit, names: Sequence[str], coded: set[str]) -> None:
         self._state = state
-        self._numel = unit.shard_numel
         self._shards = [(name, numel) for name, (_, numel) in zip(names, unit.parameters, strict=True)]
-        self._coded = {name for name, is_coded in zip(names, coded, strict=True) if is_coded}
+        self._coded = coded
         self._codecs: list[BucketCodec] = []
         self.step = state.steps
         state.units.append(self)
@@ -97,13 +117,13 @@ class UnitReduceScatter:
                 "ternary gradients average over all ranks, and set_gradient_divide_factor asks for another factor; "
                 "leave it out, or scale the loss"
             )
-        ranks, step = group.size(), self.step
+        ranks, step, counters = group.size(), self.step, self._state.counters
         self.step += 1
         self._state.steps = max(self._state.steps, self.step)
-        self._state.counters.full_bytes += (ranks - 1) * output_tensor.nbytes
-        if input_tensor.numel() != ranks * self._numel:
+        counters.full_bytes += (ranks - 1) * output_tensor.nbytes
+        if input_tensor.numel() != ranks * sum(numel for _, numel in self._shards):
             collectives.reduce_scatter(output_tensor, input_tensor, op=op, group=group)
-            self._state.counters.sent((ranks - 1) * output_tensor.nbytes)
+            counters.sent((ranks - 1) * output_tensor.nbytes)
             return
         self._exchange(output_tensor, input_tensor.view(ranks, -1), group, step)
         if op == dist.ReduceOp.SUM:
@@ -111,45 +131,44 @@ class UnitReduceScatter:
 
     def _exchange(self, output: torch.Tensor, rows: torch.Tensor, group: dist.ProcessGroup, step: int) -> None:
         codecs = self._codecs_of(rows, group)
-        own = codecs[group.rank()]
-        size = GatherMessage.size_bytes(own.layout)
-        sent = own.buffer("sent", len(rows) * size, rows.device).view(len(rows), size)
-        received = own.buffer("received", len(rows) * size, rows.device).view(len(rows), size)
-        for codec, row, data in zip(codecs, rows, sent, strict=True):
-            exact, message = as_float32(row), GatherMessage(codec.layout, rows.dtype, data)
+        own, ranks = codecs[group.rank()], len(rows)
+        shape, tensors = planes_shape(own.layout.blocks), len(own.layout.coded)
+        words = int(np.prod(shape))
+        sent = own.buffer("sent", (ranks, words + tensors), torch.int32, rows.device)
+        received = own.buffer("received", (ranks, words + tensors), torch.int32, rows.device)
+        for codec, row, message in zip(codecs, rows, sent, strict=True):
+            exact = as_float32(row)
             limits, scalers = codec.measured(exact)
-            message.scalers.copy_(scalers)
-            codec.copy_whole(row, message.whole)
-            codec.encode(exact, step, limits, scalers, message.words[: codec.layout.words])
+            codec.encode(exact, step, limits, scalers, message[:words].view(shape))
+            message[words:] = scalers.view(torch.int32)
         dist.all_to_all_single(received.view(-1), sent.view(-1), group=group)
-        own.counters.sent((len(rows) - 1) * size)
-        messages, mean = GatherMessage(own.layout, rows.dtype, received), as_float32(output)
-        with own.counters.decoding(output.device, own.layout.coded_numel):
-            own.kernels.decode(messages.words, messages.scalers.contiguous(), own.layout.table, mean)
-        own.place_coded(mean, output)
-        if own.layout.whole:
-            own.place_whole(mean_of_rows(messages.whole), output)
+        own.counters.sent((ranks - 1) * sent[0].nbytes)
+        self._reduce_whole(output, rows, own, group)
+        planes, factors = received[:, :words].contiguous(), received[:, words:].contiguous().view(torch.float32)
+        own.decode(planes.view(ranks, *shape), 1, factors, output)
+
+    def _reduce_whole(
+        self, output: torch.Tensor, rows: torch.Tensor, own: BucketCodec, group: dist.ProcessGroup
+    ) -> None:
+        spans = own.layout.whole
+        if not spans:
+            return
+        whole = torch.cat([rows[:, span.place] for span in spans], dim=1) / len(rows)
+        mean = torch.empty_like(whole[0])
+        collectives.reduce_scatter(mean, whole.view(-1), op=dist.ReduceOp.SUM, group=group)
+        own.counters.sent((len(rows) - 1) * mean.nbytes)
+        for span, part in zip(spans, torch.split(mean, [span.numel for span in spans]), strict=True):
+            output[span.place] = part
 
     def _codecs_of(self, rows: torch.Tensor, group: dist.ProcessGroup) -> list[BucketCodec]:
         """One for each receiving rank: they differ in the names, and with them in the random numbers."""
         if len(self._codecs) != len(rows) or self._codecs[0].group is not group:
-            state = self._state
-            self._codecs = [
-                BucketCodec(
-                    bucket_layout(
-                        [(f"{name}[{rank}]", numel) for name, numel in self._shards],
-                        rows.element_size(),
-                        lambda name, numel: name.rpartition("[")[0] in self._coded and numel > 0,
-                    ),
-                    state.settings,
-                    group,
-                    kernels_for(rows.device.type),
-                    state.counters,
-                    REDUCE_SCATTER,
+            self._codecs = []
+            for rank in range(len(rows)):
+                shards = [(f"{name}[{rank}]", numel) for name, numel in self._shards]
+                layout = BucketLayout.of(
+                    shards, lambda name, numel: numel > 0 and name.rpartition("[")[0] in self._coded
                 )
-                for rank in range(len(rows))
-            ]
-            state.adopt(self._codecs, group)
-        for codec in self._codecs:
-            codec.settings = self._state.settings
+                self._codecs.append(self._state.codec(layout, group, "reduce-scatter", rows.device))
+            self._state.adopt(self._codecs, group)
         return self._codecs
