@@ -1,42 +1,41 @@
 """Asynchronous elastic averaging on the cores of one machine: processes around one centre in shared memory."""
 
+import importlib
 import os
 import pickle
+import random
+import tempfile
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.multiprocessing as multiprocessing
 from torch import Tensor
+from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException, start_processes
 
-from dlplacer.core.errors import InputError
-from dlplacer.data_parallel.elastic.async_process import INSIDE_WORKER, Train, WorkerTask, train_of
-from dlplacer.data_parallel.elastic.async_worker import JoinedModel
-from dlplacer.data_parallel.elastic.event_record import (
-    AsyncSettings,
-    EventRecord,
-    read_events,
-    require_same,
-    write_events,
-)
-from dlplacer.data_parallel.elastic.shared_centre import CentreFiles, SharedCentre
+from dlplacer.core.errors import InputError, RunError, first_line
+from dlplacer.data_parallel.elastic.async_worker import AsyncWorker, SharedMemory
+from dlplacer.data_parallel.elastic.event_order import AsyncSettings, Event, read_events, write_events
 from dlplacer.data_parallel.elastic.stability import ElasticRecursion, require_stable
-from dlplacer.data_parallel.elastic.supervisor import Supervisor
+
+Train = Callable[[AsyncWorker], Any]
+_LOOK_S = 0.5
 
 
 @dataclass(frozen=True)
 class AsyncResult:
-    """What asynchronous training came to.
+    """The outcome of asynchronous training.
 
     Attributes
     ----------
     centre
         The centre as a state dict of the model.
     results
-        What `train` returned, by worker; None for lost ones.
-    lost
-        The workers that were lost, with how they ended.
+        What `train` returned, by worker.
     events
         Exchanges, in order, by worker; reads and writes are two where both are recorded. Empty for Hogwild without a
         record, whose order nobody knows.
@@ -44,8 +43,21 @@ class AsyncResult:
 
     centre: dict[str, Tensor] = field(repr=False)
     results: tuple[Any, ...]
-    lost: dict[int, str]
     events: tuple[int, ...] = field(repr=False)
+
+
+class WorkerError(RunError):
+    """A worker of asynchronous training failed or was lost, which ended all others.
+
+    Attributes
+    ----------
+    centre
+        The centre as it was then, as a state dict of the model; empty before workers had joined.
+    """
+
+    def __init__(self, message: str, centre: dict[str, Tensor]) -> None:
+        super().__init__(message)
+        self.centre = centre
 
 
 def run_async(
@@ -80,9 +92,6 @@ def run_async(
 
     With an optimizer of its own it calls ``worker.exchange()`` between ``backward()`` and the step.
 
-    A worker that is killed or ends without a word is lost: all others go on, and the result names it. One that raises
-    ends the run.
-
     Parameters
     ----------
     train
@@ -103,7 +112,7 @@ def run_async(
     replay
         A recorded order, which the same training follows to the bit.
     timeout_s, threads
-        A worker that neither exchanges nor ends for so long is ended, and lost; its threads of torch.
+        A worker that neither exchanges nor ends for so long counts as lost; its threads of torch.
     start_method
         ``"spawn"``, ``"fork"`` or ``"forkserver"`` of multiprocessing; None for spawn, or fork if `train` can only be
         inherited, as in a notebook.
@@ -112,69 +121,114 @@ def run_async(
     ------
     InputError
         If settings contradict each other or a record, or diverge for every curvature.
-    RunError
-        If `train` raises, all workers are lost, or a replay comes to another event than the record.
+    WorkerError
+        If `train` raises, a worker is lost, or a replay comes to another event than the record. It ends all workers,
+        names the one, and has the last state of the centre.
     """
-    _require_outside_of_workers()
     settings = AsyncSettings(workers, rule, momentum, pull, sync_every, lock, seed)
     if not timeout_s > 0 or threads < 1:
         raise InputError(f"timeout_s is {timeout_s:g} and threads {threads}; give more than 0 seconds and a thread")
     require_stable(ElasticRecursion(pull, workers, momentum, sync_every, in_turn=True), eta_h)
-    recorded = None if replay is None else _recorded(replay, settings)
-    context = multiprocessing.get_context(start_method or _start_method(train))
-    files = CentreFiles.create(workers)
+    recorded = None if replay is None else read_events(replay, settings)
+    method = start_method or _start_method(train)
+    with tempfile.TemporaryDirectory(prefix="dlplacer-async-") as folder:
+        shared = SharedMemory.of(multiprocessing.get_context(method), workers, Path(folder))
+        in_order = lock or record is not None or recorded is not None
+        _supervise((train, settings, shared, recorded, in_order, threads), method, shared, timeout_s)
+        outcomes = [_outcome(shared, rank) for rank in range(workers)]
+        centre = shared.state_dict()
+    numbered = [(number, (kind, rank)) for rank, (_, own) in enumerate(outcomes) for number, kind in own]
+    events: tuple[Event, ...] = tuple(event for _, event in sorted(numbered))
+    if record is not None:
+        write_events(record, settings, events)
+    return AsyncResult(centre, tuple(result for result, _ in outcomes), tuple(rank for _, rank in events))
+
+
+def _work(
+    rank: int,
+    train: Train | str,
+    settings: AsyncSettings,
+    shared: SharedMemory,
+    recorded: tuple[Event, ...] | None,
+    in_order: bool,
+    threads: int,
+) -> None:
+    """One worker's process: train, and leave the result in the folder."""
+    torch.set_num_threads(threads)
+    torch.manual_seed(settings.seed + rank)
+    random.seed(settings.seed + rank)
+    worker = AsyncWorker(rank, settings, shared, recorded, in_order)
+    result = _train_of(train)(worker)
+    worker.finish()
     try:
-        task = WorkerTask(train, settings, files, recorded, record is not None, threads)
-        return _supervised(task, context, timeout_s, record)
-    finally:
-        files.close()
-
-
-def _require_outside_of_workers() -> None:
-    if os.environ.get(INSIDE_WORKER):
+        content = pickle.dumps((result, worker.events))
+    except Exception as error:
         raise InputError(
-            "a worker calls run_async while it imports the script; put the call under if __name__ == '__main__':"
-        )
+            f"returned what cannot be sent to the process that called run_async: {first_line(error)}"
+        ) from None
+    (shared.folder / f"result{rank}").write_bytes(content)
 
 
-def _recorded(replay: str | PathLike[str], settings: AsyncSettings) -> EventRecord:
-    found = read_events(replay)
-    require_same(found.settings, settings, replay)
+def _supervise(arguments: tuple[Any, ...], method: str, shared: SharedMemory, timeout_s: float) -> None:
+    """Run all workers to their end, or end them all with the first that fails, is killed, or is inactive for long."""
+    workers = len(shared.done)
+    start: Callable[..., Any] = start_processes
+    running = start(_work, arguments, nprocs=workers, join=False, daemon=True, start_method=method)
+    try:
+        while not running.join(timeout=_LOOK_S):
+            active_s = {rank: shared.active_s[rank] for rank in range(workers) if not shared.done[rank]}
+            # Others may only wait for a lock, or a turn, of the one that has been inactive for longest.
+            stuck = min(active_s, key=active_s.__getitem__, default=None)
+            if stuck is not None and time.monotonic() - active_s[stuck] > timeout_s:
+                raise WorkerError(
+                    f"worker {stuck} was inactive for {timeout_s:g} s, so all were ended", shared.state_dict()
+                )
+    except ProcessRaisedException as error:
+        kind, _, message = str(error).strip().splitlines()[-1].partition(": ")
+        if kind.endswith(".InputError"):
+            raise InputError(f"worker {error.error_index} {message}") from None
+        said = message if kind.endswith(".RunError") else f"raised {kind}: {message}"
+        raise WorkerError(f"worker {error.error_index} {said}", shared.state_dict()) from error
+    except ProcessExitedException as error:
+        how = f"ended with exit code {error.exit_code}"
+        raise WorkerError(f"worker {error.error_index} {how}, so all were ended", shared.state_dict()) from None
+    finally:
+        for process in running.processes:
+            if process.is_alive():
+                process.kill()
+            process.join()
+
+
+def _outcome(shared: SharedMemory, rank: int) -> tuple[Any, list[tuple[int, str]]]:
+    path = shared.folder / f"result{rank}"
+    if not path.exists():
+        raise WorkerError(f"worker {rank} ended the process within train; return from it", shared.state_dict())
+    found: tuple[Any, list[tuple[int, str]]] = pickle.loads(path.read_bytes())
     return found
 
 
-def _supervised(task: WorkerTask, context: Any, timeout_s: float, record: str | PathLike[str] | None) -> AsyncResult:
-    """What the workers of a task come to; their order is written to `record`, if that is given."""
-    centre, settings = SharedCentre(task.files), task.settings
-    with Supervisor(context, task, centre, timeout_s) as supervisor:
-        model = supervisor.run()
-    events = tuple(centre.events())
-    if record is not None:
-        write_events(record, EventRecord(settings, events, tuple(sorted(supervisor.lost))))
-    centre.map_values(model.count, model.dtype)
-    values = state_dict_of(centre.values, model)
-    results = tuple(supervisor.results.get(rank) for rank in range(settings.workers))
-    return AsyncResult(values, results, supervisor.lost, tuple(event // 3 for event in events))
-
-
-def state_dict_of(vector: Tensor, model: JoinedModel) -> dict[str, Tensor]:
-    """Tensors by name, of their shapes and dtypes."""
-    values = {}
-    for name, shape, dtype, start, stop in model.tensors:
-        part = vector[start:stop]
-        whole = part.to(torch.uint8).view(dtype) if start >= model.float_count else part.to(dtype)
-        values[name] = whole.clone().view(shape)
-    return values
+def _train_of(train: Train | str) -> Train:
+    """The callable that is meant by ``module:callable``."""
+    if not isinstance(train, str):
+        return train
+    module, _, name = train.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InputError(f"train is {train!r}; give a callable or 'module:callable' ({error})") from None
+    if not callable(found):
+        raise InputError(f"train is {train!r}, which is no callable but a {type(found).__name__}")
+    return found  # type: ignore[no-any-return]
 
 
 def _start_method(train: Train | str) -> str:
+    """Spawn, unless `train` can only be inherited: a notebook's function has no module to import it from."""
     if isinstance(train, str):
-        train_of(train)
+        _train_of(train)
         return "spawn"
-    main = train.__module__ == "__main__" and not hasattr(__import__("__main__"), "__file__")
     try:
         pickle.dumps(train)
-        inherited = main
+        inherited = train.__module__ == "__main__" and not hasattr(importlib.import_module("__main__"), "__file__")
     except (pickle.PicklingError, AttributeError, TypeError):
         inherited = True
     if not inherited:

@@ -7,6 +7,7 @@ which one rank gives bytes and the others zeros are exact, so integers travel in
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -106,6 +107,15 @@ class PackedWeights:
     def empty(self, count: int | None = None) -> Tensor:
         """A vector without values."""
         return torch.empty(self.count if count is None else count, dtype=self.dtype, device=self.device)
+
+    def mapped(self, path: Path) -> Tensor:
+        """A vector in a file that processes share, which is made if it is not there."""
+        return torch.from_file(str(path), shared=True, size=self.count, dtype=self.dtype)
+
+    def tensors(self) -> list[tuple[str, tuple[int, ...], torch.dtype, int, int]]:
+        """(name, shape, dtype, start, stop) of every tensor in the vector."""
+        parts = (*self.floats, *self.integers)
+        return [(p.name, tuple(p.tensor.shape), p.tensor.dtype, p.start, p.stop) for p in parts]
 
     def pack(self, out: Tensor, with_integers: bool) -> Tensor:
         """`out`, filled with the tensors' values.
