@@ -52,7 +52,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> int:
     """Solve the grouping and compare it with what others do."""
-    from dlplacer.data_parallel.groups.planned_groups import exchange_lines
+    from dlplacer.data_parallel.groups.group_plan import exchange_lines
     from dlplacer.data_parallel.groups.policies import compare_groupings
     from dlplacer.files.load import load_topology
     from dlplacer.machines.costs.roofline_times import with_times
@@ -82,11 +82,9 @@ def _chain(
     Of a job it is known in which order gradients get ready and which calls use parameters; of a graph, which modules
     own them.
     """
-    from dlplacer.data_parallel.groups.bucket_caps import gradient_chain, plan_buckets
-    from dlplacer.data_parallel.groups.captured_chain import chain_of, serial_clock
-    from dlplacer.data_parallel.groups.exact_groups import best_groups
-    from dlplacer.data_parallel.groups.planned_groups import gradients_of
-    from dlplacer.data_parallel.groups.sharding_units import unit_chain
+    from dlplacer.data_parallel.groups.captured_chain import chain_of, gradients_of, serial_clock, unit_chain
+    from dlplacer.data_parallel.groups.ddp_buckets import gradient_chain, plan_buckets
+    from dlplacer.data_parallel.groups.layer_chain import best_groups
 
     if job is not None and direction == "forward":
         return unit_chain(graph, device_type, job.parameter_uses(), line, direction), None

@@ -238,7 +238,7 @@ class AsyncWorker:
 
         def next_in_the_round() -> bool:
             order = [(shared.last[1] + 1 + offset) % self.workers for offset in range(self.workers)]
-            return next(rank for rank in order if not shared.done[rank]) == self.rank
+            return bool(next(rank for rank in order if not shared.done[rank]) == self.rank)
 
         if recorded is not None:
             return next_recorded
