@@ -1,14 +1,13 @@
-"""N data-parallel workers emulated on one device, for any torch model, optimizer and loader."""
+"""N data-parallel workers emulated on one device: by delayed updates (section 4.2 of the paper), through codecs."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import count
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dlplacer.core.errors import InputError
-from dlplacer.data_parallel.epochs.codec_noise import codec_noise
-from dlplacer.data_parallel.epochs.delayed_updates import rounds
-from dlplacer.data_parallel.epochs.identity import identity
+from dlplacer.machines.costs.gradient_codecs import CODECS
 
 if TYPE_CHECKING:
     import torch
@@ -17,6 +16,9 @@ if TYPE_CHECKING:
     Noise = Callable[[torch.Tensor], torch.Tensor]
     Trainer = tuple[nn.Module, torch.optim.Optimizer, Iterable[Any]]
 
+Batch = TypeVar("Batch")
+CLIP = 2.5
+"""Standard deviations at which `dlplacer.data_parallel.TernaryState` clips by default (Wen et al. 2017, eq. 21)."""
 _SCALINGS: dict[str, Callable[[int], float]] = {"linear": float, "sqrt": math.sqrt, "none": lambda workers: 1.0}
 
 
@@ -59,7 +61,8 @@ class EmulatedWorkers:
             raise InputError(f"rate_scaling is {rate_scaling!r}; use one of {', '.join(_SCALINGS)}")
         self.make, self.loss, self.metric, self.rate_scaling = make, loss, metric, rate_scaling
         self.min_numel = min_numel
-        self.name = name or f"{identity(make)}, rates {rate_scaling}, ternary from {min_numel} elements"
+        made_by = f"{make.__module__}:{getattr(make, '__qualname__', type(make).__qualname__)}"
+        self.name = name or f"{made_by}, rates {rate_scaling}, ternary from {min_numel} elements"
 
     def __call__(self, workers: int, seed: int, /, codec: str | None = None, period: int = 1) -> Iterator[float]:
         """The metric after every epoch, without end.
@@ -150,3 +153,98 @@ class EmulatedWorkers:
 def _averaged(model: "nn.Module") -> "list[torch.Tensor]":
     """Parameters and float buffers: what workers average. Counters stay each worker's own."""
     return [value for value in (*model.parameters(), *model.buffers()) if value.is_floating_point()]
+
+
+def delayed_updates(
+    batches: Iterable[Batch], workers: int, backward: Callable[[Batch, float], object], update: Callable[[], object]
+) -> int:
+    """Do one epoch as `workers` workers would; returns the number of updates.
+
+    N mini-batches go forward and backward before one update with their mean gradient, which is what N data-parallel
+    workers would have applied together.
+
+    Parameters
+    ----------
+    batches
+        Mini-batches of one epoch, each as large as one worker's. Those that fill no round of all workers are left out.
+    backward
+        Called with each mini-batch and 1 ÷ workers: adds the gradient of the loss times that factor to what has been
+        accumulated.
+    update
+        Called after every round: applies the accumulated gradient and clears it.
+
+    Raises
+    ------
+    InputError
+        If an epoch has fewer mini-batches than there are workers.
+    """
+    updates = 0
+    for chosen in rounds(batches, workers):
+        # The mean over the workers' gradients, as an all-reduce leaves it: each counts 1 ÷ workers.
+        for each in chosen:
+            backward(each, 1 / workers)
+        update()
+        updates += 1
+    return updates
+
+
+def rounds(batches: Iterable[Batch], size: int) -> Iterator[list[Batch]]:
+    """Lists of so many mini-batches, one after another; those that fill no list are left out.
+
+    Raises
+    ------
+    InputError
+        If there are too few for one list, or the size is below 1.
+    """
+    if size < 1:
+        raise InputError(f"{size} workers; there must be at least 1")
+    found, waiting = 0, []
+    for batch in batches:
+        waiting.append(batch)
+        if len(waiting) == size:
+            yield waiting
+            found, waiting = found + 1, []
+    if not found:
+        raise InputError(
+            f"{size} workers need as many mini-batches per epoch, and there are {len(waiting)}; use fewer workers, "
+            "smaller mini-batches or more data"
+        )
+
+
+def codec_noise(codec: str | None, seed: int, min_numel: int) -> "Callable[[torch.Tensor], torch.Tensor]":
+    """Tensor → what the others receive of it; every call draws anew, and the same seed draws the same.
+
+    Parameters
+    ----------
+    min_numel
+        Smaller tensors travel in full precision under the ternary codec.
+
+    Raises
+    ------
+    InputError
+        If there is no such codec.
+    """
+    if codec in (None, "none"):
+        return lambda tensor: tensor
+    if codec == "fp16":
+        return lambda tensor: tensor.half().to(tensor.dtype)
+    if codec != "ternary":
+        raise InputError(f"there is no codec {codec!r} to emulate; use one of {', '.join(CODECS)}")
+    from dlplacer.data_parallel.ternary.bucket import kernels_for, limits_and_scalers, stream_key
+
+    calls = count(1)
+
+    def noise(tensor: "torch.Tensor") -> "torch.Tensor":
+        import torch
+
+        call = next(calls)
+        if tensor.numel() < min_numel:
+            return tensor
+        flat = tensor.detach().float().flatten()
+        limits, scalers = limits_and_scalers([flat], CLIP)
+        codes = torch.empty(flat.shape, dtype=torch.int8, device=flat.device)
+        key = stream_key(seed, call, "", 0)
+        kernels_for(flat.device.type).draw(flat, limits[0], scalers[0], key, codes)
+        return (scalers * codes).view_as(tensor).to(tensor.dtype)
+
+    return noise

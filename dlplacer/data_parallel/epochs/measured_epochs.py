@@ -2,20 +2,217 @@
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, Future, as_completed
+from concurrent.futures import Executor, as_completed
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from pickle import PicklingError
-from typing import Any, Protocol
+from statistics import median
+from typing import Annotated, Any, NamedTuple, Protocol
+
+from pydantic import Field
 
 from dlplacer.core.errors import InputError
-from dlplacer.data_parallel.epochs.epoch_counts import EpochCount, MeasuredEpochs
-from dlplacer.data_parallel.epochs.identity import identity
-from dlplacer.data_parallel.epochs.runs_file import EpochRun, FinishedRuns
+from dlplacer.files.fields import FileModel, ListOf, Table, load_model
+from dlplacer.files.text import write_json
 
 Progress = Callable[[int, int, int, float], None]
 """Called with the number of workers, the seed, the epochs done and the metric."""
 
 DEFAULT_MAX_EPOCHS = 100
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class EpochCount:
+    """Epochs of one batch.
+
+    Attributes
+    ----------
+    workers
+        Mini-batches per step: one of every data-parallel worker.
+    epochs
+        Per seed, those after which the goal was reached; None where it was not within the limit.
+    """
+
+    workers: int
+    epochs: tuple[float | None, ...]
+
+    @property
+    def median(self) -> float | None:
+        """The median over the seeds; None if at least half of them did not get there."""
+        known = sorted(each for each in self.epochs if each is not None)
+        missing = len(self.epochs) - len(known)
+        return None if 2 * missing >= len(self.epochs) else median([*known, *[float("inf")] * missing])
+
+
+@dataclass(frozen=True)
+class MeasuredEpochs:
+    """What `measure_epochs` found, batch by batch.
+
+    Attributes
+    ----------
+    codec
+        Name of the codec that gradients went through; None for exact ones.
+    period
+        Steps between two exchanges.
+    """
+
+    measurements: tuple[EpochCount, ...]
+    codec: str | None = None
+    period: int = 1
+
+    def points(self) -> dict[int, float | None]:
+        """Mini-batches per step → median epochs.
+
+        It ends with the first batch that does not get there: beyond it nothing counts as reachable.
+        """
+        found: dict[int, float | None] = {}
+        for each in sorted(self.measurements, key=lambda entry: entry.workers):
+            found[each.workers] = each.median
+            if each.median is None:
+                break
+        return found
+
+    def factor(self, exact: "MeasuredEpochs") -> float | None:
+        """Epochs ÷ those with exact gradients at every step: the median over the batches that both reach."""
+        ours, theirs = self.points(), exact.points()
+        ratios = [
+            epochs / base
+            for workers, epochs in ours.items()
+            if epochs is not None and (base := theirs.get(workers)) is not None
+        ]
+        return median(ratios) if ratios else None
+
+    def to_dict(
+        self,
+        name: str = "",
+        mini_batch: int | None = None,
+        samples: int | None = None,
+        variants: "Sequence[MeasuredEpochs]" = (),
+    ) -> dict[str, Any]:
+        """The content of a ``dlplacer.epochs/1`` file.
+
+        Parameters
+        ----------
+        variants
+            The same training with a codec, or with a period above 1: each gives a factor of epochs.
+
+        Raises
+        ------
+        InputError
+            If this measurement has a codec or a period of its own, or a variant has both.
+        """
+        if self.codec is not None or self.period != 1:
+            raise InputError(
+                f"epochs of codec {self.codec!r} at period {self.period} are no base; write those of exact gradients "
+                "at every step, with these as variants"
+            )
+        known: dict[str, Any] = {"name": name, "mini_batch": mini_batch, "samples": samples}
+        known |= _factors(self, variants)
+        runs = {each.label: each.by_seed() for each in (self, *variants)}
+        return {
+            "format": "dlplacer.epochs/1",
+            **{key: value for key, value in known.items() if value},
+            "source": "measured by delayed gradient updates",
+            "epochs": {str(workers): value for workers, value in self.points().items()},
+            "meta": {"epochs_by_seed": runs},
+        }
+
+    @property
+    def label(self) -> str:
+        """A short text: the codec and the period."""
+        return f"{self.codec or 'none'}, every {self.period} steps" if self.period > 1 else self.codec or "none"
+
+    def by_seed(self) -> dict[str, list[float | None]]:
+        """Mini-batches per step → epochs of every seed."""
+        return {str(each.workers): list(each.epochs) for each in self.measurements}
+
+    def write(self, path: str | Path, **about: Any) -> None:
+        """Write the file; `about` as for `to_dict`."""
+        write_json(Path(path), self.to_dict(**about))
+
+
+def _factors(exact: MeasuredEpochs, variants: Sequence[MeasuredEpochs]) -> dict[str, dict[str, float]]:
+    codecs, periods = {}, {}
+    for each in variants:
+        factor = each.factor(exact)
+        if each.codec is not None and each.period != 1:
+            raise InputError(
+                f"epochs of codec {each.codec!r} at period {each.period}: a factor belongs to one of them; measure "
+                "each by itself"
+            )
+        if factor is not None and each.codec is not None:
+            codecs[each.codec] = factor
+        elif factor is not None and each.period != 1:
+            periods[str(each.period)] = factor
+    return {"codec_factor": codecs, "period_factor": periods}
+
+
+class EpochRun(NamedTuple):
+    """One training: which one it is, without its outcome; `workers` are mini-batches per step."""
+
+    workers: int
+    seed: int
+    codec: str | None = None
+    period: int = 1
+
+
+class _RunFields(FileModel):
+    workers: Annotated[int, Field(ge=1)]
+    seed: int
+    codec: str | None = None
+    period: Annotated[int, Field(ge=1)] = 1
+    epochs: Annotated[float, Field(gt=0)] | None = None
+    max_epochs: Annotated[int, Field(ge=1)]
+
+
+class _RunsFile(FileModel):
+    format: str
+    training: str
+    meta: Table
+    runs: ListOf[_RunFields]
+
+
+class _FinishedRuns:
+    """The trainings that have ended, in a ``dlplacer.epoch-runs/1`` file that is written anew with every one."""
+
+    def __init__(self, path: str | Path | None, training: str) -> None:
+        self._path = None if path is None else Path(path)
+        self._training = training
+        self._found: dict[EpochRun, tuple[float | None, int]] = {}
+        if self._path is None or not self._path.exists():
+            return
+        content = load_model(self._path, _RunsFile, "epoch-runs", _VERSION)
+        if content.training != training:
+            raise InputError(
+                f"{path} holds runs of {content.training!r}, and this is {training!r}; give another checkpoint, "
+                "or remove the file"
+            )
+        for each in content.runs:
+            run = EpochRun(each.workers, each.seed, each.codec, each.period)
+            self._found[run] = each.epochs, each.max_epochs
+
+    def knows(self, run: EpochRun, max_epochs: int) -> bool:
+        """Whether a run needs no more training: it got there, or it was given at least as many epochs."""
+        epochs, limit = self._found.get(run, (None, 0))
+        return epochs is not None or limit >= max_epochs
+
+    def epochs(self, run: EpochRun, max_epochs: int) -> float | None:
+        """Epochs of a finished run; None if it took more than the limit."""
+        epochs, _ = self._found[run]
+        return epochs if epochs is not None and epochs <= max_epochs else None
+
+    def add(self, run: EpochRun, epochs: float | None, max_epochs: int) -> None:
+        """A run has ended; the file says so when this returns."""
+        self._found[run] = epochs, max_epochs
+        if self._path is not None:
+            rows = [
+                {**each._asdict(), "epochs": reached, "max_epochs": limit}
+                for each, (reached, limit) in self._found.items()
+            ]
+            content = {"format": f"dlplacer.epoch-runs/{_VERSION}", "training": self._training, "runs": rows}
+            write_json(self._path, content)
 
 
 class Training(Protocol):
@@ -60,7 +257,8 @@ def measure_epochs(
         be picklable. None: one after another, here.
     checkpoint
         A file that holds every training that has ended, written atomically: a measurement that was killed goes on from
-        there. One file may hold several codecs and periods.
+        there. One file may hold several codecs and periods. It knows trainings and goals by their ``name``, or the
+        names of their functions.
     codec, period
         Measure with gradients that went through a codec, or with exchanges every so many steps only.
     on_progress
@@ -74,16 +272,17 @@ def measure_epochs(
     """
     _require(batches, seeds, max_epochs, period)
     options = options_of(train, codec, period)
-    runs = FinishedRuns.of(
-        checkpoint, identity(train) + ("" if reached is None else f" until {identity(reached, with_numbers=True)}")
-    )
+    runs = _FinishedRuns(checkpoint, named(train) + ("" if reached is None else f" until {named(reached)}"))
     wanted = [EpochRun(count, seed, codec, period) for count in batches for seed in seeds]
     waiting = [run for run in dict.fromkeys(wanted) if not runs.knows(run, max_epochs)]
+    once = partial(_train, train, options, reached, max_epochs)
     if executor is None:
         for run in waiting:
-            runs.add(run, _train(train, run, options, reached, max_epochs, on_progress), max_epochs)
+            runs.add(run, once(on_progress, run), max_epochs)
     else:
-        _side_by_side(executor, train, waiting, options, reached, max_epochs, runs, on_progress)
+        for run, epochs in _side_by_side(executor, partial(once, None), waiting):
+            runs.add(run, epochs, max_epochs)
+            on_progress(run.workers, run.seed, max_epochs if epochs is None else int(epochs), float("nan"))
     counts = (
         EpochCount(count, tuple(runs.epochs(run, max_epochs) for run in wanted if run.workers == count))
         for count in dict.fromkeys(batches)
@@ -93,11 +292,11 @@ def measure_epochs(
 
 def _train(
     train: Callable[..., Iterator[float]],
-    run: EpochRun,
     options: dict[str, Any],
     reached: Callable[[float], bool] | None,
     max_epochs: int,
     on_progress: Progress | None,
+    run: EpochRun,
 ) -> float | None:
     """Epochs of one training; None if it did not get there."""
     done = 0
@@ -107,9 +306,8 @@ def _train(
             on_progress(run.workers, run.seed, done, metric)
         if reached is not None and reached(metric):
             return float(done)
-        if reached is not None and done >= max_epochs:
-            return None
-        if done > max_epochs:
+        # A training that says itself when it is done may end right after the last epoch.
+        if done >= max_epochs + (reached is None):
             return None
     if done and reached is None:
         return float(done)
@@ -120,24 +318,13 @@ def _train(
 
 
 def _side_by_side(
-    executor: Executor,
-    train: Callable[..., Iterator[float]],
-    waiting: Sequence[EpochRun],
-    options: dict[str, Any],
-    reached: Callable[[float], bool] | None,
-    max_epochs: int,
-    runs: FinishedRuns,
-    on_progress: Progress,
-) -> None:
-    futures: dict[Future[float | None], EpochRun] = {
-        executor.submit(_train, train, run, options, reached, max_epochs, None): run for run in waiting
-    }
+    executor: Executor, once: Callable[[EpochRun], float | None], waiting: Sequence[EpochRun]
+) -> Iterator[tuple[EpochRun, float | None]]:
+    """Every run with its epochs, in the order in which they end."""
+    futures = {executor.submit(once, run): run for run in waiting}
     try:
         for future in as_completed(futures):
-            run = futures[future]
-            epochs = future.result()
-            runs.add(run, epochs, max_epochs)
-            on_progress(run.workers, run.seed, max_epochs if epochs is None else int(epochs), float("nan"))
+            yield futures[future], future.result()
     except (PicklingError, AttributeError, TypeError) as error:
         if "pickle" not in str(error):
             raise
@@ -162,6 +349,14 @@ def _require(batches: Sequence[int], seeds: Sequence[int], max_epochs: int, peri
             raise InputError(f"{count} workers; there must be at least 1")
 
 
+def named(called: Callable[..., Any]) -> str:
+    """The ``name`` of a callable that has one, else its module and function."""
+    own = getattr(called, "func", called)  # of a partial
+    kind = type(own)
+    function = f"{getattr(own, '__module__', kind.__module__)}:{getattr(own, '__qualname__', kind.__qualname__)}"
+    return str(getattr(called, "name", function))
+
+
 def options_of(train: Callable[..., Iterator[float]], codec: str | None, period: int) -> dict[str, Any]:
     """The arguments besides workers and seed that a training is called with.
 
@@ -176,7 +371,7 @@ def options_of(train: Callable[..., Iterator[float]], codec: str | None, period:
     except TypeError as error:
         takes = "".join(f", {name}=..." for name in options)
         raise InputError(
-            f"the training {identity(train)} cannot be called as train(workers, seed{takes}): {error}; take these "
+            f"the training {named(train)} cannot be called as train(workers, seed{takes}): {error}; take these "
             "arguments, or use dlplacer.data_parallel.EmulatedWorkers"
         ) from error
     except ValueError:  # some builtins have no signature
