@@ -123,7 +123,7 @@ class AsyncWorker:
         self._centre = packed.mapped(folder / "centre")
         with torch.no_grad():
             packed.assign(self._centre)
-            packed.set_integers(packed.integer_values(self._centre))
+            packed.set_integers(self._centre)
         shared.joined.wait()  # Nobody moves the centre before all have read it.
         self._own = packed.empty()
         shared.active_s[self.rank] = time.monotonic()

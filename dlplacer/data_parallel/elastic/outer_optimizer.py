@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from dlplacer.core.errors import InputError
-from dlplacer.data_parallel.elastic.centre import Centre
-from dlplacer.data_parallel.elastic.outer_rules import OuterRule
+from dlplacer.data_parallel.elastic.outer_rules import Centre, OuterRule
 from dlplacer.data_parallel.elastic.packed_weights import PackedWeights
 from dlplacer.data_parallel.elastic.stability import ElasticRecursion, require_stable
 from dlplacer.data_parallel.elastic.worker_group import WorkerGroup
@@ -224,10 +223,7 @@ class OuterOptimizer:
     def _before_step(self, *_: Any) -> None:
         if not self._started:
             # Gradients are there already: they would belong to other weights than those that a rank were to take.
-            digest = hashlib.sha256(self._packed.pack(self._total, with_integers=False).cpu().numpy().tobytes())
-            self._ranks.require_equal(
-                {"set of first weights": f"sha256 {digest.hexdigest()[:16]}"}, self._packed.device
-            )
+            self._ranks.require_equal({"set of first weights": self._digest()}, self._packed.device)
             self._start()
 
     @torch.no_grad()
@@ -236,7 +232,7 @@ class OuterOptimizer:
         for tensor in (self._total, *self._packed.frozen):
             self._ranks.copy_from_first(tensor)
         self._packed.assign(self._total)
-        self._packed.set_integers(self._packed.integer_values(self._total))
+        self._packed.set_integers(self._total)
         self._centre.vector.copy_(self._total[: self._packed.float_count])
         self._started = True
         for handle in self._handles[2:]:
@@ -283,8 +279,7 @@ class OuterOptimizer:
         self._ranks.end_sum(f"synchronisation {self.synchronisations + 1}, after step {self.steps}")
         self._waiting = False
         self._centre.move(self._total, self._own, self._ranks.size)
-        values = self._packed.integer_values(self._total)
-        self._packed.set_integers(values, self._counted if self.rule.delay else None)
+        self._packed.set_integers(self._total, self._counted if self.rule.delay else None)
         self.synchronisations += 1
 
 
