@@ -1,7 +1,5 @@
 """Asynchronous elastic averaging on the cores of one machine: processes around one centre in shared memory."""
 
-import importlib
-import os
 import pickle
 import random
 import tempfile
@@ -61,7 +59,7 @@ class WorkerError(RunError):
 
 
 def run_async(
-    train: Train | str,
+    train: Train,
     workers: int = 4,
     rule: str = "async",
     momentum: float = 0.0,
@@ -75,7 +73,7 @@ def run_async(
     seed: int = 0,
     timeout_s: float = 600.0,
     threads: int = 1,
-    start_method: str | None = None,
+    start_method: str = "spawn",
 ) -> AsyncResult:
     """Train in several processes that exchange with one centre, each on its own (You, Buluç and Demmel 2017, 5.1).
 
@@ -90,12 +88,13 @@ def run_async(
                 loss(model(images), labels).backward()
                 optimizer.step()
 
-    With an optimizer of its own it calls ``worker.exchange()`` between ``backward()`` and the step.
+    With an optimizer of its own it calls ``worker.exchange()`` between ``backward()`` and the step. Processes
+    import the script anew: call this under ``if __name__ == "__main__":``.
 
     Parameters
     ----------
     train
-        A callable, or ``module:callable``.
+        A function at the top of a module, as processes import it for themselves.
     rule
         ``"async"``, in the order of arrival, or ``"round_robin"`` (original EASGD): one worker after the other.
     momentum
@@ -114,8 +113,7 @@ def run_async(
     timeout_s, threads
         A worker that neither exchanges nor ends for so long counts as lost; its threads of torch.
     start_method
-        ``"spawn"``, ``"fork"`` or ``"forkserver"`` of multiprocessing; None for spawn, or fork if `train` can only be
-        inherited, as in a notebook.
+        Of multiprocessing; ``"fork"`` inherits `train`, also that of a notebook, and must come before any use of CUDA.
 
     Raises
     ------
@@ -130,11 +128,10 @@ def run_async(
         raise InputError(f"timeout_s is {timeout_s:g} and threads {threads}; give more than 0 seconds and a thread")
     require_stable(ElasticRecursion(pull, workers, momentum, sync_every, in_turn=True), eta_h)
     recorded = None if replay is None else read_events(replay, settings)
-    method = start_method or _start_method(train)
     with tempfile.TemporaryDirectory(prefix="dlplacer-async-") as folder:
-        shared = SharedMemory.of(multiprocessing.get_context(method), workers, Path(folder))
+        shared = SharedMemory.of(multiprocessing.get_context(start_method), workers, Path(folder))
         in_order = lock or record is not None or recorded is not None
-        _supervise((train, settings, shared, recorded, in_order, threads), method, shared, timeout_s)
+        _supervise((train, settings, shared, recorded, in_order, threads), start_method, shared, timeout_s)
         outcomes = [_outcome(shared, rank) for rank in range(workers)]
         centre = shared.state_dict()
     numbered = [(number, (kind, rank)) for rank, (_, own) in enumerate(outcomes) for number, kind in own]
@@ -146,7 +143,7 @@ def run_async(
 
 def _work(
     rank: int,
-    train: Train | str,
+    train: Train,
     settings: AsyncSettings,
     shared: SharedMemory,
     recorded: tuple[Event, ...] | None,
@@ -158,7 +155,7 @@ def _work(
     torch.manual_seed(settings.seed + rank)
     random.seed(settings.seed + rank)
     worker = AsyncWorker(rank, settings, shared, recorded, in_order)
-    result = _train_of(train)(worker)
+    result = train(worker)
     worker.finish()
     try:
         content = pickle.dumps((result, worker.events))
@@ -205,37 +202,3 @@ def _outcome(shared: SharedMemory, rank: int) -> tuple[Any, list[tuple[int, str]
         raise WorkerError(f"worker {rank} ended the process within train; return from it", shared.state_dict())
     found: tuple[Any, list[tuple[int, str]]] = pickle.loads(path.read_bytes())
     return found
-
-
-def _train_of(train: Train | str) -> Train:
-    """The callable that is meant by ``module:callable``."""
-    if not isinstance(train, str):
-        return train
-    module, _, name = train.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise InputError(f"train is {train!r}; give a callable or 'module:callable' ({error})") from None
-    if not callable(found):
-        raise InputError(f"train is {train!r}, which is no callable but a {type(found).__name__}")
-    return found  # type: ignore[no-any-return]
-
-
-def _start_method(train: Train | str) -> str:
-    """Spawn, unless `train` can only be inherited: a notebook's function has no module to import it from."""
-    if isinstance(train, str):
-        _train_of(train)
-        return "spawn"
-    try:
-        pickle.dumps(train)
-        inherited = train.__module__ == "__main__" and not hasattr(importlib.import_module("__main__"), "__file__")
-    except (pickle.PicklingError, AttributeError, TypeError):
-        inherited = True
-    if not inherited:
-        return "spawn"
-    if not hasattr(os, "fork") or torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        raise InputError(
-            "train must be importable, as processes are started anew here: define it at the top of a module, or give "
-            "'module:callable'"
-        )
-    return "fork"

@@ -94,7 +94,7 @@ class PackedWeights:
             members([name for name, buffer in buffers.items() if _is_integer(buffer)]), self.float_count
         )
         self.count = (*self.floats, *self.integers)[-1].stop
-        self.frozen = [_local(*owner) for _, *owner in members([name for name in named if name not in trainable])]
+        self.frozen = [part.tensor for part in _placed(members([name for name in named if name not in trainable]), 0)]
         self.device = device or self.parameters[0].tensor.device
         wide = any(part.tensor.dtype == torch.float64 for part in self.floats)
         self.dtype = torch.float64 if wide else torch.float32

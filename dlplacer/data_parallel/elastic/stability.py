@@ -6,7 +6,7 @@ to zero and so do not move the centre. One worker after the other, it is a produ
 """
 
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,6 @@ _SCANNED = 160
 _COARSE = 30
 _SMALLEST_ETA_H = 1e-4
 _TOLERANCE = 1e-9
-_BISECTIONS = 30
 
 
 @dataclass(frozen=True)
@@ -73,15 +72,14 @@ def require_stable(recursion: ElasticRecursion, eta_h: tuple[float, float] | Non
     Raises
     ------
     InputError
-        Names the largest pull that some curvature allows.
+        If no curvature converges.
     """
     if not recursion.pull:
         return
     if not _some_curvature_converges(recursion):
-        limit = largest_pull(recursion)
         raise InputError(
-            f"elastic averaging with {recursion} diverges whatever the learning rate and the loss: pull must be below "
-            f"{limit:.4g}; lower it"
+            f"elastic averaging with {recursion} diverges whatever the learning rate and the loss; lower pull (below "
+            f"2 ÷ (workers + 1) = {2 / (recursion.workers + 1):.4g} without momentum at period 1)"
         )
     if eta_h is None:
         return
@@ -95,18 +93,6 @@ def require_stable(recursion: ElasticRecursion, eta_h: tuple[float, float] | Non
             f"(spectral radius {radius[worst]:.3g} at {scanned[worst]:.3g}); lower the learning rate or pull",
             stacklevel=3,
         )
-
-
-def largest_pull(recursion: ElasticRecursion) -> float:
-    """The pull from which on everything diverges, whatever η·h; 2 ÷ (workers + 1) without momentum at period 1."""
-    low, high = 0.0, 2.0
-    for _ in range(_BISECTIONS):
-        middle = (low + high) / 2
-        if _some_curvature_converges(replace(recursion, pull=middle)):
-            low = middle
-        else:
-            high = middle
-    return low
 
 
 def _some_curvature_converges(recursion: ElasticRecursion) -> bool:

@@ -40,7 +40,7 @@ def ternary_hook(
     ------
     InputError
         If this is not called by DistributedDataParallel, if ``exclude`` names no parameter, if the state serves
-        another model or group, or if a gradient is sparse.
+        another model, or if a gradient is sparse.
     """
     codec, step = state.begin(bucket)
     flat = bucket.buffer()

@@ -37,8 +37,6 @@ class TernaryState:
 
     Parameters
     ----------
-    process_group
-        None for that of the DistributedDataParallel.
     clip
         c of eq. 21; elements beyond c standard deviations are cut. Left out where that would destroy a tensor: where
         all elements are equal, and where the mean exceeds the deviation.
@@ -71,7 +69,6 @@ class TernaryState:
 
     def __init__(
         self,
-        process_group: dist.ProcessGroup | None = None,
         clip: float = 2.5,
         share_scaler: bool = False,
         min_numel: int = 4096,
@@ -95,7 +92,6 @@ class TernaryState:
         self.counters = Counters()
         self.thread: OrderedThread | None = None
         self.units: list[ShardedExchange] = []
-        self._given_group = process_group
         self._group: dist.ProcessGroup | None = None
         self._parameters: NamedParameters | None = None
         self._full_precision: frozenset[str] = frozenset()
@@ -230,16 +226,7 @@ class TernaryState:
             wrapper = wrapper_of(parameters[0])
             if self._parameters and self._parameters.owner() not in (None, wrapper):
                 raise InputError("this TernaryState already serves another model; make one state for each model")
-            group: dist.ProcessGroup = wrapper.process_group
-            if self._given_group is not None:
-                ours, theirs = (dist.get_process_group_ranks(each) for each in (self._given_group, group))
-                if ours != theirs:
-                    raise InputError(
-                        f"TernaryState has a process group of ranks {ours}, the DistributedDataParallel one of "
-                        f"{theirs}; give both the same"
-                    )
-                group = self._given_group
-            self._parameters, self._group = NamedParameters.of(wrapper, wrapper.module), group
+            self._parameters, self._group = NamedParameters.of(wrapper, wrapper.module), wrapper.process_group
             self._full_precision = self._parameters.in_full_precision(self.exclude)
             self._buckets.clear()
             self.thread = None
