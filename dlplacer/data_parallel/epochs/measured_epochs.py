@@ -1,14 +1,15 @@
 """Epochs measured by training as 1, 2, 4 … workers would, on one device: any framework, any model."""
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Executor, as_completed
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from pickle import PicklingError
 from statistics import median
-from typing import Annotated, Any, NamedTuple, Protocol
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
 
@@ -19,7 +20,9 @@ from dlplacer.files.text import write_json
 Progress = Callable[[int, int, int, float], None]
 """Called with the number of workers, the seed, the epochs done and the metric."""
 
-DEFAULT_MAX_EPOCHS = 100
+Training = Callable[..., Iterator[float]]
+"""(workers, seed) → the metric after every epoch of a training from scratch by so many workers."""
+
 _VERSION = 1
 
 
@@ -76,12 +79,9 @@ class MeasuredEpochs:
 
     def factor(self, exact: "MeasuredEpochs") -> float | None:
         """Epochs ÷ those with exact gradients at every step: the median over the batches that both reach."""
-        ours, theirs = self.points(), exact.points()
-        ratios = [
-            epochs / base
-            for workers, epochs in ours.items()
-            if epochs is not None and (base := theirs.get(workers)) is not None
-        ]
+        theirs = exact.points()
+        pairs = [(epochs, theirs.get(workers)) for workers, epochs in self.points().items()]
+        ratios = [epochs / base for epochs, base in pairs if epochs is not None and base is not None]
         return median(ratios) if ratios else None
 
     def to_dict(
@@ -103,20 +103,26 @@ class MeasuredEpochs:
         InputError
             If this measurement has a codec or a period of its own, or a variant has both.
         """
-        if self.codec is not None or self.period != 1:
-            raise InputError(
-                f"epochs of codec {self.codec!r} at period {self.period} are no base; write those of exact gradients "
-                "at every step, with these as variants"
-            )
-        known: dict[str, Any] = {"name": name, "mini_batch": mini_batch, "samples": samples}
-        known |= _factors(self, variants)
-        runs = {each.label: each.by_seed() for each in (self, *variants)}
+        for each in (self, *variants):
+            if (each is self) != (each.codec is None and each.period == 1) or (each.codec and each.period != 1):
+                raise InputError(
+                    f"epochs of codec {each.codec!r} at period {each.period}: write those of exact gradients at every "
+                    "step, with those of one codec, or of one period, as variants"
+                )
+        factors = [(each, each.factor(self)) for each in variants]
+        known: dict[str, Any] = {
+            "name": name,
+            "mini_batch": mini_batch,
+            "samples": samples,
+            "codec_factor": {each.codec: factor for each, factor in factors if each.codec and factor},
+            "period_factor": {str(each.period): factor for each, factor in factors if not each.codec and factor},
+        }
         return {
             "format": "dlplacer.epochs/1",
             **{key: value for key, value in known.items() if value},
             "source": "measured by delayed gradient updates",
             "epochs": {str(workers): value for workers, value in self.points().items()},
-            "meta": {"epochs_by_seed": runs},
+            "meta": {"epochs_by_seed": {each.label: each.by_seed() for each in (self, *variants)}},
         }
 
     @property
@@ -131,22 +137,6 @@ class MeasuredEpochs:
     def write(self, path: str | Path, **about: Any) -> None:
         """Write the file; `about` as for `to_dict`."""
         write_json(Path(path), self.to_dict(**about))
-
-
-def _factors(exact: MeasuredEpochs, variants: Sequence[MeasuredEpochs]) -> dict[str, dict[str, float]]:
-    codecs, periods = {}, {}
-    for each in variants:
-        factor = each.factor(exact)
-        if each.codec is not None and each.period != 1:
-            raise InputError(
-                f"epochs of codec {each.codec!r} at period {each.period}: a factor belongs to one of them; measure "
-                "each by itself"
-            )
-        if factor is not None and each.codec is not None:
-            codecs[each.codec] = factor
-        elif factor is not None and each.period != 1:
-            periods[str(each.period)] = factor
-    return {"codec_factor": codecs, "period_factor": periods}
 
 
 class EpochRun(NamedTuple):
@@ -215,24 +205,12 @@ class _FinishedRuns:
             write_json(self._path, content)
 
 
-class Training(Protocol):
-    """The user's training function; `dlplacer.data_parallel.EmulatedWorkers` is one for torch models."""
-
-    def __call__(self, workers: int, seed: int, /) -> Iterator[float]:
-        """Train from scratch as so many workers would; yield the metric after every epoch.
-
-        Where a codec or a period is measured it is called with ``codec=`` and ``period=`` too. `delayed_updates` does
-        the rounds of an epoch. What else changes with the batch, the learning rate above all, is this function's
-        affair: the paper scales it linearly with the number of workers.
-        """
-
-
 def measure_epochs(
-    train: Training | Callable[..., Iterator[float]],
+    train: Training,
     batches: Sequence[int],
     *,
     reached: Callable[[float], bool] | None = None,
-    max_epochs: int = DEFAULT_MAX_EPOCHS,
+    max_epochs: int = 100,
     seeds: Sequence[int] = (0,),
     executor: Executor | None = None,
     checkpoint: str | Path | None = None,
@@ -244,6 +222,10 @@ def measure_epochs(
 
     Parameters
     ----------
+    train
+        `EmulatedWorkers` for a torch model, or a function that does the rounds of an epoch by `delayed_updates`. With a
+        codec or a period it is called with ``codec=`` and ``period=`` too. What else changes with the batch is its
+        affair: the paper scales the learning rate linearly with the number of workers.
     batches
         Batches to train with, in mini-batches per step: the number of data-parallel workers.
     reached
@@ -270,7 +252,10 @@ def measure_epochs(
         If the training function yields nothing or knows no codec or period, an argument is out of range, or the
         checkpoint is that of another training or goal.
     """
-    _require(batches, seeds, max_epochs, period)
+    least = {"workers": min(batches, default=0), "max_epochs": max_epochs, "period": period, "seeds": len(seeds)}
+    for name, value in least.items():
+        if value < 1:
+            raise InputError(f"{name}: {value}; measuring epochs needs at least 1")
     options = options_of(train, codec, period)
     runs = _FinishedRuns(checkpoint, named(train) + ("" if reached is None else f" until {named(reached)}"))
     wanted = [EpochRun(count, seed, codec, period) for count in batches for seed in seeds]
@@ -280,9 +265,10 @@ def measure_epochs(
         for run in waiting:
             runs.add(run, once(on_progress, run), max_epochs)
     else:
-        for run, epochs in _side_by_side(executor, partial(once, None), waiting):
-            runs.add(run, epochs, max_epochs)
-            on_progress(run.workers, run.seed, max_epochs if epochs is None else int(epochs), float("nan"))
+        with closing(_side_by_side(executor, partial(once, None), waiting)) as ended:
+            for run, epochs in ended:
+                runs.add(run, epochs, max_epochs)
+                on_progress(run.workers, run.seed, max_epochs if epochs is None else int(epochs), float("nan"))
     counts = (
         EpochCount(count, tuple(runs.epochs(run, max_epochs) for run in wanted if run.workers == count))
         for count in dict.fromkeys(batches)
@@ -291,7 +277,7 @@ def measure_epochs(
 
 
 def _train(
-    train: Callable[..., Iterator[float]],
+    train: Training,
     options: dict[str, Any],
     reached: Callable[[float], bool] | None,
     max_epochs: int,
@@ -319,7 +305,7 @@ def _train(
 
 def _side_by_side(
     executor: Executor, once: Callable[[EpochRun], float | None], waiting: Sequence[EpochRun]
-) -> Iterator[tuple[EpochRun, float | None]]:
+) -> Generator[tuple[EpochRun, float | None]]:
     """Every run with its epochs, in the order in which they end."""
     futures = {executor.submit(once, run): run for run in waiting}
     try:
@@ -337,18 +323,6 @@ def _side_by_side(
             future.cancel()
 
 
-def _require(batches: Sequence[int], seeds: Sequence[int], max_epochs: int, period: int) -> None:
-    if max_epochs < 1:
-        raise InputError(f"max_epochs is {max_epochs}; it must be at least 1")
-    if period < 1:
-        raise InputError(f"period is {period}; steps between exchanges must be at least 1")
-    if not batches or not seeds:
-        raise InputError("measuring epochs needs at least one number of workers and one seed")
-    for count in batches:
-        if count < 1:
-            raise InputError(f"{count} workers; there must be at least 1")
-
-
 def named(called: Callable[..., Any]) -> str:
     """The ``name`` of a callable that has one, else its module and function."""
     own = getattr(called, "func", called)  # of a partial
@@ -357,7 +331,7 @@ def named(called: Callable[..., Any]) -> str:
     return str(getattr(called, "name", function))
 
 
-def options_of(train: Callable[..., Iterator[float]], codec: str | None, period: int) -> dict[str, Any]:
+def options_of(train: Training, codec: str | None, period: int) -> dict[str, Any]:
     """The arguments besides workers and seed that a training is called with.
 
     Raises
@@ -374,6 +348,6 @@ def options_of(train: Callable[..., Iterator[float]], codec: str | None, period:
             f"the training {named(train)} cannot be called as train(workers, seed{takes}): {error}; take these "
             "arguments, or use dlplacer.data_parallel.EmulatedWorkers"
         ) from error
-    except ValueError:  # some builtins have no signature
-        return options
+    except ValueError:  # Some builtins have no signature.
+        pass
     return options
