@@ -4,7 +4,6 @@ import pickle
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from dlplacer.data_parallel.elastic.event_order import AsyncSettings, Event
 from dlplacer.data_parallel.elastic.packed_weights import PackedWeights
 
 
-@dataclass(frozen=True)
 class SharedMemory:
     """What the processes of a run share.
 
@@ -35,36 +33,23 @@ class SharedMemory:
         By worker: whether it has ended, and when it was last at work, on the monotonic clock.
     """
 
-    folder: Path
-    changed: Any
-    joined: Any
-    last: Any
-    done: Any
-    active_s: Any
-
-    @classmethod
-    def of(cls, context: BaseContext, workers: int, folder: Path) -> "SharedMemory":
-        """For processes of this context."""
-        now = [time.monotonic()] * workers
-        events = context.RawArray("q", [0, workers - 1])
-        done, active_s = context.RawArray("b", workers), context.RawArray("d", now)
-        return cls(folder, context.Condition(), context.Barrier(workers), events, done, active_s)
-
-    def centre(self) -> tuple[Tensor, list[Any], int]:
-        """The centre's vector, its tensors (name, shape, dtype, start, stop), and how many elements are floats."""
-        tensors, float_count, dtype = pickle.loads((self.folder / "layout").read_bytes())
-        path = str(self.folder / "centre")
-        return torch.from_file(path, shared=True, size=tensors[-1][-1], dtype=dtype), tensors, float_count
+    def __init__(self, context: BaseContext, workers: int, folder: Path) -> None:
+        self.folder = folder
+        self.changed, self.joined = context.Condition(), context.Barrier(workers)
+        self.last: Any = context.RawArray("q", [0, workers - 1])
+        self.done: Any = context.RawArray("b", workers)
+        self.active_s: Any = context.RawArray("d", [time.monotonic()] * workers)
 
     def state_dict(self) -> dict[str, Tensor]:
         """The centre as a state dict of the model; empty before workers have joined."""
         if not (self.folder / "layout").exists():
             return {}
-        vector, tensors, float_count = self.centre()
+        tensors, packed_dtype = pickle.loads((self.folder / "layout").read_bytes())
+        vector = torch.from_file(str(self.folder / "centre"), shared=True, size=tensors[-1][-1], dtype=packed_dtype)
         values = {}
         for name, shape, dtype, start, stop in tensors:
             part = vector[start:stop]
-            whole = part.to(dtype) if start < float_count else part.to(torch.uint8).view(dtype)
+            whole = part.to(dtype) if dtype.is_floating_point else part.to(torch.uint8).view(dtype)
             values[name] = whole.clone().view(shape)
         return values
 
@@ -116,7 +101,7 @@ class AsyncWorker:
         (folder / f"model{self.rank}").write_text(packed.layout)
         if self.rank == 0:
             packed.pack(packed.mapped(folder / "centre"), with_integers=True)
-            (folder / "layout").write_bytes(pickle.dumps((packed.tensors(), packed.float_count, packed.dtype)))
+            (folder / "layout").write_bytes(pickle.dumps((packed.tensors(), packed.dtype)))
         shared.joined.wait()
         if packed.layout != (folder / "model0").read_text():
             raise InputError("joins with another model than worker 0; all train the same")
@@ -175,21 +160,8 @@ class AsyncWorker:
                 self._move_centre(own)
         self._packed.add(own, factor=-self.settings.pull)
 
-    def centre_state_dict(self) -> dict[str, Tensor]:
-        """The centre's parameters and float buffers by name, as they are now."""
-        self._joined()
-        return self._packed.named(self._centre)
-
     def finish(self) -> None:
-        """No more events of this worker.
-
-        Raises
-        ------
-        InputError
-            If it never joined.
-        RunError
-            If it has more of them in the record.
-        """
+        """No more events of this worker."""
         self._joined()
         if self._recorded is not None and len(self.events) < sum(rank == self.rank for _, rank in self._recorded):
             raise RunError(f"ended after {len(self.events)} events, and the record has more; replay the same training")

@@ -129,7 +129,7 @@ def run_async(
     require_stable(ElasticRecursion(pull, workers, momentum, sync_every, in_turn=True), eta_h)
     recorded = None if replay is None else read_events(replay, settings)
     with tempfile.TemporaryDirectory(prefix="dlplacer-async-") as folder:
-        shared = SharedMemory.of(multiprocessing.get_context(start_method), workers, Path(folder))
+        shared = SharedMemory(multiprocessing.get_context(start_method), workers, Path(folder))
         in_order = lock or record is not None or recorded is not None
         _supervise((train, settings, shared, recorded, in_order, threads), start_method, shared, timeout_s)
         outcomes = [_outcome(shared, rank) for rank in range(workers)]

@@ -87,15 +87,7 @@ def write_events(path: str | PathLike[str], settings: AsyncSettings, events: tup
 
 
 def read_events(path: str | PathLike[str], settings: AsyncSettings) -> tuple[Event, ...]:
-    """The order in a file.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read, or the run had other settings.
-    FileFormatError
-        With every mistake and its path.
-    """
+    """The order in a file."""
     content = load_model(Path(path), _EventsFile, "events", _VERSION)
     different = [
         f"{field.name} {recorded!r} (now {now!r})"

@@ -141,13 +141,7 @@ class OuterOptimizer:
             self._ranks.forget()
 
     def centre_state_dict(self) -> dict[str, Tensor]:
-        """The centre's weights and float buffers by name: the outcome of elastic averaging.
-
-        Raises
-        ------
-        InputError
-            Before the first forward pass or step.
-        """
+        """The centre's weights and float buffers by name: the outcome of elastic averaging."""
         self._require_started()
         return self._packed.named(self._centre.vector)
 

@@ -65,11 +65,6 @@ class PackedWeights:
         The other parameters, which never change.
     parameter_count, float_count, count
         How many elements are parameters; those and float buffers; all, with the bytes of integers.
-
-    Raises
-    ------
-    InputError
-        If no parameter is trainable.
     """
 
     def __init__(self, module: nn.Module, device: torch.device | None = None, frozen: bool = False) -> None:
@@ -170,13 +165,7 @@ class PackedWeights:
         return {part.name: part.of(vector).clone() for part in self.floats}
 
     def from_named(self, values: dict[str, Tensor], out: Tensor) -> None:
-        """Fill `out` with values by name.
-
-        Raises
-        ------
-        InputError
-            If a tensor is missing, or of another size.
-        """
+        """Fill `out` with values by name."""
         for part in self.floats:
             value = values.get(part.name)
             if value is None or value.numel() != part.stop - part.start:

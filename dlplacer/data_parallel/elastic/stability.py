@@ -16,7 +16,6 @@ from dlplacer.core.errors import InputError
 Array = NDArray[np.float64]
 
 _SCANNED = 160
-_COARSE = 30
 _SMALLEST_ETA_H = 1e-4
 _TOLERANCE = 1e-9
 
@@ -56,7 +55,9 @@ class ElasticRecursion:
 def spectral_radius(eta_h: float | Array, recursion: ElasticRecursion) -> Array:
     """By how much errors grow in a period, for every η·h given; below 1 they shrink."""
     shrink = np.atleast_1d(np.asarray(eta_h, dtype=np.float64))
-    local = _powers(_local_step(shrink, recursion), (recursion.period, recursion.period - recursion.delay))
+    step = _local_step(shrink, recursion)
+    taken = np.linalg.matrix_power(step, recursion.period - recursion.delay)[:, 0, :]
+    local = np.linalg.matrix_power(step, recursion.period), taken
     if recursion.in_turn:
         return _radius(_one_turn(*local, recursion)) ** recursion.workers
     mean = _radius(_pulled(*local, recursion.pull, recursion.workers * recursion.pull))
@@ -67,13 +68,7 @@ def spectral_radius(eta_h: float | Array, recursion: ElasticRecursion) -> Array:
 
 
 def require_stable(recursion: ElasticRecursion, eta_h: tuple[float, float] | None = None) -> None:
-    """Refuse what diverges for every curvature; warn if some of the given range of η·h diverges.
-
-    Raises
-    ------
-    InputError
-        If no curvature converges.
-    """
+    """Refuse what diverges for every curvature; warn if some of the given range of η·h diverges."""
     if not recursion.pull:
         return
     if not _some_curvature_converges(recursion):
@@ -99,9 +94,8 @@ def _some_curvature_converges(recursion: ElasticRecursion) -> bool:
     # SGD alone diverges from 2 (1 + μ) on, and being pulled to a centre that lags behind does not help.
     top = 2 * (1 + recursion.momentum)
     scanned = np.concatenate([np.linspace(0.1, top, _SCANNED), np.geomspace(_SMALLEST_ETA_H, 0.1, 20)])
-    # One and a few first: nearly always they converge, and matrices of many workers in turn are large.
-    parts = (scanned[:1], scanned[::_COARSE], scanned)
-    return any(bool((spectral_radius(part, recursion) < 1 - _TOLERANCE).any()) for part in parts)
+    # One first: nearly always it converges, and matrices of many workers in turn are large.
+    return any(bool((spectral_radius(part, recursion) < 1 - _TOLERANCE).any()) for part in (scanned[:1], scanned))
 
 
 def _local_step(shrink: Array, recursion: ElasticRecursion) -> Array:
@@ -116,20 +110,10 @@ def _local_step(shrink: Array, recursion: ElasticRecursion) -> Array:
     return step
 
 
-def _powers(step: Array, exponents: tuple[int, int]) -> tuple[Array, Array]:
-    whole, taken = (np.linalg.matrix_power(step, exponent) for exponent in exponents)
-    return whole, taken[:, 0, :]
-
-
 def _pulled(whole: Array, taken: Array, worker: float, centre: float) -> Array:
-    """[n, 3, 3]: weight, velocity and centre after a period in which they pull each other by a weight taken before.
+    """[n, 3, 3]: weight, velocity and centre after a period, where `worker` and `centre` move by these shares.
 
-    Parameters
-    ----------
-    whole, taken
-        The worker's steps [n, 2, 2], and the weight [n, 2] as it was when differences were taken.
-    worker, centre
-        Their shares of the difference.
+    `whole` are the worker's steps [n, 2, 2], `taken` the weight [n, 2] as it was when differences were taken.
     """
     period = np.zeros((len(whole), 3, 3))
     period[:, :2, :2] = whole

@@ -57,13 +57,7 @@ class WorkerGroup:
             self._pending = dist.all_reduce(vector, group=self.group, async_op=True)
 
     def end_sum(self, what: str) -> None:
-        """Wait until the sum is there.
-
-        Raises
-        ------
-        RunError
-            If a rank is lost, or does not answer within the time limit; names it.
-        """
+        """Wait until the sum is there."""
         pending, self._pending = self._pending, None
         if pending is None:
             return

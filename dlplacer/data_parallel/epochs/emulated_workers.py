@@ -65,13 +65,7 @@ class EmulatedWorkers:
         self.name = name or f"{made_by}, rates {rate_scaling}, ternary from {min_numel} elements"
 
     def __call__(self, workers: int, seed: int, /, codec: str | None = None, period: int = 1) -> Iterator[float]:
-        """The metric after every epoch, without end.
-
-        Raises
-        ------
-        InputError
-            If an epoch has too few mini-batches for all workers, or there is no such codec.
-        """
+        """The metric after every epoch, without end."""
         import torch
 
         torch.manual_seed(seed)
@@ -189,13 +183,7 @@ def delayed_updates(
 
 
 def rounds(batches: Iterable[Batch], size: int) -> Iterator[list[Batch]]:
-    """Lists of so many mini-batches, one after another; those that fill no list are left out.
-
-    Raises
-    ------
-    InputError
-        If there are too few for one list, or the size is below 1.
-    """
+    """Lists of so many mini-batches, one after another; those that fill no list are left out."""
     if size < 1:
         raise InputError(f"{size} workers; there must be at least 1")
     found, waiting = 0, []
@@ -218,11 +206,6 @@ def codec_noise(codec: str | None, seed: int, min_numel: int) -> "Callable[[torc
     ----------
     min_numel
         Smaller tensors travel in full precision under the ternary codec.
-
-    Raises
-    ------
-    InputError
-        If there is no such codec.
     """
     if codec in (None, "none"):
         return lambda tensor: tensor

@@ -97,11 +97,6 @@ class MeasuredEpochs:
         ----------
         variants
             The same training with a codec, or with a period above 1: each gives a factor of epochs.
-
-        Raises
-        ------
-        InputError
-            If this measurement has a codec or a period of its own, or a variant has both.
         """
         for each in (self, *variants):
             if (each is self) != (each.codec is None and each.period == 1) or (each.codec and each.period != 1):
@@ -332,13 +327,7 @@ def named(called: Callable[..., Any]) -> str:
 
 
 def options_of(train: Training, codec: str | None, period: int) -> dict[str, Any]:
-    """The arguments besides workers and seed that a training is called with.
-
-    Raises
-    ------
-    InputError
-        If it does not take them.
-    """
+    """The arguments besides workers and seed that a training is called with."""
     options: dict[str, Any] = {} if codec is None and period == 1 else {"codec": codec, "period": period}
     try:
         inspect.signature(train).bind(1, 0, **options)

@@ -60,11 +60,6 @@ def chain_of(graph: OpGraph, device_type: str, line: AlphaBeta, direction: str) 
     ----------
     line
         Seconds of one exchange over its bytes.
-
-    Raises
-    ------
-    InputError
-        If no parameter is read, the graph lacks the direction's pass, or an op has no time on the device type.
     """
     layers = _owners(graph)
     if not layers:

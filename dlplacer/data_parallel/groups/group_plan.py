@@ -213,11 +213,6 @@ def exchange_lines(topology: Topology, total_bytes: int) -> dict[str, AlphaBeta]
     """Collective → its seconds over the bytes of the whole vector, among all devices of a machine.
 
     Each has the algorithm that is the fastest for the total, which hardly differs from that for a group.
-
-    Raises
-    ------
-    InputError
-        If there is one device.
     """
     if len(topology.devices) < 2:
         raise InputError(

@@ -97,11 +97,6 @@ class LayerChain:
         """For l = 0..L-1 the last layer of a group that starts after layer l.
 
         A group has one dtype, and at most `cap_bytes` unless it is one layer.
-
-        Raises
-        ------
-        InputError
-            If a cap is asked for and the chain does not know its layers' bytes.
         """
         if cap_bytes is not None and not self.bytes:
             raise InputError("a cap on the bytes of a group needs the bytes of every layer; give LayerChain(bytes=...)")
@@ -155,11 +150,6 @@ def fewest_groups(chain: LayerChain, within_s: float, cap_bytes: int | None = No
 
     A grouping keeps to the makespan exactly if k·T_s + P_l + S_j is at most that for every k-th group (j, l]. A longer
     group leaves the later ones fewer messages and less computation, so taking the longest loses nothing.
-
-    Raises
-    ------
-    InputError
-        If no grouping is that short.
     """
     cuts, reach, sent_s = [0], chain.reach(cap_bytes), chain.transfers_before_s
     # Among groupings of one makespan the fewest messages depend least on the start-up cost being what was fitted.

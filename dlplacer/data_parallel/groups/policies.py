@@ -49,11 +49,6 @@ def by_bytes(chain: LayerChain, cap_bytes: int | None = None) -> tuple[int, ...]
     ----------
     cap_bytes
         None: DDP's defaults, 1 MiB for the first message and 25 MiB for the others.
-
-    Raises
-    ------
-    InputError
-        If the chain does not know its layers' bytes.
     """
     if not chain.bytes:
         raise InputError("groups by bytes need the bytes of every layer; give LayerChain(bytes=...)")

@@ -55,13 +55,7 @@ class OrderedThread:
 
 @contextmanager
 def naming_the_peers(group: dist.ProcessGroup, what: str) -> Iterator[None]:
-    """Say of an error of the library which exchange has failed, and with whom.
-
-    Raises
-    ------
-    RunError
-        In place of the library's error.
-    """
+    """Say of an error of the library which exchange has failed, and with whom."""
     try:
         yield
     except DlplacerError:

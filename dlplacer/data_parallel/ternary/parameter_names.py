@@ -54,13 +54,7 @@ class NamedParameters:
         return names if all(names) else None
 
     def in_full_precision(self, patterns: Sequence[str]) -> frozenset[str]:
-        """The last layer, and the names that match one of the shell-style patterns.
-
-        Raises
-        ------
-        InputError
-            If a pattern matches none.
-        """
+        """The last layer, and the names that match one of the shell-style patterns."""
         found = set(self.last_layer)
         for pattern in patterns:
             matched = {name for name in self.names.values() if fnmatchcase(name, pattern)}
@@ -75,13 +69,7 @@ class NamedParameters:
 
 
 def wrapper_of(parameter: torch.Tensor) -> DistributedDataParallel:
-    """The DistributedDataParallel that trains this parameter.
-
-    Raises
-    ------
-    InputError
-        If there is none.
-    """
+    """The DistributedDataParallel that trains this parameter."""
     for candidate in gc.get_objects():
         # By type, as asking some objects for their class loads packages.
         if issubclass(type(candidate), DistributedDataParallel) and any(
