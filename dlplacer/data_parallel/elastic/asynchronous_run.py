@@ -104,12 +104,15 @@ def run_async(
     record
         File for the order of events. Hogwild's reads and writes are then whole events in an order, each worker's
         write still coming any time after its read.
-    pull, sync_every, seed
-        As in `AsyncSettings`.
+    pull, sync_every
+        a = η·ρ: the share of their difference by which a worker and the centre move in an exchange; optimizer steps
+        from one exchange to the next.
     eta_h
         Least and greatest learning rate × curvature expected; warns if some of it diverges.
     replay
         A recorded order, which the same training follows to the bit.
+    seed
+        Worker r begins with torch's and Python's random numbers of seed + r.
     timeout_s, threads
         A worker that neither exchanges nor ends for so long counts as lost; its threads of torch.
     start_method

@@ -19,23 +19,7 @@ Event = tuple[str, int]
 
 @dataclass(frozen=True)
 class AsyncSettings:
-    """Everything that decides the numbers of asynchronous training, besides the order of events.
-
-    Attributes
-    ----------
-    rule
-        ``"async"``: in the order of arrival. ``"round_robin"``: one worker after the other.
-    momentum
-        μ of the workers' own velocities (eq. 5 and 6).
-    pull
-        a = η·ρ: the share of their difference by which a worker and the centre move in an exchange.
-    sync_every
-        Optimizer steps from one exchange to the next.
-    lock
-        Whether an exchange is one event, or reading and writing are two (Hogwild).
-    seed
-        Worker r begins with torch's and Python's random numbers of seed + r.
-    """
+    """Everything that decides the numbers of asynchronous training besides the order of events; see `run_async`."""
 
     workers: int
     rule: str = "async"

@@ -91,7 +91,11 @@ class OuterOptimizer:
         self._packed = PackedWeights(model, torch.device("cpu") if overlap == "sync1" else None)
         _require_trains(inner, model)
         if rule.pull is not None:
-            require_stable(_recursion(rule, sync_every, inner, self._ranks.size), rule.eta_h)
+            # Other optimizers than SGD are judged as SGD without momentum.
+            sgd = inner.param_groups[0] if isinstance(inner, torch.optim.SGD) else {}
+            momentum, nesterov = float(sgd.get("momentum", 0)), bool(sgd.get("nesterov"))
+            recursion = ElasticRecursion(rule.pull, self._ranks.size, momentum, sync_every, rule.delay, nesterov)
+            require_stable(recursion, rule.eta_h)
         self._centre = Centre(rule, self._packed)
         self._total = self._packed.empty()
         # What averaging at once needs not: workers take the centre's values whatever they had.
@@ -108,8 +112,10 @@ class OuterOptimizer:
         if self._handles:
             raise InputError("this outer optimizer's context is open already; open it once")
         settings = f"{self.rule.name} every {self.sync_every}, delay {self.rule.delay}, pull {self.rule.pull}"
-        self._ranks.require_equal({"model": self._packed.layout, "rule": settings}, self._packed.device)
-        equal = self._started or self._ranks.are_equal(self._digest(), self._packed.device)
+        device = self._packed.device
+        self._ranks.require_equal("model", self._packed.layout, device)
+        self._ranks.require_equal("rule", settings, device)
+        equal = self._started or len(set(self._ranks.gathered(self._digest(), device))) == 1
         self._handles = [
             self.inner.register_step_pre_hook(self._before_step),
             self.inner.register_step_post_hook(self._after_step),
@@ -217,7 +223,7 @@ class OuterOptimizer:
     def _before_step(self, *_: Any) -> None:
         if not self._started:
             # Gradients are there already: they would belong to other weights than those that a rank were to take.
-            self._ranks.require_equal({"set of first weights": self._digest()}, self._packed.device)
+            self._ranks.require_equal("set of first weights", self._digest(), self._packed.device)
             self._start()
 
     @torch.no_grad()
@@ -253,17 +259,15 @@ class OuterOptimizer:
         if self.rule.delay:
             self._counted = [part.tensor.clone() for part in self._packed.integers]
             self._waiting = True
-        self._send()
+        if self._overlaps:
+            self._ranks.begin_sum(self._total)
 
     def _send_again(self) -> None:
         """Differences that were taken in another context, or another run."""
         if self._waiting and self._own is not None:
             self._total.copy_(self._own)
-            self._send()
-
-    def _send(self) -> None:
-        if self._overlaps:
-            self._ranks.begin_sum(self._total)
+            if self._overlaps:
+                self._ranks.begin_sum(self._total)
 
     def _synchronise(self) -> None:
         if not self.rule.delay:
@@ -275,13 +279,6 @@ class OuterOptimizer:
         self._centre.move(self._total, self._own, self._ranks.size)
         self._packed.set_integers(self._total, self._counted if self.rule.delay else None)
         self.synchronisations += 1
-
-
-def _recursion(rule: OuterRule, period: int, inner: torch.optim.Optimizer, workers: int) -> ElasticRecursion:
-    """Other optimizers than SGD are judged as SGD without momentum."""
-    group = inner.param_groups[0] if isinstance(inner, torch.optim.SGD) else {}
-    momentum, nesterov = float(group.get("momentum", 0.0)), bool(group.get("nesterov", False))
-    return ElasticRecursion(rule.pull or 0.0, workers, momentum, period, rule.delay, nesterov)
 
 
 def _require_trains(inner: torch.optim.Optimizer, model: nn.Module) -> None:

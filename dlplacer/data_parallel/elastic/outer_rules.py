@@ -22,19 +22,8 @@ class OuterRule:
     by −a · d_i and the centre by a · Σ d_i (eq. 1 and 2, a = η·ρ). The others move the centre to the workers' mean, or
     by an outer optimizer whose gradient is −Σ d_i ÷ P, and workers to the centre.
 
-    Attributes
-    ----------
-    pull
-        a of elastic averaging; None for workers that take the centre's values.
-    outer
-        The optimizer of the centre, or what makes one of its parameters; None for the workers' mean.
-    delay
-        How many steps of the inner optimizer pass between taking the differences and applying them. An exchange can
-        overlap with these steps.
-    start
-        Number of first steps after each of which workers synchronise, whatever the period.
-    eta_h
-        Least and greatest η·h, learning rate times curvature, that the training will see; None if not known.
+    The fields are as `easgd`, `local_sgd` and `diloco` describe them; without `pull` workers take the centre's values,
+    without `outer` the centre takes the workers' mean.
     """
 
     name: str
@@ -133,11 +122,8 @@ class Centre:
     def move(self, total: Tensor, own: Tensor | None, workers: int) -> None:
         """Move the centre, and this worker's weights and float buffers with it.
 
-        Parameters
-        ----------
-        total, own
-            Differences to the centre's present values: the sum of all workers', and this worker's, which is used up.
-            Without `own` a worker takes the centre's values.
+        `total` and `own` are differences to the centre's present values: the sum of all workers', and this worker's,
+        which is used up. Without `own` a worker takes the centre's values.
         """
         packed, weights = self.packed, slice(self.packed.parameter_count)
         buffers = slice(self.packed.parameter_count, self.packed.float_count)
@@ -161,8 +147,10 @@ class Centre:
 
     def state(self) -> dict[str, Any]:
         """Values by name, and the optimizer's state."""
-        optimizer = None if self.optimizer is None else self.optimizer.state_dict()
-        return {"values": self.packed.named(self.vector), "optimizer": optimizer}
+        return {
+            "values": self.packed.named(self.vector),
+            "optimizer": self.optimizer and self.optimizer.state_dict(),
+        }
 
     def load(self, state: dict[str, Any]) -> None:
         """Take over a state."""

@@ -17,14 +17,9 @@ from dlplacer.core.errors import InputError
 
 @dataclass(frozen=True)
 class PackedTensor:
-    """One tensor of the vector.
+    """One tensor of the vector: elements, or bytes of integers, from `start` to `stop`.
 
-    Attributes
-    ----------
-    owner, attribute
-        Where the tensor is found: modules may put another one in a buffer's place.
-    start, stop
-        Its elements, or its bytes if it is of integers.
+    It is looked up by its owner and attribute, as modules may put another one in a buffer's place.
     """
 
     name: str
@@ -57,14 +52,7 @@ class PackedWeights:
     device
         Where vectors are; None for the device of the first parameter.
     frozen
-        Whether frozen parameters are parts too.
-
-    Attributes
-    ----------
-    frozen
-        The other parameters, which never change.
-    parameter_count, float_count, count
-        How many elements are parameters; those and float buffers; all, with the bytes of integers.
+        Whether frozen parameters are parts too; else the attribute `frozen` holds them.
     """
 
     def __init__(self, module: nn.Module, device: torch.device | None = None, frozen: bool = False) -> None:
@@ -144,13 +132,7 @@ class PackedWeights:
             part.tensor.add_(part.of(vector).to(part.tensor.device), alpha=factor)
 
     def set_integers(self, vector: Tensor, before: Sequence[Tensor] | None = None) -> None:
-        """Give integer buffers a vector's values.
-
-        Parameters
-        ----------
-        before
-            What stood in the buffers when the values were sent: what was counted here since then is added.
-        """
+        """Give integer buffers a vector's values, plus what was counted here since they had those of `before`."""
         for index, part in enumerate(self.integers):
             tensor = part.tensor
             new = part.of(vector).to(tensor.device)

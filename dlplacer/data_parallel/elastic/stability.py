@@ -22,21 +22,10 @@ _TOLERANCE = 1e-9
 
 @dataclass(frozen=True)
 class ElasticRecursion:
-    """What decides stability besides η·h.
+    """Everything that decides stability besides η·h; momentum is that of the workers' SGD.
 
-    Attributes
-    ----------
-    pull
-        a = η·ρ.
-    momentum, nesterov
-        Of the workers' SGD.
-    period
-        Steps from one synchronisation to the next.
-    delay
-        Steps from taking differences to applying them.
-    in_turn
-        Whether workers exchange one after the other, each after `period` steps of its own: the round robin, by which
-        asynchronous orders are judged too.
+    With `in_turn` workers exchange one after the other, each after `period` steps of its own: the round robin, by which
+    asynchronous orders are judged too.
     """
 
     pull: float

@@ -18,15 +18,7 @@ _KEY = "dlplacer/elastic/failed"
 
 
 class WorkerGroup:
-    """The ranks that synchronise: a process group, or this process alone where none was made.
-
-    Parameters
-    ----------
-    process_group
-        None for the default group.
-    timeout_s
-        How long a sum may take until a rank counts as lost.
-    """
+    """The ranks that synchronise: a process group, or this process alone where none was made."""
 
     def __init__(self, process_group: dist.ProcessGroup | None, timeout_s: float) -> None:
         if not timeout_s > 0:
@@ -84,21 +76,15 @@ class WorkerGroup:
         if self.size > 1:
             dist.broadcast(vector, group=self.group, group_src=0)
 
-    def require_equal(self, values: dict[str, str], device: torch.device) -> None:
-        """Raise InputError unless all ranks give the same texts, naming the first that differs."""
-        for name, text in values.items():
-            texts = self._gathered(text, device)
-            other = next((rank for rank, said in enumerate(texts) if said != texts[0]), None)
-            if other is not None:
-                raise InputError(
-                    f"rank {other} has another {name} ({texts[other]}) than rank 0 ({texts[0]}); use the same"
-                )
+    def require_equal(self, name: str, text: str, device: torch.device) -> None:
+        """Raise InputError unless all ranks give the same text, naming the first that differs."""
+        texts = self.gathered(text, device)
+        other = next((rank for rank, said in enumerate(texts) if said != texts[0]), None)
+        if other is not None:
+            raise InputError(f"rank {other} has another {name} ({texts[other]}) than rank 0 ({texts[0]}); use the same")
 
-    def are_equal(self, text: str, device: torch.device) -> bool:
-        """Whether all ranks give the same text."""
-        return len(set(self._gathered(text, device))) == 1
-
-    def _gathered(self, text: str, device: torch.device) -> list[str]:
+    def gathered(self, text: str, device: torch.device) -> list[str]:
+        """The texts of all ranks."""
         if self.size == 1:
             return [text]
         padded = bytearray(text.encode()[:_TEXT_BYTES].ljust(_TEXT_BYTES))

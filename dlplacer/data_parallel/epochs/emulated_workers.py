@@ -4,18 +4,17 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import count
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
 
 from dlplacer.core.errors import InputError
+from dlplacer.data_parallel.ternary.bucket import kernels_for, limits_and_scalers, stream_key
 from dlplacer.machines.costs.gradient_codecs import CODECS
 
-if TYPE_CHECKING:
-    import torch
-    from torch import nn
-
-    Noise = Callable[[torch.Tensor], torch.Tensor]
-    Trainer = tuple[nn.Module, torch.optim.Optimizer, Iterable[Any]]
-
+Noise = Callable[[Tensor], Tensor]
+Trainer = tuple[nn.Module, torch.optim.Optimizer, Iterable[Any]]
 Batch = TypeVar("Batch")
 CLIP = 2.5
 """Standard deviations at which `dlplacer.data_parallel.TernaryState` clips by default (Wen et al. 2017, eq. 21)."""
@@ -49,9 +48,9 @@ class EmulatedWorkers:
 
     def __init__(
         self,
-        make: "Callable[[int], Trainer]",
-        loss: "Callable[[nn.Module, Any], torch.Tensor]",
-        metric: "Callable[[nn.Module], float] | None" = None,
+        make: Callable[[int], Trainer],
+        loss: Callable[[nn.Module, Any], Tensor],
+        metric: Callable[[nn.Module], float] | None = None,
         *,
         rate_scaling: str = "linear",
         min_numel: int = 4096,
@@ -66,8 +65,6 @@ class EmulatedWorkers:
 
     def __call__(self, workers: int, seed: int, /, codec: str | None = None, period: int = 1) -> Iterator[float]:
         """The metric after every epoch, without end."""
-        import torch
-
         torch.manual_seed(seed)
         noise = codec_noise(codec, seed, self.min_numel)
         trainers = [self.make(seed) for _ in range(workers if period > 1 else 1)]
@@ -83,11 +80,11 @@ class EmulatedWorkers:
                 losses = [self._local_steps(trainers, chosen, period, noise) for chosen in chosen_for_all]
             yield fmean(losses) if self.metric is None else self._measured(model, self.metric)
 
-    def _update(self, trainer: "Trainer", chosen: Sequence[Any], noise: "Noise") -> float:
+    def _update(self, trainer: Trainer, chosen: Sequence[Any], noise: Noise) -> float:
         """One update by the mean of the workers' gradients; the mean of their losses."""
         model, optimizer, _ = trainer
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        sums: list[torch.Tensor | None] = [None] * len(trained)
+        sums: list[Tensor | None] = [None] * len(trained)
         losses = []
         for batch in chosen:
             optimizer.zero_grad()
@@ -102,16 +99,8 @@ class EmulatedWorkers:
         optimizer.step()
         return fmean(losses)
 
-    def _local_steps(
-        self,
-        trainers: "Sequence[Trainer]",
-        chosen: Sequence[Any],
-        period: int,
-        noise: "Noise",
-    ) -> float:
+    def _local_steps(self, trainers: Sequence[Trainer], chosen: Sequence[Any], period: int, noise: Noise) -> float:
         """The steps of every worker by itself, then the mean of their weights; the mean of their losses."""
-        import torch
-
         centre = [value.detach().clone() for value in _averaged(trainers[0][0])]
         losses = []
         for number, (model, optimizer, _) in enumerate(trainers):
@@ -130,21 +119,19 @@ class EmulatedWorkers:
                     value.copy_(start + mean)
         return fmean(losses)
 
-    def _backward(self, model: "nn.Module", batch: Any) -> float:
+    def _backward(self, model: nn.Module, batch: Any) -> float:
         model.train()
         loss = self.loss(model, batch)
         loss.backward()  # type: ignore[no-untyped-call]
         return float(loss.detach())
 
-    def _measured(self, model: "nn.Module", metric: "Callable[[nn.Module], float]") -> float:
-        import torch
-
+    def _measured(self, model: nn.Module, metric: Callable[[nn.Module], float]) -> float:
         model.eval()
         with torch.no_grad():
             return float(metric(model))
 
 
-def _averaged(model: "nn.Module") -> "list[torch.Tensor]":
+def _averaged(model: nn.Module) -> list[Tensor]:
     """Parameters and float buffers: what workers average. Counters stay each worker's own."""
     return [value for value in (*model.parameters(), *model.buffers()) if value.is_floating_point()]
 
@@ -182,30 +169,24 @@ def delayed_updates(
     return updates
 
 
-def rounds(batches: Iterable[Batch], size: int) -> Iterator[list[Batch]]:
-    """Lists of so many mini-batches, one after another; those that fill no list are left out."""
+def rounds(batches: Iterable[Batch], size: int) -> Iterator[tuple[Batch, ...]]:
+    """So many mini-batches, one after another; those that fill no round are left out."""
     if size < 1:
         raise InputError(f"{size} workers; there must be at least 1")
-    found, waiting = 0, []
-    for batch in batches:
-        waiting.append(batch)
-        if len(waiting) == size:
-            yield waiting
-            found, waiting = found + 1, []
-    if not found:
+    chosen: tuple[Batch, ...] = ()
+    for chosen in zip(*[iter(batches)] * size, strict=False):
+        yield chosen
+    if not chosen:
         raise InputError(
-            f"{size} workers need as many mini-batches per epoch, and there are {len(waiting)}; use fewer workers, "
-            "smaller mini-batches or more data"
+            f"{size} workers need as many mini-batches per epoch, and there are fewer; use fewer workers, smaller "
+            "mini-batches or more data"
         )
 
 
-def codec_noise(codec: str | None, seed: int, min_numel: int) -> "Callable[[torch.Tensor], torch.Tensor]":
+def codec_noise(codec: str | None, seed: int, min_numel: int) -> Noise:
     """Tensor → what the others receive of it; every call draws anew, and the same seed draws the same.
 
-    Parameters
-    ----------
-    min_numel
-        Smaller tensors travel in full precision under the ternary codec.
+    Tensors below `min_numel` travel in full precision under the ternary codec.
     """
     if codec in (None, "none"):
         return lambda tensor: tensor
@@ -213,13 +194,9 @@ def codec_noise(codec: str | None, seed: int, min_numel: int) -> "Callable[[torc
         return lambda tensor: tensor.half().to(tensor.dtype)
     if codec != "ternary":
         raise InputError(f"there is no codec {codec!r} to emulate; use one of {', '.join(CODECS)}")
-    from dlplacer.data_parallel.ternary.bucket import kernels_for, limits_and_scalers, stream_key
-
     calls = count(1)
 
-    def noise(tensor: "torch.Tensor") -> "torch.Tensor":
-        import torch
-
+    def noise(tensor: Tensor) -> Tensor:
         call = next(calls)
         if tensor.numel() < min_numel:
             return tensor

@@ -18,15 +18,7 @@ MIB = 2**20
 
 @dataclass(frozen=True, slots=True)
 class Gradient:
-    """A parameter's gradient.
-
-    Attributes
-    ----------
-    dtype
-        Gradients of two dtypes never share a bucket.
-    ready_s
-        Seconds from the start of the backward pass until it is finished.
-    """
+    """A parameter's gradient, and the seconds from the start of the backward pass until it is finished."""
 
     name: str
     bytes: int
@@ -59,10 +51,7 @@ class DdpBucket:
 def built_buckets(gradients: Sequence[Gradient], caps_bytes: Sequence[int]) -> tuple[DdpBucket, ...]:
     """The buckets that DDP builds of these gradients, listed in the order in which they get ready.
 
-    Parameters
-    ----------
-    caps_bytes
-        Of the first bucket of a dtype, of its second, and so on; the last holds for all that follow.
+    The caps are those of the first bucket of a dtype, of its second, and so on.
     """
     closed: list[DdpBucket] = []
     still_open: dict[str, list[Gradient]] = {}
@@ -94,13 +83,7 @@ def caps_mb(caps_bytes: Sequence[int]) -> list[float]:
 
 @dataclass(frozen=True)
 class PlannedBuckets:
-    """Caps, and what DDP builds with them.
-
-    Attributes
-    ----------
-    exchanged_s
-        Seconds from the start of the backward pass until the last bucket has arrived.
-    """
+    """Caps, the buckets that DDP builds with them, and the seconds until the last has arrived."""
 
     caps_bytes: tuple[int, ...]
     buckets: tuple[DdpBucket, ...]

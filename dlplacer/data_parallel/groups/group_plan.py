@@ -1,7 +1,6 @@
 """Which parameters travel together, as settings of torch: DDP's bucket caps, and FSDP2's units with their prefetch."""
 
 import inspect
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Protocol
@@ -23,14 +22,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ShardingUnit:
-    """Modules whose sharded parameters are gathered in one message.
+    """Paths of modules, in the order of their calls, whose sharded parameters are gathered in one message.
 
-    Attributes
-    ----------
-    modules
-        Their paths in the order in which they are called; "" is the whole model.
-    parameters
-        All parameters that the unit gathers.
+    The path "" is the whole model.
     """
 
     modules: tuple[str, ...]
@@ -124,11 +118,10 @@ class GroupPlan:
             fully_shard([modules[path] for path in unit.modules], **options)
         if not isinstance(model, FSDPModule):
             fully_shard(model, **options)
-        leaders = [modules[unit.modules[0]] for unit in self.units]
+        leaders: list[Any] = [modules[unit.modules[0]] for unit in self.units]
         for number, leader in enumerate(leaders):
-            assert isinstance(leader, FSDPModule)
-            leader.set_modules_to_forward_prefetch(_sharded(leaders[number + 1 : number + 1 + prefetch]))
-            leader.set_modules_to_backward_prefetch(_sharded(leaders[max(0, number - prefetch) : number][::-1]))
+            leader.set_modules_to_forward_prefetch(leaders[number + 1 : number + 1 + prefetch])
+            leader.set_modules_to_backward_prefetch(leaders[max(0, number - prefetch) : number][::-1])
         return model
 
     def _require_units(self, model: "nn.Module", prefetch: int) -> None:
@@ -229,13 +222,6 @@ def plan_units(
 
     FSDP2 has the same units forward and backward. They are the optimum of one pass, whichever makes both passes
     together shorter; backward, a unit is gathered again and its gradients are scattered.
-
-    Parameters
-    ----------
-    gather, scatter
-        Seconds of an all-gather and of a reduce-scatter over the bytes of the whole parameters.
-    cap_bytes
-        Most bytes of a unit; a module above it is a unit of its own.
     """
     if not uses.holders:
         return (), 0.0
@@ -256,14 +242,9 @@ def plan_units(
 
 def _unit(paths: tuple[str, ...], parameters: dict[str, list[str]], sizes: tuple[int, ...]) -> ShardingUnit:
     """One message: a module inside another of the same unit comes along with that."""
-    outer = tuple(path for path in paths if not any(_contains(other, path) for other in paths))
+
+    def inside(path: str) -> bool:
+        return any(path != other and f"{path}.".startswith(f"{other}." if other else "") for other in paths)
+
+    outer = tuple(path for path in paths if not inside(path))
     return ShardingUnit(outer, tuple(name for path in paths for name in parameters[path]), sum(sizes))
-
-
-def _contains(outer: str, inner: str) -> bool:
-    return outer != inner and (not outer or inner.startswith(f"{outer}."))
-
-
-def _sharded(modules: "Sequence[nn.Module]") -> list[Any]:
-    """Units for torch's setters, which are typed by its own mixin."""
-    return list(modules)

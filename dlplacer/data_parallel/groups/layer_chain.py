@@ -29,8 +29,7 @@ class LayerChain:
     """Layers 1..L in the order of the forward pass.
 
     Forward: a group of layers is pulled, then its layers compute. Backward: layers compute from L down to 1, and a
-    group is pushed once the gradient of its first layer is there. The second is the first with time running backwards,
-    so that one solver serves both.
+    group is pushed once its gradients are there. That is the first with time running backwards: one solver serves both.
 
     Attributes
     ----------

@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -19,12 +19,6 @@ _TRANSPORTS = (AUTO, GATHER, SUMS)
 _WHOLE = "all-reduce"
 _FORMAT = "dlplacer.ternary/1"
 _NUMBERS = ("seed", "steps", "sent_bytes", "full_bytes")
-
-
-class ShardedExchange(Protocol):
-    """A unit of fully_shard, which counts its own steps."""
-
-    step: int
 
 
 class TernaryState:
@@ -91,7 +85,7 @@ class TernaryState:
         self.steps = 0
         self.counters = Counters()
         self.thread: OrderedThread | None = None
-        self.units: list[ShardedExchange] = []
+        self.units: list[Any] = []  # Of fully_shard, each of which counts its own steps.
         self._group: dist.ProcessGroup | None = None
         self._parameters: NamedParameters | None = None
         self._full_precision: frozenset[str] = frozenset()
