@@ -1,8 +1,7 @@
 """Workers that train by themselves and pull each other now and then: one class for EASGD, local SGD and DiLoCo."""
 
-import hashlib
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -30,8 +29,7 @@ class OuterOptimizer:
     5). Float buffers are averaged; integer ones take the first rank's values. The inner optimizer's momentum stays
     local (eq. 5 and 6).
 
-    At the first forward pass all ranks take the first rank's values, unless they are equal or a state has been loaded.
-    A placed module's ``step`` is no forward pass: ranks that train by it begin with equal weights.
+    When the context opens first all ranks take the first rank's values, unless a state has been loaded.
 
     Parameters
     ----------
@@ -105,34 +103,27 @@ class OuterOptimizer:
         self._waiting = False
         self._started = False
         self._steps_before = 0
-        self._handles: list[RemovableHandle] = []
+        self._handle: RemovableHandle | None = None
 
     def __enter__(self) -> Self:
         self._steps_before = self.steps
-        if self._handles:
+        if self._handle is not None:
             raise InputError("this outer optimizer's context is open already; open it once")
         settings = f"{self.rule.name} every {self.sync_every}, delay {self.rule.delay}, pull {self.rule.pull}"
-        device = self._packed.device
-        self._ranks.require_equal("model", self._packed.layout, device)
-        self._ranks.require_equal("rule", settings, device)
-        equal = self._started or len(set(self._ranks.gathered(self._digest(), device))) == 1
-        self._handles = [
-            self.inner.register_step_pre_hook(self._before_step),
-            self.inner.register_step_post_hook(self._after_step),
-        ]
-        # A placed module's step passes no hook, and where weights are equal none is needed.
-        if not equal:
-            # Before other hooks: fully_shard's puts whole parameters in place of this rank's shards.
-            self._handles.append(self.model.register_forward_pre_hook(self._forward_hook(), prepend=True))
+        self._ranks.require_equal("model", self._packed.layout)
+        self._ranks.require_equal("rule", settings)
+        if not self._started:
+            self._start()
+        self._handle = self.inner.register_step_post_hook(self._after_step)
         self._send_again()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
+        if self._handle is not None:
+            self._handle.remove()
+        self._handle = None
         if error is None:
             self._ranks.end_sum("the end of training")
             if self.steps == self._steps_before:
@@ -199,32 +190,12 @@ class OuterOptimizer:
             assert self._own is not None
             self._own.copy_(state["differences"])
             self._counted = [each.clone() for each in state["counted"]]
-        if self._handles:
+        if self._handle is not None:
             self._send_again()
 
     def _require_started(self) -> None:
         if not self._started:
-            raise InputError("there is no centre before the first forward pass or step of this outer optimizer")
-
-    def _digest(self) -> str:
-        digest = hashlib.sha256(self._packed.pack(self._total, with_integers=False).cpu().numpy().tobytes())
-        for frozen in self._packed.frozen:
-            digest.update(frozen.cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
-        return f"sha256 {digest.hexdigest()[:16]}"
-
-    def _forward_hook(self) -> Callable[..., None]:
-        # A function, as copies of a module copy the objects of bound methods: a copied model would take this one along.
-        def start(model: nn.Module, *_: Any) -> None:
-            if model is self.model and not self._started and model.training and torch.is_grad_enabled():
-                self._start()
-
-        return start
-
-    def _before_step(self, *_: Any) -> None:
-        if not self._started:
-            # Gradients are there already: they would belong to other weights than those that a rank were to take.
-            self._ranks.require_equal("set of first weights", self._digest(), self._packed.device)
-            self._start()
+            raise InputError("there is no centre before this outer optimizer's context has been open")
 
     @torch.no_grad()
     def _start(self) -> None:
@@ -235,8 +206,6 @@ class OuterOptimizer:
         self._packed.set_integers(self._total)
         self._centre.vector.copy_(self._total[: self._packed.float_count])
         self._started = True
-        for handle in self._handles[2:]:
-            handle.remove()
         self._take_differences_if_due()
 
     @torch.no_grad()

@@ -3,7 +3,6 @@
 import time
 from datetime import timedelta
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 
@@ -13,7 +12,6 @@ _LOOK_OUT_S = 1.0
 _LEAST_PATIENCE_S = 5.0
 _STORE_S = 5.0
 _POLL_S = 0.05
-_TEXT_BYTES = 64
 _KEY = "dlplacer/elastic/failed"
 
 
@@ -76,22 +74,14 @@ class WorkerGroup:
         if self.size > 1:
             dist.broadcast(vector, group=self.group, group_src=0)
 
-    def require_equal(self, name: str, text: str, device: torch.device) -> None:
+    def require_equal(self, name: str, text: str) -> None:
         """Raise InputError unless all ranks give the same text, naming the first that differs."""
-        texts = self.gathered(text, device)
+        texts = [text] * self.size
+        if self.size > 1:
+            dist.all_gather_object(texts, text, group=self.group)
         other = next((rank for rank, said in enumerate(texts) if said != texts[0]), None)
         if other is not None:
             raise InputError(f"rank {other} has another {name} ({texts[other]}) than rank 0 ({texts[0]}); use the same")
-
-    def gathered(self, text: str, device: torch.device) -> list[str]:
-        """The texts of all ranks."""
-        if self.size == 1:
-            return [text]
-        padded = bytearray(text.encode()[:_TEXT_BYTES].ljust(_TEXT_BYTES))
-        own = torch.frombuffer(padded, dtype=torch.uint8).to(device)
-        found = [torch.empty_like(own) for _ in range(self.size)]
-        dist.all_gather(found, own, group=self.group)
-        return [bytes(each.tolist()).decode(errors="replace").strip() for each in found]
 
     def _wait(self, pending: dist.Work, deadline: float) -> None:
         while True:

@@ -204,7 +204,7 @@ def codec_noise(codec: str | None, seed: int, min_numel: int) -> Noise:
         limits, scalers = limits_and_scalers([flat], CLIP)
         codes = torch.empty(flat.shape, dtype=torch.int8, device=flat.device)
         key = stream_key(seed, call, "", 0)
-        kernels_for(flat.device.type).draw(flat, limits[0], scalers[0], key, codes)
+        kernels_for(flat.device.type).draw(flat, limits[0], scalers[0], *key, codes)
         return (scalers * codes).view_as(tensor).to(tensor.dtype)
 
     return noise

@@ -166,7 +166,7 @@ class BucketCodec:
                 first = int(self.layout.table[tensor, 2])
                 key = stream_key(self.seed, step, span.name, self.group.rank())
                 own = codes[first : first + span.numel]
-                self.kernels.draw(exact[span.place], limits[tensor], scalers[tensor], key, own)
+                self.kernels.draw(exact[span.place], limits[tensor], scalers[tensor], *key, own)
             self.kernels.pack(codes, 1, planes)
         self.scalers, self.planes = scalers, planes
 

@@ -9,7 +9,6 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import torch
 from numba import njit
-from numpy.typing import NDArray
 
 from dlplacer.data_parallel.ternary.torch_kernels import BLOCK, DRAW_BITS, FIRST, LANES, SECOND, SPREAD
 
@@ -33,12 +32,12 @@ def _compiled(*signatures: str) -> Callable[[_F], _F]:
 
 
 # Numba multiplies and shifts 32-bit words as 64-bit ones. Cut back at once, they are vectors of 32-bit words again.
-@_compiled("void(f4[::1], f4, f4, u4, u4, i1[::1])")
+@_compiled("void(f4[::1], f4, f4, i8, i8, i1[::1])")
 def _draw(values: Any, limit: Any, scaler: Any, key_0: Any, key_1: Any, codes: Any) -> None:
     unit = np.float32(scaler * _UNIT)
     for index in range(values.shape[0]):
-        draw = _word(_word(_word(index) * _word(SPREAD)) + key_0)
-        draw = _word(_word(_word(draw ^ _word(draw >> _word(16))) * _word(FIRST)) ^ key_1)
+        draw = _word(_word(_word(index) * _word(SPREAD)) + _word(key_0))
+        draw = _word(_word(_word(draw ^ _word(draw >> _word(16))) * _word(FIRST)) ^ _word(key_1))
         draw = _word(_word(draw ^ _word(draw >> _word(15))) * _word(SECOND))
         draw = _word(_word(draw ^ _word(draw >> _word(16))) >> _word(_DROPPED))
         value = values[index]
@@ -90,26 +89,16 @@ def _decode(rows: Any, offset: Any, table: Any, factors: Any, share: Any, out: A
                         part[index] *= share
 
 
-def draw(
-    values: torch.Tensor, limit: torch.Tensor, scaler: torch.Tensor, key: tuple[int, int], codes: torch.Tensor
-) -> None:
-    """As `torch_kernels.draw`."""
-    bounds = (np.float32(limit.item()), np.float32(scaler.item()))
-    _draw(values.numpy(), *bounds, np.uint32(key[0]), np.uint32(key[1]), codes.numpy())
+def _on_tensors(kernel: Callable[..., None]) -> Callable[..., None]:
+    """A kernel that takes tensors as those of plain PyTorch do."""
+
+    def plain(argument: object) -> object:
+        if not isinstance(argument, torch.Tensor):
+            return np.float32(argument) if isinstance(argument, float) else argument
+        array = argument.numpy()
+        return array.view(np.uint32) if array.dtype == np.int32 else array if array.ndim else np.float32(array)
+
+    return lambda *arguments: kernel(*map(plain, arguments))
 
 
-def pack(values: torch.Tensor, offset: int, planes: torch.Tensor) -> None:
-    """As `torch_kernels.pack`."""
-    _pack(values.numpy(), offset, planes.numpy().view(np.uint32))
-
-
-def decode(
-    rows: torch.Tensor,
-    offset: int,
-    table: NDArray[np.int64],
-    factors: torch.Tensor,
-    share: float,
-    out: torch.Tensor,
-) -> None:
-    """As `torch_kernels.decode`."""
-    _decode(rows.numpy().view(np.uint32), offset, table, factors.numpy(), np.float32(share), out.numpy())
+draw, pack, decode = _on_tensors(_draw), _on_tensors(_pack), _on_tensors(_decode)

@@ -5,7 +5,6 @@ ranks; and each shard is averaged by one rank, so that replicas have nothing to 
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -20,28 +19,16 @@ from dlplacer.data_parallel.ternary.parameter_names import NamedParameters
 from dlplacer.data_parallel.ternary.state import TernaryState
 
 
-@dataclass(frozen=True)
-class ShardedUnit:
-    """One call of fully_shard.
+def sharded_units(model: nn.Module) -> Iterator[tuple[FSDPModule, list[tuple[nn.Parameter, int]]]]:
+    """The units of a model that have parameters; FSDP2's inside is read only here.
 
-    Attributes
-    ----------
-    parameters
-        (parameter, elements of one rank's shard with its padding), in the order in which a reduce-scatter has them for
-        each receiving rank.
+    Of every parameter the elements of a rank's shard with its padding, in the order that a reduce-scatter has for each
+    receiving rank.
     """
-
-    module: FSDPModule
-    parameters: tuple[tuple[nn.Parameter, int], ...]
-
-
-def sharded_units(model: nn.Module) -> Iterator[ShardedUnit]:
-    """The units of a model that have parameters; FSDP2's inside is read only here."""
     for module in model.modules():
         if isinstance(module, FSDPModule):
             for group in module._get_fsdp_state()._fsdp_param_groups:
-                shards = [(one.sharded_param, one.padded_sharded_param_size.numel()) for one in group.fsdp_params]
-                yield ShardedUnit(module, tuple(shards))
+                yield module, [(one.sharded_param, one.padded_sharded_param_size.numel()) for one in group.fsdp_params]
 
 
 def ternary_reduce_scatter(model: nn.Module, state: TernaryState) -> None:
@@ -75,25 +62,26 @@ def ternary_reduce_scatter(model: nn.Module, state: TernaryState) -> None:
         )
     known = NamedParameters.of(model, model)
     whole = known.in_full_precision(state.exclude)
-    for unit in units:
-        names = known.named([parameter for parameter, _ in unit.parameters])
+    for module, shards in units:
+        names = known.named([parameter for parameter, _ in shards])
         assert names is not None
         coded = {
             name
-            for name, (parameter, _) in zip(names, unit.parameters, strict=True)
+            for name, (parameter, _) in zip(names, shards, strict=True)
             if parameter.is_floating_point() and state.codes(name, parameter.numel(), whole)
         }
         if coded:
             # FSDP2 asks for these methods, not for its base class, which has no public name.
-            unit.module.set_custom_reduce_scatter(UnitReduceScatter(state, unit, names, coded))  # type: ignore[arg-type]
+            sizes = [(name, numel) for name, (_, numel) in zip(names, shards, strict=True)]
+            module.set_custom_reduce_scatter(UnitReduceScatter(state, sizes, coded))  # type: ignore[arg-type]
 
 
 class UnitReduceScatter:
     """The reduce-scatter of one unit, as ``FSDPModule.set_custom_reduce_scatter`` wants it."""
 
-    def __init__(self, state: TernaryState, unit: ShardedUnit, names: Sequence[str], coded: set[str]) -> None:
+    def __init__(self, state: TernaryState, shards: Sequence[tuple[str, int]], coded: set[str]) -> None:
         self._state = state
-        self._shards = [(name, numel) for name, (_, numel) in zip(names, unit.parameters, strict=True)]
+        self._shards = shards
         self._coded = coded
         self._codecs: list[BucketCodec] = []
         self.step = state.steps

@@ -20,7 +20,7 @@ DRAW_BITS = 24
 
 
 def draw(
-    values: torch.Tensor, limit: torch.Tensor, scaler: torch.Tensor, key: tuple[int, int], codes: torch.Tensor
+    values: torch.Tensor, limit: torch.Tensor, scaler: torch.Tensor, key_0: int, key_1: int, codes: torch.Tensor
 ) -> None:
     """Fill `codes` (int8) with the sign of each element with probability min(|g|, limit) ÷ scaler, else 0 (eq. 1–3).
 
@@ -31,8 +31,8 @@ def draw(
     """
     # PyTorch has no arithmetic on uint32; int32 wraps in the same way, and after a shift the sign's copies are cut off.
     number = torch.arange(len(values), dtype=torch.int64, device=values.device).int()
-    number = number * _signed(SPREAD) + _signed(key[0])
-    number = _folded(number, 16) * _signed(FIRST) ^ _signed(key[1])
+    number = number * _signed(SPREAD) + _signed(key_0)
+    number = _folded(number, 16) * _signed(FIRST) ^ _signed(key_1)
     number = _folded(_folded(number, 15) * _signed(SECOND), 16)
     number = number >> 32 - DRAW_BITS & (1 << DRAW_BITS) - 1
     kept = number.float() * (scaler * 2.0**-DRAW_BITS) < torch.minimum(values.abs(), limit)

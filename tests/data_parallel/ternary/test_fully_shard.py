@@ -109,9 +109,9 @@ def golden() -> list[Any]:
     fully_shard(model, mesh=mesh)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     return [
-        (type(unit.module).__name__, isinstance(unit.module, FSDPModule), names[id(parameter)], numel)
-        for unit in sharded_units(model)
-        for parameter, numel in unit.parameters
+        (type(module).__name__, isinstance(module, FSDPModule), names[id(parameter)], numel)
+        for module, shards in sharded_units(model)
+        for parameter, numel in shards
     ]
 
 

@@ -33,7 +33,7 @@ def drawn(
     limits, scalers = limits_and_scalers([flat], clip)
     used = scalers[0] if scaler is None else torch.tensor(scaler)
     codes = torch.full(flat.shape, 7, dtype=torch.int8)
-    kernels.draw(flat, limits[0], used, stream_key(**{"seed": 0, "step": 0, "name": "", "rank": 0, **key}), codes)
+    kernels.draw(flat, limits[0], used, *stream_key(**{"seed": 0, "step": 0, "name": "", "rank": 0, **key}), codes)
     return codes, float(used)
 
 
@@ -153,7 +153,7 @@ def test_what_is_not_finite_makes_its_tensor_undefined_and_no_other(kernels: Mod
     tensors[1][50] = value
     limits, scalers = limits_and_scalers(tensors, 2.5)
     codes = torch.empty(200, dtype=torch.int8)
-    kernels.draw(tensors[1], limits[1], scalers[1], (1, 2), codes)
+    kernels.draw(tensors[1], limits[1], scalers[1], 1, 2, codes)
     layout, out = layout_of(200), torch.zeros(200)
     kernels.decode(packed(kernels, codes, 1, 2, 1).unsqueeze(0), 1, layout.table, scalers[1].view(1, 1), 1.0, out)
     assert not torch.isfinite(out).any()
