@@ -16,8 +16,14 @@ from torch import Tensor
 from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException, start_processes
 
 from dlplacer.core.errors import InputError, RunError, first_line
-from dlplacer.data_parallel.elastic.async_worker import AsyncWorker, SharedMemory
-from dlplacer.data_parallel.elastic.event_order import AsyncSettings, Event, read_events, write_events
+from dlplacer.data_parallel.elastic.async_worker import (
+    AsyncSettings,
+    AsyncWorker,
+    Event,
+    SharedMemory,
+    read_events,
+    write_events,
+)
 from dlplacer.data_parallel.elastic.stability import ElasticRecursion, require_stable
 
 Train = Callable[[AsyncWorker], Any]

@@ -15,8 +15,7 @@ from torch.distributed.fsdp import FSDPModule
 from dlplacer.core.errors import InputError
 from dlplacer.data_parallel.ternary import collectives
 from dlplacer.data_parallel.ternary.bucket import BucketCodec, BucketLayout, as_float32, planes_shape
-from dlplacer.data_parallel.ternary.parameter_names import NamedParameters
-from dlplacer.data_parallel.ternary.state import TernaryState
+from dlplacer.data_parallel.ternary.state import NamedParameters, TernaryState
 
 
 def sharded_units(model: nn.Module) -> Iterator[tuple[FSDPModule, list[tuple[nn.Parameter, int]]]]:

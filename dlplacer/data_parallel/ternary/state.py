@@ -1,17 +1,23 @@
 """The settings of ternary gradients, and what they keep from step to step, for one model."""
 
+import gc
 import math
+import weakref
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from dlplacer.core.errors import InputError
 from dlplacer.data_parallel.ternary.bucket import BucketCodec, BucketLayout, Counters, kernels_for, ring_bytes
 from dlplacer.data_parallel.ternary.collectives import OrderedThread
-from dlplacer.data_parallel.ternary.parameter_names import NamedParameters, wrapper_of
 from dlplacer.machines.costs.gradient_codecs import sum_bits
 
 AUTO, GATHER, SUMS = "auto", "all-gather", "sums"
@@ -19,6 +25,56 @@ _TRANSPORTS = (AUTO, GATHER, SUMS)
 _WHOLE = "all-reduce"
 _FORMAT = "dlplacer.ternary/1"
 _NUMBERS = ("seed", "steps", "sent_bytes", "full_bytes")
+
+
+@dataclass(frozen=True)
+class NamedParameters:
+    """The parameters of one model.
+
+    Attributes
+    ----------
+    names
+        ``id`` of a parameter → its name; a shared parameter has its first one.
+    last_layer
+        Names of the parameters of the last module, in the order of registration, that owns one of two dimensions or
+        more. A weight that is shared with it, by an embedding for example, counts as its own.
+    """
+
+    owner: weakref.ReferenceType[nn.Module]
+    names: Mapping[int, str]
+    last_layer: frozenset[str]
+
+    @classmethod
+    def of(cls, owner: nn.Module, module: nn.Module) -> "NamedParameters":
+        """The names that ``module`` gives its parameters, where ``owner`` lives as long as they do."""
+        names = {id(parameter): name for name, parameter in module.named_parameters()}
+        last: frozenset[str] = frozenset()
+        for part in module.modules():
+            own = list(part.parameters(recurse=False))
+            if any(parameter.dim() > 1 for parameter in own):
+                last = frozenset(names[id(parameter)] for parameter in own)
+        return cls(weakref.ref(owner), names, last)
+
+    def named(self, parameters: Sequence[torch.Tensor]) -> tuple[str, ...] | None:
+        """The names of these parameters; None if one is not of this model, or the model is no more."""
+        if self.owner() is None:
+            return None
+        names = tuple(self.names.get(id(parameter), "") for parameter in parameters)
+        return names if all(names) else None
+
+    def in_full_precision(self, patterns: Sequence[str]) -> frozenset[str]:
+        """The last layer, and the names that match one of the shell-style patterns."""
+        found = set(self.last_layer)
+        for pattern in patterns:
+            matched = {name for name in self.names.values() if fnmatchcase(name, pattern)}
+            if not matched:
+                near = get_close_matches(pattern, self.names.values()) or list(self.names.values())[-3:]
+                raise InputError(
+                    f"exclude: no parameter is named {pattern!r}; names are like {', '.join(near)}, and 'fc.*' means "
+                    "all of a module's"
+                )
+            found |= matched
+        return frozenset(found)
 
 
 class TernaryState:
@@ -217,7 +273,7 @@ class TernaryState:
         """The names of a bucket's parameters, and the group over which their gradients are averaged."""
         names = self._parameters.named(parameters) if self._parameters else None
         if names is None or self._group is None:
-            wrapper = wrapper_of(parameters[0])
+            wrapper = _wrapper_of(parameters[0])
             if self._parameters and self._parameters.owner() not in (None, wrapper):
                 raise InputError("this TernaryState already serves another model; make one state for each model")
             self._parameters, self._group = NamedParameters.of(wrapper, wrapper.module), wrapper.process_group
@@ -238,3 +294,20 @@ class TernaryState:
         # Bits per element that a rank receives; a bucket costs sums two more collectives.
         gathered, summed = 2 * (ranks - 1), (2 + sum_bits(ranks)) * (ranks - 1) / ranks
         return SUMS if 2 * summed <= gathered else GATHER
+
+
+def _wrapper_of(parameter: torch.Tensor) -> DistributedDataParallel:
+    """The DistributedDataParallel that trains this parameter, looked up among the live objects.
+
+    A communication hook sees tensors, not names, and registration does not say whose hook it is.
+    """
+    for candidate in gc.get_objects():
+        # By type, as asking some objects for their class loads packages.
+        if issubclass(type(candidate), DistributedDataParallel) and any(
+            own is parameter for own in candidate.module.parameters()
+        ):
+            return candidate  # type: ignore[no-any-return]
+    raise InputError(
+        "ternary_hook: no DistributedDataParallel holds the parameters of this bucket; register the hook with "
+        "ddp.register_comm_hook(state, ternary_hook)"
+    )

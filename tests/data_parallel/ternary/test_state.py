@@ -3,7 +3,7 @@
 from torch import nn
 
 from dlplacer.data_parallel import TernaryState
-from dlplacer.data_parallel.ternary.parameter_names import NamedParameters
+from dlplacer.data_parallel.ternary.state import NamedParameters
 
 
 def test_a_checkpoint_brings_seed_and_step() -> None:
