@@ -74,7 +74,6 @@ def run_async(
     *,
     pull: float = 0.1,
     sync_every: int = 1,
-    eta_h: tuple[float, float] | None = None,
     replay: str | PathLike[str] | None = None,
     seed: int = 0,
     timeout_s: float = 600.0,
@@ -113,8 +112,6 @@ def run_async(
     pull, sync_every
         a = η·ρ: the share of their difference by which a worker and the centre move in an exchange; optimizer steps
         from one exchange to the next.
-    eta_h
-        Least and greatest learning rate × curvature expected; warns if some of it diverges.
     replay
         A recorded order, which the same training follows to the bit.
     seed
@@ -135,7 +132,7 @@ def run_async(
     settings = AsyncSettings(workers, rule, momentum, pull, sync_every, lock, seed)
     if not timeout_s > 0 or threads < 1:
         raise InputError(f"timeout_s is {timeout_s:g} and threads {threads}; give more than 0 seconds and a thread")
-    require_stable(ElasticRecursion(pull, workers, momentum, sync_every, in_turn=True), eta_h)
+    require_stable(ElasticRecursion(pull, workers, momentum, sync_every, in_turn=True))
     recorded = None if replay is None else read_events(replay, settings)
     with tempfile.TemporaryDirectory(prefix="dlplacer-async-") as folder:
         shared = SharedMemory(multiprocessing.get_context(start_method), workers, Path(folder))

@@ -93,7 +93,7 @@ class OuterOptimizer:
             sgd = inner.param_groups[0] if isinstance(inner, torch.optim.SGD) else {}
             momentum, nesterov = float(sgd.get("momentum", 0)), bool(sgd.get("nesterov"))
             recursion = ElasticRecursion(rule.pull, self._ranks.size, momentum, sync_every, rule.delay, nesterov)
-            require_stable(recursion, rule.eta_h)
+            require_stable(recursion)
         self._centre = Centre(rule, self._packed)
         self._total = self._packed.empty()
         # What averaging at once needs not: workers take the centre's values whatever they had.

@@ -28,10 +28,9 @@ class OuterRule:
 
     name: str
     pull: float | None = None
-    outer: OptimizerFactory | torch.optim.Optimizer | None = None
+    outer: OptimizerFactory | None = None
     delay: int = 0
     start: int = 0
-    eta_h: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         if self.pull is not None and not 0 <= self.pull < float("inf"):
@@ -43,15 +42,13 @@ class OuterRule:
                 f"{self.name}: delay {self.delay} with start {self.start}; steps that are all synchronised leave "
                 "nothing to delay: use one of the two"
             )
-        if self.eta_h is not None and not 0 <= self.eta_h[0] <= self.eta_h[1] < float("inf"):
-            raise InputError(f"{self.name}: eta_h is {self.eta_h}; give (least, greatest), both at least 0")
 
     def is_due(self, step: int, period: int) -> bool:
         """Whether workers and centre pull each other after so many steps."""
         return step > 0 and (step <= self.start or (step - self.start) % period == 0)
 
 
-def easgd(pull: float = 0.1, delay: int = 1, eta_h: tuple[float, float] | None = None) -> OuterRule:
+def easgd(pull: float = 0.1, delay: int = 1) -> OuterRule:
     """Elastic averaging (Zhang, Choromanska and LeCun 2015): workers and centre pull each other by a share of their
     difference.
 
@@ -63,10 +60,8 @@ def easgd(pull: float = 0.1, delay: int = 1, eta_h: tuple[float, float] | None =
     delay
         1 is the paper's rule: gradient and differences are of the same weights (eq. 1 and 2), so the exchange can run
         while forward and backward pass do.
-    eta_h
-        Least and greatest learning rate × curvature expected; warns if some of it diverges.
     """
-    return OuterRule("easgd", pull=pull, delay=delay, eta_h=eta_h)
+    return OuterRule("easgd", pull=pull, delay=delay)
 
 
 def local_sgd(start: int = 0, delay: int = 0) -> OuterRule:
@@ -84,15 +79,14 @@ def local_sgd(start: int = 0, delay: int = 0) -> OuterRule:
     return OuterRule("local_sgd", start=start, delay=delay)
 
 
-def diloco(outer_optimizer: OptimizerFactory | torch.optim.Optimizer | None = None, delay: int = 0) -> OuterRule:
+def diloco(outer_optimizer: OptimizerFactory | None = None, delay: int = 0) -> OuterRule:
     """DiLoCo (Douillard et al. 2023): an outer optimizer moves the centre towards the workers' mean.
 
     Parameters
     ----------
     outer_optimizer
-        What makes an optimizer of given parameters, such as ``functools.partial(torch.optim.SGD, lr=0.7)``, or an
-        optimizer of the model's own parameters: it is then given the centre's instead. None for the paper's SGD with
-        Nesterov momentum 0.9 and learning rate 0.7.
+        Makes an optimizer of given parameters, as ``functools.partial(torch.optim.SGD, lr=0.7)``. None for the paper's
+        SGD with Nesterov momentum 0.9 and learning rate 0.7.
     delay
         As in `local_sgd`.
     """
@@ -115,8 +109,7 @@ class Centre:
             views = [nn.Parameter(self.vector[part.start : part.stop]) for part in packed.parameters]
             for view, part in zip(views, packed.parameters, strict=True):
                 view.data = view.data.view(part.tensor.shape)
-            trainable = [getattr(part.owner, part.attribute) for part in packed.parameters]
-            self.optimizer = _optimizer_of(rule.outer, views, trainable)
+            self.optimizer = rule.outer(views)
             self._views = views
 
     def move(self, total: Tensor, own: Tensor | None, workers: int) -> None:
@@ -168,23 +161,3 @@ class Centre:
             view.grad = gradient[part.start : part.stop].view(view.shape)
         self.optimizer.step()
         self.optimizer.zero_grad()
-
-
-def _optimizer_of(
-    outer: OptimizerFactory | torch.optim.Optimizer, views: list[nn.Parameter], trainable: list[nn.Parameter]
-) -> torch.optim.Optimizer:
-    if not isinstance(outer, torch.optim.Optimizer):
-        return outer(views)
-    # As mixed-precision wrappers do with their master weights: the user's own optimizer, so that schedulers of it work.
-    of = {id(parameter): view for parameter, view in zip(trainable, views, strict=True)}
-    for group in outer.param_groups:
-        strangers = [tuple(parameter.shape) for parameter in group["params"] if id(parameter) not in of]
-        if strangers:
-            raise InputError(
-                f"the outer optimizer holds a parameter of shape {strangers[0]} that is not a trainable parameter of "
-                "the model; make it of model.parameters(), or give what makes one, as "
-                "functools.partial(torch.optim.SGD, lr=0.7)"
-            )
-    for group in outer.param_groups:
-        group["params"] = [of[id(parameter)] for parameter in group["params"]]
-    return outer

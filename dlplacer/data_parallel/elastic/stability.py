@@ -5,7 +5,6 @@ workers at once it splits into the map of their mean with the centre, and that o
 to zero and so do not move the centre. One worker after the other, it is a product of as many maps as there are workers.
 """
 
-import warnings
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,26 +55,12 @@ def spectral_radius(eta_h: float | Array, recursion: ElasticRecursion) -> Array:
     return np.maximum(mean, _radius(differences))
 
 
-def require_stable(recursion: ElasticRecursion, eta_h: tuple[float, float] | None = None) -> None:
-    """Refuse what diverges for every curvature; warn if some of the given range of η·h diverges."""
-    if not recursion.pull:
-        return
-    if not _some_curvature_converges(recursion):
+def require_stable(recursion: ElasticRecursion) -> None:
+    """Refuse a pull with which everything diverges, whatever the learning rate and the curvature."""
+    if recursion.pull and not _some_curvature_converges(recursion):
         raise InputError(
             f"elastic averaging with {recursion} diverges whatever the learning rate and the loss; lower pull (below "
             f"2 ÷ (workers + 1) = {2 / (recursion.workers + 1):.4g} without momentum at period 1)"
-        )
-    if eta_h is None:
-        return
-    scanned = np.linspace(*eta_h, _SCANNED) if eta_h[1] > eta_h[0] else np.array(eta_h[:1])
-    radius = spectral_radius(scanned, recursion)
-    wrong = (radius >= 1 + _TOLERANCE) if eta_h[0] == 0 else (radius >= 1)
-    if wrong.any():
-        first, worst = int(np.argmax(wrong)), int(np.argmax(radius))
-        warnings.warn(
-            f"elastic averaging with {recursion} diverges where learning rate × curvature is {scanned[first]:.3g} "
-            f"(spectral radius {radius[worst]:.3g} at {scanned[worst]:.3g}); lower the learning rate or pull",
-            stacklevel=3,
         )
 
 

@@ -140,28 +140,23 @@ def makespan_s(chain: LayerChain, cuts: Sequence[int], direction: str = "forward
 
 
 def best_groups(chain: LayerChain, cap_bytes: int | None = None) -> tuple[int, ...]:
-    """Last layers of the groups of least makespan, and among those the fewest groups, in O(L log L)."""
-    return fewest_groups(chain, least_makespan_s(chain, cap_bytes) * (1 + _SLACK), cap_bytes)
+    """Last layers of the groups of least makespan, and among those the fewest groups, in O(L log L).
 
-
-def fewest_groups(chain: LayerChain, within_s: float, cap_bytes: int | None = None) -> tuple[int, ...]:
-    """The fewest groups of at most this makespan: every group as long as its arrival leaves time for what follows.
-
-    A grouping keeps to the makespan exactly if k·T_s + P_l + S_j is at most that for every k-th group (j, l]. A longer
+    A grouping keeps to a makespan exactly if k·T_s + P_l + S_j is at most that for every k-th group (j, l]. A longer
     group leaves the later ones fewer messages and less computation, so taking the longest loses nothing.
+
+    Parameters
+    ----------
+    cap_bytes
+        Most bytes of one group; a layer above it travels alone. None: no cap.
     """
+    within_s = least_makespan_s(chain, cap_bytes) * (1 + _SLACK)
     cuts, reach, sent_s = [0], chain.reach(cap_bytes), chain.transfers_before_s
     # Among groupings of one makespan the fewest messages depend least on the start-up cost being what was fitted.
     while cuts[-1] < chain.layer_count:
         start = cuts[-1]
         latest_s = within_s - len(cuts) * chain.startup_s - chain.compute_after_s[start]
-        last = min(bisect_right(sent_s, latest_s) - 1, reach[start])
-        if last <= start:
-            raise InputError(
-                f"no grouping of the {chain.layer_count} layers takes at most {within_s:g} s; the least is "
-                f"{least_makespan_s(chain, cap_bytes):g} s"
-            )
-        cuts.append(last)
+        cuts.append(max(start + 1, min(bisect_right(sent_s, latest_s) - 1, reach[start])))
     return tuple(cuts[1:])
 
 
@@ -170,11 +165,6 @@ def least_makespan_s(chain: LayerChain, cap_bytes: int | None = None) -> float:
 
     W does not rise with j, so the candidates l split where W(l) ≤ S_j first holds: from there on the earliest l is
     best, before it the least of W(l) + P_l in a window whose ends only move to the left, kept in a monotone queue.
-
-    Parameters
-    ----------
-    cap_bytes
-        Most bytes of one group; a layer above it travels alone. None: no cap.
     """
     count, sent_s, after_s = chain.layer_count, chain.transfers_before_s, chain.compute_after_s
     reach = chain.reach(cap_bytes)

@@ -24,7 +24,6 @@ AUTO, GATHER, SUMS = "auto", "all-gather", "sums"
 _TRANSPORTS = (AUTO, GATHER, SUMS)
 _WHOLE = "all-reduce"
 _FORMAT = "dlplacer.ternary/1"
-_NUMBERS = ("seed", "steps", "sent_bytes", "full_bytes")
 
 
 @dataclass(frozen=True)
@@ -146,7 +145,6 @@ class TernaryState:
         self._parameters: NamedParameters | None = None
         self._full_precision: frozenset[str] = frozenset()
         self._buckets: dict[int, BucketCodec] = {}
-        self._loaded_scalers: dict[str, float] = {}
         if not torch.cuda.is_available():
             kernels_for("cpu")  # Compiled, or read from the cache, before the first step and not in it.
 
@@ -221,7 +219,12 @@ class TernaryState:
             "full_bytes": counters.full_bytes,
             "compression": counters.full_bytes / counters.sent_bytes if counters.sent_bytes else None,
             "zeros": 1 - sum(codec.nonzero() for codec in codecs) / coded if coded else None,
-            "scalers": self._scalers(),
+            "scalers": {
+                span.name: value
+                for codec in codecs
+                if codec.scalers is not None
+                for span, value in zip(codec.layout.coded, codec.scalers.tolist(), strict=True)
+            },
             "full_precision": sorted(span.name for codec in codecs for span in codec.layout.whole),
             "encode_s_per_byte": counters.coding_s_per_byte("encode"),
             "decode_s_per_byte": counters.coding_s_per_byte("decode"),
@@ -229,45 +232,23 @@ class TernaryState:
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint needs for the run to go on as if it had not ended, with any number of ranks; plain data."""
-        return {
-            "format": _FORMAT,
-            "seed": self.seed,
-            "steps": self.steps,
-            "sent_bytes": self.counters.sent_bytes,
-            "full_bytes": self.counters.full_bytes,
-            "scalers": self._scalers(),
-        }
+        return {"format": _FORMAT, "seed": self.seed, "steps": self.steps}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint; the seed becomes the checkpoint's.
+        """Go on from a checkpoint; the seed becomes the checkpoint's, and statistics start anew.
 
         Raises
         ------
         InputError
             If this is not what `state_dict` gives.
         """
-        if state_dict.get("format") != _FORMAT:
-            raise InputError(
-                f"a state dict of format {state_dict.get('format')!r}; TernaryState loads {_FORMAT!r}, as it gives it"
-            )
-        wrong = [name for name in _NUMBERS if not isinstance(state_dict.get(name), (int, float))]
-        if wrong or not isinstance(state_dict.get("scalers"), Mapping):
-            raise InputError(f"a state dict of ternary gradients without valid {(*wrong, 'scalers')[0]!r}")
+        if state_dict.keys() != self.state_dict().keys() or state_dict["format"] != _FORMAT:
+            raise InputError(f"this is no state of TernaryState, of format {_FORMAT!r}; load what state_dict() gives")
         self.seed, self.steps = state_dict["seed"], state_dict["steps"]
         for codec in self._buckets.values():
             codec.seed = self.seed
         for unit in self.units:
             unit.step = self.steps
-        self.counters.sent_bytes, self.counters.full_bytes = state_dict["sent_bytes"], state_dict["full_bytes"]
-        self._loaded_scalers = dict(state_dict["scalers"])
-
-    def _scalers(self) -> dict[str, float]:
-        """Last scalers by name: of this process, else of the checkpoint."""
-        found = dict(self._loaded_scalers)
-        for codec in list(self._buckets.values()):
-            if codec.scalers is not None:
-                found.update(zip((span.name for span in codec.layout.coded), codec.scalers.tolist(), strict=True))
-        return found
 
     def _names(self, parameters: Sequence[torch.Tensor]) -> tuple[tuple[str, ...], dist.ProcessGroup]:
         """The names of a bucket's parameters, and the group over which their gradients are averaged."""
