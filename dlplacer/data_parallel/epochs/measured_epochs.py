@@ -28,15 +28,7 @@ _VERSION = 1
 
 @dataclass(frozen=True)
 class EpochCount:
-    """Epochs of one batch.
-
-    Attributes
-    ----------
-    workers
-        Mini-batches per step: one of every data-parallel worker.
-    epochs
-        Per seed, those after which the goal was reached; None where it was not within the limit.
-    """
+    """Epochs of one batch, by its mini-batches per step: per seed, None where the goal was not reached in time."""
 
     workers: int
     epochs: tuple[float | None, ...]
@@ -51,15 +43,7 @@ class EpochCount:
 
 @dataclass(frozen=True)
 class MeasuredEpochs:
-    """What `measure_epochs` found, batch by batch.
-
-    Attributes
-    ----------
-    codec
-        Name of the codec that gradients went through; None for exact ones.
-    period
-        Steps between two exchanges.
-    """
+    """The outcome of `measure_epochs`, batch by batch, with its codec (None for exact gradients) and period."""
 
     measurements: tuple[EpochCount, ...]
     codec: str | None = None

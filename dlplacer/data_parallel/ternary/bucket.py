@@ -34,13 +34,7 @@ class TensorSpan(NamedTuple):
 
 @dataclass(frozen=True)
 class BucketLayout:
-    """The gradients of a bucket: those that become codes, and those that travel in full precision.
-
-    Attributes
-    ----------
-    coded, whole
-        The first in the order of the flat gradient, the others by name; together they are all of it.
-    """
+    """The gradients of a bucket: those that become codes, and those that travel whole, in full precision."""
 
     names: tuple[str, ...]
     coded: tuple[TensorSpan, ...]
@@ -78,17 +72,10 @@ class BucketLayout:
 
 @dataclass
 class Counters:
-    """Bytes that one rank has sent, and the time that its codec took.
+    """Bytes that one rank has sent, or would have by a plain all-reduce, and the time that its codec took.
 
-    Attributes
-    ----------
-    sent_bytes
-        With the algorithms of the library: an all-gather sends N − 1 times its message, an all-reduce 2 (N − 1) ÷ N
-        times, an all-to-all (N − 1) ÷ N times.
-    full_bytes
-        Bytes that an all-reduce of the same gradients, in their own type, would have sent.
-    coding_s, coded_bytes
-        Of ``encode`` and ``decode``, in bytes of float32. A GPU, which works later than it is told, is not timed.
+    An all-gather sends N − 1 times its message, an all-reduce 2 (N − 1) ÷ N times, an all-to-all (N − 1) ÷ N times. A
+    GPU, which works later than it is told, is not timed.
     """
 
     sent_bytes: float = 0.0
@@ -121,12 +108,7 @@ class Counters:
 class BucketCodec:
     """Encodes and decodes one bucket; kept from step to step, so that buffers are allocated once.
 
-    Attributes
-    ----------
-    clip, seed
-        As `TernaryState` has them.
-    scalers, planes
-        As this rank has sent them last.
+    Scalers and planes are those that this rank has sent last.
     """
 
     layout: BucketLayout

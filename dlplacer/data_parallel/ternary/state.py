@@ -28,15 +28,10 @@ _FORMAT = "dlplacer.ternary/1"
 
 @dataclass(frozen=True)
 class NamedParameters:
-    """The parameters of one model.
+    """The parameters of one model: ``id`` → name, the first one of a shared parameter, and those of the last layer.
 
-    Attributes
-    ----------
-    names
-        ``id`` of a parameter → its name; a shared parameter has its first one.
-    last_layer
-        Names of the parameters of the last module, in the order of registration, that owns one of two dimensions or
-        more. A weight that is shared with it, by an embedding for example, counts as its own.
+    That is the last module, in the order of registration, that owns a parameter of two dimensions or more. A weight
+    that is shared with it, by an embedding for example, counts as its own.
     """
 
     owner: weakref.ReferenceType[nn.Module]
@@ -235,7 +230,7 @@ class TernaryState:
         return {"format": _FORMAT, "seed": self.seed, "steps": self.steps}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint; the seed becomes the checkpoint's, and statistics start anew.
+        """Go on from a checkpoint; the seed becomes the checkpoint's. Statistics are no part of it.
 
         Raises
         ------
