@@ -20,13 +20,6 @@ from dlplacer.data_parallel import OuterOptimizer, easgd
 STEPS = 7
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _modules_of_a_step() -> None:
-    """A first step imports half of torch; forked ranks inherit it."""
-    model = nn.Linear(1, 1)
-    torch.optim.SGD(model.parameters(), lr=0.1).step()
-
-
 def trained_placed(rank: int) -> dict[str, Any]:
     dist.init_process_group("gloo")
     found: dict[str, Any] = {}

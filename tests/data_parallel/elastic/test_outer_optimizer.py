@@ -152,13 +152,6 @@ def resumed(rank: int) -> dict[Any, bool]:
     return equal
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _modules_of_a_step() -> None:
-    """A first step imports half of torch; forked ranks inherit it."""
-    model = Quadratic(0)
-    step(model, torch.optim.SGD(model.parameters(), lr=0.1))
-
-
 @pytest.fixture(scope="module")
 def ranks() -> list[dict[str, Any]]:
     return run_ranks(RANKS, all_rules)

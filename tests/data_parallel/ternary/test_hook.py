@@ -51,7 +51,7 @@ def trio() -> list[dict[str, Any]]:
 
 
 def ranks_of(count: int) -> list[dict[str, Any]]:
-    TernaryState()  # Compiles before the processes are forked.
+    TernaryState()  # Compiles into the cache, from which all ranks read.
     found = run_ranks(count, lambda rank: everything(rank, count), 120)
     assert all(isinstance(one, dict) for one in found), found
     return found

@@ -50,7 +50,7 @@ def sent(rank: int) -> dict[str, Any]:
 
 
 def test_sixteen_times_fewer_bytes_and_as_many_as_are_counted() -> None:
-    TernaryState()  # Compiles before the processes are forked.
+    TernaryState()  # Compiles into the cache, from which all ranks read.
     for rank in run_ranks(2, sent, 60):
         assert rank["plain"] == pytest.approx(4 * 1_001_000, rel=0.02)
         assert 15.5 < rank["plain"] / rank["all-gather"] < 16
