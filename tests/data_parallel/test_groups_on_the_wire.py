@@ -86,7 +86,7 @@ def with_ddp(job: Job, plan: GroupPlan, rank: int) -> tuple[list[int], float]:
 
 
 def gathered_bytes(model: nn.Module, plan: GroupPlan) -> list[int]:
-    """What an all-gather of every unit carries: every parameter padded to equal parts along its first dimension."""
+    """The bytes of an all-gather of every unit: every parameter padded to equal parts along its first dimension."""
     tensors = dict(model.named_parameters())
 
     def padded(name: str) -> int:

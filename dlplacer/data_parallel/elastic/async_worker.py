@@ -50,7 +50,7 @@ class AsyncSettings:
 
 
 class SharedMemory:
-    """What the processes of a run share.
+    """The memory, locks and files that the processes of a run share.
 
     Attributes
     ----------

@@ -164,7 +164,7 @@ class OuterOptimizer:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """What this rank needs to go on to the bit, with the states of its model and its inner optimizer."""
+        """The state from which this rank goes on to the bit, with those of its model and its inner optimizer."""
         state: dict[str, Any] = {"steps": self.steps, "synchronisations": self.synchronisations, "centre": None}
         if self._started:
             waiting = self._own.clone() if self._waiting and self._own is not None else None

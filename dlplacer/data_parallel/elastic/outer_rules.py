@@ -1,4 +1,4 @@
-"""How workers and centre move each other: elastic averaging, local SGD, DiLoCo."""
+"""Rules by which workers and centre move each other: elastic averaging, local SGD, DiLoCo."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ OptimizerFactory = Callable[[Iterable[Tensor]], torch.optim.Optimizer]
 
 @dataclass(frozen=True)
 class OuterRule:
-    """How workers and centre pull each other.
+    """A rule by which workers and centre pull each other.
 
     With differences d_i = W_i − C from values taken `delay` steps earlier, P workers: elastic averaging moves a worker
     by −a · d_i and the centre by a · Σ d_i (eq. 1 and 2, a = η·ρ). The others move the centre to the workers' mean, or
@@ -44,7 +44,7 @@ class OuterRule:
             )
 
     def is_due(self, step: int, period: int) -> bool:
-        """Whether workers and centre pull each other after so many steps."""
+        """True if workers and centre pull each other after so many steps."""
         return step > 0 and (step <= self.start or (step - self.start) % period == 0)
 
 

@@ -1,4 +1,4 @@
-"""Whether elastic averaging can converge: the spectral radius of its linear recursion on a quadratic loss.
+"""Convergence of elastic averaging: the spectral radius of its linear recursion on a quadratic loss.
 
 On a loss h ÷ 2 · x² one period is a linear map of the workers' weights and velocities and of the centre. For all
 workers at once it splits into the map of their mean with the centre, and that of differences between workers, which sum

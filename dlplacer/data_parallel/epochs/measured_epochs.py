@@ -163,7 +163,7 @@ class _FinishedRuns:
             self._found[run] = each.epochs, each.max_epochs
 
     def knows(self, run: EpochRun, max_epochs: int) -> bool:
-        """Whether a run needs no more training: it got there, or it was given at least as many epochs."""
+        """True if a run needs no more training: it got there, or it was given at least as many epochs."""
         epochs, limit = self._found.get(run, (None, 0))
         return epochs is not None or limit >= max_epochs
 

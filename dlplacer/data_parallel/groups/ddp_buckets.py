@@ -1,4 +1,4 @@
-"""How torch's DistributedDataParallel fills its buckets, and the caps that make it build given ones.
+"""The buckets of torch's DistributedDataParallel, and the caps that make it build given ones.
 
 From the second step on, DDP goes through the parameters in the order in which their gradients got ready in the first
 step. A parameter joins the open bucket of its dtype; a bucket that has reached its cap is closed, and the next one of

@@ -61,7 +61,7 @@ class GroupPlan:
 
     @property
     def buckets(self) -> tuple[DdpBucket, ...]:
-        """What DDP sends, message by message, once it has rebuilt its buckets after the first step."""
+        """The messages of DDP once it has rebuilt its buckets after the first step."""
         return self.planned.buckets
 
     @property

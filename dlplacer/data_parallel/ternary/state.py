@@ -171,7 +171,7 @@ class TernaryState:
         return codec, step
 
     def codes(self, name: str, numel: int, full_precision: frozenset[str]) -> bool:
-        """Whether a parameter's gradient becomes codes."""
+        """True if a parameter's gradient becomes codes."""
         return numel >= self.min_numel and name not in full_precision
 
     def codec(
@@ -181,7 +181,7 @@ class TernaryState:
         return BucketCodec(layout, self.clip, self.seed, group, self.counters, transport, kernels_for(device.type))
 
     def takes_one_round(self, codec: BucketCodec) -> bool:
-        """Whether no collective of a bucket needs the result of another one."""
+        """True if no collective of a bucket needs the result of another one."""
         return codec.transport != SUMS and not self.share_scaler
 
     def adopt(self, codecs: Sequence[BucketCodec], group: dist.ProcessGroup) -> None:
@@ -226,7 +226,7 @@ class TernaryState:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint needs for the run to go on as if it had not ended, with any number of ranks; plain data."""
+        """The plain data with which a run goes on as if it had not ended, with any number of ranks."""
         return {"format": _FORMAT, "seed": self.seed, "steps": self.steps}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:

@@ -120,7 +120,7 @@ def buffers(rank: int) -> dict[str, Any]:
 
 
 def resumed(rank: int) -> dict[Any, bool]:
-    """Whether a run that is cut after any step goes on to the bit, whatever is loaded first."""
+    """True where a run that is cut after any step goes on to the bit, whatever is loaded first."""
     equal = {}
     for name in ("easgd", "easgd delayed", "local delayed a period", "diloco delayed"):
         rule, period = RULES[name]

@@ -103,7 +103,7 @@ def everything(rank: int, count: int) -> dict[str, Any]:
 
 
 def golden() -> list[Any]:
-    """What is relied on inside of FSDP2: names, order and padded sizes of a unit's parameters."""
+    """The parts of FSDP2 that are relied on: names, order and padded sizes of a unit's parameters."""
     model = Model()
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     fully_shard(model.body, mesh=mesh)

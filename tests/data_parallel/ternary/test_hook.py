@@ -58,7 +58,7 @@ def ranks_of(count: int) -> list[dict[str, Any]]:
 
 
 def everything(rank: int, count: int) -> dict[str, Any]:
-    """What one rank finds in all that is tried; compared by the tests below."""
+    """All findings of one rank, which the tests below compare."""
     # Ranks that share a scaler keep gradients exactly only if theirs are of one magnitude.
     scales = {name: SCALES[:count] if name == "default" else (0.5,) * count for name in CHOICES}
     dist.init_process_group("gloo")
@@ -96,7 +96,7 @@ def accumulated(rank: int, count: int) -> bool:
 
 
 def scaled(rank: int) -> dict[str, list[tuple[bool, float]]]:
-    """Whether a GradScaler skips the step in which one rank's gradient overflows, and its scale behind it."""
+    """True where a GradScaler skips the step in which one rank's gradient overflows, and its scale behind it."""
     found: dict[str, list[tuple[bool, float]]] = {}
     for name, choices in CHOICES.items():
         torch.manual_seed(0)

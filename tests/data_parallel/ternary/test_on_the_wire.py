@@ -21,7 +21,7 @@ STEPS = 3
 
 
 def settled_bytes() -> int:
-    """What has been sent, once that stands still: a loaded machine may have some of it in a socket's buffer."""
+    """The bytes sent, once they stand still: a loaded machine may have some of it in a socket's buffer."""
     known = -1
     while known != (now := sent_bytes() or 0):
         known = now
