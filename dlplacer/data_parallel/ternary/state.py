@@ -162,7 +162,9 @@ class TernaryState:
                 sizes,
                 lambda name, numel: flat.is_floating_point() and self.codes(name, numel, self._full_precision),
             )
-            codec = self._buckets[index] = self.codec(layout, group, self._transport(layout, group), flat.device)
+            chosen = cheaper_transport(group.size()) if self.transport == AUTO else self.transport
+            codec = self.codec(layout, group, chosen if layout.coded else _WHOLE, flat.device)
+            self._buckets[index] = codec
         if bucket.is_last():
             self.steps += 1
             for stale in [other for other in self._buckets if other > index]:
@@ -261,15 +263,12 @@ class TernaryState:
         assert self._group is not None
         return names, self._group
 
-    def _transport(self, layout: BucketLayout, group: dist.ProcessGroup) -> str:
-        if not layout.coded:
-            return _WHOLE
-        if self.transport != AUTO:
-            return self.transport
-        ranks = group.size()
-        # Bits per element that a rank receives; a bucket costs sums two more collectives.
-        gathered, summed = 2 * (ranks - 1), (2 + sum_bits(ranks)) * (ranks - 1) / ranks
-        return SUMS if 2 * summed <= gathered else GATHER
+
+def cheaper_transport(ranks: int) -> str:
+    """Sums if they take at most half the bytes, as a bucket costs them two more collectives; else the all-gather."""
+    # Bits per element that a rank receives.
+    gathered, summed = 2 * (ranks - 1), (2 + sum_bits(ranks)) * (ranks - 1) / ranks
+    return SUMS if 2 * summed <= gathered else GATHER
 
 
 def _wrapper_of(parameter: torch.Tensor) -> DistributedDataParallel:

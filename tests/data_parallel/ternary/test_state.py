@@ -3,7 +3,7 @@
 from torch import nn
 
 from dlplacer.data_parallel import TernaryState
-from dlplacer.data_parallel.ternary.state import NamedParameters
+from dlplacer.data_parallel.ternary.state import NamedParameters, cheaper_transport
 
 
 def test_a_checkpoint_brings_seed_and_step() -> None:
@@ -22,3 +22,8 @@ def test_the_last_layer_is_the_last_that_owns_a_matrix() -> None:
     tied[2].weight = tied[0].weight
     assert NamedParameters.of(tied, tied).last_layer == {"0.weight"}
     assert NamedParameters.of(nn.LayerNorm(2), nn.LayerNorm(2)).last_layer == frozenset()
+
+
+def test_sums_are_chosen_where_they_take_half_the_bytes() -> None:
+    # Bits per element that five ranks receive: 2 · 4 = 8, or (2 + 4) · 4 ÷ 5 = 4.8; six: 2 · 5 = 10, or 6 · 5 ÷ 6 = 5.
+    assert [cheaper_transport(ranks) for ranks in (2, 5, 6, 64)] == ["all-gather", "all-gather", "sums", "sums"]
