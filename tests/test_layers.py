@@ -92,7 +92,6 @@ ONLY_HERE = {
         "api/jobs.py",
     ),
     "numba": ("data_parallel/ternary/", "solvers/local_search/"),
-    "triton": ("data_parallel/ternary/",),
     "onnx": ("frontend/onnx/", "runtime/onnx/"),
     "onnxruntime": ("runtime/onnx/", "frontend/onnx/contrib_shapes.py"),
     "pynvml": ("machines/importers/",),

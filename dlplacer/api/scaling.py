@@ -224,7 +224,7 @@ def groups(
     >>> max(found.group_bytes) <= 25 * 2**20
     True
     """
-    from dlplacer.data_parallel.groups.planned_groups import exchange_lines
+    from dlplacer.data_parallel.groups.group_plan import exchange_lines
     from dlplacer.data_parallel.groups.policies import compare_groupings
     from dlplacer.machines.costs.roofline_times import with_times
 
@@ -244,11 +244,9 @@ def _chain(
     graph: "OpGraph", device_type: str, line: "AlphaBeta", direction: str, cap_bytes: int | None, job: Any
 ) -> "tuple[LayerChain, tuple[int, ...] | None]":
     """The chain to group, and for gradients the caps of DDP's buckets."""
-    from dlplacer.data_parallel.groups.bucket_caps import gradient_chain, plan_buckets
-    from dlplacer.data_parallel.groups.captured_chain import chain_of, serial_clock
-    from dlplacer.data_parallel.groups.exact_groups import best_groups
-    from dlplacer.data_parallel.groups.planned_groups import gradients_of
-    from dlplacer.data_parallel.groups.sharding_units import unit_chain
+    from dlplacer.data_parallel.groups.captured_chain import chain_of, gradients_of, serial_clock, unit_chain
+    from dlplacer.data_parallel.groups.ddp_buckets import gradient_chain, plan_buckets
+    from dlplacer.data_parallel.groups.layer_chain import best_groups
 
     if job is not None and direction == "forward":
         return unit_chain(graph, device_type, job.parameter_uses(), line, direction), None

@@ -3,12 +3,12 @@ from .elastic.outer_optimizer import OuterOptimizer as OuterOptimizer
 from .elastic.outer_rules import diloco as diloco
 from .elastic.outer_rules import easgd as easgd
 from .elastic.outer_rules import local_sgd as local_sgd
-from .epochs.delayed_updates import delayed_updates as delayed_updates
 from .epochs.emulated_workers import EmulatedWorkers as EmulatedWorkers
-from .epochs.epoch_counts import MeasuredEpochs as MeasuredEpochs
+from .epochs.emulated_workers import delayed_updates as delayed_updates
+from .epochs.measured_epochs import MeasuredEpochs as MeasuredEpochs
 from .epochs.measured_epochs import measure_epochs as measure_epochs
 from .groups.group_plan import GroupPlan as GroupPlan
-from .groups.planned_groups import plan_groups as plan_groups
+from .groups.group_plan import plan_groups as plan_groups
+from .ternary.fully_shard import ternary_reduce_scatter as ternary_reduce_scatter
 from .ternary.hook import ternary_hook as ternary_hook
-from .ternary.reduce_scatter import ternary_reduce_scatter as ternary_reduce_scatter
 from .ternary.state import TernaryState as TernaryState

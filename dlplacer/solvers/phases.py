@@ -11,7 +11,6 @@ from dlplacer.solvers.decomposition.contraction import Contracted, reduction
 from dlplacer.solvers.decomposition.lns import search_windows
 from dlplacer.solvers.decomposition.segment_search import (
     SegmentParams,
-    SolvedSegments,
     segments_of,
     solve_segments,
     work_outside,
@@ -108,7 +107,7 @@ class PhaseContext:
         Searches what is not in this table: heuristics without time so far, parts of the machine.
     is_part
         True for a restricted problem, whose plans count and whose bounds do not.
-    bounds, segments, sparse, solved
+    bounds, segments, sparse
         Set by the phases of these names; `sparse` segments leave out so much work that they bring hardly any plans.
     """
 
@@ -121,7 +120,6 @@ class PhaseContext:
     bounds: Bounds = field(init=False)
     segments: list[GraphSegment] = field(default_factory=list)
     sparse: bool = False
-    solved: SolvedSegments = field(init=False)
 
     @property
     def few(self) -> bool:
@@ -180,7 +178,6 @@ def _contract(search: PhaseContext, seconds: float) -> None:
 def _bound(search: PhaseContext, seconds: float) -> None:
     """Raise the bound without a solver; heads and tails give all later models their time windows."""
     search.bounds = lower_bounds(search.instance, seconds)
-    search.solved = SolvedSegments(search.bounds)
     search.incumbent.raise_bound(search.bounds.makespan)
 
 
@@ -219,7 +216,7 @@ def _find_segments(search: PhaseContext, seconds: float) -> None:
 def _solve_segments(search: PhaseContext, seconds: float) -> None:
     """Prove segments between cut ops: their bounds add up, which CP-SAT does not see."""
     params = PARAMS.sparse_segments if search.sparse else PARAMS.segments
-    search.solved = solve_segments(search.instance, search.segments, search.solved.bounds, search.incumbent, params)
+    search.bounds = solve_segments(search.instance, search.segments, search.bounds, search.incumbent, params)
 
 
 def _swap(search: PhaseContext, seconds: float) -> None:
@@ -279,7 +276,7 @@ def _solve_whole(search: PhaseContext, seconds: float) -> None:
     best = search.incumbent.best
     if best is not None:
         stop_at = time.monotonic() + seconds
-        model, variables = build_model(search.instance, search.solved.bounds, best.makespan, best)
+        model, variables = build_model(search.instance, search.bounds, best.makespan, best)
         end = search_model(model, variables, search.instance, search.incumbent, stop_at - time.monotonic())
         _require_known(end, best)
 
@@ -294,7 +291,7 @@ def _require_known(end: SearchEnd, best: Schedule) -> None:
 
 def _solve_exactly(search: PhaseContext, seconds: float) -> None:
     """Solve the model with transfers and memory over time: the only phase that proves under every option."""
-    if not solve_exactly(search.problem, search.instance, search.solved.bounds, search.incumbent, seconds):
+    if not solve_exactly(search.problem, search.instance, search.bounds, search.incumbent, seconds):
         raise explain_overflow(search.problem)
 
 

@@ -10,8 +10,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from dlplacer.core.errors import InputError
-
 Vector = NDArray[np.float64]
 Gradient = Callable[[int, Vector], Vector]
 
@@ -23,13 +21,6 @@ class Elastic:
     learning_rate: float
     strength: float
     momentum: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not self.learning_rate > 0 or not self.strength >= 0 or not 0 <= self.momentum < 1:
-            raise InputError(
-                f"learning rate {self.learning_rate:g}, strength {self.strength:g}, momentum {self.momentum:g}: they "
-                "must be positive, at least 0, and in [0, 1)"
-            )
 
     @property
     def pull(self) -> float:
@@ -66,13 +57,7 @@ def worker_event(rule: Elastic, state: ElasticState, worker: int, gradient: Vect
 
 
 def synchronous_step(rule: Elastic, state: ElasticState, gradients: Vector) -> ElasticState:
-    """All workers at once (Sync EASGD 1, 2 and 3, which differ only in where the centre lives and what overlaps).
-
-    Parameters
-    ----------
-    gradients
-        [P, n], each at its worker's weights.
-    """
+    """All workers at once, from gradients [P, n], each at its worker's weights (Sync EASGD 1, 2 and 3)."""
     difference = state.workers - state.centre
     velocities = rule.momentum * state.velocities - rule.learning_rate * gradients
     workers = state.workers + velocities - rule.pull * difference
@@ -80,13 +65,7 @@ def synchronous_step(rule: Elastic, state: ElasticState, gradients: Vector) -> E
 
 
 def replay_events(rule: Elastic, state: ElasticState, events: Sequence[int], gradient: Gradient) -> ElasticState:
-    """The state after a recorded order of worker events; the same order gives the same bits.
-
-    Parameters
-    ----------
-    gradient
-        (worker, its weights) → gradient.
-    """
+    """The state after a recorded order of worker events; `gradient` is that of a worker at its weights."""
     for worker in events:
         state = worker_event(rule, state, worker, gradient(worker, state.workers[worker]))
     return state
@@ -98,19 +77,12 @@ def hogwild_replay(
     """Without a lock: ``("read", w)`` copies the centre, ``("write", w)`` exchanges with that copy.
 
     With every read followed by its own write it equals `replay_events`.
-
-    Raises
-    ------
-    InputError
-        If a worker writes without having read.
     """
     seen: dict[int, Vector] = {}
     for kind, worker in events:
         if kind == "read":
             seen[worker] = state.centre.copy()
             continue
-        if worker not in seen:
-            raise InputError(f"worker {worker} writes to the centre without having read it; put a read before")
         centre = seen.pop(worker)
         pulled = rule.pull * (state.workers[worker] - centre)
         moved = worker_event(rule, replace(state, centre=centre), worker, gradient(worker, state.workers[worker]))

@@ -135,24 +135,6 @@ def _gpt(autocast: str | None = None) -> Job:
     return Job(Gpt(), (text,), (torch.randint(64, (4, 8)),), loss, autocast=autocast)
 
 
-def _bert() -> Job:
-    from transformers import BertConfig, BertForSequenceClassification
-
-    config = BertConfig(
-        vocab_size=64,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=64,
-        num_labels=4,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-    )
-    model = BertForSequenceClassification(config)
-    text, labels = torch.randint(64, (4, 8)), torch.randint(4, (4,))
-    return Job(model, (text,), (labels,), lambda output, wanted: functional.cross_entropy(output.logits, wanted))
-
-
 ZOO: dict[str, Callable[[], Job]] = {
     "mlp": lambda: models.mlp(8, depth=4),
     "tied": lambda: models.mlp(8, depth=3, tied=True),
@@ -168,11 +150,5 @@ ZOO: dict[str, Callable[[], Job]] = {
     "mixer": lambda: _classifier(Mixer(), torch.randn(4, 3, 16, 16), classes=16),
     "frozen": _frozen,
     "autocast": lambda: _gpt("bfloat16"),
-    "bert": _bert,
-    "inception_v3": lambda: models.inception_v3(4, image_size=75),
-    "googlenet": lambda: models.googlenet(4, image_size=64, narrow=2),
     "resnet50": lambda: models.resnet50(4, image_size=64, narrow=2),
-    "alexnet": lambda: models.alexnet(4, image_size=96, narrow=4),
-    "vgg19": lambda: models.vgg19(4, image_size=32, narrow=4),
-    "wide gnmt": lambda: models.gnmt(4, length=4, vocabulary=500, hidden=128, layers=4),
 }

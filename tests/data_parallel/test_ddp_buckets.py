@@ -11,8 +11,14 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from dlplacer.data_parallel.groups.bucket_caps import plan_buckets
-from dlplacer.data_parallel.groups.ddp_buckets import DdpBucket, Gradient, built_buckets, caps_mb, exchanged_s
+from dlplacer.data_parallel.groups.ddp_buckets import (
+    DdpBucket,
+    Gradient,
+    built_buckets,
+    caps_mb,
+    exchanged_s,
+    plan_buckets,
+)
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 
 
@@ -106,8 +112,10 @@ def test_planned_groups_are_the_best_of_all() -> None:
     planned = plan_buckets(gradients, AlphaBeta(2.0, 0.25))
     assert planned.exchanged_s == pytest.approx(9.0)
     assert [bucket.names for bucket in planned.buckets] == [("c", "b", "a")]
-    assert exchanged_s([DdpBucket((gradients[0],)), DdpBucket(tuple(gradients[1:]))], 2.0, 0.25) == pytest.approx(9.0)
-    assert exchanged_s([DdpBucket((each,)) for each in gradients], 2.0, 0.25) == pytest.approx(11.0)
+    assert exchanged_s(
+        [DdpBucket((gradients[0],)), DdpBucket(tuple(gradients[1:]))], AlphaBeta(2.0, 0.25)
+    ) == pytest.approx(9.0)
+    assert exchanged_s([DdpBucket((each,)) for each in gradients], AlphaBeta(2.0, 0.25)) == pytest.approx(11.0)
 
 
 @settings(max_examples=60)
@@ -120,8 +128,7 @@ def test_no_other_groups_are_faster(layers: list[tuple[int, float]], startup_s: 
     least_s = min(
         exchanged_s(
             [DdpBucket(tuple(gradients[first:last])) for first, last in pairwise((0, *cuts, len(layers)))],
-            startup_s,
-            0.03,
+            AlphaBeta(startup_s, 0.03),
         )
         for count in range(len(layers))
         for cuts in combinations(range(1, len(layers)), count)

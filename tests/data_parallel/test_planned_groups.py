@@ -6,10 +6,9 @@ import pytest
 from data_parallel.model_zoo import ZOO
 
 from dlplacer.core.topology import Device, Link, Topology
-from dlplacer.data_parallel.groups.captured_chain import chain_of, serial_clock
+from dlplacer.data_parallel.groups.captured_chain import chain_of, gradients_of, serial_clock
 from dlplacer.data_parallel.groups.ddp_buckets import built_buckets
-from dlplacer.data_parallel.groups.exact_groups import best_groups
-from dlplacer.data_parallel.groups.planned_groups import gradients_of
+from dlplacer.data_parallel.groups.layer_chain import best_groups
 from dlplacer.frontend import Job
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.machines.costs.roofline_times import with_times

@@ -1,4 +1,4 @@
-"""What torch.distributed really sends: its collectives as the dispatcher sees them."""
+"""The messages that torch.distributed really sends: its collectives as the dispatcher sees them."""
 
 from typing import Any
 

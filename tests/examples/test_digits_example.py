@@ -11,7 +11,7 @@ from unittest import mock
 import pytest
 from scripts import run_as_ranks
 
-from dlplacer.data_parallel.elastic import asynchronous_run
+from dlplacer.data_parallel import run_async
 
 pytest.importorskip("sklearn", reason="the digits are scikit-learn's")
 SCRIPT = Path(__file__).parents[2] / "examples" / "digits.py"
@@ -28,8 +28,8 @@ def run(*options: str) -> str:
 
 
 def test_every_method_is_in_the_table_and_in_the_picture(tmp_path: Path) -> None:
-    # Processes that are started anew import torch each: those of the first asynchronous method are, the others forked.
-    with mock.patch.object(asynchronous_run, "_start_method", side_effect=["spawn", "fork", "fork"]):
+    # Processes that are started anew import torch each; forked ones have it.
+    with mock.patch.dict(run_async.__kwdefaults__, start_method="fork"):
         ranks = run_as_ranks(2, SCRIPT, "--epochs", "1", "--output", tmp_path / "digits.png")
     assert [(done.returncode, bool(done.stdout)) for done in ranks] == [(0, True), (0, False)], ranks
     assert [line.split()[0] for line in ranks[0].stdout.splitlines()] == [

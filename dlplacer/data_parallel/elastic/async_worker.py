@@ -1,41 +1,90 @@
-"""What `train` is given in each process of asynchronous training."""
+"""The object that `train` is given in each process of asynchronous training, and recorded orders of its events."""
 
-from collections import Counter
-from dataclasses import dataclass
-from multiprocessing.connection import Connection
-from typing import Any
+import pickle
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from multiprocessing.context import BaseContext
+from os import PathLike
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from dlplacer.core.errors import InputError, RunError
-from dlplacer.data_parallel.elastic.event_record import EXCHANGE, READ, WRITE, AsyncSettings, EventRecord
 from dlplacer.data_parallel.elastic.packed_weights import PackedWeights
-from dlplacer.data_parallel.elastic.shared_centre import DONE, LOST, RUNNING, STARTING, CentreFiles, SharedCentre
+from dlplacer.files.fields import Count, FileModel, Table, load_model
+from dlplacer.files.text import write_json
 
-WRITE_CENTRE, BEGIN = "write centre", "begin"
-"""What a worker that has joined is told."""
-
-
-class LostAsRecordedError(Exception):
-    """A replayed worker has come to where it was lost."""
+_VERSION = 1
+Event = tuple[str, int]
+"""``("exchange", worker)`` under a lock; without one ``("read", worker)`` and ``("write", worker)``."""
 
 
 @dataclass(frozen=True)
-class JoinedModel:
-    """What the process that started the workers must know of their model.
+class AsyncSettings:
+    """Everything that decides the numbers of asynchronous training besides the order of events; see `run_async`."""
+
+    workers: int
+    rule: str = "async"
+    momentum: float = 0.0
+    pull: float = 0.1
+    sync_every: int = 1
+    lock: bool = True
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.rule not in ("async", "round_robin"):
+            raise InputError(f"rule is {self.rule!r}; use 'async' or 'round_robin'")
+        if self.rule == "round_robin" and not self.lock:
+            raise InputError("round_robin takes workers one after the other, so it has a lock; use rule='async'")
+        if self.workers < 1 or self.sync_every < 1:
+            raise InputError(f"workers is {self.workers} and sync_every {self.sync_every}; both must be at least 1")
+        if not 0 <= self.momentum < 1 or not 0 <= self.pull < float("inf"):
+            raise InputError(
+                f"momentum is {self.momentum:g} and pull {self.pull:g}; they must be in [0, 1) and at least 0"
+            )
+
+
+class SharedMemory:
+    """The memory, locks and files that the processes of a run share.
 
     Attributes
     ----------
-    tensors
-        (name, shape, dtype, start, stop) of every tensor in the vector.
+    folder
+        The centre's vector, which all map; the layouts of models; results.
+    changed
+        Its lock makes an exchange one event; notified after every event.
+    joined
+        Where all workers wait until each has joined.
+    last
+        How many events there were, and the worker of the last.
+    done, active_s
+        By worker: whether it has ended, and when it was last at work, on the monotonic clock.
     """
 
-    layout: str
-    count: int
-    dtype: torch.dtype
-    float_count: int
-    tensors: tuple[tuple[str, tuple[int, ...], torch.dtype, int, int], ...]
+    def __init__(self, context: BaseContext, workers: int, folder: Path) -> None:
+        self.folder = folder
+        self.changed, self.joined = context.Condition(), context.Barrier(workers)
+        self.last: Any = context.RawArray("q", [0, workers - 1])
+        self.done: Any = context.RawArray("b", workers)
+        self.active_s: Any = context.RawArray("d", [time.monotonic()] * workers)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The centre as a state dict of the model; empty before workers have joined."""
+        if not (self.folder / "layout").exists():
+            return {}
+        tensors, packed_dtype = pickle.loads((self.folder / "layout").read_bytes())
+        vector = torch.from_file(str(self.folder / "centre"), shared=True, size=tensors[-1][-1], dtype=packed_dtype)
+        values = {}
+        for name, shape, dtype, start, stop in tensors:
+            part = vector[start:stop]
+            whole = part.to(dtype) if dtype.is_floating_point else part.to(torch.uint8).view(dtype)
+            values[name] = whole.clone().view(shape)
+        return values
 
 
 class AsyncWorker:
@@ -46,30 +95,30 @@ class AsyncWorker:
     rank, workers
         This worker's number, and how many there are.
     model
-        What was given to `join`.
+        The model that has joined.
     settings
         Of the run.
+    events
+        (number, kind) of this worker's events.
     """
 
     def __init__(
         self,
         rank: int,
         settings: AsyncSettings,
-        files: CentreFiles,
-        pipe: Connection,
-        recorded: EventRecord | None,
-        keep_record: bool,
+        shared: SharedMemory,
+        recorded: tuple[Event, ...] | None,
+        in_order: bool,
     ) -> None:
         self.rank = rank
         self.workers = settings.workers
         self.settings = settings
         self.steps = 0
         self.model: nn.Module | None = None
-        self._pipe = pipe
-        self._centre = SharedCentre(files)
+        self.events: list[tuple[int, str]] = []
+        self._shared = shared
         self._recorded = recorded
-        self._left = Counter() if recorded is None else recorded.counts()
-        self._in_order = settings.lock or keep_record or recorded is not None
+        self._in_order = in_order
         self._has_optimizer = False
 
     def join(self, model: nn.Module) -> nn.Module:
@@ -79,24 +128,23 @@ class AsyncWorker:
         first worker's.
         """
         if self.model is not None:
-            raise InputError(f"worker {self.rank} has joined already; a worker trains one model")
-        self._packed = PackedWeights(model, torch.device("cpu"), frozen=True)
-        packed = self._packed
-        parts = [*packed.floats, *packed.integers]
-        tensors = tuple((p.name, tuple(p.tensor.shape), p.tensor.dtype, p.start, p.stop) for p in parts)
-        self._pipe.send(("join", JoinedModel(packed.layout, packed.count, packed.dtype, packed.float_count, tensors)))
-        if self._pipe.recv() == WRITE_CENTRE:
-            self._centre.map_values(packed.count, packed.dtype)
-            packed.pack(self._centre.first, with_integers=True)
-            self._centre.values.copy_(self._centre.first)
-            self._pipe.send(("written", None))
-            self._pipe.recv()
-        self._centre.map_values(packed.count, packed.dtype)
+            raise InputError("has joined already; a worker trains one model")
+        packed = self._packed = PackedWeights(model, torch.device("cpu"), frozen=True)
+        folder, shared = self._shared.folder, self._shared
+        (folder / f"model{self.rank}").write_text(packed.layout)
+        if self.rank == 0:
+            packed.pack(packed.mapped(folder / "centre"), with_integers=True)
+            (folder / "layout").write_bytes(pickle.dumps((packed.tensors(), packed.dtype)))
+        shared.joined.wait()
+        if packed.layout != (folder / "model0").read_text():
+            raise InputError("joins with another model than worker 0; all train the same")
+        self._centre = packed.mapped(folder / "centre")
         with torch.no_grad():
-            packed.assign(self._centre.first)
-            packed.set_integers(packed.integer_values(self._centre.first))
+            packed.assign(self._centre)
+            packed.set_integers(self._centre)
+        shared.joined.wait()  # Nobody moves the centre before all have read it.
         self._own = packed.empty()
-        self._centre.set_state(self.rank, RUNNING)
+        shared.active_s[self.rank] = time.monotonic()
         self.model = model
         return model
 
@@ -130,46 +178,33 @@ class AsyncWorker:
         floats = slice(self._packed.float_count)
         if not self._in_order:
             # Hogwild: no lock, so an element may be read between two others' writes, and a write may be lost.
-            centre = self._centre.values
-            own[floats] -= centre[floats]
-            centre[floats].add_(own[floats], alpha=self.settings.pull)
-            if self.rank == 0:
-                centre[self._packed.float_count :] = own[self._packed.float_count :]
-            self._centre.be_active(self.rank)
+            own[floats] -= self._centre[floats]
+            self._move_centre(own)
+            self._shared.active_s[self.rank] = time.monotonic()
         elif self.settings.lock:
-            with self._turn(EXCHANGE):
-                own[floats] -= self._centre.values[floats]
-                self._move_centre(own, EXCHANGE)
+            with self._turn("exchange"):
+                own[floats] -= self._centre[floats]
+                self._move_centre(own)
         else:
             # Orders of whole reads and writes can be recorded, between which others come; orders of elements cannot.
-            with self._turn(READ):
-                own[floats] -= self._centre.values[floats]
-                self._centre.commit(3 * self.rank + READ, written=False)
-            with self._turn(WRITE):
-                self._move_centre(own, WRITE)
+            with self._turn("read"):
+                own[floats] -= self._centre[floats]
+            with self._turn("write"):
+                self._move_centre(own)
         self._packed.add(own, factor=-self.settings.pull)
 
-    def centre_state_dict(self) -> dict[str, Tensor]:
-        """The centre's parameters and float buffers by name, as they are now."""
+    def finish(self) -> None:
+        """No more events of this worker."""
         self._joined()
-        return self._packed.named(self._centre.values)
-
-    def finish(self, lost: bool = False) -> None:
-        """No more events of this worker.
-
-        Raises
-        ------
-        RunError
-            If it has more of them in the record. Others notice that where they wait for one, which they need not.
-        """
-        if self._recorded is not None and self._left[self.rank] and not lost:
-            own = [place for place, event in enumerate(self._recorded.events) if event // 3 == self.rank]
-            raise _ended_early(self.rank, own[-self._left[self.rank]])
-        self._centre.set_state(self.rank, LOST if lost else DONE)
+        if self._recorded is not None and len(self.events) < sum(rank == self.rank for _, rank in self._recorded):
+            raise RunError(f"ended after {len(self.events)} events, and the record has more; replay the same training")
+        with self._shared.changed:
+            self._shared.done[self.rank] = True
+            self._shared.changed.notify_all()
 
     def _joined(self) -> nn.Module:
         if self.model is None:
-            raise InputError(f"worker {self.rank} has no model; call worker.join(model) first")
+            raise InputError("has no model; call worker.join(model) first")
         return self.model
 
     def _before_step(self, *_: Any) -> None:
@@ -177,44 +212,87 @@ class AsyncWorker:
         if self.steps % self.settings.sync_every == 0:
             self.exchange()
 
-    def _move_centre(self, difference: Tensor, kind: int) -> None:
-        """Eq. 2 with this worker's term alone, into the other vector."""
+    def _move_centre(self, difference: Tensor) -> None:
+        """Eq. 2 with this worker's term alone."""
         floats, integers = slice(self._packed.float_count), slice(self._packed.float_count, None)
-        now, then = self._centre.values, self._centre.other
-        torch.add(now[floats], difference[floats], alpha=self.settings.pull, out=then[floats])
-        then[integers] = (difference if self.rank == 0 else now)[integers]
-        self._centre.commit(3 * self.rank + kind, written=True)
+        self._centre[floats].add_(difference[floats], alpha=self.settings.pull)
+        if self.rank == 0:
+            self._centre[integers] = difference[integers]
 
-    def _turn(self, kind: int) -> Any:
-        if self._recorded is not None:
-            if not self._left[self.rank]:
-                if self.rank in self._recorded.lost:
-                    raise LostAsRecordedError
-                raise RunError(
-                    f"worker {self.rank} exchanges more often than it was recorded to; replay the same training"
-                )
-            self._left[self.rank] -= 1
-        return self._centre.turn(self.rank, lambda: self._is_my_turn(kind))
+    @contextmanager
+    def _turn(self, kind: str) -> Iterator[None]:
+        """The lock, once an event of this kind is this worker's to cause."""
+        shared = self._shared
+        shared.active_s[self.rank] = time.monotonic()
+        with shared.changed:
+            shared.changed.wait_for(self._is_my_turn(kind))
+            yield
+            self.events.append((shared.last[0], kind))
+            shared.last[:] = [shared.last[0] + 1, self.rank]
+            shared.active_s[self.rank] = time.monotonic()
+            shared.changed.notify_all()
 
-    def _is_my_turn(self, kind: int) -> bool:
-        if self._recorded is not None:
-            return self._is_next_recorded(3 * self.rank + kind)
-        if self.settings.rule != "round_robin":
-            return True
-        last = self._centre.last_event()
-        first = 0 if last is None else last // 3 + 1
-        order = [(first + offset) % self.workers for offset in range(self.workers)]
-        waiting = [rank for rank in order if self._centre.state(rank) in (STARTING, RUNNING)]
-        return waiting[0] == self.rank
+    def _is_my_turn(self, kind: str) -> Callable[[], bool]:
+        shared, recorded = self._shared, self._recorded
 
-    def _is_next_recorded(self, event: int) -> bool:
-        assert self._recorded is not None
-        expected = self._recorded.events[self._centre.event_count]
-        worker = expected // 3
-        if expected != event and self._centre.state(worker) in (DONE, LOST):
-            raise _ended_early(worker, self._centre.event_count)
-        return expected == event
+        def next_recorded() -> bool:
+            assert recorded is not None
+            if shared.last[0] == len(recorded):
+                raise RunError("exchanges more often than it was recorded to; replay the same training")
+            return recorded[shared.last[0]] == (kind, self.rank)
+
+        def next_in_the_round() -> bool:
+            order = [(shared.last[1] + 1 + offset) % self.workers for offset in range(self.workers)]
+            return bool(next(rank for rank in order if not shared.done[rank]) == self.rank)
+
+        if recorded is not None:
+            return next_recorded
+        return next_in_the_round if self.settings.rule == "round_robin" else lambda: True
 
 
-def _ended_early(worker: int, event: int) -> RunError:
-    return RunError(f"worker {worker} ended before event {event} of the record, which is its; replay the same training")
+class _EventsFile(FileModel):
+    format: str
+    meta: Table
+    workers: Annotated[int, Field(ge=1)]
+    rule: Literal["async", "round_robin"]
+    momentum: float
+    pull: float
+    sync_every: Annotated[int, Field(ge=1)]
+    lock: bool
+    seed: int
+    events: list[Count | str]
+
+    def mistakes(self) -> Iterator[str]:
+        """Events of workers that are not there, or of another kind than the lock allows."""
+        for position, event in enumerate(self.events):
+            kind, worker = _event(event)
+            if worker >= self.workers or kind not in (("exchange",) if self.lock else ("read", "write")):
+                lock, way_out = ("with", "give its number") if self.lock else ("without", "give read R, write R")
+                yield f"events[{position}]: {event!r} is no event of {self.workers} workers {lock} a lock: {way_out}"
+                return
+
+
+def write_events(path: str | PathLike[str], settings: AsyncSettings, events: tuple[Event, ...]) -> None:
+    """Write the order of a run, atomically."""
+    named = [worker if kind == "exchange" else f"{kind} {worker}" for kind, worker in events]
+    write_json(path, {"format": f"dlplacer.events/{_VERSION}", **asdict(settings), "events": named})
+
+
+def read_events(path: str | PathLike[str], settings: AsyncSettings) -> tuple[Event, ...]:
+    """The order in a file."""
+    content = load_model(Path(path), _EventsFile, "events", _VERSION)
+    different = [
+        f"{field.name} {recorded!r} (now {now!r})"
+        for field in fields(AsyncSettings)
+        if (recorded := getattr(content, field.name)) != (now := getattr(settings, field.name))
+    ]
+    if different:
+        raise InputError(f"{path} was recorded with {', '.join(different)}; replay it with the same")
+    return tuple(map(_event, content.events))
+
+
+def _event(event: int | str) -> Event:
+    if isinstance(event, int):
+        return "exchange", event
+    kind, _, worker = event.partition(" ")
+    return (kind, int(worker)) if worker.isdecimal() else ("", 0)

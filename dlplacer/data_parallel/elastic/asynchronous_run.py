@@ -1,42 +1,45 @@
 """Asynchronous elastic averaging on the cores of one machine: processes around one centre in shared memory."""
 
-import os
 import pickle
+import random
+import tempfile
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.multiprocessing as multiprocessing
 from torch import Tensor
+from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException, start_processes
 
-from dlplacer.core.errors import InputError
-from dlplacer.data_parallel.elastic.async_process import INSIDE_WORKER, Train, WorkerTask, train_of
-from dlplacer.data_parallel.elastic.async_worker import JoinedModel
-from dlplacer.data_parallel.elastic.event_record import (
+from dlplacer.core.errors import InputError, RunError, first_line
+from dlplacer.data_parallel.elastic.async_worker import (
     AsyncSettings,
-    EventRecord,
+    AsyncWorker,
+    Event,
+    SharedMemory,
     read_events,
-    require_same,
     write_events,
 )
-from dlplacer.data_parallel.elastic.shared_centre import CentreFiles, SharedCentre
 from dlplacer.data_parallel.elastic.stability import ElasticRecursion, require_stable
-from dlplacer.data_parallel.elastic.supervisor import Supervisor
+
+Train = Callable[[AsyncWorker], Any]
+_LOOK_S = 0.5
 
 
 @dataclass(frozen=True)
 class AsyncResult:
-    """What asynchronous training came to.
+    """The outcome of asynchronous training.
 
     Attributes
     ----------
     centre
         The centre as a state dict of the model.
     results
-        What `train` returned, by worker; None for lost ones.
-    lost
-        The workers that were lost, with how they ended.
+        What `train` returned, by worker.
     events
         Exchanges, in order, by worker; reads and writes are two where both are recorded. Empty for Hogwild without a
         record, whose order nobody knows.
@@ -44,12 +47,25 @@ class AsyncResult:
 
     centre: dict[str, Tensor] = field(repr=False)
     results: tuple[Any, ...]
-    lost: dict[int, str]
     events: tuple[int, ...] = field(repr=False)
 
 
+class WorkerError(RunError):
+    """A worker of asynchronous training failed or was lost, which ended all others.
+
+    Attributes
+    ----------
+    centre
+        The centre as it was then, as a state dict of the model; empty before workers had joined.
+    """
+
+    def __init__(self, message: str, centre: dict[str, Tensor]) -> None:
+        super().__init__(message)
+        self.centre = centre
+
+
 def run_async(
-    train: Train | str,
+    train: Train,
     workers: int = 4,
     rule: str = "async",
     momentum: float = 0.0,
@@ -58,12 +74,11 @@ def run_async(
     *,
     pull: float = 0.1,
     sync_every: int = 1,
-    eta_h: tuple[float, float] | None = None,
     replay: str | PathLike[str] | None = None,
     seed: int = 0,
     timeout_s: float = 600.0,
     threads: int = 1,
-    start_method: str | None = None,
+    start_method: str = "spawn",
 ) -> AsyncResult:
     """Train in several processes that exchange with one centre, each on its own (You, Buluç and Demmel 2017, 5.1).
 
@@ -78,15 +93,13 @@ def run_async(
                 loss(model(images), labels).backward()
                 optimizer.step()
 
-    With an optimizer of its own it calls ``worker.exchange()`` between ``backward()`` and the step.
-
-    A worker that is killed or ends without a word is lost: all others go on, and the result names it. One that raises
-    ends the run.
+    With an optimizer of its own it calls ``worker.exchange()`` between ``backward()`` and the step. Processes
+    import the script anew: call this under ``if __name__ == "__main__":``.
 
     Parameters
     ----------
     train
-        A callable, or ``module:callable``.
+        A function at the top of a module, as processes import it for themselves.
     rule
         ``"async"``, in the order of arrival, or ``"round_robin"`` (original EASGD): one worker after the other.
     momentum
@@ -96,92 +109,102 @@ def run_async(
     record
         File for the order of events. Hogwild's reads and writes are then whole events in an order, each worker's
         write still coming any time after its read.
-    pull, sync_every, seed
-        As in `AsyncSettings`.
-    eta_h
-        Least and greatest learning rate × curvature expected; warns if some of it diverges.
+    pull, sync_every
+        a = η·ρ: the share of their difference by which a worker and the centre move in an exchange; optimizer steps
+        from one exchange to the next.
     replay
         A recorded order, which the same training follows to the bit.
+    seed
+        Worker r begins with torch's and Python's random numbers of seed + r.
     timeout_s, threads
-        A worker that neither exchanges nor ends for so long is ended, and lost; its threads of torch.
+        A worker that neither exchanges nor ends for so long counts as lost; its threads of torch.
     start_method
-        ``"spawn"``, ``"fork"`` or ``"forkserver"`` of multiprocessing; None for spawn, or fork if `train` can only be
-        inherited, as in a notebook.
+        Of multiprocessing; ``"fork"`` inherits `train`, also that of a notebook, and must come before any use of CUDA.
 
     Raises
     ------
     InputError
         If settings contradict each other or a record, or diverge for every curvature.
-    RunError
-        If `train` raises, all workers are lost, or a replay comes to another event than the record.
+    WorkerError
+        If `train` raises, a worker is lost, or a replay comes to another event than the record. It ends all workers,
+        names the one, and has the last state of the centre.
     """
-    _require_outside_of_workers()
     settings = AsyncSettings(workers, rule, momentum, pull, sync_every, lock, seed)
     if not timeout_s > 0 or threads < 1:
         raise InputError(f"timeout_s is {timeout_s:g} and threads {threads}; give more than 0 seconds and a thread")
-    require_stable(ElasticRecursion(pull, workers, momentum, sync_every, in_turn=True), eta_h)
-    recorded = None if replay is None else _recorded(replay, settings)
-    context = multiprocessing.get_context(start_method or _start_method(train))
-    files = CentreFiles.create(workers)
-    try:
-        task = WorkerTask(train, settings, files, recorded, record is not None, threads)
-        return _supervised(task, context, timeout_s, record)
-    finally:
-        files.close()
-
-
-def _require_outside_of_workers() -> None:
-    if os.environ.get(INSIDE_WORKER):
-        raise InputError(
-            "a worker calls run_async while it imports the script; put the call under if __name__ == '__main__':"
-        )
-
-
-def _recorded(replay: str | PathLike[str], settings: AsyncSettings) -> EventRecord:
-    found = read_events(replay)
-    require_same(found.settings, settings, replay)
-    return found
-
-
-def _supervised(task: WorkerTask, context: Any, timeout_s: float, record: str | PathLike[str] | None) -> AsyncResult:
-    """What the workers of a task come to; their order is written to `record`, if that is given."""
-    centre, settings = SharedCentre(task.files), task.settings
-    with Supervisor(context, task, centre, timeout_s) as supervisor:
-        model = supervisor.run()
-    events = tuple(centre.events())
+    require_stable(ElasticRecursion(pull, workers, momentum, sync_every, in_turn=True))
+    recorded = None if replay is None else read_events(replay, settings)
+    with tempfile.TemporaryDirectory(prefix="dlplacer-async-") as folder:
+        shared = SharedMemory(multiprocessing.get_context(start_method), workers, Path(folder))
+        in_order = lock or record is not None or recorded is not None
+        _supervise((train, settings, shared, recorded, in_order, threads), start_method, shared, timeout_s)
+        outcomes = [_outcome(shared, rank) for rank in range(workers)]
+        centre = shared.state_dict()
+    numbered = [(number, (kind, rank)) for rank, (_, own) in enumerate(outcomes) for number, kind in own]
+    events: tuple[Event, ...] = tuple(event for _, event in sorted(numbered))
     if record is not None:
-        write_events(record, EventRecord(settings, events, tuple(sorted(supervisor.lost))))
-    centre.map_values(model.count, model.dtype)
-    values = state_dict_of(centre.values, model)
-    results = tuple(supervisor.results.get(rank) for rank in range(settings.workers))
-    return AsyncResult(values, results, supervisor.lost, tuple(event // 3 for event in events))
+        write_events(record, settings, events)
+    return AsyncResult(centre, tuple(result for result, _ in outcomes), tuple(rank for _, rank in events))
 
 
-def state_dict_of(vector: Tensor, model: JoinedModel) -> dict[str, Tensor]:
-    """Tensors by name, of their shapes and dtypes."""
-    values = {}
-    for name, shape, dtype, start, stop in model.tensors:
-        part = vector[start:stop]
-        whole = part.to(torch.uint8).view(dtype) if start >= model.float_count else part.to(dtype)
-        values[name] = whole.clone().view(shape)
-    return values
-
-
-def _start_method(train: Train | str) -> str:
-    if isinstance(train, str):
-        train_of(train)
-        return "spawn"
-    main = train.__module__ == "__main__" and not hasattr(__import__("__main__"), "__file__")
+def _work(
+    rank: int,
+    train: Train,
+    settings: AsyncSettings,
+    shared: SharedMemory,
+    recorded: tuple[Event, ...] | None,
+    in_order: bool,
+    threads: int,
+) -> None:
+    """One worker's process: train, and leave the result in the folder."""
+    torch.set_num_threads(threads)
+    torch.manual_seed(settings.seed + rank)
+    random.seed(settings.seed + rank)
+    worker = AsyncWorker(rank, settings, shared, recorded, in_order)
+    result = train(worker)
+    worker.finish()
     try:
-        pickle.dumps(train)
-        inherited = main
-    except (pickle.PicklingError, AttributeError, TypeError):
-        inherited = True
-    if not inherited:
-        return "spawn"
-    if not hasattr(os, "fork") or torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        content = pickle.dumps((result, worker.events))
+    except Exception as error:
         raise InputError(
-            "train must be importable, as processes are started anew here: define it at the top of a module, or give "
-            "'module:callable'"
-        )
-    return "fork"
+            f"returned what cannot be sent to the process that called run_async: {first_line(error)}"
+        ) from None
+    (shared.folder / f"result{rank}").write_bytes(content)
+
+
+def _supervise(arguments: tuple[Any, ...], method: str, shared: SharedMemory, timeout_s: float) -> None:
+    """Run all workers to their end, or end them all with the first that fails, is killed, or is inactive for long."""
+    workers = len(shared.done)
+    start: Callable[..., Any] = start_processes
+    running = start(_work, arguments, nprocs=workers, join=False, daemon=True, start_method=method)
+    try:
+        while not running.join(timeout=_LOOK_S):
+            active_s = {rank: shared.active_s[rank] for rank in range(workers) if not shared.done[rank]}
+            # Others may only wait for a lock, or a turn, of the one that has been inactive for longest.
+            stuck = min(active_s, key=active_s.__getitem__, default=None)
+            if stuck is not None and time.monotonic() - active_s[stuck] > timeout_s:
+                raise WorkerError(
+                    f"worker {stuck} was inactive for {timeout_s:g} s, so all were ended", shared.state_dict()
+                )
+    except ProcessRaisedException as error:
+        kind, _, message = str(error).strip().splitlines()[-1].partition(": ")
+        if kind.endswith(".InputError"):
+            raise InputError(f"worker {error.error_index} {message}") from None
+        said = message if kind.endswith(".RunError") else f"raised {kind}: {message}"
+        raise WorkerError(f"worker {error.error_index} {said}", shared.state_dict()) from error
+    except ProcessExitedException as error:
+        how = f"ended with exit code {error.exit_code}"
+        raise WorkerError(f"worker {error.error_index} {how}, so all were ended", shared.state_dict()) from None
+    finally:
+        for process in running.processes:
+            if process.is_alive():
+                process.kill()
+            process.join()
+
+
+def _outcome(shared: SharedMemory, rank: int) -> tuple[Any, list[tuple[int, str]]]:
+    path = shared.folder / f"result{rank}"
+    if not path.exists():
+        raise WorkerError(f"worker {rank} ended the process within train; return from it", shared.state_dict())
+    found: tuple[Any, list[tuple[int, str]]] = pickle.loads(path.read_bytes())
+    return found

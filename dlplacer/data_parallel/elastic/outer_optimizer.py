@@ -1,8 +1,7 @@
 """Workers that train by themselves and pull each other now and then: one class for EASGD, local SGD and DiLoCo."""
 
-import hashlib
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -13,8 +12,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from dlplacer.core.errors import InputError
-from dlplacer.data_parallel.elastic.centre import Centre
-from dlplacer.data_parallel.elastic.outer_rules import OuterRule
+from dlplacer.data_parallel.elastic.outer_rules import Centre, OuterRule
 from dlplacer.data_parallel.elastic.packed_weights import PackedWeights
 from dlplacer.data_parallel.elastic.stability import ElasticRecursion, require_stable
 from dlplacer.data_parallel.elastic.worker_group import WorkerGroup
@@ -31,8 +29,7 @@ class OuterOptimizer:
     5). Float buffers are averaged; integer ones take the first rank's values. The inner optimizer's momentum stays
     local (eq. 5 and 6).
 
-    At the first forward pass all ranks take the first rank's values, unless they are equal or a state has been loaded.
-    A placed module's ``step`` is no forward pass: ranks that train by it begin with equal weights.
+    When the context opens first all ranks take the first rank's values, unless a state has been loaded.
 
     Parameters
     ----------
@@ -92,7 +89,11 @@ class OuterOptimizer:
         self._packed = PackedWeights(model, torch.device("cpu") if overlap == "sync1" else None)
         _require_trains(inner, model)
         if rule.pull is not None:
-            require_stable(_recursion(rule, sync_every, inner, self._ranks.size), rule.eta_h)
+            # Other optimizers than SGD are judged as SGD without momentum.
+            sgd = inner.param_groups[0] if isinstance(inner, torch.optim.SGD) else {}
+            momentum, nesterov = float(sgd.get("momentum", 0)), bool(sgd.get("nesterov"))
+            recursion = ElasticRecursion(rule.pull, self._ranks.size, momentum, sync_every, rule.delay, nesterov)
+            require_stable(recursion)
         self._centre = Centre(rule, self._packed)
         self._total = self._packed.empty()
         # What averaging at once needs not: workers take the centre's values whatever they had.
@@ -102,32 +103,27 @@ class OuterOptimizer:
         self._waiting = False
         self._started = False
         self._steps_before = 0
-        self._handles: list[RemovableHandle] = []
+        self._handle: RemovableHandle | None = None
 
     def __enter__(self) -> Self:
         self._steps_before = self.steps
-        if self._handles:
+        if self._handle is not None:
             raise InputError("this outer optimizer's context is open already; open it once")
         settings = f"{self.rule.name} every {self.sync_every}, delay {self.rule.delay}, pull {self.rule.pull}"
-        self._ranks.require_equal({"model": self._packed.layout, "rule": settings}, self._packed.device)
-        equal = self._started or self._ranks.are_equal(self._digest(), self._packed.device)
-        self._handles = [
-            self.inner.register_step_pre_hook(self._before_step),
-            self.inner.register_step_post_hook(self._after_step),
-        ]
-        # A placed module's step passes no hook, and where weights are equal none is needed.
-        if not equal:
-            # Before other hooks: fully_shard's puts whole parameters in place of this rank's shards.
-            self._handles.append(self.model.register_forward_pre_hook(self._forward_hook(), prepend=True))
+        self._ranks.require_equal("model", self._packed.layout)
+        self._ranks.require_equal("rule", settings)
+        if not self._started:
+            self._start()
+        self._handle = self.inner.register_step_post_hook(self._after_step)
         self._send_again()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles = []
+        if self._handle is not None:
+            self._handle.remove()
+        self._handle = None
         if error is None:
             self._ranks.end_sum("the end of training")
             if self.steps == self._steps_before:
@@ -142,13 +138,7 @@ class OuterOptimizer:
             self._ranks.forget()
 
     def centre_state_dict(self) -> dict[str, Tensor]:
-        """The centre's weights and float buffers by name: the outcome of elastic averaging.
-
-        Raises
-        ------
-        InputError
-            Before the first forward pass or step.
-        """
+        """The centre's weights and float buffers by name: the outcome of elastic averaging."""
         self._require_started()
         return self._packed.named(self._centre.vector)
 
@@ -174,7 +164,7 @@ class OuterOptimizer:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """What this rank needs to go on to the bit, with the states of its model and its inner optimizer."""
+        """The state from which this rank goes on to the bit, with those of its model and its inner optimizer."""
         state: dict[str, Any] = {"steps": self.steps, "synchronisations": self.synchronisations, "centre": None}
         if self._started:
             waiting = self._own.clone() if self._waiting and self._own is not None else None
@@ -200,35 +190,12 @@ class OuterOptimizer:
             assert self._own is not None
             self._own.copy_(state["differences"])
             self._counted = [each.clone() for each in state["counted"]]
-        if self._handles:
+        if self._handle is not None:
             self._send_again()
 
     def _require_started(self) -> None:
         if not self._started:
-            raise InputError("there is no centre before the first forward pass or step of this outer optimizer")
-
-    def _digest(self) -> str:
-        digest = hashlib.sha256(self._packed.pack(self._total, with_integers=False).cpu().numpy().tobytes())
-        for frozen in self._packed.frozen:
-            digest.update(frozen.cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
-        return f"sha256 {digest.hexdigest()[:16]}"
-
-    def _forward_hook(self) -> Callable[..., None]:
-        # A function, as copies of a module copy the objects of bound methods: a copied model would take this one along.
-        def start(model: nn.Module, *_: Any) -> None:
-            if model is self.model and not self._started and model.training and torch.is_grad_enabled():
-                self._start()
-
-        return start
-
-    def _before_step(self, *_: Any) -> None:
-        if not self._started:
-            # Gradients are there already: they would belong to other weights than those that a rank were to take.
-            digest = hashlib.sha256(self._packed.pack(self._total, with_integers=False).cpu().numpy().tobytes())
-            self._ranks.require_equal(
-                {"set of first weights": f"sha256 {digest.hexdigest()[:16]}"}, self._packed.device
-            )
-            self._start()
+            raise InputError("there is no centre before this outer optimizer's context has been open")
 
     @torch.no_grad()
     def _start(self) -> None:
@@ -236,11 +203,9 @@ class OuterOptimizer:
         for tensor in (self._total, *self._packed.frozen):
             self._ranks.copy_from_first(tensor)
         self._packed.assign(self._total)
-        self._packed.set_integers(self._packed.integer_values(self._total))
+        self._packed.set_integers(self._total)
         self._centre.vector.copy_(self._total[: self._packed.float_count])
         self._started = True
-        for handle in self._handles[2:]:
-            handle.remove()
         self._take_differences_if_due()
 
     @torch.no_grad()
@@ -263,17 +228,15 @@ class OuterOptimizer:
         if self.rule.delay:
             self._counted = [part.tensor.clone() for part in self._packed.integers]
             self._waiting = True
-        self._send()
+        if self._overlaps:
+            self._ranks.begin_sum(self._total)
 
     def _send_again(self) -> None:
         """Differences that were taken in another context, or another run."""
         if self._waiting and self._own is not None:
             self._total.copy_(self._own)
-            self._send()
-
-    def _send(self) -> None:
-        if self._overlaps:
-            self._ranks.begin_sum(self._total)
+            if self._overlaps:
+                self._ranks.begin_sum(self._total)
 
     def _synchronise(self) -> None:
         if not self.rule.delay:
@@ -283,16 +246,8 @@ class OuterOptimizer:
         self._ranks.end_sum(f"synchronisation {self.synchronisations + 1}, after step {self.steps}")
         self._waiting = False
         self._centre.move(self._total, self._own, self._ranks.size)
-        values = self._packed.integer_values(self._total)
-        self._packed.set_integers(values, self._counted if self.rule.delay else None)
+        self._packed.set_integers(self._total, self._counted if self.rule.delay else None)
         self.synchronisations += 1
-
-
-def _recursion(rule: OuterRule, period: int, inner: torch.optim.Optimizer, workers: int) -> ElasticRecursion:
-    """Other optimizers than SGD are judged as SGD without momentum."""
-    group = inner.param_groups[0] if isinstance(inner, torch.optim.SGD) else {}
-    momentum, nesterov = float(group.get("momentum", 0.0)), bool(group.get("nesterov", False))
-    return ElasticRecursion(rule.pull or 0.0, workers, momentum, period, rule.delay, nesterov)
 
 
 def _require_trains(inner: torch.optim.Optimizer, model: nn.Module) -> None:

@@ -1,46 +1,36 @@
-"""What a synchronisation does to workers and centre: elastic averaging, local SGD, DiLoCo."""
+"""Rules by which workers and centre move each other: elastic averaging, local SGD, DiLoCo."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dlplacer.core.errors import InputError
+from dlplacer.data_parallel.elastic.packed_weights import PackedWeights
 
 OptimizerFactory = Callable[[Iterable[Tensor]], torch.optim.Optimizer]
 
 
 @dataclass(frozen=True)
 class OuterRule:
-    """How workers and centre pull each other.
+    """A rule by which workers and centre pull each other.
 
     With differences d_i = W_i − C from values taken `delay` steps earlier, P workers: elastic averaging moves a worker
     by −a · d_i and the centre by a · Σ d_i (eq. 1 and 2, a = η·ρ). The others move the centre to the workers' mean, or
     by an outer optimizer whose gradient is −Σ d_i ÷ P, and workers to the centre.
 
-    Attributes
-    ----------
-    pull
-        a of elastic averaging; None for workers that take the centre's values.
-    outer
-        The optimizer of the centre, or what makes one of its parameters; None for the workers' mean.
-    delay
-        How many steps of the inner optimizer pass between taking the differences and applying them. An exchange can
-        overlap with these steps.
-    start
-        Number of first steps after each of which workers synchronise, whatever the period.
-    eta_h
-        Least and greatest η·h, learning rate times curvature, that the training will see; None if not known.
+    The fields are as `easgd`, `local_sgd` and `diloco` describe them; without `pull` workers take the centre's values,
+    without `outer` the centre takes the workers' mean.
     """
 
     name: str
     pull: float | None = None
-    outer: OptimizerFactory | torch.optim.Optimizer | None = None
+    outer: OptimizerFactory | None = None
     delay: int = 0
     start: int = 0
-    eta_h: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         if self.pull is not None and not 0 <= self.pull < float("inf"):
@@ -52,15 +42,13 @@ class OuterRule:
                 f"{self.name}: delay {self.delay} with start {self.start}; steps that are all synchronised leave "
                 "nothing to delay: use one of the two"
             )
-        if self.eta_h is not None and not 0 <= self.eta_h[0] <= self.eta_h[1] < float("inf"):
-            raise InputError(f"{self.name}: eta_h is {self.eta_h}; give (least, greatest), both at least 0")
 
     def is_due(self, step: int, period: int) -> bool:
-        """Whether workers and centre pull each other after so many steps."""
+        """True if workers and centre pull each other after so many steps."""
         return step > 0 and (step <= self.start or (step - self.start) % period == 0)
 
 
-def easgd(pull: float = 0.1, delay: int = 1, eta_h: tuple[float, float] | None = None) -> OuterRule:
+def easgd(pull: float = 0.1, delay: int = 1) -> OuterRule:
     """Elastic averaging (Zhang, Choromanska and LeCun 2015): workers and centre pull each other by a share of their
     difference.
 
@@ -72,10 +60,8 @@ def easgd(pull: float = 0.1, delay: int = 1, eta_h: tuple[float, float] | None =
     delay
         1 is the paper's rule: gradient and differences are of the same weights (eq. 1 and 2), so the exchange can run
         while forward and backward pass do.
-    eta_h
-        Least and greatest learning rate × curvature expected; warns if some of it diverges.
     """
-    return OuterRule("easgd", pull=pull, delay=delay, eta_h=eta_h)
+    return OuterRule("easgd", pull=pull, delay=delay)
 
 
 def local_sgd(start: int = 0, delay: int = 0) -> OuterRule:
@@ -93,17 +79,85 @@ def local_sgd(start: int = 0, delay: int = 0) -> OuterRule:
     return OuterRule("local_sgd", start=start, delay=delay)
 
 
-def diloco(outer_optimizer: OptimizerFactory | torch.optim.Optimizer | None = None, delay: int = 0) -> OuterRule:
+def diloco(outer_optimizer: OptimizerFactory | None = None, delay: int = 0) -> OuterRule:
     """DiLoCo (Douillard et al. 2023): an outer optimizer moves the centre towards the workers' mean.
 
     Parameters
     ----------
     outer_optimizer
-        What makes an optimizer of given parameters, such as ``functools.partial(torch.optim.SGD, lr=0.7)``, or an
-        optimizer of the model's own parameters: it is then given the centre's instead. None for the paper's SGD with
-        Nesterov momentum 0.9 and learning rate 0.7.
+        Makes an optimizer of given parameters, as ``functools.partial(torch.optim.SGD, lr=0.7)``. None for the paper's
+        SGD with Nesterov momentum 0.9 and learning rate 0.7.
     delay
         As in `local_sgd`.
     """
     outer = outer_optimizer or partial(torch.optim.SGD, lr=0.7, momentum=0.9, nesterov=True)
     return OuterRule("diloco", outer=outer, delay=delay)
+
+
+class Centre:
+    """The centre's weights and float buffers as a vector, and its optimizer if it has one.
+
+    It is the same on every rank, as all move it by the same sum.
+    """
+
+    def __init__(self, rule: OuterRule, packed: PackedWeights) -> None:
+        self.rule = rule
+        self.packed = packed
+        self.vector = packed.empty(packed.float_count).zero_()
+        self.optimizer: torch.optim.Optimizer | None = None
+        if rule.outer is not None:
+            views = [nn.Parameter(self.vector[part.start : part.stop]) for part in packed.parameters]
+            for view, part in zip(views, packed.parameters, strict=True):
+                view.data = view.data.view(part.tensor.shape)
+            self.optimizer = rule.outer(views)
+            self._views = views
+
+    def move(self, total: Tensor, own: Tensor | None, workers: int) -> None:
+        """Move the centre, and this worker's weights and float buffers with it.
+
+        `total` and `own` are differences to the centre's present values: the sum of all workers', and this worker's,
+        which is used up. Without `own` a worker takes the centre's values.
+        """
+        packed, weights = self.packed, slice(self.packed.parameter_count)
+        buffers = slice(self.packed.parameter_count, self.packed.float_count)
+        mean = total[buffers] / workers
+        if own is not None:
+            torch.sub(mean, own[buffers], out=own[buffers])
+            packed.add(own, packed.float_buffers)
+        self.vector[buffers] += mean
+        if self.rule.pull is not None:
+            assert own is not None
+            packed.add(own, packed.parameters, -self.rule.pull)
+            self.vector[weights].add_(total[weights], alpha=self.rule.pull)
+        elif own is None:
+            self._outer_step(total[weights], workers)
+            packed.assign(self.vector)
+        else:
+            # The way to the centre's new values from where the worker was: (new − old) − own.
+            own[weights] += self.vector[weights]
+            self._outer_step(total[weights], workers)
+            packed.add(torch.sub(self.vector[weights], own[weights], out=own[weights]), packed.parameters)
+
+    def state(self) -> dict[str, Any]:
+        """Values by name, and the optimizer's state."""
+        return {
+            "values": self.packed.named(self.vector),
+            "optimizer": self.optimizer and self.optimizer.state_dict(),
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Take over a state."""
+        self.packed.from_named(state["values"], self.vector)
+        if self.optimizer is not None and state["optimizer"] is not None:
+            self.optimizer.load_state_dict(state["optimizer"])
+
+    def _outer_step(self, total: Tensor, workers: int) -> None:
+        if self.optimizer is None:
+            self.vector[: self.packed.parameter_count].add_(total, alpha=1 / workers)
+            return
+        # The pseudo-gradient points from the workers' mean to the centre: descending moves the centre to the mean.
+        gradient = total.mul_(-1 / workers)
+        for view, part in zip(self._views, self.packed.parameters, strict=True):
+            view.grad = gradient[part.start : part.stop].view(view.shape)
+        self.optimizer.step()
+        self.optimizer.zero_grad()

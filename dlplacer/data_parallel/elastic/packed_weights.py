@@ -7,6 +7,7 @@ which one rank gives bytes and the others zeros are exact, so integers travel in
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -16,14 +17,9 @@ from dlplacer.core.errors import InputError
 
 @dataclass(frozen=True)
 class PackedTensor:
-    """One tensor of the vector.
+    """One tensor of the vector: elements, or bytes of integers, from `start` to `stop`.
 
-    Attributes
-    ----------
-    owner, attribute
-        Where the tensor is found: modules may put another one in a buffer's place.
-    start, stop
-        Its elements, or its bytes if it is of integers.
+    It is looked up by its owner and attribute, as modules may put another one in a buffer's place.
     """
 
     name: str
@@ -35,10 +31,13 @@ class PackedTensor:
     @property
     def tensor(self) -> Tensor:
         """The tensor as it is now: the local part of a sharded one, real and imaginary parts of a complex one."""
-        tensor: Tensor = getattr(self.owner, self.attribute).detach()
-        # By the method, not the class: importing DTensor takes as long as half of torch.
-        local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-        return torch.view_as_real(local) if local.is_complex() else local
+        return _local(self.owner, self.attribute)
+
+    def of(self, vector: Tensor) -> Tensor:
+        """Its values in a vector; integers as they are."""
+        part, tensor = vector[self.start : self.stop], self.tensor
+        part = part.to(torch.uint8).view(tensor.dtype) if _is_integer(tensor) else part
+        return part.view(tensor.shape)
 
 
 class PackedWeights:
@@ -53,38 +52,32 @@ class PackedWeights:
     device
         Where vectors are; None for the device of the first parameter.
     frozen
-        Whether frozen parameters are parts too.
-
-    Attributes
-    ----------
-    frozen
-        The other parameters, which never change.
-    parameter_count, float_count, count
-        How many elements are parameters; those and float buffers; all, with the bytes of integers.
-
-    Raises
-    ------
-    InputError
-        If no parameter is trainable.
+        Whether frozen parameters are parts too; else the attribute `frozen` holds them.
     """
 
     def __init__(self, module: nn.Module, device: torch.device | None = None, frozen: bool = False) -> None:
-        parameters = _members(module, "parameters")
-        trainable = [entry for entry in parameters if frozen or getattr(*entry[1:]).requires_grad]
+        modules, kept = dict(module.named_modules()), set(module.state_dict())
+
+        def members(names: Sequence[str]) -> list[tuple[str, nn.Module, str]]:
+            return [(name, modules[path], leaf) for name in names for path, _, leaf in [name.rpartition(".")]]
+
+        named = dict(module.named_parameters())
+        trainable = [name for name, parameter in named.items() if frozen or parameter.requires_grad]
         if not trainable:
             raise InputError(f"{type(module).__name__} has no trainable parameter; there is nothing to average")
-        kept = set(module.state_dict())
-        buffers = [entry for entry in _members(module, "buffers") if entry[0] in kept]
-        floats = [entry for entry in buffers if not _is_integer(getattr(*entry[1:]))]
-        integers = [entry for entry in buffers if _is_integer(getattr(*entry[1:]))]
-        self.parameters = self._placed(trainable, 0)
+        buffers = {name: buffer for name, buffer in module.named_buffers() if name in kept}
+        self.parameters = _placed(members(trainable), 0)
         self.parameter_count = self.parameters[-1].stop
-        self.float_buffers = self._placed(floats, self.parameter_count)
+        self.float_buffers = _placed(
+            members([name for name, buffer in buffers.items() if not _is_integer(buffer)]), self.parameter_count
+        )
         self.floats = (*self.parameters, *self.float_buffers)
         self.float_count = self.floats[-1].stop
-        self.integers = self._placed(integers, self.float_count)
+        self.integers = _placed(
+            members([name for name, buffer in buffers.items() if _is_integer(buffer)]), self.float_count
+        )
         self.count = (*self.floats, *self.integers)[-1].stop
-        self.frozen = [part.tensor for part in self._placed([each for each in parameters if each not in trainable], 0)]
+        self.frozen = [part.tensor for part in _placed(members([name for name in named if name not in trainable]), 0)]
         self.device = device or self.parameters[0].tensor.device
         wide = any(part.tensor.dtype == torch.float64 for part in self.floats)
         self.dtype = torch.float64 if wide else torch.float32
@@ -94,27 +87,28 @@ class PackedWeights:
         """Of one message."""
         return self.count * self.dtype.itemsize
 
+    def tensors(self) -> list[tuple[str, tuple[int, ...], torch.dtype, int, int]]:
+        """(name, shape, dtype, start, stop) of every tensor in the vector."""
+        parts = (*self.floats, *self.integers)
+        return [(p.name, tuple(p.tensor.shape), p.tensor.dtype, p.start, p.stop) for p in parts]
+
     @property
     def layout(self) -> str:
         """Sizes, and a digest of names, shapes and dtypes: equal where vectors fit together."""
-        parts = [
-            f"{part.name} {tuple(part.tensor.shape)} {part.tensor.dtype}" for part in (*self.floats, *self.integers)
-        ]
-        digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()
-        return f"{len(parts)} tensors, {self.count} elements, sha256 {digest[:16]}"
+        tensors = self.tensors()
+        digest = hashlib.sha256("\n".join(f"{name} {shape} {dtype}" for name, shape, dtype, *_ in tensors).encode())
+        return f"{len(tensors)} tensors, {self.count} elements, sha256 {digest.hexdigest()[:16]}"
 
     def empty(self, count: int | None = None) -> Tensor:
         """A vector without values."""
         return torch.empty(self.count if count is None else count, dtype=self.dtype, device=self.device)
 
-    def pack(self, out: Tensor, with_integers: bool) -> Tensor:
-        """`out`, filled with the tensors' values.
+    def mapped(self, path: Path) -> Tensor:
+        """A vector in a file that processes share, which is made if it is not there."""
+        return torch.from_file(str(path), shared=True, size=self.count, dtype=self.dtype)
 
-        Parameters
-        ----------
-        with_integers
-            Whether integers are written as they are, or as zeros.
-        """
+    def pack(self, out: Tensor, with_integers: bool) -> Tensor:
+        """`out`, filled with the tensors' values; integers are written as they are, or as zeros."""
         pieces = [part.tensor.reshape(-1) for part in self.floats]
         if with_integers:
             pieces += [part.tensor.reshape(-1).view(torch.uint8) for part in self.integers]
@@ -127,36 +121,21 @@ class PackedWeights:
         out[len(filled) :] = 0
         return out
 
-    def assign(self, vector: Tensor, parts: Sequence[PackedTensor] | None = None) -> None:
+    def assign(self, vector: Tensor) -> None:
         """Give the float tensors a vector's values."""
-        for part in self.floats if parts is None else parts:
-            part.tensor.copy_(vector[part.start : part.stop].view(part.tensor.shape))
+        for part in self.floats:
+            part.tensor.copy_(part.of(vector))
 
     def add(self, vector: Tensor, parts: Sequence[PackedTensor] | None = None, factor: float = 1.0) -> None:
         """Add a vector, times a factor, to the float tensors."""
         for part in self.floats if parts is None else parts:
+            part.tensor.add_(part.of(vector).to(part.tensor.device), alpha=factor)
+
+    def set_integers(self, vector: Tensor, before: Sequence[Tensor] | None = None) -> None:
+        """Give integer buffers a vector's values, plus what was counted here since they had those of `before`."""
+        for index, part in enumerate(self.integers):
             tensor = part.tensor
-            change = vector[part.start : part.stop].view(tensor.shape)
-            tensor.add_(change.to(tensor.device), alpha=factor)
-
-    def integer_values(self, vector: Tensor) -> list[Tensor]:
-        """The integers that a vector holds."""
-        return [
-            vector[part.start : part.stop].to(torch.uint8).view(part.tensor.dtype).view(part.tensor.shape)
-            for part in self.integers
-        ]
-
-    def set_integers(self, values: Sequence[Tensor], before: Sequence[Tensor] | None = None) -> None:
-        """Give integer buffers these values.
-
-        Parameters
-        ----------
-        before
-            What stood in the buffers when the values were sent: what was counted here since then is added.
-        """
-        for index, (part, value) in enumerate(zip(self.integers, values, strict=True)):
-            tensor = part.tensor
-            new = value.to(tensor.device)
+            new = part.of(vector).to(tensor.device)
             if before is not None and tensor.dtype == torch.bool:
                 new = new ^ before[index] ^ tensor
             elif before is not None:
@@ -165,16 +144,10 @@ class PackedWeights:
 
     def named(self, vector: Tensor) -> dict[str, Tensor]:
         """Copies of the float tensors' values in a vector, by name, in the vector's dtype."""
-        return {part.name: vector[part.start : part.stop].view(part.tensor.shape).clone() for part in self.floats}
+        return {part.name: part.of(vector).clone() for part in self.floats}
 
-    def from_named(self, values: dict[str, Tensor], out: Tensor) -> Tensor:
-        """`out`, filled with values by name.
-
-        Raises
-        ------
-        InputError
-            If a tensor is missing, or of another size.
-        """
+    def from_named(self, values: dict[str, Tensor], out: Tensor) -> None:
+        """Fill `out` with values by name."""
         for part in self.floats:
             value = values.get(part.name)
             if value is None or value.numel() != part.stop - part.start:
@@ -184,26 +157,24 @@ class PackedWeights:
                     f"{part.stop - part.start}"
                 )
             out[part.start : part.stop] = value.reshape(-1)
-        return out
 
-    @staticmethod
-    def _placed(entries: Sequence[tuple[str, nn.Module, str]], start: int) -> tuple[PackedTensor, ...]:
-        parts = []
-        for name, owner, attribute in entries:
-            part = PackedTensor(name, owner, attribute, start, start)
-            tensor = part.tensor
-            size = tensor.numel() * (tensor.element_size() if _is_integer(tensor) else 1)
-            parts.append(PackedTensor(name, owner, attribute, start, start + size))
-            start += size
-        return tuple(parts)
+
+def _placed(entries: Sequence[tuple[str, nn.Module, str]], start: int) -> tuple[PackedTensor, ...]:
+    parts = []
+    for name, owner, attribute in entries:
+        tensor = _local(owner, attribute)
+        stop = start + tensor.numel() * (tensor.element_size() if _is_integer(tensor) else 1)
+        parts.append(PackedTensor(name, owner, attribute, start, stop))
+        start = stop
+    return tuple(parts)
+
+
+def _local(owner: nn.Module, attribute: str) -> Tensor:
+    tensor: Tensor = getattr(owner, attribute).detach()
+    # By the method, not the class: importing DTensor takes as long as half of torch.
+    local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
+    return torch.view_as_real(local) if local.is_complex() else local
 
 
 def _is_integer(tensor: Tensor) -> bool:
     return not tensor.is_floating_point() and not tensor.is_complex()
-
-
-def _members(module: nn.Module, kind: str) -> list[tuple[str, nn.Module, str]]:
-    """(name, owner, attribute) of all parameters or buffers; shared ones once."""
-    modules = dict(module.named_modules())
-    named = module.named_parameters() if kind == "parameters" else module.named_buffers()
-    return [(name, modules[path], leaf) for name, _ in named for path, _, leaf in [name.rpartition(".")]]

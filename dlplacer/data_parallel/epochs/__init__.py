@@ -1,1 +1,1 @@
-"""How many epochs a batch needs, measured on one device: workers emulated by delayed gradient updates."""
+"""The epochs that a batch needs, measured on one device: workers emulated by delayed gradient updates."""

@@ -1,22 +1,23 @@
-"""N data-parallel workers emulated on one device, for any torch model, optimizer and loader."""
+"""N data-parallel workers emulated on one device: by delayed updates (section 4.2 of the paper), through codecs."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import count
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
 
 from dlplacer.core.errors import InputError
-from dlplacer.data_parallel.epochs.codec_noise import codec_noise
-from dlplacer.data_parallel.epochs.delayed_updates import rounds
-from dlplacer.data_parallel.epochs.identity import identity
+from dlplacer.data_parallel.ternary.bucket import kernels_for, limits_and_scalers, stream_key
+from dlplacer.machines.costs.gradient_codecs import CODECS
 
-if TYPE_CHECKING:
-    import torch
-    from torch import nn
-
-    Noise = Callable[[torch.Tensor], torch.Tensor]
-    Trainer = tuple[nn.Module, torch.optim.Optimizer, Iterable[Any]]
-
+Noise = Callable[[Tensor], Tensor]
+Trainer = tuple[nn.Module, torch.optim.Optimizer, Iterable[Any]]
+Batch = TypeVar("Batch")
+CLIP = 2.5
+"""Standard deviations at which `dlplacer.data_parallel.TernaryState` clips by default (Wen et al. 2017, eq. 21)."""
 _SCALINGS: dict[str, Callable[[int], float]] = {"linear": float, "sqrt": math.sqrt, "none": lambda workers: 1.0}
 
 
@@ -47,9 +48,9 @@ class EmulatedWorkers:
 
     def __init__(
         self,
-        make: "Callable[[int], Trainer]",
-        loss: "Callable[[nn.Module, Any], torch.Tensor]",
-        metric: "Callable[[nn.Module], float] | None" = None,
+        make: Callable[[int], Trainer],
+        loss: Callable[[nn.Module, Any], Tensor],
+        metric: Callable[[nn.Module], float] | None = None,
         *,
         rate_scaling: str = "linear",
         min_numel: int = 4096,
@@ -59,18 +60,11 @@ class EmulatedWorkers:
             raise InputError(f"rate_scaling is {rate_scaling!r}; use one of {', '.join(_SCALINGS)}")
         self.make, self.loss, self.metric, self.rate_scaling = make, loss, metric, rate_scaling
         self.min_numel = min_numel
-        self.name = name or f"{identity(make)}, rates {rate_scaling}, ternary from {min_numel} elements"
+        made_by = f"{make.__module__}:{getattr(make, '__qualname__', type(make).__qualname__)}"
+        self.name = name or f"{made_by}, rates {rate_scaling}, ternary from {min_numel} elements"
 
     def __call__(self, workers: int, seed: int, /, codec: str | None = None, period: int = 1) -> Iterator[float]:
-        """The metric after every epoch, without end.
-
-        Raises
-        ------
-        InputError
-            If an epoch has too few mini-batches for all workers, or there is no such codec.
-        """
-        import torch
-
+        """The metric after every epoch, without end."""
         torch.manual_seed(seed)
         noise = codec_noise(codec, seed, self.min_numel)
         trainers = [self.make(seed) for _ in range(workers if period > 1 else 1)]
@@ -86,11 +80,11 @@ class EmulatedWorkers:
                 losses = [self._local_steps(trainers, chosen, period, noise) for chosen in chosen_for_all]
             yield fmean(losses) if self.metric is None else self._measured(model, self.metric)
 
-    def _update(self, trainer: "Trainer", chosen: Sequence[Any], noise: "Noise") -> float:
+    def _update(self, trainer: Trainer, chosen: Sequence[Any], noise: Noise) -> float:
         """One update by the mean of the workers' gradients; the mean of their losses."""
         model, optimizer, _ = trainer
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        sums: list[torch.Tensor | None] = [None] * len(trained)
+        sums: list[Tensor | None] = [None] * len(trained)
         losses = []
         for batch in chosen:
             optimizer.zero_grad()
@@ -105,16 +99,8 @@ class EmulatedWorkers:
         optimizer.step()
         return fmean(losses)
 
-    def _local_steps(
-        self,
-        trainers: "Sequence[Trainer]",
-        chosen: Sequence[Any],
-        period: int,
-        noise: "Noise",
-    ) -> float:
+    def _local_steps(self, trainers: Sequence[Trainer], chosen: Sequence[Any], period: int, noise: Noise) -> float:
         """The steps of every worker by itself, then the mean of their weights; the mean of their losses."""
-        import torch
-
         centre = [value.detach().clone() for value in _averaged(trainers[0][0])]
         losses = []
         for number, (model, optimizer, _) in enumerate(trainers):
@@ -133,20 +119,92 @@ class EmulatedWorkers:
                     value.copy_(start + mean)
         return fmean(losses)
 
-    def _backward(self, model: "nn.Module", batch: Any) -> float:
+    def _backward(self, model: nn.Module, batch: Any) -> float:
         model.train()
         loss = self.loss(model, batch)
         loss.backward()  # type: ignore[no-untyped-call]
         return float(loss.detach())
 
-    def _measured(self, model: "nn.Module", metric: "Callable[[nn.Module], float]") -> float:
-        import torch
-
+    def _measured(self, model: nn.Module, metric: Callable[[nn.Module], float]) -> float:
         model.eval()
         with torch.no_grad():
             return float(metric(model))
 
 
-def _averaged(model: "nn.Module") -> "list[torch.Tensor]":
+def _averaged(model: nn.Module) -> list[Tensor]:
     """Parameters and float buffers: what workers average. Counters stay each worker's own."""
     return [value for value in (*model.parameters(), *model.buffers()) if value.is_floating_point()]
+
+
+def delayed_updates(
+    batches: Iterable[Batch], workers: int, backward: Callable[[Batch, float], object], update: Callable[[], object]
+) -> int:
+    """Do one epoch as `workers` workers would; returns the number of updates.
+
+    N mini-batches go forward and backward before one update with their mean gradient, which is what N data-parallel
+    workers would have applied together.
+
+    Parameters
+    ----------
+    batches
+        Mini-batches of one epoch, each as large as one worker's. Those that fill no round of all workers are left out.
+    backward
+        Called with each mini-batch and 1 ÷ workers: adds the gradient of the loss times that factor to what has been
+        accumulated.
+    update
+        Called after every round: applies the accumulated gradient and clears it.
+
+    Raises
+    ------
+    InputError
+        If an epoch has fewer mini-batches than there are workers.
+    """
+    updates = 0
+    for chosen in rounds(batches, workers):
+        # The mean over the workers' gradients, as an all-reduce leaves it: each counts 1 ÷ workers.
+        for each in chosen:
+            backward(each, 1 / workers)
+        update()
+        updates += 1
+    return updates
+
+
+def rounds(batches: Iterable[Batch], size: int) -> Iterator[tuple[Batch, ...]]:
+    """So many mini-batches, one after another; those that fill no round are left out."""
+    if size < 1:
+        raise InputError(f"{size} workers; there must be at least 1")
+    chosen: tuple[Batch, ...] = ()
+    for chosen in zip(*[iter(batches)] * size, strict=False):
+        yield chosen
+    if not chosen:
+        raise InputError(
+            f"{size} workers need as many mini-batches per epoch, and there are fewer; use fewer workers, smaller "
+            "mini-batches or more data"
+        )
+
+
+def codec_noise(codec: str | None, seed: int, min_numel: int) -> Noise:
+    """Tensor → what the others receive of it; every call draws anew, and the same seed draws the same.
+
+    Tensors below `min_numel` travel in full precision under the ternary codec.
+    """
+    if codec in (None, "none"):
+        return lambda tensor: tensor
+    if codec == "fp16":
+        return lambda tensor: tensor.half().to(tensor.dtype)
+    if codec != "ternary":
+        raise InputError(f"there is no codec {codec!r} to emulate; use one of {', '.join(CODECS)}")
+    calls = count(1)
+
+    def noise(tensor: Tensor) -> Tensor:
+        call = next(calls)
+        if tensor.numel() < min_numel:
+            return tensor
+        flat = tensor.detach().float().flatten()
+        limits, scalers = limits_and_scalers([flat], CLIP)
+        codes = torch.empty(flat.shape, dtype=torch.int8, device=flat.device)
+        key = stream_key(seed, call, "", 0)
+        kernels_for(flat.device.type).draw(flat, limits[0], scalers[0], *key, codes)
+        return (scalers * codes).view_as(tensor).to(tensor.dtype)
+
+    return noise

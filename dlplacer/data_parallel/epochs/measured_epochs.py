@@ -1,41 +1,195 @@
 """Epochs measured by training as 1, 2, 4 … workers would, on one device: any framework, any model."""
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, Future, as_completed
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Executor, as_completed
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from pickle import PicklingError
-from typing import Any, Protocol
+from statistics import median
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import Field
 
 from dlplacer.core.errors import InputError
-from dlplacer.data_parallel.epochs.epoch_counts import EpochCount, MeasuredEpochs
-from dlplacer.data_parallel.epochs.identity import identity
-from dlplacer.data_parallel.epochs.runs_file import EpochRun, FinishedRuns
+from dlplacer.files.fields import FileModel, ListOf, Table, load_model
+from dlplacer.files.text import write_json
 
 Progress = Callable[[int, int, int, float], None]
 """Called with the number of workers, the seed, the epochs done and the metric."""
 
-DEFAULT_MAX_EPOCHS = 100
+Training = Callable[..., Iterator[float]]
+"""(workers, seed) → the metric after every epoch of a training from scratch by so many workers."""
+
+_VERSION = 1
 
 
-class Training(Protocol):
-    """The user's training function; `dlplacer.data_parallel.EmulatedWorkers` is one for torch models."""
+@dataclass(frozen=True)
+class EpochCount:
+    """Epochs of one batch, by its mini-batches per step: per seed, None where the goal was not reached in time."""
 
-    def __call__(self, workers: int, seed: int, /) -> Iterator[float]:
-        """Train from scratch as so many workers would; yield the metric after every epoch.
+    workers: int
+    epochs: tuple[float | None, ...]
 
-        Where a codec or a period is measured it is called with ``codec=`` and ``period=`` too. `delayed_updates` does
-        the rounds of an epoch. What else changes with the batch, the learning rate above all, is this function's
-        affair: the paper scales it linearly with the number of workers.
+    @property
+    def median(self) -> float | None:
+        """The median over the seeds; None if at least half of them did not get there."""
+        known = sorted(each for each in self.epochs if each is not None)
+        missing = len(self.epochs) - len(known)
+        return None if 2 * missing >= len(self.epochs) else median([*known, *[float("inf")] * missing])
+
+
+@dataclass(frozen=True)
+class MeasuredEpochs:
+    """The outcome of `measure_epochs`, batch by batch, with its codec (None for exact gradients) and period."""
+
+    measurements: tuple[EpochCount, ...]
+    codec: str | None = None
+    period: int = 1
+
+    def points(self) -> dict[int, float | None]:
+        """Mini-batches per step → median epochs.
+
+        It ends with the first batch that does not get there: beyond it nothing counts as reachable.
         """
+        found: dict[int, float | None] = {}
+        for each in sorted(self.measurements, key=lambda entry: entry.workers):
+            found[each.workers] = each.median
+            if each.median is None:
+                break
+        return found
+
+    def factor(self, exact: "MeasuredEpochs") -> float | None:
+        """Epochs ÷ those with exact gradients at every step: the median over the batches that both reach."""
+        theirs = exact.points()
+        pairs = [(epochs, theirs.get(workers)) for workers, epochs in self.points().items()]
+        ratios = [epochs / base for epochs, base in pairs if epochs is not None and base is not None]
+        return median(ratios) if ratios else None
+
+    def to_dict(
+        self,
+        name: str = "",
+        mini_batch: int | None = None,
+        samples: int | None = None,
+        variants: "Sequence[MeasuredEpochs]" = (),
+    ) -> dict[str, Any]:
+        """The content of a ``dlplacer.epochs/1`` file.
+
+        Parameters
+        ----------
+        variants
+            The same training with a codec, or with a period above 1: each gives a factor of epochs.
+        """
+        for each in (self, *variants):
+            if (each is self) != (each.codec is None and each.period == 1) or (each.codec and each.period != 1):
+                raise InputError(
+                    f"epochs of codec {each.codec!r} at period {each.period}: write those of exact gradients at every "
+                    "step, with those of one codec, or of one period, as variants"
+                )
+        factors = [(each, each.factor(self)) for each in variants]
+        known: dict[str, Any] = {
+            "name": name,
+            "mini_batch": mini_batch,
+            "samples": samples,
+            "codec_factor": {each.codec: factor for each, factor in factors if each.codec and factor},
+            "period_factor": {str(each.period): factor for each, factor in factors if not each.codec and factor},
+        }
+        return {
+            "format": "dlplacer.epochs/1",
+            **{key: value for key, value in known.items() if value},
+            "source": "measured by delayed gradient updates",
+            "epochs": {str(workers): value for workers, value in self.points().items()},
+            "meta": {"epochs_by_seed": {each.label: each.by_seed() for each in (self, *variants)}},
+        }
+
+    @property
+    def label(self) -> str:
+        """A short text: the codec and the period."""
+        return f"{self.codec or 'none'}, every {self.period} steps" if self.period > 1 else self.codec or "none"
+
+    def by_seed(self) -> dict[str, list[float | None]]:
+        """Mini-batches per step → epochs of every seed."""
+        return {str(each.workers): list(each.epochs) for each in self.measurements}
+
+    def write(self, path: str | Path, **about: Any) -> None:
+        """Write the file; `about` as for `to_dict`."""
+        write_json(Path(path), self.to_dict(**about))
+
+
+class EpochRun(NamedTuple):
+    """One training: which one it is, without its outcome; `workers` are mini-batches per step."""
+
+    workers: int
+    seed: int
+    codec: str | None = None
+    period: int = 1
+
+
+class _RunFields(FileModel):
+    workers: Annotated[int, Field(ge=1)]
+    seed: int
+    codec: str | None = None
+    period: Annotated[int, Field(ge=1)] = 1
+    epochs: Annotated[float, Field(gt=0)] | None = None
+    max_epochs: Annotated[int, Field(ge=1)]
+
+
+class _RunsFile(FileModel):
+    format: str
+    training: str
+    meta: Table
+    runs: ListOf[_RunFields]
+
+
+class _FinishedRuns:
+    """The trainings that have ended, in a ``dlplacer.epoch-runs/1`` file that is written anew with every one."""
+
+    def __init__(self, path: str | Path | None, training: str) -> None:
+        self._path = None if path is None else Path(path)
+        self._training = training
+        self._found: dict[EpochRun, tuple[float | None, int]] = {}
+        if self._path is None or not self._path.exists():
+            return
+        content = load_model(self._path, _RunsFile, "epoch-runs", _VERSION)
+        if content.training != training:
+            raise InputError(
+                f"{path} holds runs of {content.training!r}, and this is {training!r}; give another checkpoint, "
+                "or remove the file"
+            )
+        for each in content.runs:
+            run = EpochRun(each.workers, each.seed, each.codec, each.period)
+            self._found[run] = each.epochs, each.max_epochs
+
+    def knows(self, run: EpochRun, max_epochs: int) -> bool:
+        """True if a run needs no more training: it got there, or it was given at least as many epochs."""
+        epochs, limit = self._found.get(run, (None, 0))
+        return epochs is not None or limit >= max_epochs
+
+    def epochs(self, run: EpochRun, max_epochs: int) -> float | None:
+        """Epochs of a finished run; None if it took more than the limit."""
+        epochs, _ = self._found[run]
+        return epochs if epochs is not None and epochs <= max_epochs else None
+
+    def add(self, run: EpochRun, epochs: float | None, max_epochs: int) -> None:
+        """A run has ended; the file says so when this returns."""
+        self._found[run] = epochs, max_epochs
+        if self._path is not None:
+            rows = [
+                {**each._asdict(), "epochs": reached, "max_epochs": limit}
+                for each, (reached, limit) in self._found.items()
+            ]
+            content = {"format": f"dlplacer.epoch-runs/{_VERSION}", "training": self._training, "runs": rows}
+            write_json(self._path, content)
 
 
 def measure_epochs(
-    train: Training | Callable[..., Iterator[float]],
+    train: Training,
     batches: Sequence[int],
     *,
     reached: Callable[[float], bool] | None = None,
-    max_epochs: int = DEFAULT_MAX_EPOCHS,
+    max_epochs: int = 100,
     seeds: Sequence[int] = (0,),
     executor: Executor | None = None,
     checkpoint: str | Path | None = None,
@@ -47,6 +201,10 @@ def measure_epochs(
 
     Parameters
     ----------
+    train
+        `EmulatedWorkers` for a torch model, or a function that does the rounds of an epoch by `delayed_updates`. With a
+        codec or a period it is called with ``codec=`` and ``period=`` too. What else changes with the batch is its
+        affair: the paper scales the learning rate linearly with the number of workers.
     batches
         Batches to train with, in mini-batches per step: the number of data-parallel workers.
     reached
@@ -60,7 +218,8 @@ def measure_epochs(
         be picklable. None: one after another, here.
     checkpoint
         A file that holds every training that has ended, written atomically: a measurement that was killed goes on from
-        there. One file may hold several codecs and periods.
+        there. One file may hold several codecs and periods. It knows trainings and goals by their ``name``, or the
+        names of their functions.
     codec, period
         Measure with gradients that went through a codec, or with exchanges every so many steps only.
     on_progress
@@ -72,18 +231,23 @@ def measure_epochs(
         If the training function yields nothing or knows no codec or period, an argument is out of range, or the
         checkpoint is that of another training or goal.
     """
-    _require(batches, seeds, max_epochs, period)
+    least = {"workers": min(batches, default=0), "max_epochs": max_epochs, "period": period, "seeds": len(seeds)}
+    for name, value in least.items():
+        if value < 1:
+            raise InputError(f"{name}: {value}; measuring epochs needs at least 1")
     options = options_of(train, codec, period)
-    runs = FinishedRuns.of(
-        checkpoint, identity(train) + ("" if reached is None else f" until {identity(reached, with_numbers=True)}")
-    )
+    runs = _FinishedRuns(checkpoint, named(train) + ("" if reached is None else f" until {named(reached)}"))
     wanted = [EpochRun(count, seed, codec, period) for count in batches for seed in seeds]
     waiting = [run for run in dict.fromkeys(wanted) if not runs.knows(run, max_epochs)]
+    once = partial(_train, train, options, reached, max_epochs)
     if executor is None:
         for run in waiting:
-            runs.add(run, _train(train, run, options, reached, max_epochs, on_progress), max_epochs)
+            runs.add(run, once(on_progress, run), max_epochs)
     else:
-        _side_by_side(executor, train, waiting, options, reached, max_epochs, runs, on_progress)
+        with closing(_side_by_side(executor, partial(once, None), waiting)) as ended:
+            for run, epochs in ended:
+                runs.add(run, epochs, max_epochs)
+                on_progress(run.workers, run.seed, max_epochs if epochs is None else int(epochs), float("nan"))
     counts = (
         EpochCount(count, tuple(runs.epochs(run, max_epochs) for run in wanted if run.workers == count))
         for count in dict.fromkeys(batches)
@@ -92,12 +256,12 @@ def measure_epochs(
 
 
 def _train(
-    train: Callable[..., Iterator[float]],
-    run: EpochRun,
+    train: Training,
     options: dict[str, Any],
     reached: Callable[[float], bool] | None,
     max_epochs: int,
     on_progress: Progress | None,
+    run: EpochRun,
 ) -> float | None:
     """Epochs of one training; None if it did not get there."""
     done = 0
@@ -107,9 +271,8 @@ def _train(
             on_progress(run.workers, run.seed, done, metric)
         if reached is not None and reached(metric):
             return float(done)
-        if reached is not None and done >= max_epochs:
-            return None
-        if done > max_epochs:
+        # A training that says itself when it is done may end right after the last epoch.
+        if done >= max_epochs + (reached is None):
             return None
     if done and reached is None:
         return float(done)
@@ -120,24 +283,13 @@ def _train(
 
 
 def _side_by_side(
-    executor: Executor,
-    train: Callable[..., Iterator[float]],
-    waiting: Sequence[EpochRun],
-    options: dict[str, Any],
-    reached: Callable[[float], bool] | None,
-    max_epochs: int,
-    runs: FinishedRuns,
-    on_progress: Progress,
-) -> None:
-    futures: dict[Future[float | None], EpochRun] = {
-        executor.submit(_train, train, run, options, reached, max_epochs, None): run for run in waiting
-    }
+    executor: Executor, once: Callable[[EpochRun], float | None], waiting: Sequence[EpochRun]
+) -> Generator[tuple[EpochRun, float | None]]:
+    """Every run with its epochs, in the order in which they end."""
+    futures = {executor.submit(once, run): run for run in waiting}
     try:
         for future in as_completed(futures):
-            run = futures[future]
-            epochs = future.result()
-            runs.add(run, epochs, max_epochs)
-            on_progress(run.workers, run.seed, max_epochs if epochs is None else int(epochs), float("nan"))
+            yield futures[future], future.result()
     except (PicklingError, AttributeError, TypeError) as error:
         if "pickle" not in str(error):
             raise
@@ -150,35 +302,25 @@ def _side_by_side(
             future.cancel()
 
 
-def _require(batches: Sequence[int], seeds: Sequence[int], max_epochs: int, period: int) -> None:
-    if max_epochs < 1:
-        raise InputError(f"max_epochs is {max_epochs}; it must be at least 1")
-    if period < 1:
-        raise InputError(f"period is {period}; steps between exchanges must be at least 1")
-    if not batches or not seeds:
-        raise InputError("measuring epochs needs at least one number of workers and one seed")
-    for count in batches:
-        if count < 1:
-            raise InputError(f"{count} workers; there must be at least 1")
+def named(called: Callable[..., Any]) -> str:
+    """The ``name`` of a callable that has one, else its module and function."""
+    own = getattr(called, "func", called)  # of a partial
+    kind = type(own)
+    function = f"{getattr(own, '__module__', kind.__module__)}:{getattr(own, '__qualname__', kind.__qualname__)}"
+    return str(getattr(called, "name", function))
 
 
-def options_of(train: Callable[..., Iterator[float]], codec: str | None, period: int) -> dict[str, Any]:
-    """The arguments besides workers and seed that a training is called with.
-
-    Raises
-    ------
-    InputError
-        If it does not take them.
-    """
+def options_of(train: Training, codec: str | None, period: int) -> dict[str, Any]:
+    """The arguments besides workers and seed that a training is called with."""
     options: dict[str, Any] = {} if codec is None and period == 1 else {"codec": codec, "period": period}
     try:
         inspect.signature(train).bind(1, 0, **options)
     except TypeError as error:
         takes = "".join(f", {name}=..." for name in options)
         raise InputError(
-            f"the training {identity(train)} cannot be called as train(workers, seed{takes}): {error}; take these "
+            f"the training {named(train)} cannot be called as train(workers, seed{takes}): {error}; take these "
             "arguments, or use dlplacer.data_parallel.EmulatedWorkers"
         ) from error
-    except ValueError:  # some builtins have no signature
-        return options
+    except ValueError:  # Some builtins have no signature.
+        pass
     return options

@@ -1,4 +1,4 @@
-"""How torch's DistributedDataParallel fills its buckets, and the caps that make it build given ones.
+"""The buckets of torch's DistributedDataParallel, and the caps that make it build given ones.
 
 From the second step on, DDP goes through the parameters in the order in which their gradients got ready in the first
 step. A parameter joins the open bucket of its dtype; a bucket that has reached its cap is closed, and the next one of
@@ -6,23 +6,19 @@ that dtype takes the next cap of the list, the last cap again and again. What is
 Buckets are sent in the order in which they were closed (torch's ``compute_bucket_assignment_by_size``).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+
+from dlplacer.data_parallel.groups.layer_chain import LayerChain, best_groups
+from dlplacer.machines.costs.alpha_beta import AlphaBeta
 
 MIB = 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class Gradient:
-    """A parameter's gradient.
-
-    Attributes
-    ----------
-    dtype
-        Gradients of two dtypes never share a bucket.
-    ready_s
-        Seconds from the start of the backward pass until it is finished.
-    """
+    """A parameter's gradient, and the seconds from the start of the backward pass until it is finished."""
 
     name: str
     bytes: int
@@ -55,10 +51,7 @@ class DdpBucket:
 def built_buckets(gradients: Sequence[Gradient], caps_bytes: Sequence[int]) -> tuple[DdpBucket, ...]:
     """The buckets that DDP builds of these gradients, listed in the order in which they get ready.
 
-    Parameters
-    ----------
-    caps_bytes
-        Of the first bucket of a dtype, of its second, and so on; the last holds for all that follow.
+    The caps are those of the first bucket of a dtype, of its second, and so on.
     """
     closed: list[DdpBucket] = []
     still_open: dict[str, list[Gradient]] = {}
@@ -74,11 +67,11 @@ def built_buckets(gradients: Sequence[Gradient], caps_bytes: Sequence[int]) -> t
     return (*closed, *(DdpBucket(tuple(filled)) for filled in still_open.values()))
 
 
-def exchanged_s(buckets: Sequence[DdpBucket], startup_s: float, s_per_byte: float) -> float:
+def exchanged_s(buckets: Sequence[DdpBucket], line: AlphaBeta) -> float:
     """Seconds from the start of the backward pass until the last bucket has arrived, over one channel in order."""
     free_s = 0.0
     for bucket in buckets:
-        free_s = max(free_s, bucket.ready_s) + startup_s + s_per_byte * bucket.bytes
+        free_s = max(free_s, bucket.ready_s) + line.time_s(bucket.bytes)
     return free_s
 
 
@@ -86,3 +79,71 @@ def caps_mb(caps_bytes: Sequence[int]) -> list[float]:
     """As ``bucket_cap_mb_list`` takes them: MiB with their fractions, which torch turns into the same bytes again."""
     # Division by a power of two is exact, so int(cap * 2**20) loses nothing.
     return [cap / MIB for cap in caps_bytes]
+
+
+@dataclass(frozen=True)
+class PlannedBuckets:
+    """Caps, the buckets that DDP builds with them, and the seconds until the last has arrived."""
+
+    caps_bytes: tuple[int, ...]
+    buckets: tuple[DdpBucket, ...]
+    exchanged_s: float
+
+
+def plan_buckets(gradients: Sequence[Gradient], line: AlphaBeta, cap_bytes: int | None = None) -> PlannedBuckets:
+    """The caps of least makespan.
+
+    With one dtype this is the optimum over all contiguous groups. One list of caps serves every dtype; with several it
+    is the best of the lists that are optimal for one dtype alone, and of lists with one cap.
+
+    Parameters
+    ----------
+    gradients
+        In the order in which they get ready.
+    line
+        Seconds of an exchange over its bytes.
+    cap_bytes
+        Most bytes of a bucket; a gradient above it travels alone.
+    """
+    dtypes = dict.fromkeys(gradient.dtype for gradient in gradients)
+    candidates = [_optimal([each for each in gradients if each.dtype == dtype], line, cap_bytes) for dtype in dtypes]
+    if len(dtypes) > 1:
+        candidates += _uniform(sum(each.bytes for each in gradients), cap_bytes)
+    return min((_built(gradients, caps, line) for caps in candidates), key=lambda planned: planned.exchanged_s)
+
+
+def _built(gradients: Sequence[Gradient], caps_bytes: tuple[int, ...], line: AlphaBeta) -> PlannedBuckets:
+    buckets = built_buckets(gradients, caps_bytes)
+    return PlannedBuckets(caps_bytes, buckets, exchanged_s(buckets, line))
+
+
+def _optimal(gradients: Sequence[Gradient], line: AlphaBeta, cap_bytes: int | None) -> tuple[int, ...]:
+    """Bytes of the groups of least makespan: a bucket closes with the gradient that fills it to its cap."""
+    chain = gradient_chain(gradients, line)
+    groups = list(pairwise((0, *best_groups(chain, cap_bytes))))
+    return tuple(sum(chain.bytes[before:last]) for before, last in reversed(groups))
+
+
+def gradient_chain(gradients: Sequence[Gradient], line: AlphaBeta) -> LayerChain:
+    """Gradients as a chain, every one a layer that computes from when those before it are finished until it is."""
+    ready_s, gaps_s = 0.0, []
+    # A gradient finished out of order takes no time of its own: the order is the engine's, the times are the graph's.
+    for gradient in gradients:
+        gaps_s.append(max(0.0, gradient.ready_s - ready_s))
+        ready_s = max(ready_s, gradient.ready_s)
+    # A chain lists its layers in the order of the forward pass.
+    listed = tuple(reversed(gradients))
+    return LayerChain(
+        line.latency_s,
+        tuple(line.s_per_byte * gradient.bytes for gradient in listed),
+        tuple(reversed(gaps_s)),
+        tuple(gradient.bytes for gradient in listed),
+        tuple(gradient.name for gradient in listed),
+    )
+
+
+def _uniform(total_bytes: int, cap_bytes: int | None) -> Iterator[tuple[int, ...]]:
+    """One cap for all buckets: the total divided by powers of two."""
+    most = total_bytes if cap_bytes is None else min(total_bytes, cap_bytes)
+    for halvings in range(max(1, most.bit_length())):
+        yield (max(1, most >> halvings),)

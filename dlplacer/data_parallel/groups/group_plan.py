@@ -1,13 +1,20 @@
 """Which parameters travel together, as settings of torch: DDP's bucket caps, and FSDP2's units with their prefetch."""
 
 import inspect
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Protocol
 
 from dlplacer.core.errors import InputError
-from dlplacer.data_parallel.groups.bucket_caps import PlannedBuckets
-from dlplacer.data_parallel.groups.ddp_buckets import DdpBucket, caps_mb
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.topology import Topology
+from dlplacer.data_parallel.groups.captured_chain import ParameterUses, gradients_of, serial_clock, unit_chain
+from dlplacer.data_parallel.groups.ddp_buckets import DdpBucket, PlannedBuckets, caps_mb, plan_buckets
+from dlplacer.data_parallel.groups.layer_chain import best_groups, makespan_s
+from dlplacer.machines.costs.alpha_beta import AlphaBeta
+from dlplacer.machines.costs.collectives_on_links import MachineCosts
+from dlplacer.machines.costs.message_routes import Wiring
+from dlplacer.machines.costs.roofline_times import with_times
 
 if TYPE_CHECKING:
     from torch import nn
@@ -15,14 +22,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ShardingUnit:
-    """Modules whose sharded parameters are gathered in one message.
+    """Paths of modules, in the order of their calls, whose sharded parameters are gathered in one message.
 
-    Attributes
-    ----------
-    modules
-        Their paths in the order in which they are called; "" is the whole model.
-    parameters
-        All parameters that the unit gathers.
+    The path "" is the whole model.
     """
 
     modules: tuple[str, ...]
@@ -59,7 +61,7 @@ class GroupPlan:
 
     @property
     def buckets(self) -> tuple[DdpBucket, ...]:
-        """What DDP sends, message by message, once it has rebuilt its buckets after the first step."""
+        """The messages of DDP once it has rebuilt its buckets after the first step."""
         return self.planned.buckets
 
     @property
@@ -116,11 +118,10 @@ class GroupPlan:
             fully_shard([modules[path] for path in unit.modules], **options)
         if not isinstance(model, FSDPModule):
             fully_shard(model, **options)
-        leaders = [modules[unit.modules[0]] for unit in self.units]
+        leaders: list[Any] = [modules[unit.modules[0]] for unit in self.units]
         for number, leader in enumerate(leaders):
-            assert isinstance(leader, FSDPModule)
-            leader.set_modules_to_forward_prefetch(_sharded(leaders[number + 1 : number + 1 + prefetch]))
-            leader.set_modules_to_backward_prefetch(_sharded(leaders[max(0, number - prefetch) : number][::-1]))
+            leader.set_modules_to_forward_prefetch(leaders[number + 1 : number + 1 + prefetch])
+            leader.set_modules_to_backward_prefetch(leaders[max(0, number - prefetch) : number][::-1])
         return model
 
     def _require_units(self, model: "nn.Module", prefetch: int) -> None:
@@ -140,19 +141,110 @@ class GroupPlan:
                     f"the plan shards module {path!r}, which this model does not have; plan for this model"
                 )
 
-    def to_dict(self) -> Mapping[str, Any]:
-        """As JSON: messages in the order sent, sizes in bytes, times in seconds."""
-        return {
-            "bucket_cap_mb_list": caps_mb(self.planned.caps_bytes),
-            "buckets": [{"parameters": list(each.names), "bytes": each.bytes} for each in self.buckets],
-            "backward_s": self.backward_s,
-            "backward_with_exchange_s": self.backward_with_exchange_s,
-            "units": [{"modules": list(each.modules), "bytes": each.bytes} for each in self.units],
-            "gathered_s": self.gathered_s,
-            "unused": list(self.unused),
-        }
+
+class TrainingJob(Protocol):
+    """A training step that can be looked at, as `dlplacer.Job` is."""
+
+    def capture(self) -> OpGraph:
+        """The dataflow graph of a step."""
+
+    def parameter_uses(self) -> ParameterUses:
+        """Where a step uses its parameters, and when their gradients are finished."""
 
 
-def _sharded(modules: "Sequence[nn.Module]") -> list[Any]:
-    """Units for torch's setters, which are typed by its own mixin."""
-    return list(modules)
+def plan_groups(
+    job: TrainingJob, topology: Topology, *, graph: OpGraph | None = None, cap_bytes: int | None = None
+) -> GroupPlan:
+    """Message groups of least makespan for data parallelism over all devices of a machine.
+
+    ``DDP(model, **plan.ddp_kwargs())`` sends gradients in these groups, ``plan.fully_shard(model, mesh=mesh)`` gathers
+    and scatters parameters in them.
+
+    Parameters
+    ----------
+    graph
+        The job's graph with measured times, as ``dlplacer profile`` writes it; None captures the job and takes the
+        roofline's times.
+    cap_bytes
+        Most bytes of a group; a parameter, or a module, above it travels alone.
+
+    Raises
+    ------
+    InputError
+        If the machine has one device, or the graph is not that of the job or has no times on the machine's devices.
+    CaptureError
+        If the job cannot be captured, or is none of training.
+
+    Examples
+    --------
+    >>> import dlplacer as dp
+    >>> from dlplacer.data_parallel import plan_groups
+    >>> from dlplacer.models import mlp
+    >>> plan = plan_groups(mlp(width=1024), dp.load_topology("pcie-4gpu"))
+    >>> [bucket.names[0] for bucket in plan.buckets]
+    ['last.bias']
+    """
+    uses = job.parameter_uses()
+    timed = with_times(job.capture() if graph is None else graph, topology)
+    lines = exchange_lines(topology, sum(op.weight_bytes for op in timed.ops))
+    device_type = topology.devices[0].type
+    clock_s = serial_clock(timed, device_type, "backward")
+    gradients = gradients_of(timed, uses, clock_s)
+    units, gathered_s = plan_units(timed, device_type, uses, lines["all-gather"], lines["reduce-scatter"], cap_bytes)
+    parameters = (op.id for op in timed.ops if op.kind == "parameter")
+    return GroupPlan(
+        plan_buckets(gradients, lines["all-reduce"], cap_bytes),
+        max(end_s for _, end_s in clock_s.values()),
+        units,
+        gathered_s,
+        uses.unused,
+        tuple(name for name in parameters if name not in uses.holders),
+    )
+
+
+def exchange_lines(topology: Topology, total_bytes: int) -> dict[str, AlphaBeta]:
+    """Collective → its seconds over the bytes of the whole vector, among all devices of a machine.
+
+    Each has the algorithm that is the fastest for the total, which hardly differs from that for a group.
+    """
+    if len(topology.devices) < 2:
+        raise InputError(
+            f"topology {topology.name!r} has one device, which exchanges nothing; give one with two or more"
+        )
+    costs = MachineCosts(Wiring(topology), (tuple(device.id for device in topology.devices),))
+    return dict(costs.collectives(total_bytes))
+
+
+def plan_units(
+    graph: OpGraph, device_type: str, uses: ParameterUses, gather: AlphaBeta, scatter: AlphaBeta, cap_bytes: int | None
+) -> tuple[tuple[ShardingUnit, ...], float]:
+    """Units for both passes, and seconds of the forward pass with their gathers.
+
+    FSDP2 has the same units forward and backward. They are the optimum of one pass, whichever makes both passes
+    together shorter; backward, a unit is gathered again and its gradients are scattered.
+    """
+    if not uses.holders:
+        return (), 0.0
+    forward = unit_chain(graph, device_type, uses, gather, "forward")
+    backward = unit_chain(graph, device_type, uses, gather + scatter, "backward")
+    parameters = uses.held
+
+    def both_s(cuts: tuple[int, ...]) -> float:
+        return makespan_s(forward, cuts) + makespan_s(backward, cuts, "backward")
+
+    cuts = min((best_groups(forward, cap_bytes), best_groups(backward, cap_bytes)), key=both_s)
+    units = tuple(
+        _unit(forward.names[before:last], parameters, forward.bytes[before:last])
+        for before, last in pairwise((0, *cuts))
+    )
+    return units, makespan_s(forward, cuts)
+
+
+def _unit(paths: tuple[str, ...], parameters: dict[str, list[str]], sizes: tuple[int, ...]) -> ShardingUnit:
+    """One message: a module inside another of the same unit comes along with that."""
+
+    def inside(path: str) -> bool:
+        return any(path != other and f"{path}.".startswith(f"{other}." if other else "") for other in paths)
+
+    outer = tuple(path for path in paths if not inside(path))
+    return ShardingUnit(outer, tuple(name for path in paths for name in parameters[path]), sum(sizes))

@@ -1,14 +1,27 @@
-"""A model as a chain of layers whose parameters travel over one channel."""
+"""A model as a chain of layers whose parameters travel over one channel, and its grouping of least makespan.
+
+With P_l the transfers of layers 1..l, S_j the computation of layers after j, and W(j) the least makespan of layers
+after j when channel and device are free at time 0, the first group (j, l] shifts everything behind it by its own
+transfer, so
+
+    W(L) = 0,    W(j) = min over j < l ≤ L of  T_s + P_l − P_j + max(S_j, W(l)),    optimum = W(0).
+
+The critical path of a grouping is max over its groups of arrival + computation from the group on, and the suffix's
+value moves by exactly the first group's message, hence no count of groups is needed.
+"""
 
 import math
+from bisect import bisect_right
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from dlplacer.core.errors import InputError
 
-DIRECTIONS = ("forward", "backward")
+_SLACK = 1e-12
+"""Relative rounding that sums of thousands of layers may leave between two computations of one makespan."""
 
 
 @dataclass(frozen=True)
@@ -16,8 +29,7 @@ class LayerChain:
     """Layers 1..L in the order of the forward pass.
 
     Forward: a group of layers is pulled, then its layers compute. Backward: layers compute from L down to 1, and a
-    group is pushed once the gradient of its first layer is there. The second is the first with time running backwards,
-    so that one solver serves both.
+    group is pushed once its gradients are there. That is the first with time running backwards: one solver serves both.
 
     Attributes
     ----------
@@ -56,17 +68,9 @@ class LayerChain:
                 raise InputError(
                     f"chain: transfer_s has {len(self.transfer_s)} layers, {name} has {count}; give as many"
                 )
-        for name, values in (
-            ("startup_s", (self.startup_s,)),
-            ("transfer_s", self.transfer_s),
-            ("compute_s", self.compute_s),
-            ("bytes", self.bytes),
-        ):
-            for position, value in enumerate(values, start=1):
-                if not (math.isfinite(value) and value >= 0):
-                    raise InputError(
-                        f"chain: {name} of layer {position} is {value}; it must be a finite number of at least 0"
-                    )
+        for value in (self.startup_s, *self.transfer_s, *self.compute_s, *self.bytes):
+            if not (math.isfinite(value) and value >= 0):
+                raise InputError(f"chain: a time, or a size, is {value}; give finite numbers of at least 0")
 
     @property
     def layer_count(self) -> int:
@@ -89,46 +93,97 @@ class LayerChain:
         return tuple(reversed(tuple(accumulate(reversed(self.compute_s), initial=0.0))))
 
     def reach(self, cap_bytes: int | None) -> tuple[int, ...]:
-        """For l = 0..L-1 the last layer that a group starting after layer l may hold; a layer above the cap goes alone.
+        """For l = 0..L-1 the last layer of a group that starts after layer l.
 
-        Raises
-        ------
-        InputError
-            If a cap is asked for and the chain does not know its layers' bytes.
+        A group has one dtype, and at most `cap_bytes` unless it is one layer.
         """
-        within_cap, same = self._within(cap_bytes), self._of_one_dtype()
-        return tuple(map(min, within_cap, same))
-
-    def _within(self, cap_bytes: int | None) -> list[int]:
-        """`reach` by the cap alone."""
-        count = self.layer_count
-        if cap_bytes is None:
-            return [count] * count
-        if not self.bytes:
+        if cap_bytes is not None and not self.bytes:
             raise InputError("a cap on the bytes of a group needs the bytes of every layer; give LayerChain(bytes=...)")
         sums = tuple(accumulate(self.bytes, initial=0))
-        last, found = count, []
-        for start in reversed(range(count)):
-            while last > start + 1 and sums[last] - sums[start] > cap_bytes:
+        last, found = self.layer_count, []
+        for start in reversed(range(self.layer_count)):
+            if self.dtypes and start + 1 < self.layer_count and self.dtypes[start] != self.dtypes[start + 1]:
+                last = start + 1
+            while cap_bytes is not None and last > start + 1 and sums[last] - sums[start] > cap_bytes:
                 last -= 1
             found.append(last)
-        return found[::-1]
-
-    def _of_one_dtype(self) -> list[int]:
-        """`reach` by the dtypes alone."""
-        count = self.layer_count
-        last, found = count, []
-        for start in reversed(range(count)):
-            if self.dtypes and start + 1 < count and self.dtypes[start] != self.dtypes[start + 1]:
-                last = start + 1
-            found.append(last)
-        return found[::-1]
+        return tuple(reversed(found))
 
 
-def require_cuts(chain: LayerChain, cuts: Sequence[int]) -> None:
-    """Raise InputError unless cuts are the last layers of contiguous groups that cover the chain."""
-    rising = all(before < after for before, after in zip((0, *cuts), cuts, strict=False))
-    if not cuts or not rising or cuts[-1] != chain.layer_count:
+def makespan_s(chain: LayerChain, cuts: Sequence[int], direction: str = "forward") -> float:
+    """Seconds until the last layer has computed (forward) or the last gradient has arrived (backward).
+
+    Forward: the channel sends group after group without a pause; a group computes once it has arrived and the group
+    before it has computed. Backward: groups compute from the last to the first; a group is sent once it has computed
+    and the channel is free.
+
+    Raises
+    ------
+    InputError
+        If the cuts do not cover the chain or the direction is unknown.
+    """
+    groups = list(pairwise((0, *cuts)))
+    if not groups or any(before >= last for before, last in groups) or groups[-1][1] != chain.layer_count:
         raise InputError(
             f"cuts are {list(cuts)}; give the last layer of every group, rising, up to {chain.layer_count}"
         )
+    if direction not in ("forward", "backward"):
+        raise InputError(f"direction is {direction!r}; use one of forward, backward")
+    ahead_s = behind_s = 0.0
+    for before, last in groups if direction == "forward" else reversed(groups):
+        message_s = chain.startup_s + sum(chain.transfer_s[before:last])
+        compute_s = sum(chain.compute_s[before:last])
+        first_s, second_s = (message_s, compute_s) if direction == "forward" else (compute_s, message_s)
+        ahead_s += first_s
+        behind_s = max(ahead_s, behind_s) + second_s
+    return behind_s
+
+
+def best_groups(chain: LayerChain, cap_bytes: int | None = None) -> tuple[int, ...]:
+    """Last layers of the groups of least makespan, and among those the fewest groups, in O(L log L).
+
+    A grouping keeps to a makespan exactly if k·T_s + P_l + S_j is at most that for every k-th group (j, l]. A longer
+    group leaves the later ones fewer messages and less computation, so taking the longest loses nothing.
+
+    Parameters
+    ----------
+    cap_bytes
+        Most bytes of one group; a layer above it travels alone. None: no cap.
+    """
+    within_s = least_makespan_s(chain, cap_bytes) * (1 + _SLACK)
+    cuts, reach, sent_s = [0], chain.reach(cap_bytes), chain.transfers_before_s
+    # Among groupings of one makespan the fewest messages depend least on the start-up cost being what was fitted.
+    while cuts[-1] < chain.layer_count:
+        start = cuts[-1]
+        latest_s = within_s - len(cuts) * chain.startup_s - chain.compute_after_s[start]
+        cuts.append(max(start + 1, min(bisect_right(sent_s, latest_s) - 1, reach[start])))
+    return tuple(cuts[1:])
+
+
+def least_makespan_s(chain: LayerChain, cap_bytes: int | None = None) -> float:
+    """W(0), in O(L).
+
+    W does not rise with j, so the candidates l split where W(l) ≤ S_j first holds: from there on the earliest l is
+    best, before it the least of W(l) + P_l in a window whose ends only move to the left, kept in a monotone queue.
+    """
+    count, sent_s, after_s = chain.layer_count, chain.transfers_before_s, chain.compute_after_s
+    reach = chain.reach(cap_bytes)
+    rest_s = [0.0] * (count + 1)
+    window: deque[int] = deque()
+    high = count
+    for start in reversed(range(count)):
+        added = start + 1
+        while window and rest_s[added] + sent_s[added] <= rest_s[window[-1]] + sent_s[window[-1]]:
+            window.pop()
+        window.append(added)
+        # S_j grows and W does not rise as j falls, so that this end only moves to the left: O(L) over all starts.
+        while high - 1 > start and rest_s[high - 1] <= after_s[start]:
+            high -= 1
+        while window and window[0] > min(high - 1, reach[start]):
+            window.popleft()
+        candidates = [window[0]] if window else []
+        if high <= reach[start]:
+            candidates.append(high)
+        value_s = min(sent_s[last] + max(after_s[start], rest_s[last]) for last in candidates)
+        rest_s[start] = chain.startup_s - sent_s[start] + value_s
+    return rest_s[0]

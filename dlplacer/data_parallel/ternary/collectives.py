@@ -1,9 +1,13 @@
-"""Collectives under the name that the installed PyTorch has for them, and what is said when one fails."""
+"""Collectives under the names of the installed PyTorch, in one order for all ranks, and their errors."""
 
+import queue
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import torch
 import torch.distributed as dist
+from torch.futures import Future
 
 from dlplacer.core.errors import DlplacerError, RunError
 
@@ -12,18 +16,46 @@ gather: Callable[..., dist.Work] = getattr(dist, "all_gather_single", None) or d
 """``gather(output, input, group=..., async_op=...)``: the tensors of all ranks, one behind the other."""
 
 reduce_scatter: Callable[..., dist.Work] = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-"""``reduce_scatter(output, input, op=..., group=...)``: this rank's part of what is added up."""
+"""``reduce_scatter(output, input, op=..., group=...)``: this rank's part of the sum or the mean."""
+
+
+class OrderedThread:
+    """One thread that does what it is given, in that order: the same order of collectives on every rank.
+
+    A bucket that takes several collectives cannot wait for the first in its callback, as gloo runs callbacks on the
+    threads that serve its collectives.
+
+    Attributes
+    ----------
+    group
+        The same ranks once more, as collectives of two threads over one group would meet in another order on other
+        ranks. Every rank makes its thread at the same place in its program.
+    """
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        ranks = dist.get_process_group_ranks(group)
+        made = dist.new_group(ranks, backend=dist.get_backend(group), use_local_synchronization=True)
+        assert isinstance(made, dist.ProcessGroup)
+        self.group = made
+        self._started: queue.SimpleQueue[Future[None]] = queue.SimpleQueue()
+        threading.Thread(target=self._work, name="ternary gradients", daemon=True).start()
+
+    def submit(self, task: Callable[[], torch.Tensor]) -> Future[torch.Tensor]:
+        """The task's result, or its error, later."""
+        start: Future[None] = Future()
+        # Not by set_exception, which hands the exception on as a result: the reducer would fail to cast it to a tensor.
+        result: Future[torch.Tensor] = start.then(lambda _: task())
+        self._started.put(start)
+        return result
+
+    def _work(self) -> None:
+        while True:
+            self._started.get().set_result(None)  # The task is its callback, which runs here.
 
 
 @contextmanager
 def naming_the_peers(group: dist.ProcessGroup, what: str) -> Iterator[None]:
-    """Say of an error of the library which exchange has failed, and with whom.
-
-    Raises
-    ------
-    RunError
-        Instead of what the library raises.
-    """
+    """Say of an error of the library which exchange has failed, and with whom."""
     try:
         yield
     except DlplacerError:

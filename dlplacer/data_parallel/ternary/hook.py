@@ -1,18 +1,24 @@
-"""The communication hook of DistributedDataParallel."""
+"""The communication hook of DistributedDataParallel, and the two ways in which codes travel.
 
+``all-gather``: every rank gets the codes of every rank, in one collective. ``sums``: every rank adds the codes of a
+part of the bucket, and the sums go to all. Scalers are shared then (eq. 4), so that codes add up as integers, exactly
+and in any order. A sum has ⌈log2(2 N + 1)⌉ bits: the paper's pull from parameter servers, every rank being a server.
+"""
+
+import contextlib
 from collections.abc import Callable
+from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch.futures import Future
 
-from dlplacer.data_parallel.ternary import collectives
-from dlplacer.data_parallel.ternary.bucket_codec import BucketCodec
-from dlplacer.data_parallel.ternary.counters import ring_bytes
-from dlplacer.data_parallel.ternary.gather_transport import gather_codes, gather_shared
-from dlplacer.data_parallel.ternary.settings import SUMS
-from dlplacer.data_parallel.ternary.state import TernaryState
-from dlplacer.data_parallel.ternary.sums_transport import add_codes
+from dlplacer.data_parallel.ternary.bucket import BucketCodec, as_float32, planes_shape, ring_bytes
+from dlplacer.data_parallel.ternary.collectives import OrderedThread, gather, naming_the_peers
+from dlplacer.data_parallel.ternary.state import SUMS, TernaryState
+from dlplacer.data_parallel.ternary.torch_kernels import BLOCK
+from dlplacer.machines.costs.gradient_codecs import sum_bits
 
 
 def ternary_hook(
@@ -34,29 +40,133 @@ def ternary_hook(
     ------
     InputError
         If this is not called by DistributedDataParallel, if ``exclude`` names no parameter, if the state serves
-        another model or group, or if a gradient is sparse.
+        another model, or if a gradient is sparse.
     """
     codec, step = state.begin(bucket)
     flat = bucket.buffer()
     if not codec.layout.coded:
-        return _all_reduced(codec, flat)
-    if not codec.takes_several_collectives:
-        return gather_codes(codec, flat, step)
-    exchange = add_codes if codec.transport == SUMS else gather_shared
+        works, finish = _reduce_whole(codec, flat)
+        return _when_done(works, lambda: finish() or flat)
+    if state.takes_one_round(codec):
+        return _gather_codes(codec, flat, step)
 
-    def several() -> torch.Tensor:
-        with collectives.naming_the_peers(codec.group, f"the exchange of scalers and codes in step {step}"):
-            return exchange(codec, flat, step)
+    def exchange() -> torch.Tensor:
+        with naming_the_peers(codec.group, f"the exchange of scalers and codes in step {step}"):
+            return _exchange(codec, flat, step)
 
-    return state.thread.submit(several) if state.thread is not None else _on_own_stream(several, flat.device)
+    if flat.device.type != "cpu":
+        return _on_own_stream(exchange, flat.device)
+    state.thread = state.thread or OrderedThread(codec.group)
+    codec.group = state.thread.group
+    return state.thread.submit(exchange)
 
 
-def _all_reduced(codec: BucketCodec, flat: torch.Tensor) -> Future[torch.Tensor]:
-    """A bucket without codes, averaged as DistributedDataParallel does it."""
-    flat.div_(codec.ranks)
-    codec.counters.sent(ring_bytes(codec.ranks, codec.layout.full_bytes))
-    sent = dist.all_reduce(flat, group=codec.group, async_op=True)
-    return sent.get_future().then(lambda done: done.value()[0])  # type: ignore[no-any-return]
+def _gather_codes(codec: BucketCodec, flat: torch.Tensor, step: int) -> Future[torch.Tensor]:
+    """The averaged bucket once the codes of all ranks have come.
+
+    No collective starts in the callback: gloo runs callbacks on the two threads that serve its collectives, so that one
+    started there would never be served.
+    """
+    exact, what = as_float32(flat), f"the all-gather of codes in step {step}"
+    sent, decode = _gather_message(codec, flat, exact, step, *codec.measured(exact))
+    with naming_the_peers(codec.group, what):
+        works, place_whole = _reduce_whole(codec, flat)
+        works.append(gather(*sent, group=codec.group, async_op=True))
+
+    def finish() -> torch.Tensor:
+        decode()
+        place_whole()
+        return flat
+
+    return _when_done(works, finish, lambda: naming_the_peers(codec.group, what))
+
+
+def _exchange(codec: BucketCodec, flat: torch.Tensor, step: int) -> torch.Tensor:
+    """The averaged bucket by the largest scaler of all ranks (eq. 4); several collectives, one behind the other."""
+    exact = as_float32(flat)
+    limits, scalers = codec.measured(exact)
+    dist.all_reduce(scalers, dist.ReduceOp.MAX, group=codec.group)
+    codec.counters.sent(ring_bytes(codec.ranks, scalers.nbytes))
+    works, place_whole = _reduce_whole(codec, flat)
+    if codec.transport == SUMS:
+        _add_codes(codec, flat, exact, step, limits, scalers)
+    else:
+        sent, decode = _gather_message(codec, flat, exact, step, limits, scalers)
+        gather(*sent, group=codec.group)
+        decode()
+    for work in works:
+        work.wait()
+    place_whole()
+    return flat
+
+
+def _gather_message(
+    codec: BucketCodec, flat: torch.Tensor, exact: torch.Tensor, step: int, limits: torch.Tensor, scalers: torch.Tensor
+) -> tuple[tuple[torch.Tensor, torch.Tensor], Callable[[], None]]:
+    """(output, input) of an all-gather of codes and scalers, and what decodes the output into the bucket."""
+    shape, tensors = planes_shape(codec.layout.blocks), len(codec.layout.coded)
+    words = int(np.prod(shape))
+    own = codec.buffer("message", (words + tensors,), torch.int32, flat.device)
+    gathered = codec.buffer("gathered", (codec.ranks * (words + tensors),), torch.int32, flat.device)
+    codec.encode(exact, step, limits, scalers, own[:words].view(shape))
+    own[words:] = scalers.view(torch.int32)
+    codec.counters.sent((codec.ranks - 1) * own.nbytes)
+
+    def decode() -> None:
+        rows = gathered.view(codec.ranks, -1)
+        planes, others = rows[:, :words].contiguous(), rows[:, words:].contiguous().view(torch.float32)
+        codec.decode(planes.view(codec.ranks, *shape), 1, others, flat)
+
+    return (gathered, own), decode
+
+
+def _add_codes(
+    codec: BucketCodec, flat: torch.Tensor, exact: torch.Tensor, step: int, limits: torch.Tensor, scalers: torch.Tensor
+) -> None:
+    ranks, device = codec.ranks, flat.device
+    part, bits = -(-codec.layout.blocks // ranks), sum_bits(ranks)
+    sent = codec.buffer("sent", planes_shape(ranks * part), torch.int32, device)
+    received = codec.buffer("received", (ranks, *planes_shape(part)), torch.int32, device)
+    sums = codec.buffer("sums", (part * BLOCK,), torch.float32, device)
+    own = codec.buffer("own sums", planes_shape(part, bits), torch.int32, device)
+    everyones = codec.buffer("everyone's sums", (1, *planes_shape(ranks * part, bits)), torch.int32, device)
+    codec.encode(exact, step, limits, scalers, sent)
+    dist.all_to_all_single(received.view(-1), sent.view(-1), group=codec.group)
+    with codec.counters.coding("decode", device):
+        whole_part = np.array([[0, len(sums), 0]], dtype=np.int64)
+        codec.kernels.decode(received, 1, whole_part, torch.ones(ranks, 1, device=device), 1.0, sums)
+        codec.kernels.pack(sums, ranks, own)
+    gather(everyones.view(-1), own.view(-1), group=codec.group)
+    codec.counters.sent((ranks - 1) * (sent.nbytes / ranks + own.nbytes))
+    codec.decode(everyones, ranks, scalers.unsqueeze(0), flat)
+
+
+def _reduce_whole(codec: BucketCodec, flat: torch.Tensor) -> tuple[list[Any], Callable[[], None]]:
+    """The all-reduce of what travels in full precision, begun, and what puts the mean back into the bucket."""
+    spans = codec.layout.whole
+    if not spans:
+        return [], lambda: None
+    whole = torch.cat([flat[span.place] for span in spans]) / codec.ranks
+    codec.counters.sent(ring_bytes(codec.ranks, whole.nbytes))
+    work = dist.all_reduce(whole, group=codec.group, async_op=True)
+
+    def place() -> None:
+        for span, mean in zip(spans, torch.split(whole, [span.numel for span in spans]), strict=True):
+            flat[span.place] = mean
+
+    return [work], place
+
+
+def _when_done(
+    works: list[Any], finish: Callable[[], torch.Tensor], naming: Callable[[], Any] | None = None
+) -> Future[torch.Tensor]:
+    def done(future: Future[list[Future[Any]]]) -> torch.Tensor:
+        with naming() if naming else contextlib.nullcontext():
+            for each in future.value():
+                each.wait()
+        return finish()
+
+    return torch.futures.collect_all([work.get_future() for work in works]).then(done)
 
 
 def _on_own_stream(exchange: Callable[[], torch.Tensor], device: torch.device) -> Future[torch.Tensor]:

@@ -1,54 +1,74 @@
-"""What ternary gradients keep from step to step, for one model."""
+"""The settings of ternary gradients, and what they keep from step to step, for one model."""
 
+import gc
+import math
+import weakref
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Protocol, TypedDict
+from dataclasses import dataclass
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from dlplacer.core.errors import InputError
-from dlplacer.data_parallel.ternary.bucket_codec import BucketCodec
-from dlplacer.data_parallel.ternary.checkpoint import FORMAT, TernaryCheckpoint, checked_checkpoint
-from dlplacer.data_parallel.ternary.counters import Counters, ring_bytes
-from dlplacer.data_parallel.ternary.kernels import TernaryKernels, kernels_for
-from dlplacer.data_parallel.ternary.layout import BucketLayout, bucket_layout
-from dlplacer.data_parallel.ternary.ordered_thread import OrderedThread
-from dlplacer.data_parallel.ternary.parameter_names import (
-    NamedParameters,
-    agreed_group,
-    named_parameters,
-    wrapper_of,
-)
-from dlplacer.data_parallel.ternary.settings import AUTO, GATHER, WHOLE, TernarySettings, exclusions
-from dlplacer.data_parallel.ternary.transport_choice import TransportRates, fastest_transport, measured_rates
+from dlplacer.data_parallel.ternary.bucket import BucketCodec, BucketLayout, Counters, kernels_for, ring_bytes
+from dlplacer.data_parallel.ternary.collectives import OrderedThread
+from dlplacer.machines.costs.gradient_codecs import sum_bits
 
-_ALWAYS_GATHERING = 2
-"""With so many ranks sums take more bytes and more messages, whatever the rates are."""
+AUTO, GATHER, SUMS = "auto", "all-gather", "sums"
+_TRANSPORTS = (AUTO, GATHER, SUMS)
+_WHOLE = "all-reduce"
+_FORMAT = "dlplacer.ternary/1"
 
 
-class ShardedExchange(Protocol):
-    """A unit of fully_shard, which counts its own steps."""
+@dataclass(frozen=True)
+class NamedParameters:
+    """The parameters of one model: ``id`` → name, the first one of a shared parameter, and those of the last layer.
 
-    step: int
+    That is the last module, in the order of registration, that owns a parameter of two dimensions or more. A weight
+    that is shared with it, by an embedding for example, counts as its own.
+    """
 
+    owner: weakref.ReferenceType[nn.Module]
+    names: Mapping[int, str]
+    last_layer: frozenset[str]
 
-class TernaryStats(TypedDict):
-    """See `TernaryState.stats`."""
+    @classmethod
+    def of(cls, owner: nn.Module, module: nn.Module) -> "NamedParameters":
+        """The names that ``module`` gives its parameters, where ``owner`` lives as long as they do."""
+        names = {id(parameter): name for name, parameter in module.named_parameters()}
+        last: frozenset[str] = frozenset()
+        for part in module.modules():
+            own = list(part.parameters(recurse=False))
+            if any(parameter.dim() > 1 for parameter in own):
+                last = frozenset(names[id(parameter)] for parameter in own)
+        return cls(weakref.ref(owner), names, last)
 
-    steps: int
-    world_size: int
-    kernels: str
-    transports: dict[str, int]
-    rates: dict[str, float] | None
-    sent_bytes: float
-    full_bytes: float
-    compression: float | None
-    zeros: float | None
-    scalers: dict[str, float]
-    full_precision: list[str]
-    encode_s_per_byte: float | None
-    decode_s_per_byte: float | None
+    def named(self, parameters: Sequence[torch.Tensor]) -> tuple[str, ...] | None:
+        """The names of these parameters; None if one is not of this model, or the model is no more."""
+        if self.owner() is None:
+            return None
+        names = tuple(self.names.get(id(parameter), "") for parameter in parameters)
+        return names if all(names) else None
+
+    def in_full_precision(self, patterns: Sequence[str]) -> frozenset[str]:
+        """The last layer, and the names that match one of the shell-style patterns."""
+        found = set(self.last_layer)
+        for pattern in patterns:
+            matched = {name for name in self.names.values() if fnmatchcase(name, pattern)}
+            if not matched:
+                near = get_close_matches(pattern, self.names.values()) or list(self.names.values())[-3:]
+                raise InputError(
+                    f"exclude: no parameter is named {pattern!r}; names are like {', '.join(near)}, and 'fc.*' means "
+                    "all of a module's"
+                )
+            found |= matched
+        return frozenset(found)
 
 
 class TernaryState:
@@ -61,8 +81,6 @@ class TernaryState:
 
     Parameters
     ----------
-    process_group
-        None for that of the DistributedDataParallel.
     clip
         c of eq. 21; elements beyond c standard deviations are cut. Left out where that would destroy a tensor: where
         all elements are equal, and where the mean exceeds the deviation.
@@ -76,8 +94,8 @@ class TernaryState:
         Names of more parameters to send in full precision, or patterns of names such as ``"embed.*"``.
     transport
         ``all-gather``: every rank gets the codes of every rank; one collective. ``sums``: every rank adds the codes of
-        a part, and the sums go to all; three collectives, fewer bytes from three ranks on. ``auto``: for each bucket
-        the one that is faster by the link's and the codec's rates, measured at the first step.
+        a part, and the sums go to all; three collectives, fewer bytes from three ranks on. ``auto``: sums where they
+        take at most half the bytes, which is from six ranks on.
     seed
         Of the random numbers, which depend on it, the step, the parameter's name and the rank, and on nothing else.
 
@@ -95,7 +113,6 @@ class TernaryState:
 
     def __init__(
         self,
-        process_group: dist.ProcessGroup | None = None,
         clip: float = 2.5,
         share_scaler: bool = False,
         min_numel: int = 4096,
@@ -103,18 +120,26 @@ class TernaryState:
         transport: str = AUTO,
         seed: int = 0,
     ) -> None:
-        self.settings = TernarySettings(clip, share_scaler, min_numel, exclusions(exclude), transport, seed)
+        if not (math.isfinite(clip) and clip > 0):
+            raise InputError(
+                f"clip is {clip}; it must be a number of standard deviations above 0, such as 2.5 (a large one, "
+                "such as 1e9, clips nothing)"
+            )
+        if min_numel < 1:
+            raise InputError(f"min_numel is {min_numel}; it must be at least 1 element")
+        if transport not in _TRANSPORTS:
+            raise InputError(f"transport is {transport!r}; choose one of {', '.join(map(repr, _TRANSPORTS))}")
+        self.clip, self.share_scaler, self.min_numel, self.transport = clip, share_scaler, min_numel, transport
+        self.exclude = (exclude,) if isinstance(exclude, str) else tuple(exclude)
+        self.seed = seed
         self.steps = 0
         self.counters = Counters()
-        self._given_group = process_group
+        self.thread: OrderedThread | None = None
+        self.units: list[Any] = []  # Of fully_shard, each of which counts its own steps.
         self._group: dist.ProcessGroup | None = None
         self._parameters: NamedParameters | None = None
         self._full_precision: frozenset[str] = frozenset()
         self._buckets: dict[int, BucketCodec] = {}
-        self.thread: OrderedThread | None = None
-        self.units: list[ShardedExchange] = []
-        self._rates: TransportRates | None = None
-        self._loaded_scalers: dict[str, float] = {}
         if not torch.cuda.is_available():
             kernels_for("cpu")  # Compiled, or read from the cache, before the first step and not in it.
 
@@ -128,133 +153,136 @@ class TernaryState:
             raise InputError(
                 f"ternary_hook: bucket {index} holds a sparse gradient; build the embedding with sparse=False"
             )
-        names = self._names(bucket.parameters())
+        names, group = self._names(bucket.parameters())
         codec = self._buckets.get(index)
         # DistributedDataParallel builds its buckets anew after the first step.
         if codec is None or codec.layout.names != names:
-            codec = self._buckets[index] = self._codec(names, bucket.gradients(), flat)
+            sizes = [(name, part.numel()) for name, part in zip(names, bucket.gradients(), strict=True)]
+            layout = BucketLayout.of(
+                sizes,
+                lambda name, numel: flat.is_floating_point() and self.codes(name, numel, self._full_precision),
+            )
+            chosen = cheaper_transport(group.size()) if self.transport == AUTO else self.transport
+            codec = self.codec(layout, group, chosen if layout.coded else _WHOLE, flat.device)
+            self._buckets[index] = codec
         if bucket.is_last():
             self.steps += 1
             for stale in [other for other in self._buckets if other > index]:
                 del self._buckets[stale]
-        self.counters.full_bytes += ring_bytes(codec.ranks, codec.layout.full_bytes)
+        self.counters.full_bytes += ring_bytes(codec.ranks, flat.nbytes)
         return codec, step
 
+    def codes(self, name: str, numel: int, full_precision: frozenset[str]) -> bool:
+        """True if a parameter's gradient becomes codes."""
+        return numel >= self.min_numel and name not in full_precision
+
+    def codec(
+        self, layout: BucketLayout, group: dist.ProcessGroup, transport: str, device: torch.device
+    ) -> BucketCodec:
+        """A codec by these settings, which counts into this state's statistics."""
+        return BucketCodec(layout, self.clip, self.seed, group, self.counters, transport, kernels_for(device.type))
+
+    def takes_one_round(self, codec: BucketCodec) -> bool:
+        """True if no collective of a bucket needs the result of another one."""
+        return codec.transport != SUMS and not self.share_scaler
+
     def adopt(self, codecs: Sequence[BucketCodec], group: dist.ProcessGroup) -> None:
-        """Let `stats` tell of the codecs of a unit of fully_shard."""
+        """Let `stats` report the codecs of a unit of fully_shard."""
         self._group = group
         self._buckets.update(enumerate(codecs, start=len(self._buckets)))
 
-    def stats(self) -> TernaryStats:
-        """What has been sent and how fast, as plain data that goes into a JSON file.
+    def stats(self) -> dict[str, Any]:
+        """Bytes sent and speed of the codec, as plain data that goes into a JSON file.
 
         Returns
         -------
         dict
             ``steps``; ``world_size`` (0 before the first step); ``kernels``, the name of what encodes; ``transports``,
-            name → buckets, or messages of fully_shard (``all-reduce`` where nothing is coded); ``rates``, from which
-            they were chosen, None if they were not. ``sent_bytes``: what this rank has sent, ``full_bytes``: what an
-            all-reduce of the same gradients would have sent; ``compression``: their ratio. ``zeros``: share of codes
-            that were 0 in the last step. ``scalers``: parameter → last scaler of this rank; ``full_precision``:
-            parameters without one. ``encode_s_per_byte``, ``decode_s_per_byte``: seconds of the codec per byte of a
-            float32 gradient, measured on this rank since the start; None on a GPU and before the first step.
+            name → buckets, or messages of fully_shard (``all-reduce`` where nothing is coded). ``sent_bytes``: what
+            this rank has sent, ``full_bytes``: what an all-reduce of the same gradients would have sent;
+            ``compression``: their ratio. ``zeros``: share of codes that were 0 in the last step. ``scalers``: parameter
+            → last scaler of this rank; ``full_precision``: parameters without one. ``encode_s_per_byte``,
+            ``decode_s_per_byte``: seconds of the codec per byte of a float32 gradient, measured on this rank since the
+            start; None on a GPU and before the first step.
         """
         counters, codecs = self.counters, list(self._buckets.values())
-        transports: dict[str, int] = {}
-        for codec in codecs:
-            transports[codec.transport] = transports.get(codec.transport, 0) + 1
         coded = sum(codec.layout.coded_numel for codec in codecs)
         return {
             "steps": self.steps,
             "world_size": self._group.size() if self._group else 0,
-            "kernels": codecs[0].kernels.name if codecs else "",
-            "transports": transports,
-            "rates": self._rates.as_json() if self._rates else None,
+            "kernels": codecs[0].kernels.NAME if codecs else "",
+            "transports": dict(Counter(codec.transport for codec in codecs)),
             "sent_bytes": counters.sent_bytes,
             "full_bytes": counters.full_bytes,
             "compression": counters.full_bytes / counters.sent_bytes if counters.sent_bytes else None,
             "zeros": 1 - sum(codec.nonzero() for codec in codecs) / coded if coded else None,
-            "scalers": self._scalers(),
+            "scalers": {
+                span.name: value
+                for codec in codecs
+                if codec.scalers is not None
+                for span, value in zip(codec.layout.coded, codec.scalers.tolist(), strict=True)
+            },
             "full_precision": sorted(span.name for codec in codecs for span in codec.layout.whole),
-            "encode_s_per_byte": counters.encode_s / counters.encoded_bytes if counters.encoded_bytes else None,
-            "decode_s_per_byte": counters.decode_s / counters.decoded_bytes if counters.decoded_bytes else None,
+            "encode_s_per_byte": counters.coding_s_per_byte("encode"),
+            "decode_s_per_byte": counters.coding_s_per_byte("decode"),
         }
 
-    def state_dict(self) -> TernaryCheckpoint:
-        """What a checkpoint needs for the run to go on as if it had not ended, with any number of ranks; plain data."""
-        return {
-            "format": FORMAT,
-            "seed": self.settings.seed,
-            "steps": self.steps,
-            "sent_bytes": self.counters.sent_bytes,
-            "full_bytes": self.counters.full_bytes,
-            "scalers": self._scalers(),
-        }
+    def state_dict(self) -> dict[str, Any]:
+        """The plain data with which a run goes on as if it had not ended, with any number of ranks."""
+        return {"format": _FORMAT, "seed": self.seed, "steps": self.steps}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint; the seed becomes the checkpoint's.
+        """Go on from a checkpoint; the seed becomes the checkpoint's. Statistics are no part of it.
 
         Raises
         ------
         InputError
             If this is not what `state_dict` gives.
         """
-        loaded = checked_checkpoint(state_dict)
-        self.settings = replace(self.settings, seed=loaded["seed"])
+        if state_dict.keys() != self.state_dict().keys() or state_dict["format"] != _FORMAT:
+            raise InputError(f"this is no state of TernaryState, of format {_FORMAT!r}; load what state_dict() gives")
+        self.seed, self.steps = state_dict["seed"], state_dict["steps"]
         for codec in self._buckets.values():
-            codec.settings = self.settings
-        self.steps = loaded["steps"]
+            codec.seed = self.seed
         for unit in self.units:
             unit.step = self.steps
-        self.counters.sent_bytes, self.counters.full_bytes = loaded["sent_bytes"], loaded["full_bytes"]
-        self._loaded_scalers = loaded["scalers"]
 
-    def _scalers(self) -> dict[str, float]:
-        """Last scalers by name: of this process, else of the checkpoint."""
-        found = dict(self._loaded_scalers)
-        for codec in list(self._buckets.values()):
-            found.update(codec.scalers_by_name())
-        return found
-
-    def _names(self, parameters: Sequence[torch.Tensor]) -> tuple[str, ...]:
-        names = self._parameters.of(parameters) if self._parameters else None
-        if names is None:
-            wrapper = wrapper_of(parameters[0])
+    def _names(self, parameters: Sequence[torch.Tensor]) -> tuple[tuple[str, ...], dist.ProcessGroup]:
+        """The names of a bucket's parameters, and the group over which their gradients are averaged."""
+        names = self._parameters.named(parameters) if self._parameters else None
+        if names is None or self._group is None:
+            wrapper = _wrapper_of(parameters[0])
             if self._parameters and self._parameters.owner() not in (None, wrapper):
                 raise InputError("this TernaryState already serves another model; make one state for each model")
-            self._parameters = named_parameters(wrapper, wrapper.module)
-            self._full_precision = self._parameters.last_layer | self._parameters.matching(self.settings.exclude)
-            self._group = agreed_group(self._given_group, wrapper)
+            self._parameters, self._group = NamedParameters.of(wrapper, wrapper.module), wrapper.process_group
+            self._full_precision = self._parameters.in_full_precision(self.exclude)
             self._buckets.clear()
             self.thread = None
-            names = self._parameters.of(parameters)
+            names = self._parameters.named(parameters)
         assert names is not None
-        return names
-
-    def _codec(self, names: Sequence[str], gradients: Sequence[torch.Tensor], flat: torch.Tensor) -> BucketCodec:
-        def is_coded(name: str, numel: int) -> bool:
-            return flat.is_floating_point() and numel >= self.settings.min_numel and name not in self._full_precision
-
-        sizes = [(name, gradient.numel()) for name, gradient in zip(names, gradients, strict=True)]
-        layout = bucket_layout(sizes, flat.element_size(), is_coded)
         assert self._group is not None
-        kernels = kernels_for(flat.device.type)
-        transport = self._transport(layout, self._group, kernels, flat.device)
-        codec = BucketCodec(layout, self.settings, self._group, kernels, self.counters, transport)
-        if codec.takes_several_collectives and flat.device.type == "cpu":
-            self.thread = self.thread or OrderedThread(self._group)
-            codec.group = self.thread.group
-        return codec
+        return names, self._group
 
-    def _transport(
-        self, layout: BucketLayout, group: dist.ProcessGroup, kernels: TernaryKernels, device: torch.device
-    ) -> str:
-        if not layout.coded:
-            return WHOLE
-        if self.settings.transport != AUTO:
-            return self.settings.transport
-        if group.size() <= _ALWAYS_GATHERING:
-            return GATHER
-        if self._rates is None:
-            self._rates = measured_rates(group, kernels, device)
-        return fastest_transport(layout, group.size(), self._rates)
+
+def cheaper_transport(ranks: int) -> str:
+    """Sums if they take at most half the bytes, as a bucket costs them two more collectives; else the all-gather."""
+    # Bits per element that a rank receives.
+    gathered, summed = 2 * (ranks - 1), (2 + sum_bits(ranks)) * (ranks - 1) / ranks
+    return SUMS if 2 * summed <= gathered else GATHER
+
+
+def _wrapper_of(parameter: torch.Tensor) -> DistributedDataParallel:
+    """The DistributedDataParallel that trains this parameter, looked up among the live objects.
+
+    A communication hook sees tensors, not names, and registration does not say whose hook it is.
+    """
+    for candidate in gc.get_objects():
+        # By type, as asking some objects for their class loads packages.
+        if issubclass(type(candidate), DistributedDataParallel) and any(
+            own is parameter for own in candidate.module.parameters()
+        ):
+            return candidate  # type: ignore[no-any-return]
+    raise InputError(
+        "ternary_hook: no DistributedDataParallel holds the parameters of this bucket; register the hook with "
+        "ddp.register_comm_hook(state, ternary_hook)"
+    )

@@ -13,7 +13,7 @@ from dlplacer.core.expect import brief, expect, expect_call, expect_number, expe
 
 if TYPE_CHECKING:
     from dlplacer.core.graph import OpGraph
-    from dlplacer.data_parallel.groups.parameter_uses import ParameterUses
+    from dlplacer.data_parallel.groups.captured_chain import ParameterUses
 
 OPTIMIZERS = ("sgd", "momentum", "adam")
 AUTOCAST = ("bfloat16", "float16")

@@ -57,25 +57,6 @@ class SegmentParams:
     joins: bool = True
 
 
-@dataclass(frozen=True)
-class SolvedSegments:
-    """What the segment phase leaves.
-
-    Attributes
-    ----------
-    bounds
-        Of the whole.
-    chain
-        Of the segments; None if the graph does not fall apart.
-    transfers
-        The search on the chain's series with their traffic, to be gone on with; None where there was none.
-    """
-
-    bounds: Bounds
-    chain: SegmentChain | None = None
-    transfers: TransferSearch | None = None
-
-
 def segments_of(
     instance: Instance, bounds: Bounds, seconds: float, params: SegmentParams = SegmentParams()
 ) -> list[GraphSegment]:
@@ -106,10 +87,10 @@ def solve_segments(
     bounds: Bounds,
     incumbent: Incumbent,
     params: SegmentParams = SegmentParams(),
-) -> SolvedSegments:
+) -> Bounds:
     """Solve the segments between cut ops, in rounds of growing work; the bounds of the whole follow from theirs."""
     if not segments:
-        return SolvedSegments(bounds)
+        return bounds
     budget = incumbent.budget
     stop_at = time.monotonic() + params.share * budget.left_s
     chain = SegmentChain.of(instance, segments, budget)
@@ -130,9 +111,7 @@ def solve_segments(
         work *= params.growth
     if len(chain.segments) > 1 and not incumbent.closed:
         bounds = raise_suffix_bounds(chain, bounds, incumbent)
-    transfers = None
     if instance.traffic is not None and len(chain.segments) > 1 and budget.left_s:
         stop_at = time.monotonic() + params.transfer_share * budget.left_s
-        transfers = TransferSearch(chain, incumbent)
-        bounds = transfers.run(bounds, stop_at)
-    return SolvedSegments(bounds, chain if len(chain.series) > 1 else None, transfers)
+        bounds = TransferSearch(chain, incumbent).run(bounds, stop_at)
+    return bounds

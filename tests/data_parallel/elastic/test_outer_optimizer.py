@@ -120,7 +120,7 @@ def buffers(rank: int) -> dict[str, Any]:
 
 
 def resumed(rank: int) -> dict[Any, bool]:
-    """Whether a run that is cut after any step goes on to the bit, whatever is loaded first."""
+    """True where a run that is cut after any step goes on to the bit, whatever is loaded first."""
     equal = {}
     for name in ("easgd", "easgd delayed", "local delayed a period", "diloco delayed"):
         rule, period = RULES[name]
@@ -150,13 +150,6 @@ def resumed(rank: int) -> dict[Any, bool]:
                     step(model, inner)
             equal[name, cut] = torch.equal(model.flat(), weights[cut + period])
     return equal
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _modules_of_a_step() -> None:
-    """A first step imports half of torch; forked ranks inherit it."""
-    model = Quadratic(0)
-    step(model, torch.optim.SGD(model.parameters(), lr=0.1))
 
 
 @pytest.fixture(scope="module")

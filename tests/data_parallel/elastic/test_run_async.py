@@ -1,4 +1,4 @@
-"""Asynchronous training: against the oracle's events, replayed to the bit, with workers that are lost."""
+"""Asynchronous training: against the oracle's events, replayed to the bit, and ended by a worker that is lost."""
 
 import json
 import multiprocessing
@@ -9,7 +9,6 @@ import sys
 import textwrap
 import time
 from functools import partial
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +18,10 @@ import torch
 from data_parallel.elastic_updates import Elastic, ElasticState, hogwild_replay, replay_events
 from torch import nn
 
+from dlplacer.core.errors import InputError
 from dlplacer.data_parallel import run_async
 from dlplacer.data_parallel.elastic.async_worker import AsyncWorker
-from dlplacer.data_parallel.elastic.asynchronous_run import AsyncResult
+from dlplacer.data_parallel.elastic.asynchronous_run import AsyncResult, WorkerError
 
 SIZE, STEPS, RATE = 6, 8, 0.1
 START = np.linspace(-1.0, 2.0, SIZE)
@@ -79,10 +79,6 @@ def quadratic(worker: int, weights: np.ndarray) -> np.ndarray:
     return (worker + 1) * weights - 1
 
 
-def children() -> list[BaseProcess]:
-    return multiprocessing.active_children()
-
-
 def is_running(process: int) -> bool:
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -115,7 +111,7 @@ def test_events_have_the_oracle_s_effect_and_replay_to_the_bit(tmp_path: Path, r
 
 def test_any_order_can_be_forced_and_hogwild_with_one_in_flight_is_asynchronous(tmp_path: Path) -> None:
     order = [2, 2, 0, 1, 2, 1, 0, 0, 2, 1] + [0] * (STEPS - 3) + [1] * (STEPS - 2) + [2] * (STEPS - 2)
-    settings = {"workers": 3, "rule": "async", "momentum": 0.0, "pull": 0.2, "sync_every": 1, "seed": 0, "lost": []}
+    settings = {"workers": 3, "rule": "async", "momentum": 0.0, "pull": 0.2, "sync_every": 1, "seed": 0}
     common = {"format": "dlplacer.events/1", **settings}
     path = tmp_path / "events.json"
     path.write_text(json.dumps({**common, "lock": True, "events": order}))
@@ -142,22 +138,47 @@ def test_hogwild_s_reads_and_writes_have_the_oracle_s_effect_and_replay(tmp_path
 
 @pytest.mark.parametrize("options", [{}, {"rule": "round_robin"}, {"lock": False}])
 @pytest.mark.parametrize("lost", [0, 1])
-def test_a_killed_worker_is_named_and_the_others_go_on(tmp_path: Path, options: dict[str, Any], lost: int) -> None:
-    path = tmp_path / "events.json"
-    before = children()
-    with pytest.warns(RuntimeWarning, match=f"worker {lost} ended with exit code -9; the centre and the other") as seen:
-        result = running(partial(train, die=(lost,)), record=path, **options)
-    assert seen[0].filename == __file__
-    assert children() == before
-    assert result.lost == {lost: "ended with exit code -9"}
-    assert result.results[lost] is None
-    left = [rank for rank in range(3) if rank != lost]
-    of_exchange = 1 if options.get("lock", True) else 2
-    assert sum(rank in left for rank in result.events) == of_exchange * (2 * STEPS + sum(left))
-    again = running(train, replay=path, **options)
-    assert again.lost == {lost: "lost as recorded"}
-    assert again.results == result.results
-    assert torch.equal(again.centre["weight"], result.centre["weight"])
+def test_a_killed_worker_ends_all_is_named_and_the_centre_is_kept(options: dict[str, Any], lost: int) -> None:
+    before = multiprocessing.active_children()
+    with pytest.raises(WorkerError, match=f"worker {lost} ended with exit code -9") as caught:
+        running(partial(train, die=(lost,)), **options)
+    assert multiprocessing.active_children() == before
+    # The centre has left its start, and its other tensors are the first worker's.
+    centre = caught.value.centre
+    assert not np.allclose(centre["weight"].numpy(), START)
+    assert centre["frozen"].tolist() == [0.0, 0.0]
+    assert 0 < int(centre["calls"]) <= STEPS
+
+
+def test_an_inactive_worker_ends_all_and_is_named() -> None:
+    with pytest.raises(WorkerError, match="worker 1 was inactive for 2 s"):
+        running(partial(train, hang=(1,)), rule="round_robin", timeout_s=2.0)
+
+
+def test_an_error_in_train_is_reported_with_its_worker() -> None:
+    def failing(worker: AsyncWorker) -> None:
+        train(worker, steps=2)
+        if worker.rank == 1:
+            raise ZeroDivisionError("no more data")
+
+    def alone(worker: AsyncWorker) -> None:
+        if worker.rank == 1:
+            worker.exchange()
+        worker.join(Counted(0.0))
+
+    with pytest.raises(WorkerError, match="worker 1 raised ZeroDivisionError: no more data"):
+        running(failing)
+    with pytest.raises(InputError, match="worker 1 has no model"):
+        running(alone)
+
+
+def test_a_replay_of_another_training_is_refused(tmp_path: Path) -> None:
+    running(train, record=tmp_path / "events.json")
+    for steps in (STEPS - 1, STEPS + 1):
+        with pytest.raises(WorkerError, match="replay the same training"):
+            running(partial(train, steps=steps), replay=tmp_path / "events.json")
+    with pytest.raises(InputError, match="recorded with pull"):
+        running(train, pull=0.1, replay=tmp_path / "events.json")
 
 
 def test_no_process_outlives_the_one_that_started_it(tmp_path: Path) -> None:

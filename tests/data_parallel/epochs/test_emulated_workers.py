@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 from dlplacer.data_parallel import EmulatedWorkers
-from dlplacer.data_parallel.epochs.codec_noise import codec_noise
+from dlplacer.data_parallel.epochs.emulated_workers import codec_noise
 
 SAMPLES, MINI_BATCH = 64, 4
 

@@ -17,20 +17,6 @@ def counted(workers: int, seed: int, codec: str | None = None, period: int = 1) 
         yield float(needed - epoch)
 
 
-def finishing(workers: int, seed: int) -> Iterator[float]:
-    """Ends when it is done."""
-    yield from map(float, range(3 * workers))
-
-
-def made():
-    return finishing
-
-
-def broken(workers: int, seed: int) -> Iterator[float]:
-    yield 1.0
-    raise ZeroDivisionError("no more data")
-
-
 def endless(workers: int, seed: int) -> Iterator[float]:
     """Says that it runs, and goes on."""
     with open(os.environ["TRAININGS"], "a") as notes:

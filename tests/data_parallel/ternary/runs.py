@@ -1,4 +1,4 @@
-"""What the ranks do in the tests of the hook: small trainings, and gradients that the codec keeps exactly."""
+"""The work of ranks in the tests of the hook: small trainings, and gradients that the codec keeps exactly."""
 
 import hashlib
 import io
@@ -111,7 +111,7 @@ def mean_signs(like: torch.Tensor, index: int, scales: Sequence[float]) -> torch
 
 
 def exact_after(module: Signs, scales: Sequence[float], options: dict[str, Any], choices: dict[str, Any]) -> list[bool]:
-    """Whether three steps give the exact mean gradients, for weights and for the last layer."""
+    """True where three steps give the exact mean gradients, for weights and for the last layer."""
     ddp = wrapped(module, TernaryState(**choices), **options)
     right = []
     for _ in range(3):
@@ -126,7 +126,7 @@ def exact_after(module: Signs, scales: Sequence[float], options: dict[str, Any],
 
 
 def told(work: Callable[[], object]) -> str:
-    """What an error says."""
+    """The text of an error."""
     try:
         work()
     except Exception as error:

@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from dlplacer.core.errors import CaptureError
-from dlplacer.data_parallel.groups.parameter_uses import ParameterUses
+from dlplacer.data_parallel.groups.captured_chain import ParameterUses
 from dlplacer.frontend.torch.capture_failure import explanation
 from dlplacer.frontend.torch.job import Job
 from dlplacer.frontend.torch.tracing.quiet import undisturbed

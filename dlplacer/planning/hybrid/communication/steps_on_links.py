@@ -5,9 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.topology import Topology
-from dlplacer.data_parallel.groups.exact_groups import best_groups
-from dlplacer.data_parallel.groups.layer_chain import LayerChain
-from dlplacer.data_parallel.groups.message_timeline import makespan_s
+from dlplacer.data_parallel.groups.layer_chain import LayerChain, best_groups, makespan_s
 from dlplacer.data_parallel.groups.policies import by_bytes, per_layer, single_group
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.machines.costs.collectives_on_links import MachineCosts

@@ -1,5 +1,6 @@
 """Ternary gradients of fully_shard: exact where they must be, resumed, and a sixteenth of the bytes."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,9 +13,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from dlplacer.data_parallel import TernaryState, ternary_reduce_scatter
-from dlplacer.data_parallel.ternary.fsdp_units import sharded_units
-from dlplacer.data_parallel.ternary.kernels import kernels_for
-from dlplacer.data_parallel.ternary.reduce_scatter import UnitReduceScatter
+from dlplacer.data_parallel.ternary.fully_shard import UnitReduceScatter, sharded_units
 
 ROWS = 101
 """Rows of the coded weight: no number of ranks divides it, so that shards are padded."""
@@ -104,23 +103,23 @@ def everything(rank: int, count: int) -> dict[str, Any]:
 
 
 def golden() -> list[Any]:
-    """What is relied on inside of FSDP2: names, order and padded sizes of a unit's parameters."""
+    """The parts of FSDP2 that are relied on: names, order and padded sizes of a unit's parameters."""
     model = Model()
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     fully_shard(model.body, mesh=mesh)
     fully_shard(model, mesh=mesh)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     return [
-        (type(unit.module).__name__, isinstance(unit.module, FSDPModule), names[id(parameter)], numel)
-        for unit in sharded_units(model)
-        for parameter, numel in unit.parameters
+        (type(module).__name__, isinstance(module, FSDPModule), names[id(parameter)], numel)
+        for module, shards in sharded_units(model)
+        for parameter, numel in shards
     ]
 
 
 @pytest.fixture(scope="module", params=[2, 3])
 def ranks(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
-    kernels_for("cpu")
-    found = run_ranks(request.param, lambda rank: everything(rank, request.param), 120)
+    TernaryState()  # Compiles into the cache, from which all ranks read.
+    found = run_ranks(request.param, partial(everything, count=request.param), 120)
     assert all(isinstance(one, dict) for one in found), found
     return found
 
