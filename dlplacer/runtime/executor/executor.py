@@ -20,13 +20,19 @@ from dlplacer.runtime.devices.worker import Worker
 from dlplacer.runtime.executor.backends import SegmentBackend
 from dlplacer.runtime.executor.caller_order import CallerOrder, RunOrder
 from dlplacer.runtime.executor.optimizer_update import Updater
-from dlplacer.runtime.executor.rank_links import RankLinks
-from dlplacer.runtime.executor.run import AbortedError, Cell, DeviceTimeline, ProgramRun, StepInputs, StepState
+from dlplacer.runtime.executor.run import (
+    AbortedError,
+    Cell,
+    DeviceTimeline,
+    ProgramRun,
+    RankLinks,
+    StepInputs,
+    StepState,
+)
 from dlplacer.runtime.executor.segment import Segment, SegmentMaker
 from dlplacer.runtime.executor.transfers import ActivateStep, ReceiveStep, SendStep, StreamStep
-from dlplacer.runtime.program.actions import Action, Compute, Copy, Free, Recv, Send
 from dlplacer.runtime.program.issue_order import issue_order
-from dlplacer.runtime.program.program import Program
+from dlplacer.runtime.program.program import Action, Compute, Copy, Free, Program, Recv, Send
 
 LONGEST = 2000
 """Actions in one segment: the parser's memory is for all of a function at once."""

@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -158,3 +158,25 @@ class ProgramRun:
         """Make every thread stop at the next tensor that it waits for."""
         for cell in self.cells.values():
             cell.put(_GIVEN_UP)
+
+
+class RankLinks(Protocol):
+    """Carries tensors to and from the devices of a program that other processes own.
+
+    All but `fail` is called on the thread of the device here.
+    """
+
+    def begin(self, device: str) -> None:
+        """Before a run: expect the device's messages."""
+
+    def send(self, tensor: str, source: str, target: str, value: Any) -> None:
+        """Start moving a tensor, and go on."""
+
+    def receive(self, tensor: str, source: str, target: str) -> Any:
+        """Wait for a tensor."""
+
+    def end(self, device: str) -> None:
+        """After a run: wait until the device's tensors have left."""
+
+    def fail(self) -> None:
+        """End the run in all processes: an action has failed here."""

@@ -16,8 +16,7 @@ from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.executor.random_state import drawn_with
 from dlplacer.runtime.executor.run import ProgramRun
 from dlplacer.runtime.executor.segment_graph import LASTING, SegmentGraph, segment_graph
-from dlplacer.runtime.program.actions import Action, Compute, Free, Send
-from dlplacer.runtime.program.program import Program
+from dlplacer.runtime.program.program import Action, Compute, Free, Program, Send
 
 
 @dataclass(frozen=True)

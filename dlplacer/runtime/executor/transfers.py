@@ -7,9 +7,8 @@ from dlplacer.core.errors import InternalError, RunError, first_line
 from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice
 from dlplacer.runtime.devices.device_streams import COMPUTE_STREAM, streams_of
 from dlplacer.runtime.devices.transfer import brought
-from dlplacer.runtime.executor.rank_links import RankLinks
-from dlplacer.runtime.executor.run import ProgramRun
-from dlplacer.runtime.program.actions import Copy, Hold, Record, Recv, Send, StreamAction, Sync, Wait
+from dlplacer.runtime.executor.run import ProgramRun, RankLinks
+from dlplacer.runtime.program.program import Copy, Hold, Record, Recv, Send, StreamAction, Sync, Wait
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import getitem
 from typing import Any, TypeVar, cast
 
@@ -15,15 +15,12 @@ from dlplacer.frontend.torch.job import Job
 from dlplacer.frontend.torch.tracing.kernels import kernel_for
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.device_streams import streams_of
-from dlplacer.runtime.executor.backends import SegmentBackend
-from dlplacer.runtime.executor.executor import Executor
 from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.executor.segment_graph import values_read
 from dlplacer.runtime.placed.guards import require_data
-from dlplacer.runtime.placed.variant import Variant, layouts_of
-from dlplacer.runtime.program.actions import Recv
+from dlplacer.runtime.placed.variant import Variant, layouts_of, part_of
 from dlplacer.runtime.program.lower import Order
-from dlplacer.runtime.program.program import Program
+from dlplacer.runtime.program.program import Program, Recv
 
 T = TypeVar("T")
 
@@ -59,21 +56,15 @@ class OwnStep:
     ) -> None:
         self.device, self.home, self._leaves = device, home, leaves
         self._clocked = _Clocked(device)
-        here = set(order[home])
-        executable = captured.executable
-        codes = {op: code for op, code in executable.codes.items() if op in here}
-        own = replace(captured, executable=replace(executable, codes=codes, outputs=(), constants={}))
-        self._variant = _OwnOps(
-            own,
-            order,
-            {home: cast("RuntimeDevice", self._clocked)},
-            Updater(None if job is None else job.update),
-            layouts_of(leaves),
-            captured,
-            tensors,
-            segments=segments,
-            starts=starts or {},
-        )
+        own = part_of(captured, set(order[home]))
+
+        def links(program: Program) -> StandIns:
+            received = {action.tensor for action in program.actions[home] if isinstance(action, Recv)}
+            return StandIns(captured, received, device.torch_device, tensors)
+
+        updater, devices = Updater(None if job is None else job.update), {home: cast("RuntimeDevice", self._clocked)}
+        how: dict[str, Any] = {"segments": segments, "starts": starts or {}, "links": links, "away_on_device": True}
+        self._variant = Variant(own, order, devices, updater, layouts_of(leaves), **how)
         written = {code.name for code in own.executable.of_role("mutation", "update")}
         self._tensors = {}
         for name in dict.fromkeys(code.name for code in own.executable.of_role("parameter", "buffer", "mutation")):
@@ -129,25 +120,6 @@ def side_by_side(take: Callable[[OwnStep], T], steps: Sequence[OwnStep], keeps_b
         return [take(steps[0])]
     with ThreadPoolExecutor(len(steps)) as pool:
         return list(pool.map(taken, steps))
-
-
-@dataclass(frozen=True)
-class _OwnOps(Variant):
-    """A variant that runs the ops of one device; its executable has those alone, the graph and the order have all."""
-
-    whole: Captured
-    tensors: Mapping[str, torch.Tensor]
-
-    @property
-    def _away_on_device(self) -> bool:
-        return True
-
-    def _executor(self, program: Program, updater: Updater, backend: SegmentBackend) -> Executor:
-        ((home, device),) = self.devices.items()
-        received = {action.tensor for action in program.actions[home] if isinstance(action, Recv)}
-        links = StandIns(self.whole, received, device.torch_device, self.tensors)
-        graph, executable = self.captured.graph, self.captured.executable
-        return Executor(graph, executable, program, self.devices, updater, backend, links, self.starts)
 
 
 class StandIns:

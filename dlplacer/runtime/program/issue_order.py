@@ -4,8 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from dlplacer.runtime.program.actions import Action, Compute, Free, Recv, Send
-from dlplacer.runtime.program.program import Program
+from dlplacer.runtime.program.program import Action, Compute, Free, Program, Recv, Send
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge
-from dlplacer.runtime.program.actions import Action, Compute, Free, Recv, Send
-from dlplacer.runtime.program.program import Program
+from dlplacer.runtime.program.program import Action, Compute, Free, Program, Recv, Send
 
 Order = Mapping[str, Sequence[str]]
 """Device name → op ids in execution order."""

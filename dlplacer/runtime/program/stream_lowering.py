@@ -12,8 +12,19 @@ from dataclasses import dataclass, field, replace
 
 from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice
 from dlplacer.runtime.devices.device_streams import COMPUTE_STREAM, COPY_STREAMS, streams_of
-from dlplacer.runtime.program.actions import Action, Compute, Copy, Hold, Record, Recv, Send, Sync, Wait
-from dlplacer.runtime.program.program import Program, interleaved
+from dlplacer.runtime.program.program import (
+    Action,
+    Compute,
+    Copy,
+    Hold,
+    Program,
+    Record,
+    Recv,
+    Send,
+    Sync,
+    Wait,
+    interleaved,
+)
 
 HOST_MEMORY = str(HOST_DEVICE)
 

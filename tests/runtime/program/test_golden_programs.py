@@ -13,10 +13,9 @@ from runtime.random_graphs import random_graph, random_order
 
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
-from dlplacer.runtime.program.dry_run import dry_run
+from dlplacer.runtime.program.checks import dry_run, require_no_races
 from dlplacer.runtime.program.lower import Order, lower_stages
 from dlplacer.runtime.program.program import Program
-from dlplacer.runtime.program.races import require_no_races
 from dlplacer.runtime.program.stream_lowering import DeviceMemorySpace, MemorySpaces, with_streams
 
 GOLDEN = Path(__file__).parent / "golden"

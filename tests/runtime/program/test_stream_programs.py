@@ -5,10 +5,9 @@ import pytest
 from dlplacer.core.errors import InternalError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
-from dlplacer.runtime.program.dry_run import dry_run
+from dlplacer.runtime.program.checks import dry_run, races, require_no_races
 from dlplacer.runtime.program.lower import lower
 from dlplacer.runtime.program.program import Program
-from dlplacer.runtime.program.races import races, require_no_races
 from dlplacer.runtime.program.stream_lowering import DeviceMemorySpace, with_streams
 
 GPU0, GPU1, CORE = (
