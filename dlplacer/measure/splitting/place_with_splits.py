@@ -33,16 +33,9 @@ _STEPS = 5
 
 @dataclass(frozen=True, repr=False)
 class SplitResult:
-    """Plans of one step without and with splits.
+    """Plans of one step without splits and with them: the same where none shorten the step.
 
-    Attributes
-    ----------
-    whole
-        Without splits.
-    split
-        With splits; the same as `whole` where none shorten the step.
-    evaluated
-        How many sets of splits were tried.
+    `evaluated`: how many sets of splits were tried.
     """
 
     whole: Result

@@ -1,13 +1,12 @@
 """The interface between the executor and a device, and the properties in which kinds of devices differ."""
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 
-from dlplacer.runtime.devices.worker import T, Worker
+from dlplacer.runtime.devices.worker import Answer, T, Worker
 
 NamedDevice = str | torch.device
 """A device of this machine, as a person writes it."""
@@ -58,7 +57,7 @@ class RuntimeDevice(Protocol):
     def activate(self) -> None:
         """On the device's thread: have ops that follow run on this device."""
 
-    def submit(self, work: Callable[[], T]) -> "Future[T]":
+    def submit(self, work: Callable[[], T]) -> Answer[T]:
         """Run a function on the device's thread, after all that was submitted before."""
 
     def send(self, tensor: Value, target: "RuntimeDevice") -> InFlight:

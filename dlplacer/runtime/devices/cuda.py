@@ -1,7 +1,6 @@
 """A CUDA device: a compute stream and copy streams, fed by the thread that issues for all of them."""
 
 from collections.abc import Callable
-from concurrent.futures import Future
 
 import torch
 
@@ -10,7 +9,7 @@ from dlplacer.machines.importers.products import type_of_name
 from dlplacer.runtime.devices.base import DeviceKind, InFlight, RuntimeDevice, TensorInFlight, Value
 from dlplacer.runtime.devices.device_streams import COMPUTE_STREAM, Streams
 from dlplacer.runtime.devices.stream_backend import StreamBackend
-from dlplacer.runtime.devices.worker import T, issuing_thread
+from dlplacer.runtime.devices.worker import Answer, T, issuing_thread
 
 COPIES = ("free", "forced")
 
@@ -52,7 +51,7 @@ class CudaDevice:
         self._closed = False
         self.submit(self._prepare).result()
 
-    def submit(self, work: Callable[[], T]) -> "Future[T]":
+    def submit(self, work: Callable[[], T]) -> Answer[T]:
         """See `RuntimeDevice.submit`."""
         if self._closed:
             raise InputError(f"device {self.name!r} is closed; apply the plan again to run it")

@@ -3,14 +3,13 @@
 import random
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import Any
 
 import torch
 
 from dlplacer.runtime.devices.base import InFlight, RuntimeDevice, Value
 from dlplacer.runtime.devices.device_streams import Streams, streams_of
-from dlplacer.runtime.devices.worker import T
+from dlplacer.runtime.devices.worker import Answer, T
 
 
 class DelayedDevice:
@@ -36,7 +35,7 @@ class DelayedDevice:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._device, name)
 
-    def submit(self, work: Callable[[], T]) -> "Future[T]":
+    def submit(self, work: Callable[[], T]) -> Answer[T]:
         """See `RuntimeDevice.submit`; pauses before the function."""
 
         def hesitant() -> T:

@@ -1,5 +1,6 @@
 """One run of a program: its inputs, the values that its devices hold and hand to each other, and when its ops ran."""
 
+import contextlib
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -39,17 +40,18 @@ class DeviceTimeline:
     An op begins where the op before it ended, or where the last tensor that the device waited for had arrived: the
     runtime's own cost between two ops counts to the second one, and waiting counts to none.
 
-    `marks`: (op, begin, end), in order.
+    `marks`: (op, begin, end), in order. `started_ns`: moment of ``time.perf_counter_ns`` at the begin; 0 before it.
     """
 
     marks: list[tuple[str, Any, Any]] = field(default_factory=list)
-    _origins: list[tuple[int, Any, int]] = field(default_factory=list)
+    started_ns: int = 0
+    _origin: Any = None
     _resumed: Any = None
 
     def begin(self, device: RuntimeDevice) -> None:
-        """Called on the device's thread when a program starts there and the device has nothing else to do."""
-        self._resumed = device.now()
-        self._origins.append((time.perf_counter_ns(), self._resumed, len(self.marks)))
+        """Called on the device's thread when the program starts there and the device has nothing else to do."""
+        self._origin = self._resumed = device.now()
+        self.started_ns = time.perf_counter_ns()
 
     def resume(self, device: RuntimeDevice) -> None:
         """Called when a tensor has arrived that the device waited for."""
@@ -61,25 +63,12 @@ class DeviceTimeline:
         self.marks.append((op, self._resumed, end))
         self._resumed = end
 
-    def spans(self, device: RuntimeDevice, zero_ns: int | None = None) -> list[OpSpan]:
-        """The ops in order, in seconds since a moment of ``time.perf_counter_ns``, by default the program's start."""
-        if not self._origins:
-            return []
-        zero_ns = self._origins[0][0] if zero_ns is None else zero_ns
-        found = []
-        bounds = [first for _, _, first in self._origins[1:]] + [len(self.marks)]
-        for (host_ns, origin, first), last in zip(self._origins, bounds, strict=True):
-            # Events of different GPUs cannot be compared; each is related to the host's clock at the program's start.
-            offset_s = (host_ns - zero_ns) * 1e-9
-            for op, begin, end in self.marks[first:last]:
-                start_s = offset_s + device.elapsed_s(origin, begin)
-                found.append(OpSpan(op, start_s, offset_s + device.elapsed_s(origin, end)))
-        return found
-
-    @property
-    def started_ns(self) -> int:
-        """Moment of ``time.perf_counter_ns`` at which the first program started; 0 if none has."""
-        return self._origins[0][0] if self._origins else 0
+    def spans(self, device: RuntimeDevice) -> list[OpSpan]:
+        """The ops in order, in seconds since the program's start."""
+        since = self._origin
+        return [
+            OpSpan(op, device.elapsed_s(since, begin), device.elapsed_s(since, end)) for op, begin, end in self.marks
+        ]
 
 
 @dataclass
@@ -111,12 +100,9 @@ class Cell:
     def put(self, value: object) -> None:
         """Hand a value over."""
         self._value = value
-        if self._full.locked():
-            try:
-                self._full.release()
-            except RuntimeError:
-                # Another thread has given up the run in between.
-                return
+        # Another thread may give up the run at the same time.
+        with contextlib.suppress(RuntimeError):
+            self._full.release()
 
     def take(self) -> InFlight:
         """The value, once it is there; AbortedError if the run was given up."""

@@ -1,7 +1,7 @@
 """The ops of a segment → an fx graph whose inputs and outputs are tensors by name, and its code."""
 
 import keyword
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import getitem
 from typing import Any
@@ -13,6 +13,7 @@ from torch.fx.graph import CodeGen
 from dlplacer.core.errors import InternalError
 from dlplacer.frontend.torch.executable import Executable, Instruction, OpCode, Value
 from dlplacer.frontend.torch.tracing.kernels import kernel_for, laid_out
+from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.executor.optimizer_update import Updater
 
 _PLAIN = (int, float, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
@@ -77,23 +78,25 @@ class SegmentGraph:
     ----------
     graph
         Its placeholders are the marker of recorded runs, if it has one, then `read`, then `bound`.
-    read
-        Values of the device that the ops read and do not make.
-    bound
-        Op ids whose tensors come from outside the step; of these `lasting` are the same in every step.
-    outputs
-        Values that outlive the segment.
+    read, bound
+        Values of the device that the ops read and do not make, and ids of ops whose tensors come from outside the step.
+    lasting
+        Positions in `read` and `bound` together of tensors that are the same in every step.
+    outputs, fresh
+        Values that outlive the segment; those of them that outlive the step.
     op_of
         Name of an fx node → op id.
     attributes
         Constants that the graph refers to by name, as they have no literal.
     """
 
+    device: RuntimeDevice
     graph: fx.Graph
     read: tuple[str, ...]
     bound: tuple[str, ...]
-    lasting: frozenset[str]
+    lasting: frozenset[int]
     outputs: tuple[str, ...]
+    fresh: frozenset[str]
     op_of: Mapping[str, str]
     attributes: dict[str, Any]
 
@@ -102,23 +105,25 @@ def segment_graph(
     executable: Executable,
     ops: Sequence[str],
     outputs: Sequence[str],
-    device: torch.device,
+    device: RuntimeDevice,
     updater: Updater,
+    lasting: Collection[str] = (),
+    fresh: Collection[str] = (),
     recorded: bool = False,
 ) -> SegmentGraph:
-    """The graph of consecutive ops of one device.
+    """The graph of consecutive ops of one device, which decides on kernels.
 
     Parameters
     ----------
     outputs
-        Names of values that the ops make and that are needed afterwards.
-    device
-        Where the ops run: it decides on kernels, and takes the place of devices among their arguments.
+        Names of values that the ops make and that are needed afterwards; those in `fresh` also after the step.
+    lasting
+        Names of values that are the same tensors in every step.
     recorded
         Whether the graph takes one input more, which it calls with the op's id behind every op.
     """
     codes = [executable.codes[op] for op in ops]
-    builder = _Builder(device, updater)
+    builder = _Builder(device.torch_device, updater)
     marker = builder.graph.placeholder("marker") if recorded else None
     read = tuple(dict.fromkeys(values_read(codes)))
     for name in read:
@@ -137,9 +142,17 @@ def segment_graph(
             builder.call(_mark, (marker, code.op), {})
     builder.update()
     builder.graph.output(tuple(builder.values[name] for name in outputs))
-    lasting = frozenset(op for op in bound.values() if executable.codes[op].role in LASTING)
+    lasts = [name in lasting for name in read] + [executable.codes[op].role in LASTING for op in bound.values()]
     return SegmentGraph(
-        builder.graph, read, tuple(bound.values()), lasting, tuple(outputs), builder.op_of, builder.attributes
+        device,
+        builder.graph,
+        read,
+        tuple(bound.values()),
+        frozenset(position for position, is_lasting in enumerate(lasts) if is_lasting),
+        tuple(outputs),
+        frozenset(outputs).intersection(fresh),
+        builder.op_of,
+        builder.attributes,
     )
 
 

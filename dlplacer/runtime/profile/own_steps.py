@@ -2,10 +2,10 @@
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from operator import getitem
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import torch
 
@@ -15,14 +15,13 @@ from dlplacer.frontend.torch.job import Job
 from dlplacer.frontend.torch.tracing.kernels import kernel_for
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.device_streams import streams_of
+from dlplacer.runtime.devices.worker import Answer, T
 from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.executor.segment_graph import values_read
 from dlplacer.runtime.placed.guards import require_data
 from dlplacer.runtime.placed.variant import Variant, layouts_of, part_of
 from dlplacer.runtime.program.lower import Order
 from dlplacer.runtime.program.program import Program, Recv
-
-T = TypeVar("T")
 
 
 class OwnStep:
@@ -281,7 +280,7 @@ class _Clocked:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._device, name)
 
-    def submit(self, work: Callable[[], T]) -> "Future[T]":
+    def submit(self, work: Callable[[], T]) -> Answer[T]:
         """As the device does."""
 
         def timed() -> T:

@@ -14,7 +14,7 @@ import dlplacer.runtime.torch_compile
 from dlplacer.core.errors import InputError, MismatchError, RunError
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.runtime.torch_compile import CompileOptions, backend
-from dlplacer.runtime.torch_compile.graph_runner import GraphRunner, weight_on
+from dlplacer.runtime.torch_compile.backend import GraphRunner, weight_on
 
 pytestmark = needs_two_cores
 CPUS = {"devices": "cpu:0,cpu:1", "method": "heft"}
