@@ -100,7 +100,7 @@ def add_collectives(captured: Captured, buckets: Sequence[Bucket], devices: Sequ
     codes = dict(captured.executable.codes)
     sinks = {code.name: code for code in captured.executable.of_role("gradient")}
     for number, bucket in enumerate(buckets):
-        packed, mean, unpacked = _names(number)
+        packed, mean, unpacked = names_of(number)
         values = [sinks[name].reads[0] for name in bucket.parameters]
         shapes = [_gradient_spec(captured.graph, name).shape for name in bucket.parameters]
         calls: tuple[tuple[str, Callable[..., Any], tuple[Any, ...], tuple[str, ...]], ...] = (
@@ -128,7 +128,7 @@ def with_collective_ops(graph: OpGraph, buckets: Sequence[Bucket], devices: Sequ
     ops = {op.id: op if op.devices is not None else replace(op, devices=tuple(devices)) for op in graph.ops}
     edges = list(graph.edges)
     for number, bucket in enumerate(buckets):
-        packed, mean, unpacked = _names(number)
+        packed, mean, unpacked = names_of(number)
         specs = tuple(_gradient_spec(graph, name) for name in bucket.parameters)
         size = sum(spec.bytes for spec in specs)
         flat = TensorSpec((sum(torch.Size(spec.shape).numel() for spec in specs),), specs[0].dtype, size)
@@ -167,7 +167,7 @@ def with_group(executable: Executable, group: "RankGroup") -> Executable:
     return replace(executable, codes={op: bound(code) for op, code in executable.codes.items()})
 
 
-def _names(number: int) -> tuple[str, str, str]:
+def names_of(number: int) -> tuple[str, str, str]:
     """Ids of a bucket's ops: those that pack, take the mean and unpack."""
     return f"pack.{number}", f"all_reduce.{number}", f"unpack.{number}"
 

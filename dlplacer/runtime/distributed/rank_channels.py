@@ -27,18 +27,8 @@ receipt that has begun has memory, and on a GPU it occupies multiprocessors unti
 class _Channel:
     """One end of a channel, used by the thread of its device alone.
 
-    Attributes
-    ----------
-    ends
-        Source and target, names of devices in the program.
-    peer, named
-        The other process, and the channel in messages.
-    tag
-        Of the program: with gloo, tensors of different programs never match.
-    tensors
-        Names in the order in which they travel.
-    formats
-        Name → format, known to both ends after the first run; in that one a header goes ahead of each tensor.
+    `tensors` are in the order in which they travel. With gloo, those of programs with different tags never match. Their
+    formats are known to both ends after the first run; in that one a header goes ahead of each tensor.
     """
 
     group: RankGroup
@@ -104,13 +94,7 @@ class _Channel:
 
 
 class RankChannels:
-    """`dlplacer.runtime.executor.run.RankLinks` over the process groups of a `RankGroup`.
-
-    Parameters
-    ----------
-    devices
-        Name in the program → device, for those of this process.
-    """
+    """`RankLinks` of a program over the process groups of a `RankGroup`, for the devices of this process."""
 
     def __init__(self, program: Program, group: RankGroup, devices: Mapping[str, RuntimeDevice]) -> None:
         self._group = group
