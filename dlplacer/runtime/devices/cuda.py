@@ -80,7 +80,6 @@ class CudaDevice:
         if not isinstance(in_flight, TensorInFlight):
             return in_flight
         self.streams.wait(COMPUTE_STREAM, in_flight.arrived)
-        self.streams.events.give_back([in_flight.arrived])
         return in_flight.tensor
 
     def drain(self) -> None:

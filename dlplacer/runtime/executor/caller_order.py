@@ -70,7 +70,7 @@ class CallerOrder:
     devices have ended, as if the program had been enqueued there. So what the caller frees, its own stream may use
     again, and no device begins the next program before all have ended this one.
 
-    `exclusive`: whether runs share memory, so that calls from several threads have to follow each other.
+    `exclusive`: whether runs share memory, so that those of several threads have to follow each other.
     """
 
     devices: Sequence[RuntimeDevice]
@@ -86,15 +86,13 @@ class CallerOrder:
         self._gpus = [*{device.torch_device: streams for device, streams in reversed(self._streams)}.values()]
 
     def turn(self) -> AbstractContextManager[object]:
-        """A context for a run, which one thread at a time is in if runs are exclusive."""
-        return self._turn if self.exclusive else nullcontext()
+        """A context for the issue of a run: one at a time with streams, as runs record the same events again."""
+        return self._turn if self.exclusive or self._streams else nullcontext()
 
     def begin(self) -> RunOrder:
         """On the caller's thread, before a run; RunError if an earlier run failed on a device after it was issued."""
         while (oldest := self._oldest()) is not None:
             oldest.each(lambda end: end.synchronize())
-            for _, streams, end in oldest.ends:
-                streams.events.give_back([end])
         given = [(streams, streams.caller_event()) for streams in self._gpus]
         # The run before may have been another thread's, for which this one's streams do not wait.
         before = [event for _, _, event in self._issued[-1].ends] if self.exclusive and self._issued else []
@@ -111,9 +109,8 @@ class CallerOrder:
                 for _, _, end in ends:
                     if end is not own:
                         streams.wait(COMPUTE_STREAM, end)
-        for streams, event in run.given:
+        for streams, _ in run.given:
             streams.caller_waits([end for _, _, end in ends])
-            streams.events.give_back([event])
         # Of every device: logical devices of one GPU each copy their own inputs.
         for _, streams, _ in ends:
             streams.finish_reading()

@@ -88,6 +88,7 @@ class Executor:
             if isinstance(action, Send) and action.target in devices
         ]
         self._threads: dict[bool, Sequence[_Thread]] = {}
+        self._events: dict[str, torch.Event] = {}
 
     def start(self, inputs: StepInputs, record: bool = False) -> StepState:
         """The state with which a step begins."""
@@ -135,10 +136,6 @@ class Executor:
         except BaseException:
             self._stop(run)
             raise
-        for name, events in run.recorded.items():
-            # All threads have issued their actions: nobody will wait for the events of this run.
-            if (streams := streams_of(self._devices[name])) is not None:
-                streams.events.give_back(events)
 
     def _stop(self, run: ProgramRun) -> None:
         """Have all devices stop at their next receive, those of other processes too."""
@@ -224,7 +221,7 @@ class Executor:
         if isinstance(first, Compute | Free):
             return self._maker.segment(home, device, actions, recording)
         target = self._devices.get(first.target) if isinstance(first, Copy) else None
-        return StreamStep(first, home, device, target)
+        return StreamStep(first, home, device, self._events, target)
 
 
 def _issue(steps: Sequence[Step], run: ProgramRun) -> None:

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any, Protocol
 
-import torch
-
 from dlplacer.runtime.devices.base import InFlight, RuntimeDevice
 
 Values = dict[str, Any]
@@ -123,17 +121,11 @@ class ProgramRun:
         (tensor, target) → where it is handed over, for all SENDs between devices of this process.
     copies
         (tensor, source, target) → a copy that is enqueued and not yet handed over.
-    events
-        Name → event that was recorded.
-    recorded
-        Device name → the events that its streams recorded.
     """
 
     state: StepState
     cells: Mapping[tuple[str, str], Cell]
     copies: dict[tuple[str, str, str], InFlight] = field(default_factory=dict)
-    events: dict[str, torch.Event] = field(default_factory=dict)
-    recorded: dict[str, list[torch.Event]] = field(default_factory=dict)
 
     @property
     def timelines(self) -> Mapping[str, DeviceTimeline]:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from dlplacer.core.errors import InternalError, RunError, first_line
 from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice
 from dlplacer.runtime.devices.device_streams import COMPUTE_STREAM, streams_of
@@ -92,25 +94,28 @@ class ReceiveStep:
 
 @dataclass(frozen=True, slots=True)
 class StreamStep:
-    """An action on the streams of a device; a COPY without a `target` goes through the host to another process."""
+    """An action on the streams of a device; a COPY without a `target` goes through the host to another process.
+
+    `events`: those of the program by name, recorded again in every run.
+    """
 
     action: StreamAction
     home: str
     device: RuntimeDevice
+    events: dict[str, torch.Event]
     target: RuntimeDevice | None = None
 
     def __call__(self, run: ProgramRun) -> None:
         """Enqueue it."""
         action, streams = self.action, streams_of(self.device)
         if isinstance(action, Sync):
-            run.events[action.event].synchronize()
+            self.events[action.event].synchronize()
         elif streams is None:
             raise InternalError(f"{action}: device {self.device.name!r} has no streams")
         elif isinstance(action, Record):
-            run.events[action.event] = event = streams.record(action.stream)
-            run.recorded.setdefault(self.home, []).append(event)
+            self.events[action.event] = streams.record(action.stream, self.events.get(action.event))
         elif isinstance(action, Wait):
-            streams.wait(action.stream, run.events[action.event])
+            streams.wait(action.stream, self.events[action.event])
         elif (value := run.state.values[self.home][action.tensor]) is not None and isinstance(action, Hold):
             streams.hold(value, action.stream)
         elif value is not None and isinstance(action, Copy):
