@@ -13,20 +13,11 @@ _ONE_DEVICE = "on one device"
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """The figures that a conclusion is drawn from; seconds per step.
+    """The figures that a conclusion is drawn from; seconds per step, losses as in `RunReport`.
 
-    Attributes
-    ----------
-    rivals
-        How plain PyTorch or ``torch.compile`` ran → its seconds for the batch of all replicas.
-    baseline_s
-        Plain PyTorch on one device, for the batch of one replica; None where it does not fit.
-    losses
-        Cause → seconds beyond an even share of the baseline on every device, as in `RunReport`.
-    noise, plan_noise
-        Third less first quartile ÷ median: of the baseline, and of the plan's own steps.
-    devices
-        How many the plan uses, of all replicas.
+    `rivals`: how plain PyTorch or ``torch.compile`` ran → its seconds for the batch of all replicas. `baseline_s` is
+    plain PyTorch's on one device, for the batch of one replica; None where it does not fit. `noise` and `plan_noise`
+    are third less first quartile ÷ median of the baseline and of the plan's own steps; `devices` those of all replicas.
     """
 
     measured_s: float

@@ -16,16 +16,9 @@ from dlplacer.runtime.profile.link_times import measured_topology
 class OneProcess:
     """A group of one process, with the links between its devices, timed when it is made.
 
-    Attributes
-    ----------
-    all_reduce
-        Line of an all-reduce between the replicas; None in a run that is not over ranks.
-    devices
-        The names of the devices of all processes.
-    replica_of
-        [rank] → its replica.
-    topology
-        The plan's devices, in the plan's order, with their measured links.
+    `all_reduce` is the line of an all-reduce between the replicas, None in a run that is not over ranks; `devices` are
+    those of all processes, `replica_of` their replicas by rank. `topology` has the plan's devices in the plan's order,
+    with their measured links.
     """
 
     rank, replicas = 0, 1

@@ -27,6 +27,7 @@ from dlplacer.frontend.torch.capture import Captured, capture_job, default_rewri
 from dlplacer.frontend.torch.job import Job
 from dlplacer.machines.usable_cores import usable_cores
 from dlplacer.measure.eager import EagerStep
+from dlplacer.measure.placed_job import PlacedJob
 from dlplacer.planning.place import place
 from dlplacer.problem.problem import build_problem
 from dlplacer.problem.simulate import replay
@@ -59,15 +60,9 @@ _LINKS = ("nvidia-smi", "topo", "-m")
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was tried.
+    """One thing that was tried: what was measured, at most what it may be, and what a reader should know of it.
 
-    Attributes
-    ----------
-    value, limit
-        What was measured and what it may be at most; no limit if it is only reported, no value if there is nothing to
-        measure on these devices.
-    note
-        What a reader should know of it.
+    There is no limit if it is only reported, no value if there is nothing to measure on these devices.
     """
 
     name: str
@@ -90,15 +85,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Selftest:
-    """All checks, in the order in which they were tried.
-
-    Attributes
-    ----------
-    environment
-        Versions and devices.
-    topology
-        The devices with their measured links; None if none was measured.
-    """
+    """All checks in the order in which they were tried, versions and devices, and the devices' measured links."""
 
     devices: tuple[str, ...]
     checks: tuple[Check, ...]
@@ -133,16 +120,10 @@ def selftest(
     """Try plans on the devices, float32 without TF32.
 
     Numbers: random plans of the small models against a serialised run on the first device, and against plain PyTorch
-    there; the first model with every backend of segments. Races: the same plans again, with random pauses on every
-    device, must give the same numbers, on cores to the bit. Only reported are latency and rate of links, what issuing
-    an op costs, and the steps of the timed models: plain PyTorch, and every backend on one and on two devices.
-
-    Parameters
-    ----------
-    small, timed
-        Name → builder.
-    repeats
-        Runs with pauses for each small model.
+    there; the first model with every backend of segments. Races: the same plans again, `repeats` times with random
+    pauses on every device, must give the same numbers, on cores to the bit. Only reported are latency and rate of
+    links, what issuing an op costs, and the steps of the timed models: plain PyTorch, and every backend on one and on
+    two devices.
     """
     if repeats < 1:
         raise InputError(f"repeats is {repeats}; at least 1 is needed")
@@ -239,8 +220,7 @@ def _segments(name: str, build: Build, device: RuntimeDevice, seed: int) -> Iter
                 job = build()
                 placed = _placed(job, plan, captured, [device], segments)
                 for _ in range(_WARMUP):
-                    placed.zero_grad(set_to_none=True)
-                    loss = placed.step(*job.args, *job.targets, **job.kwargs)
+                    (loss,) = PlacedJob(placed, captured, [job]).step()
             except RunError as error:
                 yield Check("numbers", subject, None, None, "", note=str(error))
                 continue
@@ -269,22 +249,11 @@ def _steps(
             subject = f"{name}, {segments}, on {', '.join(each.name for each in devices)}"
             on_progress(f"steps: {subject}")
             try:
-                yield Check("step", subject, _placed_s(build(), plan, captured, devices, segments), None, "s")
+                job = build()
+                placed = PlacedJob(_placed(job, plan, captured, devices, segments), captured, [job])
+                yield Check("step", subject, _median_s(placed.step), None, "s")
             except RunError as error:
                 yield Check("step", subject, None, None, "s", note=str(error))
-
-
-def _placed_s(job: Job, plan: Plan, captured: Captured, devices: Sequence[RuntimeDevice], segments: str) -> float:
-    """Median seconds of a step of a plan."""
-    placed = _placed(job, plan, captured, devices, segments)
-
-    def step() -> None:
-        placed.zero_grad(set_to_none=True)
-        placed.step(*job.args, *job.targets, **job.kwargs)
-        for device in devices:
-            device.drain()
-
-    return _median_s(step)
 
 
 def _median_s(step: Callable[[], object]) -> float:

@@ -51,12 +51,8 @@ class Prospect:
 class Evaluator:
     """Evaluates sets of ops to split, each once.
 
-    Attributes
-    ----------
-    whole
-        The graph without splits, timed.
-    overhead
-        How much more than its share a part costs that was never timed: 0.05 is five percent.
+    `whole` is the graph without splits, timed. A part that was never timed costs by `overhead` more than its share:
+    0.05 is five percent.
     """
 
     step: TracedStep
@@ -202,17 +198,11 @@ def measured_choice(
     stop: Event | None = None,
     on_progress: Callable[[Prospect], None] = lambda prospect: None,
 ) -> SplitChoice:
-    """The splits of the shortest step among those that were profiled, or none; the graph has measured times.
+    """The splits of the shortest step among those that `profile` has timed, or none; the graph has measured times.
 
     Times are on the base of the whole graph (`on_time_base_of`). After each profile the next round chooses with the
-    times of the parts and joins that were measured; it ends when that promises nothing more.
-
-    Parameters
-    ----------
-    profile
-        Times the ops of a capture on the devices.
-    time_limit_s
-        For choosing, all rounds together; profiling comes on top.
+    times of the parts and joins that were measured; it ends when that promises nothing more. The limit is for choosing,
+    all rounds together; profiling comes on top.
     """
     whole = evaluate.whole
     whole_s = evaluate(()).makespan_s

@@ -130,10 +130,7 @@ def whole_graph(
 ) -> OpGraph:
     """The step's graph without splits: the given one, profiled where its times were not measured on these devices.
 
-    Raises
-    ------
-    InputError
-        If the given graph is not the step's.
+    Raises InputError if the given graph is not the step's.
     """
     captured = step.captured()
     if graph is not None and structure_sha256(graph) != structure_sha256(captured.graph):

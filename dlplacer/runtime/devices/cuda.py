@@ -17,16 +17,9 @@ COPIES = ("free", "forced")
 class CudaDevice:
     """The i-th CUDA device, or one of several logical devices on it, with streams of their own.
 
-    The program says, action by action, when streams wait for each other and what is copied.
-
-    Parameters
-    ----------
-    part
-        Number of the logical device on this GPU; None if it is the only one.
-    copies
-        ``free`` hands tensors over to another logical device of the GPU; ``forced`` copies them as between two GPUs.
-
-    `torch_type`: torch's name of the kind. A kind with the same interface of streams and events, as XPU, is a subclass.
+    The program says, action by action, when streams wait for each other and what is copied. `part` is the number of a
+    logical device; with `copies` ``forced`` its tensors are copied to another one as between two GPUs. `torch_type`:
+    torch's name of the kind. A kind with the same interface of streams and events, as XPU, is a subclass.
     """
 
     torch_type = "cuda"

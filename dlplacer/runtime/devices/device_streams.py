@@ -2,14 +2,11 @@
 
 import threading
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import torch
 
+from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice
 from dlplacer.runtime.devices.stream_backend import StreamBackend
-
-if TYPE_CHECKING:
-    from dlplacer.runtime.devices.base import RuntimeDevice
 
 COMPUTE_STREAM = "compute"
 """Name of the stream on which a device computes."""
@@ -24,12 +21,8 @@ _FROM_HOST = "from host"
 class Streams:
     """The streams of a device, called on the device's thread; they are made when they are first named.
 
-    From any thread: `upload`, `caller_event`, `caller_waits`, `take_input` and `finish_reading`.
-
-    Attributes
-    ----------
-    copies_here
-        Whether tensors are copied on their way to another device of the same memory.
+    From any thread: `upload`, `caller_event`, `caller_waits`, `take_input` and `finish_reading`. If it `copies_here`,
+    tensors are copied on their way to another device of the same memory.
     """
 
     def __init__(self, backend: StreamBackend, index: int, copies_here: bool) -> None:
@@ -129,7 +122,23 @@ class Streams:
             current.wait_event(event)
 
 
-def streams_of(device: "RuntimeDevice") -> Streams | None:
+def streams_of(device: RuntimeDevice) -> Streams | None:
     """The device's streams, None if it has none."""
     streams: Streams | None = getattr(device, "streams", None)
     return streams
+
+
+def as_input(tensor: torch.Tensor, device: RuntimeDevice) -> torch.Tensor:
+    """On the caller's thread: a tensor on a device, for a program that begins afterwards."""
+    streams = streams_of(device)
+    if streams is None or tensor.device != HOST_DEVICE or device.torch_device == HOST_DEVICE:
+        return tensor.to(device.torch_device)
+    return streams.take_input(tensor, device.torch_device)
+
+
+def brought(tensor: torch.Tensor, device: RuntimeDevice) -> torch.Tensor:
+    """On the device's thread: a tensor that another process sent through the host, safe to use by what follows."""
+    streams = streams_of(device)
+    if streams is None or tensor.device != HOST_DEVICE:
+        return tensor.to(device.torch_device)
+    return streams.bring(tensor, device.torch_device)

@@ -13,16 +13,10 @@ from dlplacer.runtime.devices.worker import Answer, T
 
 
 class DelayedDevice:
-    """Another device with a pause, with probability ½, before it sends or copies and after it receives or waits.
+    """Another device with a pause of at most `most_s`, with probability ½, before it sends or copies and after it
+    receives or waits.
 
     An order of work that is not enforced is broken sooner or later. On CUDA the compute stream pauses, or the thread.
-
-    Parameters
-    ----------
-    most_s
-        The longest pause.
-    seed
-        Decides the pauses of this device.
     """
 
     def __init__(self, device: RuntimeDevice, most_s: float, seed: int) -> None:

@@ -47,12 +47,7 @@ _Task = tuple[Answer[Any], Callable[[], Any]] | None
 class Worker:
     """A daemon thread with a task queue; it ends when it is closed or nobody holds it any more.
 
-    Parameters
-    ----------
-    prepare
-        Runs first on the thread.
-    suits
-        Called on new threads until one returns True.
+    New threads are started until one `suits`; `prepare` runs first on it.
     """
 
     def __init__(self, name: str, prepare: Callable[[], None], suits: Callable[[], bool] = lambda: True) -> None:

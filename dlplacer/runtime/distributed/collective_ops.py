@@ -86,15 +86,8 @@ def with_collectives(captured: Captured, plan: Plan) -> Captured:
 def add_collectives(captured: Captured, buckets: Sequence[Bucket], devices: Sequence[str]) -> Captured:
     """The captured step with a collective for every bucket; all other ops are kept off the network.
 
-    Parameters
-    ----------
-    devices
-        Where ops may run that name no device.
-
-    Raises
-    ------
-    MismatchError
-        If a bucket names a parameter that has no gradient.
+    Ops that name no device may run on `devices`. Raises MismatchError if a bucket names a parameter that has no
+    gradient.
     """
     graph = with_collective_ops(captured.graph, buckets, devices)
     codes = dict(captured.executable.codes)

@@ -27,16 +27,9 @@ DEFAULT_TIMEOUT_S = 120.0
 class RankGroup:
     """One process among those that run a plan; all of them make theirs at the same time.
 
-    Attributes
-    ----------
-    rank, replica
-        Of this process.
-    on_device
-        Whether tensors travel from GPU to GPU, and not through the host's memory.
-    peers
-        Process group of those that own the same devices in every replica.
-    programs
-        Numbers for the programs of the group: all processes make theirs in the same order.
+    Tensors travel from GPU to GPU if the group is `on_device`, else through the host's memory. `peers` is the process
+    group of those that own the same devices in every replica; `programs` numbers the programs of the group, which all
+    processes make in the same order.
     """
 
     def __init__(self, ranks: Ranks, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:

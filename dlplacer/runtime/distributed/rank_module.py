@@ -28,13 +28,7 @@ from dlplacer.runtime.program.program import Compute, Program, Send
 
 @dataclass(frozen=True)
 class RankVariant(Variant):
-    """A `Variant` of which this process runs a part.
-
-    Attributes
-    ----------
-    whole
-        The captured step with the code of all ops.
-    """
+    """A `Variant` of which this process runs a part; `whole` has the code of all ops."""
 
     whole: Captured
     group: RankGroup

@@ -79,15 +79,10 @@ def replicated_plan(plan: Plan, replicas: int, all_reduce: AlphaBeta, bucket_byt
 
 
 def with_network(topology: Topology) -> Topology:
-    """The machine with a pseudo-device `network`, joined to every device.
+    """The machine with a pseudo-device `network`, joined to every device; InputError if a node has that name already.
 
     Its links only join the graph. Two of them are slower than any route, so that no tensor takes them as a short cut;
     what the plan charges for them is taken off the time of the collectives.
-
-    Raises
-    ------
-    InputError
-        If a node has that name already.
     """
     if any(node.id == NETWORK for node in topology.nodes):
         raise InputError(f"the topology has a node {NETWORK!r} already; rename it: collectives run on one of that name")

@@ -128,13 +128,8 @@ def captured_refusal(code: OpCode) -> str | None:
 class GraphMemory:
     """The memory that the graphs of one device in one program share.
 
-    Attributes
-    ----------
-    pool
-        Of their first captures. They are replayed in the order of these, so that one may use again what another has
-        left; what they hand on stays alive, and is no other's.
-    static
-        Tensor → where a graph leaves it in every step.
+    The `pool` is that of their first captures: they are replayed in that order, so that one may use again what another
+    has left. What they hand on stays alive: `static` says where a graph leaves a tensor in every step.
     """
 
     pool: Any
@@ -145,14 +140,8 @@ class GraphMemory:
 class CudaGraphs:
     """The segments of one program as graphs; a segment that cannot be captured is left to its ops.
 
-    Attributes
-    ----------
-    least
-        Kernels in a graph: replaying one costs about what issuing two or three ops costs.
-    notes
-        Why segments are not replayed.
-    replays
-        How often graphs were replayed.
+    A graph has at `least` so many kernels: replaying one costs about what issuing two or three ops costs. `notes` say
+    why segments are not replayed, `replays` how often graphs were.
     """
 
     least: int = 8

@@ -40,14 +40,8 @@ class _Issued:
 
 @dataclass(frozen=True)
 class RunOrder:
-    """The order of one run.
-
-    Attributes
-    ----------
-    given
-        Events behind what the caller had enqueued before, on every GPU.
-    before
-        The end of the run before, if runs are exclusive.
+    """The order of one run: events behind what the caller had enqueued before on every GPU, and of exclusive runs the
+    end of the run before.
     """
 
     given: Sequence[tuple[Streams, torch.Event]]
@@ -68,9 +62,8 @@ class CallerOrder:
 
     A program begins after all that the caller has enqueued on its own streams, and the caller's streams go on when all
     devices have ended, as if the program had been enqueued there. So what the caller frees, its own stream may use
-    again, and no device begins the next program before all have ended this one.
-
-    `exclusive`: whether runs share memory, so that those of several threads have to follow each other.
+    again, and no device begins the next program before all have ended this one. Runs that share memory are `exclusive`:
+    those of several threads follow each other.
     """
 
     devices: Sequence[RuntimeDevice]

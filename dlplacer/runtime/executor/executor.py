@@ -29,8 +29,8 @@ from dlplacer.runtime.executor.run import (
     StepInputs,
     StepState,
 )
-from dlplacer.runtime.executor.segment import Segment, SegmentMaker
-from dlplacer.runtime.executor.transfers import ActivateStep, ReceiveStep, SendStep, StreamStep
+from dlplacer.runtime.executor.segment import SegmentMaker
+from dlplacer.runtime.executor.transfers import Step, activate_step, receive_step, send_step, stream_step
 from dlplacer.runtime.program.issue_order import issue_order
 from dlplacer.runtime.program.program import Action, Compute, Copy, Free, Program, Recv, Send
 
@@ -38,8 +38,6 @@ LONGEST = 2000
 """Actions in one segment: the parser's memory is for all of a function at once."""
 
 _submitting = Lock()
-
-Step = Segment | ActivateStep | SendStep | ReceiveStep | StreamStep
 
 
 @dataclass(frozen=True)
@@ -51,16 +49,10 @@ class _Thread:
 
 
 class Executor:
-    """A program, compiled for its devices.
+    """A program, compiled for its devices: by name, those of this process. Others are reached through `links`.
 
-    Parameters
-    ----------
-    devices
-        Name in the program → device; those of the program that are not among them are reached through `links`.
-    backend
-        What makes segments callable; for `CudaGraphs` the program is a whole step. Recorded runs call every op.
-    starts
-        Op → planned start, by which devices that share a thread are issued.
+    `backend` makes segments callable; for `CudaGraphs` the program is a whole step. Recorded runs call every op.
+    Devices that share a thread are issued by the planned `starts` of ops.
     """
 
     def __init__(
@@ -98,11 +90,9 @@ class Executor:
     def run(self, state: StepState) -> None:
         """Run the program: devices without streams have ended when it returns, for others the caller's streams wait.
 
-        A recorded run waits for all.
-
-        Raises RunError if an op fails; names the op, its module and its device. The other devices stop at their
-        next receive. What fails on a GPU after it was issued is raised by one of the next runs, or where a
-        result is read.
+        A recorded run waits for all. Raises RunError if an op fails; names the op, its module and its device. The other
+        devices stop at their next receive. What fails on a GPU after it was issued is raised by one of the next runs,
+        or where a result is read.
         """
         with self._order.turn():
             self._run(state)
@@ -201,7 +191,7 @@ class Executor:
                     worker = workers[part.device]
                     own = steps[homes[worker][0]]
                     if current.get(worker) != part.device and streams_of(self._devices[part.device]) is not None:
-                        own.append(ActivateStep(self._devices[part.device]))
+                        own.append(activate_step(self._devices[part.device]))
                     current[worker] = part.device
                     own.append(self._step(part.device, part.actions, recording))
             self._threads[recording] = [
@@ -215,20 +205,21 @@ class Executor:
     def _step(self, home: str, actions: Sequence[Action], recording: bool) -> Step:
         first, device = actions[0], self._devices[home]
         if isinstance(first, Send):
-            return SendStep(first, home, device, self._devices.get(first.target), self.links)
+            return send_step(first, home, device, self._devices.get(first.target), self.links)
         if isinstance(first, Recv):
-            return ReceiveStep(first, home, device, None if first.source in self._devices else self.links)
+            return receive_step(first, home, device, None if first.source in self._devices else self.links)
         if isinstance(first, Compute | Free):
-            return self._maker.segment(home, device, actions, recording)
+            segment = self._maker.segment(home, device, actions, recording)
+            return Step(segment.call, segment.message)
         target = self._devices.get(first.target) if isinstance(first, Copy) else None
-        return StreamStep(first, home, device, self._events, target)
+        return stream_step(first, home, device, self._events, target)
 
 
 def _issue(steps: Sequence[Step], run: ProgramRun) -> None:
     """Call one step after another; an error is raised as the user reads it, with the action in which it occurred."""
     for step in steps:
         try:
-            step(run)
+            step.call(run)
         except AbortedError:
             raise
         except Exception as error:

@@ -33,12 +33,11 @@ class OpSpan:
 
 @dataclass
 class DeviceTimeline:
-    """The marks that one device sets in one step.
+    """The marks that one device sets in one step: (op, begin, end) in order.
 
     An op begins where the op before it ended, or where the last tensor that the device waited for had arrived: the
-    runtime's own cost between two ops counts to the second one, and waiting counts to none.
-
-    `marks`: (op, begin, end), in order. `started_ns`: moment of ``time.perf_counter_ns`` at the begin; 0 before it.
+    runtime's own cost between two ops counts to the second one, and waiting counts to none. `started_ns`: moment of
+    ``time.perf_counter_ns`` at the begin; 0 before it.
     """
 
     marks: list[tuple[str, Any, Any]] = field(default_factory=list)
@@ -115,12 +114,8 @@ class Cell:
 class ProgramRun:
     """A program while it runs.
 
-    Attributes
-    ----------
-    cells
-        (tensor, target) → where it is handed over, for all SENDs between devices of this process.
-    copies
-        (tensor, source, target) → a copy that is enqueued and not yet handed over.
+    `cells`: (tensor, target) → where it is handed over, for all SENDs between devices of this process. `copies`:
+    (tensor, source, target) → a copy that is enqueued and not yet handed over.
     """
 
     state: StepState

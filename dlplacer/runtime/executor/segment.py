@@ -21,20 +21,10 @@ from dlplacer.runtime.program.program import Action, Compute, Free, Program, Sen
 
 @dataclass(frozen=True)
 class Segment:
-    """Consecutive ops of a device, ready to be called.
+    """Consecutive ops of a device, ready to be called; `home` is its name in the program. Without ops it only frees.
 
-    Attributes
-    ----------
-    home
-        Name of the device in the program.
-    last, dropped
-        Values that the device no longer holds while the segment runs: it reads them last, or frees them unread.
-    marks
-        Tensors of its ops that only carry an order: they are None.
-    draws
-        Whether its one op draws random numbers.
-    function
-        None if it only frees.
+    While it runs the device no longer holds the values that it reads `last`, or frees unread (`dropped`). Its `marks`
+    only carry an order: they are None. If it `draws` random numbers, it has one op.
     """
 
     graph: OpGraph
@@ -48,7 +38,7 @@ class Segment:
     recorded: bool
     function: SegmentFunction | None
 
-    def __call__(self, run: ProgramRun) -> None:
+    def call(self, run: ProgramRun) -> None:
         """Run the ops on the values that the device holds."""
         values, inputs, last = run.state.values[self.home], run.state.inputs, self.last
         for name in self.dropped:

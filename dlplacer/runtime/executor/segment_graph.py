@@ -74,20 +74,10 @@ def boxed_module(graph: fx.Graph, attributes: dict[str, Any]) -> fx.GraphModule:
 class SegmentGraph:
     """The code of a segment, and the names of its inputs and outputs in order.
 
-    Attributes
-    ----------
-    graph
-        Its placeholders are the marker of recorded runs, if it has one, then `read`, then `bound`.
-    read, bound
-        Values of the device that the ops read and do not make, and ids of ops whose tensors come from outside the step.
-    lasting
-        Positions in `read` and `bound` together of tensors that are the same in every step.
-    outputs, fresh
-        Values that outlive the segment; those of them that outlive the step.
-    op_of
-        Name of an fx node → op id.
-    attributes
-        Constants that the graph refers to by name, as they have no literal.
+    The graph's placeholders are the marker of recorded runs, if it has one; then the values that its ops `read` and do
+    not make; then the tensors from outside the step, by the ids of ops that are `bound` to them. `lasting` are
+    positions among the two of tensors that are the same in every step; `fresh` those `outputs` that outlive the step.
+    `op_of`: name of an fx node → op id. `attributes` are constants without a literal.
     """
 
     device: RuntimeDevice
@@ -113,14 +103,9 @@ def segment_graph(
 ) -> SegmentGraph:
     """The graph of consecutive ops of one device, which decides on kernels.
 
-    Parameters
-    ----------
-    outputs
-        Names of values that the ops make and that are needed afterwards; those in `fresh` also after the step.
-    lasting
-        Names of values that are the same tensors in every step.
-    recorded
-        Whether the graph takes one input more, which it calls with the op's id behind every op.
+    `outputs` name the values that are needed afterwards; those in `fresh` also after the step. `lasting` name values
+    that are the same tensors in every step. A `recorded` graph takes one input more, which it calls with the op's id
+    behind every op.
     """
     codes = [executable.codes[op] for op in ops]
     builder = _Builder(device.torch_device, updater)

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import networkx as nx
 import onnx
 
 from dlplacer.core.errors import MismatchError
@@ -14,16 +15,9 @@ from dlplacer.frontend.onnx.onnx_values import reads, values_of
 
 @dataclass(frozen=True)
 class Part:
-    """A sub-model.
+    """A sub-model: names of its device in the plan, of its nodes in the planned order, and of its values.
 
-    Attributes
-    ----------
-    device
-        Name of its device in the plan.
-    nodes
-        Names of its nodes, in the planned order.
-    inputs, outputs
-        Values that come from other parts or the caller, and values that others or the caller read.
+    `inputs` come from other parts or the caller; `outputs` are read by them.
     """
 
     device: str
@@ -143,22 +137,11 @@ def _levels(plan: Plan, node_of: Mapping[str, str]) -> dict[str, int]:
 
 def _in_order(nodes: Sequence[str], by_name: Mapping[str, onnx.NodeProto], order: Mapping[str, int]) -> list[str]:
     """The planned order, with ops of equal start after what they read: a file lists sources first."""
-    from graphlib import TopologicalSorter
-
     place = {name: number for number, name in enumerate(nodes)}
     maker = {value: name for name in nodes for value in by_name[name].output if value}
-    sorter: TopologicalSorter[str] = TopologicalSorter()
-    for name in nodes:
-        sorter.add(name, *(maker[value] for value in reads(by_name[name]) if value in maker))
-    sorter.prepare()
-    found: list[str] = []
-    ready: list[str] = []
-    while sorter.is_active():
-        ready += sorter.get_ready()
-        ready.sort(key=lambda name: (place[name], order[name]))
-        found.append(ready.pop(0))
-        sorter.done(found[-1])
-    return found
+    graph = nx.DiGraph((maker[value], name) for name in nodes for value in reads(by_name[name]) if value in maker)
+    graph.add_nodes_from(nodes)
+    return list(nx.lexicographical_topological_sort(graph, key=lambda name: (place[name], order[name])))
 
 
 def _constants(file: OnnxFile, nodes: Iterable[onnx.NodeProto]) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto]]:

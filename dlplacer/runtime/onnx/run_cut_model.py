@@ -28,17 +28,8 @@ class PlacedOnnx:
 
     Tensors stay in the memory of a provider's device from part to part.
 
-    Parameters
-    ----------
-    devices
-        Device name in the plan → device of this machine; None takes cores in order.
-
-    Raises
-    ------
-    MismatchError
-        If the plan is of another file.
-    InputError
-        If there are fewer cores than devices, or onnxruntime is not installed.
+    `devices`: device name in the plan → device of this machine; None takes cores in order. Raises MismatchError if the
+    plan is of another file, and InputError if there are fewer cores than devices, or onnxruntime is not installed.
     """
 
     def __init__(self, file: OnnxFile, plan: Plan, devices: Mapping[str, OnnxDevice] | None = None) -> None:
@@ -49,22 +40,16 @@ class PlacedOnnx:
         used = list(dict.fromkeys(part.device for part in self.parts))
         chosen = {device: OnnxDevice(place) for place, device in enumerate(used)} if devices is None else devices
         self._devices = {name: chosen[name] for name in used}
-        self._cores = {name: _core(name, device) for name, device in self._devices.items() if device.provider is None}
         self._sessions = [open_session(sub_model(file, part), device=chosen[part.device]) for part in self.parts]
         self._constants = _constants(file)
-        self._pools = {
-            name: ThreadPoolExecutor(1, f"onnx-{name}", _pin, (self._cores.get(name),)) for name in self._devices
-        }
+        cores = {name: _core(name, device) for name, device in self._devices.items() if device.provider is None}
+        pinned: dict[str, Any] = {name: (pin_thread, (core,)) for name, core in cores.items()}
+        self._pools = {name: ThreadPoolExecutor(1, f"onnx-{name}", *pinned.get(name, ())) for name in self._devices}
 
     def __call__(self, inputs: Tensors) -> dict[str, NDArray[Any]]:
         """The model's outputs by name.
 
-        Raises
-        ------
-        InputError
-            If an input is missing.
-        RunError
-            If a part fails; names the device and its first node.
+        Raises InputError if an input is missing, and RunError if a part fails; names the device and its first node.
         """
         wanted = [value.name for value in data_inputs(self.file.model)]
         missing = [name for name in wanted if name not in inputs]
@@ -179,11 +164,6 @@ def _core(name: str, device: OnnxDevice) -> int:
             "devices or give it more"
         )
     return usable[device.index]
-
-
-def _pin(core: int | None) -> None:
-    if core is not None:
-        pin_thread(core)
 
 
 def _run_part(part: Part, session: Any, device: OnnxDevice, ready: Mapping[str, "Future[Any]"]) -> None:

@@ -27,12 +27,7 @@ def profile_onnx(file: OnnxFile, graph: OpGraph, steps: int = 7, warmup: int = 2
     A node that onnxruntime replaces by several, as it has no kernel for it or it is a function of the file, is timed in
     a session of its own.
 
-    Raises
-    ------
-    InputError
-        If onnxruntime is not installed.
-    RunError
-        If it cannot run the model.
+    Raises InputError if onnxruntime is not installed, and RunError if it cannot run the model.
     """
     count, inputs = warmup + steps, random_inputs(file)
     model: Any = onnx.ModelProto()

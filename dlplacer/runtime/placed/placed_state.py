@@ -74,13 +74,8 @@ class Draws:
 class PlacedState(nn.Module):
     """A module with the parameters, buffers and sub-modules of a job's module, and with numbers for random ops.
 
-    Attributes
-    ----------
-    seed
-        With ``torch.manual_seed``, the number of the training step and the op's id it decides what random ops draw,
-        whatever the placement. A state dict carries seed and number.
-    steps_done
-        Training steps so far.
+    With ``torch.manual_seed``, the number of the training step (`steps_done` so far) and the op's id, `seed` decides
+    what random ops draw, whatever the placement. A state dict carries seed and number.
     """
 
     def __init__(self, job: Job) -> None:

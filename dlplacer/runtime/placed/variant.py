@@ -10,7 +10,7 @@ import torch
 from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.executable import Executable, OpCode
 from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.devices.transfer import as_input
+from dlplacer.runtime.devices.device_streams import as_input
 from dlplacer.runtime.executor.backends import SegmentBackend, segment_backend
 from dlplacer.runtime.executor.executor import Executor
 from dlplacer.runtime.executor.optimizer_update import Updater
@@ -27,25 +27,13 @@ Layouts = Sequence[tuple[int, ...] | None]
 
 @dataclass(frozen=True)
 class Variant:
-    """A captured step with the order in which its ops run on each device.
+    """A captured step with the order in which its ops run on each device: every op of the graph once.
 
-    Attributes
-    ----------
-    captured
-        Its graph has all ops, its executable the code of those that run here (`part_of`).
-    order
-        Device name in the plan → op ids; every op of the graph once.
-    devices
-        Device name in the plan → device, for those of this process.
-    segments
-        How runs of ops are called: a name of `dlplacer.runtime.executor.backends.BACKENDS`. Forward and backward as two
-        programs leave values for each other, and are not captured as CUDA graphs.
-    starts
-        Op → planned start, in seconds.
-    links
-        Makes what carries tensors of a program to devices that are not here, and from them.
-    away_on_device
-        Whether it takes them on their own device, and not in the host's memory.
+    The graph of `captured` has all ops, its executable the code of those that run here (`part_of`), on the `devices` of
+    this process. The ops have planned `starts` in seconds, and `segments` as `dlplacer.apply` was told; forward and
+    backward as two programs leave values for each other, and are not captured as CUDA graphs. `links` makes what
+    carries tensors of a program to devices elsewhere and from them: in the host's memory, unless they are
+    `away_on_device`.
     """
 
     captured: Captured
@@ -88,14 +76,8 @@ class Variant:
         return any(code.random for code in self.captured.executable.codes.values())
 
     def bind(self, tensors: Mapping[str, torch.Tensor], inputs: Sequence[Any], seed: int, step: int) -> StepInputs:
-        """Everything that comes into a step from outside, on the device where its op is planned.
-
-        Parameters
-        ----------
-        tensors
-            Parameters and buffers by fully qualified name.
-        inputs
-            Flat inputs of the step.
+        """Everything that comes into a step from outside, on the device where its op is planned: tensors of the module
+        by their full names, and the flat inputs of the step.
         """
         # Plain PyTorch updates when forward and backward pass have read all; in a step an update waits for the readers
         # of its parameter alone.

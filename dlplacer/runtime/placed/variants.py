@@ -25,19 +25,9 @@ _making = threading.RLock()
 class ModuleSnapshot:
     """Sub-modules with their classes and modes, hooks, and tensors with their traits, as they were.
 
-    Every call of a placed module asks `holds`, so that is a few comparisons in C of lists laid out in advance.
-
-    Parameters
-    ----------
-    roots
-        Prefix of names → module, as for a job's module and its loss.
-
-    Attributes
-    ----------
-    tensors
-        Parameters and buffers by name, a tied one under each of its names.
-    is_first
-        Whether it is of the modules as the plan was applied.
+    Every call of a placed module asks `holds`, so that is a few comparisons in C of lists laid out in advance. `roots`:
+    prefix of names → module, as for a job's module and its loss. `tensors`: parameters and buffers by name, a tied one
+    under each of its names. `is_first`: whether it is of the modules as the plan was applied.
     """
 
     def __init__(self, roots: Mapping[str, nn.Module], is_first: bool = False) -> None:
@@ -99,12 +89,7 @@ class ModuleSnapshot:
 class Variants:
     """Finds the variant for a call, or makes it; the one used longest ago makes room.
 
-    Parameters
-    ----------
-    roots
-        As for `ModuleSnapshot`.
-    make
-        Captures a step at the inputs of a job, in the present state of the modules, and compiles it.
+    `make` captures a step at the inputs of a job, in the present state of the modules, and compiles it.
     """
 
     def __init__(self, roots: Mapping[str, nn.Module], make: Callable[[Job, ModuleSnapshot], Variant]) -> None:

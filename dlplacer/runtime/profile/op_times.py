@@ -47,15 +47,8 @@ def profile_ops(
     """Op times on these devices while all of them work; those of short ops on cores while the others idle.
 
     Side by side a short op waits for the interpreter, which the replay adds (`dlplacer.problem.dispatch`). Longer ops
-    lose memory bandwidth and cache to the other cores, which they will lose in a plan too.
-
-    Parameters
-    ----------
-    job
-        With a real module.
-    memory_bytes
-        Memory for the ops that a device runs in one go; by default what is free there. A step that needs more is timed
-        in parts, whose inputs are made from shapes.
+    lose memory bandwidth and cache to the other cores, which they will lose in a plan too. A step that needs more than
+    `memory_bytes`, by default what is free on a device, is timed in parts, whose inputs are made from shapes.
     """
     if memory_bytes is None:
         sharing = Counter(device.torch_device for device in devices)
@@ -157,18 +150,12 @@ def _free_bytes(device: RuntimeDevice) -> int:
 def timed_capture(
     job: Job, capture: Callable[[Sequence[str]], Captured], profile: Callable[[Captured], Times], on_cores: bool
 ) -> tuple[Captured, Times]:
-    """A capture of the job, and its op times.
+    """A capture of the job, and its op times: `capture` takes rewrites beside the usual ones, `profile` times a
+    capture.
 
     Plain PyTorch runs an LSTM on a CPU as one kernel. Step by step it is many short ops, which devices can share: that
     takes half as long where the layer is wide, as gradients of all steps are one product then, and twice as long where
     it is narrow. So on cores an LSTM is timed both ways, and kept as the one whose ops take less.
-
-    Parameters
-    ----------
-    capture
-        Captures the job with rewrites beside the usual ones.
-    profile
-        Times the ops of a capture, as `profile_ops` does.
     """
     captured = capture(())
     found = captured, profile(captured)

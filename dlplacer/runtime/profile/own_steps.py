@@ -28,16 +28,8 @@ class OwnStep:
     """The ops of one device of an order, with the segments that the device has there, but without its neighbours.
 
     It holds the tensors of these ops alone. What is sent is dropped, and what is received lies in memory that all
-    received tensors share. Parameters are the given ones; those that the ops write to are copied.
-
-    Parameters
-    ----------
-    order
-        Every op of the graph once; those of `home` are run.
-    tensors
-        Parameters and buffers by name.
-    leaves
-        Flat inputs of the step.
+    received tensors share. Parameters and buffers are the given ones by name; those that the ops write to are copied.
+    `leaves` are the flat inputs of the step.
     """
 
     def __init__(
@@ -98,12 +90,8 @@ class OwnStep:
 
 
 def side_by_side(take: Callable[[OwnStep], T], steps: Sequence[OwnStep], keeps_busy: bool = False) -> list[T]:
-    """What each step gives, all at the same time.
-
-    Parameters
-    ----------
-    keeps_busy
-        Whether those that end go on with steps of their own until all have ended, so that none is alone at its end.
+    """The results of all steps, taken at the same time. If each `keeps_busy`, those that end go on with steps of their
+    own until all have ended, so that none is alone at its end.
     """
     left = [None] * len(steps)
 
@@ -124,12 +112,8 @@ def side_by_side(take: Callable[[OwnStep], T], steps: Sequence[OwnStep], keeps_b
 class StandIns:
     """Links of an executor whose other devices do not exist: tensors of the right shape arrive at once.
 
-    Parameters
-    ----------
-    received
-        Names of the tensors that will be asked for. Those of a dtype share one memory, as large as the largest.
-    tensors
-        Parameters and buffers, which arrive as they are.
+    Those `received` of a dtype share one memory, as large as the largest; parameters and buffers (`tensors`) arrive as
+    they are.
     """
 
     def __init__(
@@ -166,12 +150,8 @@ class StandIns:
         return self._made.get(tensor)
 
     def _value(self, name: str, exact: bool) -> torch.Tensor:
-        """A value of this name, by the unpacking and the views of its op.
-
-        Parameters
-        ----------
-        exact
-            Whether to run the op to see what its kernel makes: the graph has dtypes and strides as of the capture.
+        """A value of this name, by the unpacking and the views of its op; an `exact` one as the op's kernel makes it
+        here, as the graph has dtypes and strides of the capture.
         """
         op = self._producer[name]
         code, given = self._whole.executable.codes[op], self._given(op)

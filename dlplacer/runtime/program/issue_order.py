@@ -25,14 +25,8 @@ def issue_order(
 ) -> Iterator[IssuedActions]:
     """The actions of all devices in one order: a RECV after its SEND, and else by planned start.
 
-    Parameters
-    ----------
-    kind_of
-        Op → what it may share a segment with: ops of an equal kind. An op of kind None is alone.
-    longest
-        Actions in a segment.
-    starts
-        Op → planned start, in any unit; an op without one starts with the op before it.
+    Ops of an equal kind may share a segment of at most `longest` actions; an op of kind None is alone. An op without a
+    planned start, in any unit, starts with the op before it.
     """
     parts = {name: list(_parts(name, actions, kind_of, longest)) for name, actions in program.actions.items()}
     ranks = {name: _ranks(own, starts) for name, own in parts.items()}

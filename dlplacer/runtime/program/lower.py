@@ -13,17 +13,10 @@ Order = Mapping[str, Sequence[str]]
 
 
 def lower(graph: OpGraph, order: Order, keep: Iterable[str] = ()) -> Program:
-    """The program that runs all ops of a graph in the given order.
+    """The program that runs all ops of a graph in the given order, which has every op once.
 
     A tensor goes to a device once, right after its producer; it is received right before its first reader there, and
-    freed on each device after its last use there.
-
-    Parameters
-    ----------
-    order
-        Every op of the graph once.
-    keep
-        Tensors that are never freed: what the step returns.
+    freed on each device after its last use there, unless it is among those to `keep`.
     """
     return lower_stages(graph, [order], keep)[0]
 

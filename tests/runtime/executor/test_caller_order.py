@@ -7,7 +7,7 @@ import torch
 from runtime.host_streams import HostStreams
 
 from dlplacer.runtime.devices.cuda import CudaDevice
-from dlplacer.runtime.devices.transfer import as_input
+from dlplacer.runtime.devices.device_streams import as_input
 from dlplacer.runtime.executor.caller_order import CallerOrder
 
 
