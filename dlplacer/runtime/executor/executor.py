@@ -4,6 +4,7 @@ CPU devices have a thread each, and all devices with streams share one. Every th
 the order of `dlplacer.runtime.program.issue_order`, so that no two of them wait for each other.
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
@@ -140,6 +141,7 @@ class Executor:
 
         def task() -> None:
             failure: BaseException | None = None
+            begin = time.perf_counter()
             try:
                 for name in thread.homes:
                     self._begin(name, run, order)
@@ -160,6 +162,7 @@ class Executor:
                 if not isinstance(error, Exception):
                     raise
             finally:
+                run.state.worked_s.update(dict.fromkeys(thread.homes, time.perf_counter() - begin))
                 ended.put(failure)
                 # The error refers to this frame: were it to refer to the error, the cycle would keep the tensors of the
                 # failed step until the garbage collector runs.

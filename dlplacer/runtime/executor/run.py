@@ -70,11 +70,15 @@ class DeviceTimeline:
 
 @dataclass
 class StepState:
-    """What devices hold in one step, from its first program to its last: device name → values, and → timeline."""
+    """What devices hold in one step, from its first program to its last: device name → values, and → timeline.
+
+    `worked_s`: device name → seconds for which the last program has held its thread.
+    """
 
     inputs: StepInputs
     values: dict[str, Values]
     timeline: dict[str, DeviceTimeline] | None = None
+    worked_s: dict[str, float] = field(default_factory=dict)
 
 
 class AbortedError(Exception):

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from operator import getitem
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -15,7 +15,7 @@ from dlplacer.frontend.torch.job import Job
 from dlplacer.frontend.torch.tracing.kernels import kernel_for
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.device_streams import streams_of
-from dlplacer.runtime.devices.worker import Answer, T
+from dlplacer.runtime.devices.worker import T
 from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.executor.segment_graph import values_read
 from dlplacer.runtime.placed.guards import require_data
@@ -46,16 +46,15 @@ class OwnStep:
         starts: Mapping[str, float] | None = None,
     ) -> None:
         self.device, self.home, self._leaves = device, home, leaves
-        self._clocked = _Clocked(device)
         own = part_of(captured, set(order[home]))
 
         def links(program: Program) -> StandIns:
             received = {action.tensor for action in program.actions[home] if isinstance(action, Recv)}
             return StandIns(captured, received, device.torch_device, tensors)
 
-        updater, devices = Updater(None if job is None else job.update), {home: cast("RuntimeDevice", self._clocked)}
+        updater = Updater(None if job is None else job.update)
         how: dict[str, Any] = {"segments": segments, "starts": starts or {}, "links": links, "away_on_device": True}
-        self._variant = Variant(own, order, devices, updater, layouts_of(leaves), **how)
+        self._variant = Variant(own, order, {home: device}, updater, layouts_of(leaves), **how)
         written = {code.name for code in own.executable.of_role("mutation", "update")}
         self._tensors = {}
         for name in dict.fromkeys(code.name for code in own.executable.of_role("parameter", "buffer", "mutation")):
@@ -73,12 +72,12 @@ class OwnStep:
 
     def plain(self) -> float:
         """Seconds for which the device is busy in a step that is not recorded."""
-        inputs = self._bound()
-        before_s, begin = self._clocked.worked_s, time.perf_counter()
-        self._variant.joint.run(self._variant.joint.start(inputs))
+        state = self._variant.joint.start(self._bound())
+        begin = time.perf_counter()
+        self._variant.joint.run(state)
         self.device.drain()
         wall_s = time.perf_counter() - begin
-        self.issued_s = self._clocked.worked_s - before_s
+        self.issued_s = state.worked_s[self.home]
         return self.issued_s if streams_of(self.device) is None else wall_s
 
     issued_s = 0.0
@@ -248,26 +247,3 @@ def _outputs(whole: Captured, op: str) -> dict[int, _Layout]:
 
 def _unpacks(instruction: Instruction, name: str) -> bool:
     return instruction.target is getitem and instruction.args[0] == Value(name)
-
-
-class _Clocked:
-    """A device that adds up the seconds of the work that it is given."""
-
-    def __init__(self, device: RuntimeDevice) -> None:
-        self._device = device
-        self.worked_s = 0.0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._device, name)
-
-    def submit(self, work: Callable[[], T]) -> Answer[T]:
-        """As the device does."""
-
-        def timed() -> T:
-            begin = time.perf_counter()
-            try:
-                return work()
-            finally:
-                self.worked_s += time.perf_counter() - begin
-
-        return self._device.submit(timed)

@@ -2,22 +2,16 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from dlplacer.runtime.program.program import Action, Compute, Free, Program, Recv, Send
 
 
-@dataclass(frozen=True, slots=True)
-class IssuedActions:
+class IssuedActions(NamedTuple):
     """Actions of one device that are issued at once: a run of COMPUTE and FREE, or one other action."""
 
     device: str
     actions: tuple[Action, ...]
-
-    @property
-    def is_segment(self) -> bool:
-        """Whether they compute."""
-        return isinstance(self.actions[0], (Compute, Free))
 
 
 def issue_order(
@@ -56,23 +50,19 @@ def _parts(
 ) -> Iterator[IssuedActions]:
     """The actions of a device, cut."""
     run: list[Action] = []
-    kind: object = None
+    kinds: list[object] = []
     for action in actions:
+        own = kind_of(action.op) if isinstance(action, Compute) else None
+        joins = isinstance(action, Free) or (isinstance(action, Compute) and not kinds)
+        if run and not joins and not (len(run) < longest and own is not None and own in kinds):
+            yield IssuedActions(device, tuple(run))
+            run, kinds = [], []
+        run.append(action)
         if isinstance(action, Compute):
-            own = kind_of(action.op)
-            is_first = not any(isinstance(other, Compute) for other in run)
-            if len(run) >= longest or not (is_first or (own is not None and own == kind)):
-                yield IssuedActions(device, tuple(run))
-                run = []
-            kind = own
-            run.append(action)
-        elif isinstance(action, Free):
-            run.append(action)
-        else:
-            if run:
-                yield IssuedActions(device, tuple(run))
-                run = []
+            kinds = [own]
+        elif not isinstance(action, Free):
             yield IssuedActions(device, (action,))
+            run = []
     if run:
         yield IssuedActions(device, tuple(run))
 
