@@ -111,10 +111,6 @@ class RankModule(PlacedModule):
         )
         return super().load_state_dict(_with_metadata(mine, state_dict), strict, assign)
 
-    @property
-    def _whole(self) -> Captured:
-        return self.whole
-
     def _of(self, job: Job, captured: Captured) -> PlacedModule:
         return type(self)(job, self.plan, captured, self.devices, self.group, segments=self.segments)
 
@@ -146,14 +142,15 @@ class RankModule(PlacedModule):
         part = part_of(captured, here)
         part = replace(part, executable=with_group(part.executable, group))
 
-        def links(program: Program) -> RankChannels:
-            group.require_same(_described(program, part, variant.home))
-            return RankChannels(program, group, self.devices)
+        home, devices = {op: device for device, ops in order.items() for op in ops}, self.devices
 
-        given = part, order, self.devices, self.updater, layouts, captured, group
+        def links(program: Program) -> RankChannels:
+            group.require_same(_described(program, part, home))
+            return RankChannels(program, group, devices)
+
+        given = part, order, devices, self.updater, layouts, captured, group
         how: dict[str, Any] = {"segments": self.segments, "starts": self._starts}
-        variant = RankVariant(*given, **how, links=links, away_on_device=group.on_device)
-        return variant
+        return RankVariant(*given, **how, links=links, away_on_device=group.on_device)
 
     def _per_rank(self, order: Order) -> Order:
         """The order with the network split: every process runs the collectives of its own devices, in this order."""

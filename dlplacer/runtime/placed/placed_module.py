@@ -171,7 +171,7 @@ class PlacedModule(PlacedState):
         job = self._job
         loss = copy.deepcopy(job.loss, memo) if isinstance(job.loss, nn.Module) else job.loss
         module = copy.deepcopy(job.module, memo)
-        copied = self._of(replace(job, module=module, loss=loss), self._whole.with_constants(memo))
+        copied = self._of(replace(job, module=module, loss=loss), self.whole.with_constants(memo))
         memo[id(self)] = copied
         for ours, theirs in zip(self.modules(), copied.modules(), strict=True):
             theirs.training = ours.training
@@ -186,7 +186,7 @@ class PlacedModule(PlacedState):
         return copied
 
     @property
-    def _whole(self) -> Captured:
+    def whole(self) -> Captured:
         """The graph and executable of all devices."""
         return self._primary.captured
 
