@@ -4,8 +4,6 @@ import contextlib
 import math
 import platform
 import random
-import shutil
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -53,9 +51,6 @@ _NOMINAL_BYTES_PER_S, _OP_S = 1e10, 1e-4
 _STEPS, _WARMUP = 9, 4
 """CUDA graphs are captured in the third step."""
 _SOLVE_S = 10.0
-_DRIVER_LIMIT_S = 10.0
-_QUERY = ("nvidia-smi", "--query-gpu=index,name,driver_version,memory.total,pci.bus_id", "--format=csv,noheader")
-_LINKS = ("nvidia-smi", "topo", "-m")
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,7 +330,7 @@ def random_plan(graph: OpGraph, topology: Topology, seed: int) -> Plan:
 
 
 def environment_of(devices: Sequence[RuntimeDevice]) -> dict[str, Any]:
-    """Versions, devices, and what the driver's own tool says of the GPUs; None where there is no such tool."""
+    """Versions and devices."""
     names = [DeviceName.parse(device.name) for device in devices]
     described = [
         {"name": device.name, "type": device.type, **KINDS[name.kind].versions(name.index)}
@@ -348,17 +343,4 @@ def environment_of(devices: Sequence[RuntimeDevice]) -> dict[str, Any]:
         "system": platform.platform(),
         "cores": len(usable_cores()),
         "devices": described,
-        "driver": _said(_QUERY),
-        "gpu_links": _said(_LINKS),
     }
-
-
-def _said(command: Sequence[str]) -> list[str] | None:
-    """The lines that a program prints; None without it, or if it fails."""
-    if shutil.which(command[0]) is None:
-        return None
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_DRIVER_LIMIT_S, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.splitlines()
