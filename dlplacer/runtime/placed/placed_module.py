@@ -217,7 +217,7 @@ class PlacedModule(PlacedState):
         self.steps_done += 1
         leaves = flat_inputs(job)
         if variant.is_random:
-            self.draws.begin_step(self.steps_done)
+            self.draws.begin(self.steps_done - 1)
         return variant, tensors, variant.bind(tensors, leaves, *self._draws_of_step())
 
     def _differentiated(self, variant: Variant, tensors: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
@@ -238,7 +238,7 @@ class PlacedModule(PlacedState):
         # A plan captured in inference has the job's targets as inputs that nothing reads.
         leaves = flat_inputs(called.with_inputs(args, called.kwargs, self._job.targets))
         if variant.is_random:
-            self.draws.begin_evaluation(self.steps_done)
+            self.draws.begin(self.steps_done, evaluates=True)
         state = self._run(variant, variant.bind(tensors, leaves, *self._draws_of_step(evaluates=True)))
         outputs = pytree.tree_unflatten(variant.outputs(state), variant.captured.executable.output_spec)
         if not called.targets or called.loss is None:

@@ -54,6 +54,11 @@ def test_text_of_a_copy_between_two_gpus() -> None:
     assert str(program) == COPIED
 
 
+def test_programs_of_cores_stay_as_they_are() -> None:
+    program = lower(PAIR, {"gpu0": ["a"], "gpu1": ["b"]})
+    assert with_streams([program], dict.fromkeys(TWO, CORE)) == [program]
+
+
 # b reads x and y of one op: one event, and one WAIT for both.
 def test_two_tensors_of_one_op_share_an_event() -> None:
     graph = OpGraph((Op("a", "test"), Op("b", "test")), (Edge("a", "b", 8, 0, "x"), Edge("a", "b", 8, 1, "y")))
