@@ -4,10 +4,11 @@ CPU devices have a thread each, and all devices with streams share one. Every th
 the order of `dlplacer.runtime.program.issue_order`, so that no two of them wait for each other.
 """
 
+import contextlib
+import functools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from queue import SimpleQueue
 from threading import Lock
 
 import torch
@@ -17,7 +18,7 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.frontend.torch.executable import Executable
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.device_streams import streams_of
-from dlplacer.runtime.devices.worker import Worker
+from dlplacer.runtime.devices.worker import Answer, Worker
 from dlplacer.runtime.executor.backends import SegmentBackend
 from dlplacer.runtime.executor.caller_order import CallerOrder, RunOrder
 from dlplacer.runtime.executor.optimizer_update import Updater
@@ -101,24 +102,22 @@ class Executor:
     def _run(self, state: StepState) -> None:
         order = self._order.begin()
         run = ProgramRun(state, {key: Cell() for key in self._transfers})
-        # Not by the devices' futures: a Ctrl-C that interrupts who waits for them may leave their locks taken, and the
-        # device's thread then waits for ever.
-        ended: SimpleQueue[BaseException | None] = SimpleQueue()
         threads = self._compiled(state.timeline is not None)
-        started = 0
+        answers: list[Answer[None]] = []
         try:
             # Two programs at once must queue in the same order on all devices, or they wait for each other.
             with _submitting:
                 for thread in threads:
-                    self._devices[thread.homes[0]].submit(self._task(thread, run, order, ended))
-                    started += 1
+                    work = functools.partial(self._issue, thread, run, order)
+                    answers.append(self._devices[thread.homes[0]].submit(work))
         except BaseException as reason:
             self._stop(run)
-            for _ in range(started if isinstance(reason, Exception) else 0):
-                ended.get()
+            if isinstance(reason, Exception):
+                with contextlib.suppress(Exception):
+                    _wait_for(answers)
             raise
         try:
-            _end(ended, started)
+            _wait_for(answers)
             self._order.end(order)
         except Exception:
             self._stop(run)  # first: a GPU that waits for another process would never settle
@@ -134,41 +133,29 @@ class Executor:
             self.links.fail()
         run.give_up()
 
-    def _task(
-        self, thread: _Thread, run: ProgramRun, order: RunOrder, ended: "SimpleQueue[BaseException | None]"
-    ) -> Callable[[], None]:
-        """The work of one thread in a run; at its end it puts what has failed there, or None."""
-
-        def task() -> None:
-            failure: BaseException | None = None
-            begin = time.perf_counter()
-            try:
+    def _issue(self, thread: _Thread, run: ProgramRun, order: RunOrder) -> None:
+        """The work of one thread in a run."""
+        begin = time.perf_counter()
+        try:
+            for name in thread.homes:
+                self._begin(name, run, order)
+            # Grad mode is local to a thread: without this every op would record an autograd graph.
+            with torch.no_grad():
+                _take(thread.steps, run)
+            if self.links is not None:
                 for name in thread.homes:
-                    self._begin(name, run, order)
-                # Grad mode is local to a thread: without this every op would record an autograd graph.
-                with torch.no_grad():
-                    _issue(thread.steps, run)
-                if self.links is not None:
-                    for name in thread.homes:
-                        self.links.end(name)
-                for name in run.timelines:
-                    if name in thread.homes:
-                        self._devices[name].synchronize()
-            except BaseException as error:
-                failure = error
-                if self.links is not None and not isinstance(error, AbortedError):
-                    self.links.fail()
-                run.give_up()
-                if not isinstance(error, Exception):
-                    raise
-            finally:
-                run.state.worked_s.update(dict.fromkeys(thread.homes, time.perf_counter() - begin))
-                ended.put(failure)
-                # The error refers to this frame: were it to refer to the error, the cycle would keep the tensors of the
-                # failed step until the garbage collector runs.
-                del failure
-
-        return task
+                    self.links.end(name)
+            for name in run.timelines:
+                if name in thread.homes:
+                    self._devices[name].synchronize()
+        except AbortedError:
+            run.give_up()
+            raise
+        except BaseException:
+            self._stop(run)
+            raise
+        finally:
+            run.state.worked_s.update(dict.fromkeys(thread.homes, time.perf_counter() - begin))
 
     def _begin(self, name: str, run: ProgramRun, order: RunOrder) -> None:
         device = self._devices[name]
@@ -218,7 +205,7 @@ class Executor:
         return stream_step(first, home, device, self._events, target)
 
 
-def _issue(steps: Sequence[Step], run: ProgramRun) -> None:
+def _take(steps: Sequence[Step], run: ProgramRun) -> None:
     """Call one step after another; an error is raised as the user reads it, with the action in which it occurred."""
     for step in steps:
         try:
@@ -232,20 +219,19 @@ def _issue(steps: Sequence[Step], run: ProgramRun) -> None:
             raise RunError(message) from error
 
 
-def _end(ended: "SimpleQueue[BaseException | None]", count: int) -> None:
-    """Wait for all, and raise what the first to fail has raised.
-
-    Nothing here refers to the error afterwards: what the failed step held is freed once the caller drops the error.
-    """
-    error = failure = None
-    for _ in range(count):
-        error = ended.get()
-        if failure is None and not isinstance(error, AbortedError):
-            failure = error
-    # As long as a frame refers to the error, the cycle keeps the tensors of the failed step.
-    error = None
+def _wait_for(answers: Sequence[Answer[None]]) -> None:
+    """Wait for all, and raise what the first of them has raised."""
+    failure: Exception | None = None
+    for answer in answers:
+        try:
+            answer.result()
+        except AbortedError:
+            continue
+        except Exception as error:
+            failure = failure or error
     if failure is not None:
         try:
             raise failure
         finally:
-            failure = None
+            # As long as a frame refers to the error, the cycle keeps the tensors of the failed step.
+            del failure
