@@ -17,10 +17,10 @@ from dlplacer.core.errors import RunError
 from dlplacer.core.graph import OpGraph
 from dlplacer.frontend.torch.executable import Executable
 from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.devices.device_streams import streams_of
+from dlplacer.runtime.devices.device_streams import COMPUTE_STREAM, streams_of
 from dlplacer.runtime.devices.worker import Answer, Worker
 from dlplacer.runtime.executor.backends import SegmentBackend
-from dlplacer.runtime.executor.caller_order import CallerOrder, RunOrder
+from dlplacer.runtime.executor.caller_order import CallerOrder
 from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.executor.run import (
     AbortedError,
@@ -73,7 +73,7 @@ class Executor:
         self._program = program
         self._devices = devices
         self._starts = starts or {}
-        self._order = CallerOrder(list(devices.values()), exclusive=backend.leaves_values)
+        self._order = CallerOrder(list(devices.values()))
         self._maker = SegmentMaker(graph, executable, program, devices.keys(), updater, backend)
         self._transfers = [
             (action.tensor, action.target)
@@ -96,11 +96,11 @@ class Executor:
         devices stop at their next receive. What fails on a GPU after it was issued is raised by one of the next runs,
         or where a result is read.
         """
-        with self._order.turn():
+        with self._order.turn:
             self._run(state)
 
     def _run(self, state: StepState) -> None:
-        order = self._order.begin()
+        given = self._order.begin()
         run = ProgramRun(state, {key: Cell() for key in self._transfers})
         threads = self._compiled(state.timeline is not None)
         answers: list[Answer[None]] = []
@@ -108,7 +108,7 @@ class Executor:
             # Two programs at once must queue in the same order on all devices, or they wait for each other.
             with _submitting:
                 for thread in threads:
-                    work = functools.partial(self._issue, thread, run, order)
+                    work = functools.partial(self._issue, thread, run, given)
                     answers.append(self._devices[thread.homes[0]].submit(work))
         except BaseException as reason:
             self._stop(run)
@@ -118,7 +118,7 @@ class Executor:
             raise
         try:
             _wait_for(answers)
-            self._order.end(order)
+            self._order.end()
         except Exception:
             self._stop(run)  # first: a GPU that waits for another process would never settle
             self._order.settle()
@@ -133,12 +133,12 @@ class Executor:
             self.links.fail()
         run.give_up()
 
-    def _issue(self, thread: _Thread, run: ProgramRun, order: RunOrder) -> None:
+    def _issue(self, thread: _Thread, run: ProgramRun, given: Sequence[torch.Event]) -> None:
         """The work of one thread in a run."""
         begin = time.perf_counter()
         try:
             for name in thread.homes:
-                self._begin(name, run, order)
+                self._begin(name, run, given)
             # Grad mode is local to a thread: without this every op would record an autograd graph.
             with torch.no_grad():
                 _take(thread.steps, run)
@@ -157,10 +157,12 @@ class Executor:
         finally:
             run.state.worked_s.update(dict.fromkeys(thread.homes, time.perf_counter() - begin))
 
-    def _begin(self, name: str, run: ProgramRun, order: RunOrder) -> None:
+    def _begin(self, name: str, run: ProgramRun, given: Sequence[torch.Event]) -> None:
         device = self._devices[name]
         device.activate()
-        order.enter(device)
+        if (streams := streams_of(device)) is not None:
+            for event in given:
+                streams.wait(COMPUTE_STREAM, event)
         if self.links is not None:
             self.links.begin(name)
         if name in run.timelines:

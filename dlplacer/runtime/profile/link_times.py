@@ -4,6 +4,7 @@ import itertools
 import queue
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from dlplacer.runtime.devices.open import in_host_memory, open_devices
 from dlplacer.runtime.profile.issue_time import with_timed_issue
 from dlplacer.runtime.profile.statistic import settled
 
-_SIZES_BYTES = (4, 2**20, 2**24)
+_SMALL_BYTES, _LARGE_BYTES = 4, 2**24
 _ROUND_TRIPS = 40
 _SIDE, _PRODUCTS = 256, 3
 """A product of matrices of this side, and how many: work that empties the caches nearest to the core, as ops do."""
@@ -41,45 +42,27 @@ def with_timed_links(topology: Topology, on_copy: Callable[[str, str], None] = l
     """
     kind = "cpu" if is_core(topology.devices[0]) else "cuda"
     names = [f"{kind}:{place}" for place in range(len(topology.devices))]
-    opened = dict(zip(topology.device_index, open_devices(names), strict=True))
-    copy_s = copy_timer(opened)
+    with ExitStack() as stack:
+        opened = [stack.enter_context(closing(device)) for device in open_devices(names)]
+        named = dict(zip(topology.device_index, opened, strict=True))
 
-    def timed(source: str, target: str, size_bytes: int) -> float:
-        on_copy(source, target)
-        return copy_s(source, target, size_bytes)
+        def copy_s(source: str, target: str, size_bytes: int) -> float:
+            on_copy(source, target)
+            if target == "host":
+                return _to_host_s(named[source], size_bytes)
+            return _transfer_s(named[source], named[target], size_bytes)
 
-    try:
-        linked = measured(topology, timed, shared_memory=in_host_memory(opened.values()))
-        return with_timed_issue(linked, list(opened.values()))
-    finally:
-        for device in opened.values():
-            device.close()
-
-
-def copy_timer(devices: Mapping[str, RuntimeDevice]) -> Callable[[str, str, int], float]:
-    """(device, device or ``host``, bytes) → seconds of one copy.
-
-    Between CPU cores it is the time in which a waiting core takes over a tensor; to the host it is the copy of a CUDA
-    device.
-    """
-
-    def time_s(first: str, second: str, size_bytes: int) -> float:
-        if second == "host":
-            return _to_host_s(devices[first], size_bytes)
-        return _transfer_s(devices[first], devices[second], size_bytes)
-
-    return time_s
+        return with_timed_issue(measured(topology, copy_s, shared_memory=in_host_memory(opened)), opened)
 
 
 def _link(source: tuple[str, RuntimeDevice], target: tuple[str, RuntimeDevice]) -> Link:
     (name, first), (other, second) = source, target
-    times = {size: _transfer_s(first, second, size) for size in _SIZES_BYTES}
-    small, large = _SIZES_BYTES[0], _SIZES_BYTES[-1]
-    slope = (times[large] - times[small]) / (large - small)
+    small_s, large_s = (_transfer_s(first, second, size) for size in (_SMALL_BYTES, _LARGE_BYTES))
+    slope = (large_s - small_s) / (_LARGE_BYTES - _SMALL_BYTES)
     streams = streams_of(first)
     shared = first.torch_device == second.torch_device and not (streams is not None and streams.copies_here)
     rate = _NO_COPY_BYTES_PER_S if shared or slope <= 0 else 1 / slope
-    return Link(name, other, rate, times[small])
+    return Link(name, other, rate, small_s)
 
 
 def _transfer_s(first: RuntimeDevice, second: RuntimeDevice, size_bytes: int) -> float:

@@ -41,5 +41,6 @@ def test_a_pinned_input_of_any_device_has_been_read_when_a_step_returns(
     streams.log.clear()
     # The first step has none before it to wait for.
     order = CallerOrder(parts)
-    order.end(order.begin())
+    order.begin()
+    order.end()
     assert streams.log.count("sync") == 1
