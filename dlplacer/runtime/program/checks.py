@@ -1,4 +1,4 @@
-"""What is asked of a program before it runs: that it ends, that ops find their inputs, and that streams are ordered.
+"""Checks of a program before it runs: it ends, ops find their inputs, and streams are ordered.
 
 One happens-before relation over threads and streams: what a stream or a thread is given happens in order; what a thread
 enqueues comes after all that the thread has done; a WAIT or SYNC comes after what was on its stream before the RECORD;
