@@ -29,7 +29,7 @@ BASELINE, ALL_CORES, COMPILED = "baseline", "all cores", "compiled"
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """The largest of all processes; as the attributes of `RunReport`."""
+    """The largest differences of all processes to plain PyTorch: fields of `RunReport`."""
 
     max_abs_error: float | None = None
     full_batch_error: float | None = None
@@ -38,17 +38,7 @@ class Differences:
 
 @dataclass
 class Baselines:
-    """The baselines that could be made.
-
-    Attributes
-    ----------
-    steps
-        `BASELINE`, `ALL_CORES`, `COMPILED` → a step.
-    differences
-        Name of a plan → how its numbers differ from plain PyTorch's.
-    left_out
-        Those that could not be made, and why.
-    """
+    """The steps of the baselines by name, the differences of each plan, and why baselines are missing."""
 
     steps: dict[str, Callable[[], object]] = field(default_factory=dict)
     differences: dict[str, Differences] = field(default_factory=dict)
@@ -74,10 +64,7 @@ def made_baselines(
 ) -> Baselines:
     """Compare the numbers of a step of each candidate with plain PyTorch's, and make the steps to time.
 
-    Parameters
-    ----------
-    reference
-        A copy of the job's module as it was before the job was placed; plain PyTorch trains it.
+    `reference`: a copy of the job's module as it was before the job was placed; plain PyTorch trains it.
     """
     main = next(iter(candidates.values()))
     found = Baselines(differences={name: Differences() for name in candidates})
@@ -104,10 +91,9 @@ def made_baselines(
         step = EagerStep([main.job], second, device, compiled=True)
         try:
             step.step()
+            found.steps[COMPILED] = step.step
         except Exception as error:
             found.left_out.append(f"torch.compile: {first_line(error)}")
-        else:
-            found.steps[COMPILED] = step.step
     return found
 
 
@@ -117,12 +103,7 @@ def compare_with_eager(
     """Take one placed step, and the same in plain PyTorch: part by part, and with the whole batch at once.
 
     Compared are the loss and the gradients, or the parameters where the step has updated them, of this process; of
-    inference all tensors that the module returns.
-
-    Parameters
-    ----------
-    reference
-        The job's module as it was before the step; it is left alone.
+    inference all tensors that the module returns. `reference` is the job's module before the step, which is left alone.
     """
     ours = placed.step()
     updated = placed.job.update is not None
@@ -131,8 +112,7 @@ def compare_with_eager(
     # A copy each: batch norm's statistics and the optimizer change the module.
     def worst(jobs: Sequence[Job], draws: Sequence[SameDraws]) -> float:
         eager = EagerStep(jobs, copy.deepcopy(reference), device)
-        theirs = eager.step(draws)
-        pairs: list[tuple[torch.Tensor | None, torch.Tensor | None]] = [*zip(ours, theirs, strict=True)]
+        pairs: list[tuple[torch.Tensor | None, torch.Tensor | None]] = [*zip(ours, eager.step(draws), strict=True)]
         for name, other in eager.module.named_parameters():
             mine = parameters[name]
             if not mine.is_meta:  # it lives on another process
@@ -140,33 +120,24 @@ def compare_with_eager(
         return _largest(group.gathered(_largest_difference(pairs)))
 
     ops = [code.op for code in placed.captured.executable.codes.values() if code.random]
-    if not ops:
-        error = worst(placed.parts, ())
-        return Differences(error, None if placed.whole is None else worst([placed.whole], ()), "none")
     drawn = [placed.placed.drawn_with(seed_of(replica)) for replica in range(len(placed.parts))]
-    draws = [SameDraws(ops, seed, step, device.torch_device) for seed, step in drawn]
+    draws = [SameDraws(ops, seed, step, device.torch_device) for seed, step in drawn] if ops else []
     error = worst(placed.parts, draws)
-    return Differences(error, None, "same" if all(part.complete for part in draws) else "different")
+    if ops:
+        return Differences(error, None, "same" if all(part.drawn == len(ops) for part in draws) else "different")
+    return Differences(error, None if placed.whole is None else worst([placed.whole], ()))
 
 
 class SameDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """While it is active, the n-th random call draws what the n-th of the given ops draws in the given step.
 
-    Attributes
-    ----------
-    drawn
-        Number of random calls so far. If there are more or fewer than ops, the draws were not the same.
+    `drawn`: number of random calls so far. If there are more or fewer than ops, the draws were not the same.
     """
 
     def __init__(self, ops: Sequence[str], seed: int, step: int, device: torch.device) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._ops, self._seed, self._step, self._device = ops, seed, step, device
         self.drawn = 0
-
-    @property
-    def complete(self) -> bool:
-        """Whether every op has had its counterpart, and no call was without."""
-        return self.drawn == len(self._ops)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if not draws_numbers(func, args, kwargs or {}):

@@ -8,25 +8,15 @@ from dlplacer.core.units import format_seconds
 NOISY = 0.1
 """Noise above which a machine is called noisy: quiet ones stay below 5 %."""
 _NO_LOSS = 0.03
-_ONE_DEVICE = "on one device"
 
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """The figures that a conclusion is drawn from; seconds per step.
+    """The figures that a conclusion is drawn from; seconds per step, losses as in `RunReport`.
 
-    Attributes
-    ----------
-    rivals
-        How plain PyTorch or ``torch.compile`` ran → its seconds for the batch of all replicas.
-    baseline_s
-        Plain PyTorch on one device, for the batch of one replica; None where it does not fit.
-    losses
-        Cause → seconds beyond an even share of the baseline on every device, as in `RunReport`.
-    noise, plan_noise
-        Third less first quartile ÷ median: of the baseline, and of the plan's own steps.
-    devices
-        How many the plan uses, of all replicas.
+    `rivals`: how plain PyTorch or ``torch.compile`` ran → its seconds for the batch of all replicas. `baseline_s` is
+    plain PyTorch's on one device, for the batch of one replica; None where it does not fit. `noise` and `plan_noise`
+    are third less first quartile ÷ median of the baseline and of the plan's own steps; `devices` those of all replicas.
     """
 
     measured_s: float
@@ -75,17 +65,11 @@ def conclusion(outcome: RunOutcome) -> str:
     return text[0].upper() + text[1:] + "."
 
 
-def _faster(outcome: RunOutcome) -> str | None:
-    """The quickest of the rivals that are quicker than the plan."""
-    quickest = min(outcome.rivals, key=lambda name: outcome.rivals[name], default=None)
-    return None if quickest is None or outcome.rivals[quickest] >= outcome.measured_s else quickest
-
-
 def _rival(outcome: RunOutcome) -> str | None:
-    how = _faster(outcome)
-    if how is None:
+    """The quickest of the rivals, if it is quicker than the plan."""
+    seconds, how = min(((seconds, how) for how, seconds in outcome.rivals.items()), default=(outcome.measured_s, ""))
+    if seconds >= outcome.measured_s:
         return None
-    seconds = outcome.rivals[how]
     times = f"{format_seconds(seconds)} per step against {format_seconds(outcome.measured_s)} of the plan"
     if outcome.measured_s - seconds <= outcome.spread * seconds:
         return f"{how} is faster by less than the noise of {100 * outcome.spread:.0f} %: {times}"
@@ -93,7 +77,7 @@ def _rival(outcome: RunOutcome) -> str | None:
 
 
 def _plan(outcome: RunOutcome) -> str | None:
-    where = _ONE_DEVICE if outcome.devices == 1 else f"on {outcome.devices} devices"
+    where = "on one device" if outcome.devices == 1 else f"on {outcome.devices} devices"
     if outcome.baseline_s is None:
         return f"the plan {where} takes {format_seconds(outcome.measured_s)} per step; the model fits on no single one"
     speedup = outcome.replicas * outcome.baseline_s / outcome.measured_s
@@ -132,8 +116,8 @@ _CAUSES = {
 
 def _noise(outcome: RunOutcome) -> str | None:
     if outcome.noise > NOISY:
-        spread = f"plain PyTorch's steps spread over {100 * outcome.noise:.0f} % of their length"
-        return f"this machine is noisy: half of {spread}"
+        share = f"{100 * outcome.noise:.0f} % of their length"
+        return f"this machine is noisy: half of plain PyTorch's steps spread over {share}"
     if outcome.plan_noise > NOISY:
         return f"the plan's steps are noisy: half of them spread over {100 * outcome.plan_noise:.0f} % of their length"
     return None

@@ -16,16 +16,10 @@ from dlplacer.runtime.devices.base import RuntimeDevice
 
 
 class EagerStep:
-    """One step of a job in plain PyTorch on one of the devices.
+    """One step of a job in plain PyTorch on one of the devices, with a copy of the job's module.
 
-    Parameters
-    ----------
-    parts
-        The job; or several jobs of the same model, of whose losses and gradients the step takes the mean.
-    module
-        A copy of the job's module, so that both keep their own gradients and statistics.
-    compiled
-        Whether ``torch.compile`` compiles the module, in the first step.
+    `parts` are the job; or several jobs of the same model, of whose losses and gradients the step takes the mean. If
+    `compiled`, ``torch.compile`` compiles the module in the first step.
     """
 
     def __init__(
@@ -45,12 +39,7 @@ class EagerStep:
     def step(self, draws: Sequence[AbstractContextManager[object]] = ()) -> tuple[torch.Tensor, ...]:
         """A step on the device's thread: the loss when training, else the tensors that the module returns.
 
-        Gradients are left in ``.grad``.
-
-        Parameters
-        ----------
-        draws
-            [part] → context in which it runs, if any.
+        Gradients are left in ``.grad``. `draws`: [part] → context in which it runs, if any.
         """
 
         def step() -> tuple[torch.Tensor, ...]:

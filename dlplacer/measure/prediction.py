@@ -26,20 +26,18 @@ _ROUNDS = 3
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a plan is expected to take.
+    """The step of the plan of the slowest replica, in seconds.
 
     Attributes
     ----------
-    plan
-        The plan of the slowest replica, without the host's part.
     alone_s, busy_s
         Its ops while no other device works, and as the plan has them side by side; a replica's mean.
     contention
         Op times while all used devices work ÷ alone: the most that devices slow each other.
     host_s
-        Seconds of a step before the devices start and after they end.
+        A step before the devices start and after they end, which the plan does not have.
     dispatch_s
-        Seconds in which the Python process issues an op, where it feeds the devices; 0 for CPU cores.
+        Issuing an op, where the Python process feeds the devices; 0 for CPU cores.
     """
 
     plan: Plan
@@ -62,10 +60,7 @@ class Predictor:
     alone + share × (side by side − alone). The times of ops owe nothing to the step that is predicted. Replicas wait
     for each other at every collective, so the slowest replica counts.
 
-    Parameters
-    ----------
-    own
-        Device of the plan → its own ops, for those of this process; by default made of the placed job.
+    `own`: device of the plan → its own ops, for those of this process; by default made of the placed job.
     """
 
     def __init__(self, placed: PlacedJob, group: OneProcess, own: Mapping[str, OwnStep] | None = None) -> None:
@@ -101,13 +96,7 @@ class Predictor:
             self._take("together", list(self._own))
 
     def predict(self, host_s: float) -> Prediction:
-        """From all samples; the same on all processes.
-
-        Parameters
-        ----------
-        host_s
-            Seconds of a step before the devices start and after they end, which recorded steps tell.
-        """
+        """From all samples, and the host's part of recorded steps; the same on all processes."""
         own = {kind: self._typical(kind) for kind in self._samples}
         replicas: list[dict[str, dict[str, float]]]
         replicas = [{kind: {} for kind in own} for _ in range(self._group.replicas)]

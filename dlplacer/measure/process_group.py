@@ -8,7 +8,7 @@ from dlplacer.core.topology import Topology
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.distributed.group import RankGroup
-from dlplacer.runtime.distributed.measured_network import clock_offsets_ns, measured_machine
+from dlplacer.runtime.distributed.measured_network import measured_machine
 from dlplacer.runtime.distributed.replicate import with_exchange_times, with_network
 from dlplacer.runtime.profile.link_times import measured_topology
 
@@ -16,16 +16,9 @@ from dlplacer.runtime.profile.link_times import measured_topology
 class OneProcess:
     """A group of one process, with the links between its devices, timed when it is made.
 
-    Attributes
-    ----------
-    all_reduce
-        Line of an all-reduce between the replicas; None in a run that is not over ranks.
-    devices
-        The names of the devices of all processes.
-    replica_of
-        [rank] → its replica.
-    topology
-        The plan's devices, in the plan's order, with their measured links.
+    `all_reduce` is the line of an all-reduce between the replicas, None in a run that is not over ranks; `devices` are
+    those of all processes, `replica_of` their replicas by rank. `topology` has the plan's devices in the plan's order,
+    with their measured links.
     """
 
     rank, replicas = 0, 1
@@ -40,25 +33,15 @@ class OneProcess:
         """[rank] → what it gives; every process gets there before any goes on."""
         return [value]
 
-    def clock_offsets_ns(self) -> list[int]:
-        """[rank] → by how much its clock is ahead of that of rank 0."""
-        return [0]
-
     def with_exchange(self, graph: OpGraph) -> OpGraph:
-        """The graph with the times of its collectives."""
-        return graph
+        """The graph whose collectives take what the measured all-reduce takes."""
+        if self.replicas == 1 or self.all_reduce is None:
+            return graph
+        return with_exchange_times(graph, self.topology, self.all_reduce)
 
 
 class SeveralProcesses(OneProcess):
-    """The processes of a `RankGroup`; each makes one, and they measure together.
-
-    Parameters
-    ----------
-    opened
-        Device of the plan → device, for those of this process.
-    all_reduce
-        The measured line of an all-reduce between the replicas.
-    """
+    """The processes of a `RankGroup`, which measure together; `opened` are the devices of this one."""
 
     def __init__(self, group: RankGroup, opened: Mapping[str, RuntimeDevice], all_reduce: AlphaBeta) -> None:
         ranks = group.ranks
@@ -72,13 +55,3 @@ class SeveralProcesses(OneProcess):
     def gathered(self, value: Any) -> list[Any]:
         """As `RankGroup.gathered`."""
         return self._group.gathered(value)
-
-    def clock_offsets_ns(self) -> list[int]:
-        """Measured by round trips."""
-        return clock_offsets_ns(self._group)
-
-    def with_exchange(self, graph: OpGraph) -> OpGraph:
-        """Collectives take what the measured all-reduce takes."""
-        if self.replicas == 1 or self.all_reduce is None:
-            return graph
-        return with_exchange_times(graph, self.topology, self.all_reduce)

@@ -18,12 +18,19 @@ from dlplacer.frontend.torch.job import Job
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.machines.usable_cores import usable_cores
 from dlplacer.measure.alternation import alternated_times, spread
-from dlplacer.measure.baselines import ALL_CORES, BASELINE, COMPILED, Baselines, home_of_all, made_baselines
+from dlplacer.measure.baselines import (
+    ALL_CORES,
+    BASELINE,
+    COMPILED,
+    Baselines,
+    Differences,
+    home_of_all,
+    made_baselines,
+)
 from dlplacer.measure.conclusion import RunOutcome, conclusion, losses_of
-from dlplacer.measure.placed_job import PlacedJob
+from dlplacer.measure.placed_job import PlacedJob, Recording, measured_plan, median_op_times, median_recording
 from dlplacer.measure.prediction import Prediction, Predictor, used_devices
 from dlplacer.measure.process_group import OneProcess, SeveralProcesses
-from dlplacer.measure.recording import Recording, measured_plan, median_op_times, median_recording, record_steps
 from dlplacer.measure.run_report import Figures, Run, RunReport, device_uses, worst_offenders
 from dlplacer.planning.pipeline.micro_batch_names import BatchCut
 from dlplacer.runtime.devices.allocator import reserve_heap
@@ -40,7 +47,7 @@ StepReport = Callable[[str, float | None], None]
 """Hears between steps what is done, and which share of all steps has been taken, where that is known."""
 
 Times = Mapping[str, Sequence[float]]
-"""What was run → seconds of its steps."""
+"""Name of a step → its seconds, one for each round."""
 
 _MAIN = "placed"
 _RECORDED = 5
@@ -52,17 +59,7 @@ def silent(what: str, share: float | None) -> None:
 
 @dataclass(frozen=True)
 class Request:
-    """How a run measures.
-
-    Attributes
-    ----------
-    steps
-        How many are timed; None: until they say how long a step is, for a minute at most.
-    warmup
-        The least number of steps before them.
-    compiled
-        Whether ``torch.compile`` on one device is timed too.
-    """
+    """How a run measures: arguments of `run`."""
 
     steps: int | None = None
     warmup: int = 3
@@ -78,10 +75,7 @@ class Request:
 class OverRanks:
     """How a plan runs over several processes.
 
-    Attributes
-    ----------
-    cut
-        Whether every replica takes its part of the job's batch; else all take the job as it is.
+    `cut`: whether every replica takes its part of the job's batch; else all take the job as it is.
     """
 
     replicas: int = 1
@@ -110,8 +104,10 @@ def run(
 
     Parameters
     ----------
-    steps, warmup, on_progress, compiled
-        As for `Request`; ``torch.compile`` is timed by default where segments are compiled or captured.
+    steps, warmup
+        How many are timed, by default until they say how long a step is, for a minute at most; and the least before.
+    compiled
+        Whether to time ``torch.compile`` on one device; by default where segments are compiled or captured.
     beside
         Name → another plan of the same job, on devices of the same names; its steps alternate with those of the plan.
     segments
@@ -211,19 +207,14 @@ def measure(
     predictors = {name: Predictor(placed, group) for name, placed in candidates.items()}
     times = _times(candidates, predictors, baselines, group, request)
     request.on_progress("recording steps", None)
-    recordings = {
-        name: record_steps(placed.placed, placed.step, min(len(times[name]), _RECORDED), group)
-        for name, placed in candidates.items()
-    }
+    recordings = {name: placed.recorded(min(len(times[name]), _RECORDED), group) for name, placed in candidates.items()}
     predictions = {
         name: predictor.predict(median(each.wall_s - each.length_s for each in recordings[name]))
         for name, predictor in predictors.items()
     }
     figures = {
-        name: replace(
-            _figures(predictions[name], times[name], times.get(BASELINE), group.replicas),
-            plan_makespan_s=placed.placed.plan.makespan_s,
-            max_abs_error=baselines.differences[name].max_abs_error,
+        name: _figures(
+            placed.placed.plan, predictions[name], times[name], times.get(BASELINE), baselines.differences[name], group
         )
         for name, placed in candidates.items()
     }
@@ -239,7 +230,11 @@ def _run(
     baselines: Baselines,
     group: OneProcess,
 ) -> Run:
-    predicted, line, differences = prediction.plan, group.all_reduce, baselines.differences[_MAIN]
+    predicted, line, differences = (
+        prediction.plan,
+        group.all_reduce or AlphaBeta(0.0, 0.0),
+        baselines.differences[_MAIN],
+    )
     measured = measured_plan(predicted, median_recording(recordings))
     known = {name: (median(times[name]), quartiles(times[name])) for name in baselines.steps}
     (baseline_s, around), (cores_s, cores_around), (compiled_s, compiled_around) = (
@@ -267,8 +262,8 @@ def _run(
         replicas=group.replicas,
         ranks=len(group.replica_of),
         full_batch_error=differences.full_batch_error,
-        all_reduce_latency_s=0.0 if line is None else line.latency_s,
-        all_reduce_s_per_byte=0.0 if line is None else line.s_per_byte,
+        all_reduce_latency_s=line.latency_s,
+        all_reduce_s_per_byte=line.s_per_byte,
         buckets=sum(op.kind == COLLECTIVE for op in predicted.graph.ops),
     )
     return Run(_concluded(report, prediction, spread(times[_MAIN])), predicted, measured)
@@ -295,7 +290,12 @@ def _concluded(report: RunReport, prediction: Prediction, plan_noise: float) -> 
 
 
 def _figures(
-    prediction: Prediction, measured: Sequence[float], baseline: Sequence[float] | None, replicas: int
+    plan: Plan,
+    prediction: Prediction,
+    measured: Sequence[float],
+    baseline: Sequence[float] | None,
+    differences: Differences,
+    group: OneProcess,
 ) -> Figures:
     """The figures of one plan, from the seconds of its steps and of those of plain PyTorch in the same rounds."""
     predicted_s, measured_s = prediction.step_s, median(measured)
@@ -303,10 +303,11 @@ def _figures(
     return Figures(
         predicted_s=predicted_s,
         measured_s=measured_s,
-        plan_makespan_s=0.0,
-        predicted_speedup=None if baseline_s is None else replicas * baseline_s / predicted_s,
-        measured_speedup=None if baseline_s is None else replicas * baseline_s / measured_s,
+        plan_makespan_s=plan.makespan_s,
+        predicted_speedup=None if baseline_s is None else group.replicas * baseline_s / predicted_s,
+        measured_speedup=None if baseline_s is None else group.replicas * baseline_s / measured_s,
         prediction_error=abs(predicted_s - measured_s) / measured_s,
+        max_abs_error=differences.max_abs_error,
         measured_quartiles_s=quartiles(measured),
         runtime_factor=None if baseline_s is None else prediction.alone_s / baseline_s,
         contention_factor=prediction.contention,

@@ -82,13 +82,9 @@ class Figures:
 class RunReport(Figures):
     """What a run measured against what was predicted; docs/reference/printed.md says what each field is.
 
-    Attributes
-    ----------
-    use
-        Per device of the plan; the measured figures come from recorded steps. Over ranks they are of the first replica,
-        whose network is busy while it waits for the others.
-    beside
-        Name → figures of another plan of the same job, whose steps alternated with those of this one.
+    `use` is per device of the plan; the measured figures come from recorded steps. Over ranks they are of the first
+    replica, whose network is busy while it waits for the others. `beside`: name → figures of another plan of the same
+    job, whose steps alternated with those of this one.
     """
 
     devices: tuple[str, ...]

@@ -4,8 +4,6 @@ import contextlib
 import math
 import platform
 import random
-import shutil
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -27,6 +25,7 @@ from dlplacer.frontend.torch.capture import Captured, capture_job, default_rewri
 from dlplacer.frontend.torch.job import Job
 from dlplacer.machines.usable_cores import usable_cores
 from dlplacer.measure.eager import EagerStep
+from dlplacer.measure.placed_job import PlacedJob
 from dlplacer.planning.place import place
 from dlplacer.problem.problem import build_problem
 from dlplacer.problem.simulate import replay
@@ -52,22 +51,13 @@ _NOMINAL_BYTES_PER_S, _OP_S = 1e10, 1e-4
 _STEPS, _WARMUP = 9, 4
 """CUDA graphs are captured in the third step."""
 _SOLVE_S = 10.0
-_DRIVER_LIMIT_S = 10.0
-_QUERY = ("nvidia-smi", "--query-gpu=index,name,driver_version,memory.total,pci.bus_id", "--format=csv,noheader")
-_LINKS = ("nvidia-smi", "topo", "-m")
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was tried.
+    """One thing that was tried: what was measured, at most what it may be, and what a reader should know of it.
 
-    Attributes
-    ----------
-    value, limit
-        What was measured and what it may be at most; no limit if it is only reported, no value if there is nothing to
-        measure on these devices.
-    note
-        What a reader should know of it.
+    There is no limit if it is only reported, no value if there is nothing to measure on these devices.
     """
 
     name: str
@@ -90,15 +80,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Selftest:
-    """All checks, in the order in which they were tried.
-
-    Attributes
-    ----------
-    environment
-        Versions and devices.
-    topology
-        The devices with their measured links; None if none was measured.
-    """
+    """All checks in the order in which they were tried, versions and devices, and the devices' measured links."""
 
     devices: tuple[str, ...]
     checks: tuple[Check, ...]
@@ -133,16 +115,10 @@ def selftest(
     """Try plans on the devices, float32 without TF32.
 
     Numbers: random plans of the small models against a serialised run on the first device, and against plain PyTorch
-    there; the first model with every backend of segments. Races: the same plans again, with random pauses on every
-    device, must give the same numbers, on cores to the bit. Only reported are latency and rate of links, what issuing
-    an op costs, and the steps of the timed models: plain PyTorch, and every backend on one and on two devices.
-
-    Parameters
-    ----------
-    small, timed
-        Name → builder.
-    repeats
-        Runs with pauses for each small model.
+    there; the first model with every backend of segments. Races: the same plans again, `repeats` times with random
+    pauses on every device, must give the same numbers, on cores to the bit. Only reported are latency and rate of
+    links, what issuing an op costs, and the steps of the timed models: plain PyTorch, and every backend on one and on
+    two devices.
     """
     if repeats < 1:
         raise InputError(f"repeats is {repeats}; at least 1 is needed")
@@ -239,8 +215,7 @@ def _segments(name: str, build: Build, device: RuntimeDevice, seed: int) -> Iter
                 job = build()
                 placed = _placed(job, plan, captured, [device], segments)
                 for _ in range(_WARMUP):
-                    placed.zero_grad(set_to_none=True)
-                    loss = placed.step(*job.args, *job.targets, **job.kwargs)
+                    (loss,) = PlacedJob(placed, captured, [job]).step()
             except RunError as error:
                 yield Check("numbers", subject, None, None, "", note=str(error))
                 continue
@@ -269,22 +244,11 @@ def _steps(
             subject = f"{name}, {segments}, on {', '.join(each.name for each in devices)}"
             on_progress(f"steps: {subject}")
             try:
-                yield Check("step", subject, _placed_s(build(), plan, captured, devices, segments), None, "s")
+                job = build()
+                placed = PlacedJob(_placed(job, plan, captured, devices, segments), captured, [job])
+                yield Check("step", subject, _median_s(placed.step), None, "s")
             except RunError as error:
                 yield Check("step", subject, None, None, "s", note=str(error))
-
-
-def _placed_s(job: Job, plan: Plan, captured: Captured, devices: Sequence[RuntimeDevice], segments: str) -> float:
-    """Median seconds of a step of a plan."""
-    placed = _placed(job, plan, captured, devices, segments)
-
-    def step() -> None:
-        placed.zero_grad(set_to_none=True)
-        placed.step(*job.args, *job.targets, **job.kwargs)
-        for device in devices:
-            device.drain()
-
-    return _median_s(step)
 
 
 def _median_s(step: Callable[[], object]) -> float:
@@ -366,7 +330,7 @@ def random_plan(graph: OpGraph, topology: Topology, seed: int) -> Plan:
 
 
 def environment_of(devices: Sequence[RuntimeDevice]) -> dict[str, Any]:
-    """Versions, devices, and what the driver's own tool says of the GPUs; None where there is no such tool."""
+    """Versions and devices."""
     names = [DeviceName.parse(device.name) for device in devices]
     described = [
         {"name": device.name, "type": device.type, **KINDS[name.kind].versions(name.index)}
@@ -379,17 +343,4 @@ def environment_of(devices: Sequence[RuntimeDevice]) -> dict[str, Any]:
         "system": platform.platform(),
         "cores": len(usable_cores()),
         "devices": described,
-        "driver": _said(_QUERY),
-        "gpu_links": _said(_LINKS),
     }
-
-
-def _said(command: Sequence[str]) -> list[str] | None:
-    """The lines that a program prints; None without it, or if it fails."""
-    if shutil.which(command[0]) is None:
-        return None
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_DRIVER_LIMIT_S, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.splitlines()

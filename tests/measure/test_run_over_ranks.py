@@ -9,7 +9,7 @@ from runtime.random_plans import needs_two_cores, random_plan
 from dlplacer.core.errors import InputError, MismatchError
 from dlplacer.frontend import Job, capture
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
-from dlplacer.measure.recording import joined, median_recording
+from dlplacer.measure.placed_job import joined, median_recording
 from dlplacer.measure.run_plan import OverRanks, run_over_ranks
 from dlplacer.models import branches, mlp
 from dlplacer.runtime.distributed.replicate import replicated_plan
@@ -86,16 +86,16 @@ def test_one_replica_over_two_processes() -> None:
     assert report.predicted_speedup > 0
 
 
-# Rank 1 began 0.3 s before rank 0 by its own clock, which is 1 s behind: 0.7 s after it. Rank 2 is another replica.
-def test_ranks_are_joined_on_the_clock_of_the_first() -> None:
-    first = (1.0, {"d0": (5_000_000_000, [("a", 0.1, 0.2)])})
-    second = (2.0, {"d1": (4_700_000_000, [("b", 0.0, 0.5)]), "network@rank1": (4_700_000_000, [("c", 0.5, 0.6)])})
-    other = (3.0, {"d0": (0, [("a", 0.0, 9.0)])})
-    found = joined([first, second, other], [0, -1_000_000_000, 0], [0, 0, 1])
-    assert found.spans["d0"] == [("a", 0.1, 0.2)]
-    assert found.spans["d1"] == [("b", pytest.approx(0.7), pytest.approx(1.2))]
-    assert found.spans["network"] == [("c", pytest.approx(1.2), pytest.approx(1.3))]
-    assert found.length_s == pytest.approx(1.3)
+# Every rank counts from the begin of its step, which all begin together. Rank 2 is another replica.
+def test_ranks_are_joined_where_the_first_op_begins() -> None:
+    first = (1.0, {"d0": [("a", 0.1, 0.2)]})
+    second = (2.0, {"d1": [("b", 0.3, 0.8)], "network@rank1": [("c", 0.8, 0.9)]})
+    other = (3.0, {"d0": [("a", 0.0, 9.0)]})
+    found = joined([first, second, other], [0, 0, 1])
+    assert found.spans["d0"] == [("a", 0.0, pytest.approx(0.1))]
+    assert found.spans["d1"] == [("b", pytest.approx(0.2), pytest.approx(0.7))]
+    assert found.spans["network"] == [("c", pytest.approx(0.7), pytest.approx(0.8))]
+    assert found.length_s == pytest.approx(0.8)
     assert found.wall_s == 3.0
     assert median_recording([found, found.__class__({}, 1.0)]).wall_s == 1.0
 

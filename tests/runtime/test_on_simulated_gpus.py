@@ -22,8 +22,8 @@ from dlplacer.runtime.executor.backends import CudaGraphs, Eager, SegmentBackend
 from dlplacer.runtime.executor.executor import Executor
 from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.executor.run import StepInputs
-from dlplacer.runtime.program.actions import Compute, Hold, Wait
 from dlplacer.runtime.program.lower import lower
+from dlplacer.runtime.program.program import Compute, Hold, Wait
 from dlplacer.runtime.program.stream_lowering import DeviceMemorySpace, MemorySpaces, memory_spaces, with_streams
 
 pytestmark = pytest.mark.timeout(120)

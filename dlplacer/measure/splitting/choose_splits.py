@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from threading import Event
 
 from dlplacer.core.errors import InfeasibleError, InputError
@@ -41,15 +40,7 @@ _WORTH_PROFILING, _ROUNDS = 0.002, 2
 
 @dataclass(frozen=True)
 class Prospect:
-    """A set of splits and what it promises.
-
-    Attributes
-    ----------
-    ops
-        The ops that are split, as they were before.
-    makespan_s
-        Of a list schedule, not of the best plan; infinite if no schedule fits into memory.
-    """
+    """A set of splits of these ops, and the makespan of a list schedule with it: infinite if none fits into memory."""
 
     ops: frozenset[str]
     splits: tuple[OpSplit, ...]
@@ -60,12 +51,8 @@ class Prospect:
 class Evaluator:
     """Evaluates sets of ops to split, each once.
 
-    Attributes
-    ----------
-    whole
-        The graph without splits, timed.
-    overhead
-        What a part costs beyond its share, for parts that were never timed: 0.05 is five percent.
+    `whole` is the graph without splits, timed. A part that was never timed costs by `overhead` more than its share:
+    0.05 is five percent.
     """
 
     step: TracedStep
@@ -77,18 +64,8 @@ class Evaluator:
     overhead: float
     seen: dict[tuple[OpSplit, ...], float] = field(default_factory=dict)
 
-    @cached_property
-    def timed(self) -> OpGraph:
-        """The graph without splits, with roofline times where it has none."""
-        return with_times(self.whole, self.topology)
-
-    @property
-    def types(self) -> tuple[str, ...]:
-        """Device types of the machine."""
-        return tuple(dict.fromkeys(device.type for device in self.topology.devices))
-
     def __call__(self, ops: Collection[str]) -> Prospect:
-        """What splitting these ops promises; ops that cannot be cut are left out."""
+        """The prospect of splitting these ops; ops that cannot be cut are left out."""
         splits = tuple(splits_of(self.step.nodes, ops, self.parts))
         if splits not in self.seen:
             self.seen[splits] = self.makespan_s(self.graph(splits))
@@ -109,17 +86,20 @@ class Evaluator:
             found = None
         return float("inf") if found is None else found.makespan * float(problem.tick_s)
 
+    def longest(self, least_s: float) -> list[str]:
+        """Ops that can be cut and take this long on some device, longest first; the roofline times unmeasured ones."""
+        timed = with_times(self.whole, self.topology)
+        types = {device.type for device in self.topology.devices}
+        times = {op.id: max((op.time_on(kind) or 0.0 for kind in types), default=0.0) for op in timed.ops}
+        cut = (name for name, node in self.step.nodes.items() if times.get(name, 0.0) >= least_s and patterns_of(node))
+        return sorted(cut, key=lambda name: -times[name])
+
 
 @dataclass(frozen=True)
 class SplitChoice:
-    """The splits that were chosen, and what list schedules promise without and with them.
+    """The chosen splits, the graph with them, and the makespans of list schedules without and with them.
 
-    Attributes
-    ----------
-    graph
-        With the splits, timed by what is known and by estimates.
-    evaluated
-        How many sets were tried.
+    `evaluated`: how many sets were tried.
     """
 
     splits: tuple[OpSplit, ...]
@@ -149,8 +129,7 @@ def choose_splits(
     """
     if not time_limit_s > 0:
         raise InputError(f"the time limit for choosing splits is {time_limit_s:g} s; it must be positive")
-    search = _Search(evaluate, time.monotonic() + time_limit_s, stop or Event(), on_progress)
-    return search.run(start)
+    return _Search(evaluate, time.monotonic() + time_limit_s, stop or Event(), on_progress).run(start)
 
 
 class _Search:
@@ -159,13 +138,11 @@ class _Search:
     ) -> None:
         self.evaluate, self.deadline, self.stop, self.on_progress = evaluate, deadline, stop, on_progress
         self.whole = self.best = evaluate(())
-        self.longest = self._longest()
+        self.longest = evaluate.longest(_SHORTEST * self.whole.makespan_s)
         self.around = neighbours(evaluate.step.nodes)
 
     def run(self, start: Sequence[str]) -> SplitChoice:
         for ops in (frozenset(start), *self._prefixes()):
-            if self._over():
-                break
             self._try(ops)
         size = max(1, len(self.best.ops) // 4)
         while size and not self._over():
@@ -184,10 +161,10 @@ class _Search:
         before = self.best.makespan_s
         inside = [op for op in self.longest if op in self.best.ops]
         outside = [op for op in self.longest if op not in self.best.ops][: max(len(inside), 4 * size)]
-        for group in _groups(outside, size):
-            self._try(self.best.ops.union(group))
-        for group in _groups(inside[::-1], size):
-            self._try(self.best.ops.difference(group))
+        for begin in range(0, len(outside), size):
+            self._try(self.best.ops.union(outside[begin : begin + size]))
+        for begin in range(0, len(inside), size):
+            self._try(self.best.ops.difference(inside[::-1][begin : begin + size]))
         return self.best.makespan_s < before
 
     def _try(self, ops: frozenset[str]) -> None:
@@ -199,41 +176,19 @@ class _Search:
             self.on_progress(found)
 
     def _prefixes(self) -> Iterator[frozenset[str]]:
-        graph = self.evaluate.whole
-        forward = [op for op in self.longest if graph.op(op).phase == "forward"]
+        forward = [op for op in self.longest if self.evaluate.whole.op(op).phase == "forward"]
         size = float(_FIRST)
         while size < _GROWTH * len(self.longest):
-            for ops in (self.longest, forward):
-                if size < _GROWTH * len(ops):
-                    yield frozenset(ops[: int(size)])
+            yield from (frozenset(ops[: int(size)]) for ops in (self.longest, forward) if size < _GROWTH * len(ops))
             size *= _GROWTH
 
     def _between(self, ops: frozenset[str]) -> frozenset[str]:
         """Ops of any length that stand between two of a set: split too, they save a join."""
-        inside = [name for name in self.around if name not in ops and ops & self.around[name][0]]
-        return frozenset(name for name in inside if ops & self.around[name][1])
-
-    def _longest(self) -> list[str]:
-        """Ops that can be cut, longest first, down to a small share of the step."""
-        evaluate = self.evaluate
-        times = {op.id: _time_s(evaluate, op.id) for op in evaluate.whole.ops}
-        least = _SHORTEST * self.whole.makespan_s
-        return sorted(
-            (name for name, node in evaluate.step.nodes.items() if times.get(name, 0.0) >= least and patterns_of(node)),
-            key=lambda name: -times[name],
-        )
+        around = ((name, *both) for name, both in self.around.items() if name not in ops)
+        return frozenset(name for name, read, readers in around if ops & read and ops & readers)
 
     def _over(self) -> bool:
         return self.stop.is_set() or time.monotonic() >= self.deadline
-
-
-def _time_s(evaluate: Evaluator, op: str) -> float:
-    return max((evaluate.timed.op(op).time_on(kind) or 0.0 for kind in evaluate.types), default=0.0)
-
-
-def _groups(ops: Sequence[str], size: int) -> Iterator[Sequence[str]]:
-    for begin in range(0, len(ops), size):
-        yield ops[begin : begin + size]
 
 
 def measured_choice(
@@ -243,17 +198,11 @@ def measured_choice(
     stop: Event | None = None,
     on_progress: Callable[[Prospect], None] = lambda prospect: None,
 ) -> SplitChoice:
-    """The splits of the shortest step among those that were profiled, or none; the graph has measured times.
+    """The splits of the shortest step among those that `profile` has timed, or none; the graph has measured times.
 
     Times are on the base of the whole graph (`on_time_base_of`). After each profile the next round chooses with the
-    times of the parts and joins that were measured; it ends when that promises nothing more.
-
-    Parameters
-    ----------
-    profile
-        Times the ops of a capture on the devices.
-    time_limit_s
-        For choosing, all rounds together; profiling comes on top.
+    times of the parts and joins that were measured; it ends when that promises nothing more. The limit is for choosing,
+    all rounds together; profiling comes on top.
     """
     whole = evaluate.whole
     whole_s = evaluate(()).makespan_s

@@ -24,7 +24,7 @@ class MeasuredTimes:
     copied: list[tuple[float, float]] = field(default_factory=list)
 
     def learn(self, graph: OpGraph) -> None:
-        """Remember the times of a graph that was profiled; of an op that is known, the first time counts."""
+        """Remember the times of a profiled graph; of an op that is known, the first time counts."""
         for op in graph.ops:
             time_s = op.time_on(self.device_type)
             if time_s is None:

@@ -33,16 +33,9 @@ _STEPS = 5
 
 @dataclass(frozen=True, repr=False)
 class SplitResult:
-    """Plans of one step without and with splits.
+    """Plans of one step without splits and with them: the same where none shorten the step.
 
-    Attributes
-    ----------
-    whole
-        Without splits.
-    split
-        With splits; the same as `whole` where none shorten the step.
-    evaluated
-        How many sets of splits were tried.
+    `evaluated`: how many sets of splits were tried.
     """
 
     whole: Result
@@ -137,10 +130,7 @@ def whole_graph(
 ) -> OpGraph:
     """The step's graph without splits: the given one, profiled where its times were not measured on these devices.
 
-    Raises
-    ------
-    InputError
-        If the given graph is not the step's.
+    Raises InputError if the given graph is not the step's.
     """
     captured = step.captured()
     if graph is not None and structure_sha256(graph) != structure_sha256(captured.graph):

@@ -18,13 +18,7 @@ from dlplacer.frontend.torch.tracing.passes import apply_passes
 
 @dataclass(frozen=True)
 class TracedStep:
-    """A job's step as traced, and the rewrites that come before any split.
-
-    Attributes
-    ----------
-    traced
-        Never changed: every rewrite works on a copy of its graph.
-    """
+    """A job's step as traced, and the rewrites that come before any split; each works on a copy of its graph."""
 
     job: Job
     traced: Traced

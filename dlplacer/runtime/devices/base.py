@@ -1,13 +1,12 @@
 """The interface between the executor and a device, and the properties in which kinds of devices differ."""
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 
-from dlplacer.runtime.devices.worker import T, Worker
+from dlplacer.runtime.devices.worker import Answer, T, Worker
 
 NamedDevice = str | torch.device
 """A device of this machine, as a person writes it."""
@@ -34,17 +33,9 @@ InFlight = Value | TensorInFlight
 class RuntimeDevice(Protocol):
     """A device that runs ops, issued by a thread.
 
-    A device that enqueues work on streams also has an attribute ``streams``
-    (`dlplacer.runtime.devices.device_streams.Streams`); its `send` and `receive` only hand over.
-
-    Attributes
-    ----------
-    name
-        As the user wrote it: ``cpu:0``, ``cuda:1``.
-    type
-        Name of its type in topologies and in an op's times: ``cpu-core``, ``V100``.
-    torch_device
-        Where its tensors live for torch; ``cpu`` for every core.
+    `name` is as the user wrote it, `type` as in topologies and in an op's times. A device that enqueues work on streams
+    also has an attribute ``streams`` (`dlplacer.runtime.devices.device_streams.Streams`); its `send` and `receive` only
+    hand over.
     """
 
     name: str
@@ -58,7 +49,7 @@ class RuntimeDevice(Protocol):
     def activate(self) -> None:
         """On the device's thread: have ops that follow run on this device."""
 
-    def submit(self, work: Callable[[], T]) -> "Future[T]":
+    def submit(self, work: Callable[[], T]) -> Answer[T]:
         """Run a function on the device's thread, after all that was submitted before."""
 
     def send(self, tensor: Value, target: "RuntimeDevice") -> InFlight:
@@ -85,26 +76,13 @@ class RuntimeDevice(Protocol):
 
 @dataclass(frozen=True)
 class DeviceKind:
-    """A kind of device: CPU cores, CUDA devices.
+    """A kind of device: CPU cores, CUDA devices. Its functions take an index.
 
-    Attributes
-    ----------
-    torch_type
-        Torch's name of the type, with which names of devices begin: ``cpu``, ``cuda``.
-    open
-        ``open(index, part=None, copies="free")`` starts a device, or one of several logical devices on it.
-    count
-        Number of devices of the kind that this process may use.
-    in_host_memory
-        Whether tensors live in the host's memory: they are handed over, and each device issues its own ops.
-    divisible
-        Whether several logical devices can share one, as ``cuda:0/0`` and ``cuda:0/1``.
-    collectives
-        The backend of torch.distributed for tensors on such devices.
-    generator
-        Index → the random generator from which ops there draw by default.
-    versions
-        Index → versions of hardware and software, torch's aside, for which measured times are valid.
+    `torch_type` is torch's name of it, with which names of devices begin. `open` takes ``(index, part=None,
+    copies="free")`` and starts a device, or one of several logical devices if it is `divisible`: ``cuda:0/0`` and
+    ``cuda:0/1``. `in_host_memory`: tensors are handed over, and each device issues its own ops. `collectives` is the
+    backend of torch.distributed for its tensors, `generator` the one from which ops draw by default. Measured times are
+    valid for these `versions` of hardware and software, torch's aside.
     """
 
     torch_type: str

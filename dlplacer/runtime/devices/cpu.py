@@ -20,20 +20,8 @@ from dlplacer.runtime.devices.worker import Worker
 _CPU_INFO = Path("/proc/cpuinfo")
 
 
-class HostClock:
-    """Marks of the host's clock."""
-
-    def now(self) -> int:
-        """Nanoseconds of a monotonic clock."""
-        return time.perf_counter_ns()
-
-    def elapsed_s(self, begin: int, end: int) -> float:
-        """Seconds between two marks."""
-        return (end - begin) * 1e-9
-
-
-class HostDevice(HostClock, Worker):
-    """A thread whose ops are done when their calls return; see `RuntimeDevice` and `Worker`."""
+class HostDevice(Worker):
+    """A `RuntimeDevice` whose ops are done when their calls return: nothing has to be waited for."""
 
     def __init__(
         self,
@@ -70,10 +58,18 @@ class HostDevice(HostClock, Worker):
         return in_flight
 
     def drain(self) -> None:
-        """Nothing to wait for: an op has finished when its call returns."""
+        """Nothing to wait for."""
 
     def synchronize(self) -> None:
-        """As `drain`."""
+        """Nothing to wait for."""
+
+    def now(self) -> int:
+        """Nanoseconds of a monotonic clock."""
+        return time.perf_counter_ns()
+
+    def elapsed_s(self, begin: int, end: int) -> float:
+        """Seconds between two marks."""
+        return (end - begin) * 1e-9
 
 
 class CpuDevice(HostDevice):

@@ -1,7 +1,6 @@
 """A CUDA device: a compute stream and copy streams, fed by the thread that issues for all of them."""
 
 from collections.abc import Callable
-from concurrent.futures import Future
 
 import torch
 
@@ -10,7 +9,7 @@ from dlplacer.machines.importers.products import type_of_name
 from dlplacer.runtime.devices.base import DeviceKind, InFlight, RuntimeDevice, TensorInFlight, Value
 from dlplacer.runtime.devices.device_streams import COMPUTE_STREAM, Streams
 from dlplacer.runtime.devices.stream_backend import StreamBackend
-from dlplacer.runtime.devices.worker import T, issuing_thread
+from dlplacer.runtime.devices.worker import Answer, T, issuing_thread
 
 COPIES = ("free", "forced")
 
@@ -18,16 +17,9 @@ COPIES = ("free", "forced")
 class CudaDevice:
     """The i-th CUDA device, or one of several logical devices on it, with streams of their own.
 
-    The program says, action by action, when streams wait for each other and what is copied.
-
-    Parameters
-    ----------
-    part
-        Number of the logical device on this GPU; None if it is the only one.
-    copies
-        ``free`` hands tensors over to another logical device of the GPU; ``forced`` copies them as between two GPUs.
-
-    `torch_type`: torch's name of the kind. A kind with the same interface of streams and events, as XPU, is a subclass.
+    The program says, action by action, when streams wait for each other and what is copied. `part` is the number of a
+    logical device; with `copies` ``forced`` its tensors are copied to another one as between two GPUs. `torch_type`:
+    torch's name of the kind. A kind with the same interface of streams and events, as XPU, is a subclass.
     """
 
     torch_type = "cuda"
@@ -52,7 +44,7 @@ class CudaDevice:
         self._closed = False
         self.submit(self._prepare).result()
 
-    def submit(self, work: Callable[[], T]) -> "Future[T]":
+    def submit(self, work: Callable[[], T]) -> Answer[T]:
         """See `RuntimeDevice.submit`."""
         if self._closed:
             raise InputError(f"device {self.name!r} is closed; apply the plan again to run it")
@@ -81,7 +73,6 @@ class CudaDevice:
         if not isinstance(in_flight, TensorInFlight):
             return in_flight
         self.streams.wait(COMPUTE_STREAM, in_flight.arrived)
-        self.streams.events.give_back([in_flight.arrived])
         return in_flight.tensor
 
     def drain(self) -> None:

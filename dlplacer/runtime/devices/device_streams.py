@@ -2,14 +2,11 @@
 
 import threading
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import torch
 
+from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice
 from dlplacer.runtime.devices.stream_backend import StreamBackend
-
-if TYPE_CHECKING:
-    from dlplacer.runtime.devices.base import RuntimeDevice
 
 COMPUTE_STREAM = "compute"
 """Name of the stream on which a device computes."""
@@ -21,49 +18,15 @@ and the caller's own they are 8: GPUs have 8 hardware queues by default, and str
 _FROM_HOST = "from host"
 
 
-class EventPool:
-    """Untimed events of one device, recorded again once they are given back: making one costs a call of the driver.
-
-    A stream that waits for an event waits for its state at that moment. So an event may be given back as soon as all
-    its waits are enqueued.
-    """
-
-    def __init__(self, backend: StreamBackend) -> None:
-        self._backend = backend
-        self._free: list[torch.Event] = []
-        self._lock = threading.Lock()
-
-    def recorded(self, stream: torch.Stream) -> torch.Event:
-        """An event that happens once the stream has done what it was given so far."""
-        with self._lock:
-            event = self._free.pop() if self._free else None
-        event = self._backend.event(timed=False) if event is None else event
-        event.record(stream)
-        return event
-
-    def give_back(self, events: Iterable[torch.Event]) -> None:
-        """Take back events of `recorded` for which nobody will wait any more."""
-        with self._lock:
-            self._free += events
-
-
 class Streams:
-    """The streams of a device, called on the device's thread.
+    """The streams of a device, called on the device's thread; they are made when they are first named.
 
-    From any thread: `upload`, `caller_event`, `caller_waits`, `take_input` and `finish_reading`. Streams are made when
-    they are first named.
-
-    Attributes
-    ----------
-    copies_here
-        Whether tensors are copied on their way to another device of the same memory.
-    events
-        The pool of `record`'s events.
+    From any thread: `upload`, `caller_event`, `caller_waits`, `take_input` and `finish_reading`. If it `copies_here`,
+    tensors are copied on their way to another device of the same memory.
     """
 
     def __init__(self, backend: StreamBackend, index: int, copies_here: bool) -> None:
         self.copies_here = copies_here
-        self.events = EventPool(backend)
         self.backend = backend
         self.index = index
         self._named: dict[str, torch.Stream] = {}
@@ -84,9 +47,14 @@ class Streams:
         with self._naming:
             return [*self._named]
 
-    def record(self, stream: str) -> torch.Event:
-        """An event that happens once the stream has done what it was given so far."""
-        return self.events.recorded(self.named(stream))
+    def record(self, stream: str, event: torch.Event | None = None) -> torch.Event:
+        """An event that happens once the stream has done what it was given so far.
+
+        `event`: an earlier one that is recorded again. Streams that wait for it already keep the earlier moment.
+        """
+        event = self.backend.event(timed=False) if event is None else event
+        event.record(self.named(stream))
+        return event
 
     def wait(self, stream: str, event: torch.Event) -> None:
         """Let a stream wait for an event, which may be another device's."""
@@ -113,8 +81,7 @@ class Streams:
 
     def upload(self, tensor: torch.Tensor, device: torch.device) -> tuple[torch.Tensor, torch.Event]:
         """Enqueue a copy of a tensor of the host; it is there once the event has happened."""
-        named = self.named(_FROM_HOST)
-        return self.backend.upload(tensor, device, named), self.events.recorded(named)
+        return self.backend.upload(tensor, device, self.named(_FROM_HOST)), self.record(_FROM_HOST)
 
     def take_input(self, tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
         """A copy of a tensor of the host for a program that begins afterwards."""
@@ -123,23 +90,18 @@ class Streams:
         self.caller_waits([arrived])
         if tensor.is_pinned():
             self._reading.append(arrived)
-        else:
-            self.events.give_back([arrived])
         self.hold(copied, COMPUTE_STREAM)
         return copied
 
     def finish_reading(self) -> None:
         """Wait until pinned inputs have been read: the caller may change them then."""
         while self._reading:
-            event = self._reading.pop()
-            event.synchronize()
-            self.events.give_back([event])
+            self._reading.pop().synchronize()
 
     def bring(self, tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
         """A copy of a tensor of the host, which the ops that follow can use, and which the host does not wait for."""
         copied, arrived = self.upload(tensor, device)
         self.wait(COMPUTE_STREAM, arrived)
-        self.events.give_back([arrived])
         self.hold(copied, COMPUTE_STREAM)
         return copied
 
@@ -149,7 +111,9 @@ class Streams:
 
     def caller_event(self) -> torch.Event:
         """An event behind all that the calling thread has enqueued on its own stream of this device."""
-        return self.events.recorded(self.backend.current(self.index))
+        event = self.backend.event(timed=False)
+        event.record(self.backend.current(self.index))
+        return event
 
     def caller_waits(self, events: Iterable[torch.Event]) -> None:
         """Let what the calling thread enqueues from now on wait for events."""
@@ -158,7 +122,23 @@ class Streams:
             current.wait_event(event)
 
 
-def streams_of(device: "RuntimeDevice") -> Streams | None:
+def streams_of(device: RuntimeDevice) -> Streams | None:
     """The device's streams, None if it has none."""
     streams: Streams | None = getattr(device, "streams", None)
     return streams
+
+
+def as_input(tensor: torch.Tensor, device: RuntimeDevice) -> torch.Tensor:
+    """On the caller's thread: a tensor on a device, for a program that begins afterwards."""
+    streams = streams_of(device)
+    if streams is None or tensor.device != HOST_DEVICE or device.torch_device == HOST_DEVICE:
+        return tensor.to(device.torch_device)
+    return streams.take_input(tensor, device.torch_device)
+
+
+def brought(tensor: torch.Tensor, device: RuntimeDevice) -> torch.Tensor:
+    """On the device's thread: a tensor that another process sent through the host, safe to use by what follows."""
+    streams = streams_of(device)
+    if streams is None or tensor.device != HOST_DEVICE:
+        return tensor.to(device.torch_device)
+    return streams.bring(tensor, device.torch_device)

@@ -3,27 +3,20 @@
 import random
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import Any
 
 import torch
 
 from dlplacer.runtime.devices.base import InFlight, RuntimeDevice, Value
 from dlplacer.runtime.devices.device_streams import Streams, streams_of
-from dlplacer.runtime.devices.worker import T
+from dlplacer.runtime.devices.worker import Answer, T
 
 
 class DelayedDevice:
-    """Another device with a pause, with probability ½, before it sends or copies and after it receives or waits.
+    """Another device with a pause of at most `most_s`, with probability ½, before it sends or copies and after it
+    receives or waits.
 
     An order of work that is not enforced is broken sooner or later. On CUDA the compute stream pauses, or the thread.
-
-    Parameters
-    ----------
-    most_s
-        The longest pause.
-    seed
-        Decides the pauses of this device.
     """
 
     def __init__(self, device: RuntimeDevice, most_s: float, seed: int) -> None:
@@ -36,7 +29,7 @@ class DelayedDevice:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._device, name)
 
-    def submit(self, work: Callable[[], T]) -> "Future[T]":
+    def submit(self, work: Callable[[], T]) -> Answer[T]:
         """See `RuntimeDevice.submit`; pauses before the function."""
 
         def hesitant() -> T:

@@ -5,8 +5,7 @@ import queue
 import threading
 import weakref
 from collections.abc import Callable
-from concurrent.futures import Future, InvalidStateError
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from dlplacer.core.errors import InputError
 
@@ -16,60 +15,39 @@ _MOST_TRIES = 64
 """Threads to try for one that suits: glibc deals out at most 8 arenas for each core, in turn."""
 
 
-class InterruptibleFuture(Future[T]):
-    """A future whose result a Ctrl-C may interrupt anywhere.
+class Answer(Generic[T]):
+    """The result of a function that another thread runs, to be asked for once; a Ctrl-C may interrupt that anywhere.
 
-    `Future.result` takes a lock, in Python, that the other thread needs too: an interrupt there would leave it taken.
-    So a waiting thread touches that lock only once there is a result, and the other thread not afterwards.
+    A `concurrent.futures.Future` has a lock, taken in Python, that both threads need: an interrupt there would leave it
+    taken. A SimpleQueue is written in C.
     """
 
     def __init__(self) -> None:
-        super().__init__()
-        self._given = False
-        self._pending = threading.Lock()
-        self._pending.acquire()
+        self._given: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
 
-    def result(self, timeout: float | None = None) -> T:
-        """The result, once it is there; TimeoutError if it is not within so many seconds."""
-        if not self._given and self._pending.acquire(timeout=-1 if timeout is None else timeout):
-            self._pending.release()
-        if not self._given:
-            raise TimeoutError
-        return super().result()
+    def give(self, result: T | None, error: BaseException | None = None) -> None:
+        """Have `result` return this, or raise it."""
+        self._given.put((result, error))
 
-    def set_result(self, result: T) -> None:
-        """Have `result` return this; InvalidStateError if there was an answer before."""
-        self._require_open()
-        super().set_result(result)
-        self._give()
-
-    def set_exception(self, exception: BaseException | None) -> None:
-        """Have `result` raise this; InvalidStateError if there was an answer before."""
-        self._require_open()
-        super().set_exception(exception)
-        self._give()
-
-    def _require_open(self) -> None:
-        if self._given:
-            raise InvalidStateError("there is an answer already")
-
-    def _give(self) -> None:
-        self._given = True
-        self._pending.release()
+    def result(self) -> T:
+        """The result, once it is there."""
+        result, error = self._given.get()
+        try:
+            if error is not None:
+                raise error
+        finally:
+            # Were this frame to refer to the error, the cycle would keep all that the error's frames refer to.
+            del error
+        return cast(T, result)
 
 
-_Task = tuple[Future[Any], Callable[[], Any]] | None
+_Task = tuple[Answer[Any], Callable[[], Any]] | None
 
 
 class Worker:
     """A daemon thread with a task queue; it ends when it is closed or nobody holds it any more.
 
-    Parameters
-    ----------
-    prepare
-        Runs first on the thread.
-    suits
-        Called on new threads until one returns True.
+    New threads are started until one `suits`; `prepare` runs first on it.
     """
 
     def __init__(self, name: str, prepare: Callable[[], None], suits: Callable[[], bool] = lambda: True) -> None:
@@ -83,14 +61,14 @@ class Worker:
             self.close()
             raise
 
-    def submit(self, work: Callable[[], T]) -> "Future[T]":
-        """Queue a function; the future gives its result or raises its exception. InputError if the thread has ended."""
-        future = InterruptibleFuture[T]()
+    def submit(self, work: Callable[[], T]) -> Answer[T]:
+        """Queue a function; the answer is its result or raises its exception. InputError if the thread has ended."""
+        answer = Answer[T]()
         with self._closing:
             if not self._finalizer.alive:
                 raise InputError(f"device {self._thread.name!r} is closed; apply the plan again to run it")
-            self._tasks.put((future, work))
-        return future
+            self._tasks.put((answer, work))
+        return answer
 
     def close(self) -> None:
         """End the thread after what is queued, and wait for it."""
@@ -126,7 +104,7 @@ def _started(name: str, suits: Callable[[], bool]) -> "tuple[queue.SimpleQueue[_
             thread = threading.Thread(target=_work, args=(tasks,), name=name, daemon=True)
             tried.append((tasks, thread))
             thread.start()
-            answer = InterruptibleFuture[bool]()
+            answer = Answer[bool]()
             tasks.put((answer, suits))
             if answer.result() or len(tried) == _MOST_TRIES:
                 return tried.pop()
@@ -140,13 +118,10 @@ def _started(name: str, suits: Callable[[], bool]) -> "tuple[queue.SimpleQueue[_
 
 def _work(tasks: "queue.SimpleQueue[_Task]") -> None:
     while (task := tasks.get()) is not None:
-        future, work = task
+        answer, work = task
         try:
-            result = work()
+            answer.give(work())
         except BaseException as error:
-            future.set_exception(error)
-        else:
-            future.set_result(result)
+            answer.give(None, error)
         # Between tasks the loop's variables would keep the last step's tensors, and its exception's frames, alive.
-        del task, future, work
-        result = None
+        del task, answer, work

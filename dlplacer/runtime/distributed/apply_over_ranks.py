@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 
 from dlplacer.check import check_plan
 from dlplacer.core.errors import MismatchError
@@ -25,7 +24,7 @@ from dlplacer.runtime.distributed.rank_module import RankModule
 from dlplacer.runtime.distributed.ranks import NETWORK, parse_ranks
 from dlplacer.runtime.executor.backends import segment_backend
 from dlplacer.runtime.placed.apply import capture_as_planned, of_captured_ops, require_captured, require_runnable
-from dlplacer.runtime.placed.guards import require_unscaled_updates
+from dlplacer.runtime.placed.guards import has_data, require_unscaled_updates
 
 
 def apply_ranks(
@@ -52,17 +51,12 @@ def apply_ranks(
     timeout_s
         How long to wait for another process.
     segments
-        As in `dlplacer.apply`.
+        As in `dlplacer.apply`, whose errors are raised too.
 
     Raises
     ------
-    CheckError
-        If the plan breaks a rule.
-    MismatchError
-        If the plan was made for another graph or number of replicas.
     InputError
-        If a device is missing or not here, the number of processes is another, or processes differ in plan, versions,
-        inputs, weights or settings.
+        If the number of processes is another, or they differ in plan, versions, inputs, weights or settings.
     """
     segment_backend(segments)
     check_plan(plan)
@@ -74,13 +68,7 @@ def apply_ranks(
 
 
 def require_replicas(plan: Plan, replicas: int) -> None:
-    """Return if a plan exchanges gradients between this number of replicas.
-
-    Raises
-    ------
-    MismatchError
-        If it was made for another number.
-    """
+    """Raise MismatchError unless a plan exchanges gradients between this number of replicas."""
     planned = (plan.graph.capture or {}).get("collectives", {}).get("replicas", 1)
     if planned != replicas:
         raise MismatchError(
@@ -146,17 +134,13 @@ def settings_of(job: Job, plan: Plan, group: RankGroup) -> dict[str, Any]:
         "mode": job.mode,
         "optimizer": repr(job.update),
         "autocast": repr(job.autocast),
-        **{name: _checksum(tensor) for name, tensor in values.items() if _has_data(tensor)},
+        **{name: _checksum(one) for name, one in values.items() if has_data(one) and not hasattr(one, "full_tensor")},
     }
 
 
 def _described(leaf: Any) -> str:
     """An input in a word or two: shape and dtype of a tensor, a number or a text itself."""
     return f"{list(leaf.shape)} {leaf.dtype}" if isinstance(leaf, torch.Tensor) else repr(leaf)
-
-
-def _has_data(tensor: torch.Tensor) -> bool:
-    return not (tensor.is_meta or isinstance(tensor, FakeTensor) or hasattr(tensor, "full_tensor"))
 
 
 def _checksum(tensor: torch.Tensor) -> int:

@@ -5,7 +5,7 @@ of kind ``collective``, takes the mean of that vector over the replicas on the n
 its part, which is what gradients and updates then read.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import getitem
 from typing import TYPE_CHECKING, Any
@@ -86,40 +86,31 @@ def with_collectives(captured: Captured, plan: Plan) -> Captured:
 def add_collectives(captured: Captured, buckets: Sequence[Bucket], devices: Sequence[str]) -> Captured:
     """The captured step with a collective for every bucket; all other ops are kept off the network.
 
-    Parameters
-    ----------
-    devices
-        Where ops may run that name no device.
-
-    Raises
-    ------
-    MismatchError
-        If a bucket names a parameter that has no gradient.
+    Ops that name no device may run on `devices`. Raises MismatchError if a bucket names a parameter that has no
+    gradient.
     """
     graph = with_collective_ops(captured.graph, buckets, devices)
     codes = dict(captured.executable.codes)
-    sinks = {code.name: code for code in captured.executable.of_role("gradient")}
+    gradients = {code.name: code.reads[0] for code in captured.executable.of_role("gradient")}
+
+    def call(op: str, target: Callable[..., Any], *args: Any, reads: Iterable[str]) -> None:
+        codes[op] = OpCode(op, "call", tuple(reads), instructions=(Instruction(op, target, args, {}),))
+
     for number, bucket in enumerate(buckets):
-        packed, mean, unpacked = _names(number)
-        values = [sinks[name].reads[0] for name in bucket.parameters]
-        shapes = [_gradient_spec(captured.graph, name).shape for name in bucket.parameters]
-        calls: tuple[tuple[str, Callable[..., Any], tuple[Any, ...], tuple[str, ...]], ...] = (
-            (packed, pack, ([Value(value) for value in values],), tuple(dict.fromkeys(values))),
-            (mean, Mean(mean), (Value(packed),), (packed,)),
-            (unpacked, unpack, (Value(mean), [list(shape) for shape in shapes]), (mean,)),
-        )
-        for op, target, args, reads in calls:
-            codes[op] = OpCode(op, "call", reads, instructions=(Instruction(op, target, args, {}),))
-        parts = (
-            Instruction(_mean_of(name), getitem, (Value(unpacked), position), {})
-            for position, name in enumerate(bucket.parameters)
-        )
+        packed, mean, unpacked = names_of(number)
+        values = [gradients[name] for name in bucket.parameters]
+        shapes = [list(_gradient_spec(captured.graph, name).shape) for name in bucket.parameters]
+        call(packed, pack, list(map(Value, values)), reads=dict.fromkeys(values))
+        call(mean, Mean(mean), Value(packed), reads=[packed])
+        call(unpacked, unpack, Value(mean), shapes, reads=[mean])
+        named = enumerate(map(_mean_of, bucket.parameters))
+        parts = (Instruction(name, getitem, (Value(unpacked), position), {}) for position, name in named)
         codes[unpacked] = replace(codes[unpacked], instructions=(*codes[unpacked].instructions, *parts))
-        for name, value in zip(bucket.parameters, values, strict=True):
-            for op, code in list(codes.items()):
-                if code.role in ("gradient", "update") and code.name == name:
-                    reads = tuple(_mean_of(name) if read == value else read for read in code.reads)
-                    codes[op] = replace(code, reads=reads)
+    exchanged = {name for bucket in buckets for name in bucket.parameters}
+    for op, code in list(codes.items()):
+        if code.role in ("gradient", "update") and code.name in exchanged:
+            mean_of = {gradients[code.name]: _mean_of(code.name)}
+            codes[op] = replace(code, reads=tuple(mean_of.get(read, read) for read in code.reads))
     return Captured(graph, replace(captured.executable, codes={op.id: codes[op.id] for op in graph.ops}))
 
 
@@ -128,7 +119,7 @@ def with_collective_ops(graph: OpGraph, buckets: Sequence[Bucket], devices: Sequ
     ops = {op.id: op if op.devices is not None else replace(op, devices=tuple(devices)) for op in graph.ops}
     edges = list(graph.edges)
     for number, bucket in enumerate(buckets):
-        packed, mean, unpacked = _names(number)
+        packed, mean, unpacked = names_of(number)
         specs = tuple(_gradient_spec(graph, name) for name in bucket.parameters)
         size = sum(spec.bytes for spec in specs)
         flat = TensorSpec((sum(torch.Size(spec.shape).numel() for spec in specs),), specs[0].dtype, size)
@@ -167,7 +158,7 @@ def with_group(executable: Executable, group: "RankGroup") -> Executable:
     return replace(executable, codes={op: bound(code) for op, code in executable.codes.items()})
 
 
-def _names(number: int) -> tuple[str, str, str]:
+def names_of(number: int) -> tuple[str, str, str]:
     """Ids of a bucket's ops: those that pack, take the mean and unpack."""
     return f"pack.{number}", f"all_reduce.{number}", f"unpack.{number}"
 

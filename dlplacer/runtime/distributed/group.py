@@ -27,16 +27,9 @@ DEFAULT_TIMEOUT_S = 120.0
 class RankGroup:
     """One process among those that run a plan; all of them make theirs at the same time.
 
-    Attributes
-    ----------
-    rank, replica
-        Of this process.
-    on_device
-        Whether tensors travel from GPU to GPU, and not through the host's memory.
-    peers
-        Process group of those that own the same devices in every replica.
-    programs
-        Numbers for the programs of the group: all processes make theirs in the same order.
+    Tensors travel from GPU to GPU if the group is `on_device`, else through the host's memory. `peers` is the process
+    group of those that own the same devices in every replica; `programs` numbers the programs of the group, which all
+    processes make in the same order.
     """
 
     def __init__(self, ranks: Ranks, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
@@ -74,13 +67,7 @@ class RankGroup:
         return self._directions[ends]
 
     def connect(self, ends: tuple[str, str], memory: torch.device) -> None:
-        """Connect two devices in one direction; both processes do so in the same order for all that they connect.
-
-        Parameters
-        ----------
-        memory
-            From or to which tensors travel here.
-        """
+        """Connect the memories of two devices in one direction; both processes do so in the same order."""
         if ends not in self._directions:
             sender, receiver = map(self.rank_of, ends)
             self._directions[ends] = direction = self._joined(*sorted((sender, receiver)))
@@ -111,13 +98,7 @@ class RankGroup:
         return {**found, **tensors}
 
     def require_same(self, settings: Mapping[str, Any]) -> None:
-        """Return if the settings that several processes have are the same on them.
-
-        Raises
-        ------
-        InputError
-            On all processes, naming a setting that differs, and where.
-        """
+        """Raise InputError, on all processes, if they differ in a setting that several have; names it and them."""
         seen: dict[str, tuple[int, Any]] = {}
         for rank, theirs in enumerate(self.gathered(dict(settings))):
             for name, value in theirs.items():
@@ -129,13 +110,7 @@ class RankGroup:
                     )
 
     def mean_over_replicas(self, value: torch.Tensor | None, memory: torch.device) -> torch.Tensor:
-        """The mean of a number that one process of every replica has, on all of them; on a GPU only enqueued.
-
-        Parameters
-        ----------
-        memory
-            Where it is added up and returned.
-        """
+        """The mean of a number that one process of every replica has, in this memory; on a GPU only enqueued."""
         total = torch.zeros((), dtype=torch.float64, device=memory)
         if value is not None:
             total += value.detach().to(total).reshape(())

@@ -1,4 +1,4 @@
-"""Links, collectives and clocks of several processes, measured where they will be used."""
+"""Links and collectives of several processes, measured where they will be used."""
 
 import itertools
 import time
@@ -20,7 +20,6 @@ from dlplacer.runtime.profile.statistic import settled
 
 SMALL_BYTES, LARGE_BYTES = 1024, 2**24
 _REPEATS = 12
-_TRIPS = 20
 _NO_TIME_PER_BYTE = 1e-15
 
 
@@ -66,45 +65,6 @@ def measured_machine(group: RankGroup, opened: Mapping[str, RuntimeDevice]) -> T
     types = {name: kind for _, theirs in everyone for name, kind in theirs.items()}
     devices = tuple(TopologyDevice(name, types[name]) for name in ranks.owners[0])
     return Topology(devices, (), tuple(links), name="measured", source="timed between processes and threads")
-
-
-def clock_offsets_ns(group: RankGroup) -> list[int]:
-    """[rank] → nanoseconds by which its ``time.perf_counter_ns`` is ahead of that of rank 0; the same on all processes.
-
-    Rank 0 asks every other process for the time some times; every process takes part. The error is at most half of
-    the fastest round trip, and the drift since then; processes of one host, which share a clock, are 0 apart.
-    """
-    offsets = [0]
-    for peer in range(1, group.ranks.count):
-        readings = []
-        for _ in range(_TRIPS if group.rank in (0, peer) else 0):
-            clock = torch.tensor([time.perf_counter_ns()])
-            with group.waiting(f"the clock of rank {peer if group.rank == 0 else 0}"):
-                if group.rank == 0:
-                    left = int(clock)
-                    dist.send(clock, peer)
-                    dist.recv(clock, peer)
-                    readings.append((left, int(clock), time.perf_counter_ns()))
-                else:
-                    dist.recv(clock, 0)
-                    dist.send(torch.tensor([time.perf_counter_ns()]), 0)
-        offsets.append(offset_ns(readings) if readings else 0)
-    found: list[int] = group.gathered(offsets)[0]
-    return found
-
-
-def offset_ns(readings: list[tuple[int, int, int]]) -> int:
-    """The offset that the fastest round trip shows; 0 where the readings allow that both clocks are one.
-
-    Parameters
-    ----------
-    readings
-        Nanoseconds: when a question left here, was answered there on the clock there, and the answer came back here.
-    """
-    if all(left <= there <= back for left, there, back in readings):
-        return 0
-    left, there, back = min(readings, key=lambda reading: reading[2] - reading[0])
-    return there - (left + back) // 2
 
 
 def _between(group: RankGroup, first: int, second: int, memory: torch.device) -> AlphaBeta | None:

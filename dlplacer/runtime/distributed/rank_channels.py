@@ -1,7 +1,7 @@
 """Tensors between processes: a communicator for every two devices and direction, which carries them in planned order.
 
 A device issues its SENDs in the order of its program, and its channels carry them in that order. The dry run of the
-joined programs of all processes (`dlplacer.runtime.program.dry_run`) shows that there is an order of all actions in
+joined programs of all processes (`dlplacer.runtime.program.checks`) shows that there is an order of all actions in
 which every tensor is sent before it is received. Each channel keeps to it, so that none waits for a later tensor.
 """
 
@@ -16,8 +16,7 @@ import torch.distributed as dist
 from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice
 from dlplacer.runtime.distributed.group import RankGroup
 from dlplacer.runtime.distributed.wire_format import HEADER_LENGTH, WireFormat
-from dlplacer.runtime.program.actions import Send
-from dlplacer.runtime.program.program import Program
+from dlplacer.runtime.program.program import Program, Send
 
 AHEAD = 2
 """Tensors of a channel whose receipt has begun before they are needed: one arrives while the one before is used. A
@@ -28,18 +27,8 @@ receipt that has begun has memory, and on a GPU it occupies multiprocessors unti
 class _Channel:
     """One end of a channel, used by the thread of its device alone.
 
-    Attributes
-    ----------
-    ends
-        Source and target, names of devices in the program.
-    peer, named
-        The other process, and the channel in messages.
-    tag
-        Of the program: with gloo, tensors of different programs never match.
-    tensors
-        Names in the order in which they travel.
-    formats
-        Name → format, known to both ends after the first run; in that one a header goes ahead of each tensor.
+    `tensors` are in the order in which they travel. With gloo, those of programs with different tags never match. Their
+    formats are known to both ends after the first run; in that one a header goes ahead of each tensor.
     """
 
     group: RankGroup
@@ -105,13 +94,7 @@ class _Channel:
 
 
 class RankChannels:
-    """`dlplacer.runtime.executor.rank_links.RankLinks` over the process groups of a `RankGroup`.
-
-    Parameters
-    ----------
-    devices
-        Name in the program → device, for those of this process.
-    """
+    """`RankLinks` of a program over the process groups of a `RankGroup`, for the devices of this process."""
 
     def __init__(self, program: Program, group: RankGroup, devices: Mapping[str, RuntimeDevice]) -> None:
         self._group = group

@@ -1,21 +1,54 @@
-"""A module of which every process holds and runs its part."""
+"""A module of which every process holds and runs its part: of the program of all devices, that of its own."""
 
 from collections import OrderedDict
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import nn
 
+from dlplacer.core.errors import MismatchError
 from dlplacer.core.plan import Plan
 from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.job import Job
-from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice
+from dlplacer.runtime.distributed.collective_ops import Bucket, with_collectives, with_group
 from dlplacer.runtime.distributed.group import RankGroup
-from dlplacer.runtime.distributed.rank_variant import RankVariant, RankVariantMaker
+from dlplacer.runtime.distributed.rank_channels import RankChannels
+from dlplacer.runtime.distributed.ranks import NETWORK
+from dlplacer.runtime.executor.run import StepState
 from dlplacer.runtime.placed.placed_module import PlacedModule
-from dlplacer.runtime.placed.variant import Variant
-from dlplacer.runtime.placed.variants import VariantMaker
+from dlplacer.runtime.placed.variant import Layouts, Variant, part_of, with_constants
+from dlplacer.runtime.placed.variants import ModuleSnapshot
+from dlplacer.runtime.program.lower import Order
+from dlplacer.runtime.program.program import Compute, Program, Send
+
+
+@dataclass(frozen=True)
+class RankVariant(Variant):
+    """A `Variant` of which this process runs a part; `whole` has the code of all ops."""
+
+    whole: Captured
+    group: RankGroup
+
+    @cached_property
+    def is_random(self) -> bool:
+        """Whether an op draws random numbers on any process: all take the same numbers from torch's generator."""
+        return any(code.random for code in self.whole.executable.codes.values())
+
+    def outputs(self, state: StepState) -> list[Any]:
+        """The loss as the mean over replicas, or what inference returns; the same on every process of a replica."""
+        local = super().outputs(state)
+        executable = self.whole.executable
+        if executable.trains:
+            spec = self.whole.graph.op(executable.producer[executable.outputs[0]]).outputs[0]
+            memory = next(iter(self.devices.values())).torch_device if self.away_on_device else HOST_DEVICE
+            loss = self.group.mean_over_replicas(local[0] if local else None, memory)
+            return [loss.to(getattr(torch, spec.dtype)).reshape(spec.shape)]
+        found = self.group.merged(dict(zip(self.captured.executable.outputs, local, strict=True)))
+        return with_constants(executable, [found[name] for name in executable.outputs])
 
 
 class RankModule(PlacedModule):
@@ -78,10 +111,6 @@ class RankModule(PlacedModule):
         )
         return super().load_state_dict(_with_metadata(mine, state_dict), strict, assign)
 
-    @property
-    def _whole(self) -> Captured:
-        return self.whole
-
     def _of(self, job: Job, captured: Captured) -> PlacedModule:
         return type(self)(job, self.plan, captured, self.devices, self.group, segments=self.segments)
 
@@ -90,9 +119,52 @@ class RankModule(PlacedModule):
         # something to start from.
         return super()._differentiated(variant, tensors) or [torch.zeros((), requires_grad=True)]
 
-    def _built(self, job: Job, captured: Captured) -> Variant:
-        variant = super()._built(job, captured)
-        if self._maker.is_planned_mode(job):
+    def _capture(self, job: Job) -> Captured:
+        """As `PlacedModule._capture`, with the plan's collectives in training."""
+        captured = super()._capture(job)
+        if job.mode != "train" or self.group.ranks.replicas == 1:
+            return captured
+        buckets = map(Bucket.of_dict, (self.plan.graph.capture or {})["collectives"]["buckets"])
+        before = {name for bucket in buckets for name in bucket.parameters}
+        now = {code.name for code in captured.executable.of_role("gradient", "update")}
+        for name in sorted(before ^ now):
+            raise MismatchError(
+                f"{name!r} was {'frozen' if name in before else 'unfrozen or added'} after the plan was applied, which "
+                "exchanges the gradients of other parameters between its replicas; make a plan for this module with "
+                "replicated_plan, and apply it"
+            )
+        return with_collectives(captured, self.plan)
+
+    def _variant_in(self, order: Order, captured: Captured, layouts: Layouts) -> Variant:
+        """The variant of a captured step in an order: the part of this process."""
+        group, order = self.group, self._per_rank(order)
+        here = {op for device, ops in order.items() if group.rank_of(device) == group.rank for op in ops}
+        part = part_of(captured, here)
+        part = replace(part, executable=with_group(part.executable, group))
+
+        home, devices = {op: device for device, ops in order.items() for op in ops}, self.devices
+
+        def links(program: Program) -> RankChannels:
+            group.require_same(_described(program, part, home))
+            return RankChannels(program, group, devices)
+
+        given = part, order, devices, self.updater, layouts, captured, group
+        how: dict[str, Any] = {"segments": self.segments, "starts": self._starts}
+        return RankVariant(*given, **how, links=links, away_on_device=group.on_device)
+
+    def _per_rank(self, order: Order) -> Order:
+        """The order with the network split: every process runs the collectives of its own devices, in this order."""
+        ranks = self.group.ranks
+        found = {name: list(ops) for name, ops in order.items() if name != NETWORK}
+        if ranks.replicas > 1:
+            found |= {name: [] for name in ranks.networks}
+        for op in order.get(NETWORK, ()):
+            found[ranks.network_of(self.plan.graph.op(op).attrs["device"])].append(op)
+        return found
+
+    def _made(self, job: Job, state: ModuleSnapshot) -> Variant:
+        variant = super()._made(job, state)
+        if job.mode == self._job.mode:
             self._latest = variant
             self._give_up_other_parts()
         return variant
@@ -108,9 +180,6 @@ class RankModule(PlacedModule):
 
     def _draws_of_step(self, *, evaluates: bool = False) -> tuple[int, int]:
         return self.drawn_with(self.seed + seed_of(self.group.replica), evaluates)
-
-    def _maker_of(self, job: Job) -> VariantMaker:
-        return RankVariantMaker(self.group, job, self.plan, self.devices, self.updater, self.segments)
 
     def _give_up_other_parts(self) -> None:
         """Let go of the data of parameters and buffers that the latest step has on other processes."""
@@ -129,6 +198,16 @@ class RankModule(PlacedModule):
                 for name, tensor in table.items():
                     if tensor is not None and id(tensor) in gone:
                         table[name] = emptied.setdefault(id(tensor), _emptied(tensor))
+
+
+def _described(program: Program, part: Captured, home: Mapping[str, str]) -> dict[str, Any]:
+    """What all processes must have in common: every op, and what every device computes and sends."""
+    ops = {f"op {op.id!r} of the step": (op.kind, home[op.id], repr(op.attrs), op.outputs) for op in part.graph.ops}
+    calls = {
+        f"what {name!r} computes and sends": [str(action) for action in own if isinstance(action, Compute | Send)]
+        for name, own in program.actions.items()
+    }
+    return {**ops, **calls}
 
 
 def seed_of(replica: int) -> int:

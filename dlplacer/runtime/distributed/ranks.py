@@ -30,11 +30,8 @@ class RankedDevice:
 class Ranks:
     """Owners of a plan's devices in every replica.
 
-    Attributes
-    ----------
-    owners
-        [replica] → device of the plan → the process and its device. A process belongs to one replica, and its devices
-        share one memory.
+    `owners`: [replica] → device of the plan → the process and its device. A process belongs to one replica, and its
+    devices share one memory.
     """
 
     owners: tuple[Mapping[str, RankedDevice], ...]
@@ -45,14 +42,14 @@ class Ranks:
         return len(self.owners)
 
     @property
-    def count(self) -> int:
-        """Processes in all."""
-        return self.replicas * self.per_replica
-
-    @property
     def per_replica(self) -> int:
         """Processes of one replica."""
         return len({owner.rank for owner in self.owners[0].values()})
+
+    @property
+    def count(self) -> int:
+        """Processes in all."""
+        return self.replicas * self.per_replica
 
     @property
     def networks(self) -> list[str]:
@@ -104,10 +101,43 @@ def parse_ranks(plan: Plan, devices: Mapping[str, str] | Sequence[str], replicas
     if isinstance(devices, str):
         devices = devices.split(",")
     if isinstance(devices, Mapping) or len(devices) != replicas * len(planned):
-        return _checked([_ranked(device_names(plan, devices, planned), 0)] * replicas)
-    cuts = range(0, len(devices), len(planned))
-    given = [dict(zip(planned, devices[first : first + len(planned)], strict=True)) for first in cuts]
-    return _checked([_ranked(names, replica) for replica, names in enumerate(given)])
+        given = [device_names(plan, devices, planned)] * replicas
+    else:
+        cuts = range(0, len(devices), len(planned))
+        given = [dict(zip(planned, devices[first : first + len(planned)], strict=True)) for first in cuts]
+    owners, per_replica = [], 0
+    for replica, names in enumerate(given):
+        found = {name: _ranked(text, place) for place, (name, text) in enumerate(names.items())}
+        used = {owner.rank for owner in found.values()}
+        per_replica = per_replica or len(used)
+        wanted = set(range(replica * per_replica, (replica + 1) * per_replica))
+        if min(used) == 0:
+            found = {name: RankedDevice(owner.rank + min(wanted), owner.device) for name, owner in found.items()}
+            used = {owner.rank for owner in found.values()}
+        if used != wanted:
+            raise InputError(
+                f"the devices of replica {replica} are on ranks {_listed(used)}; they must be on ranks "
+                f"{_listed(wanted)}, with at least one device on each"
+            )
+        for rank in used:
+            own = [owner.device for owner in found.values() if owner.rank == rank]
+            if len(set(map(memory_name, own))) > 1:
+                raise InputError(
+                    f"rank {rank} owns {' and '.join(own)}; give every GPU, and the host, a rank of its own"
+                )
+        owners.append(found)
+    return Ranks(tuple(owners))
+
+
+def _ranked(text: str, position: int) -> RankedDevice:
+    match = _RANKED.fullmatch(text.strip())
+    if match is None:
+        raise InputError(f"device {text!r} is not understood; write rank0/cpu:0, rank1/cuda:0, …")
+    return RankedDevice(position if match["rank"] is None else int(match["rank"]), match["device"])
+
+
+def _listed(ranks: set[int]) -> str:
+    return ", ".join(map(str, sorted(ranks)))
 
 
 def rank_per_gpu(devices: Sequence[str]) -> list[str] | None:
@@ -127,36 +157,3 @@ def memory_name(device: str) -> str:
     """The memory of a device as torch names it: ``cuda:0`` of ``cuda:0/1``, ``cpu`` of ``cpu:1``."""
     name = DeviceName.parse(device)
     return name.kind if KINDS[name.kind].in_host_memory else f"{name.kind}:{name.index}"
-
-
-def _ranked(names: Mapping[str, str], replica: int) -> dict[str, RankedDevice]:
-    found = {}
-    for position, (name, text) in enumerate(names.items()):
-        match = _RANKED.fullmatch(text.strip())
-        if match is None:
-            raise InputError(f"device {text!r} is not understood; write rank0/cpu:0, rank1/cuda:0, …")
-        rank = position + replica * len(names) if match["rank"] is None else int(match["rank"])
-        found[name] = RankedDevice(rank, match["device"])
-    return found
-
-
-def _checked(owners: Sequence[Mapping[str, RankedDevice]]) -> Ranks:
-    per_replica = len({owner.rank for owner in owners[0].values()})
-    placed = []
-    for replica, entry in enumerate(owners):
-        offset = replica * per_replica if min(owner.rank for owner in entry.values()) == 0 else 0
-        placed.append({name: RankedDevice(owner.rank + offset, owner.device) for name, owner in entry.items()})
-        used = sorted({owner.rank for owner in placed[-1].values()})
-        wanted = list(range(replica * per_replica, (replica + 1) * per_replica))
-        if used != wanted:
-            raise InputError(
-                f"the devices of replica {replica} are on ranks {', '.join(map(str, used))}; they must be on ranks "
-                f"{', '.join(map(str, wanted))}, with at least one device on each"
-            )
-        for rank in wanted:
-            own = [owner.device for owner in placed[-1].values() if owner.rank == rank]
-            if len(set(map(memory_name, own))) > 1:
-                raise InputError(
-                    f"rank {rank} owns {' and '.join(own)}; give every GPU, and the host, a rank of its own"
-                )
-    return Ranks(tuple(placed))

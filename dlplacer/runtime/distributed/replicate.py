@@ -18,7 +18,7 @@ from dlplacer.planning.place import place
 from dlplacer.problem.live_memory import memory_use
 from dlplacer.problem.problem import build_problem
 from dlplacer.problem.simulate import in_order, replay
-from dlplacer.runtime.distributed.collective_ops import COLLECTIVE, Bucket, with_collective_ops
+from dlplacer.runtime.distributed.collective_ops import COLLECTIVE, Bucket, names_of, with_collective_ops
 from dlplacer.runtime.distributed.ranks import NETWORK
 
 DEFAULT_BUCKET_BYTES = 25 * 2**20
@@ -79,15 +79,10 @@ def replicated_plan(plan: Plan, replicas: int, all_reduce: AlphaBeta, bucket_byt
 
 
 def with_network(topology: Topology) -> Topology:
-    """The machine with a pseudo-device `network`, joined to every device.
+    """The machine with a pseudo-device `network`, joined to every device; InputError if a node has that name already.
 
     Its links only join the graph. Two of them are slower than any route, so that no tensor takes them as a short cut;
     what the plan charges for them is taken off the time of the collectives.
-
-    Raises
-    ------
-    InputError
-        If a node has that name already.
     """
     if any(node.id == NETWORK for node in topology.nodes):
         raise InputError(f"the topology has a node {NETWORK!r} already; rename it: collectives run on one of that name")
@@ -150,6 +145,7 @@ def _gradients_ready_s(plan: Plan) -> dict[str, float]:
 def _replayed(
     plan: Plan, graph: OpGraph, topology: Topology, buckets: Sequence[Bucket], ready_s: Mapping[str, float]
 ) -> Plan:
+    """The plan with the ops of the exchange in their turn: each bucket behind its last gradient, its readers last."""
     position = topology.device_index
     home = {op: position[device] for op, device in plan.placement.items()}
     place_of = {entry.op: (entry.start_s, number, 0) for number, entry in enumerate(plan.ops)}
@@ -158,14 +154,13 @@ def _replayed(
         bucket, at_s = buckets[number], bucket_ready_s[number]
         makers = (place_of[plan.graph.edges_into[f"{name}.grad"][0].source] for name in bucket.parameters)
         behind = max((number_there for start_s, number_there, _ in makers if start_s == at_s), default=-1)
-        for op in (f"pack.{number}", f"all_reduce.{number}"):
-            place_of[op] = at_s, behind, 1 + turn
-        home[f"pack.{number}"] = home[f"unpack.{number}"] = position[bucket.device]
-        home[f"all_reduce.{number}"] = position[NETWORK]
+        pack, mean, unpack = names_of(number)
+        place_of[pack] = place_of[mean] = at_s, behind, 1 + turn
+        home[pack] = home[unpack] = position[bucket.device]
+        home[mean] = position[NETWORK]
         readers = [op for name in bucket.parameters for op in (f"{name}.grad", f"{name}.update") if op in graph.index]
-        for step, op in enumerate((f"unpack.{number}", *readers)):
-            place_of[op] = math.inf, turn, step
-    order = sorted(graph.index, key=lambda op: place_of[op])
+        place_of |= {op: (math.inf, turn, step) for step, op in enumerate((unpack, *readers))}
+    order = sorted(graph.index, key=place_of.__getitem__)
     problem = build_problem(graph, topology, plan.options)
     ops, transfers = replay(problem, [home[op.id] for op in graph.ops], [graph.index[op] for op in order])
     makespan_s = max(entry.end_s for entry in ops)

@@ -12,7 +12,6 @@ from torch import fx
 
 from dlplacer.core.errors import InputError, RunError, first_line
 from dlplacer.frontend.torch.executable import OpCode
-from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.device_streams import COMPUTE_STREAM, Streams, streams_of
 from dlplacer.runtime.devices.stream_backend import capturing
 from dlplacer.runtime.executor.random_state import generator_lock
@@ -31,23 +30,6 @@ _MOST_CAPTURES = 4
 """A segment that has to be captured again and again gains nothing."""
 
 
-@dataclass(frozen=True)
-class SegmentUse:
-    """What surrounds a segment.
-
-    Attributes
-    ----------
-    lasting
-        Values among its inputs that are the same tensors in every step.
-    fresh
-        Values of the program that outlive the step.
-    """
-
-    device: RuntimeDevice
-    lasting: frozenset[str]
-    fresh: frozenset[str]
-
-
 class SegmentBackend(Protocol):
     """A way to call segments.
 
@@ -59,7 +41,7 @@ class SegmentBackend(Protocol):
     def refusal(self, code: OpCode) -> str | None:
         """Why an op cannot be part of a segment of this backend; None if it can."""
 
-    def function(self, code: SegmentGraph, use: SegmentUse) -> SegmentFunction:
+    def function(self, code: SegmentGraph) -> SegmentFunction:
         """The function of a segment."""
 
 
@@ -80,7 +62,7 @@ class Eager:
         """None: every op can be called."""
         return None
 
-    def function(self, code: SegmentGraph, use: SegmentUse | None = None) -> SegmentFunction:  # noqa: ARG002
+    def function(self, code: SegmentGraph) -> SegmentFunction:
         """The generated code."""
         function: SegmentFunction = boxed_module(code.graph, code.attributes).forward
         return function
@@ -95,38 +77,34 @@ class Inductor:
         """As `captured_refusal`."""
         return captured_refusal(code)
 
-    def function(self, code: SegmentGraph, use: SegmentUse) -> SegmentFunction:  # noqa: ARG002
+    def function(self, code: SegmentGraph) -> SegmentFunction:
         """A function that compiles at its first call."""
-        return _Compiled(fx.GraphModule(code.attributes, code.graph, "Segment"))
+        module = fx.GraphModule(code.attributes, code.graph, "Segment")
+        made: list[Callable[..., Sequence[Any]]] = []
+
+        def call(boxed: list[Any]) -> Sequence[Any]:
+            if not made:
+                # Torch's compilers keep state of the process.
+                with _compiling:
+                    made.append(_compiled(module, boxed))
+            results = made[0](*boxed)
+            boxed.clear()
+            return results
+
+        return call
 
 
 _compiling = threading.Lock()
 
 
-@dataclass
-class _Compiled:
-    module: fx.GraphModule
-    _function: Callable[..., Sequence[Any]] | None = field(default=None)
+def _compiled(module: fx.GraphModule, args: Sequence[Any]) -> Callable[..., Sequence[Any]]:
+    import torch._inductor
 
-    def __call__(self, boxed: list[Any]) -> Sequence[Any]:
-        if self._function is None:
-            # Torch's compilers keep state of the process.
-            with _compiling:
-                self._function = self._compiled(boxed)
-        made = self._function(*boxed)
-        boxed.clear()
-        return made
-
-    def _compiled(self, args: list[Any]) -> Callable[..., Sequence[Any]]:
-        import torch._inductor
-
-        try:
-            compiled: Callable[..., Sequence[Any]] = torch._inductor.compile(self.module, list(args))
-        except Exception as error:
-            raise RunError(
-                f"TorchInductor cannot compile a segment: {first_line(error)}; use segments='eager'"
-            ) from error
-        return compiled
+    try:
+        compiled: Callable[..., Sequence[Any]] = torch._inductor.compile(module, list(args))
+    except Exception as error:
+        raise RunError(f"TorchInductor cannot compile a segment: {first_line(error)}; use segments='eager'") from error
+    return compiled
 
 
 def captured_refusal(code: OpCode) -> str | None:
@@ -148,15 +126,10 @@ def captured_refusal(code: OpCode) -> str | None:
 
 @dataclass
 class GraphMemory:
-    """What the graphs of one device in one program share.
+    """The memory that the graphs of one device in one program share.
 
-    Attributes
-    ----------
-    pool
-        The memory of their first captures. They are replayed in the order of these, so that one may use again what
-        another has left; what they hand on stays alive, and is no other's.
-    static
-        Tensor → where a graph leaves it in every step.
+    The `pool` is that of their first captures: they are replayed in that order, so that one may use again what another
+    has left. What they hand on stays alive: `static` says where a graph leaves a tensor in every step.
     """
 
     pool: Any
@@ -167,14 +140,8 @@ class GraphMemory:
 class CudaGraphs:
     """The segments of one program as graphs; a segment that cannot be captured is left to its ops.
 
-    Attributes
-    ----------
-    least
-        Kernels in a graph: replaying one costs about what issuing two or three ops costs.
-    notes
-        Why segments are not replayed.
-    replays
-        How often graphs were replayed.
+    A graph has at `least` so many kernels: replaying one costs about what issuing two or three ops costs. `notes` say
+    why segments are not replayed, `replays` how often graphs were.
     """
 
     least: int = 8
@@ -190,22 +157,21 @@ class CudaGraphs:
             self.notes.append(reason)
         return reason
 
-    def function(self, code: SegmentGraph, use: SegmentUse) -> SegmentFunction:
+    def function(self, code: SegmentGraph) -> SegmentFunction:
         """A function that captures the segment after some steps; the eager one on a device without streams."""
-        eager, streams = Eager().function(code), streams_of(use.device)
+        eager, streams = Eager().function(code), streams_of(code.device)
         kernels = sum(node.op == "call_function" and node.target is not getitem for node in code.graph.nodes)
         if streams is None or kernels < self.least:
             return eager
         if id(streams) not in self._memory:
             self._memory[id(streams)] = GraphMemory(streams.backend.graph_pool())
-        return _Captured(eager, code, use, streams, self, self._memory[id(streams)])
+        return _Captured(eager, code, streams, self, self._memory[id(streams)])
 
 
 @dataclass
 class _Captured:
     function: SegmentFunction
     code: SegmentGraph
-    use: SegmentUse
     streams: Streams
     graphs: CudaGraphs
     memory: GraphMemory
@@ -246,7 +212,7 @@ class _Captured:
         graph, pool = backend.graph(), self.memory.pool if self._captures == 1 else backend.graph_pool()
         try:
             # A thread that draws random numbers on this device meanwhile would move the generator that a capture holds.
-            with capturing, generator_lock(self.use.device.torch_device):
+            with capturing, generator_lock(self.code.device.torch_device):
                 # Only this thread is kept from what a capture forbids: others allocate and wait for events.
                 graph.capture_begin(pool=pool, capture_error_mode="thread_local")
                 try:
@@ -269,7 +235,7 @@ class _Captured:
         self.graphs.replays += 1
         made = []
         for name, value in zip(self.code.outputs, self._made, strict=True):
-            if name in self.use.fresh and value is not None:
+            if name in self.code.fresh and value is not None:
                 made.append(value.clone())
             else:
                 made.append(value)
@@ -278,18 +244,17 @@ class _Captured:
 
     def _give_up(self, reason: str) -> bool:
         ops = list(dict.fromkeys(self.code.op_of.values()))
-        text = f"the segment from op {ops[0]!r} to {ops[-1]!r} on {self.use.device.name} {reason}"
+        text = f"the segment from op {ops[0]!r} to {ops[-1]!r} on {self.code.device.name} {reason}"
         self._given_up, self._graph, self._held, self._made = True, None, [], []
         self.graphs.notes.append(text)
         _logger.warning("%s", text)
         return False
 
     def _stays(self, position: int, value: torch.Tensor) -> bool:
-        """True if a tensor is at the same place in every step."""
-        name = (*self.code.read, *self.code.bound)[position]
-        if position >= len(self.code.read):
-            return name in self.code.lasting
-        return name in self.use.lasting or self.memory.static.get(name) is value
+        """True if a tensor is at the same place in every step: it comes from outside, or another graph leaves it."""
+        code = self.code
+        is_read = position < len(code.read)
+        return position in code.lasting or (is_read and self.memory.static.get(code.read[position]) is value)
 
     def _still_fits(self, given: list[Any]) -> bool:
         """True if the graph reads the right memory in this step, once inputs are filled in."""

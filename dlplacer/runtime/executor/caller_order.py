@@ -38,69 +38,39 @@ class _Issued:
                 ) from error
 
 
-@dataclass(frozen=True)
-class RunOrder:
-    """The order of one run.
-
-    Attributes
-    ----------
-    given
-        Events behind what the caller had enqueued before, on every GPU.
-    before
-        The end of the run before, if runs are exclusive.
-    """
-
-    given: Sequence[tuple[Streams, torch.Event]]
-    before: Sequence[torch.Event] = ()
-
-    def enter(self, device: RuntimeDevice) -> None:
-        """First on the device's thread."""
-        streams = streams_of(device)
-        if streams is not None:
-            # Those of all GPUs: what the caller copied here from another one was enqueued there.
-            for event in (*(event for _, event in self.given), *self.before):
-                streams.wait(COMPUTE_STREAM, event)
-
-
 @dataclass
 class CallerOrder:
     """Orders the runs of an executor among each other and with the streams of who calls it.
 
     A program begins after all that the caller has enqueued on its own streams, and the caller's streams go on when all
     devices have ended, as if the program had been enqueued there. So what the caller frees, its own stream may use
-    again, and no device begins the next program before all have ended this one.
-
-    `exclusive`: whether runs share memory, so that calls from several threads have to follow each other.
+    again, and no device begins the next program before all have ended this one. `turn` is held while a run is issued:
+    runs record the same events again.
     """
 
     devices: Sequence[RuntimeDevice]
-    exclusive: bool = False
     _issued: deque[_Issued] = field(default_factory=deque)
     _count: int = 0
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-    _turn: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         self._streams = [(device, found) for device in self.devices if (found := streams_of(device)) is not None]
         # The streams of one device of every GPU.
         self._gpus = [*{device.torch_device: streams for device, streams in reversed(self._streams)}.values()]
+        self.turn: AbstractContextManager[object] = threading.Lock() if self._streams else nullcontext()
 
-    def turn(self) -> AbstractContextManager[object]:
-        """A context for a run, which one thread at a time is in if runs are exclusive."""
-        return self._turn if self.exclusive else nullcontext()
+    def begin(self) -> Sequence[torch.Event]:
+        """On the caller's thread, before a run: the events that it waits for, on all GPUs.
 
-    def begin(self) -> RunOrder:
-        """On the caller's thread, before a run; RunError if an earlier run failed on a device after it was issued."""
-        while (oldest := self._oldest()) is not None:
-            oldest.each(lambda end: end.synchronize())
-            for _, streams, end in oldest.ends:
-                streams.events.give_back([end])
-        given = [(streams, streams.caller_event()) for streams in self._gpus]
+        Raises RunError if an earlier run failed on a device after it was issued.
+        """
+        while len(self._issued) >= MOST_AHEAD:
+            self._issued.popleft().each(lambda end: end.synchronize())
         # The run before may have been another thread's, for which this one's streams do not wait.
-        before = [event for _, _, event in self._issued[-1].ends] if self.exclusive and self._issued else []
-        return RunOrder(given, before)
+        before = [end for issued in list(self._issued)[-1:] for _, _, end in issued.ends]
+        # Those of all GPUs: what the caller copied to one from another was enqueued there.
+        return [*(streams.caller_event() for streams in self._gpus), *before]
 
-    def end(self, run: RunOrder) -> None:
+    def end(self) -> None:
         """On the caller's thread, when all devices have issued their actions."""
         ends = [(device, streams, streams.record(COMPUTE_STREAM)) for device, streams in self._streams]
         if not ends:
@@ -111,15 +81,13 @@ class CallerOrder:
                 for _, _, end in ends:
                     if end is not own:
                         streams.wait(COMPUTE_STREAM, end)
-        for streams, event in run.given:
+        for streams in self._gpus:
             streams.caller_waits([end for _, _, end in ends])
-            streams.events.give_back([event])
         # Of every device: logical devices of one GPU each copy their own inputs.
         for _, streams, _ in ends:
             streams.finish_reading()
-        with self._lock:
-            self._count += 1
-            self._issued.append(_Issued(self._count, ends))
+        self._count += 1
+        self._issued.append(_Issued(self._count, ends))
 
     def settle(self) -> None:
         """After a failure: order all that is enqueued before whatever uses its memory again, without waiting.
@@ -127,9 +95,7 @@ class CallerOrder:
         Raises RunError if an earlier run failed on a device: CUDA reports that at any later call, and it is why
         this one failed.
         """
-        with self._lock:
-            issued = list(self._issued)
-        for run in issued:
+        for run in self._issued:
             run.each(lambda end: end.query())
         # A device that is lost refuses these calls; the error at hand says more.
         with contextlib.suppress(Exception):
@@ -139,8 +105,3 @@ class CallerOrder:
                     streams.wait(COMPUTE_STREAM, event)
             for streams in self._gpus:
                 streams.caller_waits(events)
-
-    def _oldest(self) -> _Issued | None:
-        """The run to wait for before another one begins, if any."""
-        with self._lock:
-            return self._issued.popleft() if len(self._issued) >= MOST_AHEAD else None

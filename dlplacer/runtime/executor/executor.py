@@ -4,9 +4,11 @@ CPU devices have a thread each, and all devices with streams share one. Every th
 the order of `dlplacer.runtime.program.issue_order`, so that no two of them wait for each other.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+import functools
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from queue import SimpleQueue
 from threading import Lock
 
 import torch
@@ -15,25 +17,29 @@ from dlplacer.core.errors import RunError
 from dlplacer.core.graph import OpGraph
 from dlplacer.frontend.torch.executable import Executable
 from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.devices.device_streams import streams_of
-from dlplacer.runtime.devices.worker import Worker
+from dlplacer.runtime.devices.device_streams import COMPUTE_STREAM, streams_of
+from dlplacer.runtime.devices.worker import Answer, Worker
 from dlplacer.runtime.executor.backends import SegmentBackend
-from dlplacer.runtime.executor.caller_order import CallerOrder, RunOrder
+from dlplacer.runtime.executor.caller_order import CallerOrder
 from dlplacer.runtime.executor.optimizer_update import Updater
-from dlplacer.runtime.executor.rank_links import RankLinks
-from dlplacer.runtime.executor.run import AbortedError, Cell, DeviceTimeline, ProgramRun, StepInputs, StepState
-from dlplacer.runtime.executor.segment import Segment, SegmentMaker
-from dlplacer.runtime.executor.transfers import ActivateStep, ReceiveStep, SendStep, StreamStep
-from dlplacer.runtime.program.actions import Action, Compute, Copy, Free, Recv, Send
+from dlplacer.runtime.executor.run import (
+    AbortedError,
+    Cell,
+    DeviceTimeline,
+    ProgramRun,
+    RankLinks,
+    StepInputs,
+    StepState,
+)
+from dlplacer.runtime.executor.segment import SegmentMaker
+from dlplacer.runtime.executor.transfers import Step, activate_step, receive_step, send_step, stream_step
 from dlplacer.runtime.program.issue_order import issue_order
-from dlplacer.runtime.program.program import Program
+from dlplacer.runtime.program.program import Action, Compute, Copy, Free, Program, Recv, Send
 
 LONGEST = 2000
 """Actions in one segment: the parser's memory is for all of a function at once."""
 
 _submitting = Lock()
-
-Step = Segment | ActivateStep | SendStep | ReceiveStep | StreamStep
 
 
 @dataclass(frozen=True)
@@ -45,16 +51,10 @@ class _Thread:
 
 
 class Executor:
-    """A program, compiled for its devices.
+    """A program, compiled for its devices: by name, those of this process. Others are reached through `links`.
 
-    Parameters
-    ----------
-    devices
-        Name in the program → device; those of the program that are not among them are reached through `links`.
-    backend
-        What makes segments callable; for `CudaGraphs` the program is a whole step. Recorded runs call every op.
-    starts
-        Op → planned start, by which devices that share a thread are issued.
+    `backend` makes segments callable; for `CudaGraphs` the program is a whole step. Recorded runs call every op.
+    Devices that share a thread are issued by the planned `starts` of ops.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Executor:
         self._program = program
         self._devices = devices
         self._starts = starts or {}
-        self._order = CallerOrder(list(devices.values()), exclusive=backend.leaves_values)
+        self._order = CallerOrder(list(devices.values()))
         self._maker = SegmentMaker(graph, executable, program, devices.keys(), updater, backend)
         self._transfers = [
             (action.tensor, action.target)
@@ -82,6 +82,7 @@ class Executor:
             if isinstance(action, Send) and action.target in devices
         ]
         self._threads: dict[bool, Sequence[_Thread]] = {}
+        self._events: dict[str, torch.Event] = {}
 
     def start(self, inputs: StepInputs, record: bool = False) -> StepState:
         """The state with which a step begins."""
@@ -91,37 +92,33 @@ class Executor:
     def run(self, state: StepState) -> None:
         """Run the program: devices without streams have ended when it returns, for others the caller's streams wait.
 
-        A recorded run waits for all.
-
-        Raises RunError if an op fails; names the op, its module and its device. The other devices stop at their
-        next receive. What fails on a GPU after it was issued is raised by one of the next runs, or where a
-        result is read.
+        A recorded run waits for all. Raises RunError if an op fails; names the op, its module and its device. The other
+        devices stop at their next receive. What fails on a GPU after it was issued is raised by one of the next runs,
+        or where a result is read.
         """
-        with self._order.turn():
+        with self._order.turn:
             self._run(state)
 
     def _run(self, state: StepState) -> None:
-        order = self._order.begin()
+        given = self._order.begin()
         run = ProgramRun(state, {key: Cell() for key in self._transfers})
-        # Not by the devices' futures: a Ctrl-C that interrupts who waits for them may leave their locks taken, and the
-        # device's thread then waits for ever.
-        ended: SimpleQueue[BaseException | None] = SimpleQueue()
         threads = self._compiled(state.timeline is not None)
-        started = 0
+        answers: list[Answer[None]] = []
         try:
             # Two programs at once must queue in the same order on all devices, or they wait for each other.
             with _submitting:
                 for thread in threads:
-                    self._devices[thread.homes[0]].submit(self._task(thread, run, order, ended))
-                    started += 1
+                    work = functools.partial(self._issue, thread, run, given)
+                    answers.append(self._devices[thread.homes[0]].submit(work))
         except BaseException as reason:
             self._stop(run)
-            for _ in range(started if isinstance(reason, Exception) else 0):
-                ended.get()
+            if isinstance(reason, Exception):
+                with contextlib.suppress(Exception):
+                    _wait_for(answers)
             raise
         try:
-            _end(ended, started)
-            self._order.end(order)
+            _wait_for(answers)
+            self._order.end()
         except Exception:
             self._stop(run)  # first: a GPU that waits for another process would never settle
             self._order.settle()
@@ -129,10 +126,6 @@ class Executor:
         except BaseException:
             self._stop(run)
             raise
-        for name, events in run.recorded.items():
-            # All threads have issued their actions: nobody will wait for the events of this run.
-            if (streams := streams_of(self._devices[name])) is not None:
-                streams.events.give_back(events)
 
     def _stop(self, run: ProgramRun) -> None:
         """Have all devices stop at their next receive, those of other processes too."""
@@ -140,44 +133,36 @@ class Executor:
             self.links.fail()
         run.give_up()
 
-    def _task(
-        self, thread: _Thread, run: ProgramRun, order: RunOrder, ended: "SimpleQueue[BaseException | None]"
-    ) -> Callable[[], None]:
-        """The work of one thread in a run; at its end it puts what has failed there, or None."""
-
-        def task() -> None:
-            failure: BaseException | None = None
-            try:
+    def _issue(self, thread: _Thread, run: ProgramRun, given: Sequence[torch.Event]) -> None:
+        """The work of one thread in a run."""
+        begin = time.perf_counter()
+        try:
+            for name in thread.homes:
+                self._begin(name, run, given)
+            # Grad mode is local to a thread: without this every op would record an autograd graph.
+            with torch.no_grad():
+                _take(thread.steps, run)
+            if self.links is not None:
                 for name in thread.homes:
-                    self._begin(name, run, order)
-                # Grad mode is local to a thread: without this every op would record an autograd graph.
-                with torch.no_grad():
-                    _issue(thread.steps, run)
-                if self.links is not None:
-                    for name in thread.homes:
-                        self.links.end(name)
-                for name in run.timelines:
-                    if name in thread.homes:
-                        self._devices[name].synchronize()
-            except BaseException as error:
-                failure = error
-                if self.links is not None and not isinstance(error, AbortedError):
-                    self.links.fail()
-                run.give_up()
-                if not isinstance(error, Exception):
-                    raise
-            finally:
-                ended.put(failure)
-                # The error refers to this frame: were it to refer to the error, the cycle would keep the tensors of the
-                # failed step until the garbage collector runs.
-                del failure
+                    self.links.end(name)
+            for name in run.timelines:
+                if name in thread.homes:
+                    self._devices[name].synchronize()
+        except AbortedError:
+            run.give_up()
+            raise
+        except BaseException:
+            self._stop(run)
+            raise
+        finally:
+            run.state.worked_s.update(dict.fromkeys(thread.homes, time.perf_counter() - begin))
 
-        return task
-
-    def _begin(self, name: str, run: ProgramRun, order: RunOrder) -> None:
+    def _begin(self, name: str, run: ProgramRun, given: Sequence[torch.Event]) -> None:
         device = self._devices[name]
         device.activate()
-        order.enter(device)
+        if (streams := streams_of(device)) is not None:
+            for event in given:
+                streams.wait(COMPUTE_STREAM, event)
         if self.links is not None:
             self.links.begin(name)
         if name in run.timelines:
@@ -198,7 +183,7 @@ class Executor:
                     worker = workers[part.device]
                     own = steps[homes[worker][0]]
                     if current.get(worker) != part.device and streams_of(self._devices[part.device]) is not None:
-                        own.append(ActivateStep(self._devices[part.device]))
+                        own.append(activate_step(self._devices[part.device]))
                     current[worker] = part.device
                     own.append(self._step(part.device, part.actions, recording))
             self._threads[recording] = [
@@ -212,20 +197,21 @@ class Executor:
     def _step(self, home: str, actions: Sequence[Action], recording: bool) -> Step:
         first, device = actions[0], self._devices[home]
         if isinstance(first, Send):
-            return SendStep(first, home, device, self._devices.get(first.target), self.links)
+            return send_step(first, home, device, self._devices.get(first.target), self.links)
         if isinstance(first, Recv):
-            return ReceiveStep(first, home, device, None if first.source in self._devices else self.links)
+            return receive_step(first, home, device, None if first.source in self._devices else self.links)
         if isinstance(first, Compute | Free):
-            return self._maker.segment(home, device, actions, recording)
+            segment = self._maker.segment(home, device, actions, recording)
+            return Step(segment.call, segment.message)
         target = self._devices.get(first.target) if isinstance(first, Copy) else None
-        return StreamStep(first, home, device, target)
+        return stream_step(first, home, device, self._events, target)
 
 
-def _issue(steps: Sequence[Step], run: ProgramRun) -> None:
+def _take(steps: Sequence[Step], run: ProgramRun) -> None:
     """Call one step after another; an error is raised as the user reads it, with the action in which it occurred."""
     for step in steps:
         try:
-            step(run)
+            step.call(run)
         except AbortedError:
             raise
         except Exception as error:
@@ -235,20 +221,19 @@ def _issue(steps: Sequence[Step], run: ProgramRun) -> None:
             raise RunError(message) from error
 
 
-def _end(ended: "SimpleQueue[BaseException | None]", count: int) -> None:
-    """Wait for all, and raise what the first to fail has raised.
-
-    Nothing here refers to the error afterwards: what the failed step held is freed once the caller drops the error.
-    """
-    error = failure = None
-    for _ in range(count):
-        error = ended.get()
-        if failure is None and not isinstance(error, AbortedError):
-            failure = error
-    # As long as a frame refers to the error, the cycle keeps the tensors of the failed step.
-    error = None
+def _wait_for(answers: Sequence[Answer[None]]) -> None:
+    """Wait for all, and raise what the first of them has raised."""
+    failure: Exception | None = None
+    for answer in answers:
+        try:
+            answer.result()
+        except AbortedError:
+            continue
+        except Exception as error:
+            failure = failure or error
     if failure is not None:
         try:
             raise failure
         finally:
-            failure = None
+            # As long as a frame refers to the error, the cycle keeps the tensors of the failed step.
+            del failure

@@ -1,12 +1,11 @@
 """One run of a program: its inputs, the values that its devices hold and hand to each other, and when its ops ran."""
 
+import contextlib
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import Any
-
-import torch
+from typing import Any, Protocol
 
 from dlplacer.runtime.devices.base import InFlight, RuntimeDevice
 
@@ -34,22 +33,22 @@ class OpSpan:
 
 @dataclass
 class DeviceTimeline:
-    """The marks that one device sets in one step.
+    """The marks that one device sets in one step: (op, begin, end) in order.
 
     An op begins where the op before it ended, or where the last tensor that the device waited for had arrived: the
-    runtime's own cost between two ops counts to the second one, and waiting counts to none.
-
-    `marks`: (op, begin, end), in order.
+    runtime's own cost between two ops counts to the second one, and waiting counts to none. `started_ns`: moment of
+    ``time.perf_counter_ns`` at the begin; 0 before it.
     """
 
     marks: list[tuple[str, Any, Any]] = field(default_factory=list)
-    _origins: list[tuple[int, Any, int]] = field(default_factory=list)
+    started_ns: int = 0
+    _origin: Any = None
     _resumed: Any = None
 
     def begin(self, device: RuntimeDevice) -> None:
-        """Called on the device's thread when a program starts there and the device has nothing else to do."""
-        self._resumed = device.now()
-        self._origins.append((time.perf_counter_ns(), self._resumed, len(self.marks)))
+        """Called on the device's thread when the program starts there and the device has nothing else to do."""
+        self._origin = self._resumed = device.now()
+        self.started_ns = time.perf_counter_ns()
 
     def resume(self, device: RuntimeDevice) -> None:
         """Called when a tensor has arrived that the device waited for."""
@@ -61,34 +60,25 @@ class DeviceTimeline:
         self.marks.append((op, self._resumed, end))
         self._resumed = end
 
-    def spans(self, device: RuntimeDevice, zero_ns: int | None = None) -> list[OpSpan]:
-        """The ops in order, in seconds since a moment of ``time.perf_counter_ns``, by default the program's start."""
-        if not self._origins:
-            return []
-        zero_ns = self._origins[0][0] if zero_ns is None else zero_ns
-        found = []
-        bounds = [first for _, _, first in self._origins[1:]] + [len(self.marks)]
-        for (host_ns, origin, first), last in zip(self._origins, bounds, strict=True):
-            # Events of different GPUs cannot be compared; each is related to the host's clock at the program's start.
-            offset_s = (host_ns - zero_ns) * 1e-9
-            for op, begin, end in self.marks[first:last]:
-                start_s = offset_s + device.elapsed_s(origin, begin)
-                found.append(OpSpan(op, start_s, offset_s + device.elapsed_s(origin, end)))
-        return found
-
-    @property
-    def started_ns(self) -> int:
-        """Moment of ``time.perf_counter_ns`` at which the first program started; 0 if none has."""
-        return self._origins[0][0] if self._origins else 0
+    def spans(self, device: RuntimeDevice) -> list[OpSpan]:
+        """The ops in order, in seconds since the program's start."""
+        since = self._origin
+        return [
+            OpSpan(op, device.elapsed_s(since, begin), device.elapsed_s(since, end)) for op, begin, end in self.marks
+        ]
 
 
 @dataclass
 class StepState:
-    """What devices hold in one step, from its first program to its last: device name → values, and → timeline."""
+    """What devices hold in one step, from its first program to its last: device name → values, and → timeline.
+
+    `worked_s`: device name → seconds for which the last program has held its thread.
+    """
 
     inputs: StepInputs
     values: dict[str, Values]
     timeline: dict[str, DeviceTimeline] | None = None
+    worked_s: dict[str, float] = field(default_factory=dict)
 
 
 class AbortedError(Exception):
@@ -111,12 +101,9 @@ class Cell:
     def put(self, value: object) -> None:
         """Hand a value over."""
         self._value = value
-        if self._full.locked():
-            try:
-                self._full.release()
-            except RuntimeError:
-                # Another thread has given up the run in between.
-                return
+        # Another thread may give up the run at the same time.
+        with contextlib.suppress(RuntimeError):
+            self._full.release()
 
     def take(self) -> InFlight:
         """The value, once it is there; AbortedError if the run was given up."""
@@ -131,23 +118,13 @@ class Cell:
 class ProgramRun:
     """A program while it runs.
 
-    Attributes
-    ----------
-    cells
-        (tensor, target) → where it is handed over, for all SENDs between devices of this process.
-    copies
-        (tensor, source, target) → a copy that is enqueued and not yet handed over.
-    events
-        Name → event that was recorded.
-    recorded
-        Device name → the events that its streams recorded.
+    `cells`: (tensor, target) → where it is handed over, for all SENDs between devices of this process. `copies`:
+    (tensor, source, target) → a copy that is enqueued and not yet handed over.
     """
 
     state: StepState
     cells: Mapping[tuple[str, str], Cell]
     copies: dict[tuple[str, str, str], InFlight] = field(default_factory=dict)
-    events: dict[str, torch.Event] = field(default_factory=dict)
-    recorded: dict[str, list[torch.Event]] = field(default_factory=dict)
 
     @property
     def timelines(self) -> Mapping[str, DeviceTimeline]:
@@ -158,3 +135,25 @@ class ProgramRun:
         """Make every thread stop at the next tensor that it waits for."""
         for cell in self.cells.values():
             cell.put(_GIVEN_UP)
+
+
+class RankLinks(Protocol):
+    """Carries tensors to and from the devices of a program that other processes own.
+
+    All but `fail` is called on the thread of the device here.
+    """
+
+    def begin(self, device: str) -> None:
+        """Before a run: expect the device's messages."""
+
+    def send(self, tensor: str, source: str, target: str, value: Any) -> None:
+        """Start moving a tensor, and go on."""
+
+    def receive(self, tensor: str, source: str, target: str) -> Any:
+        """Wait for a tensor."""
+
+    def end(self, device: str) -> None:
+        """After a run: wait until the device's tensors have left."""
+
+    def fail(self) -> None:
+        """End the run in all processes: an action has failed here."""

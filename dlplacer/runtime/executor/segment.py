@@ -4,45 +4,31 @@ import functools
 import linecache
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 from dlplacer.core.errors import first_line
 from dlplacer.core.graph import OpGraph
 from dlplacer.frontend.torch.executable import Executable
 from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.executor.backends import Eager, SegmentBackend, SegmentFunction, SegmentUse
+from dlplacer.runtime.executor.backends import Eager, SegmentBackend, SegmentFunction
 from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.executor.random_state import drawn_with
 from dlplacer.runtime.executor.run import ProgramRun
 from dlplacer.runtime.executor.segment_graph import LASTING, SegmentGraph, segment_graph
-from dlplacer.runtime.program.actions import Action, Compute, Free, Send
-from dlplacer.runtime.program.program import Program
+from dlplacer.runtime.program.program import Action, Compute, Free, Program, Send
 
 
 @dataclass(frozen=True)
 class Segment:
-    """Consecutive ops of a device, ready to be called.
+    """Consecutive ops of a device, ready to be called; `home` is its name in the program. Without ops it only frees.
 
-    Attributes
-    ----------
-    home
-        Name of the device in the program.
-    last
-        Values among the inputs that the segment reads last: the device no longer holds them while it runs.
-    dropped
-        Values that it frees and does not read.
-    marks
-        Tensors of its ops that only carry an order: they are None.
-    draws
-        Whether its one op draws random numbers.
-    function
-        None if it only frees.
+    While it runs the device no longer holds the values that it reads `last`, or frees unread (`dropped`). Its `marks`
+    only carry an order: they are None. If it `draws` random numbers, it has one op.
     """
 
     graph: OpGraph
     home: str
-    device: RuntimeDevice
     ops: tuple[str, ...]
     code: SegmentGraph
     last: frozenset[str]
@@ -52,7 +38,7 @@ class Segment:
     recorded: bool
     function: SegmentFunction | None
 
-    def __call__(self, run: ProgramRun) -> None:
+    def call(self, run: ProgramRun) -> None:
         """Run the ops on the values that the device holds."""
         values, inputs, last = run.state.values[self.home], run.state.inputs, self.last
         for name in self.dropped:
@@ -62,9 +48,9 @@ class Segment:
         boxed = [values.pop(name) if name in last else values[name] for name in self.code.read]
         boxed += [inputs.bound[op] for op in self.code.bound]
         if self.recorded:
-            boxed.insert(0, functools.partial(run.timelines[self.home].finish, device=self.device))
+            boxed.insert(0, functools.partial(run.timelines[self.home].finish, device=self.code.device))
         if self.draws:
-            with drawn_with(inputs.seed, inputs.step, self.ops[0], self.device.torch_device):
+            with drawn_with(inputs.seed, inputs.step, self.ops[0], self.code.device.torch_device):
                 made = self.function(boxed)
         else:
             made = self.function(boxed)
@@ -76,7 +62,7 @@ class Segment:
         """Which op failed, for the user."""
         op = self.graph.op(self._failing(error))
         where = f" of module {op.module!r}" if op.module else ""
-        return f"op {op.id!r}{where} failed on {self.device.name}: {first_line(error)}"
+        return f"op {op.id!r}{where} failed on {self.code.device.name}: {first_line(error)}"
 
     def _failing(self, error: Exception) -> str:
         """The op whose generated line the error passed; the first op if the code is not ours."""
@@ -103,7 +89,6 @@ class SegmentMaker:
     here: Collection[str]
     updater: Updater
     backend: SegmentBackend
-    _plain: Eager = field(default_factory=Eager)
 
     def kind(self, op: str) -> object:
         """Ops of an equal kind may share a segment; None if the op is alone, as it draws random numbers."""
@@ -117,14 +102,13 @@ class SegmentMaker:
         made = {name for op in ops for name in self._exported(op)}
         results = {name for op in ops for name in self.executable.codes[op].results}
         outputs = sorted((made & results) - freed)
-        code = segment_graph(self.executable, ops, outputs, device.torch_device, self.updater, recorded)
+        given = self.executable, ops, outputs, device, self.updater
+        code = segment_graph(*given, self._lasting[home], self._fresh, recorded)
         last = frozenset(freed.intersection(code.read))
-        backend = self.backend if not recorded and all(map(self._is_compiled, ops)) else self._plain
-        use = SegmentUse(device, self._lasting[home] & {*code.read}, self._fresh)
+        backend = self.backend if not recorded and all(map(self._is_compiled, ops)) else Eager()
         return Segment(
             self.graph,
             home,
-            device,
             ops,
             code,
             last,
@@ -132,7 +116,7 @@ class SegmentMaker:
             marks=tuple(sorted(made - results - freed)),
             draws=any(self.executable.codes[op].random for op in ops),
             recorded=recorded,
-            function=backend.function(code, use) if ops else None,
+            function=backend.function(code) if ops else None,
         )
 
     def _is_compiled(self, op: str) -> bool:

@@ -1,7 +1,7 @@
 """The ops of a segment → an fx graph whose inputs and outputs are tensors by name, and its code."""
 
 import keyword
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import getitem
 from typing import Any
@@ -13,6 +13,7 @@ from torch.fx.graph import CodeGen
 from dlplacer.core.errors import InternalError
 from dlplacer.frontend.torch.executable import Executable, Instruction, OpCode, Value
 from dlplacer.frontend.torch.tracing.kernels import kernel_for, laid_out
+from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.executor.optimizer_update import Updater
 
 _PLAIN = (int, float, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
@@ -73,27 +74,19 @@ def boxed_module(graph: fx.Graph, attributes: dict[str, Any]) -> fx.GraphModule:
 class SegmentGraph:
     """The code of a segment, and the names of its inputs and outputs in order.
 
-    Attributes
-    ----------
-    graph
-        Its placeholders are the marker of recorded runs, if it has one, then `read`, then `bound`.
-    read
-        Values of the device that the ops read and do not make.
-    bound
-        Op ids whose tensors come from outside the step; of these `lasting` are the same in every step.
-    outputs
-        Values that outlive the segment.
-    op_of
-        Name of an fx node → op id.
-    attributes
-        Constants that the graph refers to by name, as they have no literal.
+    The graph's placeholders are the marker of recorded runs, if it has one; then the values that its ops `read` and do
+    not make; then the tensors from outside the step, by the ids of ops that are `bound` to them. `lasting` are
+    positions among the two of tensors that are the same in every step; `fresh` those `outputs` that outlive the step.
+    `op_of`: name of an fx node → op id. `attributes` are constants without a literal.
     """
 
+    device: RuntimeDevice
     graph: fx.Graph
     read: tuple[str, ...]
     bound: tuple[str, ...]
-    lasting: frozenset[str]
+    lasting: frozenset[int]
     outputs: tuple[str, ...]
+    fresh: frozenset[str]
     op_of: Mapping[str, str]
     attributes: dict[str, Any]
 
@@ -102,23 +95,20 @@ def segment_graph(
     executable: Executable,
     ops: Sequence[str],
     outputs: Sequence[str],
-    device: torch.device,
+    device: RuntimeDevice,
     updater: Updater,
+    lasting: Collection[str] = (),
+    fresh: Collection[str] = (),
     recorded: bool = False,
 ) -> SegmentGraph:
-    """The graph of consecutive ops of one device.
+    """The graph of consecutive ops of one device, which decides on kernels.
 
-    Parameters
-    ----------
-    outputs
-        Names of values that the ops make and that are needed afterwards.
-    device
-        Where the ops run: it decides on kernels, and takes the place of devices among their arguments.
-    recorded
-        Whether the graph takes one input more, which it calls with the op's id behind every op.
+    `outputs` name the values that are needed afterwards; those in `fresh` also after the step. `lasting` name values
+    that are the same tensors in every step. A `recorded` graph takes one input more, which it calls with the op's id
+    behind every op.
     """
     codes = [executable.codes[op] for op in ops]
-    builder = _Builder(device, updater)
+    builder = _Builder(device.torch_device, updater)
     marker = builder.graph.placeholder("marker") if recorded else None
     read = tuple(dict.fromkeys(values_read(codes)))
     for name in read:
@@ -137,9 +127,17 @@ def segment_graph(
             builder.call(_mark, (marker, code.op), {})
     builder.update()
     builder.graph.output(tuple(builder.values[name] for name in outputs))
-    lasting = frozenset(op for op in bound.values() if executable.codes[op].role in LASTING)
+    lasts = [name in lasting for name in read] + [executable.codes[op].role in LASTING for op in bound.values()]
     return SegmentGraph(
-        builder.graph, read, tuple(bound.values()), lasting, tuple(outputs), builder.op_of, builder.attributes
+        device,
+        builder.graph,
+        read,
+        tuple(bound.values()),
+        frozenset(position for position, is_lasting in enumerate(lasts) if is_lasting),
+        tuple(outputs),
+        frozenset(outputs).intersection(fresh),
+        builder.op_of,
+        builder.attributes,
     )
 
 

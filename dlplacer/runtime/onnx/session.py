@@ -73,19 +73,14 @@ def open_session(
 ) -> Any:
     """A session that computes with one thread of the host, by default on a core.
 
+    Raises InputError if onnxruntime is not installed, and RunError if it cannot run the model.
+
     Parameters
     ----------
     profile_prefix
         Start of the name of the trace that the session writes when profiling ends; None: it writes none.
     optimized
         Whether nodes may be fused and folded; otherwise every node of the file is executed separately.
-
-    Raises
-    ------
-    InputError
-        If onnxruntime is not installed.
-    RunError
-        If it cannot run the model.
     """
     onnxruntime = _onnxruntime()
     options = onnxruntime.SessionOptions()

@@ -13,8 +13,7 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.frontend.onnx.onnx_file import OnnxFile, data_inputs
 from dlplacer.frontend.onnx.onnx_values import Values, reads, values_of
 from dlplacer.machines.costs.device_table import CORE
-from dlplacer.runtime.onnx.cut_by_device import Part, sub_model
-from dlplacer.runtime.onnx.run_cut_model import Tensors, random_inputs
+from dlplacer.runtime.onnx.run_cut_model import Part, Tensors, random_inputs, sub_model
 from dlplacer.runtime.onnx.session import open_session, run_session
 from dlplacer.runtime.profile.statistic import typical
 
@@ -27,12 +26,7 @@ def profile_onnx(file: OnnxFile, graph: OpGraph, steps: int = 7, warmup: int = 2
     A node that onnxruntime replaces by several, as it has no kernel for it or it is a function of the file, is timed in
     a session of its own.
 
-    Raises
-    ------
-    InputError
-        If onnxruntime is not installed.
-    RunError
-        If it cannot run the model.
+    Raises InputError if onnxruntime is not installed, and RunError if it cannot run the model.
     """
     count, inputs = warmup + steps, random_inputs(file)
     model: Any = onnx.ModelProto()

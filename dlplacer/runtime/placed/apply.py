@@ -85,13 +85,7 @@ def _note_autocast(job: Job, plan: Plan, devices: Mapping[str, RuntimeDevice]) -
 
 
 def require_captured(plan: Plan) -> None:
-    """Return if the plan is of a torch model.
-
-    Raises
-    ------
-    MismatchError
-        If there is no code for its ops.
-    """
+    """Raise MismatchError if a plan is not of a torch model: there is no code for its ops."""
     if "rewrites" not in (plan.graph.capture or {}):
         raise MismatchError("the plan's graph was not captured from a torch model; only captured graphs can be run")
 
@@ -105,13 +99,7 @@ def capture_as_planned(job: Job, plan: Plan) -> Captured:
 
 
 def require_runnable(captured: Captured, plan: Plan, devices: Mapping[str, RuntimeDevice]) -> None:
-    """Return if there is a kernel for every op that these devices of a plan run.
-
-    Raises
-    ------
-    InputError
-        Naming an op that has none.
-    """
+    """Raise InputError, naming the op, unless there is a kernel for every op that these devices of a plan run."""
     types = {name: device.torch_device.type for name, device in devices.items()}
     homes = {op: types[device] for op, device in plan.placement.items() if device in types}
     require_kernels(captured.executable, homes)
@@ -128,10 +116,7 @@ def of_captured_ops(plan: Plan, captured: OpGraph) -> Plan:
 
 
 def require_same_graph(plan: Plan, captured: OpGraph) -> None:
-    """Return if the plan was made for this graph, costs aside.
-
-    Raises MismatchError naming the first op that differs.
-    """
+    """Raise MismatchError, naming the first op that differs, unless the plan was made for this graph, costs aside."""
     if structure_sha256(plan.graph) == structure_sha256(captured):
         return
     difference = first_difference(plan.graph, captured)
@@ -147,10 +132,7 @@ def device_names(
 ) -> dict[str, str]:
     """Device of the plan → device of this machine, for all devices of the plan's topology or those of `planned`.
 
-    Raises
-    ------
-    InputError
-        If the plan has a device that is not named, or none of a given name.
+    Raises InputError if the plan has a device that is not named, or none of a given name.
     """
     planned = [device.id for device in plan.topology.devices] if planned is None else list(planned)
     if isinstance(devices, str):

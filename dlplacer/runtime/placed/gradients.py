@@ -15,14 +15,8 @@ from dlplacer.runtime.placed.variant import Variant
 
 
 def add_gradients(parameters: Mapping[str, torch.Tensor], gradients: Mapping[str, torch.Tensor]) -> None:
-    """Add gradients to ``.grad`` as the autograd engine does: in separate memory, laid out like the parameter.
-
-    Hooks of the parameters are called as the engine calls them.
-
-    Parameters
-    ----------
-    parameters, gradients
-        Name → parameter, name → its gradient.
+    """Add gradients to ``.grad`` of the parameters of these names as the autograd engine does: in separate memory, laid
+    out like the parameter, and with the calls of its hooks.
     """
     taken: set[int] = set()
     for name, computed in gradients.items():

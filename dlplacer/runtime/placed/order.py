@@ -1,7 +1,8 @@
 """The plan's placement and order, for a graph that shares ops with the plan's."""
 
 from collections.abc import Mapping
-from heapq import heapify, heappop, heappush
+
+import networkx as nx
 
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Op
@@ -27,17 +28,11 @@ def order_like(plan: Plan, captured: OpGraph) -> Order:
         if name not in turn:
             turn[name] = max((turn[edge.source] for edge in captured.edges_into[name]), default=0.0)
     # One order of all ops that respects every dependency, cut by device: whatever it is, nothing waits in a circle.
-    waits = {op.id: len(captured.edges_into[op.id]) for op in captured.ops}
-    ready = [(turn[op.id], captured.index[op.id], op.id) for op in captured.ops if not waits[op.id]]
-    heapify(ready)
+    dependencies = nx.DiGraph((edge.source, edge.target) for edge in captured.edges)
+    dependencies.add_nodes_from(captured.index)
     home, order = _homes(plan, captured), {device.id: list[str]() for device in plan.topology.devices}
-    while ready:
-        *_, name = heappop(ready)
+    for name in nx.lexicographical_topological_sort(dependencies, lambda op: (turn[op], captured.index[op])):
         order[home[name]].append(name)
-        for edge in captured.edges_from[name]:
-            waits[edge.target] -= 1
-            if not waits[edge.target]:
-                heappush(ready, (turn[edge.target], captured.index[edge.target], edge.target))
     return order
 
 

@@ -13,26 +13,30 @@ from torch.utils import _pytree as pytree
 
 from dlplacer.core.errors import InputError, MismatchError
 from dlplacer.core.plan import Plan
-from dlplacer.frontend.torch.capture import Captured
+from dlplacer.frontend.torch.capture import Captured, capture_job
 from dlplacer.frontend.torch.job import Job, autocast_of, flat_inputs
+from dlplacer.frontend.torch.tracing.passes import EVERY_STEP
 from dlplacer.frontend.torch.tracing.step_module import set_training
 from dlplacer.planning.interrupt import kept_interrupts
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.executor.backends import CudaGraphs
 from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.executor.run import DeviceTimeline, StepInputs, StepState
-from dlplacer.runtime.placed.editions import Editions
 from dlplacer.runtime.placed.gradients import PlacedStep, add_gradients
 from dlplacer.runtime.placed.guards import (
     in_order,
     require_autocast,
+    require_data,
     require_inputs,
     require_no_own_hooks,
     require_unwritten,
+    require_whole,
 )
+from dlplacer.runtime.placed.order import order_like
 from dlplacer.runtime.placed.placed_state import PlacedState
-from dlplacer.runtime.placed.variant import Variant, layouts_of
-from dlplacer.runtime.placed.variants import VariantMaker, Variants
+from dlplacer.runtime.placed.variant import Layouts, Variant, layouts_of
+from dlplacer.runtime.placed.variants import ModuleSnapshot, Variants
+from dlplacer.runtime.program.lower import Order
 
 
 class PlacedModule(PlacedState):
@@ -74,16 +78,15 @@ class PlacedModule(PlacedState):
         self.devices = dict(devices)
         self._users: weakref.WeakSet[PlacedModule] = weakref.WeakSet([self])
         self.updater = Updater(job.update)
-        self._maker = self._maker_of(job)
         if job.mode == "infer" or not job.module.training:
             self.train(job.mode == "train")
-        self._primary = self._maker.variant_in(plan.order, captured, layouts_of(flat_inputs(job)))
+        self._starts = {entry.op: entry.start_s for entry in plan.ops}
+        self._primary = self._variant_in(plan.order, captured, layouts_of(flat_inputs(job)))
         roots = {"": job.module, **({"(loss)": job.loss} if isinstance(job.loss, nn.Module) else {})}
-        self._editions = Editions(roots)
-        edition, snapshot = self._editions.current()
-        self._variants = Variants(lambda job: self._capture(job), self._built)
-        self._variants.add(edition, job, self._primary)
-        self._maker.move_tensors(self._primary, snapshot.tensors)
+        self._variants = Variants(roots, lambda job, state: self._made(job, state))
+        state = self._variants.state()
+        self._variants.add(job, self._primary, state)
+        self._move_tensors(self._primary, state.tensors)
 
     def __repr__(self) -> str:
         where = ", ".join(f"{name} on {device.name}" for name, device in self.devices.items())
@@ -143,8 +146,7 @@ class PlacedModule(PlacedState):
 
         Those are attributes, globals and closures that the step reads in Python: a dropout rate, an entry of a list.
         """
-        self._editions.forget()
-        self._variants.keep(self._editions.is_known)
+        self._variants.forget()
 
     @property
     def captured(self) -> Captured:
@@ -169,13 +171,13 @@ class PlacedModule(PlacedState):
         job = self._job
         loss = copy.deepcopy(job.loss, memo) if isinstance(job.loss, nn.Module) else job.loss
         module = copy.deepcopy(job.module, memo)
-        copied = self._of(replace(job, module=module, loss=loss), self._whole.with_constants(memo))
+        copied = self._of(replace(job, module=module, loss=loss), self.whole.with_constants(memo))
         memo[id(self)] = copied
         for ours, theirs in zip(self.modules(), copied.modules(), strict=True):
             theirs.training = ours.training
         copied._job.module.training = self.training
-        if self._editions.current()[0]:
-            copied._variants.keep(lambda edition: False)  # captured before an edit that the copied module has
+        if not self._variants.state().is_first:
+            copied._variants.forget()  # captured before an edit that the copied module has
         copied._users = self._users
         copied._users.add(copied)
         copied.seed, copied.steps_done, copied.records = self.seed, self.steps_done, self.records
@@ -184,7 +186,7 @@ class PlacedModule(PlacedState):
         return copied
 
     @property
-    def _whole(self) -> Captured:
+    def whole(self) -> Captured:
         """The graph and executable of all devices."""
         return self._primary.captured
 
@@ -215,7 +217,7 @@ class PlacedModule(PlacedState):
         self.steps_done += 1
         leaves = flat_inputs(job)
         if variant.is_random:
-            self.draws.begin_step(self.steps_done)
+            self.draws.begin(self.steps_done - 1)
         return variant, tensors, variant.bind(tensors, leaves, *self._draws_of_step())
 
     def _differentiated(self, variant: Variant, tensors: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
@@ -236,7 +238,7 @@ class PlacedModule(PlacedState):
         # A plan captured in inference has the job's targets as inputs that nothing reads.
         leaves = flat_inputs(called.with_inputs(args, called.kwargs, self._job.targets))
         if variant.is_random:
-            self.draws.begin_evaluation(self.steps_done)
+            self.draws.begin(self.steps_done, evaluates=True)
         state = self._run(variant, variant.bind(tensors, leaves, *self._draws_of_step(evaluates=True)))
         outputs = pytree.tree_unflatten(variant.outputs(state), variant.captured.executable.output_spec)
         if not called.targets or called.loss is None:
@@ -250,24 +252,40 @@ class PlacedModule(PlacedState):
 
     def _variant(self, job: Job) -> tuple[Variant, Mapping[str, torch.Tensor]]:
         """The variant for a call, and the module's tensors."""
-        edition, snapshot = self._editions.current()
-        variant = self._variants.find(edition, job)
-        require_unwritten(variant.written, snapshot.tensors, flat_inputs(job))
-        return variant, snapshot.tensors
+        variant, tensors = self._variants.find(job)
+        require_unwritten(variant.written, tensors, flat_inputs(job))
+        return variant, tensors
 
-    def _built(self, job: Job, captured: Captured) -> Variant:
-        variant = self._maker.variant(job, captured)
-        edition, snapshot = self._editions.last
-        if edition:
-            self._maker.move_tensors(variant, snapshot.tensors)
-            self._variants.keep(self._editions.is_known)
+    def _made(self, job: Job, state: ModuleSnapshot) -> Variant:
+        """The variant for the inputs of a job and a state of the modules, in an order that follows the plan's."""
+        # A module that was sharded counts as edited, and what is captured anew must not be a piece of it.
+        for name, tensor in state.tensors.items():
+            require_whole(name, tensor)
+        captured = self._capture(job)
+        variant = self._variant_in(order_like(self.plan, captured.graph), captured, layouts_of(flat_inputs(job)))
+        if not state.is_first:
+            self._move_tensors(variant, state.tensors)
         return variant
 
     def _capture(self, job: Job) -> Captured:
-        return self._maker.capture(job, self._editions.last[1].tensors)
+        """A job's graph with the plan's rewrites; in the other mode with those that are for every step."""
+        described = self.plan.graph.capture or {}
+        rewrites = [name for name in described["rewrites"] if job.mode == self._job.mode or name in EVERY_STEP]
+        return capture_job(job, rewrites, bool(described.get("colocate_backward")))
 
-    def _maker_of(self, job: Job) -> VariantMaker:
-        return VariantMaker(job, self.plan, self.devices, self.updater, self.segments)
+    def _variant_in(self, order: Order, captured: Captured, layouts: Layouts) -> Variant:
+        """The variant of a captured step in an order."""
+        return Variant(
+            captured, order, self.devices, self.updater, layouts, segments=self.segments, starts=self._starts
+        )
+
+    def _move_tensors(self, variant: Variant, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Move parameters and buffers to where a variant has them; InputError if one has no data."""
+        for code in variant.captured.executable.of_role("parameter", "buffer"):
+            tensor = tensors[code.name]
+            require_data(code.name, tensor)
+            # Through .data, so that optimizers which hold the Parameter keep holding the same object.
+            tensor.data = tensor.data.to(self.devices[variant.home[code.op]].torch_device)
 
 
 @contextlib.contextmanager

@@ -30,29 +30,20 @@ class Draws:
         self._seed = 0
         self._left: torch.Tensor | None = None
 
-    def begin_step(self, steps_done: int) -> None:
-        """Look at torch's seed; this is the `steps_done`-th step of the module."""
-        self._follow(steps_done - 1)
-
-    def begin_evaluation(self, steps_done: int) -> None:
-        """Look at torch's seed, and take the next number for an evaluation after `steps_done` steps."""
-        self._follow(steps_done)
-        self._evaluations += 1
-
-    def _follow(self, steps_done: int) -> None:
+    def begin(self, steps_done: int, evaluates: bool = False) -> None:
+        """Look at torch's seed before the step that follows `steps_done` steps, or take a number for an evaluation."""
         seed, state = torch.initial_seed(), torch.get_rng_state()
         if self._base is None or seed != self._seed or self._is_fresh(state, seed):
             self._base, self._start, self._seed, self._evaluations = seed, steps_done, seed, 0
         torch.randint(2, ())
         self._left = torch.get_rng_state()
+        self._evaluations += evaluates
 
-    def number(self, steps_done: int) -> tuple[int, int]:
-        """Seed, and number of the step among those since the seed was set."""
-        return (torch.initial_seed(), 0) if self._base is None else (self._base, steps_done - self._start)
-
-    def evaluation(self) -> tuple[int, int]:
-        """Seed, and number of the last evaluation since it was set, below 0."""
-        return (torch.initial_seed() if self._base is None else self._base), -self._evaluations
+    def drawn(self, steps_done: int, evaluates: bool) -> tuple[int, int]:
+        """Seed, and number of the last step since the seed was set; of the last evaluation, below 0."""
+        if self._base is None:
+            return torch.initial_seed(), 0
+        return self._base, -self._evaluations if evaluates else steps_done - self._start
 
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run needs to go on with the same numbers."""
@@ -74,13 +65,8 @@ class Draws:
 class PlacedState(nn.Module):
     """A module with the parameters, buffers and sub-modules of a job's module, and with numbers for random ops.
 
-    Attributes
-    ----------
-    seed
-        With ``torch.manual_seed``, the number of the training step and the op's id it decides what random ops draw,
-        whatever the placement. A state dict carries seed and number.
-    steps_done
-        Training steps so far.
+    With ``torch.manual_seed``, the number of the training step (`steps_done` so far) and the op's id, `seed` decides
+    what random ops draw, whatever the placement. A state dict carries seed and number.
     """
 
     def __init__(self, job: Job) -> None:
@@ -96,7 +82,7 @@ class PlacedState(nn.Module):
 
     def drawn_with(self, seed: int, evaluates: bool = False) -> tuple[int, int]:
         """Seed and number from which the last step or evaluation drew, had `seed` been that of this module."""
-        base, number = self.draws.evaluation() if evaluates else self.draws.number(self.steps_done)
+        base, number = self.draws.drawn(self.steps_done, evaluates)
         return (base << 64) + seed, number
 
     def __setattr__(self, name: str, value: Any) -> None:

@@ -1,6 +1,6 @@
 """The step for one set of input shapes and one mode: captured, lowered, dry-run and compiled for the devices."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -10,16 +10,15 @@ import torch
 from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.executable import Executable, OpCode
 from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.devices.transfer import as_input
+from dlplacer.runtime.devices.device_streams import as_input
 from dlplacer.runtime.executor.backends import SegmentBackend, segment_backend
 from dlplacer.runtime.executor.executor import Executor
 from dlplacer.runtime.executor.optimizer_update import Updater
-from dlplacer.runtime.executor.run import StepInputs, StepState
+from dlplacer.runtime.executor.run import RankLinks, StepInputs, StepState
 from dlplacer.runtime.placed.guards import apart_from, require_home
-from dlplacer.runtime.program.dry_run import dry_run
+from dlplacer.runtime.program.checks import dry_run, require_no_races
 from dlplacer.runtime.program.lower import Order, lower, lower_stages
 from dlplacer.runtime.program.program import Program
-from dlplacer.runtime.program.races import require_no_races
 from dlplacer.runtime.program.stream_lowering import memory_spaces, with_streams
 
 Layouts = Sequence[tuple[int, ...] | None]
@@ -28,19 +27,13 @@ Layouts = Sequence[tuple[int, ...] | None]
 
 @dataclass(frozen=True)
 class Variant:
-    """A captured step with the order in which its ops run on each device.
+    """A captured step with the order in which its ops run on each device: every op of the graph once.
 
-    Attributes
-    ----------
-    order
-        Device name in the plan → op ids; every op of the graph once.
-    devices
-        Device name in the plan → device.
-    segments
-        How runs of ops are called: a name of `dlplacer.runtime.executor.backends.BACKENDS`. Forward and backward as two
-        programs leave values for each other, and are not captured as CUDA graphs.
-    starts
-        Op → planned start, in seconds.
+    The graph of `captured` has all ops, its executable the code of those that run here (`part_of`), on the `devices` of
+    this process. The ops have planned `starts` in seconds, and `segments` as `dlplacer.apply` was told; forward and
+    backward as two programs leave values for each other, and are not captured as CUDA graphs. `links` makes what
+    carries tensors of a program to devices elsewhere and from them: in the host's memory, unless they are
+    `away_on_device`.
     """
 
     captured: Captured
@@ -50,6 +43,8 @@ class Variant:
     layouts: Layouts
     segments: str = field(default="eager", kw_only=True)
     starts: Mapping[str, float] = field(default_factory=dict, kw_only=True)
+    links: Callable[[Program], RankLinks] | None = field(default=None, kw_only=True)
+    away_on_device: bool = field(default=False, kw_only=True)
 
     @cached_property
     def home(self) -> Mapping[str, str]:
@@ -71,12 +66,9 @@ class Variant:
             {device: [op for op in ops if (op in later) == is_later] for device, ops in self.order.items()}
             for is_later in (False, True)
         ]
-        programs = lower_stages(self.captured.graph, orders, self.captured.executable.returned)
-        backends = [segment_backend(self.segments) for _ in programs]
-        if any(backend.leaves_values for backend in backends):
-            backends = [segment_backend("eager") for _ in programs]
-        lowered = self._for_devices(programs)
-        return tuple(map(self._executor, lowered, [Updater(None)] * len(lowered), backends))
+        programs = self._for_devices(lower_stages(self.captured.graph, orders, self.captured.executable.returned))
+        name = "eager" if segment_backend(self.segments).leaves_values else self.segments
+        return tuple(self._executor(program, Updater(None), segment_backend(name)) for program in programs)
 
     @cached_property
     def is_random(self) -> bool:
@@ -84,14 +76,8 @@ class Variant:
         return any(code.random for code in self.captured.executable.codes.values())
 
     def bind(self, tensors: Mapping[str, torch.Tensor], inputs: Sequence[Any], seed: int, step: int) -> StepInputs:
-        """Everything that comes into a step from outside, on the device where its op is planned.
-
-        Parameters
-        ----------
-        tensors
-            Parameters and buffers by fully qualified name.
-        inputs
-            Flat inputs of the step.
+        """Everything that comes into a step from outside, on the device where its op is planned: tensors of the module
+        by their full names, and the flat inputs of the step.
         """
         # Plain PyTorch updates when forward and backward pass have read all; in a step an update waits for the readers
         # of its parameter alone.
@@ -101,9 +87,7 @@ class Variant:
             tensor = tensors[name]
             require_home(name, tensor, device)
             # detach shares storage and version counter: updates in place reach the parameter, and `versions` sees them.
-            plain = tensor.detach()
-            for op in ops:
-                bound[op] = plain
+            bound |= dict.fromkeys(ops, tensor.detach())
         for code, target in self.inputs:
             tensor = _laid_out(_plain(inputs[code.position]), self.layouts[code.position])
             bound[code.op] = as_input(tensor, target)
@@ -114,19 +98,16 @@ class Variant:
         """Inputs with the gradient of the loss; None means 1."""
         bound = dict(inputs.bound)
         for code in self.captured.executable.of_role("tangent"):
-            device = self._torch_device(code.op)
-            spec = self.captured.graph.op(code.op).outputs[0]
-            bound[code.op] = (
-                torch.ones(spec.shape, dtype=getattr(torch, spec.dtype), device=device)
-                if tangent is None
-                else tangent.to(device)
-            )
+            device, spec = self._torch_device(code.op), self.captured.graph.op(code.op).outputs[0]
+            if tangent is None:
+                bound[code.op] = torch.ones(spec.shape, dtype=getattr(torch, spec.dtype), device=device)
+            else:
+                bound[code.op] = tangent.to(device)
         return replace(inputs, bound=bound)
 
     def versions(self, inputs: StepInputs) -> dict[str, int]:
         """Name of each given tensor that the backward program reads → how often it was changed in place."""
-        given = ((code.name or code.op, inputs.bound[code.op]) for code in self._read_twice)
-        return {name: _version(tensor) for name, tensor in given}
+        return {code.name or code.op: _version(inputs.bound[code.op]) for code in self._read_twice}
 
     def outputs(self, state: StepState) -> list[Any]:
         """The step's returned values, in order."""
@@ -146,6 +127,11 @@ class Variant:
         return tuple(code.name for code in self.captured.executable.of_role("mutation"))
 
     @cached_property
+    def inputs(self) -> Sequence[tuple[OpCode, RuntimeDevice]]:
+        """The ops that bring inputs in, and their devices."""
+        return [(code, self.devices[self.home[code.op]]) for code in self.captured.executable.of_role("input")]
+
+    @cached_property
     def _updated(self) -> tuple[str, ...]:
         return tuple(code.name for code in self.captured.executable.of_role("update"))
 
@@ -158,16 +144,11 @@ class Variant:
         return found
 
     @cached_property
-    def inputs(self) -> Sequence[tuple[OpCode, RuntimeDevice]]:
-        """The ops that bring inputs in, and their devices."""
-        return [(code, self.devices[self.home[code.op]]) for code in self.captured.executable.of_role("input")]
-
-    @cached_property
     def _read_twice(self) -> tuple[OpCode, ...]:
-        graph = self.captured.graph
+        graph, given = self.captured.graph, ("parameter", "buffer", "input", "constant")
         return tuple(
             code
-            for code in self.captured.executable.of_role("parameter", "buffer", "input", "constant")
+            for code in self.captured.executable.of_role(*given)
             if any(graph.op(edge.target).phase == "backward" for edge in graph.edges_from[code.op])
         )
 
@@ -188,33 +169,34 @@ class Variant:
     def _for_devices(self, programs: Sequence[Program]) -> list[Program]:
         """The programs as these devices run them, found to end and to order all that streams do."""
         graph, codes = self.captured.graph, self.captured.executable.codes
-        dry_run(graph, programs)
-        spaces = memory_spaces(self.devices, self.order, self._away_on_device)
-        if not any(space.has_streams for space in spaces.values()):
-            return list(programs)
+        spaces = memory_spaces(self.devices, self.order, self.away_on_device)
         made = {op: set(code.results) for op, code in codes.items()}
         empty = {edge.tensor for edge in graph.edges if edge.tensor not in made.get(edge.source, {edge.tensor})}
+        dry_run(graph, programs)
         lowered = with_streams(programs, spaces, empty)
-        # Again: the passes that add and drop stream actions are checked, not trusted.
-        dry_run(graph, lowered)
-        require_no_races(graph, lowered, spaces, empty)
+        if any(space.has_streams for space in spaces.values()):
+            require_no_races(graph, lowered, spaces, empty)
         return lowered
 
-    @property
-    def _away_on_device(self) -> bool:
-        """Whether tensors for other processes are handed over on their own device."""
-        return False
-
     def _executor(self, program: Program, updater: Updater, backend: SegmentBackend) -> Executor:
+        links = None if self.links is None else self.links(program)
         graph, executable = self.captured.graph, self.captured.executable
-        return Executor(graph, executable, program, self.devices, updater, backend, starts=self.starts)
+        return Executor(graph, executable, program, self.devices, updater, backend, links, self.starts)
 
     def _torch_device(self, op: str) -> torch.device:
         return self.devices[self.home[op]].torch_device
 
 
+def part_of(captured: Captured, here: Collection[str]) -> Captured:
+    """A captured step with the code of some of its ops; it returns of its outputs what these make, and no constants."""
+    whole = captured.executable
+    codes = {op: code for op, code in whole.codes.items() if op in here}
+    outputs = tuple(name for name in whole.outputs if whole.producer[name] in codes)
+    return replace(captured, executable=replace(whole, codes=codes, outputs=outputs, constants={}))
+
+
 def with_constants(executable: Executable, tensors: Sequence[Any]) -> list[Any]:
-    """What a step returns: the given tensors, with its constants at their positions."""
+    """The values that a step returns: the given tensors, with its constants at their positions."""
     found, constants = iter(tensors), executable.constants
     count = len(tensors) + len(constants)
     return [constants[position] if position in constants else next(found) for position in range(count)]

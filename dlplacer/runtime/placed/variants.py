@@ -1,69 +1,103 @@
-"""The compiled steps of a placed module: which one a call needs, and making those that are missing."""
+"""The compiled steps of a placed module, by what a call is guarded on: the state of its modules, and its inputs."""
 
 import struct
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 import torch
+from torch import nn
 from torch.utils import _pytree as pytree
 
-from dlplacer.core.plan import Plan
-from dlplacer.frontend.torch.capture import Captured, capture_job
-from dlplacer.frontend.torch.job import Job, flat_inputs, is_flat
-from dlplacer.frontend.torch.tracing.passes import EVERY_STEP
-from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.executor.optimizer_update import Updater
-from dlplacer.runtime.placed.guards import require_data, require_whole
-from dlplacer.runtime.placed.order import order_like
-from dlplacer.runtime.placed.variant import Layouts, Variant, layouts_of
-from dlplacer.runtime.program.lower import Order
+from dlplacer.frontend.torch.job import Job, is_flat
+from dlplacer.frontend.torch.tracing.hooks import global_hooks
+from dlplacer.runtime.placed.variant import Variant
 
 MOST_VARIANTS = 16
 """An input pipeline that pads to a few lengths, in both modes, fits; a variant of 2,000 ops takes about 10 MB."""
-
-Key = tuple[int, Hashable]
-"""The edition of the module, and the properties of a call that decide its graph."""
-
+_TENSOR_TABLES = ("_parameters", "_buffers")
 _making = threading.RLock()
 
 
-def step_key(job: Job, numbers: bool = True) -> Hashable:
-    """Mode, shapes, other values and nesting of the inputs, with or without the values of Python numbers."""
-    targets = job.targets if job.mode == "train" else ()
-    if not job.kwargs and is_flat(job.args) and is_flat(targets):
-        return job.mode, tuple([tuple(leaf.shape) for leaf in (*job.args, *targets)]), len(targets)
-    leaves, nesting = pytree.tree_flatten((job.args, dict(job.kwargs), targets))
-    return job.mode, tuple(_described(leaf, numbers) for leaf in leaves), repr(nesting)
+class ModuleSnapshot:
+    """Sub-modules with their classes and modes, hooks, and tensors with their traits, as they were.
 
+    Every call of a placed module asks `holds`, so that is a few comparisons in C of lists laid out in advance. `roots`:
+    prefix of names → module, as for a job's module and its loss. `tensors`: parameters and buffers by name, a tied one
+    under each of its names. `is_first`: whether it is of the modules as the plan was applied.
+    """
 
-def _described(leaf: Any, numbers: bool) -> Hashable:
-    if isinstance(leaf, torch.Tensor):
-        return tuple(leaf.shape)
-    if type(leaf) in (int, float) and not numbers:
-        return type(leaf).__name__
-    # By bits: NaN is not equal to itself, 0.0 is equal to -0.0, and 1 to 1.0 and to True.
-    return type(leaf).__name__, struct.pack("d", leaf) if isinstance(leaf, float) else leaf
+    def __init__(self, roots: Mapping[str, nn.Module], is_first: bool = False) -> None:
+        self.is_first = is_first
+        named = [(_joined(prefix, path), module) for prefix, root in roots.items() for path, module in _modules(root)]
+        self._modules = [module for _, module in named]
+        self._kinds = [*map(type, self._modules)]
+        self._modes = self._training()
+        tables: list[Mapping[Any, Any]] = [*chain.from_iterable(map(_tables, self._modules)), *global_hooks().values()]
+        # Most are of hooks, a dozen for each module: whether all are empty still, `any` sees at once.
+        self._empty = [table for table in tables if not table]
+        self._live = [table for table in tables if table]
+        self._copies = [dict(table) for table in self._live]
+        self._tensor_tables = [vars(module)[table] for module in self._modules for table in _TENSOR_TABLES]
+        self._tensor_names = [*chain.from_iterable(self._tensor_tables)]
+        places = ((path, name) for path, module in named for table in _TENSOR_TABLES for name in vars(module)[table])
+        self._full_names = [_joined(path, name) for path, name in places]
+        found = self._found()
+        self._adopt(found, [*map(id, found)])
+        self._traits = _traits(found)
+        self._ties = _ties(self._ids)
+
+    def holds(self) -> bool:
+        """True if everything is as it was."""
+        same = not any(self._empty) and self._live == self._copies
+        same = same and [*map(type, self._modules)] == self._kinds and self._training() == self._modes
+        return same and self._tensors_hold()
+
+    def same_modules(self, other: "ModuleSnapshot") -> bool:
+        """True if two snapshots are of the same module objects."""
+        return [*map(id, self._modules)] == [*map(id, other._modules)]
+
+    def _training(self) -> list[bool]:
+        return [module.training for module in self._modules]
+
+    def _tensors_hold(self) -> bool:
+        if [*chain.from_iterable(self._tensor_tables)] != self._tensor_names:
+            return False
+        found = self._found()
+        ids = [*map(id, found)]
+        if _traits(found) != self._traits:
+            return False
+        if ids != self._ids:
+            # Other objects alone are no edit: FSDP puts the gathered parameters in the place of their pieces.
+            if _ties(ids) != self._ties:
+                return False
+            self._adopt(found, ids)
+        return True
+
+    def _found(self) -> list[torch.Tensor | None]:
+        return [*chain.from_iterable(map(dict.values, self._tensor_tables))]
+
+    def _adopt(self, found: list[torch.Tensor | None], ids: list[int]) -> None:
+        self._ids = ids
+        pairs = zip(self._full_names, found, strict=True)
+        self.tensors: dict[str, torch.Tensor] = {name: tensor for name, tensor in pairs if tensor is not None}
 
 
 class Variants:
-    """Finds the variant for the inputs of a call, or makes it; the one used longest ago makes room.
+    """Finds the variant for a call, or makes it; the one used longest ago makes room.
 
-    Parameters
-    ----------
-    capture
-        Captures a step at the inputs of a job.
-    build
-        Makes a variant of a capture.
+    `make` captures a step at the inputs of a job, in the present state of the modules, and compiles it.
     """
 
-    def __init__(self, capture: Callable[[Job], Captured], build: Callable[[Job, Captured], Variant]) -> None:
-        self._capture, self._build = capture, build
+    def __init__(self, roots: Mapping[str, nn.Module], make: Callable[[Job, ModuleSnapshot], Variant]) -> None:
+        self._roots, self._make = roots, make
         self._lock = threading.Lock()
-        self._found: OrderedDict[Key, Variant] = OrderedDict()
-        self._alike: dict[Key, bool] = {}
+        self._found: OrderedDict[tuple[ModuleSnapshot, Hashable], Variant] = OrderedDict()
+        self._latest = ModuleSnapshot(roots, is_first=True)
+        self._has_warned = False
 
     def __len__(self) -> int:
         return len(self._found)
@@ -73,101 +107,105 @@ class Variants:
         with self._lock:
             return list(self._found.values())
 
-    def add(self, edition: int, job: Job, variant: Variant) -> None:
-        """Use a variant for the inputs of a job, in an edition of its module."""
-        self._note_numbers(edition, job)
+    def state(self) -> ModuleSnapshot:
+        """The snapshot that holds now."""
+        if self._latest.holds():
+            return self._latest
         with self._lock:
-            self._found[edition, step_key(job)] = variant
+            known = dict.fromkeys(state for state, _ in reversed(self._found))
+            latest = next((state for state in known if state.holds()), None)
+            if latest is None:
+                latest = ModuleSnapshot(self._roots)
+                # A sub-module that was swapped out is not kept alive for the case that it comes back.
+                for key in [key for key in self._found if not key[0].same_modules(latest)]:
+                    del self._found[key]
+            self._latest = latest
+            return latest
+
+    def add(self, job: Job, variant: Variant, state: ModuleSnapshot) -> None:
+        """Use a variant for the inputs of a job in a state of the modules."""
+        with self._lock:
+            self._found[state, step_key(job)] = variant
             while len(self._found) > MOST_VARIANTS:
                 self._found.popitem(last=False)
 
-    def known(self, edition: int, job: Job) -> Variant | None:
-        """The variant for the inputs of a job, in an edition of its module, if there is one."""
-        key = edition, step_key(job)
+    def find(self, job: Job) -> tuple[Variant, Mapping[str, torch.Tensor]]:
+        """The variant for the inputs of a job, and the tensors of the modules by name.
+
+        It is made by the first thread that asks, while the others wait for it.
+        """
+        state, key = self.state(), step_key(job)
+        found = self._known(state, key)
+        if found is None:
+            # One at a time in the whole process: Dynamo traces with global state.
+            with _making:
+                found = self._known(state, key)
+                if found is None:
+                    self._warn_of_numbers(job)
+                    found = self._make(job, state)
+                    self.add(job, found, state)
+        return found, state.tensors
+
+    def forget(self) -> None:
+        """Take the present state, and every one to come, for a new one."""
         with self._lock:
-            if key in self._found:
-                self._found.move_to_end(key)
-            return self._found.get(key)
+            self._found.clear()
+            self._latest = ModuleSnapshot(self._roots)
 
-    def find(self, edition: int, job: Job) -> Variant:
-        """As `known`; made by the first thread that asks, while the others wait for it."""
-        found = self.known(edition, job)
-        if found is not None:
-            return found
-        # One at a time in the whole process: Dynamo traces with global state.
-        with _making:
-            found = self.known(edition, job)
-            if found is None:
-                found = self._build(job, self._capture(job))
-                self.add(edition, job, found)
-            return found
-
-    def keep(self, wanted: Callable[[int], bool]) -> None:
-        """Drop the variants of other editions."""
+    def _known(self, state: ModuleSnapshot, key: Hashable) -> Variant | None:
         with self._lock:
-            for key in [key for key in self._found if not wanted(key[0])]:
-                del self._found[key]
+            if (state, key) in self._found:
+                self._found.move_to_end((state, key))
+            return self._found.get((state, key))
 
-    def _note_numbers(self, edition: int, job: Job) -> None:
-        """Tell the user, once for each kind of call, that a Python number has cost another capture."""
-        like = step_key(job, numbers=False)
-        if like == step_key(job):
-            return
-        if self._alike.get((edition, like)) is False:
+    def _warn_of_numbers(self, job: Job) -> None:
+        """Tell the user, once, that a Python number costs a capture."""
+        leaves = pytree.tree_leaves((job.args, dict(job.kwargs), job.targets))
+        if not self._has_warned and any(type(leaf) in (int, float) for leaf in leaves):
+            self._has_warned = True
             print(
                 "dlplacer: the step is captured once for every Python number among its inputs; pass one that changes "
                 "often as a tensor",
                 file=sys.stderr,
             )
-        self._alike[edition, like] = (edition, like) in self._alike
 
 
-class VariantMaker:
-    """Captures steps of a job at other inputs, in another mode or after an edit, and places them by its plan.
+def step_key(job: Job) -> Hashable:
+    """Mode, shapes, other values and nesting of the inputs."""
+    targets = job.targets if job.mode == "train" else ()
+    if not job.kwargs and is_flat(job.args) and is_flat(targets):
+        return job.mode, tuple([tuple(leaf.shape) for leaf in (*job.args, *targets)]), len(targets)
+    leaves, nesting = pytree.tree_flatten((job.args, dict(job.kwargs), targets))
+    return job.mode, tuple(map(_described, leaves)), repr(nesting)
 
-    `segments`: as in `dlplacer.apply`.
-    """
 
-    def __init__(
-        self, job: Job, plan: Plan, devices: Mapping[str, RuntimeDevice], updater: Updater, segments: str
-    ) -> None:
-        self.plan = plan
-        self.devices = devices
-        self.updater = updater
-        self.segments = segments
-        self._starts = {entry.op: entry.start_s for entry in plan.ops}
-        self._mode = job.mode
+def _described(leaf: Any) -> Hashable:
+    if isinstance(leaf, torch.Tensor):
+        return tuple(leaf.shape)
+    # By bits: NaN is not equal to itself, 0.0 is equal to -0.0, and 1 to 1.0 and to True.
+    return type(leaf).__name__, struct.pack("d", leaf) if isinstance(leaf, float) else leaf
 
-    def capture(self, job: Job, tensors: Mapping[str, torch.Tensor]) -> Captured:
-        """A job's graph with the plan's rewrites; in the other mode with those that are for every step.
 
-        `tensors`: parameters and buffers of its module by name; MismatchError if one is a piece of a tensor.
-        """
-        # A module that was sharded counts as edited, and what is captured anew must not be a piece of it.
-        for name, tensor in tensors.items():
-            require_whole(name, tensor)
-        described = self.plan.graph.capture or {}
-        rewrites = [name for name in described["rewrites"] if self.is_planned_mode(job) or name in EVERY_STEP]
-        return capture_job(job, rewrites, bool(described.get("colocate_backward")))
+def _tables(module: nn.Module) -> Iterator[Mapping[Any, Any]]:
+    """The sub-modules of a module, and its hooks of every kind."""
+    for name, value in vars(module).items():
+        if name == "_modules" or ("_hooks" in name and isinstance(value, dict)):
+            yield value
 
-    def is_planned_mode(self, job: Job) -> bool:
-        """True if a job is in the mode that the plan was made for."""
-        return job.mode == self._mode
 
-    def variant(self, job: Job, captured: Captured) -> Variant:
-        """The variant of a captured job, in an order that follows the plan's."""
-        return self.variant_in(order_like(self.plan, captured.graph), captured, layouts_of(flat_inputs(job)))
+def _traits(found: list[torch.Tensor | None]) -> list[object]:
+    return [None if one is None else (one.shape, one.stride(), one.dtype, one.requires_grad) for one in found]
 
-    def variant_in(self, order: Order, captured: Captured, layouts: Layouts) -> Variant:
-        """The variant of a captured step in an order."""
-        return Variant(
-            captured, order, self.devices, self.updater, layouts, segments=self.segments, starts=self._starts
-        )
 
-    def move_tensors(self, variant: Variant, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Move parameters and buffers to where a variant has them; InputError if one has no data."""
-        for code in variant.captured.executable.of_role("parameter", "buffer"):
-            tensor = tensors[code.name]
-            require_data(code.name, tensor)
-            # Through .data, so that optimizers which hold the Parameter keep holding the same object.
-            tensor.data = tensor.data.to(self.devices[variant.home[code.op]].torch_device)
+def _ties(ids: list[int]) -> list[int]:
+    first: dict[int, int] = {}
+    return [first.setdefault(one, position) for position, one in enumerate(ids)]
+
+
+def _modules(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """As `named_parameters` goes over them: a module under each of its names."""
+    yield from root.named_modules(remove_duplicate=False)
+
+
+def _joined(path: str, name: str) -> str:
+    return f"{path}.{name}" if path and name else path or name

@@ -21,18 +21,8 @@ def calibrate(
 ) -> Calibration:
     """Put a profile's times into a calibration file, which is made if it is not there; returns its content.
 
-    Parameters
-    ----------
-    times_s
-        Device type → op id → seconds.
-    devices
-        The devices that were timed, all of one type. What issuing an op costs them is timed too, and with two or
-        more copies between the first two.
-
-    Raises
-    ------
-    InputError
-        If the devices are of several types, or the file was measured on other hardware or versions.
+    Of the timed devices the issue cost is measured too, and copies between the first two. Raises InputError
+    if they are of several types, or the file was measured on other hardware or versions.
     """
     types = {device.type for device in devices}
     if len(types) != 1:

@@ -4,6 +4,8 @@ import itertools
 import queue
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from typing import Any
 
 import torch
 
@@ -12,13 +14,12 @@ from dlplacer.core.topology import Link, Topology
 from dlplacer.machines.costs.device_table import is_core
 from dlplacer.machines.importers.measured_links import measured
 from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice
-from dlplacer.runtime.devices.device_streams import streams_of
+from dlplacer.runtime.devices.device_streams import COMPUTE_STREAM, streams_of
 from dlplacer.runtime.devices.open import in_host_memory, open_devices
-from dlplacer.runtime.devices.transfer import SentTensor, received, sent
 from dlplacer.runtime.profile.issue_time import with_timed_issue
 from dlplacer.runtime.profile.statistic import settled
 
-_SIZES_BYTES = (4, 2**20, 2**24)
+_SMALL_BYTES, _LARGE_BYTES = 4, 2**24
 _ROUND_TRIPS = 40
 _SIDE, _PRODUCTS = 256, 3
 """A product of matrices of this side, and how many: work that empties the caches nearest to the core, as ops do."""
@@ -34,58 +35,34 @@ def measured_topology(devices: Sequence[RuntimeDevice] | Mapping[str, RuntimeDev
 
 
 def with_timed_links(topology: Topology, on_copy: Callable[[str, str], None] = lambda source, target: None) -> Topology:
-    """A detected topology with latency and rate of every link by timed copies, where these agree on them.
+    """A detected topology of this machine with measured links and issue cost.
 
-    See `dlplacer.machines.importers.measured_links.measured`. What issuing an op costs is timed too.
-
-    Parameters
-    ----------
-    topology
-        As `dlplacer.machines.importers.detect.detected_topology` finds it, its devices in this machine's order.
-    on_copy
-        Called with the ends of a link before a copy over it is timed.
+    Latency and rate of every link are by timed copies, where these agree on them: see
+    `dlplacer.machines.importers.measured_links.measured`. `on_copy` hears the ends of a link before a copy.
     """
     kind = "cpu" if is_core(topology.devices[0]) else "cuda"
     names = [f"{kind}:{place}" for place in range(len(topology.devices))]
-    opened = dict(zip(topology.device_index, open_devices(names), strict=True))
-    copy_s = copy_timer(opened)
+    with ExitStack() as stack:
+        opened = [stack.enter_context(closing(device)) for device in open_devices(names)]
+        named = dict(zip(topology.device_index, opened, strict=True))
 
-    def timed(source: str, target: str, size_bytes: int) -> float:
-        on_copy(source, target)
-        return copy_s(source, target, size_bytes)
+        def copy_s(source: str, target: str, size_bytes: int) -> float:
+            on_copy(source, target)
+            if target == "host":
+                return _to_host_s(named[source], size_bytes)
+            return _transfer_s(named[source], named[target], size_bytes)
 
-    try:
-        linked = measured(topology, timed, shared_memory=in_host_memory(opened.values()))
-        return with_timed_issue(linked, list(opened.values()))
-    finally:
-        for device in opened.values():
-            device.close()
-
-
-def copy_timer(devices: Mapping[str, RuntimeDevice]) -> Callable[[str, str, int], float]:
-    """(device, device or ``host``, bytes) → seconds of one copy.
-
-    Between CPU cores it is the time in which a waiting core takes over a tensor; to the host it is the copy of a CUDA
-    device.
-    """
-
-    def time_s(first: str, second: str, size_bytes: int) -> float:
-        if second != "host":
-            return _transfer_s(devices[first], devices[second], size_bytes)
-        return _to_host_s(devices[first], size_bytes)
-
-    return time_s
+        return with_timed_issue(measured(topology, copy_s, shared_memory=in_host_memory(opened)), opened)
 
 
 def _link(source: tuple[str, RuntimeDevice], target: tuple[str, RuntimeDevice]) -> Link:
     (name, first), (other, second) = source, target
-    times = {size: _transfer_s(first, second, size) for size in _SIZES_BYTES}
-    small, large = _SIZES_BYTES[0], _SIZES_BYTES[-1]
-    slope = (times[large] - times[small]) / (large - small)
+    small_s, large_s = (_transfer_s(first, second, size) for size in (_SMALL_BYTES, _LARGE_BYTES))
+    slope = (large_s - small_s) / (_LARGE_BYTES - _SMALL_BYTES)
     streams = streams_of(first)
     shared = first.torch_device == second.torch_device and not (streams is not None and streams.copies_here)
     rate = _NO_COPY_BYTES_PER_S if shared or slope <= 0 else 1 / slope
-    return Link(name, other, rate, times[small])
+    return Link(name, other, rate, small_s)
 
 
 def _transfer_s(first: RuntimeDevice, second: RuntimeDevice, size_bytes: int) -> float:
@@ -124,40 +101,74 @@ def _woken_s(first: RuntimeDevice, second: RuntimeDevice, size_bytes: int) -> fl
     return settled(answer.result()[:-1])
 
 
+SentTensor = tuple[Any, torch.Event | None]
+"""A tensor in flight, and the event of its arrival; None if it has arrived."""
+
+
+def sent(device: RuntimeDevice, tensor: torch.Tensor, target: RuntimeDevice) -> SentTensor:
+    """On a device's thread: start moving a tensor to another device outside any program, and go on."""
+    streams = streams_of(device)
+    if streams is None:
+        return device.send(tensor, target), None
+    computed = streams.record(COMPUTE_STREAM)
+    if device.torch_device == target.torch_device and not streams.copies_here:
+        return tensor, computed
+    stream = f"copy to {target.name}"
+    streams.wait(stream, computed)
+    copied = streams.copy(tensor, target.torch_device, stream, streams_of(target))
+    streams.hold(tensor, stream)
+    return copied, streams.record(stream)
+
+
+def received(device: RuntimeDevice, in_flight: SentTensor) -> Any:
+    """On the other device's thread: the tensor, safe to use by the ops that follow."""
+    tensor, arrived = in_flight
+    streams = streams_of(device)
+    if streams is None:
+        if arrived is not None:
+            arrived.synchronize()
+        return device.receive(tensor)
+    if arrived is not None:
+        streams.wait(COMPUTE_STREAM, arrived)
+    there = device.receive(tensor)
+    if there is not None:
+        streams.hold(there, COMPUTE_STREAM)
+    return there
+
+
 def _issued_s(first: RuntimeDevice, second: RuntimeDevice, size_bytes: int) -> float:
     """Half a round trip of a tensor between devices that one thread issues for."""
+    tensor = first.submit(lambda: torch.zeros(size_bytes // 4, device=first.torch_device)).result()
 
-    def trips() -> list[float]:
-        tensor = torch.zeros(size_bytes // 4, device=first.torch_device)
-        times = []
-        for _ in range(_ROUND_TRIPS):
-            begin = first.now()
-            there = sent(first, tensor, second)
-            second.activate()
-            back = sent(second, received(second, there), first)
-            first.activate()
-            tensor = received(first, back)
-            end = first.now()
-            first.synchronize()
-            times.append(first.elapsed_s(begin, end))
-        return times
+    def trip() -> None:
+        nonlocal tensor
+        there = sent(first, tensor, second)
+        second.activate()
+        back = sent(second, received(second, there), first)
+        first.activate()
+        tensor = received(first, back)
 
-    return settled(first.submit(trips).result()) / 2
+    return _marked_s(first, trip) / 2
 
 
 def _to_host_s(device: RuntimeDevice, size_bytes: int) -> float:
     """Seconds of a copy to memory of the host; on a CPU core there is nothing to copy, and the call's time is left."""
+    tensor = device.submit(lambda: torch.zeros(max(1, size_bytes // 4), device=device.torch_device)).result()
+    return max(1e-9, _marked_s(device, lambda: tensor.to(HOST_DEVICE, non_blocking=True)))
 
-    def copies() -> list[float]:
-        tensor = torch.zeros(max(1, size_bytes // 4), device=device.torch_device)
+
+def _marked_s(device: RuntimeDevice, action: Callable[[], object]) -> float:
+    """Seconds of an action on a device's thread, between marks in the device's own order of work."""
+
+    def repeated() -> list[float]:
+        device.synchronize()
         times = []
         for _ in range(_ROUND_TRIPS):
-            device.synchronize()
             begin = device.now()
-            tensor.to(HOST_DEVICE, non_blocking=True)
+            action()
             end = device.now()
             device.synchronize()
             times.append(device.elapsed_s(begin, end))
         return times
 
-    return max(1e-9, settled(device.submit(copies).result()))
+    return settled(device.submit(repeated).result())

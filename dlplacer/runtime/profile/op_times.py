@@ -47,15 +47,8 @@ def profile_ops(
     """Op times on these devices while all of them work; those of short ops on cores while the others idle.
 
     Side by side a short op waits for the interpreter, which the replay adds (`dlplacer.problem.dispatch`). Longer ops
-    lose memory bandwidth and cache to the other cores, which they will lose in a plan too.
-
-    Parameters
-    ----------
-    job
-        With a real module.
-    memory_bytes
-        Memory for the ops that a device runs in one go; by default what is free there. A step that needs more is timed
-        in parts, whose inputs are made from shapes.
+    lose memory bandwidth and cache to the other cores, which they will lose in a plan too. A step that needs more than
+    `memory_bytes`, by default what is free on a device, is timed in parts, whose inputs are made from shapes.
     """
     if memory_bytes is None:
         sharing = Counter(device.torch_device for device in devices)
@@ -91,22 +84,19 @@ def _timed(
     groups = [own, own[:1]] if len(own) > 1 and in_host_memory(devices) else [own]
     for group in groups:
         warm_up(group)
-    recorded: list[list[list[OpTimes]]] = [[] for _ in groups]
-    plain: list[list[list[float]]] = [[] for _ in groups]
+    samples: list[list[tuple[list[OpTimes], list[float]]]] = [[] for _ in groups]
     for number in range(warmup + steps):
         on_step(number, warmup + steps)
         # Steps of both kinds alternate, so that what drifts in the machine drifts in both.
-        for group, with_marks, without in zip(groups, recorded, plain, strict=True):
-            with_marks.append(side_by_side(OwnStep.recorded, group))
-            without.append(side_by_side(OwnStep.plain, group))
-    found: list[Times] = [{} for _ in groups]
-    for group, with_marks, without, times in zip(groups, recorded, plain, found, strict=True):
-        for kind in {step.device.type for step in group}:
-            places = [place for place, step in enumerate(group) if step.device.type == kind]
-            times[kind] = typical(
-                [each[place] for each in with_marks[warmup:] for place in places],
-                [each[place] for each in without[warmup:] for place in places],
-            )
+        for group, taken in zip(groups, samples, strict=True):
+            taken.append((side_by_side(OwnStep.recorded, group), side_by_side(OwnStep.plain, group)))
+    found: list[Times] = []
+    for group, taken in zip(groups, samples, strict=True):
+        by_kind: dict[str, list[int]] = {}
+        for place, step in enumerate(group):
+            by_kind.setdefault(step.device.type, []).append(place)
+        pairs = {kind: [(r[at], p[at]) for r, p in taken[warmup:] for at in places] for kind, places in by_kind.items()}
+        found.append({kind: typical(*zip(*of_kind, strict=True)) for kind, of_kind in pairs.items()})
     together, alone = found[0], found[-1]
     for kind, of_ops in alone.items():
         together[kind] |= {op: time_s for op, time_s in of_ops.items() if time_s < _IN_CACHE_S}
@@ -157,18 +147,12 @@ def _free_bytes(device: RuntimeDevice) -> int:
 def timed_capture(
     job: Job, capture: Callable[[Sequence[str]], Captured], profile: Callable[[Captured], Times], on_cores: bool
 ) -> tuple[Captured, Times]:
-    """A capture of the job, and its op times.
+    """A capture of the job, and its op times: `capture` takes rewrites beside the usual ones, `profile` times a
+    capture.
 
     Plain PyTorch runs an LSTM on a CPU as one kernel. Step by step it is many short ops, which devices can share: that
     takes half as long where the layer is wide, as gradients of all steps are one product then, and twice as long where
     it is narrow. So on cores an LSTM is timed both ways, and kept as the one whose ops take less.
-
-    Parameters
-    ----------
-    capture
-        Captures the job with rewrites beside the usual ones.
-    profile
-        Times the ops of a capture, as `profile_ops` does.
     """
     captured = capture(())
     found = captured, profile(captured)

@@ -2,10 +2,10 @@
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from operator import getitem
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import torch
 
@@ -15,33 +15,21 @@ from dlplacer.frontend.torch.job import Job
 from dlplacer.frontend.torch.tracing.kernels import kernel_for
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.device_streams import streams_of
-from dlplacer.runtime.executor.backends import SegmentBackend
-from dlplacer.runtime.executor.executor import Executor
+from dlplacer.runtime.devices.worker import T
 from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.executor.segment_graph import values_read
 from dlplacer.runtime.placed.guards import require_data
-from dlplacer.runtime.placed.variant import Variant, layouts_of
-from dlplacer.runtime.program.actions import Recv
+from dlplacer.runtime.placed.variant import Variant, layouts_of, part_of
 from dlplacer.runtime.program.lower import Order
-from dlplacer.runtime.program.program import Program
-
-T = TypeVar("T")
+from dlplacer.runtime.program.program import Program, Recv
 
 
 class OwnStep:
     """The ops of one device of an order, with the segments that the device has there, but without its neighbours.
 
     It holds the tensors of these ops alone. What is sent is dropped, and what is received lies in memory that all
-    received tensors share. Parameters are the given ones; those that the ops write to are copied.
-
-    Parameters
-    ----------
-    order
-        Every op of the graph once; those of `home` are run.
-    tensors
-        Parameters and buffers by name.
-    leaves
-        Flat inputs of the step.
+    received tensors share. Parameters and buffers are the given ones by name; those that the ops write to are copied.
+    `leaves` are the flat inputs of the step.
     """
 
     def __init__(
@@ -58,22 +46,15 @@ class OwnStep:
         starts: Mapping[str, float] | None = None,
     ) -> None:
         self.device, self.home, self._leaves = device, home, leaves
-        self._clocked = _Clocked(device)
-        here = set(order[home])
-        executable = captured.executable
-        codes = {op: code for op, code in executable.codes.items() if op in here}
-        own = replace(captured, executable=replace(executable, codes=codes, outputs=(), constants={}))
-        self._variant = _OwnOps(
-            own,
-            order,
-            {home: cast("RuntimeDevice", self._clocked)},
-            Updater(None if job is None else job.update),
-            layouts_of(leaves),
-            captured,
-            tensors,
-            segments=segments,
-            starts=starts or {},
-        )
+        own = part_of(captured, set(order[home]))
+
+        def links(program: Program) -> StandIns:
+            received = {action.tensor for action in program.actions[home] if isinstance(action, Recv)}
+            return StandIns(captured, received, device.torch_device, tensors)
+
+        updater = Updater(None if job is None else job.update)
+        how: dict[str, Any] = {"segments": segments, "starts": starts or {}, "links": links, "away_on_device": True}
+        self._variant = Variant(own, order, {home: device}, updater, layouts_of(leaves), **how)
         written = {code.name for code in own.executable.of_role("mutation", "update")}
         self._tensors = {}
         for name in dict.fromkeys(code.name for code in own.executable.of_role("parameter", "buffer", "mutation")):
@@ -91,12 +72,12 @@ class OwnStep:
 
     def plain(self) -> float:
         """Seconds for which the device is busy in a step that is not recorded."""
-        inputs = self._bound()
-        before_s, begin = self._clocked.worked_s, time.perf_counter()
-        self._variant.joint.run(self._variant.joint.start(inputs))
+        state = self._variant.joint.start(self._bound())
+        begin = time.perf_counter()
+        self._variant.joint.run(state)
         self.device.drain()
         wall_s = time.perf_counter() - begin
-        self.issued_s = self._clocked.worked_s - before_s
+        self.issued_s = state.worked_s[self.home]
         return self.issued_s if streams_of(self.device) is None else wall_s
 
     issued_s = 0.0
@@ -108,12 +89,8 @@ class OwnStep:
 
 
 def side_by_side(take: Callable[[OwnStep], T], steps: Sequence[OwnStep], keeps_busy: bool = False) -> list[T]:
-    """What each step gives, all at the same time.
-
-    Parameters
-    ----------
-    keeps_busy
-        Whether those that end go on with steps of their own until all have ended, so that none is alone at its end.
+    """The results of all steps, taken at the same time. If each `keeps_busy`, those that end go on with steps of their
+    own until all have ended, so that none is alone at its end.
     """
     left = [None] * len(steps)
 
@@ -131,34 +108,11 @@ def side_by_side(take: Callable[[OwnStep], T], steps: Sequence[OwnStep], keeps_b
         return list(pool.map(taken, steps))
 
 
-@dataclass(frozen=True)
-class _OwnOps(Variant):
-    """A variant that runs the ops of one device; its executable has those alone, the graph and the order have all."""
-
-    whole: Captured
-    tensors: Mapping[str, torch.Tensor]
-
-    @property
-    def _away_on_device(self) -> bool:
-        return True
-
-    def _executor(self, program: Program, updater: Updater, backend: SegmentBackend) -> Executor:
-        ((home, device),) = self.devices.items()
-        received = {action.tensor for action in program.actions[home] if isinstance(action, Recv)}
-        links = StandIns(self.whole, received, device.torch_device, self.tensors)
-        graph, executable = self.captured.graph, self.captured.executable
-        return Executor(graph, executable, program, self.devices, updater, backend, links, self.starts)
-
-
 class StandIns:
     """Links of an executor whose other devices do not exist: tensors of the right shape arrive at once.
 
-    Parameters
-    ----------
-    received
-        Names of the tensors that will be asked for. Those of a dtype share one memory, as large as the largest.
-    tensors
-        Parameters and buffers, which arrive as they are.
+    Those `received` of a dtype share one memory, as large as the largest; parameters and buffers (`tensors`) arrive as
+    they are.
     """
 
     def __init__(
@@ -195,12 +149,8 @@ class StandIns:
         return self._made.get(tensor)
 
     def _value(self, name: str, exact: bool) -> torch.Tensor:
-        """A value of this name, by the unpacking and the views of its op.
-
-        Parameters
-        ----------
-        exact
-            Whether to run the op to see what its kernel makes: the graph has dtypes and strides as of the capture.
+        """A value of this name, by the unpacking and the views of its op; an `exact` one as the op's kernel makes it
+        here, as the graph has dtypes and strides of the capture.
         """
         op = self._producer[name]
         code, given = self._whole.executable.codes[op], self._given(op)
@@ -297,26 +247,3 @@ def _outputs(whole: Captured, op: str) -> dict[int, _Layout]:
 
 def _unpacks(instruction: Instruction, name: str) -> bool:
     return instruction.target is getitem and instruction.args[0] == Value(name)
-
-
-class _Clocked:
-    """A device that adds up the seconds of the work that it is given."""
-
-    def __init__(self, device: RuntimeDevice) -> None:
-        self._device = device
-        self.worked_s = 0.0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._device, name)
-
-    def submit(self, work: Callable[[], T]) -> "Future[T]":
-        """As the device does."""
-
-        def timed() -> T:
-            begin = time.perf_counter()
-            try:
-                return work()
-            finally:
-                self.worked_s += time.perf_counter() - begin
-
-        return self._device.submit(timed)

@@ -11,13 +11,8 @@ OpTimes = Mapping[str, float]
 def typical(recorded: Sequence[OpTimes], whole_s: Sequence[float] | None = None) -> dict[str, float]:
     """Op id → median seconds, in proportion so that all ops together take a median step.
 
-    An op's own median misses delays that are rare for an op and certain for a step.
-
-    Parameters
-    ----------
-    whole_s
-        Seconds of all ops in steps that were not recorded: recording costs microseconds per op, and no op is compiled
-        then. By default those of the recorded steps.
+    An op's own median misses delays that are rare for an op and certain for a step. A step takes `whole_s` if it was
+    not recorded: recording costs microseconds per op, and no op is compiled then.
     """
     medians = {op: median(times[op] for times in recorded) for op in recorded[0]}
     whole_s = [sum(times.values()) for times in recorded] if whole_s is None else whole_s

@@ -2,23 +2,16 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from dlplacer.runtime.program.actions import Action, Compute, Free, Recv, Send
-from dlplacer.runtime.program.program import Program
+from dlplacer.runtime.program.program import Action, Compute, Free, Program, Recv, Send
 
 
-@dataclass(frozen=True, slots=True)
-class IssuedActions:
+class IssuedActions(NamedTuple):
     """Actions of one device that are issued at once: a run of COMPUTE and FREE, or one other action."""
 
     device: str
     actions: tuple[Action, ...]
-
-    @property
-    def is_segment(self) -> bool:
-        """Whether they compute."""
-        return isinstance(self.actions[0], (Compute, Free))
 
 
 def issue_order(
@@ -26,14 +19,8 @@ def issue_order(
 ) -> Iterator[IssuedActions]:
     """The actions of all devices in one order: a RECV after its SEND, and else by planned start.
 
-    Parameters
-    ----------
-    kind_of
-        Op → what it may share a segment with: ops of an equal kind. An op of kind None is alone.
-    longest
-        Actions in a segment.
-    starts
-        Op → planned start, in any unit; an op without one starts with the op before it.
+    Ops of an equal kind may share a segment of at most `longest` actions; an op of kind None is alone. An op without a
+    planned start, in any unit, starts with the op before it.
     """
     parts = {name: list(_parts(name, actions, kind_of, longest)) for name, actions in program.actions.items()}
     ranks = {name: _ranks(own, starts) for name, own in parts.items()}
@@ -63,23 +50,19 @@ def _parts(
 ) -> Iterator[IssuedActions]:
     """The actions of a device, cut."""
     run: list[Action] = []
-    kind: object = None
+    kinds: list[object] = []
     for action in actions:
+        own = kind_of(action.op) if isinstance(action, Compute) else None
+        joins = isinstance(action, Free) or (isinstance(action, Compute) and not kinds)
+        if run and not joins and not (len(run) < longest and own is not None and own in kinds):
+            yield IssuedActions(device, tuple(run))
+            run, kinds = [], []
+        run.append(action)
         if isinstance(action, Compute):
-            own = kind_of(action.op)
-            is_first = not any(isinstance(other, Compute) for other in run)
-            if len(run) >= longest or not (is_first or (own is not None and own == kind)):
-                yield IssuedActions(device, tuple(run))
-                run = []
-            kind = own
-            run.append(action)
-        elif isinstance(action, Free):
-            run.append(action)
-        else:
-            if run:
-                yield IssuedActions(device, tuple(run))
-                run = []
+            kinds = [own]
+        elif not isinstance(action, Free):
             yield IssuedActions(device, (action,))
+            run = []
     if run:
         yield IssuedActions(device, tuple(run))
 

@@ -6,25 +6,17 @@ from dataclasses import dataclass, field
 
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge
-from dlplacer.runtime.program.actions import Action, Compute, Free, Recv, Send
-from dlplacer.runtime.program.program import Program
+from dlplacer.runtime.program.program import Action, Compute, Free, Program, Recv, Send
 
 Order = Mapping[str, Sequence[str]]
 """Device name → op ids in execution order."""
 
 
 def lower(graph: OpGraph, order: Order, keep: Iterable[str] = ()) -> Program:
-    """The program that runs all ops of a graph in the given order.
+    """The program that runs all ops of a graph in the given order, which has every op once.
 
     A tensor goes to a device once, right after its producer; it is received right before its first reader there, and
-    freed on each device after its last use there.
-
-    Parameters
-    ----------
-    order
-        Every op of the graph once.
-    keep
-        Tensors that are never freed: what the step returns.
+    freed on each device after its last use there, unless it is among those to `keep`.
     """
     return lower_stages(graph, [order], keep)[0]
 

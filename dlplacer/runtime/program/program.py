@@ -1,10 +1,142 @@
-"""A program: the actions of every device, in order. It prints to text that parses back."""
+"""Programs: the actions of every device in order, one a line; text that parses back.
 
+COMPUTE, SEND, RECV and FREE are those of every device. For a device with streams a lowering pass adds the others, so
+that the order of its streams and the lifetime of the memory that they use are part of the program.
+"""
+
+import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 from dlplacer.core.errors import InputError, InternalError
-from dlplacer.runtime.program.actions import Action, Recv, Send, parse_action, quoted, unquoted
+
+
+class _Line:
+    """An action's text: its form, with its fields in place of their names."""
+
+    __slots__ = ()
+    form: ClassVar[str]
+
+    def __str__(self) -> str:
+        values = {name: quoted(getattr(self, name)) for name in re.findall(r"{(\w+)}", self.form)}
+        return self.form.format_map(values)
+
+
+@dataclass(frozen=True, slots=True)
+class Compute(_Line):
+    """``COMPUTE op``: run an op whose inputs are all on the device."""
+
+    form: ClassVar[str] = "COMPUTE {op}"
+    op: str
+
+
+@dataclass(frozen=True, slots=True)
+class Send(_Line):
+    """``SEND tensor -> device``: start moving a tensor, and go on."""
+
+    form: ClassVar[str] = "SEND {tensor} -> {target}"
+    tensor: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Recv(_Line):
+    """``RECV tensor <- device``: wait until a tensor has arrived."""
+
+    form: ClassVar[str] = "RECV {tensor} <- {source}"
+    tensor: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Free(_Line):
+    """``FREE tensor``: drop the reference to a tensor that this device no longer needs."""
+
+    form: ClassVar[str] = "FREE {tensor}"
+    tensor: str
+
+
+@dataclass(frozen=True, slots=True)
+class Copy(_Line):
+    """``COPY tensor -> device ON stream``: enqueue the copy that the SEND behind it hands over."""
+
+    form: ClassVar[str] = "COPY {tensor} -> {target} ON {stream}"
+    tensor: str
+    target: str
+    stream: str
+
+
+@dataclass(frozen=True, slots=True)
+class Record(_Line):
+    """``RECORD event ON stream``: the event has happened once the stream has done what it was given so far."""
+
+    form: ClassVar[str] = "RECORD {event} ON {stream}"
+    event: str
+    stream: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wait(_Line):
+    """``WAIT event ON stream``: the stream goes on once the event has happened; the thread goes on at once."""
+
+    form: ClassVar[str] = "WAIT {event} ON {stream}"
+    event: str
+    stream: str
+
+
+@dataclass(frozen=True, slots=True)
+class Sync(_Line):
+    """``SYNC event``: the thread goes on once the event has happened."""
+
+    form: ClassVar[str] = "SYNC {event}"
+    event: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hold(_Line):
+    """``HOLD tensor FOR stream``: once the tensor is freed, its memory waits for what the stream has by then."""
+
+    form: ClassVar[str] = "HOLD {tensor} FOR {stream}"
+    tensor: str
+    stream: str
+
+
+StreamAction = Copy | Record | Wait | Sync | Hold
+Action = Compute | Send | Recv | Free | StreamAction
+
+_NAME = r'("(?:[^"\\]|\\.)*"|[^\s"]+)'
+_ACTIONS: tuple[type[Action], ...] = (Compute, Send, Recv, Free, Copy, Record, Wait, Sync, Hold)
+_FORMS = {kind.form.split()[0]: (kind, re.compile(re.sub(r"{\w+}", lambda _: _NAME, kind.form))) for kind in _ACTIONS}
+
+
+def parse_action(line: str) -> Action:
+    """The action that prints as this line; InputError if the line is none."""
+    form = _FORMS.get(line.split(" ", 1)[0])
+    match = form[1].fullmatch(line) if form else None
+    if form is None or match is None:
+        raise InputError(
+            f"{line!r} is no action; write COMPUTE op, SEND t -> device, RECV t <- device or FREE t, or for streams "
+            "COPY t -> device ON stream, RECORD event ON stream, WAIT event ON stream, SYNC event or HOLD t FOR stream"
+        )
+    action: Action = form[0](*(unquoted(name) for name in match.groups()))
+    return action
+
+
+def quoted(name: str) -> str:
+    """The name itself, or a JSON string if it has spaces or quotes, or is empty."""
+    return name if re.fullmatch(r'[^\s"]+', name) else json.dumps(name)
+
+
+def unquoted(text: str) -> str:
+    """The name that is written like this; InputError if it begins as a JSON string and is none."""
+    if not text.startswith('"'):
+        return text
+    try:
+        return str(json.loads(text))
+    except ValueError as error:
+        raise InputError(f"{text!r} is no name; write a JSON string, or the name without quotes") from error
 
 
 @dataclass(frozen=True)

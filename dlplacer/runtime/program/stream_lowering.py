@@ -12,27 +12,30 @@ from dataclasses import dataclass, field, replace
 
 from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice
 from dlplacer.runtime.devices.device_streams import COMPUTE_STREAM, COPY_STREAMS, streams_of
-from dlplacer.runtime.program.actions import Action, Compute, Copy, Hold, Record, Recv, Send, Sync, Wait
-from dlplacer.runtime.program.program import Program, interleaved
+from dlplacer.runtime.program.program import (
+    Action,
+    Compute,
+    Copy,
+    Hold,
+    Program,
+    Record,
+    Recv,
+    Send,
+    Sync,
+    Wait,
+    interleaved,
+)
 
 HOST_MEMORY = str(HOST_DEVICE)
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemorySpace:
-    """One device of a program.
+    """One device of a program: the `memory` in which its tensors live, ``cpu`` or ``cuda:0``.
 
-    Attributes
-    ----------
-    memory
-        Name of the memory in which its tensors live: ``cpu``, ``cuda:0``.
-    has_streams
-        Whether its thread enqueues work on streams and goes on; else an action is done when its call returns.
-    copies
-        Whether tensors are copied even to a device of the same memory.
-    away
-        Whether it belongs to another process. Tensors for it are handed over in `memory`: the host's, or, if the
-        transport orders streams itself, ``""``.
+    If it `has_streams`, its thread enqueues work and goes on; else an action is done when its call returns. If it
+    `copies`, tensors are copied even to a device of the same memory. One that is `away` belongs to another process:
+    tensors for it are handed over in `memory`, the host's, or, if the transport orders streams itself, ``""``.
     """
 
     memory: str = HOST_MEMORY
@@ -70,9 +73,8 @@ def with_streams(programs: Sequence[Program], spaces: MemorySpaces, empty: Colle
     """The programs of a step with actions on streams; the programs themselves if no device has streams.
 
     Streams keep their order, so one event serves for all that is recorded with nothing in between, and waiting for a
-    later event of a stream for all earlier ones.
-
-    `empty`: names of tensors that only carry an order: nothing is copied or held for them.
+    later event of a stream for all earlier ones. For `empty` tensors, which only carry an order, nothing is copied or
+    held.
     """
     if not any(space.has_streams for space in spaces.values()):
         return list(programs)

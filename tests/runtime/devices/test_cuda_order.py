@@ -1,7 +1,6 @@
 """The order of what a CUDA device enqueues, on a backend without a GPU."""
 
 import inspect
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -20,15 +19,6 @@ def streams() -> FakeStreams:
     return FakeStreams()
 
 
-@pytest.fixture
-def devices(streams: FakeStreams) -> Iterator[tuple[CudaDevice, CudaDevice]]:
-    pair = CudaDevice(0, streams), CudaDevice(1, streams)
-    streams.log.clear()
-    yield pair
-    for device in pair:
-        device.close()
-
-
 def test_parts_of_one_gpu_have_streams_of_their_own(streams: FakeStreams) -> None:
     first, second = CudaDevice(0, streams, part=0), CudaDevice(0, streams, part=1, copies="forced")
     assert (first.name, second.name) == ("cuda:0/0", "cuda:0/1")
@@ -44,17 +34,6 @@ def test_a_device_that_is_not_here() -> None:
         CudaDevice(2, FakeStreams())
     with pytest.raises(InputError, match="device 'cuda:0' is not here: torch sees no CUDA device"):
         CudaDevice(0, FakeStreams(count=0))
-
-
-# Every event is recorded again once it was given back, and those that are still awaited are not.
-def test_events_are_used_again(devices: tuple[CudaDevice, CudaDevice], streams: FakeStreams) -> None:
-    one, other = devices[0].streams.record("compute"), devices[0].streams.record("compute")
-    assert streams.events == 2
-    devices[0].streams.events.give_back([one])
-    assert devices[0].streams.record("copy") is one
-    assert devices[0].streams.record("copy") not in (one, other)
-    assert devices[1].streams.record("copy") is not other
-    assert streams.events == 4
 
 
 # A stand-in that takes other arguments than the real one could not fail.

@@ -8,7 +8,8 @@ from runtime.devices.fake_streams import FakeStreams, FakeTensor
 
 from dlplacer.runtime.devices.cpu import HostDevice
 from dlplacer.runtime.devices.cuda import CudaDevice
-from dlplacer.runtime.devices.transfer import as_input, received, sent
+from dlplacer.runtime.devices.device_streams import as_input
+from dlplacer.runtime.profile.link_times import received, sent
 
 GPU0, GPU1, HOST = torch.device("cuda", 0), torch.device("cuda", 1), torch.device("cpu")
 CPU = HostDevice("cpu:0", "core")

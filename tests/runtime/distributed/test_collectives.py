@@ -25,7 +25,7 @@ from dlplacer.problem.routes import least_delay_routes
 from dlplacer.runtime.distributed.collective_ops import Bucket, add_collectives, pack, unpack
 from dlplacer.runtime.distributed.ranks import NETWORK
 from dlplacer.runtime.distributed.replicate import replicated_plan, with_network
-from dlplacer.runtime.program.dry_run import dry_run
+from dlplacer.runtime.program.checks import dry_run
 from dlplacer.runtime.program.lower import lower
 from dlplacer.solvers.instance.outcome import Outcome, ProblemSchedule
 

@@ -12,8 +12,7 @@ from dlplacer.runtime.distributed.group import RankGroup
 from dlplacer.runtime.distributed.rank_channels import RankChannels
 from dlplacer.runtime.distributed.ranks import parse_ranks
 from dlplacer.runtime.distributed.wire_format import WireFormat
-from dlplacer.runtime.program.actions import Recv, Send
-from dlplacer.runtime.program.program import Program
+from dlplacer.runtime.program.program import Program, Recv, Send
 
 pytestmark = [needs_two_cores, pytest.mark.timeout(120)]
 

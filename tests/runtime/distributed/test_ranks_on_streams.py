@@ -20,16 +20,15 @@ TOLERANCE = 1e-6
 STEPS = 5
 
 
-@pytest.fixture
-def streams(monkeypatch: pytest.MonkeyPatch) -> HostStreams:
-    """What is enqueued; every process has a copy of its own."""
+def simulated() -> HostStreams:
+    """Have this process, which is a rank of its own, see two GPUs; returns what is enqueued on them."""
     made = HostStreams()
 
     def opened(index: int, part: int | None = None, copies: str = "free") -> HostCudaDevice:
         return HostCudaDevice(index, made, part, copies)
 
-    monkeypatch.setitem(KINDS, "cuda", replace(KINDS["cuda"], open=opened, collectives="gloo", count=lambda: 2))
-    monkeypatch.setitem(BACKENDS, "cuda_graph", lambda: CudaGraphs(least=2))
+    KINDS["cuda"] = replace(KINDS["cuda"], open=opened, collectives="gloo", count=lambda: 2)
+    BACKENDS["cuda_graph"] = lambda: CudaGraphs(least=2)
     return made
 
 
@@ -43,10 +42,11 @@ def streams(monkeypatch: pytest.MonkeyPatch) -> HostStreams:
     ],
     ids=["a GPU each", "a GPU each, with graphs", "logical devices"],
 )
-def test_training_equals_one_process(names: str, replicas: int, mode: str, streams: HostStreams) -> None:
+def test_training_equals_one_process(names: str, replicas: int, mode: str) -> None:
     plan = plan_for(mlp(batch_size=4), replicas)
 
     def work(rank: int):
+        streams = simulated()
         job = part_of(mlp(batch_size=4 * replicas), rank if replicas > 1 else 0, replicas)
         placed = apply_ranks(job, plan, names, replicas=replicas, timeout_s=30, segments=mode)
         optimizer = torch.optim.SGD(placed.parameters(), lr=0.1)

@@ -3,7 +3,6 @@
 from itertools import pairwise
 from typing import Any, cast
 
-import pytest
 from frontend.torch.small_models import build, graph_of
 from runtime.random_plans import needs_two_cores, placed_at_random
 
@@ -32,19 +31,6 @@ def test_waiting_counts_to_no_op() -> None:
     timeline.resume(clock)
     timeline.finish("b", clock)
     assert timeline.spans(clock) == [OpSpan("a", 0.0, 2.0), OpSpan("b", 5.0, 6.0)]
-
-
-# The second program begins 7 s later on the host's clock; its marks are measured from its own origin.
-def test_programs_of_one_step_share_a_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    moments = iter([1_000_000_000, 8_000_000_000])
-    monkeypatch.setattr("dlplacer.runtime.executor.run.time.perf_counter_ns", lambda: next(moments))
-    clock, timeline = cast(RuntimeDevice, Clock(0.0, 2.0, 100.0, 101.0)), DeviceTimeline()
-    for op in "ab":
-        timeline.begin(clock)
-        timeline.finish(op, clock)
-    assert timeline.spans(clock) == [OpSpan("a", 0.0, 2.0), OpSpan("b", 7.0, 8.0)]
-    assert timeline.spans(clock, zero_ns=0) == [OpSpan("a", 1.0, 3.0), OpSpan("b", 8.0, 9.0)]
-    assert timeline.started_ns == 1_000_000_000
 
 
 def test_a_device_without_a_program_has_no_spans() -> None:

@@ -24,9 +24,8 @@ from dlplacer.runtime.executor.backends import Eager
 from dlplacer.runtime.executor.executor import Executor
 from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.executor.run import StepInputs, StepState
-from dlplacer.runtime.program.actions import Compute, Free, Recv, Send
 from dlplacer.runtime.program.lower import lower, lower_stages
-from dlplacer.runtime.program.program import Program, interleaved
+from dlplacer.runtime.program.program import Compute, Free, Program, Recv, Send, interleaved
 
 
 @pytest.fixture(scope="module")

@@ -59,7 +59,8 @@ def test_training_equals_plain_pytorch(name: str, copies: str) -> None:
     assert not {"device", "end", "sync"} & {*joint, *log}
 
 
-def test_events_are_made_in_the_first_steps_and_timed_ones_only_when_recording() -> None:
+# A step makes an event for the caller's stream, and one for the end of each of the two devices.
+def test_events_of_the_program_are_made_once_and_timed_ones_only_when_recording() -> None:
     job = build("branches")
     with placed_on_streams(job, "forced", seed=1) as (placed, log):
         for _ in range(4):
@@ -68,8 +69,8 @@ def test_events_are_made_in_the_first_steps_and_timed_ones_only_when_recording()
         log.clear()
         for _ in range(4):
             placed.step(*job.args, *job.targets)
-        assert "record" in log
-        assert not {"event", "timed event"} & set(log)
+        assert log.count("record") > log.count("event") == 4 * (1 + 2)
+        assert "timed event" not in log
         placed.records = True
         placed.step(*job.args, *job.targets)
         assert "timed event" in log

@@ -11,8 +11,19 @@ from typing import Any
 import networkx as nx
 
 from dlplacer.core.graph import OpGraph
-from dlplacer.runtime.program.actions import Compute, Copy, Free, Hold, Record, Recv, Send, Sync, Wait
-from dlplacer.runtime.program.program import Program, interleaved
+from dlplacer.runtime.program.program import (
+    Compute,
+    Copy,
+    Free,
+    Hold,
+    Program,
+    Record,
+    Recv,
+    Send,
+    Sync,
+    Wait,
+    interleaved,
+)
 from dlplacer.runtime.program.stream_lowering import MemorySpaces
 
 Node = tuple[Any, ...]

@@ -10,12 +10,15 @@ from runtime.random_graphs import random_graph, random_order
 from dlplacer.core.errors import InputError, InternalError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
-from dlplacer.runtime.program.actions import (
+from dlplacer.runtime.program.checks import dry_run
+from dlplacer.runtime.program.lower import lower, lower_stages
+from dlplacer.runtime.program.program import (
     Action,
     Compute,
     Copy,
     Free,
     Hold,
+    Program,
     Record,
     Recv,
     Send,
@@ -23,9 +26,6 @@ from dlplacer.runtime.program.actions import (
     Wait,
     parse_action,
 )
-from dlplacer.runtime.program.dry_run import dry_run
-from dlplacer.runtime.program.lower import lower, lower_stages
-from dlplacer.runtime.program.program import Program
 
 # a feeds b and c with tensor x; b and c feed d. Two devices: a and c here, b and d there.
 DIAMOND = OpGraph(

@@ -8,10 +8,8 @@ from runtime.program.happens_before import has_race
 from runtime.program.random_spaces import Lowered, random_lowered
 
 from dlplacer.core.errors import InternalError
-from dlplacer.runtime.program.actions import Copy, Free, Hold, Record, Send, Sync, Wait
-from dlplacer.runtime.program.dry_run import dry_run
-from dlplacer.runtime.program.program import Program
-from dlplacer.runtime.program.races import races, require_no_races
+from dlplacer.runtime.program.checks import dry_run, races, require_no_races
+from dlplacer.runtime.program.program import Copy, Free, Hold, Program, Record, Send, Sync, Wait
 
 SEEDS = st.integers(0, 10**6)
 

@@ -5,10 +5,9 @@ import pytest
 from dlplacer.core.errors import InternalError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
-from dlplacer.runtime.program.dry_run import dry_run
+from dlplacer.runtime.program.checks import dry_run, races, require_no_races
 from dlplacer.runtime.program.lower import lower
 from dlplacer.runtime.program.program import Program
-from dlplacer.runtime.program.races import races, require_no_races
 from dlplacer.runtime.program.stream_lowering import DeviceMemorySpace, with_streams
 
 GPU0, GPU1, CORE = (
@@ -53,6 +52,11 @@ def without(text: str, line: str) -> Program:
 def test_text_of_a_copy_between_two_gpus() -> None:
     (program,) = with_streams([lower(PAIR, {"gpu0": ["a"], "gpu1": ["b"]})], TWO)
     assert str(program) == COPIED
+
+
+def test_programs_of_cores_stay_as_they_are() -> None:
+    program = lower(PAIR, {"gpu0": ["a"], "gpu1": ["b"]})
+    assert with_streams([program], dict.fromkeys(TWO, CORE)) == [program]
 
 
 # b reads x and y of one op: one event, and one WAIT for both.

@@ -14,7 +14,7 @@ import dlplacer.runtime.torch_compile
 from dlplacer.core.errors import InputError, MismatchError, RunError
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.runtime.torch_compile import CompileOptions, backend
-from dlplacer.runtime.torch_compile.graph_runner import GraphRunner, weight_on
+from dlplacer.runtime.torch_compile.backend import weight_on
 
 pytestmark = needs_two_cores
 CPUS = {"devices": "cpu:0,cpu:1", "method": "heft"}
@@ -46,17 +46,6 @@ class Branching(nn.Module):
         joined = torch.cat([self.left(x).relu(), self.right(x).tanh()], 1)
         logits: torch.Tensor = self.head(self.drop(self.norm(joined)))
         return logits
-
-
-class Summed(nn.Module):
-    """The sum of what several modules make of one input."""
-
-    def __init__(self, branches: nn.ModuleList) -> None:
-        super().__init__()
-        self.branches = branches
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.stack([branch(x).tanh() for branch in self.branches]).sum(0)
 
 
 def compiled(module: nn.Module, **options: Any) -> Any:
@@ -124,30 +113,6 @@ def test_dropout_follows_the_global_seed() -> None:
         drawn.append(placed(x))
     assert torch.equal(drawn[0], drawn[1])
     assert not torch.equal(drawn[0], drawn[2])
-
-
-# Sixteen branches of ops of a few microseconds: cores of one process take turns at them, so that one device is best.
-def test_small_ops_stay_on_one_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    plans = []
-    planned = GraphRunner._planned
-
-    def noted(self: GraphRunner, inputs: Any) -> Any:
-        plans.append(planned(self, inputs))
-        return plans[-1]
-
-    monkeypatch.setattr(GraphRunner, "_planned", noted)
-    timed = GraphRunner._timed
-
-    def short(self: GraphRunner, inputs: Any, device: Any) -> dict[str, float]:
-        # On a busy machine they may be measured ten times as long, and then be worth two.
-        return dict.fromkeys(timed(self, inputs, device), 5e-6)
-
-    monkeypatch.setattr(GraphRunner, "_timed", short)
-    branches = nn.ModuleList(nn.Linear(4, 4) for _ in range(16))
-    compiled(Summed(branches).eval(), method="ilp", time_limit_s=2.0)(torch.randn(4, 4))
-    (plan,) = plans
-    assert {device.dispatch_s for device in plan.topology.devices} == {14e-6}
-    assert len({plan.placement[op.id] for op in plan.graph.ops if op.kind.startswith("aten")}) == 1
 
 
 def test_a_weight_is_sent_again_only_when_it_was_written_to() -> None:
