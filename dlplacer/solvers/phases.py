@@ -16,6 +16,7 @@ from dlplacer.solvers.decomposition.segment_search import (
     work_outside,
 )
 from dlplacer.solvers.decomposition.segments import GraphSegment
+from dlplacer.solvers.decomposition.stage_search import search_stages
 from dlplacer.solvers.feasibility.explanation import explain_overflow
 from dlplacer.solvers.feasibility.graph_size import EXACT_UP_TO
 from dlplacer.solvers.heuristics.randomized_restarts import improve
@@ -43,6 +44,8 @@ class PhaseParams:
     ----------
     bound_share
         For the combinatorial bounds; they end early on small graphs.
+    stage_share
+        For the bound over stages where memory is short; it ends when its prices are the best.
     segments, sparse_segments
         What is spent on segments, and where they are sparse.
     sparse_from, sparse_from_ops
@@ -72,6 +75,7 @@ class PhaseParams:
     """
 
     bound_share: float = 0.1
+    stage_share: float = 0.25
     segments: SegmentParams = field(default_factory=SegmentParams)
     sparse_segments: SegmentParams = field(default_factory=lambda: SegmentParams(transfer_share=0.3, joins=False))
     sparse_from: float = 0.05
@@ -179,6 +183,10 @@ def _bound(search: PhaseContext, seconds: float) -> None:
     """Raise the bound without a solver; heads and tails give all later models their time windows."""
     search.bounds = lower_bounds(search.instance, seconds)
     search.incumbent.raise_bound(search.bounds.makespan)
+
+
+def _stage_bound(search: PhaseContext, seconds: float) -> None:
+    search_stages(search.problem, search.instance, search.bounds, search.incumbent, seconds)
 
 
 def _assign_serial(search: PhaseContext, seconds: float) -> None:
@@ -315,6 +323,7 @@ def _many_contended(search: PhaseContext) -> bool:
 PHASES = (
     Phase("contraction", _contract, applies=lambda s: s.incumbent.best is not None, is_cheap=True),
     Phase("bounds", _bound, PARAMS.bound_share, is_cheap=True),
+    Phase("stage bound", _stage_bound, PARAMS.stage_share),
     Phase(
         "serial model",
         _assign_serial,

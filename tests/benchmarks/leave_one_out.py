@@ -20,6 +20,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,36 @@ def _unequal(family: str, count: int, slack: float) -> Callable[[], Problem]:
     return build
 
 
+def _parallel_layers(count: int, slack: float) -> Problem:
+    """Layers of four parallel ops with weights, there and back, on four unequal devices that hardly hold them."""
+    speeds = {"a": 1.0, "b": 1.6, "c": 2.5, "d": 4.0}
+    ops, edges = list[dp.Op](), list[dp.Edge]()
+
+    def add(name: str, time_s: float, **more: Any) -> str:
+        ops.append(dp.Op(name, "x", {device: time_s / speed for device, speed in speeds.items()}, **more))
+        return name
+
+    def layer(last: str, name: str, scale: float, phase: str, weight_bytes: int) -> str:
+        parts = range(4)
+        made = [
+            add(f"{name}.{part}", scale * (4e-3 + 8e-4 * part), phase=phase, weight_bytes=weight_bytes, colocate=block)
+            for part, block in zip(parts, (f"{name[1:]}.{part}" for part in parts), strict=True)
+        ]
+        edges.extend(dp.Edge(last, op, 2_000_000, tensor=last) for op in made)
+        norm = add(f"{name} norm", 1e-3, phase=phase)
+        edges.extend(dp.Edge(op, norm, 500_000) for op in made)
+        return norm
+
+    last, weight_bytes = add("first", 1e-3, phase="forward"), 10**8
+    for number in range(count):
+        last = layer(last, f"f{number}", 1.0, "forward", weight_bytes)
+    for number in reversed(range(count)):
+        last = layer(last, f"b{number}", 2.0, "backward", 0)
+    devices = tuple(dp.Device(name, name, memory_bytes=round(count * weight_bytes * slack)) for name in speeds)
+    links = tuple(dp.Link(a, b, 1e9, 1e-5) for a, b in combinations(speeds, 2))
+    return dp.OpGraph(tuple(ops), tuple(edges)), dp.Topology(devices, (), links), Options()
+
+
 CASES: Mapping[str, Callable[[], Problem]] = {
     "Inception-V3 inference, 2 V100, paper": _shipped("inception_v3-infer", "dgx1-v100-2gpu", Options.paper()),
     "Inception-V3 colocated, 2 V100, paper": _shipped(
@@ -87,6 +118,7 @@ CASES: Mapping[str, Callable[[], Problem]] = {
     "recurrent 150, ring": _drawn("recurrent", 150, 1.0, "ring-4"),
     "chain 100, 4 unequal, memory 1.1": lambda: (*tight_chain(1, 100, 4, 1.1), Options()),
     "transformer-like 300, 3 unequal, memory 1.2": _unequal("transformer_like", 300, 1.2),
+    "parallel layers 24, 4 unequal, memory 1.15": lambda: _parallel_layers(24, 1.15),
     "layered 100, 3 unequal, memory 1.5": _unequal("layered", 100, 1.5),
 }
 
