@@ -139,7 +139,7 @@ def exact_sum(values: Iterable[Fraction]) -> Fraction:
 
 
 def is_multiple(value: Fraction, unit: Fraction) -> bool:
-    """Whether a value is a whole number of units."""
+    """True if a value is a whole number of units."""
     return (value.numerator * unit.denominator) % (value.denominator * unit.numerator) == 0
 
 

@@ -65,7 +65,7 @@ def spread(times: Sequence[float]) -> float:
 
 
 def _are_sure(times: Iterable[Sequence[float]]) -> bool:
-    """Whether so many rounds say how long each step is."""
+    """True if so many rounds say how long each step is."""
     return all(spread(of_step) <= _SURE * len(of_step) ** 0.5 for of_step in times)
 
 

@@ -69,7 +69,7 @@ class Check:
 
     @property
     def passed(self) -> bool:
-        """Whether the value is within its limit; what is no number is not."""
+        """True if the value is within its limit; what is no number is not."""
         return self.limit is None or self.value is None or self.value <= self.limit
 
     def to_dict(self) -> dict[str, Any]:
@@ -89,7 +89,7 @@ class Selftest:
 
     @property
     def passed(self) -> bool:
-        """Whether all checks passed."""
+        """True if all checks passed."""
         return all(check.passed for check in self.checks)
 
     def to_dict(self) -> dict[str, Any]:

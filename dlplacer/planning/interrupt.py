@@ -110,7 +110,7 @@ def blocked_interrupts() -> Iterator[None]:
 
 
 def interrupts_by_exception() -> bool:
-    """Whether Ctrl-C would raise KeyboardInterrupt, Python's default: nobody handles it in another way."""
+    """True if Ctrl-C would raise KeyboardInterrupt, Python's default: nobody handles it in another way."""
     return signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 

@@ -253,7 +253,7 @@ class _Heuristics:
                 heappush(self._waiting, (used_s + time.monotonic() - asked, number, schedules))
 
     def _ask(self, schedules: Iterator[ProblemSchedule | None]) -> bool:
-        """Whether it has no more."""
+        """True if it has no more."""
         found = next(schedules, _LAST)
         if isinstance(found, ProblemSchedule):
             self._candidates.offer(found)

@@ -27,7 +27,7 @@ _ROUNDING = 1 - 1e-12
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
-    """What issuing ops costs on every device; all fields are indexed by device.
+    """The cost of issuing ops on every device; all fields are indexed by device.
 
     Attributes
     ----------
@@ -57,7 +57,7 @@ class Dispatch:
         )
 
     def sharing(self, device: int) -> int:
-        """How many devices share the process of a device, this one included."""
+        """The number of devices that share the process of a device, this one included."""
         mine = self.process[device], self.asynchronous[device]
         return list(zip(self.process, self.asynchronous, strict=True)).count(mine)
 
@@ -67,7 +67,7 @@ class Dispatch:
 
 
 def dispatch_of(topology: Topology) -> Dispatch:
-    """What a machine says about the processes that issue its ops."""
+    """The processes that issue a machine's ops, as it states them."""
     devices = topology.devices
     names = [("process", device.process) if device.process else ("own", device.id) for device in devices]
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}

@@ -111,7 +111,7 @@ def _lives(
 
 
 def may_bind(problem: Problem) -> bool:
-    """Whether some placement might exceed some device's memory under ``memory: live``; False is certain."""
+    """True if some placement might exceed some device's memory under ``memory: live``; False is certain."""
     most = sum(op.footprint_bytes for op in problem.graph.ops) + 2 * sum(edge.bytes for edge in problem.graph.edges)
     return problem.options.memory == "live" and any(
         capacity is not None and capacity < most for capacity in problem.capacity_bytes
@@ -119,7 +119,7 @@ def may_bind(problem: Problem) -> bool:
 
 
 def stashes(problem: Problem) -> list[Stash]:
-    """What is alive when the barrier passes, where it stays on one device; empty under ``memory: sum``.
+    """The tensors that are alive when the barrier passes, where it stays on one device; empty under ``memory: sum``.
 
     An output lives until the last reader on its device ends. At the barrier all forward ops have ended and the backward
     ops that take time have not: so what one of these reads on the device of its producer is there.

@@ -126,7 +126,7 @@ class Problem:
 
     @cached_property
     def derived(self) -> dict[Any, Any]:
-        """What has been made of the problem: made once, as several ask for it."""
+        """Results derived from the problem, made once for all that ask."""
         return {}
 
     @cached_property
@@ -288,7 +288,7 @@ def _in_ticks(
 
 
 def _link_times(topology: Topology, sizes: Sequence[int]) -> Iterator[Fraction]:
-    """What the times of all routes are sums of, each once: links of a large machine are of few kinds."""
+    """The summands of the times of all routes, each once: links of a large machine are of few kinds."""
     yield from {exact(link.latency_s) for link in topology.links}
     for bytes_per_s in {exact(link.bytes_per_s) * link.count for link in topology.links}:
         yield from (size / bytes_per_s for size in sizes)

@@ -82,7 +82,7 @@ class RouteTable:
 
     @cached_property
     def needs_relays(self) -> bool:
-        """Whether some routes of least delay take memory, which may be short, on devices between their ends."""
+        """True if some routes of least delay take memory, which may be short, on devices between their ends."""
         return may_bind(self._problem) and any_relays(self._problem.topology, self._problem.routes)
 
     def long_enough(self, size: int, source: int, target: int) -> int:
@@ -105,7 +105,7 @@ class RouteTable:
 
     @cached_property
     def complete(self) -> bool:
-        """Whether `routes` leaves out no route that a transfer may take."""
+        """True if `routes` leaves out no route that a transfer may take."""
         names = list(self._problem.topology.device_index)
         return not self.chooses or (
             len(names) <= _MOST_ROUTES
@@ -121,13 +121,13 @@ class RouteTable:
         return next(other for other, table in enumerate(self._problem.routes) if table is self._problem.routes[size])
 
     def swappable(self, a: int, b: int) -> bool:
-        """Whether exchanging two devices maps the machine's links onto each other, all other devices kept."""
+        """True if exchanging two devices maps the machine's links onto each other, all other devices kept."""
         if (a, b) not in self._swappable:
             self._swappable[a, b] = _swaps(self._problem.topology, *self._pair(a, b))
         return self._swappable[a, b]
 
     def joined(self, size: int, source: int, target: int) -> bool:
-        """Whether there is any route between two devices."""
+        """True if there is any route between two devices."""
         assert source != target
         return self._pair(source, target) in self._problem.routes[size]
 
@@ -151,11 +151,11 @@ class RouteTable:
 
     @property
     def share_links(self) -> bool:
-        """Whether there are links that no route between some devices avoids."""
+        """True if there are links that no route between some devices avoids."""
         return bool(self._directions) and self._unavoidable_links.any
 
     def unavoidable(self, size: int, source: int, target: int) -> TimedRoute:
-        """What a transfer holds whatever route it takes: the links that none avoids, one after another.
+        """The links that a transfer holds whatever route it takes: those that none avoids, one after another.
 
         A relaxation: a link on all routes is held for bytes ÷ B(l) + L(l) at least, no earlier than the one before, and
         the tensor arrives when it has left the last. So segments may start together, and the last takes time.

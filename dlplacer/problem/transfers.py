@@ -1,4 +1,4 @@
-"""What travels between devices: one transfer for a tensor with all its readers, or for every edge.
+"""The transfers between devices: one for a tensor with all its readers, or for every edge.
 
 `dlplacer.problem.route_table` says on which links, and for how long.
 """
@@ -12,7 +12,7 @@ from dlplacer.problem.route_table import RouteTable, TimedRoute
 
 @dataclass(frozen=True, slots=True)
 class TransferRequest:
-    """What is sent as one: a tensor with all its readers, or an edge where every edge has a transfer of its own.
+    """A unit of sending: a tensor with all its readers, or an edge where every edge has a transfer of its own.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class ScheduledTransfer:
 
 @dataclass(frozen=True)
 class Traffic:
-    """What is sent if its readers are elsewhere, and how.
+    """The transfers that are needed if readers are elsewhere.
 
     Attributes
     ----------

@@ -19,11 +19,11 @@ class UnavoidableLinks:
 
     @property
     def any(self) -> bool:
-        """Whether there is one; in rings, and where all devices are joined to all, there is none."""
+        """True if there is one; in rings, and where all devices are joined to all, there is none."""
         return bool(self._bridges)
 
     def _parts_devices(self, ends: tuple[str, str]) -> bool:
-        """Whether devices lie on both sides of a bridge: routers alone may be left over on a part of a machine."""
+        """True if devices lie on both sides of a bridge: routers alone may be left over on a part of a machine."""
         import networkx as nx
 
         rest = nx.restricted_view(self._graph, (), [ends])

@@ -78,7 +78,7 @@ def _single(problem: Problem, budget: Budget) -> Outcome:
 
 
 def schedules_by(method: str, problem: Problem) -> Iterator[ProblemSchedule | None]:
-    """What a heuristic makes of a problem, then of surrogates where memory is short: None for what is no plan.
+    """The plans that a heuristic makes of a problem, then of surrogates; None for a schedule that is no plan.
 
     Without a placement by search.
 
@@ -163,7 +163,7 @@ STARTS = tuple(_STARTS)
 """These heuristics, in the order in which they are asked."""
 
 _IN_MACHINE_CODE = ("list", "heft", "min-cut", "peft", "cpop")
-"""Those that `dlplacer.solvers.local_search.greedy_rules` has too."""
+"""The heuristics that `dlplacer.solvers.local_search.greedy_rules` has too."""
 
 LOADS_S = {"m-sct": 0.3}
 """Heuristic → seconds for a library when it is first asked: that of m-SCT's linear program takes 0.25 to 0.5."""
@@ -250,6 +250,6 @@ def _rule(method: str, problem: Problem) -> Rule:
 
 
 def _seen_by(method: str, problem: Problem, instance: Instance) -> Instance:
-    """What a method works on: contiguous runs take modules whole, where ops tell theirs."""
+    """The instance that a method works on: contiguous runs take modules whole, where ops tell theirs."""
     has_modules = any(op.module is not None for op in problem.graph.ops)
     return by_module(problem, instance) if method == "contiguous" and has_modules else instance

@@ -27,7 +27,7 @@ Search = Callable[[Problem, Instance, Incumbent], None]
 
 @dataclass(frozen=True)
 class PartParams:
-    """How the time is divided. Shares are of the time that is left when a step begins; none was tuned.
+    """Shares of the time that is left when a step begins; none was tuned.
 
     Attributes
     ----------

@@ -35,7 +35,7 @@ from dlplacer.solvers.local_search.kept_code import is_kept
 
 @dataclass(frozen=True)
 class PhaseParams:
-    """How the default method divides its time.
+    """The default method's shares of time.
 
     Shares are of the time that is left when a phase begins. Together they leave each later phase something at any
     limit; they were chosen on Inception-V3 and the benchmark families by hand, never tuned one by one.
@@ -101,7 +101,7 @@ PARAMS = PhaseParams()
 
 @dataclass
 class PhaseContext:
-    """What the phases share.
+    """The state that phases share.
 
     Attributes
     ----------

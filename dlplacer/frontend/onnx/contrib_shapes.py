@@ -14,7 +14,7 @@ MICROSOFT = "com.microsoft"
 
 
 def can_infer() -> bool:
-    """Whether onnxruntime is installed."""
+    """True if onnxruntime is installed."""
     return find_spec("onnxruntime") is not None
 
 

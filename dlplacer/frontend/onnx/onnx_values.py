@@ -147,7 +147,7 @@ def _constant(model: onnx.ModelProto) -> frozenset[str]:
 
 
 def _draws(node: Any) -> bool:
-    """Whether a node, or one inside it, draws random numbers."""
+    """True if a node, or one inside it, draws random numbers."""
     return node.op_type in _RANDOM or any(_draws(inner) for body in _own_bodies(node) for inner in body.node)
 
 

@@ -21,12 +21,12 @@ Specs = Sequence[TensorSpec | None]
 
 
 def is_standard(node: NodeProto) -> bool:
-    """Whether a node is of ONNX's own domain."""
+    """True if a node is of ONNX's own domain."""
     return node.domain in _ONNX
 
 
 def is_view(node: NodeProto) -> bool:
-    """Whether an op moves no bytes in inference."""
+    """True if an op moves no bytes in inference."""
     return node.op_type in _VIEWS and is_standard(node)
 
 

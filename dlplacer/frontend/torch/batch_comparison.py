@@ -52,7 +52,7 @@ class Difference:
     gradient: float
 
     def is_rounding(self, autocast: str | None) -> bool:
-        """Whether floating-point sums in another order explain it."""
+        """True if floating-point sums in another order explain it."""
         most = _ROUNDING[autocast]
         return abs(self.loss - self.expected) <= 0.1 * most * max(1e-6, abs(self.expected)) and self.gradient <= most
 

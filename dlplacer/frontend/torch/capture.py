@@ -217,7 +217,7 @@ def _require_no_side_effects(module: nn.Module, changed: Sequence[str], replaced
 
 
 def _is_theirs(modules: Mapping[str, nn.Module], path: str) -> bool:
-    """Whether what a forward pass changes is a global or an object of an installed package, as its bookkeeping is."""
+    """True if what a forward pass changes is a global or an object of an installed package, as its bookkeeping is."""
     parts = path.split(".")
     for count in range(len(parts) - 1, -1, -1):
         owner = ".".join(parts[:count])
@@ -344,7 +344,7 @@ def _pairs(traced: joint.Traced, executable: Executable) -> dict[str, str]:
 
 
 def _adds_gradients(node: fx.Node) -> bool:
-    """Whether it adds two results of the backward pass, as the autograd engine does to accumulate gradients."""
+    """True if it adds two results of the backward pass, as the autograd engine does to accumulate gradients."""
     return (
         joint.is_backward(node)
         and node.target is torch.ops.aten.add.Tensor

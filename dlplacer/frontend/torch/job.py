@@ -202,5 +202,5 @@ def leaves_of(values: tuple[Any, ...]) -> list[Any]:
 
 
 def is_flat(values: tuple[Any, ...]) -> bool:
-    """Whether these are tensors, and nothing is nested."""
+    """True if these are tensors, and nothing is nested."""
     return all(isinstance(value, torch.Tensor) for value in values)

@@ -21,12 +21,12 @@ _CHECKS = (
 
 
 def is_folded(node: fx.Node) -> bool:
-    """Whether a node costs nothing: tuple unpacking, or a view of its first argument."""
+    """True if a node costs nothing: tuple unpacking, or a view of its first argument."""
     return node.target is operator.getitem or is_view(node)
 
 
 def is_view(node: fx.Node) -> bool:
-    """Whether a call returns its first argument's storage under another shape."""
+    """True if a call returns its first argument's storage under another shape."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return False
     # It shares memory although its schema declares no alias: functionalization uses it where nothing is written.
@@ -51,12 +51,12 @@ def picked_output(node: fx.Node) -> int:
 
 
 def is_random(node: fx.Node) -> bool:
-    """Whether a call draws from the random number generator."""
+    """True if a call draws from the random number generator."""
     return draws(node.target, node.args, node.kwargs)
 
 
 def draws(target: object, args: Sequence[object], kwargs: Mapping[str, object]) -> bool:
-    """Whether a call of an operator draws random numbers; attention does only with dropout."""
+    """True if a call of an operator draws random numbers; attention does only with dropout."""
     if not isinstance(target, torch._ops.OpOverload) or torch.Tag.nondeterministic_seeded not in target.tags:
         return False
     given = dict(zip((each.name for each in target._schema.arguments), args, strict=False)) | dict(kwargs)
@@ -65,12 +65,12 @@ def draws(target: object, args: Sequence[object], kwargs: Mapping[str, object]) 
 
 
 def is_check(node: fx.Node) -> bool:
-    """Whether a call only checks: what is known at capture, or values that an ``assert`` of the model reads."""
+    """True if a call only checks: what is known at capture, or values that an ``assert`` of the model reads."""
     return node.target in _CHECKS
 
 
 def depends_on_values(value: Any) -> bool:
-    """Whether a call's stand-in value has no fixed shape, or is no tensor at all."""
+    """True if a call's stand-in value has no fixed shape, or is no tensor at all."""
     values = value if isinstance(value, (tuple, list)) else (value,)
     tensors = [entry for entry in values if isinstance(entry, torch.Tensor)]
     return not tensors or any(not isinstance(size, int) for tensor in tensors for size in tensor.shape)

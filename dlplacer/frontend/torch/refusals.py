@@ -88,7 +88,7 @@ _DISPATCHERS = ("__torch_function__", "__torch_dispatch__")
 
 
 def _of_its_own(kind: type, name: str) -> bool:
-    """Whether a type of tensors intercepts ops otherwise than tensors and parameters do."""
+    """True if a type of tensors intercepts ops otherwise than tensors and parameters do."""
     method, plain = (getattr(getattr(of, name), "__func__", getattr(of, name)) for of in (kind, torch.Tensor))
     return method is not plain and method is not getattr(nn.Parameter, name)
 

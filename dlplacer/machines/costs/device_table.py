@@ -200,7 +200,7 @@ DEVICE_TABLE: Mapping[str, DeviceType] = MappingProxyType(dict(_rows()))
 
 
 def is_core(device: Device) -> bool:
-    """Whether an op runs inside the call that issues it: by the device's own word, or as its type is a core."""
+    """True if an op runs inside the call that issues it: by the device's own word, or as its type is a core."""
     return not device.asynchronous or device.type == CORE
 
 

@@ -56,11 +56,11 @@ class GradientExchange:
 
     @property
     def is_served(self) -> bool:
-        """Whether the exchange goes through parameter servers, which are devices besides the workers."""
+        """True if the exchange goes through parameter servers, which are devices besides the workers."""
         return any(collective == "push" for collective, _ in self.transport.wire_bits(2))
 
     def fits(self, workers: int) -> bool:
-        """Whether the exchange can average over so many workers."""
+        """True if the exchange can average over so many workers."""
         most = self.transport.most_workers
         return workers >= 1 and (most is None or workers <= most)
 

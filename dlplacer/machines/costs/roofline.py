@@ -33,7 +33,7 @@ class Rates:
         return self.flops_per_s.get(dtype or FLOAT32, self.flops_per_s.get(FLOAT32))
 
     def cover(self, op: Op) -> bool:
-        """Whether every rate that the op's work needs is known."""
+        """True if every rate that the op's work needs is known."""
         computes = not op.flops or self.peak_flops_per_s(op.dtype) is not None
         return computes and (not op.bytes_accessed or self.memory_bytes_per_s is not None)
 

@@ -52,7 +52,7 @@ def nvml_topology(nvml: Any = None) -> Topology:
 
 
 def has_gpus() -> bool:
-    """Whether NVML starts and reports a GPU."""
+    """True if NVML starts and reports a GPU."""
     try:
         nvml_topology()
     except InputError:

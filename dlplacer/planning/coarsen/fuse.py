@@ -43,7 +43,7 @@ class _Chain:
         self.readers: set[str] = set()
 
     def admits(self, op: Op) -> bool:
-        """Whether an op that reads from the chain may join it."""
+        """True if an op that reads from the chain may join it."""
         if self.has_flops and op.flops > 0:
             return False
         if (self.first.devices, self.first.colocate) != (op.devices, op.colocate):

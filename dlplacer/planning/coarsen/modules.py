@@ -26,7 +26,7 @@ def by_module(graph: OpGraph, depth: int | None = None) -> dict[str, str]:
 
 
 def _waits_for_later(graph: OpGraph, op: Op) -> bool:
-    """Whether an op reads from a later phase than its own: a buffer that the backward pass still reads, overwritten."""
+    """True if an op reads from a later phase than its own: a buffer that the backward pass still reads, overwritten."""
     phases = (graph.op(edge.source).phase for edge in graph.edges_into[op.id])
     return any(phase is not None and PHASES.index(phase) > PHASES.index(op.phase or PHASES[-1]) for phase in phases)
 

@@ -121,7 +121,7 @@ class _Search:
                         yield Strategy(count, degree, split, step, epochs)
 
     def fits_on_one(self) -> bool:
-        """Whether some device holds the model."""
+        """True if some device holds the model."""
         ask = self.problem.alone
         if ask is None or self.layout is None:
             return ask is None or bool(splits_of(ask(1, None)))

@@ -78,7 +78,7 @@ class BestOfDevices:
 
     @property
     def is_hybrid_win(self) -> bool:
-        """Whether a hybrid beats data parallelism on as many devices; where that does not train, on any fewer ones."""
+        """True if a hybrid beats data parallelism on as many devices; where that does not train, on any fewer ones."""
         if self.hybrid is None or not self.is_compared:
             return False
         if self.data_parallel is None and not self.is_best_compared:

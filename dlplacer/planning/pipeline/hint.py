@@ -31,7 +31,7 @@ class PipelineHint:
 
     @property
     def is_faster(self) -> bool:
-        """Whether it is faster than the plan of op placement."""
+        """True if it is faster than the plan of op placement."""
         return self.step_s < self.makespan_s
 
     def to_dict(self) -> dict[str, Any]:

@@ -47,7 +47,7 @@ UNCUT = BatchCut(1)
 
 
 def is_micro_batch_rewrite(rewrite: str) -> bool:
-    """Whether the name of a rewrite means micro-batches."""
+    """True if the name of a rewrite means micro-batches."""
     return rewrite.startswith(_PREFIX)
 
 

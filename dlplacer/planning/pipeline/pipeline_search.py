@@ -125,7 +125,7 @@ class Search:
 
     @property
     def trains(self) -> bool:
-        """Whether the graph has a backward pass."""
+        """True if the graph has a backward pass."""
         return self.blocks.trains
 
     @cached_property

@@ -35,7 +35,7 @@ class RankVariant(Variant):
 
     @cached_property
     def is_random(self) -> bool:
-        """Whether an op draws random numbers on any process: all take the same numbers from torch's generator."""
+        """True if an op draws random numbers on any process: all take the same numbers from torch's generator."""
         return any(code.random for code in self.whole.executable.codes.values())
 
     def outputs(self, state: StepState) -> list[Any]:

@@ -56,7 +56,7 @@ class Draws:
         self._seed, self._left = torch.initial_seed(), torch.get_rng_state()
 
     def _is_fresh(self, state: torch.Tensor, seed: int) -> bool:
-        """Whether the generator was seeded since it was looked at last, and has drawn nothing yet."""
+        """True if the generator was seeded since it was looked at last, and has drawn nothing yet."""
         if self._left is not None and torch.equal(state, self._left):
             return False
         return torch.equal(state, torch.Generator().manual_seed(seed).get_state())

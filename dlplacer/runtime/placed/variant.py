@@ -72,7 +72,7 @@ class Variant:
 
     @cached_property
     def is_random(self) -> bool:
-        """Whether an op draws random numbers."""
+        """True if an op draws random numbers."""
         return any(code.random for code in self.captured.executable.codes.values())
 
     def bind(self, tensors: Mapping[str, torch.Tensor], inputs: Sequence[Any], seed: int, step: int) -> StepInputs:

@@ -44,7 +44,7 @@ class DeviceMemorySpace:
     away: bool = False
 
     def hands_over_to(self, target: "DeviceMemorySpace") -> bool:
-        """Whether a tensor gets to another device without a copy."""
+        """True if a tensor gets to another device without a copy."""
         if target.away and not target.memory:
             return True
         return self.memory == target.memory and not (self.copies and self.has_streams and target.has_streams)

@@ -32,7 +32,7 @@ def arc_delays(instance: Instance, source: int, target: int, delay: Delay) -> Ar
 
 
 def _over_all(delay: Delay) -> ArcDelays | None:
-    """Those over all pairs of devices; None where no route joins some. The diagonal is 0."""
+    """Delays over all pairs of devices; None where no route joins some. The diagonal is 0."""
     count, values = len(delay), set().union(*delay)
     if max(values) >= FAR:
         return None

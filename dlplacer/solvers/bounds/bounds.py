@@ -15,7 +15,7 @@ from dlplacer.solvers.instance.instance import Instance
 
 @dataclass(frozen=True)
 class BoundParams:
-    """How many pivots `interval_areas` gets.
+    """The number of pivots that `interval_areas` gets.
 
     Attributes
     ----------
@@ -40,7 +40,7 @@ PARAMS = BoundParams()
 
 @dataclass(frozen=True)
 class Bounds:
-    """What no schedule can beat.
+    """Times that no schedule can beat.
 
     Attributes
     ----------

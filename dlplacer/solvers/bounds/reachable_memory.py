@@ -1,4 +1,4 @@
-"""How much of a device's memory blocks can fill: sums of their sizes leave gaps."""
+"""The memory of a device that blocks can fill: sums of their sizes leave gaps."""
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache

@@ -76,7 +76,7 @@ class Reduction:
 
 
 class Contracted(Incumbent):
-    """What is reached on a reduced instance; the original's incumbent hears of all of it."""
+    """The incumbent of a reduced instance; the original's incumbent hears of all that it reaches."""
 
     def __init__(self, found: Reduction, outer: Incumbent) -> None:
         super().__init__(outer.budget.unreported, pass_on=lambda schedule: outer.offer(found.expand(schedule)))
@@ -163,7 +163,7 @@ class _Work:
         return all(self._never_longer(*route) for route in routes)
 
     def _never_longer(self, direct: Delay, first: Delay, second: Delay) -> bool:
-        """Whether `direct` from a to b is at most `first` from a to d plus `second` from d to b, for all devices."""
+        """True if `direct` from a to b is at most `first` from a to d plus `second` from d to b, for all devices."""
         key = id(direct), id(first), id(second)
         if key not in self._pays:
             straight, left, right = (np.array(delay, dtype=np.int64) for delay in (direct, first, second))

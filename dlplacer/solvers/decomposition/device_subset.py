@@ -21,7 +21,7 @@ Delays = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class SubsetParams:
-    """Which subsets are looked at.
+    """The subsets that are looked at.
 
     Attributes
     ----------

@@ -18,7 +18,7 @@ from dlplacer.solvers.instance.schedule import Schedule, keeps_blocks_and_memory
 
 @dataclass(frozen=True)
 class WindowSearchParams:
-    """How large windows are and what is spent on each.
+    """The size of windows, and the effort for each.
 
     On 2,000 ops × 8 devices windows of 40 ops at 0.3 s each reached a gap of 1.6 % in a minute, windows of 60 at 1 s
     2.4 %, windows of 80 at 0.3 s 6.0 %: those that are not solved to the end bring nothing. So the size follows what is

@@ -44,7 +44,7 @@ _Question: TypeAlias = tuple[Instance, frozenset[tuple[int, int]], tuple[_Cost, 
 
 
 Answers: TypeAlias = dict[_Question, Schedule]
-"""What series were placed as, with the same blocks decided and the same costs outside."""
+"""Placements of series, by the blocks decided and the costs outside."""
 
 
 def low_traffic(chain: SegmentChain, slack: float, work: float, seed: int, known: Answers) -> list[Schedule]:
@@ -74,7 +74,7 @@ def low_traffic(chain: SegmentChain, slack: float, work: float, seed: int, known
 
 
 class _LowTraffic:
-    """Where blocks are so far, and what that makes the next placement cost in ticks on links.
+    """The devices of blocks so far, and the cost in ticks on links that they give the next placement.
 
     Equal series between equal surroundings are asked once: of 2,000 equal layers there are as many as devices on which
     one may begin.
@@ -189,7 +189,7 @@ class _LowTraffic:
         return incumbent.best
 
     def _outside(self, ops: dict[int, int], series: Series) -> Iterator[_Cost]:
-        """What ops of the series read from assigned ones, and what ops outside all segments read from both."""
+        """Arcs from assigned ops into the series, and from both to ops outside all segments."""
         for op, position in ops.items():
             block, allowed = series.instance.block[position], series.instance.allowed[position]
             for source, _ in self.instance.predecessors[op]:
@@ -208,7 +208,7 @@ class _LowTraffic:
         return [request for request in self.made.get(source, ()) if reader in request.readers]
 
     def _apart(self, block: int, allowed: Sequence[int], other: int, size: int) -> Iterator[_Cost]:
-        """What it costs not to be where another op is."""
+        """The cost of being apart from another op."""
         there = self.assigned[self.instance.block[other]]
         for device in allowed:
             if there not in (-1, device) and self.traffic.routes.joined(size, there, device):

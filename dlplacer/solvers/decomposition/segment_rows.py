@@ -1,4 +1,4 @@
-"""What idle devices at the ends of a segment cost: a bound of its own, and redundant rows of its model."""
+"""The cost of idle devices at the ends of a segment: a bound of its own, and redundant rows of its model."""
 
 from bisect import bisect_left
 from collections.abc import Sequence

@@ -16,7 +16,7 @@ from dlplacer.solvers.instance.instance import Instance
 
 @dataclass(frozen=True)
 class SegmentParams:
-    """What is spent on segments: they gave 45 to 100 % of the bound wherever a graph falls apart.
+    """The effort for segments: they gave 45 to 100 % of the bound wherever a graph falls apart.
 
     Attributes
     ----------

@@ -20,7 +20,7 @@ backward pass falls into parts of 2 to 11 ops and one of 115, which is not prove
 
 @dataclass(frozen=True)
 class GraphSegment:
-    """What runs between two consecutive cut ops.
+    """The ops that run between two consecutive cut ops.
 
     Attributes
     ----------
@@ -121,7 +121,7 @@ def _refined(instance: Instance, segment: GraphSegment, stop_at: float) -> Itera
 
 
 def _on_paths(instance: Instance, ops: Sequence[int], begins: bool) -> list[int]:
-    """Those of some ops in topological order that are on a path among them from the first, or from any, to the last."""
+    """The given ops, in topological order, that are on a path among them from the first, or from any, to the last."""
     reached, leading = set(ops if begins else ops[:1]), set(ops[-1:])
     for op in ops:
         if not reached.isdisjoint(source for source, _ in instance.predecessors[op]):

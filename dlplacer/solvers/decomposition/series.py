@@ -115,12 +115,12 @@ class SegmentChain:
         return [*self._unproven(self.alone), *self._unproven(self.series)]
 
     def comes_again(self, instance: Instance) -> bool:
-        """Whether a series comes so often, as that of a layer does, that one good schedule of it decides the whole."""
+        """True if a series comes so often, as that of a layer does, that one good schedule of it decides the whole."""
         return self._count[instance] > _OFTEN * instance.device_count
 
     @cached_property
     def repeats(self) -> bool:
-        """Whether some series comes again and again."""
+        """True if some series comes again and again."""
         return any(map(self.comes_again, self._count))
 
     @property
@@ -214,7 +214,7 @@ class SegmentChain:
 
     @cached_property
     def _in_order_suffices(self) -> bool:
-        """Whether list schedules would take seconds, and segments hold so much that none is needed."""
+        """True if list schedules would take seconds, and segments hold so much that none is needed."""
         inside = {op for segment in self.segments for op in segment.ops}
         work = sum(self.instance.shortest[op] for op in inside)
         return self.instance.op_count > _LISTED_UP_TO and work >= _DENSE * sum(self.instance.shortest)
@@ -225,7 +225,7 @@ class SegmentChain:
         return list(zip(chosen, accumulate((len(segment.ops) for segment in chosen), initial=0), strict=False))
 
     def least_ticks(self, segment: GraphSegment) -> int:
-        """What is known of the time from the start of a segment's first cut op to the start of its last, at least."""
+        """The lower bound on the time from the start of a segment's first cut op to the start of its last, at least."""
         known = self.incumbents.get(segment.instance)
         return max(self.bounds[segment.instance].makespan, 0 if known is None else known.bound)
 
@@ -271,7 +271,7 @@ class SegmentChain:
         return name
 
     def begin(self, instance: Instance) -> Incumbent:
-        """What the list rules and the bounds know of a series' instance.
+        """The schedules of list rules and the bounds of a series' instance.
 
         One that comes again and again is begun on every device: local search does not move its first op, which feeds
         all others, away from where a rule has put it.

@@ -17,7 +17,7 @@ from dlplacer.solvers.local_search.kept_code import is_kept
 
 @dataclass(frozen=True)
 class SeriesSearchParams:
-    """What comes before CP-SAT, which gains from a good hint.
+    """The search ahead of CP-SAT, which gains from a good hint.
 
     Attributes
     ----------

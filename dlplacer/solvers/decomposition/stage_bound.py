@@ -117,7 +117,7 @@ class StageDual:
             self._improve(weakest)
 
     def _classes(self) -> list[_Class]:
-        """Those whose devices hold all stages."""
+        """The classes whose devices hold all stages."""
         count = self.instance.device_count
         least = sum(int(stage.kept.sum(axis=2).min()) for stage in self.chain.stages)
         found = []
@@ -174,7 +174,7 @@ class StageDual:
         return int(path * unit), np.where(self.capacity < 0, 0, whole[0]), whole[1]
 
     def _prices(self, one: _Class) -> tuple[float, tuple[float, Floats, Floats]]:
-        """What the planes of a class allow at most, and the prices at which they do."""
+        """The most that the planes of a class allow, and the prices at which they do."""
         from scipy.optimize import linprog
 
         count = self.instance.device_count

@@ -24,7 +24,7 @@ class Walk:
 
 @dataclass(frozen=True)
 class _Moves:
-    """Where the placements of a stage lead from every state.
+    """The states that the placements of a stage lead to from every state.
 
     Attributes
     ----------

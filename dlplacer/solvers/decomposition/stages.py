@@ -144,7 +144,7 @@ class _Plan:
             self._pay(self.stage_of[block], self.instance.restricted([last]), [last])
 
     def _suits(self, number: int, blocks: Iterable[int], new: Sequence[int]) -> bool:
-        """Whether the blocks are those of a stage, new ones, or the boundary before the stage."""
+        """True if the blocks are those of a stage, new ones, or the boundary before the stage."""
         before = self.blocks[number - 1][-1] if number else -1
         return all(block in new or block == before or self.stage_of.get(block) == number for block in blocks)
 

@@ -18,7 +18,7 @@ from dlplacer.solvers.instance.instance import Instance
 
 @dataclass(frozen=True)
 class SuffixParams:
-    """Which suffixes are solved, and what is spent on each.
+    """The suffixes that are solved, and the effort for each.
 
     They gave 30 to 55 % of the bound on training graphs whose weight gradients nothing waits for, nothing elsewhere.
 

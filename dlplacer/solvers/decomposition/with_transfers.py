@@ -17,7 +17,7 @@ from dlplacer.solvers.local_search.critical_swaps import swap_critical_of
 
 @dataclass(frozen=True)
 class TransferSearchParams:
-    """What is spent on the series with their traffic; none of it was ever tuned.
+    """The effort for series with their traffic; none of it was tuned.
 
     Attributes
     ----------

@@ -62,7 +62,7 @@ def explain_infeasible(problem: Problem) -> InfeasibleError:
 
 
 def _binding(problem: Problem, blamed: Sequence[str]) -> str:
-    """Which device type's memory is too small even if all others' were unlimited; empty where there is one type."""
+    """The device type whose memory is too small even if all others' were unlimited; empty where there is one type."""
     from dlplacer.solvers.ilp.assignment import find_placement
 
     types = [device.type for device in problem.topology.devices]
@@ -92,7 +92,7 @@ def explain_overflow(problem: Problem) -> InfeasibleError:
 
 
 def shortage(problem: Problem) -> str | None:
-    """What is nearest to being short where no plan was found: bytes needed, bytes there, and which devices.
+    """The resource nearest to being short where no plan was found: bytes needed, bytes there, and the devices.
 
     None where memory cannot bind, as everything fits on any device.
     """

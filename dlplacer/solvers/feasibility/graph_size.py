@@ -1,4 +1,4 @@
-"""How large a graph may be."""
+"""The largest graphs that models take whole."""
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.graph import OpGraph

@@ -19,7 +19,7 @@ def demands_by_type(problem: Problem) -> Iterator[tuple[str, int, int]]:
 
 
 def working_set(problem: Problem, op: int, device: int) -> int:
-    """What is on a device at least while an op runs there; its inputs count as the smaller of copy and original."""
+    """The least bytes on a device while an op runs there; its inputs count as the smaller of copy and original."""
     group = problem.group_of[op]
     members = (op,) if group is None else problem.groups[group]
     size = sum(problem.resident_bytes[member] for member in members)

@@ -1,4 +1,4 @@
-"""What messages call the ops, groups and devices of a problem, and their sizes."""
+"""Names in messages of the ops, groups and devices of a problem, and their sizes."""
 
 from collections.abc import Iterable, Sequence
 
@@ -36,7 +36,7 @@ def groups_text(problem: Problem) -> str:
 
 
 def _name_of_group(problem: Problem, ops: Sequence[int]) -> str:
-    """What the ops call their group; one that the constraints make is called by two of its ops."""
+    """The ops' name for their group; one that the constraints make is called by two of its ops."""
     names = dict.fromkeys(problem.graph.ops[op].colocate for op in ops)
     if len(names) == 1 and None not in names:
         return repr(next(iter(names)))

@@ -22,7 +22,7 @@ from dlplacer.solvers.instance.time_limit import ask_time
 
 @dataclass(frozen=True)
 class RoomParams:
-    """How the annealing goes; found on problems of 7 to 30 ops, never tuned.
+    """Settings of the annealing; found on problems of 7 to 30 ops, never tuned.
 
     Attributes
     ----------

@@ -32,7 +32,7 @@ def require_feasible(problem: Problem) -> None:
 
 
 def may_have_plan(problem: Problem) -> bool:
-    """Whether all footprints fit together, every block has a device, and routes may join what talks."""
+    """True if all footprints fit together, every block has a device, and routes may join what talks."""
     sizes = [size for size in problem.capacity_bytes if size is not None]
     if len(sizes) == problem.device_count and sum(sizes) < sum(problem.footprint_bytes):
         return False

@@ -89,7 +89,7 @@ class EarliestFirst:
             self.queues[device].push(self.arrival[op][device], self.priority[op], op)
 
     def candidates(self, device: int) -> list[tuple[Candidate, int]]:
-        """What a device can start first, if anything; the number says how much rather it leaves the op to others."""
+        """The op that a device can start first, if any; the number says how much rather it leaves the op to others."""
         found = self.queues[device].first(self.free[device], lambda op: self.arrival_at(op, device))
         return [] if found is None else [(found, 0)]
 

@@ -103,7 +103,7 @@ class _SmallCommunication(EarliestFirst):
             self.inputs_end[target] = max(self.inputs_end[target], self.free[device])
 
     def _waits(self, device: int, now: int) -> bool:
-        """Whether all that the favourite child of its last op reads has ended, and it starts nowhere earlier."""
+        """True if all that the favourite child of its last op reads has ended, and it starts nowhere earlier."""
         child = -1 if self.last[device] < 0 else self.child[self.last[device]]
         if child < 0 or self.done[child] or self.missing[child] or self.inputs_end[child] > now:
             return False
@@ -112,7 +112,7 @@ class _SmallCommunication(EarliestFirst):
         return self._starts_nowhere_earlier(child, device)
 
     def _starts_nowhere_earlier(self, child: int, device: int) -> bool:
-        """Whether no other device can start a child before this one can.
+        """True if no other device can start a child before this one can.
 
         Starts only become later and devices only fill up. So the answer yes holds for as long as the start here is the
         same, and the device that made the answer no is asked first the next time.

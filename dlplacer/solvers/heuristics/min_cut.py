@@ -21,7 +21,7 @@ _WEIGHT = 10**8
 
 
 def available() -> bool:
-    """Whether pymetis is installed."""
+    """True if pymetis is installed."""
     return importlib.util.find_spec("pymetis") is not None
 
 
@@ -56,7 +56,7 @@ def partition(instance: Instance, fixed: Fixed = None) -> list[int] | None:
 
 @dataclass(frozen=True)
 class _Network:
-    """What METIS divides: blocks as vertices with weights, and [vertex] → neighbour → ticks that a cut there costs."""
+    """The graph that METIS divides: blocks with weights, and [vertex] → neighbour → ticks that a cut there costs."""
 
     blocks: tuple[int, ...]
     weight: tuple[int, ...]

@@ -16,7 +16,7 @@ from dlplacer.solvers.instance.time_limit import ask_time, within
 
 @dataclass(frozen=True)
 class RestartParams:
-    """How far a round strays; each round draws one value of each, as the best one differs from graph to graph.
+    """The reach of a round; each round draws one value of each, as the best one differs from graph to graph.
 
     Iterated perturbation took 500 ops × 4 devices from a gap of 4.8 % (HEFT) to 1.5 %, 2,000 × 8 from 6.4 to 4.9 %.
     The ranges were never tuned.

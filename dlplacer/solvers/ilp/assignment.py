@@ -17,11 +17,11 @@ WORKING = "working"
 """Under ``memory: live``, part of the memory family: room for what an op reads and writes while it runs."""
 
 FAMILIES = ("memory", "pins", "colocation", "routes")
-"""What can forbid a placement: eq. 13, allowed devices, groups, and eq. 8 (devices that no route joins)."""
+"""Rules that can forbid a placement: eq. 13, allowed devices, groups, and eq. 8 (devices that no route joins)."""
 
 
 def find_placement(problem: Problem, seconds: float, without: Container[str] = ()) -> tuple[bool, list[int] | None]:
-    """Whether the question was decided in time, and [op] → device of a placement that breaks no family, if any.
+    """Return whether the question was decided in time, and [op] → device of a placement that breaks no family, if any.
 
     Where time is up it is undecided; `OutOfTimeError` is not raised, as a proof that is explained is not to be lost.
 

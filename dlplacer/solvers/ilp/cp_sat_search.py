@@ -20,7 +20,7 @@ from dlplacer.solvers.instance.time_limit import time_is_up
 
 @dataclass(frozen=True)
 class CpSatParams:
-    """How CP-SAT is run.
+    """Settings of CP-SAT.
 
     Attributes
     ----------
@@ -114,7 +114,7 @@ def read_schedules(
 
 
 class SearchEnd(Enum):
-    """What a search has proven when it ends."""
+    """The proof with which a search ends."""
 
     INFEASIBLE = "the model has no solution"
     OPTIMAL = "no solution is better than the incumbent's"
@@ -130,7 +130,7 @@ def search(
     work: float = math.inf,
     relaxes_well: bool = False,
 ) -> SearchEnd:
-    """What is proven after a model has been solved for some time; better schedules and bounds go to the incumbent.
+    """Solve a model for some time and return what is proven; better schedules and bounds go to the incumbent.
 
     A solver that does not heed the time limit is left behind.
 

@@ -14,7 +14,7 @@ from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.time_limit import ask_time
 
 Shelf = list[tuple[cp_model.IntervalVar, int]]
-"""What may be on a device: intervals, and bytes while they last."""
+"""The tensors that may be on a device: intervals, and bytes while they last."""
 
 
 def fit_into_memory_at_all_times(

@@ -15,7 +15,7 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True)
 class ThreadParams:
-    """How a thread is waited for.
+    """Settings of waiting for a thread.
 
     Attributes
     ----------
@@ -35,7 +35,7 @@ PARAMS = ThreadParams()
 
 
 def in_thread(work: Callable[[], Found], seconds: float, look: Callable[[], bool], end: Callable[[], object]) -> Found:
-    """What some work returns that a thread does.
+    """The result of some work that a thread does.
 
     Parameters
     ----------

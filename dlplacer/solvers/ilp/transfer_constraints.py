@@ -131,7 +131,7 @@ def _targets(instance: Instance, request: TransferRequest) -> list[int]:
 
 
 def _sends(instance: Instance, request: TransferRequest, source: int, target: int) -> bool:
-    """Whether the producer's output can travel from one device to another."""
+    """True if the producer's output can travel from one device to another."""
     delays = [delay for end, delay in instance.successors[request.source] if end in request.readers]
     return source != target and any(delay[source][target] < FAR for delay in delays)
 

@@ -1,1 +1,1 @@
-"""What all solvers work on: the instance in integers, schedules of it, and the best one so far."""
+"""Shared by all solvers: the instance in integers, schedules of it, and the best one so far."""

@@ -9,7 +9,7 @@ from dlplacer.solvers.instance.schedule import Schedule
 
 
 class Incumbent:
-    """What a solve has reached.
+    """The best schedule and bound of a solve.
 
     Attributes
     ----------
@@ -64,7 +64,7 @@ class Incumbent:
 
     @property
     def closed(self) -> bool:
-        """Whether the gap that the user asked for is reached."""
+        """True if the gap that the user asked for is reached."""
         if self.best is None:
             return False
         return self.best.makespan - self.bound <= self.budget.gap * self.best.makespan
@@ -97,4 +97,4 @@ class SchedulesOnly(Incumbent):
 
 
 Begin = Callable[[Instance, Incumbent], None]
-"""What a solve begins with: it offers schedules of the problem's instance to the incumbent, and may raise the bound."""
+"""The beginning of a solve: it offers schedules of the problem's instance to the incumbent, and may raise the bound."""

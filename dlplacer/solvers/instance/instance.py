@@ -30,7 +30,7 @@ Arcs = tuple[tuple[tuple[int, Delay], ...], ...]
 
 @dataclass(frozen=True)
 class Instance:
-    """What is to be placed and ordered, in ticks and positions.
+    """The ops to be placed and ordered, in ticks and positions.
 
     Attributes
     ----------
@@ -90,7 +90,7 @@ class Instance:
 
     @cached_property
     def working_count(self) -> int:
-        """How many ops take time on some device."""
+        """Number of ops that take time on some device."""
         return sum(ticks > 0 for ticks in self.longest)
 
     @cached_property
@@ -118,7 +118,7 @@ class Instance:
 
     @cached_property
     def uniform(self) -> bool:
-        """Whether every op takes the same time on all its devices."""
+        """True if every op takes the same time on all its devices."""
         return self.shortest == self.longest
 
     @cached_property
@@ -128,7 +128,7 @@ class Instance:
 
     @cached_property
     def known(self) -> dict[str, Any]:
-        """What bounds have computed of it, to be asked for again: on 100,000 ops each takes a second."""
+        """Results of bounds, to be asked for again: on 100,000 ops each takes a second."""
         return {}
 
     @cached_property
@@ -138,7 +138,7 @@ class Instance:
 
     @cached_property
     def memory_binds(self) -> bool:
-        """Whether some device is too small for all ops together."""
+        """True if some device is too small for all ops together."""
         total = sum(self.footprint)
         return any(capacity is not None and capacity < total for capacity in self.capacity)
 

@@ -9,7 +9,7 @@ from dlplacer.solvers.instance.instance import FAR
 
 
 class LinkState:
-    """What is sent so far.
+    """The transfers so far.
 
     Attributes
     ----------

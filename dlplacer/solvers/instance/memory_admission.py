@@ -1,4 +1,4 @@
-"""Which schedules keep to the memory over time; how heuristics, which count sums, can be led to one that does."""
+"""Schedules that keep to the memory over time, and surrogates that lead heuristics, which count sums, to one."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ from dlplacer.solvers.instance.schedule import Schedule
 from dlplacer.solvers.instance.time_limit import OutOfTimeError
 
 _FILLS = (0.4, 0.6, 0.8, 0.9, 0.98)
-"""How full surrogates let the machine get: they count as large a share of outputs and workspace as fits then."""
+"""Shares to which surrogates fill the machine: they count as much of outputs and workspace as fits then."""
 
 _ROUNDS = 6
 """Times that a surrogate is tightened by what its schedule exceeds; a chain needs one or two."""
@@ -22,7 +22,7 @@ Rule = Callable[[Instance], Schedule | None]
 
 
 def admission(problem: Problem, instance: Instance) -> Admission:
-    """Whether a schedule of the problem's instance keeps every device's memory at all times.
+    """True if a schedule of the problem's instance keeps every device's memory at all times.
 
     Under ``memory: sum`` all do, as the sum is a rule of the instance itself.
     """
@@ -30,7 +30,7 @@ def admission(problem: Problem, instance: Instance) -> Admission:
 
 
 def is_memory_short(problem: Problem, instance: Instance) -> bool:
-    """Whether there may be schedules of the problem's instance that exceed some device's memory; False is certain."""
+    """True if there may be schedules of the problem's instance that exceed some device's memory; False is certain."""
     return instance.memory_binds or may_bind(problem)
 
 
@@ -46,7 +46,7 @@ def overflow(problem: Problem, instance: Instance, schedule: Schedule) -> list[i
 
 @dataclass(frozen=True)
 class Attempt:
-    """What a rule made of a surrogate.
+    """The schedule that a rule made of a surrogate.
 
     Attributes
     ----------
@@ -62,7 +62,7 @@ class Attempt:
 
 
 def attempts(problem: Problem, instance: Instance, rule: Rule) -> Iterator[Attempt]:
-    """What a rule makes of the instance, then of surrogates, one call of the rule after another, up to the first plan.
+    """The schedules that a rule makes of the instance, then of surrogates, one after another, up to the first plan.
 
     Then once more up to a plan on the surrogate that counts what is kept for the backward pass, which led to shorter
     plans of layers on unequal devices and to longer ones of Inception-V3.
@@ -151,7 +151,7 @@ def peaks_in_seconds(problem: Problem, schedule: Schedule) -> list[int]:
 
 
 def _vanishes(problem: Problem) -> bool:
-    """Whether something that takes time takes no tick: in ticks nothing is alive meanwhile, in seconds it may be.
+    """True if something that takes time takes no tick: in ticks nothing is alive meanwhile, in seconds it may be.
 
     A tick is horizon ÷ 2^30 where that is above 1 ns: 10,000 edges of 100 MB over a gigabit per second make it 7 us.
     """

@@ -1,4 +1,4 @@
-"""What passes between solvers: schedules in ticks, and what a solve may spend."""
+"""Schedules in ticks, and the budget of a solve."""
 
 import time
 from collections.abc import Callable
@@ -52,7 +52,7 @@ class ProblemSchedule:
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a solve stands: incumbent makespan (None before the first plan) and lower bound in seconds."""
+    """The state of a solve: incumbent makespan (None before the first plan) and lower bound in seconds."""
 
     makespan_s: float | None
     lower_bound_s: float
@@ -68,7 +68,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Budget:
-    """What a solve may spend, and where it reports.
+    """The time and effort of a solve, and the receiver of its reports.
 
     Attributes
     ----------
@@ -111,7 +111,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a solver found: the best schedule, or None, and a makespan in ticks that no schedule can beat."""
+    """The result of a solver: the best schedule, or None, and a makespan in ticks that no schedule can beat."""
 
     schedule: ProblemSchedule | None
     lower_bound: int

@@ -68,7 +68,7 @@ def in_sequence(instance: Instance, device: Sequence[int], ops: Sequence[int]) -
 
 
 def keeps_blocks_and_memory(instance: Instance, schedule: Schedule) -> bool:
-    """Whether every block is on one device (eq. 7) and no device holds more than it can (eq. 13)."""
+    """True if every block is on one device (eq. 7) and no device holds more than it can (eq. 13)."""
     used = [0] * instance.device_count
     for ops, size in zip(instance.members, instance.footprint, strict=True):
         here = schedule.device[ops[0]]

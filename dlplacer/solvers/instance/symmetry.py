@@ -57,7 +57,7 @@ def _swappable(instance: Instance, tables: set[Delay], a: int, b: int) -> bool:
 
 
 def _pattern(delay: Delay) -> Delay:
-    """Where delays are equal, whatever they are: tensors of many sizes have few patterns over one machine."""
+    """The pattern of equal delays: tensors of many sizes have few patterns over one machine."""
     ask_time()
     numbers: dict[int, int] = {}
     return tuple(tuple(numbers.setdefault(ticks, len(numbers)) for ticks in row) for row in delay)

@@ -29,7 +29,7 @@ def ends_when(is_over: Callable[[], bool]) -> Iterator[None]:
 
 
 def time_is_up() -> bool:
-    """Whether any of the limits around is reached."""
+    """True if any of the limits around is reached."""
     return any(is_over() for is_over in _limits.get())
 
 
@@ -48,7 +48,7 @@ def ask_time() -> None:
 
 
 def within(is_over: Callable[[], bool], work: Callable[[], Found]) -> Found | None:
-    """What some work returns; None if it is over before, or before it begins."""
+    """The result of some work; None if it is over before, or before it begins."""
     if is_over():
         return None
     try:

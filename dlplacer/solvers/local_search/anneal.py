@@ -20,7 +20,7 @@ from dlplacer.solvers.local_search.kept_code import is_kept
 
 @dataclass(frozen=True)
 class LocalSearchParams:
-    """How the search cools down.
+    """The cooling of the search.
 
     Attributes
     ----------

@@ -40,7 +40,7 @@ FIRST_HOLD = 2
 
 
 class InstanceArrays(NamedTuple):
-    """What is to be placed and ordered.
+    """The ops to be placed and ordered.
 
     Attributes
     ----------

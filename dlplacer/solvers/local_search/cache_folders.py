@@ -54,7 +54,7 @@ def used_folder(parent: Path, name: str, most: int = MOST_FOLDERS) -> Path | Non
 
 
 def _hold(folder: Path) -> bool:
-    """Whether this process holds the folder now, as it does to its end."""
+    """True if this process holds the folder now, as it does to its end."""
     fcntl = _locks()
     if fcntl is None:
         return True

@@ -115,7 +115,7 @@ class Chain:
         return with_transfers(instance, instance.traffic, devices, start, list(self.transfers(solution)))
 
     def transfers(self, solution: Solution) -> Iterator[ScheduledTransfer]:
-        """What is sent in a trial of all."""
+        """The transfers of a trial of all."""
         traffic = self._instance.traffic
         assert traffic is not None
         rows = solution.legs[TRIAL, : solution.counts[TRIAL_LEGS]].tolist()

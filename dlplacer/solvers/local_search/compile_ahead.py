@@ -29,7 +29,7 @@ PATH_CODE = ("path_moves.anneal_path",)
 """The function that annealing along a path calls."""
 
 _LOAD_S, _COMPILE_S, _POLL_S = 0.3, 12.0, 0.05
-"""What annealing's code takes on two cores, measured: 0.2 s and 11; and how often to look whether another has it."""
+"""Seconds to load and to compile annealing's code on two cores, measured: 0.2 and 11; and between two looks for it."""
 
 _PROGRAM = f"from {__name__} import serve; serve()"
 
@@ -63,7 +63,7 @@ def compiling_ahead() -> Iterator[None]:
 
 
 def seconds_to_load(patience_s: float) -> float:
-    """How long annealing takes to begin: to load its code, or to compile it, if nobody else does.
+    """Seconds until annealing can begin: to load its code, or to compile it, if nobody else does.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""How published heuristics take ops and place them, as the rules that their machine code works by."""
+"""Published heuristics as the rules that their machine code works by: an order of ops, and their devices."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -18,7 +18,7 @@ from dlplacer.solvers.local_search.arrays import Ints
 
 
 class Rule(NamedTuple):
-    """How ops are taken and where they go: each where it ends first, or so that no device idles.
+    """An order of ops, and a rule for their devices: each where it ends first, or so that no device idles.
 
     Attributes
     ----------

@@ -22,7 +22,7 @@ from dlplacer.solvers.local_search.solution import NEVER
 
 @dataclass(frozen=True)
 class GreedyParams:
-    """What is tried.
+    """The reluctances that are tried.
 
     Attributes
     ----------
@@ -59,7 +59,7 @@ class CompiledHeuristics:
 
     @classmethod
     def of(cls, instance: Instance) -> "CompiledHeuristics | None":
-        """Those on an instance; None where links are not contended."""
+        """The heuristics on an instance; None where links are not contended."""
         began, built = time.monotonic(), build_arrays(instance, instance.members)
         return None if built is None else cls((instance, *built), time.monotonic() - began)
 

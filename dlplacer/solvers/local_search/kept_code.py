@@ -1,4 +1,4 @@
-"""Where machine code is kept from one process to the next; asked without loading the compiler."""
+"""The folder in which machine code is kept from one process to the next; found without loading the compiler."""
 
 import hashlib
 import os
@@ -13,7 +13,7 @@ from dlplacer.solvers.local_search.cache_folders import used_folder
 
 @cache
 def code_folder() -> Path | None:
-    """Where this version of the code is kept in machine code for this processor; None if it cannot be.
+    """The folder of this version's machine code for this processor; None if there can be none.
 
     A folder for each version: numba asks whether a function's own file has changed, not whether the columns that it
     imports have, and stumbles over a class that is there no more. And for each place where it is installed: numba
@@ -32,7 +32,7 @@ def code_folder() -> Path | None:
 
 
 def is_kept(*names: str) -> bool:
-    """Whether functions need not be compiled any more, so that a call takes a moment instead of seconds.
+    """True if functions need not be compiled any more, so that a call takes a moment instead of seconds.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ def is_kept(*names: str) -> bool:
 
 
 def _processor() -> list[str]:
-    """What tells this processor from others, where the system says it: machine code of one need not run on another."""
+    """The features of this processor, where the system tells them: machine code of one need not run on another."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

@@ -42,7 +42,7 @@ ASLEEP, COUNT = 0, 1
 
 
 class Desk(NamedTuple):
-    """What list scheduling works with besides the tables of its solution.
+    """The state of list scheduling besides the tables of its solution.
 
     Attributes
     ----------

@@ -12,7 +12,7 @@ _EXCHANGES, _LONGER = 0.4, 0.6
 
 
 class PathTables(NamedTuple):
-    """What a placement along a path costs.
+    """The cost of a placement along a path.
 
     Attributes
     ----------

@@ -50,7 +50,7 @@ def expect(arrays: InstanceArrays, solution: Solution, op: int, here: int, place
 
 @inner
 def admits(arrays: InstanceArrays, solution: Solution, unit: int, device: int, usable: Ints, placed: Ints) -> bool:
-    """Whether a unit may go to a device: it is there, or it is allowed there and fits."""
+    """True if a unit may go to a device: it is there, or it is allowed there and fits."""
     if placed[unit]:
         return bool(solution.ops[arrays.lists[arrays.units[unit, MEMBERS]], DEVICE] == device)
     room = solution.used[device] + arrays.units[unit, BYTES] <= arrays.capacity[device]

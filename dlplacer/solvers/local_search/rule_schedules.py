@@ -1,4 +1,4 @@
-"""What a rule finds in machine code."""
+"""Schedules by rules in machine code."""
 
 from collections.abc import Callable, Sequence
 
@@ -45,7 +45,7 @@ class GreedySchedule:
 
 
 def list_by(tables: Tables, rule: Rule) -> GreedySchedule:
-    """What a rule finds."""
+    """The schedule that a rule finds."""
     instance, arrays, routes = tables
     seen = tables if rule.placement is None else (instance, _placed(instance, arrays, rule.placement), routes)
     usable = np.zeros(instance.device_count, np.int64)

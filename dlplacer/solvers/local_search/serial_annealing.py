@@ -20,7 +20,7 @@ from dlplacer.solvers.local_search.path_moves import PathTables, anneal_path
 
 @dataclass(frozen=True)
 class SerialParams:
-    """How placements are annealed.
+    """Settings of the annealing of placements.
 
     Attributes
     ----------
@@ -96,7 +96,7 @@ def compile_path_code(instance: Instance) -> None:
 
 
 def path_tables(instance: Instance, path: Sequence[int]) -> PathTables:
-    """What placements cost along a path."""
+    """The costs of placements along a path."""
     blocks = [instance.block[op] for op in path]
     work = np.zeros((len(instance.members), instance.device_count), np.int64)
     at: list[list[int]] = [[] for _ in instance.members]

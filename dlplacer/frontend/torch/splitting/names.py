@@ -34,7 +34,7 @@ class OpSplit:
 
 
 def is_split(rewrite: str) -> bool:
-    """Whether the name of a rewrite means the split of one op."""
+    """True if the name of a rewrite means the split of one op."""
     return rewrite.startswith(_PREFIX)
 
 

@@ -64,7 +64,7 @@ def value(argument: Any) -> Any:
 
 
 def is_tensor(argument: Any) -> bool:
-    """Whether an argument is a node that gives one tensor."""
+    """True if an argument is a node that gives one tensor."""
     return isinstance(argument, fx.Node) and isinstance(argument.meta.get("val"), torch.Tensor)
 
 

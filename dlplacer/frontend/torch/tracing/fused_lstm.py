@@ -104,12 +104,12 @@ def _workspace_bytes(output: torch.Tensor) -> int:
 
 
 def _casts(node: fx.Node) -> bool:
-    """Whether an autocast region begins here that casts; its arguments are device type, dtype, whether it is on, …"""
+    """True if an autocast region begins here that casts; its arguments are device type, dtype, whether it is on, …"""
     return getattr(node.target, "__name__", "") == "_enter_autocast" and (len(node.args) < 3 or bool(node.args[2]))
 
 
 def _is_fused_in_torch(data: Any, states: Any, weights: Any) -> bool:
-    """Whether ``torch.lstm`` runs the kernel on a CPU: in float32, and without projections."""
+    """True if ``torch.lstm`` runs the kernel on a CPU: in float32, and without projections."""
     tensors = (data, *states, *weights)
     if not torch._C._has_mkldnn or not all(getattr(tensor, "dtype", None) is torch.float32 for tensor in tensors):
         return False

@@ -30,12 +30,12 @@ def _global_backward_hooks() -> dict[str, Mapping[int, Callable[..., Any]]]:
 
 
 def has_backward_hooks(module: nn.Module) -> bool:
-    """Whether the autograd engine would call something when it passes the module."""
+    """True if the autograd engine would call something when it passes the module."""
     return bool(module._backward_hooks or module._backward_pre_hooks)
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """Whether a call of the module calls something besides its forward, or its backward pass does."""
+    """True if a call of the module calls something besides its forward, or its backward pass does."""
     return bool(module._forward_hooks or module._forward_pre_hooks) or has_backward_hooks(module)
 
 
@@ -50,5 +50,5 @@ def accumulation_hooks(tensor: torch.Tensor) -> list[Callable[[torch.Tensor], No
 
 
 def has_tensor_hooks(tensor: torch.Tensor) -> bool:
-    """Whether `gradient_hooks` or `accumulation_hooks` has any."""
+    """True if `gradient_hooks` or `accumulation_hooks` has any."""
     return bool(tensor._backward_hooks or getattr(tensor, "_post_accumulate_grad_hooks", None))

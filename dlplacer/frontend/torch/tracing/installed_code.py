@@ -9,13 +9,13 @@ _INSTALLED = ("site-packages", "dist-packages")
 
 
 def is_installed_file(file: str) -> bool:
-    """Whether a file of code is of an installed package or of Python."""
+    """True if a file of code is of an installed package or of Python."""
     path = PurePath(file)
     return path.is_relative_to(sysconfig.get_path("stdlib")) or any(name in path.parts for name in _INSTALLED)
 
 
 @functools.cache
 def is_installed(module: str) -> bool:
-    """Whether a module that is imported under this name is; one without a file, as `builtins`, is not."""
+    """True if a module that is imported under this name is; one without a file, as `builtins`, is not."""
     file = getattr(sys.modules.get(module), "__file__", None)
     return file is not None and is_installed_file(file)

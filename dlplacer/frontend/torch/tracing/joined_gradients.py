@@ -33,7 +33,7 @@ class _Term:
 
     @property
     def is_product(self) -> bool:
-        """Whether it has a second factor."""
+        """True if it has a second factor."""
         return self.call.target is aten.mm.default
 
     @property

@@ -233,12 +233,12 @@ def checkpointed_modules(graph: fx.Graph) -> list[str]:
 
 
 def is_tensor_table(path: str) -> bool:
-    """Whether a side effect is on a module's table of buffers or parameters, which may hold new tensors afterwards."""
+    """True if a side effect is on a module's table of buffers or parameters, which may hold new tensors afterwards."""
     return path.rpartition(".")[2] in ("_buffers", "_parameters")
 
 
 def is_backward(node: fx.Node) -> bool:
-    """Whether a node belongs to the backward pass."""
+    """True if a node belongs to the backward pass."""
     return node.meta.get("partitioner_tag") == "is_backward"
 
 

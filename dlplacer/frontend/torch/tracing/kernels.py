@@ -21,7 +21,7 @@ def kernel_for(target: Callable[..., Any], device_type: str) -> Callable[..., An
 
 
 def runs_on(target: Callable[..., Any], device_type: str) -> bool:
-    """Whether torch has a kernel for an op on a type of device."""
+    """True if torch has a kernel for an op on a type of device."""
     if not isinstance(target, torch._ops.OpOverload):
         return True
     # "Computed" includes kernels registered under alias keys such as CompositeImplicitAutograd, which run anywhere.

@@ -236,7 +236,7 @@ class _Copies:
 
 
 def _adds_partial_gradients(node: fx.Node) -> bool:
-    """Whether autograd adds two gradients here, of one parameter that several modules read."""
+    """True if autograd adds two gradients here, of one parameter that several modules read."""
     if node.target is not aten.add.Tensor or len(node.all_input_nodes) != 2 or node.kwargs or not is_backward(node):
         return False
     owners = {str(part.meta.get("fwd_nn_module_stack")) for part in node.all_input_nodes}
@@ -244,7 +244,7 @@ def _adds_partial_gradients(node: fx.Node) -> bool:
 
 
 def _is_counted(node: fx.Node) -> bool:
-    """Whether this is the weight by which a cross entropy divides its sum."""
+    """True if this is the weight by which a cross entropy divides its sum."""
     source = node.args[0] if node.args else None
     if not isinstance(source, fx.Node) or source.target not in _COUNTING:
         return False
@@ -270,7 +270,7 @@ def _counted(node: fx.Node, value: Any, call: Any) -> Any:
 
 
 def _reads_inputs_alone(traced: Traced, node: fx.Node) -> bool:
-    """Whether a value depends on inputs, buffers and constants, and on no parameter, draw or tangent."""
+    """True if a value depends on inputs, buffers and constants, and on no parameter, draw or tangent."""
     seen, left = set(), [node]
     reads_input = False
     while left:

@@ -41,7 +41,7 @@ def _storage(tensor: torch.Tensor) -> int | None:
 
 
 def share_elements(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors of one storage have an element in common."""
+    """True if two tensors of one storage have an element in common."""
     (begin, end), (low, high) = extent(one), extent(other)
     if end <= low or high <= begin:
         return False

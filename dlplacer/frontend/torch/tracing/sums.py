@@ -36,7 +36,7 @@ def call_like(graph: fx.Graph, target: Any, args: tuple[Any, ...], like: fx.Node
 
 
 def _is_addition(node: fx.Node) -> bool:
-    """Whether it adds two different tensors of one shape and dtype."""
+    """True if it adds two different tensors of one shape and dtype."""
     if node.target is not aten.add.Tensor or node.kwargs or len(node.all_input_nodes) != 2:
         return False
     values = [read.meta["val"] for read in (*node.all_input_nodes, node)]

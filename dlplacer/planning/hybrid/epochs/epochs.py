@@ -56,7 +56,7 @@ class EpochsTable:
         return sorted((batch, epochs) for batch, epochs in self.points.items() if epochs is not None)
 
     def knows(self, workers: float) -> bool:
-        """Whether the table says what so many mini-batches a step do, be it that nothing converges."""
+        """True if the table says what so many mini-batches a step do, be it that nothing converges."""
         return workers <= self.largest or workers >= min(self._unreached, default=float("inf"))
 
     def epochs(self, workers: float) -> float | None:
@@ -108,7 +108,7 @@ class StatisticalEfficiency:
         return tuple(sorted({1, *self.period_factors}))
 
     def knows(self, workers: int) -> bool:
-        """Whether epochs with so many workers are known, be it that training does not get there."""
+        """True if epochs with so many workers are known, be it that training does not get there."""
         return isinstance(self.base, CriticalBatch) or self.base.knows(workers)
 
     def fit(self) -> CriticalBatchFit | None:

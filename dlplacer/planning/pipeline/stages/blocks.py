@@ -108,7 +108,7 @@ class Blocks:
 
     @property
     def trains(self) -> bool:
-        """Whether the graph has a backward pass."""
+        """True if the graph has a backward pass."""
         return any(self.graph.ops[op].phase == "backward" for group in self.backward for op in group)
 
 
@@ -162,7 +162,7 @@ def _join_weights(graph: OpGraph, joined: "UnionFind") -> None:
 
 
 def _is_tied(graph: OpGraph, weight: Op, readers: Sequence[int], reader: int) -> bool:
-    """Whether a reader of a weight is of another module than its first reader, and may be in another stage."""
+    """True if a reader of a weight is of another module than its first reader, and may be in another stage."""
     first, module = graph.ops[min(readers)].module, graph.ops[reader].module
     return weight.kind == "parameter" and None not in (first, module) and first != module
 

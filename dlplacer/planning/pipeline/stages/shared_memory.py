@@ -43,7 +43,7 @@ def needs_bytes(problem: SplitProblem, split: StageSplit) -> list[float]:
 
 
 def fits_together(problem: SplitProblem, split: StageSplit) -> bool:
-    """Whether every device has room for all of its stages."""
+    """True if every device has room for all of its stages."""
     needs = needs_bytes(problem, split)
     return all(
         device.memory_bytes is None or sum(needs[rank :: len(problem.chain.devices)]) <= device.memory_bytes

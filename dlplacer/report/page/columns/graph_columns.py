@@ -45,5 +45,5 @@ def _shapes(op: Op) -> str:
 
 
 def same_graph(one: OpGraph, other: OpGraph) -> bool:
-    """Whether two graphs have the same columns, so that one set serves both."""
+    """True if two graphs have the same columns, so that one set serves both."""
     return one is other or (one.ops == other.ops and one.edges == other.edges)

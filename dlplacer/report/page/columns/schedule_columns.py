@@ -59,7 +59,7 @@ def schedule_columns(
 
 
 def _knows_sizes(plan: Plan) -> bool:
-    """Whether it is known what is alive: of a recorded step it is not."""
+    """True if it is known what is alive: of a recorded step it is not."""
     return plan.method != "measured" and any(op.footprint_bytes for op in plan.graph.ops)
 
 

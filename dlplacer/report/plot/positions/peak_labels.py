@@ -21,7 +21,7 @@ class Box:
     high: float
 
     def meets(self, other: "Box") -> bool:
-        """Whether the two share more than an edge."""
+        """True if the two share more than an edge."""
         across = self.left < other.right and other.left < self.right
         return across and self.low < other.high and other.low < self.high
 

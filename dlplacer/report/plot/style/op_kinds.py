@@ -17,7 +17,7 @@ _SHORT = {
 
 
 def computes(op: Op) -> bool:
-    """Whether the op is more than a place where a tensor is kept, which may have a small measured time too."""
+    """True if the op is more than a place where a tensor is kept, which may have a small measured time too."""
     return op.kind not in _STORAGE
 
 

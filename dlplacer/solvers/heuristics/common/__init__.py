@@ -1,1 +1,1 @@
-"""What several heuristics share: priorities, queues, insertion, memory so far."""
+"""Shared parts of heuristics: priorities, queues, insertion, memory so far."""

@@ -1,4 +1,4 @@
-"""Which block is on which device while a heuristic runs, and how much memory is left."""
+"""The device of every block while a heuristic runs, and the memory that is left."""
 
 from collections.abc import Sequence
 
@@ -36,7 +36,7 @@ class Occupancy:
             self.overfull = True
 
     def admits(self, op: int, device: int) -> bool:
-        """Whether an op may go to a device: it is allowed there, and its block is there or fits."""
+        """True if an op may go to a device: it is allowed there, and its block is there or fits."""
         block = self.instance.block[op]
         if self.assigned[block] >= 0:
             return self.assigned[block] == device

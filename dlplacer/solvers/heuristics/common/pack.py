@@ -1,4 +1,4 @@
-"""Where blocks may go, decided before any order: a component of the machine per part of the graph, and a packing."""
+"""Devices that blocks may use, before any order: a component of the machine per part of the graph, and a packing."""
 
 from dlplacer.solvers.heuristics.common.memory_state import Occupancy
 from dlplacer.solvers.instance.instance import Instance
