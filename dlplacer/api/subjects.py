@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, Union
 
-from dlplacer.core.errors import DlplacerWarning, InputError
+from dlplacer.core.errors import CheckError, DlplacerWarning, InputError
 from dlplacer.core.expect import refuse, tuple_of
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.options import Options
@@ -113,7 +113,7 @@ def options_of(value: OptionsLike, name: str = "options") -> Options:
 def plan_of(value: PlanLike, name: str = "plan", *, keeps_rules: bool = False) -> Plan:
     """The plan that is meant: a result's own, that with splits of a `SplitResult`; raises as `graph_of`.
 
-    With `keeps_rules` the plan of a file is checked against every rule: it raises CheckError if it breaks one.
+    With `keeps_rules` the plan of a file must keep every rule, else CheckError is raised.
     """
     if isinstance(value, Plan):
         return value
@@ -125,23 +125,29 @@ def plan_of(value: PlanLike, name: str = "plan", *, keeps_rules: bool = False) -
         return value.predicted
     if isinstance(value, (OpGraph, Topology)):
         raise refuse("", name, value, "a plan: dp.place(graph, topology) makes one")
-    from dlplacer.check import check_plan
+    from dlplacer.check import violations
     from dlplacer.files.load import load_plan
 
-    plan = load_plan(_path(value, name, "a Plan, a Result, or the path of a plan file"))
-    if keeps_rules:
-        check_plan(plan)
+    path = _path(value, name, "a Plan, a Result, or the path of a plan file")
+    plan = load_plan(path)
+    if keeps_rules and (broken := violations(plan)):
+        raise CheckError([str(violation) for violation in broken], path)
     return plan
 
 
 def whole_plan_of(value: PlanLike, name: str = "plan") -> Plan:
-    """As `plan_of`, for what draws or explains it: raises MismatchError where its parts do not fit together."""
-    from dlplacer.report.whole_plan import require_whole
+    """The plan to draw or explain: that of a file keeps every rule, one that a caller has changed fits together.
 
-    plan = plan_of(value, name)
-    # What ran or was placed is whole; a file, or a plan that a caller has changed, need not be.
-    if isinstance(value, (Plan, str, PathLike)):
-        require_whole(plan, name if isinstance(value, Plan) else fspath(value))
+    Raises
+    ------
+    CheckError, MismatchError
+        If it does not.
+    """
+    plan = plan_of(value, name, keeps_rules=True)
+    if value is plan:
+        from dlplacer.report.whole_plan import require_whole
+
+        require_whole(plan, name)
     return plan
 
 

@@ -103,7 +103,7 @@ def written(given: Given, value: Any, subject: str = "") -> None:
         colors = {"color_by": given.color_by} if name == "gantt" and given.color_by else {}
         dp.plot.save(given[name], name if subject == "plan" else subject.split()[0], value, **colors)
     if given.html is not None:
-        dp.show(given.plan if subject == "plan" else value, given.html, against=given.against)
+        dp.show(value if given.against is None else given.plan, given.html, against=given.against)
     told_written(given.output, *(given[name] for name in pictures), given.html)
 
 
@@ -245,17 +245,16 @@ def check(given: Given) -> int:
 
 def show(given: Given) -> int:
     """Print the table and write the files that are asked for."""
+    from dlplacer.api.subjects import whole_plan_of
     from dlplacer.files import write_json, write_text
     from dlplacer.report.export.device_map import device_map, overfull_devices, spread_modules
     from dlplacer.report.trace import chrome_trace
-    from dlplacer.report.whole_plan import require_whole
 
     for name, needed in (("against", "html"), ("color_by", "gantt"), ("device_map_rule", "device_map")):
         if name in given and needed not in given:
             target = needed.replace("_", "-")
             raise InputError(f"{name} {given[name]} is for --{target}; add it, or leave out the other")
-    plan = dp.load_plan(given.plan)
-    require_whole(plan, str(given.plan))
+    plan = whole_plan_of(given.plan)
     shown(given, plan)
     written(given, plan, "plan")
     if given.trace is not None:
@@ -276,17 +275,13 @@ def show(given: Given) -> int:
 
 def explain(given: Given) -> int:
     """Print why a plan takes as long as it does; then what would change that."""
+    from dlplacer.api.subjects import whole_plan_of
     from dlplacer.api.views import blocks_of, elsewhere_blocks
     from dlplacer.planning.constrain import matching
     from dlplacer.problem.simulate import replay_under_issue
-    from dlplacer.report.whole_plan import require_whole
 
     held, budget_s = bool(given.pins or given.colocate), given.get("budget_s", 10.0)
-    plan = dp.load_plan(given.plan)
-    if held or given.why or budget_s:
-        # Solving again begins with the plan, so it must keep the rules; the figures alone say what any plan does.
-        dp.check_plan(plan)
-    require_whole(plan, str(given.plan))
+    plan = whole_plan_of(given.plan)
     times = {entry.op: entry.end_s - entry.start_s for entry in plan.ops}
     whys = [max(matching(plan.graph, pattern), key=times.__getitem__) for pattern in given.why or ()]
     if given.dispatch_s:

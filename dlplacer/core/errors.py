@@ -81,9 +81,14 @@ class CheckError(DlplacerError):
 
     exit_code = 5
 
-    def __init__(self, violations: Sequence[str]) -> None:
+    def __init__(self, violations: Sequence[str], file: str | None = None) -> None:
         self.violations = tuple(violations)
-        super().__init__("\n  ".join(["the plan breaks the rules:", *self.violations]))
+        super().__init__(
+            "\n  ".join(["the plan breaks the rules:", *self.violations])
+            if file is None
+            else f"{file} is no valid plan: {self.violations[0]}; violations: {len(self.violations)}, all listed by "
+            f"`dlplacer check {file}`"
+        )
 
 
 class RunError(DlplacerError):

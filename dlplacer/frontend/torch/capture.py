@@ -32,7 +32,7 @@ from dlplacer.frontend.torch.tracing.micro_batches import in_micro_batches
 from dlplacer.frontend.torch.tracing.passes import PASSES, apply_passes, require_known
 from dlplacer.frontend.torch.tracing.python_state import require_same_next_step
 from dlplacer.frontend.torch.tracing.quiet import undisturbed
-from dlplacer.frontend.torch.tracing.shared_elements import sharing
+from dlplacer.frontend.torch.tracing.shared_elements import sharing, storage_of
 from dlplacer.frontend.torch.tracing.step_module import fake_step, job_tensors, named_tensors, replaced_tensors
 from dlplacer.planning.coarsen import coarsen
 from dlplacer.planning.pipeline.micro_batch_names import batch_cut_of
@@ -290,7 +290,11 @@ def _description(job: Job, rewrites: Sequence[str], colocate_backward: bool) -> 
         "torch": str(torch.__version__),
         "rewrites": list(rewrites),
     }
-    if ties := {name: first for name, first in _tied(job.module).items() if name != first}:
+    # Tensors that share a storage stay on one device, even if they are different objects.
+    first: dict[tuple[bool, int], str] = {}
+    places = {name: (storage_of(tensor), id(tensor)) for name, tensor in named_tensors(job.module)}
+    keys = {name: (place is None, place or own) for name, (place, own) in places.items()}
+    if ties := {name: known for name, key in keys.items() if (known := first.setdefault(key, name)) != name}:
         described["ties"] = ties
     if whole := _never_split(job.module):
         described["no_split"] = whole

@@ -155,7 +155,7 @@ def _binding(work: PipelineWorkload, problem: SplitProblem) -> tuple[str, ...]:
     if name is None or held_s * problem.stages <= whole_s:
         return ()
     return (
-        f"weight {name!r} is read from first to last by ops that take {100 * held_s / whole_s:.0f} % of the step and "
-        f"stay in one stage, so that no split is faster than {whole_s / held_s:.2f}x; give its layers weights of their "
-        "own, or place ops instead",
+        f"{name} is read from first to last by ops that take {100 * held_s / whole_s:.0f} % of the step and "
+        f"stay in one stage, so that no split is faster than {whole_s / held_s:.2f}x; give its layers their own, "
+        "or place ops instead",
     )

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from planning.pipeline.graphs import chain, devices
 
+from dlplacer.core.errors import InfeasibleError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
 from dlplacer.planning.pipeline.pipeline_search import plan_pipeline
@@ -57,3 +58,22 @@ def test_a_tied_weight_crosses_between_its_stages_once_a_step(rate: float, step_
     assert plan.timeline.step_s == pytest.approx(step_s)
     assert plan.stages[1].memory_bytes == untied.stages[1].memory_bytes + 20
     assert not plan.warnings
+
+
+# The buffer of 10 bytes that f0 and f1 read reaches the second stage within its first 2 s of waiting; no gradient comes
+# back. One that the step writes to holds both ops in one stage, of which no split can then be made.
+def test_a_buffer_that_no_op_writes_is_copied_to_the_stages_that_read_it() -> None:
+    graph = tied(chain([2, 2], bytes_=0), "f1", "b1")
+    dropped = {"sum", "w0.grad"}
+    ops = (replace(op, kind="buffer", gradient_bytes=0) if op.id == "w0" else op for op in graph.ops)
+    edges = tuple(edge for edge in graph.edges if not dropped & {edge.source, edge.target})
+    read_only = replace(graph, ops=tuple(op for op in ops if op.id not in dropped), edges=edges)
+    machine, request = devices(["x", "x"], 10.0), {"stages": 2, "micro_batches": 1, "schedule": "gpipe"}
+    plan = plan_pipeline(read_only, machine, **request)
+    untied = plan_pipeline(chain([2, 2], bytes_=0), machine, **request)
+    assert plan.timeline.step_s == pytest.approx(12)
+    assert plan.stages[1].memory_bytes == untied.stages[1].memory_bytes + 10
+    new = Op("w0.new", "mutation", 0.0, phase="forward", colocate="g0")
+    written = replace(read_only, ops=(*read_only.ops, new), edges=(*edges, Edge("f0", "w0.new", 10)))
+    with pytest.raises(InfeasibleError, match="buffer 'w0'"):
+        plan_pipeline(written, machine, **request)

@@ -13,11 +13,11 @@ def sharing(tensors: Mapping[str, torch.Tensor], written: Iterable[str]) -> tupl
     """
     of_storage: dict[int, dict[str, torch.Tensor]] = {}
     for name, tensor in tensors.items():
-        if (place := _storage(tensor)) is not None:
+        if (place := storage_of(tensor)) is not None:
             of_storage.setdefault(place, {})[name] = tensor
     for name in dict.fromkeys(written):
         tensor = tensors[name]
-        place = _storage(tensor)
+        place = storage_of(tensor)
         for other, beside in of_storage[place].items() if place is not None else ():
             if beside is not tensor and share_elements(tensor, beside):
                 return name, other
@@ -33,7 +33,7 @@ def extent(tensor: torch.Tensor) -> tuple[int, int]:
     return begin, begin + (int(last) + 1) * tensor.element_size()
 
 
-def _storage(tensor: torch.Tensor) -> int | None:
+def storage_of(tensor: torch.Tensor) -> int | None:
     """Where a tensor's storage lies; None for one without data."""
     if tensor.is_meta or isinstance(tensor, FakeTensor) or not tensor.numel():
         return None

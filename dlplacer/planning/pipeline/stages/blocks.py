@@ -48,7 +48,7 @@ class Activation:
 
 @dataclass(frozen=True, slots=True)
 class Tie:
-    """A weight that modules of several blocks read: each further stage gets a copy of it, once a step.
+    """A weight, or unwritten buffer, that several blocks read: each further stage gets a copy of it, once a step.
 
     Attributes
     ----------
@@ -115,10 +115,10 @@ class Blocks:
 def blocks_of(graph: OpGraph) -> Blocks:
     """The finest blocks that a pipeline can cut between.
 
-    In one block are: a weight and the forward ops of the first module that reads it or its cast, a buffer and all its
-    readers, a colocation group, and an op that needs no other's data (a fill, a cast of an input) and takes a
-    thousandth of the step at most, with its first reader. Blocks that wait for each other become one. Other modules
-    that read a weight are tied to it, and may be in other stages.
+    In one block are: a weight, or a buffer that no op writes, and the forward ops of the first module that reads it or
+    its cast; any other buffer and all its readers; a colocation group; and an op that needs no other's data (a fill, a
+    cast of an input) and takes a thousandth of the step at most, with its first reader. Blocks that wait for each other
+    become one. Other modules that read a weight are tied to it, and may be in other stages.
 
     Backward and update ops go with the block whose gradients they compute: that of their colocation group, of the
     weight whose gradient they make, of the module that they name, of what they read from the forward pass; else with
@@ -151,6 +151,8 @@ def _blocks(
 def _join_weights(graph: OpGraph, joined: "UnionFind") -> None:
     """A weight goes with its readers, and the cast of one, as autocast makes it, with those that read the cast."""
     weights: set[str] = set()
+    # A copy of a buffer that the step writes to would be stale.
+    written = {op.colocate for op in graph.ops if op.kind == "mutation"}
     for name in graph.topological_order:
         at, op = graph.index[name], graph.op(name)
         of_weight = op.kind in _CASTS and any(edge.source in weights for edge in graph.edges_into[name])
@@ -158,13 +160,14 @@ def _join_weights(graph: OpGraph, joined: "UnionFind") -> None:
             weights.add(name)
             targets = (graph.index[edge.target] for edge in graph.edges_from[name])
             readers = [target for target in targets if target in joined.parents]
-            joined.union(at, *(reader for reader in readers if not _is_tied(graph, op, readers, reader)))
+            has_copies = op.kind == "parameter" or (op.kind == "buffer" and op.colocate not in written)
+            joined.union(at, *(one for one in readers if not (has_copies and _is_tied(graph, readers, one))))
 
 
-def _is_tied(graph: OpGraph, weight: Op, readers: Sequence[int], reader: int) -> bool:
+def _is_tied(graph: OpGraph, readers: Sequence[int], reader: int) -> bool:
     """True if a reader of a weight is of another module than its first reader, and may be in another stage."""
     first, module = graph.ops[min(readers)].module, graph.ops[reader].module
-    return weight.kind == "parameter" and None not in (first, module) and first != module
+    return None not in (first, module) and first != module
 
 
 def _ties(graph: OpGraph, block_of: Mapping[int, int]) -> Iterator[Tie]:
@@ -173,9 +176,10 @@ def _ties(graph: OpGraph, block_of: Mapping[int, int]) -> Iterator[Tie]:
         op = graph.ops[at]
         edges = [edge for edge in graph.edges_from[op.id] if graph.index[edge.target] in block_of]
         others = frozenset(block_of[graph.index[edge.target]] for edge in edges) - {home}
-        if op.kind == "parameter" and others:
+        if op.kind in _WEIGHTS and others:
             size = max(edge.bytes for edge in edges)
-            yield Tie(op.id, home, others, size, size if not trained or op.colocate in trained else 0)
+            has_gradient = op.kind == "parameter" and (not trained or op.colocate in trained)
+            yield Tie(op.id, home, others, size, size if has_gradient else 0)
 
 
 def _join_groups(graph: OpGraph, joined: "UnionFind") -> None:
@@ -368,7 +372,7 @@ def require_stages(blocks: Blocks, stages: int) -> None:
         return
     largest = max(range(len(blocks.members)), key=lambda block: len(blocks.members[block]))
     tied = binding_weight(blocks, largest)
-    reason = f"; weight {tied!r} is read from its first op to its last and cannot be in two stages" if tied else ""
+    reason = f"; {tied} is read from its first op to its last and cannot be in two stages" if tied else ""
     raise InfeasibleError(
         f"graph {blocks.graph.name!r} has {len(blocks.members)} parts that a pipeline can separate, fewer than the "
         f"{stages} stages asked for{reason}; use fewer stages"
@@ -376,7 +380,7 @@ def require_stages(blocks: Blocks, stages: int) -> None:
 
 
 def binding_weight(blocks: Blocks, block: int) -> str | None:
-    """The weight that most forward ops of a block read, if several do."""
+    """Kind and name of the parameter or buffer that most forward ops of a block read, if several do."""
     graph, inside = blocks.graph, set(blocks.members[block])
     readers = {
         graph.ops[op].id: sum(graph.index[edge.target] in inside for edge in graph.edges_from[graph.ops[op].id])
@@ -384,4 +388,4 @@ def binding_weight(blocks: Blocks, block: int) -> str | None:
         if graph.ops[op].kind in _WEIGHTS
     }
     name = max(readers, key=readers.__getitem__, default=None)
-    return name if name is not None and readers[name] > 1 else None
+    return f"{graph.op(name).kind} {name!r}" if name is not None and readers[name] > 1 else None
