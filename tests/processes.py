@@ -14,7 +14,17 @@ from typing import Any
 import cloudpickle
 
 _CLEAN = multiprocessing.get_context("forkserver")
-_CLEAN.set_forkserver_preload(["pytest", "hypothesis", "torch", "torch.distributed", "dlplacer.runtime.distributed"])
+_CLEAN.set_forkserver_preload(
+    [
+        *("pytest", "hypothesis", "torch._dynamo", "torch.distributed.fsdp", "functorch.compile", "torch.onnx"),
+        *(
+            "dlplacer.models.perceptron",
+            "dlplacer.frontend.torch.capture",
+            "dlplacer.runtime.distributed.apply_over_ranks",
+        ),
+    ]
+)
+"""Modules that ranks would load for seconds each."""
 
 
 def run_ranks(count: int, work: Callable[[int], Any], limit_s: float = 240.0, leaving: int = 0) -> list[Any]:

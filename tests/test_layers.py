@@ -38,7 +38,7 @@ INNER_ROOMS = {
         "local_search",
         "decomposition",
         "starts",
-        "restrictions",
+        "parts",
         "phases",
         "default_method",
         "methods",

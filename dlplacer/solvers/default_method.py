@@ -95,7 +95,8 @@ def _run_phases(problem: Problem, instance: Instance, incumbent: Incumbent, star
     offered = compiled is not None and _start_compiled(problem, instance, incumbent, compiled)
     heuristics = StartSearch(problem, instance, incumbent, _others(incumbent, starts, compiled, offered))
     heuristics.run(PARAMS.share if offered else STARTS.share)
-    if incumbent.closed or (incumbent.best is not None and not incumbent.budget.left_s):
+    best = incumbent.best
+    if best is not None and (best.makespan == incumbent.bound or not incumbent.budget.left_s):
         return
     # It loads solvers: a third of a second, that first schedules at a limit of one second do without.
     in_thread(partial(import_module, "dlplacer.solvers.phases"), inf, _unless_out_of_time, lambda: None)

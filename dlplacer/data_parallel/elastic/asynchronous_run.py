@@ -2,6 +2,7 @@
 
 import pickle
 import random
+import signal
 import tempfile
 import time
 from collections.abc import Callable
@@ -157,6 +158,8 @@ def _work(
     threads: int,
 ) -> None:
     """One worker's process: train, and leave the result in the folder."""
+    # Torch interrupts workers when their parent dies, which those of a shell's background job would ignore.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     torch.set_num_threads(threads)
     torch.manual_seed(settings.seed + rank)
     random.seed(settings.seed + rank)
