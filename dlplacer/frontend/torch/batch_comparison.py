@@ -24,13 +24,15 @@ from dlplacer.frontend.torch.capture import trace_job
 from dlplacer.frontend.torch.job import Job, autocast_of, flat_inputs, loss_in
 from dlplacer.frontend.torch.tracing.micro_batches import divisor_value, divisors
 from dlplacer.frontend.torch.tracing.step_module import job_tensors
-from dlplacer.planning.pipeline.micro_batch_names import SUM, BatchCut
+from dlplacer.planning.pipeline.micro_batch_names import MEAN, SUM, BatchCut
 
 _ROUNDING = {None: 1e-3, "bfloat16": 5e-2, "float16": 1e-2}
 """Largest relative difference of gradients that is rounding, by autocast dtype; of losses, a tenth of it."""
 
 _BATCH_NORM = inspect.signature(nn.functional.batch_norm)
 _MOST_CUTS = 12
+_SHIFTS = 1, 2
+"""Places by which a confirmation moves the samples of the first input, twice as far those of the second, and so on."""
 _COPIES = 4
 """Sizes of the parameters that a comparison holds: they themselves, and three sets of gradients."""
 
@@ -72,9 +74,10 @@ def compared_cut(job: Job, count: int, rewrites: Sequence[str] = (), *, allow_ot
     """The cut into micro-batches whose step has the loss and gradients of the whole batch.
 
     Both are computed in plain PyTorch on the job's own tensors, or on random ones where these have no data; every
-    random op gives constants. Cuts along other dimensions, sums, and means weighted by counts of tokens or class
-    weights are tried where the mean over dimension 0 differs. Batch norm in training mode, which sees micro-batches,
-    is no reason to refuse: it is named with the size of its change, and the rest is compared with it in evaluation.
+    random op gives constants. A cut that is right there is confirmed on the same values in other orders. Cuts along
+    other dimensions, sums, and means weighted by counts of tokens or class weights are tried where the mean over
+    dimension 0 differs. Batch norm in training mode, which sees micro-batches, is no reason to refuse: it is named
+    with the size of its change, and the rest is compared with it in evaluation.
 
     Raises
     ------
@@ -97,6 +100,8 @@ def compared_cut(job: Job, count: int, rewrites: Sequence[str] = (), *, allow_ot
     for cut in cuts:
         try:
             found, tried[cut] = steps.compared(cut)
+            if found is not None:
+                found, tried[cut] = _confirmed(found, tried[cut], steps)
         except Exception as error:
             # Of dimensions that were guessed, some are none of a batch.
             reason = reason or error
@@ -120,6 +125,34 @@ def compared_cut(job: Job, count: int, rewrites: Sequence[str] = (), *, allow_ot
         "statistics over the batch and pairs within it are neither. Change the loss, use other micro-batches, or "
         "accept the difference with --allow-other-loss"
     )
+
+
+def _confirmed(found: ComparedCut, change: Difference, steps: "_Steps") -> tuple[ComparedCut | None, Difference]:
+    """The cut if it is right on other data too: samples that depend on each other may lie in one part by chance."""
+    for shift in _SHIFTS:
+        other = _Steps(_reordered(steps.job, found.cut, shift), steps.count, steps.rewrites)
+        try:
+            again, difference = other.compared(replace(found.cut, joining=MEAN))
+        except Exception:
+            # Inputs that do not belong together may not run.
+            continue
+        if again is None and math.isfinite(difference.expected):
+            return None, difference
+        if again is not None and again.cut.joining != MEAN:
+            found = replace(found, cut=again.cut)
+    return found, change
+
+
+def _reordered(job: Job, cut: BatchCut, shift: int) -> Job:
+    """The job with the samples of every input at other places, in each input others."""
+    leaves, tree = pytree.tree_flatten((job.args, dict(job.kwargs), job.targets))
+    moved = list(leaves)
+    for position, leaf in enumerate(leaves):
+        dim = cut.dim(position)
+        if isinstance(leaf, torch.Tensor) and dim is not None:
+            moved[position] = leaf.roll(shift * (position + 1), dim)
+    args, kwargs, targets = pytree.tree_unflatten(moved, tree)
+    return replace(job, args=args, kwargs=kwargs, targets=targets)
 
 
 class _Steps:

@@ -115,6 +115,25 @@ def test_a_loss_over_the_batch_is_refused_with_its_size(loss: Callable[..., torc
     assert len(allowed.warnings) == 1
 
 
+class Nearest(nn.Module):
+    """Squared distances of samples to prototypes, which are an input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(6, 8)
+
+    def forward(self, samples: torch.Tensor, prototypes: torch.Tensor) -> torch.Tensor:
+        return (self.first(samples)[:, None] - prototypes).square().sum(-1)
+
+
+def test_prototypes_that_lie_in_their_samples_part_by_chance_are_not_cut() -> None:
+    torch.manual_seed(0)
+    module, samples = Nearest(), torch.randn(4, 6)
+    prototypes = module.first(samples).detach()[[1, 0, 3, 2]]
+    job = Job(module, (samples, prototypes), (), lambda distances: distances.min(1).values.mean())
+    assert compared_cut(job, 2).cut == BatchCut(2, (0, None))
+
+
 def test_batch_norm_alone_is_a_warning_with_its_size_and_leaves_no_trace() -> None:
     job = job_of(functional.mse_loss, torch.randn(8, 4), module=Layers(nn.BatchNorm1d(8)))
     before = copy.deepcopy(job.module.state_dict())
