@@ -112,10 +112,11 @@ class OuterOptimizer:
         settings = f"{self.rule.name} every {self.sync_every}, delay {self.rule.delay}, pull {self.rule.pull}"
         self._ranks.require_equal("model", self._packed.layout)
         self._ranks.require_equal("rule", settings)
-        if not self._started:
+        if self._started:
+            self._send_again()
+        else:
             self._start()
         self._handle = self.inner.register_step_post_hook(self._after_step)
-        self._send_again()
         return self
 
     def __exit__(
