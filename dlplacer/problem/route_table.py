@@ -112,6 +112,11 @@ class RouteTable:
             and all(len(self._routes((a, b))) <= _MOST_ROUTES for a in names for b in names if a != b)
         )
 
+    @property
+    def sizes(self) -> range:
+        """All sizes of tensors, by rising bytes."""
+        return range(len(self._problem.sizes_bytes))
+
     def bytes_of(self, size: int) -> int:
         """The bytes of a size."""
         return self._problem.sizes_bytes[size]

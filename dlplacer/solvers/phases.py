@@ -17,6 +17,7 @@ from dlplacer.solvers.decomposition.segment_search import (
 )
 from dlplacer.solvers.decomposition.segments import GraphSegment
 from dlplacer.solvers.decomposition.stage_search import search_stages
+from dlplacer.solvers.decode.machine_code import is_kept
 from dlplacer.solvers.feasibility.explanation import explain_overflow
 from dlplacer.solvers.feasibility.graph_size import EXACT_UP_TO
 from dlplacer.solvers.heuristics.randomized_restarts import improve
@@ -30,7 +31,6 @@ from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule, keeps_blocks_and_memory
 from dlplacer.solvers.local_search.compile_ahead import ANNEALING_CODE, PATH_CODE, compile_in_thread, seconds_to_load
 from dlplacer.solvers.local_search.critical_swaps import swap_critical
-from dlplacer.solvers.local_search.kept_code import is_kept
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ def _assign_serial(search: PhaseContext, seconds: float) -> None:
         return
     if len(path) <= PARAMS.exact_up_to:
         _assign(search, path, seconds)
-    worth = not search.incumbent.closed and (is_kept(*PATH_CODE) or seconds > PARAMS.serial_compile_s)
+    worth = not search.incumbent.closed and (is_kept(PATH_CODE) or seconds > PARAMS.serial_compile_s)
     if worth and compile_in_thread(PATH_CODE, lambda: not search.incumbent.budget.left_s):
         from dlplacer.solvers.local_search.serial_annealing import anneal_serial
 

@@ -6,13 +6,13 @@ from dlplacer.core.errors import InternalError
 from dlplacer.solvers.decomposition.segment_rows import charge_idle_ends
 from dlplacer.solvers.decomposition.segments import Series
 from dlplacer.solvers.decomposition.series import SegmentChain
+from dlplacer.solvers.decode.machine_code import is_kept
 from dlplacer.solvers.heuristics.randomized_restarts import improve
 from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, search
 from dlplacer.solvers.ilp.ilp_model import build_model
 from dlplacer.solvers.instance.incumbent import Incumbent, SchedulesOnly
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.local_search.compile_ahead import ANNEALING_CODE
-from dlplacer.solvers.local_search.kept_code import is_kept
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def anneal_series(instance: Instance, incumbent: Incumbent, seconds: float = PAR
     """Move single ops with their transfers, where the code is compiled and much is to be gained."""
     best = incumbent.best
     worth = best is not None and best.makespan - incumbent.bound > PARAMS.anneal_gap * best.makespan
-    if worth and is_kept(*ANNEALING_CODE):
+    if worth and is_kept(ANNEALING_CODE):
         from dlplacer.solvers.local_search.anneal import anneal_schedule
 
         anneal_schedule(instance, incumbent, seconds)

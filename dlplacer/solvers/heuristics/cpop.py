@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
+from dlplacer.solvers.decode.decode import Rule, decode
 from dlplacer.solvers.heuristics.common.memory_state import Fixed, Occupancy, Priority
-from dlplacer.solvers.heuristics.common.ready_order import by_release
+from dlplacer.solvers.heuristics.common.ready_order import by_release, in_order
 from dlplacer.solvers.heuristics.common.upward_rank import upward_ranks
-from dlplacer.solvers.heuristics.heft import heft
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule
 
@@ -21,22 +21,21 @@ def cpop(instance: Instance, priority: Priority, fixed: Fixed = None) -> Schedul
     continues with the successor of largest value, which on a longest path is the next op but for rounding; ops of the
     path that may not use its device, or for which its memory does not suffice, are placed like all others.
     """
-    value = values(instance)
-    return heft(instance, by_release(instance, value, priority), path_sites(instance, value, fixed))
+    value = _values(instance)
+    sites = _path_together(instance, _critical_path(instance, value), fixed)
+    return decode(instance, Rule(in_order(by_release(instance, value, priority)), sites))
 
 
-def path_sites(instance: Instance, value: Sequence[float], fixed: Fixed = None) -> list[int]:
-    """[block] → the device of the critical path, -1 for what is not on it."""
-    return _path_together(instance, _critical_path(instance, value), fixed)
-
-
-def values(instance: Instance) -> list[float]:
+def _values(instance: Instance) -> list[float]:
     """[op] → upward + downward rank; the latter is the upward rank of the reversed instance without the op itself."""
+    if "path lengths" in instance.known:
+        return instance.known["path lengths"]  # type: ignore[no-any-return]
     working = [op for op in instance.order if op not in instance.sources]
     downward = upward_ranks(instance.restricted(working).reversed)
-    value = upward_ranks(instance)
+    value = list(upward_ranks(instance))
     for op, rank in zip(working, downward, strict=True):
         value[op] += rank - instance.mean_duration[op]
+    instance.known["path lengths"] = value
     return value
 
 

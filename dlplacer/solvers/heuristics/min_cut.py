@@ -39,19 +39,10 @@ def min_cut(instance: Instance, priority: Priority, fixed: Fixed = None) -> Sche
         If pymetis is not installed.
     """
     if fixed is None or -1 in fixed:
-        fixed = partition(instance, fixed)
+        if "min-cut" not in instance.known:
+            instance.known["min-cut"] = _divided(instance, _metis())
+        fixed = fitted(instance, instance.known["min-cut"], instance.order, fixed)
     return None if fixed is None else list_schedule(instance, priority, fixed)
-
-
-def partition(instance: Instance, fixed: Fixed = None) -> list[int] | None:
-    """[block] → device, by the partition of `min_cut`; None if memory does not suffice.
-
-    Raises
-    ------
-    InputError
-        If pymetis is not installed.
-    """
-    return fitted(instance, _divided(instance, _metis()), instance.order, fixed)
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,9 @@
 import numpy as np
 import numpy.typing as npt
 
+from dlplacer.solvers.decode.decode import Rule, decode
 from dlplacer.solvers.heuristics.common.memory_state import Fixed, Priority
-from dlplacer.solvers.heuristics.common.ready_order import by_release
-from dlplacer.solvers.heuristics.heft import heft
+from dlplacer.solvers.heuristics.common.ready_order import by_release, in_order
 from dlplacer.solvers.instance.instance import FAR, Instance
 from dlplacer.solvers.instance.schedule import Schedule
 from dlplacer.solvers.instance.time_limit import ask_time
@@ -23,14 +23,9 @@ def peft(instance: Instance, priority: Priority, fixed: Fixed = None) -> Schedul
     over all, and only devices that an op may use; a device without memory for the op is left out.
     """
     table = optimistic_costs(instance)
-    return heft(instance, by_optimistic_cost(instance, table, priority), fixed, table.tolist())
-
-
-def by_optimistic_cost(instance: Instance, table: Table, priority: Priority) -> list[int]:
-    """[op] → its place when, among the ops that are ready, the one of largest mean optimistic cost is taken next."""
     rows = zip(table.tolist(), instance.allowed, strict=True)
     means = [sum(map(row.__getitem__, on)) / max(1, len(on)) for row, on in rows]
-    return by_release(instance, means, priority)
+    return decode(instance, Rule(in_order(by_release(instance, means, priority)), fixed, ahead=table))
 
 
 def optimistic_costs(instance: Instance) -> Table:
@@ -39,6 +34,12 @@ def optimistic_costs(instance: Instance) -> Table:
     The largest over the successors of the least, over the devices that a successor may use, of delay + duration + OCT
     of the successor; a successor of the same block stays on the device. Meaningless where the op may not run.
     """
+    if "optimistic costs" not in instance.known:
+        instance.known["optimistic costs"] = _optimistic_costs(instance)
+    return instance.known["optimistic costs"]  # type: ignore[no-any-return]
+
+
+def _optimistic_costs(instance: Instance) -> Table:
     table = np.zeros((instance.op_count, instance.device_count), dtype=np.int64)
     distinct = {id(delay): delay for arcs in instance.successors for _, delay in arcs}
     matrices = {key: np.array(delay, dtype=np.int64) for key, delay in distinct.items()}

@@ -5,17 +5,12 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from random import Random
-from threading import Event
 
-from dlplacer.problem.route_table import TimedRoute
+from dlplacer.solvers.decode.arrays import build_tables
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
-from dlplacer.solvers.instance.schedule import Schedule
-from dlplacer.solvers.local_search.arrays import InstanceArrays, build_arrays
 from dlplacer.solvers.local_search.chain import Chain
-from dlplacer.solvers.local_search.compile_ahead import HEURISTICS_CODE
-from dlplacer.solvers.local_search.greedy_schedules import best_greedy
-from dlplacer.solvers.local_search.kept_code import is_kept
+from dlplacer.solvers.local_search.units import move_units
 
 
 @dataclass(frozen=True)
@@ -39,8 +34,6 @@ class LocalSearchParams:
         Times that the search is warmed up again, from the best schedule of all chains, and how many in a row may bring
         nothing: with one Inception's training step on eight GPUs ended 0.06, 0.15 and 0.29 % above its bound after a
         minute, with two 0.06 three times and 0.14; the seeds were not all the same.
-    greedy_share
-        Of a cycle, for list schedules to begin with.
     """
 
     warm: float = 3e-4
@@ -51,7 +44,6 @@ class LocalSearchParams:
     most_growth: int = 8
     cycles: int = 4
     patience: int = 2
-    greedy_share: float = 0.25
 
 
 PARAMS = LocalSearchParams()
@@ -67,14 +59,13 @@ def anneal_schedule(instance: Instance, incumbent: Incumbent, seconds: float) ->
     instance
         The incumbent's, or a surrogate of it with the same traffic.
     """
-    best, budget = incumbent.best, incumbent.budget
-    built = build_arrays(instance)
-    if best is None or built is None or incumbent.closed:
+    best, budget, traffic = incumbent.best, incumbent.budget, instance.traffic
+    if best is None or traffic is None or not traffic.routes.resource_count or incumbent.closed:
         return
+    tables = build_tables(instance, move_units(instance))
     random, seconds = Random(budget.seed), min(seconds, budget.left_s)
     stop_at = time.monotonic() + seconds
-    listed_until = time.monotonic() + PARAMS.greedy_share * seconds / PARAMS.cycles
-    chains = _first_chains(instance, built, best, budget.workers, listed_until, budget.stop)
+    chains = [Chain(tables, best) for _ in range(budget.workers)]
     # Loading or compiling the code is no part of a cycle, else the first seems to bring nothing.
     chains[0].go_on(0, 0.0, 0)
     began = time.monotonic()
@@ -109,30 +100,6 @@ def anneal_schedule(instance: Instance, incumbent: Incumbent, seconds: float) ->
             left_s = min(stop_at - time.monotonic(), budget.left_s)
             foreseen = int(min(chunk_s, max(PARAMS.chunk_share * left_s, PARAMS.least_chunk_s)) / pace)
             trials = max(1, min(PARAMS.most_growth * trials, foreseen))
-
-
-def _first_chains(
-    instance: Instance,
-    built: tuple[InstanceArrays, list[TimedRoute]],
-    best: Schedule,
-    count: int,
-    stop_at: float,
-    stop: Event,
-) -> list[Chain]:
-    """Chains from the best schedule; every other one, or the only one, from the best list schedule if that is shorter.
-
-    Transfers of the best schedule that lie in another order than their readers, as HEFT with insertion makes them, have
-    turns of their own (`turns_of`); those of a list schedule follow every move.
-    """
-    listed = None
-    if is_kept(*HEURISTICS_CODE):
-        devices = [range(instance.device_count)]
-        listed = best_greedy((instance, *built), devices, stop_at, stop_at, count, stop).chain()
-    chains = [Chain.of(instance, *built, best) for _ in range(count)]
-    for chain in chains[1::2] or chains:
-        if listed is not None and listed.makespan < chain.makespan:
-            chain.go_on_from(listed)
-    return chains
 
 
 def _restart(chains: Sequence[Chain]) -> None:

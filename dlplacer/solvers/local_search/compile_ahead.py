@@ -15,24 +15,29 @@ from functools import partial
 from math import inf
 from typing import IO
 
+from dlplacer.solvers.decode.decode import KERNELS, Rule, decode
+from dlplacer.solvers.decode.machine_code import Kernel, code_folder, is_kept
+from dlplacer.solvers.decode.runs import run_from, take_over
 from dlplacer.solvers.ilp.solver_thread import in_thread
 from dlplacer.solvers.instance.time_limit import OutOfTimeError
-from dlplacer.solvers.local_search.kept_code import code_folder, is_kept
+from dlplacer.solvers.local_search.moves import anneal
+from dlplacer.solvers.local_search.path_moves import anneal_path
 
-ANNEALING_CODE = ("moves.anneal", "kernels.run_from", "kernels.take_over")
-"""Functions that annealing calls, in machine code."""
+ANNEALING_CODE = (run_from, take_over, anneal)
+"""Kernels of annealing."""
 
-HEURISTICS_CODE = ("greedy.greedy", "list_scheduling.list_schedule", "kernels.run_from", "kernels.take_over")
-"""Functions that heuristics in machine code call."""
+HEURISTICS_CODE = KERNELS
+"""Kernels of heuristics."""
 
-PATH_CODE = ("path_moves.anneal_path",)
-"""The function that annealing along a path calls."""
+PATH_CODE = (anneal_path,)
+"""The kernel of annealing along a path."""
+
+ALL_CODE = (*ANNEALING_CODE, *HEURISTICS_CODE, *PATH_CODE)
 
 _LOAD_S, _COMPILE_S, _POLL_S = 0.3, 12.0, 0.05
 """Seconds to load and to compile annealing's code on two cores, measured: 0.2 and 11; and between two looks for it."""
 
 _PROGRAM = f"from {__name__} import serve; serve()"
-
 
 _compiling: ContextVar[subprocess.Popen[bytes] | None] = ContextVar("compiling", default=None)
 
@@ -44,7 +49,7 @@ def compiling_ahead() -> Iterator[None]:
     It takes one of the processors meanwhile: the search before annealing is slower, but annealing itself would wait for
     as long, and at a short limit never begin. What is compiled when the context is left stays, function by function.
     """
-    if code_folder() is None or is_kept(*ANNEALING_CODE, *HEURISTICS_CODE, *PATH_CODE):
+    if code_folder() is None or is_kept(ALL_CODE):
         yield
         return
     try:
@@ -76,22 +81,22 @@ def seconds_to_load(patience_s: float) -> float:
         Seconds, at most; infinite where another process is still at it.
     """
     process, until = _compiling.get(), time.monotonic() + patience_s
-    while process is not None and process.poll() is None and not is_kept(*ANNEALING_CODE):
+    while process is not None and process.poll() is None and not is_kept(ANNEALING_CODE):
         if time.monotonic() >= until:
-            return float("inf")
+            return inf
         time.sleep(_POLL_S)
-    return _LOAD_S if is_kept(*ANNEALING_CODE) else _COMPILE_S
+    return _LOAD_S if is_kept(ANNEALING_CODE) else _COMPILE_S
 
 
-def compile_in_thread(code: Collection[str], is_over: Callable[[], bool]) -> bool:
-    """True once functions are compiled, in a thread of this process that is left behind when it is over."""
+def compile_in_thread(code: Collection[Kernel], is_over: Callable[[], bool]) -> bool:
+    """True once kernels are compiled, in a thread of this process that is left behind when it is over."""
 
     def look() -> bool:
         if is_over():
             raise OutOfTimeError
         return False
 
-    if is_kept(*code):
+    if is_kept(code):
         return True
     try:
         in_thread(partial(compile_all, code), inf, look, lambda: None)
@@ -123,18 +128,16 @@ def _end_with(pipe: IO[bytes]) -> None:
     os._exit(1)
 
 
-def compile_all(code: Collection[str] = (*ANNEALING_CODE, *HEURISTICS_CODE, *PATH_CODE)) -> None:
-    """Call these functions on two ops, so that they are compiled and kept; first those that annealing calls."""
+def compile_all(code: Collection[Kernel] = ALL_CODE) -> None:
+    """Call these kernels on two ops, so that they are compiled and kept; first those that annealing calls."""
     from dlplacer.core.graph import OpGraph
     from dlplacer.core.op import Edge, Op
     from dlplacer.core.options import Options
     from dlplacer.core.topology import Device, Link, Topology
     from dlplacer.problem.problem import build_problem
-    from dlplacer.solvers.heuristics.list_schedule import list_schedule
+    from dlplacer.solvers.decode.arrays import tables_of
     from dlplacer.solvers.instance.instance import build_instance
-    from dlplacer.solvers.local_search.arrays import build_arrays
     from dlplacer.solvers.local_search.chain import Chain
-    from dlplacer.solvers.local_search.greedy_schedules import best_greedy
     from dlplacer.solvers.local_search.serial_annealing import compile_path_code
 
     ops = tuple(Op(name, "op", {"device": 1e-3}) for name in ("first", "last"))
@@ -142,12 +145,12 @@ def compile_all(code: Collection[str] = (*ANNEALING_CODE, *HEURISTICS_CODE, *PAT
     devices = tuple(Device(name, "device") for name in ("0", "1"))
     topology = Topology(devices, (), (Link("0", "1", 1e9, 1e-6),))
     instance = build_instance(build_problem(graph, topology, Options()))
-    found, built = list_schedule(instance, instance.order), build_arrays(instance)
-    if found is not None and built is not None:
-        if set(ANNEALING_CODE) <= set(code):
-            Chain.of(instance, *built, found).go_on(1, 1.0, 0)
-        if set(HEURISTICS_CODE) <= set(code):
-            best_greedy((instance, *built), [range(instance.device_count)], float("inf"), float("inf"))
+    found = decode(instance, Rule(instance.order), fast=False)
+    if found is not None and set(ANNEALING_CODE) <= set(code):
+        Chain(tables_of(instance), found).go_on(1, 1.0, 0)
+    if set(HEURISTICS_CODE) <= set(code):
+        for works_on in (False, True):
+            decode(instance, Rule(instance.order, works_on=works_on), fast=True)
     if set(PATH_CODE) <= set(code):
         compile_path_code(instance)
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dlplacer.solvers.local_search.arrays import (
+from dlplacer.solvers.decode.arrays import (
     BYTES,
     FREES,
     READERS,
@@ -14,12 +14,11 @@ from dlplacer.solvers.local_search.arrays import (
     InstanceArrays,
     Ints,
 )
-from dlplacer.solvers.local_search.kernels import (
+from dlplacer.solvers.decode.runs import (
     run_from,
     take_over,
 )
-from dlplacer.solvers.local_search.machine_code import compiled, inner
-from dlplacer.solvers.local_search.solution import (
+from dlplacer.solvers.decode.solution import (
     CRITICAL,
     DEVICE,
     MAKESPAN,
@@ -33,7 +32,6 @@ from dlplacer.solvers.local_search.solution import (
 from dlplacer.solvers.local_search.unit_placement import account, bytes_on, put, put_back
 
 
-@inner
 def _shift(ops: Ints, sequence: Ints, place: int, target: int) -> None:
     """Move the op at one place of the sequence to another one; those between make room."""
     op = sequence[place]
@@ -46,7 +44,6 @@ def _shift(ops: Ints, sequence: Ints, place: int, target: int) -> None:
     ops[op, PLACE] = place
 
 
-@inner
 def _room(arrays: InstanceArrays, solution: Solution, op: int, reach: int) -> tuple[int, int]:
     """The first and last places that an op may take in the sequence, at most `reach` away."""
     row, lists, ops = arrays.ops[op], arrays.lists, solution.ops
@@ -65,7 +62,6 @@ def _room(arrays: InstanceArrays, solution: Solution, op: int, reach: int) -> tu
     return low, high
 
 
-@inner
 def _neighbour_device(arrays: InstanceArrays, solution: Solution, op: int) -> int:
     """The device of a random op that it reads from or that reads it, or its own."""
     row, lists, ops = arrays.ops[op], arrays.lists, solution.ops
@@ -82,7 +78,6 @@ def _neighbour_device(arrays: InstanceArrays, solution: Solution, op: int) -> in
     return int(ops[lists[np.random.randint(request[READERS], request[READERS + 1])], DEVICE])
 
 
-@inner
 def _propose(arrays: InstanceArrays, solution: Solution) -> tuple[int, int, int, int]:
     """An op, its device and place after a move, and the unit that it swaps devices with (-1: none); op -1 if nothing.
 
@@ -123,7 +118,6 @@ def _propose(arrays: InstanceArrays, solution: Solution) -> tuple[int, int, int,
     return int(op), int(there), int(target), int(other)
 
 
-@inner
 def _copy(solution: Solution, devices: Ints, sequence: Ints) -> None:
     for op in range(devices.shape[0]):
         devices[op] = solution.ops[op, DEVICE]
@@ -131,7 +125,6 @@ def _copy(solution: Solution, devices: Ints, sequence: Ints) -> None:
         sequence[place] = solution.sequence[place]
 
 
-@compiled
 def anneal(
     arrays: InstanceArrays,
     solution: Solution,

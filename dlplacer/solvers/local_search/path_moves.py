@@ -4,8 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dlplacer.solvers.local_search.arrays import Ints
-from dlplacer.solvers.local_search.machine_code import compiled, inner
+from dlplacer.solvers.decode.arrays import Ints
 
 _EXCHANGES, _LONGER = 0.4, 0.6
 """Share of moves that exchange two blocks, and the chance that a stretch goes on at each op."""
@@ -39,7 +38,6 @@ class PathTables(NamedTuple):
     size: Ints
 
 
-@inner
 def _arcs(tables: PathTables, place: Ints, block: int) -> int:
     """Ticks of the arcs at a block's ops, each arc once."""
     blocks, last, ticks = tables.blocks, tables.blocks.shape[0] - 1, 0
@@ -53,7 +51,6 @@ def _arcs(tables: PathTables, place: Ints, block: int) -> int:
     return int(ticks)
 
 
-@inner
 def _move(tables: PathTables, place: Ints, left: Ints, block: int, device: int) -> int:
     """Put a block elsewhere; the ticks by which the path becomes longer."""
     here = place[block]
@@ -64,7 +61,6 @@ def _move(tables: PathTables, place: Ints, left: Ints, block: int, device: int) 
     return int(tables.work[block, device] + _arcs(tables, place, block) - before)
 
 
-@inner
 def _propose(tables: PathTables, place: Ints, moved: Ints, exchange: bool) -> int:
     """A stretch of the path for one device, or two blocks for each other's: rows (block, device); how many."""
     blocks, devices = tables.blocks, tables.work.shape[1]
@@ -90,7 +86,6 @@ def _propose(tables: PathTables, place: Ints, moved: Ints, exchange: bool) -> in
     return count
 
 
-@inner
 def _none_lacks(left: Ints) -> bool:
     least = 0
     for device in range(left.shape[0]):
@@ -98,7 +93,6 @@ def _none_lacks(left: Ints) -> bool:
     return least == 0
 
 
-@compiled
 def anneal_path(
     tables: PathTables,
     place: Ints,

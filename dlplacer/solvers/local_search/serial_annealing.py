@@ -12,6 +12,7 @@ from threading import Event
 
 import numpy as np
 
+from dlplacer.solvers.decode.machine_code import machine_code
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import in_sequence
@@ -135,7 +136,7 @@ class _Search:
             seed += 1
             temperature = self._temperature(mean, spent)
             asked = time.monotonic()
-            least = anneal_path(
+            least = machine_code(anneal_path)(
                 self._tables, self._place, self._left, best, self._moved, self._length(), moves, temperature, seed
             )
             if least >= 0 and (self._least < 0 or least < self._least):

@@ -1,6 +1,6 @@
 """Units put on devices and put back, in machine code: what a move changes beside the sequence."""
 
-from dlplacer.solvers.local_search.arrays import (
+from dlplacer.solvers.decode.arrays import (
     IS_SOURCE,
     MEMBERS,
     OP_BYTES,
@@ -9,11 +9,9 @@ from dlplacer.solvers.local_search.arrays import (
     WRITES,
     InstanceArrays,
 )
-from dlplacer.solvers.local_search.machine_code import inner
-from dlplacer.solvers.local_search.solution import DEVICE, DEVICE_BEFORE, PATH, PATH_BEFORE, PLACE, Solution
+from dlplacer.solvers.decode.solution import DEVICE, DEVICE_BEFORE, PATH, PATH_BEFORE, PLACE, Solution
 
 
-@inner
 def put(arrays: InstanceArrays, solution: Solution, unit: int, device: int) -> int:
     """Put a unit on a device; the first place of the sequence at which that changes something.
 
@@ -44,7 +42,6 @@ def put(arrays: InstanceArrays, solution: Solution, unit: int, device: int) -> i
     return int(first)
 
 
-@inner
 def put_back(arrays: InstanceArrays, solution: Solution, unit: int) -> None:
     """Undo `put`: the schedule that a search begins with may have a unit on several devices."""
     ops = solution.ops
@@ -53,7 +50,6 @@ def put_back(arrays: InstanceArrays, solution: Solution, unit: int) -> None:
         ops[op, DEVICE], ops[op, PATH] = ops[op, DEVICE_BEFORE], ops[op, PATH_BEFORE]
 
 
-@inner
 def account(arrays: InstanceArrays, solution: Solution, unit: int) -> None:
     """Count the bytes of a unit where `put` has put it."""
     ops, used = solution.ops, solution.used
@@ -63,7 +59,6 @@ def account(arrays: InstanceArrays, solution: Solution, unit: int) -> None:
         used[ops[op, DEVICE]] += arrays.ops[op, OP_BYTES]
 
 
-@inner
 def bytes_on(arrays: InstanceArrays, solution: Solution, unit: int, device: int) -> int:
     """The bytes of a unit that are on a device."""
     size = 0

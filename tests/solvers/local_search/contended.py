@@ -9,7 +9,7 @@ from dlplacer.problem.problem import build_problem
 from dlplacer.solvers.heuristics.list_schedule import list_schedule
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.schedule import Schedule
-from dlplacer.solvers.local_search.arrays import build_arrays
+from dlplacer.solvers.decode.arrays import build_arrays
 
 
 def contended_instances(count: int = 120) -> Iterator[tuple[int, Instance, Schedule]]:

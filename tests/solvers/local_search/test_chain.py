@@ -18,10 +18,10 @@ from dlplacer.solvers.heuristics.heft import heft
 from dlplacer.solvers.heuristics.list_schedule import list_schedule
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.schedule import Schedule, in_sequence, keeps_blocks_and_memory, sequence
-from dlplacer.solvers.local_search.arrays import build_arrays
+from dlplacer.solvers.decode.arrays import build_arrays
 from dlplacer.solvers.local_search.chain import Chain
-from dlplacer.solvers.local_search.solution import DEVICE, MAKESPAN, START
-from dlplacer.solvers.local_search.turns import TURN_ROUTE, TURN_SEGMENT
+from dlplacer.solvers.decode.solution import DEVICE, MAKESPAN, START
+from dlplacer.solvers.decode.turns import TURN_ROUTE, TURN_SEGMENT
 from dlplacer.solvers.local_search.units import move_units
 
 _MACHINES = {"linked": linked, "ring": ring, "star": star}

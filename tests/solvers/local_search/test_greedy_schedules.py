@@ -18,9 +18,9 @@ from dlplacer.solvers.heuristics.heft import heft
 from dlplacer.solvers.heuristics.list_schedule import list_schedule
 from dlplacer.solvers.heuristics.peft import by_optimistic_cost, optimistic_costs, peft
 from dlplacer.solvers.instance.instance import Instance, build_instance
-from dlplacer.solvers.local_search.arrays import build_arrays
+from dlplacer.solvers.decode.arrays import build_arrays
 from dlplacer.solvers.local_search.greedy_rules import Rule
-from dlplacer.solvers.local_search.rule_schedules import Tables, list_by
+from dlplacer.solvers.decode.decode import Tables, list_by
 
 MACHINES: dict[str, Callable[[], Topology]] = {
     "star": lambda: star(4),

@@ -7,7 +7,6 @@ import numba
 import pytest
 
 from dlplacer.solvers.local_search import kept_code, machine_code
-from dlplacer.solvers.local_search.machine_code import compiled, inner
 
 
 def doubled(value: int) -> int:

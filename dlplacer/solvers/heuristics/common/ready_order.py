@@ -30,8 +30,12 @@ def by_release(instance: Instance, value: Sequence[float], priority: Sequence[in
     return place
 
 
+def in_order(place: Sequence[int]) -> list[int]:
+    """The ops by their places."""
+    return sorted(range(len(place)), key=place.__getitem__)
+
+
 def program_order(instance: Instance) -> list[int]:
     """The ops in the order of the graph's file, every op after all that it reads: how a framework would issue them."""
     positions = range(instance.op_count)
-    place = by_release(instance, [-position for position in positions], positions)
-    return sorted(positions, key=place.__getitem__)
+    return in_order(by_release(instance, [-position for position in positions], positions))

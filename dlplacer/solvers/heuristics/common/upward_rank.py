@@ -18,6 +18,13 @@ def upward_ranks(instance: Instance, delay_weight: float = 1.0) -> list[float]:
     delay_weight
         Factor on the delays; 0 ranks by work alone.
     """
+    key = f"upward ranks {delay_weight}"
+    if key not in instance.known:
+        instance.known[key] = _upward_ranks(instance, delay_weight)
+    return instance.known[key]  # type: ignore[no-any-return]
+
+
+def _upward_ranks(instance: Instance, delay_weight: float) -> list[float]:
     ranks = [0.0] * instance.op_count
     for op in reversed(instance.order):
         ask_time()

@@ -7,7 +7,7 @@ links of the route on which they arrive first, except what has a turn of its own
 What is compiled here copies element by element: numba takes a second or more for each slice that is assigned to.
 """
 
-from dlplacer.solvers.local_search.arrays import (
+from dlplacer.solvers.decode.arrays import (
     FIRST_HOLD,
     IS_SOURCE,
     READS,
@@ -16,8 +16,7 @@ from dlplacer.solvers.local_search.arrays import (
     InstanceArrays,
     Ints,
 )
-from dlplacer.solvers.local_search.machine_code import compiled, inner
-from dlplacer.solvers.local_search.solution import (
+from dlplacer.solvers.decode.solution import (
     ARRIVAL,
     ARRIVAL_LEG,
     ASKED_AT,
@@ -51,19 +50,18 @@ from dlplacer.solvers.local_search.solution import (
     USES,
     Solution,
 )
-from dlplacer.solvers.local_search.transfer_scheduling import (
+from dlplacer.solvers.decode.transfers import (
     first_after,
     line,
     receive,
     take_turn,
     touch,
 )
-from dlplacer.solvers.local_search.turns import (
+from dlplacer.solvers.decode.turns import (
     TURN_NEXT,
 )
 
 
-@inner
 def _base(legs: Ints, count: int, first: int) -> int:
     """The first leg that an op from place `first` on asks for."""
     low, high = 0, count
@@ -76,7 +74,6 @@ def _base(legs: Ints, count: int, first: int) -> int:
     return low
 
 
-@compiled
 def run_from(arrays: InstanceArrays, solution: Solution, first: int, most: int) -> int:
     """The makespan of the sequence from place `first` on, run as the trial; `NEVER` if it gets above `most`.
 
@@ -112,7 +109,6 @@ def run_from(arrays: InstanceArrays, solution: Solution, first: int, most: int) 
     return makespan
 
 
-@compiled
 def take_over(arrays: InstanceArrays, solution: Solution, first: int, makespan: int) -> None:
     """Make the trial, complete from place `first` on, the solution."""
     ops, arrivals, legs, links, counts = solution.ops, solution.arrivals, solution.legs, solution.links, solution.counts
@@ -145,7 +141,6 @@ def take_over(arrays: InstanceArrays, solution: Solution, first: int, makespan: 
     _find_paths(arrays, solution)
 
 
-@inner
 def _find_paths(arrays: InstanceArrays, solution: Solution) -> None:
     """Paths to the end of the schedule, and the ops on critical ones: also readers and writers of what is sent there.
 

@@ -1,13 +1,11 @@
 """Heaps of pairs in machine code, several in one table."""
 
-from dlplacer.solvers.local_search.arrays import Ints
-from dlplacer.solvers.local_search.machine_code import inner
+from dlplacer.solvers.decode.arrays import Ints
 
 FIRST, SECOND = 0, 1
 """Columns of a row: what it is sorted by first, and then."""
 
 
-@inner
 def push(heaps: Ints, heap: int, count: int, first: int, second: int) -> None:
     """Add to a heap of so many rows, the least first."""
     row = count
@@ -20,7 +18,6 @@ def push(heaps: Ints, heap: int, count: int, first: int, second: int) -> None:
     heaps[heap, row, 0], heaps[heap, row, 1] = first, second
 
 
-@inner
 def pop(heaps: Ints, heap: int, count: int) -> None:
     """Take the first row out of a heap of so many."""
     last, row, below = count - 1, 0, 1

@@ -1,9 +1,8 @@
-"""HEFT's choice of devices over contended links in machine code, with insertion, and with costs ahead as PEFT's."""
+"""Each op in turn goes where it ends first, with insertion: HEFT's rule, and PEFT's with costs ahead."""
 
-from dlplacer.solvers.local_search.arrays import UNIT, InstanceArrays, Ints
-from dlplacer.solvers.local_search.machine_code import compiled, inner
-from dlplacer.solvers.local_search.placing import admits, expect, settle, settle_rest, settle_sources
-from dlplacer.solvers.local_search.solution import (
+from dlplacer.solvers.decode.arrays import UNIT, InstanceArrays, Ints
+from dlplacer.solvers.decode.placing import admits, expect, settle, settle_rest, settle_sources
+from dlplacer.solvers.decode.solution import (
     EPOCH,
     NEVER,
     OVERFLOW,
@@ -12,7 +11,8 @@ from dlplacer.solvers.local_search.solution import (
     TRIAL_START,
     Solution,
 )
-from dlplacer.solvers.local_search.transfer_scheduling import receive
+from dlplacer.solvers.decode.transfers import receive
+from dlplacer.solvers.instance.time_limit import ask_time
 
 FROM, TO, GAP_FROM, GAP_TO = range(4)
 """Columns of booked time: when a device is busy, in order, and the gaps between, the last without end."""
@@ -21,7 +21,6 @@ BUSY, GAPS = 0, 1
 """Columns of the counts of these rows."""
 
 
-@inner
 def _first_above(booked: Ints, here: int, count: int, column: int, tick: int) -> int:
     """The first row of a device whose column is above a tick, or `count`."""
     low, high = 0, count
@@ -34,7 +33,6 @@ def _first_above(booked: Ints, here: int, count: int, column: int, tick: int) ->
     return low
 
 
-@inner
 def _earliest(booked: Ints, counts: Ints, here: int, arrival: int, ticks: int) -> int:
     """The first moment from `arrival` on at which an op of this length fits on a device."""
     if ticks:
@@ -46,7 +44,6 @@ def _earliest(booked: Ints, counts: Ints, here: int, arrival: int, ticks: int) -
     return int(max(arrival, booked[here, row - 1, TO])) if row else arrival
 
 
-@inner
 def _make_row(booked: Ints, here: int, count: int, row: int, column: int) -> None:
     """Make room for a row in two columns of a device."""
     for at in range(count, row, -1):
@@ -54,7 +51,6 @@ def _make_row(booked: Ints, here: int, count: int, row: int, column: int) -> Non
         booked[here, at, column + 1] = booked[here, at - 1, column + 1]
 
 
-@inner
 def _book(booked: Ints, counts: Ints, here: int, begin: int, end: int) -> None:
     """Enter time that is free on a device, and leave of the gap around it what is before and after."""
     row = _first_above(booked, here, counts[here, BUSY], FROM, begin)
@@ -82,8 +78,7 @@ def _book(booked: Ints, counts: Ints, here: int, begin: int, end: int) -> None:
         counts[here, GAPS] -= 1
 
 
-@compiled
-def greedy(
+def insert_all(
     arrays: InstanceArrays,
     solution: Solution,
     usable: Ints,
@@ -117,21 +112,23 @@ def greedy(
     makespan = 0
     for at in range(sequence.shape[0]):
         op = sequence[at]
-        unit, best, soonest, first = arrays.ops[op, UNIT], -1, NEVER, 0
+        ask_time()
+        unit, best, soonest, first, ends = arrays.ops[op, UNIT], -1, NEVER, 0, NEVER
         for here in range(used.shape[0]):
             if admits(arrays, solution, unit, here, usable, placed):
-                arrival, sent = expect(arrays, solution, op, here, placed)
+                arrival, sent = expect(arrays, solution, op, here, usable, placed)
                 begin = _earliest(booked, rows, here, arrival, arrays.ticks[op, here])
-                cost = begin + arrays.ticks[op, here] + int(reluctance * sent)
+                end = begin + arrays.ticks[op, here]
+                cost = end + int(reluctance * sent)
                 if ahead.shape[0]:
                     cost += ahead[op, here]
-                if cost < soonest:
-                    best, soonest, first = here, cost, begin
+                if cost < soonest or (cost == soonest and end < ends):
+                    best, soonest, first, ends = here, cost, begin, end
         if best < 0:
             return NEVER
         if not placed[unit]:
             settle(arrays, solution, unit, best, placed)
-        if not settle_sources(arrays, solution, op, best, placed):
+        if not settle_sources(arrays, solution, op, best, usable, placed):
             return NEVER
         arrival = max(first, receive(arrays, solution, op, 0, 0, at))
         begin = _earliest(booked, rows, best, arrival, arrays.ticks[op, best])

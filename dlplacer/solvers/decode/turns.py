@@ -8,9 +8,8 @@ import numpy as np
 
 from dlplacer.problem.route_table import TimedRoute
 from dlplacer.problem.transfers import ScheduledTransfer
-from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule
-from dlplacer.solvers.local_search.arrays import CLASS, SOURCE, InstanceArrays, Ints
+from dlplacer.solvers.decode.arrays import CLASS, SOURCE, InstanceArrays, Ints, Tables
 
 TURN_REQUEST, TURN_TARGET, TURN_ROUTE, TURN_SEGMENT, TURN_NEXT = range(5)
 """Columns of `Turns.rows`: what is sent to which device, route, route segment, and the next turn before the same op."""
@@ -34,25 +33,21 @@ class Turns(NamedTuple):
     asker: Ints
 
 
-def no_turns(instance: Instance, arrays: InstanceArrays) -> Turns:
+def no_turns(arrays: InstanceArrays) -> Turns:
     """All is sent when its first reader has its turn, by the route on which it arrives first."""
-    asker = np.full((len(arrays.requests), instance.device_count), -1, np.int64)
-    return Turns(np.full(instance.op_count, -1, np.int64), np.zeros((0, TURN_NEXT + 1), np.int64), asker)
+    count, devices = arrays.ticks.shape
+    asker = np.full((len(arrays.requests), devices), -1, np.int64)
+    return Turns(np.full(count, -1, np.int64), np.zeros((0, TURN_NEXT + 1), np.int64), asker)
 
 
-def turns_of(
-    instance: Instance,
-    arrays: InstanceArrays,
-    routes: Sequence[TimedRoute],
-    schedule: Schedule,
-    sequence: Sequence[int],
-) -> Turns:
+def turns_of(tables: Tables, schedule: Schedule, sequence: Sequence[int]) -> Turns:
     """The turns of a schedule's route segments by their starts, among the ops of a sequence by theirs.
 
     Taken so, each as early as what came before allows, none starts later than in the schedule, by induction: what came
     before has started no later, so it has ended where the schedule says, and the schedule's own place is free.
     """
-    turns = no_turns(instance, arrays)
+    _, arrays, routes = tables
+    turns = no_turns(arrays)
     starts = [schedule.start[op] for op in sequence]
     place = {op: position for position, op in enumerate(sequence)}
     found: list[tuple[int, int, int, int, int, int]] = []

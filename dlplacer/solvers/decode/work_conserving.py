@@ -1,11 +1,14 @@
-"""Work-conserving list scheduling over contended links in machine code, as `heuristics.list_schedule` has it."""
+"""Work-conserving list scheduling: no device idles while an op could run on it.
+
+At every moment a free device takes, among the ops whose data are there, the one of highest priority. Data may be there
+at different times on different devices, so each device has a queue of its own.
+"""
 
 from typing import NamedTuple
 
 import numpy as np
 
-from dlplacer.solvers.local_search.arrays import (
-    CLASS,
+from dlplacer.solvers.decode.arrays import (
     FREES,
     IS_SOURCE,
     READERS,
@@ -17,10 +20,9 @@ from dlplacer.solvers.local_search.arrays import (
     InstanceArrays,
     Ints,
 )
-from dlplacer.solvers.local_search.heaps import FIRST, SECOND, pop, push
-from dlplacer.solvers.local_search.machine_code import compiled, inner
-from dlplacer.solvers.local_search.placing import admits, expect, settle, settle_rest, settle_sources
-from dlplacer.solvers.local_search.solution import (
+from dlplacer.solvers.decode.heaps import FIRST, SECOND, pop, push
+from dlplacer.solvers.decode.placing import admits, expect, idle_ticks, nearest, settle, settle_rest, settle_sources
+from dlplacer.solvers.decode.solution import (
     DEVICE,
     EPOCH,
     NEVER,
@@ -30,7 +32,8 @@ from dlplacer.solvers.local_search.solution import (
     TRIAL_START,
     Solution,
 )
-from dlplacer.solvers.local_search.transfer_scheduling import line, receive
+from dlplacer.solvers.decode.transfers import receive
+from dlplacer.solvers.instance.time_limit import ask_time
 
 DONE, MISSING, KEY, BY_KEY, INSTANT, INSTANT_AT, LEFT, RELEASED = range(8)
 """Columns of `Desk.ops`: whether an op has run, how many arcs from ops that have not reach it, and its key: its place
@@ -83,25 +86,21 @@ def new_desk(arrays: InstanceArrays, usable: Ints, order: Ints) -> Desk:
     )
 
 
-@inner
 def _enter(desk: Desk, heap: int, first: int, second: int) -> None:
     push(desk.heaps, heap, desk.queues[heap, COUNT], first, second)
     desk.queues[heap, COUNT] += 1
 
 
-@inner
 def _leave(desk: Desk, heap: int) -> None:
     pop(desk.heaps, heap, desk.queues[heap, COUNT])
     desk.queues[heap, COUNT] -= 1
 
 
-@inner
 def _may_run(arrays: InstanceArrays, solution: Solution, desk: Desk, op: int, here: int) -> bool:
     is_open = not desk.ops[op, DONE]
     return is_open and admits(arrays, solution, arrays.ops[op, UNIT], here, desk.usable, desk.placed)
 
 
-@inner
 def _count_missing(arrays: InstanceArrays, desk: Desk) -> tuple[int, int]:
     """Count the arcs that reach each op, and list the ops that wait for none: how many are to run, and those."""
     left, released = 0, 0
@@ -120,7 +119,6 @@ def _count_missing(arrays: InstanceArrays, desk: Desk) -> tuple[int, int]:
     return left, released
 
 
-@inner
 def _idle_arrival(arrays: InstanceArrays, solution: Solution, desk: Desk, op: int, here: int) -> int:
     """When all that an op reads would be on a device over idle links."""
     ops, latest = solution.ops, 0
@@ -129,16 +127,14 @@ def _idle_arrival(arrays: InstanceArrays, solution: Solution, desk: Desk, op: in
     for number in range(arrays.ops[op, READS], arrays.ops[op, READS + 1]):
         request = arrays.lists[number]
         source = arrays.requests[request, SOURCE]
-        there, time = ops[source, DEVICE], ops[source, TRIAL_END]
-        if there != here and desk.placed[arrays.ops[source, UNIT]]:
-            route = arrays.routes[arrays.requests[request, CLASS], there, here, 0]
-            for segment in range(arrays.segments_at[route], arrays.segments_at[route + 1]):
-                time += line(arrays.segments, segment, 0, arrays.sizes[request])
+        if desk.placed[arrays.ops[source, UNIT]]:
+            time = ops[source, TRIAL_END] + idle_ticks(arrays, request, ops[source, DEVICE], here)
+        else:
+            time = nearest(arrays, solution, request, here, desk.usable, desk.placed)[1]
         latest = max(latest, time)
     return latest
 
 
-@inner
 def _release(arrays: InstanceArrays, solution: Solution, desk: Desk, op: int, instants: int) -> int:
     """Queue an op whose inputs are all scheduled wherever it may run; the ops of no time that may run at once."""
     soonest, takes = -1, 0
@@ -155,7 +151,6 @@ def _release(arrays: InstanceArrays, solution: Solution, desk: Desk, op: int, in
     return instants
 
 
-@inner
 def _find_released(arrays: InstanceArrays, desk: Desk, op: int) -> int:
     """List the ops that waited for an op only; how many these are."""
     released = 0
@@ -176,7 +171,6 @@ def _find_released(arrays: InstanceArrays, desk: Desk, op: int) -> int:
     return released
 
 
-@inner
 def _ends_earlier_elsewhere(
     arrays: InstanceArrays, solution: Solution, desk: Desk, op: int, here: int, now: int
 ) -> bool:
@@ -189,7 +183,6 @@ def _ends_earlier_elsewhere(
     return False
 
 
-@inner
 def _next_decision(arrays: InstanceArrays, solution: Solution, desk: Desk) -> tuple[int, int]:
     """The device that decides next, and when; -1 if no queue holds an op."""
     best, soonest, count = -1, NEVER, desk.usable.shape[0]
@@ -215,7 +208,6 @@ def _next_decision(arrays: InstanceArrays, solution: Solution, desk: Desk) -> tu
     return best, soonest
 
 
-@inner
 def _choose(arrays: InstanceArrays, solution: Solution, desk: Desk, here: int, now: int, patient: bool) -> int:
     """The op of highest priority that can start now; -1 if there is none or all are better left to others."""
     ready, lefts, chosen = desk.usable.shape[0] + here, 0, -1
@@ -228,7 +220,7 @@ def _choose(arrays: InstanceArrays, solution: Solution, desk: Desk, here: int, n
         _leave(desk, ready)
         if not _may_run(arrays, solution, desk, op, here):
             continue
-        late, _ = expect(arrays, solution, op, here, desk.placed)
+        late, _ = expect(arrays, solution, op, here, desk.usable, desk.placed)
         if late > now:
             desk.arrival[op, here] = late
             _enter(desk, here, late, key)
@@ -245,7 +237,6 @@ def _choose(arrays: InstanceArrays, solution: Solution, desk: Desk, here: int, n
     return chosen
 
 
-@inner
 def _wake(desk: Desk) -> int:
     """Have all devices look again at what they left to others; how many had."""
     asleep = 0
@@ -255,8 +246,7 @@ def _wake(desk: Desk) -> int:
     return asleep
 
 
-@compiled
-def list_schedule(arrays: InstanceArrays, solution: Solution, desk: Desk, patient: bool) -> int:
+def work_on(arrays: InstanceArrays, solution: Solution, desk: Desk, patient: bool) -> int:
     """The makespan when no device idles while an op could run on it; `NEVER` if memory or allowed devices do not do.
 
     Of all devices the one whose next decision is earliest decides next.
@@ -274,6 +264,7 @@ def list_schedule(arrays: InstanceArrays, solution: Solution, desk: Desk, patien
     left, released = _count_missing(arrays, desk)
     instants, makespan = 0, 0
     while left and not counts[OVERFLOW]:
+        ask_time()
         for number in range(released):
             instants = _release(arrays, solution, desk, desk.ops[number, RELEASED], instants)
         released = 0
@@ -295,7 +286,7 @@ def list_schedule(arrays: InstanceArrays, solution: Solution, desk: Desk, patien
                 continue
         if not desk.placed[arrays.ops[op, UNIT]]:
             settle(arrays, solution, arrays.ops[op, UNIT], here, desk.placed)
-        if not settle_sources(arrays, solution, op, here, desk.placed):
+        if not settle_sources(arrays, solution, op, here, desk.usable, desk.placed):
             return NEVER
         begin = max(now, receive(arrays, solution, op, 0, 0, 0))
         end = begin + arrays.ticks[op, here]

@@ -1,6 +1,6 @@
 """Transfers in the compiled kernels: each into the first gap on the links of its route."""
 
-from dlplacer.solvers.local_search.arrays import (
+from dlplacer.solvers.decode.arrays import (
     CLASS,
     FIRST_HOLD,
     READERS,
@@ -10,9 +10,8 @@ from dlplacer.solvers.local_search.arrays import (
     InstanceArrays,
     Ints,
 )
-from dlplacer.solvers.local_search.heaps import FIRST, SECOND, pop, push
-from dlplacer.solvers.local_search.machine_code import inner
-from dlplacer.solvers.local_search.solution import (
+from dlplacer.solvers.decode.heaps import FIRST, SECOND, pop, push
+from dlplacer.solvers.decode.solution import (
     ARRIVAL,
     ARRIVAL_LEG,
     ASKED_AT,
@@ -43,7 +42,7 @@ from dlplacer.solvers.local_search.solution import (
     USES_EPOCH,
     Solution,
 )
-from dlplacer.solvers.local_search.turns import (
+from dlplacer.solvers.decode.turns import (
     TURN_REQUEST,
     TURN_ROUTE,
     TURN_SEGMENT,
@@ -51,12 +50,10 @@ from dlplacer.solvers.local_search.turns import (
 )
 
 
-@inner
 def line(lines: Floats, row: int, column: int, size: float) -> int:
     return int(lines[row, column] + lines[row, column + 1] * size)
 
 
-@inner
 def touch(busy: Ints, links: Ints, link: int, base: int, epoch: int) -> None:
     """Make the trial's view of a link direction: what legs before `base` do there."""
     if links[link, USES_EPOCH] == epoch:
@@ -71,7 +68,6 @@ def touch(busy: Ints, links: Ints, link: int, base: int, epoch: int) -> None:
     links[link, TRIAL_USES], links[link, USES_EPOCH] = kept, epoch
 
 
-@inner
 def first_after(busy: Ints, which: int, link: int, count: int, column: int, tick: int) -> int:
     """The first use of a link direction whose column is above a tick, or `count`."""
     low, high = 0, count
@@ -84,7 +80,6 @@ def first_after(busy: Ints, which: int, link: int, count: int, column: int, tick
     return low
 
 
-@inner
 def _book(busy: Ints, links: Ints, link: int, begin: int, end: int, leg: int) -> bool:
     """Enter a use of a link direction; whether there was room in the table.
 
@@ -105,7 +100,6 @@ def _book(busy: Ints, links: Ints, link: int, begin: int, end: int, leg: int) ->
     return True
 
 
-@inner
 def segment_start(
     segments: Floats,
     holds: Floats,
@@ -135,7 +129,6 @@ def segment_start(
     return ready
 
 
-@inner
 def _last_sent(solution: Solution, request: int, target: int, base: int) -> int:
     """The last leg of a request to a device that the trial has sent, or taken from before `base`; -1: none."""
     arrival = solution.arrivals
@@ -147,7 +140,6 @@ def _last_sent(solution: Solution, request: int, target: int, base: int) -> int:
     return int(leg)
 
 
-@inner
 def _send_segment(
     arrays: InstanceArrays,
     solution: Solution,
@@ -184,7 +176,6 @@ def _send_segment(
     return time
 
 
-@inner
 def best_route(
     arrays: InstanceArrays, solution: Solution, request: int, source: int, target: int, ready: int, base: int
 ) -> tuple[int, int]:
@@ -209,7 +200,6 @@ def best_route(
     return best, arrival
 
 
-@inner
 def _send(arrays: InstanceArrays, solution: Solution, request: int, target: int, ready: int, base: int, at: int) -> int:
     """Send a request by the route on which it arrives first, or on by the one that it is on; when it arrives."""
     segments, counts, legs = arrays.segments, solution.counts, solution.legs
@@ -236,7 +226,6 @@ def _send(arrays: InstanceArrays, solution: Solution, request: int, target: int,
     return time
 
 
-@inner
 def receive(arrays: InstanceArrays, solution: Solution, op: int, first: int, base: int, at: int) -> int:
     """When all that an op reads is on its device, sent now if it has not been, by the ends of the producers."""
     ops, arrivals, lists, unsent = solution.ops, solution.arrivals, arrays.lists, solution.unsent
@@ -262,7 +251,6 @@ def receive(arrays: InstanceArrays, solution: Solution, op: int, first: int, bas
     return latest
 
 
-@inner
 def take_turn(arrays: InstanceArrays, solution: Solution, turn: int, first: int, base: int, at: int) -> None:
     """Send a route segment that has its turn, if the request is read there and has come to the segment's begin."""
     ops, arrivals, legs, lists = solution.ops, solution.arrivals, solution.legs, arrays.lists

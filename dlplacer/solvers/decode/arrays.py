@@ -1,0 +1,270 @@
+"""An instance as the tables that kernels work on, with one view of transfers whether links are contended or not.
+
+Compiled code passes every array by value, fields and all: few tables with named columns compile and run many times
+faster than many vectors. Lists of different lengths are all in one vector; tables hold their limits in it.
+"""
+
+from collections.abc import Sequence
+from itertools import permutations
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlplacer.problem.route_table import RouteTable, TimedRoute
+from dlplacer.problem.transfers import Traffic
+from dlplacer.solvers.instance.instance import FAR, Instance
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+UNLIMITED = 2**60
+"""Stands for the memory of a device without limit."""
+
+MOST_WITH_DETOURS = 8
+"""Devices up to which routes besides the quickest are listed: each pair takes a search of its own for them."""
+
+IS_SOURCE, UNIT, WAITS, FREES, READS, WRITES, OP_BYTES = 0, 1, 2, 4, 6, 8, 10
+"""Columns of `InstanceArrays.ops`: whether an op starts at 0 wherever it is, its unit, and the first of two limits of
+lists: ops that it waits for without reading from them (the barrier's arcs), those that wait for it so, requests that it
+reads, and requests that it is the source of; last the footprint of its block, which the block's first op brings."""
+
+SOURCE, CLASS, READERS = 0, 1, 2
+"""Columns of `InstanceArrays.requests`: producer, class of its size, and the first of two limits of its readers."""
+
+BYTES, MEMBERS = 0, 1
+"""Columns of `InstanceArrays.units`: footprint, and the first of two limits of its ops."""
+
+FIRST_HOLD = 2
+"""`InstanceArrays.segments`: ticks are column 0 + column 1 × bytes; from here two limits of its rows in
+`InstanceArrays.holds`."""
+
+
+class InstanceArrays(NamedTuple):
+    """The ops to be placed and ordered.
+
+    Attributes
+    ----------
+    ticks
+        [op, device].
+    ops, requests, units
+        Tables with the columns above.
+    lists
+        What the limits in them point into.
+    sizes
+        [request] → bytes.
+    allowed
+        [unit, device] → 1 where all its ops may run.
+    routes
+        [class of sizes, source, target] → number of the quickest route, and how many routes there are from it on.
+    segments_at
+        [route] → its first route segment.
+    segments
+        Route segments.
+    holds
+        Link direction, and two lines over the bytes: from and to which tick after the segment's start it is held.
+    capacity
+        [device] → bytes.
+    """
+
+    ticks: Ints
+    ops: Ints
+    requests: Ints
+    units: Ints
+    lists: Ints
+    sizes: Floats
+    allowed: Ints
+    routes: Ints
+    segments_at: Ints
+    segments: Floats
+    holds: Floats
+    capacity: Ints
+
+
+class Tables(NamedTuple):
+    """An instance, its tables, and its routes by number; routes hold nothing where there is no traffic."""
+
+    instance: Instance
+    arrays: InstanceArrays
+    routes: Sequence[TimedRoute]
+
+
+def tables_of(instance: Instance) -> Tables:
+    """The tables of an instance, with its blocks as units, made once."""
+    if "tables" not in instance.known:
+        instance.known["tables"] = build_tables(instance, instance.members)
+    return instance.known["tables"]  # type: ignore[no-any-return]
+
+
+def build_tables(instance: Instance, units: Sequence[Sequence[int]]) -> Tables:
+    """The tables of an instance.
+
+    Parameters
+    ----------
+    units
+        Ops that move together, of one or more blocks.
+    """
+    lists, count = _Lists(), instance.op_count
+    sent = _without_links(instance) if instance.traffic is None else _over_links(instance.traffic, range(instance.device_count))
+    ops = np.zeros((count, OP_BYTES + 1), np.int64)
+    ops[[members[0] for members in instance.members], OP_BYTES] = instance.footprint
+    ops[list(instance.sources), IS_SOURCE] = 1
+    reads, writes, frees = _empty_rows(count), _empty_rows(count), _empty_rows(count)
+    sources = [source for source, _, _, _ in sent.requests]
+    for number, (source, _, _, readers) in enumerate(sent.requests):
+        writes[source].append(number)
+        for reader in readers:
+            reads[reader].append(number)
+    for op, arcs in enumerate(instance.predecessors):
+        read = {sources[number] for number in reads[op]}
+        waits = [source for source, _ in arcs if source not in read]
+        for source in waits:
+            frees[source].append(op)
+        ops[op, WAITS : WAITS + 2] = lists.add(waits)
+    for column, rows in ((READS, reads), (WRITES, writes), (FREES, frees)):
+        for op, row in enumerate(rows):
+            ops[op, column : column + 2] = lists.add(row)
+    requests = [(source, kind, *lists.add(readers)) for source, kind, _, readers in sent.requests]
+    for number, members in enumerate(units):
+        ops[list(members), UNIT] = number
+    footprints = [sum(instance.footprint[block] for block in {instance.block[op] for op in unit}) for unit in units]
+    arrays = InstanceArrays(
+        np.array(instance.duration, np.int64).reshape(count, instance.device_count),
+        ops,
+        np.array(requests, np.int64).reshape(-1, READERS + 2),
+        np.array([(size, *lists.add(unit)) for size, unit in zip(footprints, units, strict=True)], np.int64),
+        np.array(lists.values, np.int64),
+        np.array([size for _, _, size, _ in sent.requests], np.float64),
+        _allowed(instance, units),
+        *sent.routes.tables,
+        np.array([UNLIMITED if room is None else room for room in instance.capacity], np.int64),
+    )
+    return Tables(instance, arrays, sent.routes.listed)
+
+
+def _allowed(instance: Instance, units: Sequence[Sequence[int]]) -> Ints:
+    found = np.ones((len(units), instance.device_count), np.int64)
+    for row, unit in zip(found, units, strict=True):
+        for devices in {instance.allowed[op] for op in unit}:
+            if len(devices) < instance.device_count:
+                row[[device for device in range(instance.device_count) if device not in devices]] = 0
+    return found
+
+
+def _empty_rows(count: int) -> list[list[int]]:
+    return [[] for _ in range(count)]
+
+
+class _Lists:
+    """Lists of different lengths in one vector."""
+
+    def __init__(self) -> None:
+        self.values: list[int] = []
+
+    def add(self, values: Sequence[int]) -> tuple[int, int]:
+        """Append a list; its limits."""
+        first = len(self.values)
+        self.values.extend(values)
+        return first, len(self.values)
+
+
+class _Routes(NamedTuple):
+    """Routes by number, timed for some size, and the tables of `InstanceArrays` on them."""
+
+    listed: Sequence[TimedRoute]
+    tables: tuple[Ints, Ints, Floats, Floats]
+
+
+class _Sent(NamedTuple):
+    """What is sent: (source, class of sizes, bytes, readers) of each request, and the routes."""
+
+    requests: Sequence[tuple[int, int, int, Sequence[int]]]
+    routes: _Routes
+
+
+def _without_links(instance: Instance) -> _Sent:
+    """An output to all that it reaches with the same delays is one request; each pair of devices has one route."""
+    matrices: dict[int, tuple[int, Sequence[Sequence[int]]]] = {}
+    requests: dict[tuple[int, int], list[int]] = {}
+    for op, arcs in enumerate(instance.successors):
+        for target, delay in arcs:
+            kind, _ = matrices.setdefault(id(delay), (len(matrices), delay))
+            requests.setdefault((op, kind), []).append(target)
+    delays = np.array([delay for _, delay in matrices.values()], np.float64)
+    devices = instance.device_count
+    table = np.zeros((max(1, len(matrices)), devices, devices, 2), np.int64)
+    table[..., 0] = np.arange(table.size // 2).reshape(table.shape[:3])
+    table[..., 1] = 1
+    segments = np.zeros((max(delays.size, table.size // 2), FIRST_HOLD + 2))
+    segments[: delays.size, 0] = delays.reshape(-1)
+    tables = table, np.arange(len(segments) + 1, dtype=np.int64), segments, np.zeros((0, 5))
+    return _Sent([(op, kind, 0, readers) for (op, kind), readers in requests.items()], _Routes((), tables))
+
+
+def _over_links(traffic: Traffic, devices: range) -> _Sent:
+    table = traffic.routes
+    if table not in _of_table:
+        _of_table[table] = _timed(table, devices)
+    classes, routes = _of_table[table]
+    requests = [
+        (request.source, classes[request.size], table.bytes_of(request.size), request.readers)
+        for request in traffic.requests
+    ]
+    return _Sent(requests, routes)
+
+
+_of_table: WeakKeyDictionary[RouteTable, tuple[dict[int, int], _Routes]] = WeakKeyDictionary()
+
+
+def _timed(routes: RouteTable, devices: range) -> tuple[dict[int, int], _Routes]:
+    """Size → class, and the routes.
+
+    The ticks of a route are linear in the bytes, but for rounding: two sizes tell the line.
+    """
+    alike: dict[int, list[int]] = {}
+    for size in routes.sizes:
+        alike.setdefault(routes.first_like(size), []).append(size)
+    table = np.zeros((max(1, len(alike)), len(devices), len(devices), 2), np.int64)
+    found: list[TimedRoute] = []
+    segments_at, segments = [0], list[tuple[float, ...]]()
+    holds: list[tuple[float, ...]] = []
+    for kind, group in enumerate(alike.values()):
+        least, most = group[0], group[-1]
+        ends = routes.bytes_of(least), routes.bytes_of(most)
+        for source, target in permutations(devices, 2):
+            several = _routes_between(routes, least, source, target, len(devices) <= MOST_WITH_DETOURS)
+            table[kind, source, target] = len(found), len(several)
+            for route in several:
+                hops = [segment.hops for segment in route]
+                for low, high in zip(routes.along(hops, least), routes.along(hops, most), strict=True):
+                    first = len(holds)
+                    for (link, begin, ticks), (_, later, longer) in zip(low.holds, high.holds, strict=True):
+                        holds.append((link, *_line(ends, begin, later), *_line(ends, begin + ticks, later + longer)))
+                    segments.append((*_line(ends, low.ticks, high.ticks), first, len(holds)))
+                if not route:
+                    segments.append((FAR, 0.0, len(holds), len(holds)))
+                segments_at.append(len(segments))
+            found.extend(several)
+    tables = (
+        table,
+        np.array(segments_at, np.int64),
+        np.array(segments, np.float64).reshape(-1, FIRST_HOLD + 2),
+        np.array(holds, np.float64).reshape(-1, 5),
+    )
+    return {size: kind for kind, group in enumerate(alike.values()) for size in group}, _Routes(found, tables)
+
+
+def _routes_between(
+    routes: RouteTable, size: int, source: int, target: int, with_detours: bool
+) -> Sequence[TimedRoute]:
+    """The quickest first; an empty one, which takes forever, where none leads."""
+    if not routes.joined(size, source, target):
+        return ((),)
+    return routes.between(size, source, target) if with_detours else (routes.quickest(size, source, target),)
+
+
+def _line(ends: tuple[int, int], low: int, high: int) -> tuple[float, float]:
+    """Base and slope of the line through two values, a little higher as values are rounded down."""
+    slope = (high - low) / (ends[1] - ends[0]) if ends[1] > ends[0] else 0.0
+    return low - slope * ends[0] + 1e-6, slope

@@ -1,0 +1,112 @@
+"""Schedules by rules: an order of ops, and a rule for their devices."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from dlplacer.solvers.decode.arrays import BYTES, MEMBERS, InstanceArrays, Ints, tables_of
+from dlplacer.solvers.decode.insertion import GAP_TO, GAPS, insert_all
+from dlplacer.solvers.decode.machine_code import is_fast, run
+from dlplacer.solvers.decode.solution import DEVICE, NEVER, TRIAL_START, Solution, filled, transfers
+from dlplacer.solvers.decode.turns import no_turns
+from dlplacer.solvers.decode.work_conserving import new_desk, work_on
+from dlplacer.solvers.instance.instance import Instance
+from dlplacer.solvers.instance.schedule import Schedule
+
+KERNELS = (insert_all, work_on)
+
+
+class Rule(NamedTuple):
+    """An order of ops, and a rule for their devices: each where it ends first, or so that no device idles.
+
+    Attributes
+    ----------
+    order
+        All ops, each after what it reads.
+    placement
+        [block] → device, or -1 where the rule shall decide; None if it decides them all.
+    works_on
+        Whether no device idles while an op could run on it (`work_on`); else each op goes where it ends first.
+    ahead
+        [op, device] → ticks that count besides the end there, as PEFT's; None: none, as HEFT has it.
+    devices
+        Those that may be used; None for all.
+    reluctance
+        By how much an end counts as later for each tick that the op's inputs are on their way.
+    """
+
+    order: Sequence[int]
+    placement: Sequence[int] | None = None
+    works_on: bool = False
+    ahead: Ints | None = None
+    devices: Sequence[int] | None = None
+    reluctance: float = 0.0
+
+
+def decode(instance: Instance, rule: Rule, fast: bool | None = None) -> Schedule | None:
+    """The schedule that a rule finds; None if an op fits on no device that it may use.
+
+    A block takes all its memory when its first op is placed (eq. 13), so colocated ops cannot be locked out later.
+    Sources of zero time go as near as they may be to the first op that reads them: they start at 0 anywhere.
+
+    Parameters
+    ----------
+    fast
+        Whether to decide in machine code; by default where that is worth it.
+    """
+    tables, devices = tables_of(instance), range(instance.device_count)
+    arrays = tables.arrays if rule.placement is None else _placed(instance, tables.arrays, rule.placement)
+    usable = np.zeros(instance.device_count, np.int64)
+    usable[list(devices if rule.devices is None else rule.devices)] = 1
+    fast = is_decoded_fast(instance) if fast is None else fast
+    build = (_working_on if rule.works_on else _ending_first)(instance, arrays, rule, usable, fast)
+    sequence = np.array([op for op in rule.order if op not in instance.sources], np.int64)
+    nowhere = np.zeros(instance.op_count, np.int64)
+    solution, makespan = filled(tables, nowhere, sequence, no_turns(arrays), build)
+    if makespan == NEVER:
+        return None
+    device, start = solution.ops[:, DEVICE].tolist(), solution.ops[:, TRIAL_START].tolist()
+    return Schedule(tuple(device), tuple(start), makespan, tuple(transfers(tables, solution)))
+
+
+def is_decoded_fast(instance: Instance) -> bool:
+    """True if rules decide in machine code on this instance."""
+    return is_fast(instance.op_count * instance.device_count, KERNELS)
+
+
+def _placed(instance: Instance, arrays: InstanceArrays, placement: Sequence[int]) -> InstanceArrays:
+    """The same tables with every unit allowed only where its first op is placed, and its memory taken there."""
+    allowed, units, capacity = arrays.allowed.copy(), arrays.units.copy(), arrays.capacity.copy()
+    for unit, first in enumerate(arrays.lists[arrays.units[:, MEMBERS]].tolist()):
+        here = placement[instance.block[first]]
+        if here >= 0:
+            allowed[unit], allowed[unit, here] = 0, 1
+            capacity[here] -= units[unit, BYTES]
+            units[unit, BYTES] = 0
+    return arrays._replace(allowed=allowed, units=units, capacity=capacity)
+
+
+def _working_on(
+    instance: Instance, arrays: InstanceArrays, rule: Rule, usable: Ints, fast: bool
+) -> Callable[[Solution], int]:
+    order = np.array(rule.order, np.int64)
+
+    def build(solution: Solution) -> int:
+        return run(work_on, fast, arrays, solution, new_desk(arrays, usable, order), not instance.uniform)
+
+    return build
+
+
+def _ending_first(
+    instance: Instance, arrays: InstanceArrays, rule: Rule, usable: Ints, fast: bool
+) -> Callable[[Solution], int]:
+    ahead = np.zeros((0, instance.device_count), np.int64) if rule.ahead is None else rule.ahead
+    booked = np.zeros((instance.device_count, len(rule.order) + 2, GAP_TO + 1), np.int64)
+    rows = np.zeros((instance.device_count, GAPS + 1), np.int64)
+
+    def build(solution: Solution) -> int:
+        placed = np.zeros(len(arrays.units), np.int64)
+        return run(insert_all, fast, arrays, solution, usable, placed, ahead, booked, rows, rule.reluctance)
+
+    return build
