@@ -31,6 +31,7 @@ ROOMS = (
 INNER_ROOMS = {
     "solvers": (
         "instance",
+        "decode",
         "bounds",
         "ilp",
         "feasibility",
@@ -91,7 +92,7 @@ ONLY_HERE = {
         "measure/",
         "api/jobs.py",
     ),
-    "numba": ("data_parallel/ternary/", "solvers/local_search/"),
+    "numba": ("data_parallel/ternary/", "solvers/decode/machine_code.py"),
     "onnx": ("frontend/onnx/", "runtime/onnx/"),
     "onnxruntime": ("runtime/onnx/", "frontend/onnx/contrib_shapes.py"),
     "pynvml": ("machines/importers/",),

@@ -7,6 +7,7 @@ from dlplacer.core.errors import InputError
 from dlplacer.problem.live_memory import may_bind
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.bounds.bounds import critical_path, lower_bounds, whole_area
+from dlplacer.solvers.decode.decode import is_decoded_fast
 from dlplacer.solvers.heuristics.common.memory_state import Fixed, Priority
 from dlplacer.solvers.heuristics.common.module_blocks import by_module
 from dlplacer.solvers.heuristics.construct import Rule, construct, construct_on_placement
@@ -40,25 +41,26 @@ def solve_from(begin: Begin, problem: Problem, budget: Budget) -> Outcome:
     """The default method, begun with the schedules and the bound that `begin` finds in the budget."""
     from dlplacer.solvers.default_method import solve_ilp
 
+    instance = build_instance(problem)
+    # Where memory is not short, m-ETF is ETF.
+    without = budget.without if instance.memory_binds or may_bind(problem) else {*budget.without, "m-etf"}
     starts = [
-        StartMethod(
-            _cost(method, problem.device_count),
-            partial(start_named, method),
-            method if method in _IN_MACHINE_CODE else None,
-        )
+        StartMethod(_cost(method, instance), partial(start_named, method))
         for method in _STARTS
-        if method not in budget.without
-        and (method != "m-etf" or build_instance(problem).memory_binds or may_bind(problem))
+        if method not in without
     ]
+    if is_decoded_fast(instance):
+        starts.sort(key=lambda start: start.cost)
     return solve_ilp(problem, budget, starts, begin)
 
 
-def _cost(method: str, device_count: int) -> float:
+def _cost(method: str, instance: Instance) -> float:
     """About how long a start takes, in list schedules."""
-    if method != "contiguous":
-        return _STARTS[method]
-    devices = min(device_count, 8)
-    return max(_STARTS[method], _CONTIGUOUS_ON_EIGHT * float(2**devices) * devices**2 / (2**8 * 8**2))
+    cost = _STARTS[method]
+    if method == "contiguous":
+        devices = min(instance.device_count, 8)
+        cost = max(cost, _CONTIGUOUS_ON_EIGHT * float(2**devices) * devices**2 / (2**8 * 8**2))
+    return _FAST * cost if method in _DECODED and is_decoded_fast(instance) else cost
 
 
 def _ilp(problem: Problem, budget: Budget) -> Outcome:
@@ -87,22 +89,14 @@ def schedules_by(method: str, problem: Problem) -> Iterator[ProblemSchedule | No
     InputError
         If the method needs a package that is not installed.
     """
-    instance = build_instance(problem)
-    for attempt in attempts(problem, instance, _quick_rule(method, problem, instance)):
+    instance, own = build_instance(problem), _rule(method, problem)
+
+    def rule(surrogate: Instance) -> Schedule | None:
+        return construct(_seen_by(method, problem, surrogate), own)
+
+    for attempt in attempts(problem, instance, rule):
         plan = attempt.schedule if attempt.admitted else None
         yield None if plan is None else ProblemSchedule.of(problem, instance, plan)
-
-
-def _quick_rule(method: str, problem: Problem, instance: Instance) -> Callable[[Instance], Schedule | None]:
-    """The rule of a heuristic, in machine code where that is kept and the default method would use it."""
-    from dlplacer.solvers.default_method import kept_heuristics
-
-    compiled = kept_heuristics(problem, instance) if method in _IN_MACHINE_CODE else None
-    if compiled is None:
-        own = _rule(method, problem)
-        return lambda surrogate: construct(_seen_by(method, problem, surrogate), own)
-    start = StartMethod(_STARTS[method], partial(start_named, method), method)
-    return partial(compiled.instead_of([start], 1)[0].find, problem)
 
 
 def _heuristic(problem: Problem, budget: Budget, method: str) -> Outcome:
@@ -162,8 +156,8 @@ contended links a min-cut partition is 5 to 20 % better than both list schedule 
 STARTS = tuple(_STARTS)
 """These heuristics, in the order in which they are asked."""
 
-_IN_MACHINE_CODE = ("list", "heft", "min-cut", "peft", "cpop")
-"""The heuristics that `dlplacer.solvers.local_search.greedy_rules` has too."""
+_DECODED, _FAST = ("list", "heft", "min-cut", "peft", "cpop"), 0.1
+"""The heuristics that machine code makes so much faster."""
 
 LOADS_S = {"m-sct": 0.3}
 """Heuristic → seconds for a library when it is first asked: that of m-SCT's linear program takes 0.25 to 0.5."""

@@ -34,7 +34,7 @@ class PartParams:
     few
         Devices up to which a search is quick: on larger machines such parts come ahead of the machine itself.
     start_share, starts
-        For heuristics on every part, and how many of them where there are none in machine code.
+        For heuristics on every part, and how many of them.
     op_s
         Seconds for each op to restrict a problem and to make its first list schedule. What would not fit is left out.
     ahead_margin, ahead_share, margin, share
@@ -115,8 +115,6 @@ class PartSearch:
         Heuristics, the quick ones first.
     search
         All phases, for a part with an incumbent of its own.
-    compiled
-        True if there is time for heuristics in machine code.
     """
 
     def __init__(
@@ -126,10 +124,9 @@ class PartSearch:
         incumbent: Incumbent,
         starts: Sequence[StartMethod],
         search: Search,
-        compiled: bool = False,
     ) -> None:
         self._problem, self._instance, self._incumbent = problem, instance, incumbent
-        self._starts, self._search, self._compiled = starts[: PARAMS.starts], search, compiled
+        self._starts, self._search = starts[: PARAMS.starts], search
         self._parts: dict[tuple[int, ...], _Part] = {}
 
     def run_ahead(self) -> None:
@@ -160,28 +157,15 @@ class PartSearch:
             part.work(ends_at, partial(self._search, part.restricted.problem, part.restricted.instance))
 
     def _begin(self, devices: tuple[int, ...], until: float) -> None:
-        """Ask the first heuristics on a part, in machine code or the quick ones in Python."""
+        """Ask the first heuristics on a part."""
         if self._incumbent.closed or time.monotonic() + PARAMS.op_s * self._problem.op_count > until:
             return
         problem = on_devices(self._problem, devices)
         if problem is None or not may_have_plan(problem):
             return
         part = self._parts[devices] = _Part(Restricted(problem, devices, self._problem), self._incumbent)
-        if part.hopeless:
-            return
-        if self._compiled:
-            part.work(until, partial(_offer_compiled, part.restricted))
-        if part.best is None:
+        if not part.hopeless:
             part.work(until, partial(_offer_starts, part.restricted, self._starts))
-
-
-def _offer_compiled(restricted: Restricted, incumbent: Incumbent) -> None:
-    """Heuristics in machine code, unless memory is so short that they find no plan at once."""
-    from dlplacer.solvers.local_search.greedy_schedules import CompiledHeuristics
-
-    compiled = CompiledHeuristics.of(restricted.instance)
-    if compiled is not None and compiled.finds_room(restricted.problem, incumbent):
-        compiled.offer(incumbent, [range(restricted.instance.device_count)], incumbent.budget.left_s, 0.0)
 
 
 def _offer_starts(restricted: Restricted, starts: Sequence[StartMethod], incumbent: Incumbent) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from dlplacer.core.errors import InternalError
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.bounds.bounds import Bounds, lower_bounds
+from dlplacer.solvers.decode.machine_code import is_kept
 from dlplacer.solvers.decomposition.contraction import Contracted, reduction
 from dlplacer.solvers.decomposition.lns import search_windows
 from dlplacer.solvers.decomposition.segment_search import (
@@ -17,7 +18,6 @@ from dlplacer.solvers.decomposition.segment_search import (
 )
 from dlplacer.solvers.decomposition.segments import GraphSegment
 from dlplacer.solvers.decomposition.stage_search import search_stages
-from dlplacer.solvers.decode.machine_code import is_kept
 from dlplacer.solvers.feasibility.explanation import explain_overflow
 from dlplacer.solvers.feasibility.graph_size import EXACT_UP_TO
 from dlplacer.solvers.heuristics.randomized_restarts import improve

@@ -88,10 +88,10 @@ class StartSearch:
         self._placement: list[int] | None = None
         self._rooms_made = 0
 
-    def run(self, share: float = PARAMS.share) -> None:
+    def run(self) -> None:
         """Ask each once, in a share of the time; where there is no plan yet, until there is one."""
         incumbent = self._incumbent
-        self._go_on(share)
+        self._go_on(PARAMS.share)
         if incumbent.best is None:
             within(incumbent.budget.stop.is_set, self._on_placement)
         if incumbent.best is None:

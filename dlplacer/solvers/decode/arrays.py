@@ -106,7 +106,11 @@ def build_tables(instance: Instance, units: Sequence[Sequence[int]]) -> Tables:
         Ops that move together, of one or more blocks.
     """
     lists, count = _Lists(), instance.op_count
-    sent = _without_links(instance) if instance.traffic is None else _over_links(instance.traffic, range(instance.device_count))
+    sent = (
+        _without_links(instance)
+        if instance.traffic is None
+        else _over_links(instance.traffic, range(instance.device_count))
+    )
     ops = np.zeros((count, OP_BYTES + 1), np.int64)
     ops[[members[0] for members in instance.members], OP_BYTES] = instance.footprint
     ops[list(instance.sources), IS_SOURCE] = 1

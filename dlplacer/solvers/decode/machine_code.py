@@ -102,7 +102,9 @@ def code_folder() -> Path | None:
     A folder for each version: numba asks whether a function's own file has changed, not whether those that it calls
     have. And for each place where it is installed: numba looks no function up that was compiled from another path.
     """
-    files = sorted(file for name in ("decode", "local_search") for file in Path(__file__).parents[1].glob(f"{name}/*.py"))
+    files = sorted(
+        file for name in ("decode", "local_search") for file in Path(__file__).parents[1].glob(f"{name}/*.py")
+    )
     here = repr((__file__, version("numba"), sys.version, platform.machine(), _processor()))
     digest = hashlib.sha256(b"".join([*(file.read_bytes() for file in files), here.encode()])).hexdigest()[:16]
     try:
@@ -129,7 +131,7 @@ def _processor() -> list[str]:
 
 def _viewed(value: Any) -> Any:
     if isinstance(value, np.ndarray):
-        return memoryview(value) if value.size else value
+        return value.data if value.size else value
     return type(value)(*map(_viewed, value)) if isinstance(value, tuple) else value
 
 
@@ -152,17 +154,18 @@ def _nothing() -> None:
 def _compiled(kernel: FunctionType, inner: bool) -> Any:
     import numba
 
+    unliteral: Any = numba.types.unliteral
     settings: Any = numba.config
     folder = None if inner else code_folder()
     before = settings.CACHE_DIR
     if folder is not None:
         settings.CACHE_DIR = str(folder)
     try:
-        njit: Any = numba.njit(cache=folder is not None, no_cpython_wrapper=inner, **_OPTIONS)
-        dispatcher = njit(kernel)
+        njit: Any = numba.njit  # its types do not know all options
+        dispatcher = njit(cache=folder is not None, no_cpython_wrapper=inner, **_OPTIONS)(kernel)
     finally:
         settings.CACHE_DIR = before
-    template_of, plain = dispatcher.get_call_template, numba.types.unliteral
+    template_of, plain = dispatcher.get_call_template, unliteral
 
     def get_call_template(types: Sequence[Any], named: Mapping[str, Any]) -> Any:
         """With types of arguments, not with the values of those that are known: numba would compile it for each."""

@@ -94,7 +94,7 @@ def filled(
 
 def width_of(solution: Solution) -> int:
     """Uses of a link direction for which there is room."""
-    return solution.busy.shape[2]
+    return int(solution.busy.shape[2])
 
 
 def transfers(tables: Tables, solution: Solution) -> Iterator[ScheduledTransfer]:

@@ -8,8 +8,8 @@ import numpy as np
 
 from dlplacer.problem.route_table import TimedRoute
 from dlplacer.problem.transfers import ScheduledTransfer
-from dlplacer.solvers.instance.schedule import Schedule
 from dlplacer.solvers.decode.arrays import CLASS, SOURCE, InstanceArrays, Ints, Tables
+from dlplacer.solvers.instance.schedule import Schedule
 
 TURN_REQUEST, TURN_TARGET, TURN_ROUTE, TURN_SEGMENT, TURN_NEXT = range(5)
 """Columns of `Turns.rows`: what is sent to which device, route, route segment, and the next turn before the same op."""

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 from dlplacer.core.errors import InternalError
+from dlplacer.solvers.decode.machine_code import is_kept
 from dlplacer.solvers.decomposition.segment_rows import charge_idle_ends
 from dlplacer.solvers.decomposition.segments import Series
 from dlplacer.solvers.decomposition.series import SegmentChain
-from dlplacer.solvers.decode.machine_code import is_kept
 from dlplacer.solvers.heuristics.randomized_restarts import improve
 from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, search
 from dlplacer.solvers.ilp.ilp_model import build_model

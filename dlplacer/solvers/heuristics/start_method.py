@@ -20,10 +20,7 @@ class StartMethod(NamedTuple):
         About how long it takes, in list schedules.
     find
         The heuristic.
-    in_machine_code
-        Name of the one in machine code, where there is one.
     """
 
     cost: float
     find: Start
-    in_machine_code: str | None = None

@@ -9,7 +9,6 @@ from dlplacer.problem.problem import build_problem
 from dlplacer.solvers.heuristics.list_schedule import list_schedule
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.schedule import Schedule
-from dlplacer.solvers.decode.arrays import build_arrays
 
 
 def contended_instances(count: int = 120) -> Iterator[tuple[int, Instance, Schedule]]:
@@ -22,6 +21,7 @@ def contended_instances(count: int = 120) -> Iterator[tuple[int, Instance, Sched
             instance = build_instance(build_problem(graph, topology, options))
         except InfeasibleError:
             continue
-        start = list_schedule(instance, instance.order) if build_arrays(instance) and all(instance.allowed) else None
+        joined = len(set(instance.component)) == 1
+        start = list_schedule(instance, instance.order) if joined and all(instance.allowed) else None
         if start is not None and start.makespan:
             yield seed, instance, start

@@ -18,7 +18,7 @@ from dlplacer.solvers.heuristics.heft import heft
 from dlplacer.solvers.heuristics.list_schedule import list_schedule
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.schedule import Schedule, in_sequence, keeps_blocks_and_memory, sequence
-from dlplacer.solvers.decode.arrays import build_arrays
+from dlplacer.solvers.decode.arrays import build_tables
 from dlplacer.solvers.local_search.chain import Chain
 from dlplacer.solvers.decode.solution import DEVICE, MAKESPAN, START
 from dlplacer.solvers.decode.turns import TURN_ROUTE, TURN_SEGMENT
@@ -32,9 +32,7 @@ def _instance(graph: OpGraph, topology: Topology) -> Instance:
 
 
 def _chain(instance: Instance, start: Schedule) -> Chain:
-    built = build_arrays(instance)
-    assert built is not None
-    return Chain.of(instance, *built, start)
+    return Chain(build_tables(instance, move_units(instance)), start)
 
 
 @pytest.mark.parametrize("machine", _MACHINES)
@@ -59,7 +57,7 @@ def test_what_moves_leave_behind_is_what_a_fresh_run_gives(machine: str, rule: R
     # Only HEFT's transfers lie otherwise than their readers' turns would have them; on linked devices some are relayed.
     rows = chain._turns.rows
     assert len(rows) > 0 or rule is list_schedule
-    assert machine == "star" or (rows[:, TURN_SEGMENT] > chain._arrays.segments_at[rows[:, TURN_ROUTE]]).any()
+    assert machine == "star" or (rows[:, TURN_SEGMENT] > chain._tables.arrays.segments_at[rows[:, TURN_ROUTE]]).any()
     for seed in range(20):
         chain.go_on(100, 0.01 * start.makespan, seed)
         # The present solution, not the best one: it has come through thousands of undone and taken moves.

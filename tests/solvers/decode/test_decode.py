@@ -1,0 +1,78 @@
+"""Schedules by rules keep every rule of the problem, with contended links and without, and in machine code alike."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from benchmarks.families import FAMILIES
+from benchmarks.machines import cluster, limited, linked, mixed, ring, star, timed_on
+from solvers.random_problems import random_everything, random_fork_join, random_problem, random_step
+
+from dlplacer.check import violations
+from dlplacer.core.errors import DlplacerError
+from dlplacer.core.options import Options
+from dlplacer.planning.assemble import assemble
+from dlplacer.problem.problem import Problem, build_problem
+from dlplacer.solvers.decode.decode import Rule, decode
+from dlplacer.solvers.heuristics.common.pack import choose_components, pack
+from dlplacer.solvers.instance.instance import FAR, Instance, build_instance
+from dlplacer.solvers.instance.memory_admission import admission
+from dlplacer.solvers.instance.outcome import Outcome, ProblemSchedule
+
+MACHINES = {"star": star(4), "ring": ring(4), "cluster": cluster(8), "unequal": mixed(linked(4), "fast", "slow")}
+
+
+def _drawn(seeds: int) -> Iterator[Problem]:
+    """With pins, groups, ops of no time, unequal devices, relays, routers, broken machines and tight memory."""
+    for seed in range(seeds):
+        for graph, topology, options in (
+            (*random_problem(seed), Options.paper()),
+            (*random_fork_join(seed, 4, plain=False), Options()),
+            random_everything(seed),
+            random_step(seed),
+        ):
+            try:
+                yield build_problem(graph, topology, options)
+            except DlplacerError:
+                continue
+
+
+def _families() -> Iterator[Problem]:
+    for family in ("layered", "stencil", "u_net"):
+        for machine in MACHINES.values():
+            graph = timed_on(FAMILIES[family](60, 1, 1.0), machine)
+            yield build_problem(graph, machine, Options())
+            yield build_problem(graph, limited(machine, graph, 1.3), Options.paper())
+
+
+def _rules(instance: Instance) -> Iterator[Rule]:
+    packed = pack(instance)
+    placements = [None] if packed is None else [None, packed, [d if b % 3 else -1 for b, d in enumerate(packed)]]
+    for placement in placements:
+        for works_on in (False, True):
+            yield Rule(instance.order, placement, works_on)
+    yield Rule(instance.order, ahead=np.array(instance.duration, np.int64), reluctance=0.5)
+
+
+@pytest.mark.parametrize("problems", [_drawn(60), _families()], ids=["drawn", "families"])
+def test_every_schedule_is_a_plan_that_check_passes(problems: Iterator[Problem]) -> None:
+    plans = 0
+    for number, problem in enumerate(problems):
+        instance = choose_components(build_instance(problem))
+        for rule in _rules(instance) if all(instance.allowed) else ():
+            found = decode(instance, rule, fast=False)
+            assert found == decode(instance, rule, fast=True), number
+            if found is None or found.makespan >= FAR or not admission(problem, instance)(found):
+                continue
+            held = ProblemSchedule.of(problem, instance, found)
+            assert not violations(assemble(problem, Outcome(None, 0), held, "list", 0.0, {})), (number, rule)
+            plans += 1
+    assert plans > 100
+
+
+def test_ops_stay_on_the_devices_of_a_rule() -> None:
+    instance = build_instance(build_problem(FAMILIES["layered"](60, 0, 1.0), MACHINES["star"], Options()))
+    for works_on in (False, True):
+        found = decode(instance, Rule(instance.order, works_on=works_on, devices=(1, 3)))
+        assert found is not None
+        assert set(found.device) == {1, 3}

@@ -1,0 +1,73 @@
+"""Kernels as Python and in machine code, and where that is kept."""
+
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dlplacer.solvers.decode import heaps, machine_code
+from dlplacer.solvers.decode.arrays import Ints
+from dlplacer.solvers.decode.heaps import FIRST, pop, push
+from dlplacer.solvers.instance.time_limit import ask_time, ends_when, within
+
+
+def sort(heap: Ints, values: Ints, found: Ints) -> int:
+    """Sort by a heap, as kernels do."""
+    for count in range(values.shape[0]):
+        ask_time()
+        push(heap, 0, count, values[count], count)
+    for count in range(values.shape[0]):
+        found[count] = heap[0, 0, FIRST]
+        pop(heap, 0, values.shape[0] - count)
+    return int(found[0])
+
+
+sort.__module__ = heaps.__name__
+
+
+def _sorted(fast: bool) -> list[int]:
+    values = np.random.default_rng(0).integers(0, 1000, 200)
+    found = np.zeros(200, np.int64)
+    least = machine_code.run(sort, fast, np.zeros((1, 200, 2), np.int64), values, found)
+    assert least == found[0]
+    assert sorted(values.tolist()) == found.tolist()
+    return found.tolist()  # type: ignore[no-any-return]
+
+
+def test_a_kernel_and_what_it_calls_find_the_same_in_machine_code() -> None:
+    assert _sorted(fast=True) == _sorted(fast=False)
+
+
+def test_only_python_hears_that_time_is_up() -> None:
+    assert within(lambda: False, lambda: _sorted(fast=False))
+    asked = []
+    with ends_when(lambda: bool(asked.append(0))):
+        _sorted(fast=False)
+        assert len(asked) == 200
+        _sorted(fast=True)
+    assert len(asked) == 200
+
+
+@pytest.fixture
+def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_code_that_nobody_has_used_for_long_makes_room(folder: Path) -> None:
+    old, recent = folder / "dlplacer" / "old", folder / "dlplacer" / "recent"
+    for other, days in ((old, 40), (recent, 3)):
+        other.mkdir(parents=True)
+        then = time.time() - days * 86400
+        os.utime(other, (then, then))
+    found = machine_code.code_folder.__wrapped__()
+    assert found is not None
+    assert found.parent == folder / "dlplacer"
+    assert set(found.parent.iterdir()) == {found, recent}
+
+
+def test_without_a_folder_nothing_is_kept(folder: Path) -> None:
+    (folder / "dlplacer").write_text("no folder")
+    assert machine_code.code_folder.__wrapped__() is None
