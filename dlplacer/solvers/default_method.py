@@ -11,6 +11,7 @@ from math import inf
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.bounds.bounds import critical_path, whole_area
 from dlplacer.solvers.decode.decode import is_decoded_fast
+from dlplacer.solvers.decode.machine_code import is_kept
 from dlplacer.solvers.decomposition.device_subset import device_subsets
 from dlplacer.solvers.heuristics.reluctant import offer_reluctant
 from dlplacer.solvers.heuristics.start_method import StartMethod
@@ -124,10 +125,15 @@ def _compile_first(instance: Instance, incumbent: Incumbent) -> None:
 
 
 def _code_ahead(instance: Instance, incumbent: Incumbent) -> AbstractContextManager[None]:
-    """Have all code compiled while other phases run, where there is time to use it."""
+    """Have all code compiled while other phases run, where there is time to use it; load what is kept."""
+    wanted = instance.op_count > PARAMS.ahead_from and not incumbent.closed
+    if not wanted or incumbent.budget.left_s < PARAMS.ahead_from_s:
+        return nullcontext()
+    if is_kept(HEURISTICS_CODE):
+        # Half a second; from here on small problems have machine code too.
+        in_thread(partial(import_module, "numba"), inf, _unless_out_of_time, lambda: None)
     # One worker is one busy core: then whoever calls code compiles it, if it has the time.
-    wanted = instance.op_count > PARAMS.ahead_from and incumbent.budget.workers > 1 and not incumbent.closed
-    return compiling_ahead() if wanted and incumbent.budget.left_s > PARAMS.ahead_from_s else nullcontext()
+    return compiling_ahead() if incumbent.budget.workers > 1 else nullcontext()
 
 
 def _offer_reluctant(problem: Problem, instance: Instance, incumbent: Incumbent) -> None:

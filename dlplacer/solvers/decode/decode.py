@@ -1,20 +1,22 @@
 """Schedules by rules: an order of ops, and a rule for their devices."""
 
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
 
-from dlplacer.solvers.decode.arrays import BYTES, MEMBERS, InstanceArrays, Ints, tables_of
+from dlplacer.solvers.decode.arrays import BYTES, MEMBERS, InstanceArrays, Ints, Tables, tables_of
 from dlplacer.solvers.decode.insertion import GAP_TO, GAPS, insert_all
 from dlplacer.solvers.decode.machine_code import is_fast, run
+from dlplacer.solvers.decode.runs import run_from
 from dlplacer.solvers.decode.solution import DEVICE, NEVER, TRIAL_START, Solution, filled, transfers
 from dlplacer.solvers.decode.turns import no_turns
 from dlplacer.solvers.decode.work_conserving import new_desk, work_on
 from dlplacer.solvers.instance.instance import Instance
-from dlplacer.solvers.instance.schedule import Schedule
+from dlplacer.solvers.instance.schedule import Schedule, sequence
 
-KERNELS = (insert_all, work_on)
+KERNELS = (insert_all, work_on, run_from)
 
 
 class Rule(NamedTuple):
@@ -66,8 +68,22 @@ def decode(instance: Instance, rule: Rule, fast: bool | None = None) -> Schedule
     solution, makespan = filled(tables, nowhere, sequence, no_turns(arrays), build)
     if makespan == NEVER:
         return None
+    if not rule.works_on and tables.arrays.holds.size:
+        solution, makespan = min((solution, makespan), _sent_in_turn(tables, solution, fast), key=itemgetter(1))
     device, start = solution.ops[:, DEVICE].tolist(), solution.ops[:, TRIAL_START].tolist()
     return Schedule(tuple(device), tuple(start), makespan, tuple(transfers(tables, solution)))
+
+
+def _sent_in_turn(tables: Tables, solution: Solution, fast: bool) -> tuple[Solution, int]:
+    """The same devices and order, with what an op reads sent in its turn, which at times is shorter."""
+    instance, arrays, _ = tables
+    device, start = solution.ops[:, DEVICE], solution.ops[:, TRIAL_START]
+    ops = [op for op in sequence(instance, device.tolist(), start.tolist()) if op not in instance.sources]
+
+    def build(empty: Solution) -> int:
+        return run(run_from, fast, arrays, empty, 0, NEVER)
+
+    return filled(tables, device, np.array(ops, np.int64), no_turns(arrays), build)
 
 
 def is_decoded_fast(instance: Instance) -> bool:

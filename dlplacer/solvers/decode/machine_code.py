@@ -57,15 +57,15 @@ def run(kernel: Callable[_P, _T], fast: bool, *arguments: _P.args, **named: _P.k
 
 
 def is_fast(size: int, kernels: Collection[Kernel]) -> bool:
-    """True if machine code is worth its time, as it is loaded, or as it is kept and there is much to do.
+    """True if machine code is kept and worth its loading, as there is much to do or most of that is done.
 
     Parameters
     ----------
     size
         Ops × devices.
     """
-    loaded = all((kernel, False) in _made and _made[kernel, False].signatures for kernel in kernels)
-    return loaded or (size > _WORTH_LOADING and is_kept(kernels))
+    made = all((kernel, False) in _made and _made[kernel, False].signatures for kernel in kernels)
+    return made or ((size > _WORTH_LOADING or "numba" in sys.modules) and is_kept(kernels))
 
 
 def is_kept(kernels: Collection[Kernel]) -> bool:
