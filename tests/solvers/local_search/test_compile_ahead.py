@@ -12,11 +12,13 @@ from solvers.serial_chains import tight_chain
 
 from dlplacer.core.options import Options
 from dlplacer.problem.problem import build_problem
+from dlplacer.solvers.decode import machine_code
 from dlplacer.solvers.heuristics.list_schedule import list_schedule
+from dlplacer.solvers.heuristics.peft import peft
 from dlplacer.solvers.ilp.serial_model import serial_path
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import build_instance
-from dlplacer.solvers.local_search import compile_ahead, greedy, kept_code, kernels, list_scheduling, moves, path_moves
+from dlplacer.solvers.local_search import compile_ahead
 from dlplacer.solvers.local_search.anneal import anneal_schedule
 from dlplacer.solvers.local_search.serial_annealing import anneal_serial
 
@@ -25,8 +27,9 @@ _FOREVER_S = 200.0
 
 @pytest.fixture
 def _nothing_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(kept_code, "code_folder", kept_code.code_folder.__wrapped__)
-    monkeypatch.setattr(compile_ahead, "code_folder", kept_code.code_folder)
+    monkeypatch.setattr(machine_code, "code_folder", machine_code.code_folder.__wrapped__)
+    monkeypatch.setattr(machine_code, "_kept", set())
+    monkeypatch.setattr(compile_ahead, "code_folder", machine_code.code_folder)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
@@ -44,14 +47,13 @@ def test_it_is_the_code_that_annealing_and_heuristics_call() -> None:
     incumbent = Incumbent(one_worker(_FOREVER_S))
     assert incumbent.offer(list_schedule(instance, instance.order))
     anneal_schedule(instance, incumbent, 0.3)
-    lists = greedy.greedy, list_scheduling.list_schedule
+    assert peft(instance, instance.order) is not None
     chain = build_instance(build_problem(*tight_chain(0, 30, 3, 1.2), Options()))
     short = Incumbent(one_worker(_FOREVER_S))
     assert short.offer(list_schedule(chain, chain.order))
     anneal_serial(chain, short, serial_path(chain), 0.3)
-    used: tuple[Any, ...] = (moves.anneal, *lists, kernels.run_from, kernels.take_over, path_moves.anneal_path)
-    names = {f"{one.py_func.__module__.split('.')[-1]}.{one.__name__}" for one in used}
-    assert names == {*compile_ahead.ANNEALING_CODE, *compile_ahead.HEURISTICS_CODE, *compile_ahead.PATH_CODE}
+    used: tuple[Any, ...] = tuple(map(machine_code.machine_code, compile_ahead.ALL_CODE))
+    assert machine_code.is_kept(compile_ahead.ALL_CODE)
     assert {len(one.signatures) for one in used} == {1}
 
 
