@@ -5,8 +5,9 @@ from collections import defaultdict
 from dlplacer.core.plan import Plan, Transfer
 from dlplacer.problem.problem import Problem
 from dlplacer.problem.transfers import ScheduledTransfer, Traffic
+from dlplacer.solvers.decode.in_sequence import compact
 from dlplacer.solvers.instance.instance import Instance
-from dlplacer.solvers.instance.schedule import Schedule, compact
+from dlplacer.solvers.instance.schedule import Schedule
 from dlplacer.solvers.instance.schedule_with_transfers import with_transfers
 
 

@@ -20,12 +20,13 @@ from dlplacer.planning.placement_of_plan import placement_from
 from dlplacer.planning.schedule_of_plan import schedule_of
 from dlplacer.problem.problem import Problem
 from dlplacer.problem.simulate import in_order, replay
+from dlplacer.solvers.decode.in_sequence import in_sequence
 from dlplacer.solvers.heuristics.list_schedule import list_schedule
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import FAR, Instance, build_instance
 from dlplacer.solvers.instance.memory_admission import admission, surrogates
 from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule
-from dlplacer.solvers.instance.schedule import Schedule, in_sequence, keeps_blocks_and_memory
+from dlplacer.solvers.instance.schedule import Schedule, keeps_blocks_and_memory
 
 
 class WarmStart:

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from functools import partial
 
 from dlplacer.problem.problem import Problem
+from dlplacer.solvers.decode.in_sequence import in_sequence
 from dlplacer.solvers.feasibility.explanation import require_placement
 from dlplacer.solvers.feasibility.graph_size import EXACT_UP_TO
 from dlplacer.solvers.heuristics.start_method import StartMethod
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.memory_admission import Attempt, attempts
-from dlplacer.solvers.instance.schedule import Schedule, in_sequence, keeps_blocks_and_memory
+from dlplacer.solvers.instance.schedule import Schedule, keeps_blocks_and_memory
 from dlplacer.solvers.instance.time_limit import within
 
 

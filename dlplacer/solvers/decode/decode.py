@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dlplacer.solvers.decode.arrays import BYTES, MEMBERS, InstanceArrays, Ints, Tables, tables_of
+from dlplacer.solvers.decode.arrays import BYTES, MEMBERS, InstanceArrays, Ints, tables_of
+from dlplacer.solvers.decode.in_sequence import sent_in_turn
 from dlplacer.solvers.decode.insertion import GAP_TO, GAPS, insert_all
 from dlplacer.solvers.decode.machine_code import is_fast, run
 from dlplacer.solvers.decode.runs import run_from
@@ -63,27 +64,18 @@ def decode(instance: Instance, rule: Rule, fast: bool | None = None) -> Schedule
     usable[list(devices if rule.devices is None else rule.devices)] = 1
     fast = is_decoded_fast(instance) if fast is None else fast
     build = (_working_on if rule.works_on else _ending_first)(instance, arrays, rule, usable, fast)
-    sequence = np.array([op for op in rule.order if op not in instance.sources], np.int64)
+    ops = np.array([op for op in rule.order if op not in instance.sources], np.int64)
     nowhere = np.zeros(instance.op_count, np.int64)
-    solution, makespan = filled(tables, nowhere, sequence, no_turns(arrays), build)
+    solution, makespan = filled(tables, nowhere, ops, no_turns(arrays), build)
     if makespan == NEVER:
         return None
     if not rule.works_on and tables.arrays.holds.size:
-        solution, makespan = min((solution, makespan), _sent_in_turn(tables, solution, fast), key=itemgetter(1))
+        # In turn, what an op reads is not behind what was sent for ops that insertion has put ahead of it.
+        device, start = solution.ops[:, DEVICE].tolist(), solution.ops[:, TRIAL_START].tolist()
+        again = sent_in_turn(tables, device, sequence(instance, device, start))
+        solution, makespan = min((solution, makespan), again, key=itemgetter(1))
     device, start = solution.ops[:, DEVICE].tolist(), solution.ops[:, TRIAL_START].tolist()
     return Schedule(tuple(device), tuple(start), makespan, tuple(transfers(tables, solution)))
-
-
-def _sent_in_turn(tables: Tables, solution: Solution, fast: bool) -> tuple[Solution, int]:
-    """The same devices and order, with what an op reads sent in its turn, which at times is shorter."""
-    instance, arrays, _ = tables
-    device, start = solution.ops[:, DEVICE], solution.ops[:, TRIAL_START]
-    ops = [op for op in sequence(instance, device.tolist(), start.tolist()) if op not in instance.sources]
-
-    def build(empty: Solution) -> int:
-        return run(run_from, fast, arrays, empty, 0, NEVER)
-
-    return filled(tables, device, np.array(ops, np.int64), no_turns(arrays), build)
 
 
 def is_decoded_fast(instance: Instance) -> bool:

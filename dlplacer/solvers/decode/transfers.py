@@ -112,10 +112,10 @@ def segment_start(
     epoch: int,
 ) -> int:
     """When a route segment can start at the earliest."""
-    moved = True
+    first, limit, moved = int(segments[segment, FIRST_HOLD]), int(segments[segment, FIRST_HOLD + 1]), True
     while moved:
         moved = False
-        for hold in range(int(segments[segment, FIRST_HOLD]), int(segments[segment, FIRST_HOLD + 1])):
+        for hold in range(first, limit):
             link, offset = int(holds[hold, 0]), line(holds, hold, 1, size)
             ticks = max(0, line(holds, hold, 3, size) - offset)
             touch(busy, links, link, base, epoch)
@@ -125,7 +125,7 @@ def segment_start(
                 begin = max(begin, busy[1, link, use, TO])
                 use += 1
             if begin - offset > ready:
-                ready, moved = begin - offset, True
+                ready, moved = begin - offset, limit - first > 1
     return ready
 
 
@@ -216,8 +216,10 @@ def _send(arrays: InstanceArrays, solution: Solution, request: int, target: int,
         arrivals = solution.arrivals
         arrivals[request, target, TRIAL_ARRIVAL], arrivals[request, target, TRIAL_EPOCH] = time, epoch
         return int(time)
-    best, _ = best_route(arrays, solution, request, source, target, ready, base)
-    time, leg = ready, -1
+    kind, time, leg = arrays.requests[request, CLASS], ready, -1
+    best = arrays.routes[kind, source, target, 0]
+    if arrays.routes[kind, source, target, 1] > 1:
+        best, _ = best_route(arrays, solution, request, source, target, ready, base)
     for segment in range(arrays.segments_at[best], arrays.segments_at[best + 1]):
         time = _send_segment(
             arrays, solution, request, target, segment, arrays.segments_at[best + 1], leg, time, base, at

@@ -22,9 +22,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from dlplacer.solvers.decode.in_sequence import compact, in_sequence
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Delay, Instance
-from dlplacer.solvers.instance.schedule import Schedule, compact, in_sequence, sequence
+from dlplacer.solvers.instance.schedule import Schedule, sequence
 
 Rows = list[dict[int, Delay]]
 """[op] → op at the other end → delay."""

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
+from dlplacer.solvers.decode.in_sequence import in_sequence
 from dlplacer.solvers.instance.instance import Delay, Instance
-from dlplacer.solvers.instance.schedule import Schedule, in_sequence, keeps_blocks_and_memory
+from dlplacer.solvers.instance.schedule import Schedule, keeps_blocks_and_memory
 
 
 def in_segment_order(

@@ -13,6 +13,7 @@ from functools import cached_property, partial
 from itertools import accumulate
 
 from dlplacer.solvers.bounds.bounds import Bounds, lower_bounds
+from dlplacer.solvers.decode.in_sequence import compact
 from dlplacer.solvers.decomposition.segment_order import in_segment_order
 from dlplacer.solvers.decomposition.segment_rows import ticks_with_idle_ends
 from dlplacer.solvers.decomposition.segments import GraphSegment, Series, couple, with_traffic
@@ -23,7 +24,7 @@ from dlplacer.solvers.heuristics.list_schedule import list_schedule
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.outcome import Budget
-from dlplacer.solvers.instance.schedule import Schedule, compact
+from dlplacer.solvers.instance.schedule import Schedule
 from dlplacer.solvers.instance.side_by_side import side_by_side
 from dlplacer.solvers.instance.symmetry import interchangeable
 

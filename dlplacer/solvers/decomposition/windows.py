@@ -7,8 +7,9 @@ import numpy as np
 
 from dlplacer.solvers.bounds.bounds import Bounds
 from dlplacer.solvers.bounds.heads_tails import heads, tails
+from dlplacer.solvers.decode.in_sequence import in_sequence
 from dlplacer.solvers.instance.instance import Instance
-from dlplacer.solvers.instance.schedule import Schedule, in_sequence, sequence
+from dlplacer.solvers.instance.schedule import Schedule, sequence
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,12 @@ from itertools import chain
 from dlplacer.core.graph import OpGraph
 from dlplacer.machines.costs.device_table import is_core
 from dlplacer.problem.problem import Problem
+from dlplacer.solvers.decode.in_sequence import in_sequence
 from dlplacer.solvers.heuristics.common.memory_state import Fixed, Occupancy, Priority
 from dlplacer.solvers.heuristics.common.ready_order import program_order
 from dlplacer.solvers.heuristics.construct import Rule
 from dlplacer.solvers.instance.instance import Instance
-from dlplacer.solvers.instance.schedule import Schedule, in_sequence
+from dlplacer.solvers.instance.schedule import Schedule
 
 _BUFFER = 1.25
 """Factor on the larger of a whole layer and the mean module, as in Accelerate's `get_balanced_memory`."""

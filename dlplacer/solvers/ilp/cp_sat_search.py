@@ -9,11 +9,12 @@ from ortools.sat.python import cp_model
 
 from dlplacer.core.errors import InternalError
 from dlplacer.problem.transfers import ScheduledTransfer
+from dlplacer.solvers.decode.in_sequence import compact
 from dlplacer.solvers.ilp.solver_thread import in_thread
 from dlplacer.solvers.ilp.variables import Literal, Variables
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
-from dlplacer.solvers.instance.schedule import Schedule, compact
+from dlplacer.solvers.instance.schedule import Schedule
 from dlplacer.solvers.instance.schedule_with_transfers import with_transfers
 from dlplacer.solvers.instance.time_limit import time_is_up
 

@@ -12,10 +12,10 @@ from threading import Event
 
 import numpy as np
 
+from dlplacer.solvers.decode.in_sequence import in_sequence
 from dlplacer.solvers.decode.machine_code import machine_code
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
-from dlplacer.solvers.instance.schedule import in_sequence
 from dlplacer.solvers.local_search.path_moves import PathTables, anneal_path
 
 

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
+from dlplacer.solvers.decode.in_sequence import compact
 from dlplacer.solvers.instance.instance import Instance
-from dlplacer.solvers.instance.schedule import Schedule, compact
+from dlplacer.solvers.instance.schedule import Schedule
 
 Priority = Sequence[int]
 """[op] → place in the order of preference, 0 first."""
