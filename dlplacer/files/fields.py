@@ -1,26 +1,27 @@
 """Field types and the mistake list shared by the three file formats."""
 
 import json
-import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from reprlib import Repr
 from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from dlplacer.core.errors import FileFormatError, InputError
-from dlplacer.core.units import parse_quantity
-from dlplacer.files.field_path import field_path
-from dlplacer.files.text import read_loosely
+from dlplacer.core.record import NUMBER, TABLE, Record, defaults
+from dlplacer.files.text import field_path, read_loosely
 
 Model = TypeVar("Model", bound="FileModel")
 T = TypeVar("T")
 
-_NUMBER, _TABLE = "<number>", "<table>"
+_SCALARS = (str, int, float, bool, type(None))
+_TAGS = (NUMBER, TABLE, "<device>", "<router>", "<other>")
+_UNKNOWN = "unknown field; remove it or put it under 'meta'"
 _TEXTS = {
-    "extra_forbidden": "unknown field; remove it or put it under 'meta'",
+    "extra_forbidden": _UNKNOWN,
+    "unexpected_keyword_argument": _UNKNOWN,
     "missing": "required, but missing",
     "greater_than": "must be above {gt}",
     "greater_than_equal": "must be at least {ge}",
@@ -34,6 +35,8 @@ _TEXTS = {
     "list_type": "must be a list",
     "dict_type": "must be an object",
     "model_type": "must be an object",
+    "dataclass_type": "must be an object",
+    "tuple_type": "must be a list",
     "literal_error": "must be {expected}",
     "string_too_short": "must not be empty",
     "too_short": "must not have fewer entries than {min_length}",
@@ -45,7 +48,7 @@ _SHORT = Repr()
 _SHORT.maxstring = _SHORT.maxother = 60
 _COUNT_KEY = re.compile(r"0*[1-9][0-9]{0,11}")
 """Up to a million million: Python refuses to read thousands of digits, and no float holds hundreds."""
-_SPEAK_FOR_THEMSELVES = ("extra_forbidden", "missing", "value_error")
+_SPEAK_FOR_THEMSELVES = ("extra_forbidden", "unexpected_keyword_argument", "missing", "value_error")
 
 
 class FileModel(BaseModel):
@@ -64,46 +67,36 @@ class FileModel(BaseModel):
         return iter(())
 
 
-def _quantity(dimension: str, whole: bool = False) -> BeforeValidator:
-    def convert(value: Any) -> Any:
-        if isinstance(value, str):
-            value = parse_quantity(value, dimension)
-        # For Python true is the number 1; in a file it is a mistake, which pydantic reports.
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            return value
-        try:
-            number = float(value)
-        except OverflowError:
-            raise ValueError("the number is too large") from None
-        if not math.isfinite(number):
-            raise ValueError(f"{value} is not finite")
-        if not whole:
-            return number
-        if number != round(number):
-            raise ValueError(f"{value} is not a whole number of bytes")
-        return round(value)
-
-    return BeforeValidator(convert)
-
-
-def _number_or_table(value: Any) -> str:
-    return _TABLE if isinstance(value, dict) else _NUMBER
-
-
-Seconds = Annotated[float, _quantity("seconds"), Field(ge=0)]
-Bytes = Annotated[int, _quantity("bytes", whole=True), Field(ge=0)]
-BytesPerSecond = Annotated[float, _quantity("bytes_per_s"), Field(gt=0)]
-Flops = Annotated[float, _quantity("flops"), Field(ge=0)]
-FlopsPerSecond = Annotated[float, _quantity("flops_per_s"), Field(gt=0)]
-AmountOfBytes = Annotated[float, _quantity("bytes"), Field(ge=0)]
-Factor = Annotated[float, Field(ge=1, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=0, lt=2**63)]
-Name = Annotated[str, Field(min_length=1)]
 Table = Annotated[dict[str, Any], Field(default_factory=dict)]
 ListOf = Annotated[list[T], Field(default_factory=list)]
-NumberOrTable = Annotated[
-    Annotated[T, Tag(_NUMBER)] | Annotated[dict[str, T], Tag(_TABLE)], Discriminator(_number_or_table)
-]
+
+
+def without(name: str) -> BeforeValidator:
+    """Annotation of a record that in files may have one more field, which nothing reads."""
+    return BeforeValidator(
+        lambda value: (
+            {key: entry for key, entry in value.items() if key != name}
+            if isinstance(value, dict) and name in value
+            else value
+        )
+    )
+
+
+def plain(value: Any, *, all_fields: bool = False) -> Any:
+    """The JSON value of a record, which leaves out fields that hold their default, or of what records hold."""
+    if isinstance(value, _SCALARS):
+        return value
+    if isinstance(value, Record):
+        kind: Any = type(value)
+        shown: dict[str, Any] = {}
+        for name, default in defaults(kind):
+            entry = getattr(value, name)
+            if all_fields or entry != default:
+                shown[name] = entry if type(entry) in _SCALARS else plain(entry)
+        return shown
+    if isinstance(value, tuple):
+        return [plain(entry) for entry in value]
+    return {name: plain(entry) for name, entry in value.items()} if isinstance(value, Mapping) else value
 
 
 def load_model(path: Path, model: type[Model], kind: str, version: int) -> Model:
@@ -219,7 +212,7 @@ def _described(error: ValidationError, value: Any) -> list[str]:
 
 
 def _describe(mistake: Any, value: Any) -> str:
-    parts = [part for part in mistake["loc"] if part not in (_NUMBER, _TABLE)]
+    parts = [part for part in mistake["loc"] if not (isinstance(part, str) and part in _TAGS)]
     kind, context = mistake["type"], mistake.get("ctx", {})
     message = _TEXTS[kind].format(**context) if kind in _TEXTS else mistake["msg"]
     notes = [] if kind in _SPEAK_FOR_THEMSELVES else [f"it is {_shown(mistake['input'])}"]

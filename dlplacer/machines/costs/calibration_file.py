@@ -5,7 +5,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from dlplacer.files.fields import BytesPerSecond, FileModel, Name, Seconds, Table, built, load_model
+from dlplacer.core.record import BytesPerSecond, Name, Seconds
+from dlplacer.files.fields import FileModel, Table, built, load_model
 from dlplacer.files.text import write_json
 from dlplacer.machines.costs.calibration import Calibration, Entry
 
