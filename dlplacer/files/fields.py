@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from reprlib import Repr
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
@@ -55,8 +55,6 @@ class FileModel(BaseModel):
     """A part of a file: any field that the format does not list is a mistake."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-    graphs_at: ClassVar[tuple[tuple[str, ...], ...]] = ((),)
-    """Paths of the objects that hold nodes and edges."""
 
     def mistakes(self) -> Iterator[str]:
         """Contradictions between fields each of which is valid."""
@@ -128,8 +126,7 @@ def parse_model(value: Any, model: type[Model], kind: str, version: int, where: 
     try:
         content = model.model_validate(value)
     except ValidationError as error:
-        mistakes = _described(error, value)
-        raise FileFormatError(where, [*mistakes, *reference_mistakes(value, model.graphs_at)]) from None
+        raise FileFormatError(where, _described(error, value)) from None
     mistakes = [*content.mistakes()]
     if mistakes:
         raise FileFormatError(where, [*content.located(), *mistakes])
@@ -182,29 +179,17 @@ def format_mistake(found: Any, kind: str, version: int) -> str | None:
     return f"{_shown(found)} is not {expected!r}; give a {kind} file"
 
 
-def reference_mistakes(value: Any, graphs_at: Iterable[tuple[str, ...]] = ((),)) -> Iterator[str]:
-    """Ids given twice and edges that end nowhere, as far as a file's value has readable nodes and edges."""
-    for path in graphs_at:
-        known = set()
-        for position, node in _entries(value, (*path, "nodes")):
-            name = node.get("id")
-            if isinstance(name, str) and name in known:
-                yield f"{field_path((*path, 'nodes', position, 'id'))}: {_shown(name)} is given twice; rename one"
-            known.add(name if isinstance(name, str) else None)
-        for position, edge in _entries(value, (*path, "edges")):
-            for end in ("source", "target"):
-                name = edge.get(end)
-                if isinstance(name, str) and name and name not in known:
-                    where = field_path((*path, "edges", position, end))
-                    yield f"{where}: there is no node {_shown(name)}; add it or remove the edge"
-
-
-def _entries(value: Any, path: Iterable[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    for part in path:
-        value = value.get(part) if isinstance(value, dict) else None
-    for position, entry in enumerate(value if isinstance(value, list) else ()):
-        if isinstance(entry, dict):
-            yield position, entry
+def reference_mistakes(nodes: Iterable[Any], edges: Iterable[Any]) -> Iterator[str]:
+    """Ids given twice and edges that end nowhere."""
+    known: set[str] = set()
+    for position, node in enumerate(nodes):
+        if node.id in known:
+            yield f"nodes[{position}].id: {_shown(node.id)} is given twice; rename one"
+        known.add(node.id)
+    for position, edge in enumerate(edges):
+        for end in ("source", "target"):
+            if (name := getattr(edge, end)) not in known:
+                yield f"edges[{position}].{end}: there is no node {_shown(name)}; add it or remove the edge"
 
 
 def _described(error: ValidationError, value: Any) -> list[str]:

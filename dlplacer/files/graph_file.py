@@ -2,14 +2,12 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import model_validator
 
 from dlplacer.core.constraints import Constraints
-from dlplacer.core.expect import expect, expect_path
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.graph_mistakes import cycle_mistake, tensor_mistakes
 from dlplacer.core.op import Edge, Op
@@ -26,7 +24,6 @@ from dlplacer.files.fields import (
     reference_mistakes,
     without,
 )
-from dlplacer.files.text import write_json
 
 KIND, VERSION = "graph", 1
 
@@ -70,7 +67,7 @@ class GraphFile(FileModel):
     def located(self) -> Iterator[str]:
         if not self.nodes:
             yield "nodes: the graph has no ops; add at least one node"
-        yield from reference_mistakes({"nodes": [*map(plain, self.nodes)], "edges": [*map(plain, self.edges)]})
+        yield from reference_mistakes(self.nodes, self.edges)
         for position, name, mistake in tensor_mistakes({op.id: len(op.outputs) for op in self.nodes}, self.edges):
             yield f"edges[{position}].{name}: {mistake}"
         for name in sorted(self.held.names - {op.id for op in self.nodes}):
@@ -104,19 +101,6 @@ def graph_from_dict(value: Any, where: str) -> OpGraph:
     """The graph in a JSON value, as `read_graph`; `where` names it in messages."""
     content = parse_model(value, GraphFile, KIND, VERSION, where)
     return built(where, content.value, located=content.located)
-
-
-def write_graph(path: str | PathLike[str], graph: OpGraph) -> None:
-    """Write a graph file atomically.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be written, or an argument is of a wrong type.
-    """
-    expect_path(path)
-    expect("", "graph", graph, OpGraph, "an object of class OpGraph")
-    write_json(path, graph_to_dict(graph))
 
 
 def graph_to_dict(graph: OpGraph) -> dict[str, Any]:

@@ -1,8 +1,10 @@
 """Load and save by path, or by the bare name of a graph or topology that ships."""
 
 import os
+from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.expect import expect, expect_path, refuse
@@ -10,9 +12,16 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.plan import Plan
 from dlplacer.core.result import Result
 from dlplacer.core.topology import Topology
-from dlplacer.files.graph_file import read_graph, write_graph
-from dlplacer.files.plan_file import read_plan, write_plan
-from dlplacer.files.topology_file import read_topology, write_topology
+from dlplacer.files.graph_file import graph_to_dict, read_graph
+from dlplacer.files.plan_file import plan_to_dict, read_plan
+from dlplacer.files.text import write_json
+from dlplacer.files.topology_file import read_topology, topology_to_dict
+
+_TO_DICT: dict[type, Callable[[Any], dict[str, Any]]] = {
+    OpGraph: graph_to_dict,
+    Topology: topology_to_dict,
+    Plan: plan_to_dict,
+}
 
 
 def load_graph(name: str | PathLike[str]) -> OpGraph:
@@ -52,17 +61,31 @@ def save(value: object, path: str | PathLike[str]) -> Path:
         If the value has no file format, or the file cannot be written.
     """
     expect_path(path)
-    if isinstance(value, OpGraph):
-        write_graph(path, value)
-    elif isinstance(value, Topology):
-        write_topology(path, value)
-    elif isinstance(value, Plan):
-        write_plan(path, value)
-    elif isinstance(value, Result):
-        write_plan(path, value.plan)
-    else:
+    if isinstance(value, Result):
+        value = value.plan
+    to_dict = next((each for kind, each in _TO_DICT.items() if isinstance(value, kind)), None)
+    if to_dict is None:
         raise refuse("", "what to save", value, "a graph, a topology, a plan or a result")
+    write_json(path, to_dict(value))
     return Path(path)
+
+
+def write_graph(path: str | PathLike[str], graph: OpGraph) -> None:
+    """Write a graph file atomically; raises as `save`."""
+    expect("", "graph", graph, OpGraph, "an object of class OpGraph")
+    save(graph, path)
+
+
+def write_topology(path: str | PathLike[str], topology: Topology) -> None:
+    """Write a topology file atomically; raises as `save`."""
+    expect("", "topology", topology, Topology, "an object of class Topology")
+    save(topology, path)
+
+
+def write_plan(path: str | PathLike[str], plan: Plan) -> None:
+    """Write a plan file atomically; raises as `save`."""
+    expect("", "plan", plan, Plan, "an object of class Plan")
+    save(plan, path)
 
 
 def locate_graph(name: str) -> Path:

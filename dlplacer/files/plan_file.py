@@ -1,13 +1,11 @@
 """Plan files, format ``dlplacer.plan/1``."""
 
 from collections.abc import Iterator
-from os import PathLike
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from dlplacer.core.expect import expect, expect_path
 from dlplacer.core.options import CHOICES, Options
 from dlplacer.core.plan import STATUSES, DeviceMemory, Plan, ScheduledOp, Transfer
 from dlplacer.core.record import Number, OneOf, Seconds
@@ -23,7 +21,6 @@ from dlplacer.files.fields import (
     plain,
     without,
 )
-from dlplacer.files.text import write_json
 
 KIND, VERSION = "plan", 1
 _HEAD = ("status", "makespan_s", "lower_bound_s", "gap", "rounding_s", "method", "solve_s")
@@ -50,8 +47,6 @@ class ProblemFile(FileModel):
 
 class PlanFile(FileModel):
     """A plan file."""
-
-    graphs_at: ClassVar[tuple[tuple[str, ...], ...]] = (("problem", "graph"), ("problem", "topology"))
 
     format: str
     name: str = ""
@@ -111,19 +106,6 @@ def plan_of_dict(value: Any, where: str) -> Plan:
     """The plan that `plan_to_dict` made this object of; `where` names it in an error, which is as of `read_plan`."""
     content = parse_model(value, PlanFile, KIND, VERSION, where)
     return built(where, content.value, located=content.located)
-
-
-def write_plan(path: str | PathLike[str], plan: Plan) -> None:
-    """Write a plan file atomically.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be written, or an argument is of a wrong type.
-    """
-    expect_path(path)
-    expect("", "plan", plan, Plan, "an object of class Plan")
-    write_json(path, plan_to_dict(plan))
 
 
 def plan_to_dict(plan: Plan) -> dict[str, Any]:

@@ -95,8 +95,9 @@ def read_loosely(path: Path) -> tuple[Any, list[str]]:
         ) from error
     except ValueError as error:
         raise FileFormatError(str(path), ["the file: holds a number of thousands of digits; round it"]) from error
-    unusable = () if _is_usable(value) else _unusable(value)
-    return value, [*unusable, *misleading_texts(value, text)]
+    # Few files hold a mistake, and none is worth a walk with paths over a million nodes.
+    suspect = _MISLEADING.search(text) or _ESCAPED.search(text) or not _is_usable(value)
+    return value, [*_unusable(value)] if suspect else []
 
 
 def write_json(path: str | PathLike[str], value: Any) -> None:
@@ -169,46 +170,28 @@ def _is_usable(value: Any) -> bool:
 
 
 def _unusable(value: Any) -> Iterator[str]:
-    waiting: list[tuple[tuple[str | int, ...], Any]] = [((), value)]
+    """What makes a value unusable; texts in free-form ``meta``, which nothing prints, are left alone."""
+    waiting: list[tuple[tuple[str | int, ...], Any, bool]] = [((), value, False)]
     while waiting:
-        parts, value = waiting.pop()
+        parts, value, free = waiting.pop()
         if isinstance(value, float) and not math.isfinite(value):
             yield f"{field_path(parts)}: is {json.dumps(value)}; every number must be finite"
+        if isinstance(value, str) and not free and (found := _MISLEADING.search(value)) and found[0] not in "\n\t":
+            yield f"{field_path(parts)}: holds {_named(found[0])}; remove it"
         if isinstance(value, _Repeating):
             yield from (f"{field_path((*parts, key))}: given twice in one object; remove one" for key in value.repeated)
-        entries = list(
-            value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-        )
-        if entries and len(parts) >= _MAX_DEPTH:
+        if not isinstance(value, (dict, list)):
+            continue
+        if value and len(parts) >= _MAX_DEPTH:
             yield f"{field_path(parts[:3])}: nested more than {_MAX_DEPTH} levels deep; flatten it"
             continue
-        nested = [(key, entry) for key, entry in entries if isinstance(entry, (dict, list, float))]
-        waiting += [((*parts, key), entry) for key, entry in reversed(nested)]
-
-
-def misleading_texts(value: Any, text: str) -> Iterator[str]:
-    """What is wrong with texts in a file's JSON value; free-form ``meta``, which nothing prints, is left alone.
-
-    Parameters
-    ----------
-    text
-        The file. It is searched first: few files hold such a text, and none is worth a walk over a million nodes.
-    """
-    if _MISLEADING.search(text) or _ESCAPED.search(text):
-        yield from _found(value)
-
-
-def _found(value: Any) -> Iterator[str]:
-    waiting: list[tuple[tuple[str | int, ...], Any]] = [((), value)]
-    while waiting:
-        parts, value = waiting.pop()
-        if isinstance(value, str) and (found := _MISLEADING.search(value)) and found[0] not in "\n\t":
-            yield f"{field_path(parts)}: holds {_named(found[0])}; remove it"
-        if isinstance(value, dict):
-            waiting += [((*parts, _visible(key)), entry) for key, entry in value.items() if key != _FREE]
-            waiting += [((*parts, "a key"), key) for key in value]
-        elif isinstance(value, list):
-            waiting += [((*parts, position), entry) for position, entry in enumerate(value)]
+        if isinstance(value, list):
+            waiting += [((*parts, place), entry, free) for place, entry in reversed([*enumerate(value)])]
+        else:
+            waiting += [((*parts, "a key"), key, free) for key in value]
+            waiting += [
+                ((*parts, _visible(key)), entry, free or key == _FREE) for key, entry in reversed(value.items())
+            ]
 
 
 def _named(character: str) -> str:

@@ -1,13 +1,11 @@
 """Topology files, format ``dlplacer.topology/1``."""
 
 from collections.abc import Iterator
-from os import PathLike
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Tag
 
-from dlplacer.core.expect import expect, expect_path
 from dlplacer.core.topology import Device, Link, Router, Topology, repeated_links
 from dlplacer.files.fields import (
     FileModel,
@@ -20,7 +18,6 @@ from dlplacer.files.fields import (
     reference_mistakes,
     without,
 )
-from dlplacer.files.text import write_json
 
 KIND, VERSION = "topology", 1
 
@@ -71,7 +68,7 @@ class TopologyFile(FileModel):
             yield f"edges[{position}]: {mistake}"
 
     def located(self) -> Iterator[str]:
-        yield from reference_mistakes({"nodes": [*map(plain, self.nodes)], "edges": [*map(plain, self.edges)]})
+        yield from reference_mistakes(self.nodes, self.edges)
 
     def value(self) -> Topology:
         devices = tuple(node for node in self.nodes if isinstance(node, Device))
@@ -95,19 +92,6 @@ def topology_from_dict(value: Any, where: str) -> Topology:
     """The topology in a JSON value, as `read_topology`; `where` names it in messages."""
     content = parse_model(value, TopologyFile, KIND, VERSION, where)
     return built(where, content.value, located=content.located)
-
-
-def write_topology(path: str | PathLike[str], topology: Topology) -> None:
-    """Write a topology file atomically.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be written, or an argument is of a wrong type.
-    """
-    expect_path(path)
-    expect("", "topology", topology, Topology, "an object of class Topology")
-    write_json(path, topology_to_dict(topology))
 
 
 def topology_to_dict(topology: Topology) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from dlplacer.core.op import Edge, Op
 from dlplacer.core.options import CHOICES, Options
 from dlplacer.core.plan import STATUSES, DeviceMemory, Plan, ScheduledOp, Transfer, TransferSegment
 from dlplacer.core.topology import Device, Link, Router, Topology
-from dlplacer.files.plan_file import plan_to_dict, read_plan, write_plan
+from dlplacer.files.plan_file import plan_to_dict, read_plan
 from dlplacer.files.text import render_json
 
 NAMES = st.text("abcé漢 /_.", min_size=1, max_size=6)
@@ -107,7 +107,7 @@ def test_plans_round_trip(folder: Path, plan: Plan) -> None:
 def test_files_round_trip_and_stay_right(tmp_path: Path) -> None:
     plan = crossing()
     assert violations(plan) == ()
-    write_plan(tmp_path / "it.json", plan)
+    plan.save(tmp_path / "it.json")
     again = read_plan(tmp_path / "it.json")
     assert again == plan
     assert violations(again) == ()
