@@ -123,14 +123,19 @@ def parse_model(value: Any, model: type[Model], kind: str, version: int, where: 
     mistake = format_mistake(value.get("format"), kind, version)
     if mistake is not None:
         raise FileFormatError(where, [f"format: {mistake}"])
-    try:
-        content = model.model_validate(value)
-    except ValidationError as error:
-        raise FileFormatError(where, _described(error, value)) from None
+    content = validated(value, model, where)
     mistakes = [*content.mistakes()]
     if mistakes:
         raise FileFormatError(where, [*content.located(), *mistakes])
     return content
+
+
+def validated(value: Any, model: type[Model], where: str) -> Model:
+    """The content whose fields are right, each by itself."""
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        raise FileFormatError(where, _described(error, value)) from None
 
 
 def count_key_mistakes(field: str, table: Mapping[str, object], unit: str) -> Iterator[str]:
