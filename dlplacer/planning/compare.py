@@ -35,7 +35,7 @@ from dlplacer.solvers.heuristics.min_cut import available
 from dlplacer.solvers.heuristics.single_device import best_single
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule, Progress
-from dlplacer.solvers.methods import HEURISTICS, METHODS, run_rule
+from dlplacer.solvers.methods import HEURISTICS, METHODS, compared, run_rule
 
 if TYPE_CHECKING:
     import pandas
@@ -163,7 +163,7 @@ def compare(
     Parameters
     ----------
     methods
-        Keys of `dlplacer.solvers.methods.METHODS`; None means all.
+        Keys of `dlplacer.solvers.methods.METHODS`; None means all that make sense of the problem.
     time_limit_s
         Seconds for each method. The heuristics need far less; ``ilp`` ends early once its plan is proved optimal.
     on_progress
@@ -187,6 +187,7 @@ def compare(
     problem = build_problem(with_times(graph, topology), topology, options or Options())
     require_feasible(problem)
     problem = with_fine_ticks(problem)
+    chosen = compared(problem) if methods is None else chosen
     instance = build_instance(problem)
     bound = lower_bounds(instance, _BOUND_SHARE * time_limit_s).makespan
     board = _Board(float(bound * problem.tick_s), on_progress)
