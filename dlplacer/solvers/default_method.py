@@ -20,7 +20,7 @@ from dlplacer.solvers.instance.incumbent import Begin, Incumbent
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.memory_admission import admission
 from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule
-from dlplacer.solvers.instance.time_limit import ask_time, within
+from dlplacer.solvers.instance.time_limit import ask_time, counts_work, within
 from dlplacer.solvers.local_search.compile_ahead import HEURISTICS_CODE, compile_in_thread, compiling_ahead
 from dlplacer.solvers.parts import PartSearch
 from dlplacer.solvers.starts import StartSearch, single_device
@@ -142,7 +142,7 @@ def _offer_reluctant(problem: Problem, instance: Instance, incumbent: Incumbent)
     Where memory is short they are seldom plans.
     """
     skipped = instance.traffic is None or incumbent.refused or incumbent.closed or instance.device_count == 1
-    if skipped or "reluctant" in incumbent.budget.without or not is_decoded_fast(instance):
+    if skipped or "reluctant" in incumbent.budget.without or not (counts_work() or is_decoded_fast(instance)):
         return
     until = time.monotonic() + PARAMS.reluctant_share * incumbent.budget.left_s
     subsets = tuple(range(instance.device_count)), *device_subsets(problem, instance)

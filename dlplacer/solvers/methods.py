@@ -29,7 +29,7 @@ from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.memory_admission import admission, attempts, best_admitted
 from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule
 from dlplacer.solvers.instance.schedule import Schedule
-from dlplacer.solvers.instance.time_limit import within
+from dlplacer.solvers.instance.time_limit import counts_work, within
 
 _BOUND_SHARE = 0.2
 """Share of the time limit for the bound beside a heuristic's plan: 0.3 s suffice for 2,000 ops."""
@@ -50,7 +50,7 @@ def solve_from(begin: Begin, problem: Problem, budget: Budget) -> Outcome:
         for method in _STARTS
         if method not in without
     ]
-    if is_decoded_fast(instance):
+    if counts_work() or is_decoded_fast(instance):
         starts.sort(key=lambda start: start.cost)
     return solve_ilp(problem, budget, starts, begin)
 
@@ -61,7 +61,7 @@ def _cost(method: str, instance: Instance) -> float:
     if method == "contiguous":
         devices = min(instance.device_count, 8)
         cost = max(cost, _CONTIGUOUS_ON_EIGHT * float(2**devices) * devices**2 / (2**8 * 8**2))
-    return _FAST * cost if method in _DECODED and is_decoded_fast(instance) else cost
+    return _FAST * cost if method in _DECODED and (counts_work() or is_decoded_fast(instance)) else cost
 
 
 def _ilp(problem: Problem, budget: Budget) -> Outcome:

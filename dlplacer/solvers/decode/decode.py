@@ -16,6 +16,10 @@ from dlplacer.solvers.decode.turns import no_turns
 from dlplacer.solvers.decode.work_conserving import new_desk, work_on
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule, sequence
+from dlplacer.solvers.instance.time_limit import count_work
+
+_OP_S = 1e-5
+"""Seconds of work for an op."""
 
 KERNELS = (insert_all, work_on, run_from)
 
@@ -62,6 +66,7 @@ def decode(instance: Instance, rule: Rule, fast: bool | None = None) -> Schedule
     arrays = tables.arrays if rule.placement is None else _placed(instance, tables.arrays, rule.placement)
     usable = np.zeros(instance.device_count, np.int64)
     usable[list(devices if rule.devices is None else rule.devices)] = 1
+    count_work(_OP_S * instance.op_count)
     fast = is_decoded_fast(instance) if fast is None else fast
     build = (_working_on if rule.works_on else _ending_first)(instance, arrays, rule, usable, fast)
     ops = np.array([op for op in rule.order if op not in instance.sources], np.int64)

@@ -1,6 +1,7 @@
 """Each op in turn goes where it ends first, with insertion: HEFT's rule, and PEFT's with costs ahead."""
 
 from dlplacer.solvers.decode.arrays import UNIT, InstanceArrays, Ints
+from dlplacer.solvers.decode.machine_code import ask
 from dlplacer.solvers.decode.placing import admits, expect, settle, settle_rest, settle_sources
 from dlplacer.solvers.decode.solution import (
     EPOCH,
@@ -12,7 +13,6 @@ from dlplacer.solvers.decode.solution import (
     Solution,
 )
 from dlplacer.solvers.decode.transfers import receive
-from dlplacer.solvers.instance.time_limit import ask_time
 
 FROM, TO, GAP_FROM, GAP_TO = range(4)
 """Columns of booked time: when a device is busy, in order, and the gaps between, the last without end."""
@@ -112,7 +112,7 @@ def insert_all(
     makespan = 0
     for at in range(sequence.shape[0]):
         op = sequence[at]
-        ask_time()
+        ask()
         unit, best, soonest, first, ends = arrays.ops[op, UNIT], -1, NEVER, 0, NEVER
         for here in range(used.shape[0]):
             if admits(arrays, solution, unit, here, usable, placed):

@@ -21,6 +21,7 @@ from dlplacer.solvers.decode.arrays import (
     Ints,
 )
 from dlplacer.solvers.decode.heaps import FIRST, SECOND, pop, push
+from dlplacer.solvers.decode.machine_code import ask
 from dlplacer.solvers.decode.placing import admits, expect, idle_ticks, nearest, settle, settle_rest, settle_sources
 from dlplacer.solvers.decode.solution import (
     DEVICE,
@@ -33,7 +34,6 @@ from dlplacer.solvers.decode.solution import (
     Solution,
 )
 from dlplacer.solvers.decode.transfers import receive
-from dlplacer.solvers.instance.time_limit import ask_time
 
 DONE, MISSING, KEY, BY_KEY, INSTANT, INSTANT_AT, LEFT, RELEASED = range(8)
 """Columns of `Desk.ops`: whether an op has run, how many arcs from ops that have not reach it, and its key: its place
@@ -264,7 +264,7 @@ def work_on(arrays: InstanceArrays, solution: Solution, desk: Desk, patient: boo
     left, released = _count_missing(arrays, desk)
     instants, makespan = 0, 0
     while left and not counts[OVERFLOW]:
-        ask_time()
+        ask()
         for number in range(released):
             instants = _release(arrays, solution, desk, desk.ops[number, RELEASED], instants)
         released = 0
