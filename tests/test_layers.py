@@ -46,6 +46,7 @@ INNER_ROOMS = {
     "planning": (
         "interrupt",
         "garbage",
+        "provenance",
         "one_device",
         "assemble",
         "tick_length",
