@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from dlplacer.data_parallel.groups.layer_chain import LayerChain
     from dlplacer.data_parallel.groups.policies import Grouping
     from dlplacer.machines.costs.alpha_beta import AlphaBeta
-    from dlplacer.planning.hybrid.advise.minibatch import BatchPlan
+    from dlplacer.planning.hybrid.minibatch import BatchPlan
 
 _COLLECTIVE = {"forward": "all-gather", "backward": "all-reduce"}
 
@@ -66,8 +66,7 @@ def advise_minibatch(
     (32, ())
     """
     from dlplacer.machines.costs.roofline_times import with_times
-    from dlplacer.planning.hybrid.advise.minibatch import plan_batches
-    from dlplacer.planning.hybrid.advise.recompute import StepChoices, step_choices
+    from dlplacer.planning.hybrid.minibatch import StepChoices, plan_batches, step_choices
     from dlplacer.planning.hybrid.step_workload import work_of
 
     machine = topology_of(topology)
@@ -113,8 +112,8 @@ def advise_gpus(
     >>> dp.advise_gpus(overhead=0.1, speedup=3)["gpus"]
     4
     """
-    from dlplacer.planning.hybrid.advise.gpus import most_overhead_ratio
-    from dlplacer.planning.hybrid.scaling_efficiency import SerialOverhead
+    from dlplacer.planning.hybrid.lemmas import most_overhead_ratio
+    from dlplacer.planning.hybrid.scaling import SerialOverhead
 
     figures = {"overhead": overhead, "speedup": speedup, "efficiency": efficiency, "gpus": gpus}
     given = {name for name, value in figures.items() if value is not None}
@@ -149,7 +148,7 @@ def advise_servers(
     >>> dp.advise_servers(0.25e9, 1e9, 2.0, workers=8)["servers"]
     2
     """
-    from dlplacer.planning.hybrid.advise.servers import fewest_channels, fewest_servers, transfer_s
+    from dlplacer.planning.hybrid.lemmas import fewest_channels, fewest_servers, transfer_s
 
     if workers is None:
         count = fewest_channels(load_bytes, bytes_per_s, compute_s)

@@ -9,11 +9,10 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.plan import Plan
 from dlplacer.core.topology import Topology
 from dlplacer.machines.costs.gradient_exchange import exchanges
-from dlplacer.planning.hybrid.communication.step_times import Team
-from dlplacer.planning.hybrid.communication.steps_on_links import OnMachine, memory_rate
-from dlplacer.planning.hybrid.communication.worker_layout import WorkerLayout
-from dlplacer.planning.hybrid.placed_workers import ALONE
+from dlplacer.planning.hybrid.step_times import OnMachine, Team, memory_rate
 from dlplacer.planning.hybrid.step_workload import work_of
+from dlplacer.planning.hybrid.worker_layout import WorkerLayout
+from dlplacer.planning.hybrid.workers import ALONE
 from dlplacer.planning.pipeline.batch_norm_warnings import mixing_warnings
 from dlplacer.planning.pipeline.hint import pipeline_hint
 from dlplacer.planning.pipeline.micro_batch import MicroBatchCosts, batch_of

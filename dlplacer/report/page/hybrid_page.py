@@ -5,8 +5,7 @@ from typing import Any
 
 from dlplacer.core.result import FITS_NONE
 from dlplacer.core.units import format_seconds
-from dlplacer.planning.hybrid.hybrid_plan import BestOfDevices, HybridPlan
-from dlplacer.planning.hybrid.strategy import Strategy
+from dlplacer.planning.hybrid.hybrid_plan import BestOfDevices, HybridPlan, Strategy
 from dlplacer.report.page.render import FigureTable, Page, render_page
 
 _UNIT_S = 1e-9

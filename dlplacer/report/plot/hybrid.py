@@ -6,8 +6,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from dlplacer.planning.hybrid.hybrid_plan import HybridPlan
-from dlplacer.planning.hybrid.strategy import Strategy
+from dlplacer.planning.hybrid.hybrid_plan import HybridPlan, Strategy
 from dlplacer.report.plot.style.axes import axes_or_new, entitle
 from dlplacer.report.plot.style.colors import GUIDE, IDLE, TEXT, device_colors
 

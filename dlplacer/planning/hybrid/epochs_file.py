@@ -9,8 +9,7 @@ from pydantic import Field
 
 from dlplacer.core.errors import InputError
 from dlplacer.files.fields import FileModel, Table, built, count_key_mistakes, load_model
-from dlplacer.planning.hybrid.epochs.critical_batch import CriticalBatch
-from dlplacer.planning.hybrid.epochs.epochs import EpochsTable, StatisticalEfficiency
+from dlplacer.planning.hybrid.epochs import CriticalBatch, EpochsTable, StatisticalEfficiency
 
 VERSION = 1
 Positive = Annotated[float, Field(gt=0, le=1e12)]

@@ -6,9 +6,7 @@ from random import Random
 import pytest
 
 from dlplacer.files.load import load_graph
-from dlplacer.planning.hybrid.advise.layer_alternatives import Alternative
-from dlplacer.planning.hybrid.advise.minibatch import plan_batches
-from dlplacer.planning.hybrid.advise.recompute import StepChoices, step_choices
+from dlplacer.planning.hybrid.minibatch import Recomputation, StepChoices, plan_batches, step_choices
 
 
 def test_the_least_time_is_that_of_all_choices() -> None:
@@ -17,11 +15,10 @@ def test_the_least_time_is_that_of_all_choices() -> None:
     for _ in range(150):
         inner = [draw.randint(1, 40) for _ in range(draw.randint(1, 6))]
         again_s = [float(draw.randint(1, 9)) for _ in inner]
-        alternatives = {
-            str(at): (Alternative("store", 0.0, size), Alternative("recompute", time_s, 0))
-            for at, (size, time_s) in enumerate(zip(inner, again_s, strict=True))
+        modules = {
+            str(at): Recomputation(time_s, size) for at, (size, time_s) in enumerate(zip(inner, again_s, strict=True))
         }
-        step = StepChoices(10.0, 100 + max(inner), alternatives, max(inner))
+        step = StepChoices(10.0, 100, modules)
         memory = 100 + draw.randint(max(inner), sum(inner) + 2)
         best = min(
             10.0 + sum(time_s for time_s, chosen in zip(again_s, choice, strict=True) if chosen)
@@ -50,10 +47,8 @@ def test_the_best_batch_weighs_steps_time_and_epochs() -> None:
 
 def test_inception_trades_time_for_memory() -> None:
     step = step_choices(load_graph("inception_v3-train"), "V100")
-    everything = sum(
-        alternative.memory_bytes for alternatives in step.alternatives.values() for alternative in alternatives
-    )
-    held = step.fixed_bytes - step.room_bytes
+    everything = sum(module.stored_bytes for module in step.modules.values())
+    held = step.fixed_bytes
     roomy = plan_batches({32: step}, held + everything)[0]
     tight = plan_batches({32: step}, held + everything // 2)[0]
     assert not roomy.recomputed

@@ -1,7 +1,10 @@
-"""Step times of data-parallel workers over the links of a real machine."""
+"""Step times of data-parallel workers: in closed form, or over the links of a machine."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Protocol
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.topology import Topology
@@ -11,12 +14,133 @@ from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.machines.costs.collectives_on_links import MachineCosts
 from dlplacer.machines.costs.gradient_exchange import GradientExchange, exchanges
 from dlplacer.machines.costs.roofline import rates_of
-from dlplacer.planning.hybrid.communication.exchange_choices import ExchangeChoice, choice_through, choices_among
-from dlplacer.planning.hybrid.communication.step_times import StepTime, Team
-from dlplacer.planning.hybrid.communication.worker_layout import Worker, WorkerLayout
 from dlplacer.planning.hybrid.measurements import MeasuredCollective
-from dlplacer.planning.hybrid.placed_workers import WorkerSplit
+from dlplacer.planning.hybrid.scaling import ScalingEfficiency
 from dlplacer.planning.hybrid.step_workload import Work
+from dlplacer.planning.hybrid.worker_layout import Worker, WorkerLayout
+from dlplacer.planning.hybrid.workers import WorkerSplit
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """A step with one exchange of gradients.
+
+    Attributes
+    ----------
+    algorithm
+        Of the all-reduce; empty where there is none.
+    grouping, groups
+        How gradients are grouped, and into how many messages.
+    period
+        Steps between exchanges.
+    step_s
+        Seconds of a step on average.
+    exposed_s
+        Of these, what the exchange adds to the computation.
+    servers
+        Devices of the team that serve parameters and compute nothing.
+    """
+
+    codec: str
+    transport: str
+    algorithm: str
+    grouping: str
+    groups: int
+    period: int
+    step_s: float
+    exposed_s: float
+    servers: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Team:
+    """Devices in equal workers.
+
+    Attributes
+    ----------
+    degree
+        M: devices of a worker.
+    split
+        How a worker's devices share its step.
+    """
+
+    devices: int
+    degree: int
+    split: WorkerSplit
+
+    @property
+    def workers(self) -> int:
+        """Data-parallel workers: devices ÷ degree."""
+        return self.devices // self.degree
+
+
+class StepTimes(Protocol):
+    """Where step times come from."""
+
+    def step_times(self, work: Work, team: Team, periods: Sequence[int], /) -> Iterable[StepTime]:
+        """The step with every exchange of gradients among the workers, at these periods."""
+
+
+@dataclass(frozen=True)
+class ClosedForm:
+    """Step times from a scaling efficiency: T_N = T_1 ÷ SU^M ÷ SE_N, gradients as they are, at every step (eq. 5)."""
+
+    efficiency: ScalingEfficiency
+
+    def step_times(self, work: Work, team: Team, _periods: Sequence[int], /) -> Iterator[StepTime]:
+        """The one exchange that the form knows."""
+        compute_s = work.step_s / team.split.speedup
+        step_s = compute_s / self.efficiency.efficiency(team.workers)
+        yield StepTime("none", "-", "", "-", 1, 1, step_s, step_s - compute_s)
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeChoice:
+    """An exchange among some workers, with an algorithm for each of its collectives.
+
+    Attributes
+    ----------
+    algorithm
+        Of the all-reduce; empty where there is none.
+    line
+        Seconds over the bytes of the float32 gradient, coding included.
+    servers
+        Devices that serve parameters and do not compute.
+    """
+
+    exchange: GradientExchange
+    workers: int
+    algorithm: str
+    line: AlphaBeta
+    servers: int = 0
+
+
+def choices_among(costs: MachineCosts, exchange: GradientExchange) -> tuple[ExchangeChoice, ...]:
+    """Every choice of algorithms that is the fastest for gradients of some size."""
+    used = tuple(dict.fromkeys(collective for collective, _ in exchange.steps(costs.devices)))
+    found = []
+    for chosen in product(*(costs.algorithms[collective].items() for collective in used)):
+        by_collective = dict(zip(used, chosen, strict=True))
+        line = exchange.line({collective: line for collective, (_, line) in by_collective.items()}, costs.devices)
+        algorithm = by_collective["all-reduce"][0] if "all-reduce" in by_collective else ""
+        found.append(ExchangeChoice(exchange, costs.devices, algorithm, line))
+    return _undominated(found)
+
+
+def choice_through(costs: MachineCosts, exchange: GradientExchange, servers: Sequence[str]) -> ExchangeChoice:
+    """The exchange of these workers through these servers."""
+    line = exchange.line(costs.served(servers), costs.devices)
+    return ExchangeChoice(exchange, costs.devices, "", line, len(servers))
+
+
+def _undominated(choices: Sequence[ExchangeChoice]) -> tuple[ExchangeChoice, ...]:
+    """Those below whose line no other lies everywhere; of equal ones the first."""
+    kept: list[ExchangeChoice] = []
+    for each in sorted(choices, key=lambda choice: (choice.line.s_per_byte, choice.line.latency_s)):
+        if not kept or each.line.latency_s < kept[-1].line.latency_s:
+            kept.append(each)
+    return tuple(kept)
+
 
 GROUPINGS = {"single": single_group, "per-layer": per_layer, "25 MiB": by_bytes, "optimal": best_groups}
 """How gradients are grouped into messages → the cuts of a chain."""

@@ -11,7 +11,8 @@ from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan
 from dlplacer.core.result import Result
 from dlplacer.core.topology import Topology
-from dlplacer.planning.hybrid.communication.worker_layout import signature
+from dlplacer.planning.hybrid.worker_layout import signature
+from dlplacer.planning.pipeline.pipeline_search import plan_pipeline
 from dlplacer.planning.place import place
 
 
@@ -202,3 +203,19 @@ class Several:
     def __call__(self, degree: int, topology: Topology | None) -> tuple[WorkerSplit, ...]:
         """All splits of all sources."""
         return tuple(split for source in self.sources for split in splits_of(source(degree, topology)))
+
+
+class PipelinedWorkers(SplitPerMachine):
+    """The best pipeline over all devices of a worker, with its number of micro-batches.
+
+    Where the graph exceeds a machine's memory, or has fewer parts than the machine has devices, there is no split.
+    """
+
+    def _split(self, degree: int, topology: Topology) -> WorkerSplit | None:
+        try:
+            plan = plan_pipeline(self.graph, topology, stages=degree)
+        except InfeasibleError:
+            return None
+        placed = ((name, stage.device) for stage in plan.stages for name in stage.ops)
+        shares = shares_of(self.graph, placed, topology)
+        return WorkerSplit(self.single_s / plan.step_s, "pipeline", plan.micro_batches, shares)

@@ -1,4 +1,4 @@
-"""Sweeps: any executor, progress, resuming, failures."""
+"""Placements solved ahead: any executor, resuming, failures."""
 
 import multiprocessing
 from collections.abc import Iterator
@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from planning.hybrid.sweep_tasks import Square
 
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
 from dlplacer.core.topology import Device, Link, Topology
-from dlplacer.planning.hybrid.placement_task import PlacementTask
-from dlplacer.planning.hybrid.sweeps import sweep
+from dlplacer.planning.hybrid.placements import presolve
+from dlplacer.planning.hybrid.workers import Placed, PlaceSettings
 
 
 class Inline(Executor):
@@ -55,24 +54,33 @@ def line(count: int) -> Topology:
     return Topology(devices, (), links, name=f"line{count}")
 
 
-def test_an_interrupted_sweep_goes_on_where_it_stopped(tmp_path: Path) -> None:
-    tasks = [Square(n) for n in range(6)]
+def test_an_interrupted_presolve_goes_on_where_it_stopped(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
-        sweep(tasks, Inline(fail_at=4), tmp_path)
-    solved = len(list(tmp_path.glob("*.json")))
-    assert solved <= 3
+        presolve(Placed(diamond(6), 6.0), line(4), 4, (2, 3, 4), Inline(fail_at=3), tmp_path)
+    kept = len(list(tmp_path.glob("*.json")))
+    assert kept <= 2
     executor = Inline()
-    sweep(tasks, executor, tmp_path)
-    assert executor.submitted == 6 - solved
+    rows = presolve(Placed(diamond(6), 6.0), line(4), 4, (2, 3, 4), executor, tmp_path)
+    assert executor.submitted == len(rows) - kept
 
 
 def test_processes_solve_placements_and_resume(processes: Executor, tmp_path: Path) -> None:
-    tasks = [PlacementTask(diamond(2), line(2)), PlacementTask(diamond(4), line(2)), PlacementTask(diamond(2), line(1))]
-    rows = sweep(tasks, processes, tmp_path)
-    # two branches side by side take 1 s on two devices, four take 2 s; on one device nothing is gained
-    assert [row.value["makespan_s"] for row in rows] == pytest.approx([1.0, 2.0, 2.0], abs=1e-6)
-    assert [row.value["status"] for row in rows] == ["optimal"] * 3
+    placed = Placed(diamond(4), 4.0, PlaceSettings(gap=0.0))
+    rows = presolve(placed, line(4), 4, (2, 4), processes, tmp_path)
+    # Four branches of 1 s take 2 s on two devices and 1 s on four.
+    assert [row.value["makespan_s"] for row in rows] == pytest.approx([2.0, 1.0], abs=1e-6)
+    assert [row.value["status"] for row in rows] == ["optimal"] * 2
     assert rows[0].value["gradient_shares"] == [0.5, 0.5]
-    again = sweep(tasks, Inline(), tmp_path)
+    assert sorted(split.speedup for split in placed.solved.values() if split) == pytest.approx([2.0, 4.0])
+    again = presolve(Placed(diamond(4), 4.0, PlaceSettings(gap=0.0)), line(4), 4, (2, 4), Inline(), tmp_path)
     assert all(row.cached for row in again)
     assert [row.value for row in again] == [row.value for row in rows]
+
+
+def test_a_machine_without_a_plan_has_no_split() -> None:
+    small = Topology(tuple(Device(f"d{n}", memory_bytes=10) for n in range(2)), (), (Link("d0", "d1", 1e9),))
+    placed = Placed(diamond(2), 2.0)
+    (row,) = presolve(placed, small, 2, (2,), Inline())
+    assert row.value is None
+    assert row.error
+    assert list(placed.solved.values()) == [None]

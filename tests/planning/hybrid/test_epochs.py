@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlplacer.machines.costs.gradient_codecs import CODECS
-from dlplacer.planning.hybrid.epochs.critical_batch import CriticalBatch, fit_critical_batch
-from dlplacer.planning.hybrid.epochs.epochs import EpochsTable, StatisticalEfficiency
-from dlplacer.planning.hybrid.epochs.epochs_file import read_epochs
+from dlplacer.planning.hybrid.epochs import CriticalBatch, EpochsTable, StatisticalEfficiency, fit_critical_batch
+from dlplacer.planning.hybrid.epochs_file import read_epochs
 
 
 @given(st.floats(0.5, 50), st.floats(1, 1000))

@@ -6,13 +6,12 @@ from machines.costs.closed_forms import parameter_server
 from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.machines.costs.gradient_exchange import exchanges
-from dlplacer.planning.hybrid.communication.step_times import StepTime, Team
-from dlplacer.planning.hybrid.communication.steps_on_links import OnMachine
-from dlplacer.planning.hybrid.communication.worker_layout import WorkerLayout
-from dlplacer.planning.hybrid.epochs.epochs import EpochsTable, StatisticalEfficiency
+from dlplacer.planning.hybrid.epochs import EpochsTable, StatisticalEfficiency
 from dlplacer.planning.hybrid.hybrid import HybridProblem, plan_hybrid
-from dlplacer.planning.hybrid.placed_workers import ALONE, SpeedupTable, WorkerSplit
+from dlplacer.planning.hybrid.step_times import OnMachine, StepTime, Team
 from dlplacer.planning.hybrid.step_workload import GradientLayer, Work
+from dlplacer.planning.hybrid.worker_layout import WorkerLayout
+from dlplacer.planning.hybrid.workers import ALONE, SpeedupTable, WorkerSplit
 
 WORK = Work(0.010, (GradientLayer(0.005, 8_000_000),))
 SERVED = tuple(exchange for exchange in exchanges() if exchange.name == "none/servers")
