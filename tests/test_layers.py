@@ -87,7 +87,6 @@ ONLY_HERE = {
         "data_parallel/",
         "frontend/torch/",
         "models/",
-        "planning/hybrid/epochs/",
         "runtime/",
         "measure/",
         "api/jobs.py",

@@ -3,6 +3,7 @@
 from os import PathLike
 from pathlib import Path
 
+from dlplacer.core.abilities import Shown
 from dlplacer.core.expect import expect_path, refuse
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.plan import Plan
@@ -10,11 +11,12 @@ from dlplacer.core.result import Result
 from dlplacer.core.topology import Topology
 from dlplacer.files.graph_file import write_graph
 from dlplacer.files.plan_file import write_plan
+from dlplacer.files.text import write_json
 from dlplacer.files.topology_file import write_topology
 
 
 def save(value: object, path: str | PathLike[str]) -> Path:
-    """Write a graph, a topology, a plan, or the plan of a result; returns the path.
+    """Write a graph, a topology, a plan, or the plan of a result, and of other results the figures; returns the path.
 
     Raises
     ------
@@ -30,6 +32,8 @@ def save(value: object, path: str | PathLike[str]) -> Path:
         write_plan(path, value)
     elif isinstance(value, Result):
         write_plan(path, value.plan)
+    elif isinstance(value, Shown):
+        write_json(Path(path), value.to_dict())  # type: ignore[attr-defined]
     else:
         raise refuse("", "what to save", value, "a graph, a topology, a plan or a result")
     return Path(path)

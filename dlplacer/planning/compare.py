@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dlplacer.core.abilities import Shown
 from dlplacer.core.errors import InputError, InternalError, NoPlanError
@@ -13,6 +13,7 @@ from dlplacer.core.expect import expect, printable
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan
+from dlplacer.core.table import Table
 from dlplacer.core.topology import Topology
 from dlplacer.core.units import format_seconds
 from dlplacer.files.plan_file import plan_to_dict
@@ -25,9 +26,6 @@ from dlplacer.planning.saved_problem import saving_problem
 from dlplacer.solvers.heuristics.min_cut import available
 from dlplacer.solvers.instance.outcome import Budget, Progress
 from dlplacer.solvers.methods import DEFAULT_METHOD, METHODS
-
-if TYPE_CHECKING:
-    import pandas
 
 _NONE = {"single": "infeasible"}
 """Method → its status without a plan, where that is not for want of time."""
@@ -108,27 +106,19 @@ class Comparison(Shown):
             return None
         return max(0.0, 1 - self.lower_bound_s / row.makespan_s) if row.makespan_s else 0.0
 
+    @property
+    def table(self) -> Table:
+        """A row per method, the best first."""
+        heads = ("method", "status", "makespan_s|step time|seconds", "lower_bound_s|lower bound|seconds")
+        rows = (
+            (row.method, row.status, row.makespan_s, self.lower_bound_s, self.speedup(row), self.gap(row), row.solve_s)
+            for row in self.rows
+        )
+        return Table.described(rows, *heads, "speedup||times", "gap||percent", "solve_s|solved in|seconds")
+
     def to_dict(self) -> dict[str, Any]:
         """The object that ``dlplacer compare --json`` prints: times in seconds, speedups and gaps as ratios."""
-        rows = [
-            {
-                "method": row.method,
-                "makespan_s": row.makespan_s,
-                "lower_bound_s": self.lower_bound_s,
-                "solve_s": row.solve_s,
-                "status": row.status,
-                "speedup": self.speedup(row),
-                "gap": self.gap(row),
-            }
-            for row in self.rows
-        ]
-        return {"methods": rows}
-
-    def to_frame(self) -> "pandas.DataFrame":
-        """A row per method, the best first: times in seconds, speedup and gap as ratios, as in `to_dict`."""
-        import pandas
-
-        return pandas.DataFrame(self.to_dict()["methods"])
+        return {"methods": self.table.records}
 
 
 @saving_problem

@@ -8,12 +8,11 @@ from dlplacer.core.abilities import Shown
 from dlplacer.core.errors import InputError
 from dlplacer.core.expect import expect_whole, short_name
 from dlplacer.core.result import FITS_NONE
+from dlplacer.core.table import Table
 from dlplacer.planning.hybrid.step_times import StepTime
 from dlplacer.planning.hybrid.workers import WorkerSplit
 
 if TYPE_CHECKING:
-    import pandas
-
     from dlplacer.planning.hybrid.epochs import CriticalBatchFit
     from dlplacer.planning.hybrid.scaling import ScalingFits
 
@@ -274,24 +273,24 @@ class HybridPlan(Shown):
             **({} if self.epochs_fit is None else {"epochs_fit": self.epochs_fit.to_dict()}),
         }
 
-    def to_frame(self) -> "pandas.DataFrame":
+    @property
+    def table(self) -> Table:
         """A row per budget: best strategy, speedups and ratios."""
-        import pandas
-
-        rows = [
-            {
-                "devices": each.devices,
-                "best": None if each.best is None else each.best.label,
-                "idle": each.idle,
-                "speedup": self.speedup(each.best),
-                "data_parallel_speedup": self.speedup(each.best_data_parallel),
-                "hybrid_speedup": self.speedup(each.best_hybrid),
-                "against_same_devices": each.against_same_devices,
-                "against_best_data_parallel": each.against_best_data_parallel,
-            }
+        rows = (
+            (
+                each.devices,
+                *((None,) * 4 if best is None else (best.label, each.idle, best.step.step_s, best.epochs)),
+                *(self.speedup(one) for one in (best, each.best_data_parallel, each.best_hybrid)),
+                each.against_same_devices,
+                each.against_best_data_parallel,
+            )
             for each in self.budgets
-        ]
-        return pandas.DataFrame(rows)
+            for best in (each.best,)
+        )
+        heads = ("devices", "best|best strategy", "idle", "step_s|step|seconds", "epochs||number", "speedup||times")
+        more = ("data_parallel_speedup|data parallel|times", "hybrid_speedup|hybrid|times")
+        last = ("against_same_devices|vs same|times", "against_best_data_parallel|vs best DP|times")
+        return Table.described(rows, *heads, *more, *last, title=self.name)
 
     def _budget(self, budget: BestOfDevices) -> dict[str, Any]:
         return {

@@ -6,12 +6,13 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from math import inf
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dlplacer.core.abilities import Shown
 from dlplacer.core.errors import DlplacerError, InputError, InternalError
 from dlplacer.core.expect import printable
 from dlplacer.core.plan import Plan
+from dlplacer.core.table import Column, Table
 from dlplacer.core.units import format_seconds
 from dlplacer.planning.assemble import with_bound
 from dlplacer.planning.warm_start import followed
@@ -19,9 +20,6 @@ from dlplacer.planning.what_if.answer import Answer, Solving, bound_of, require_
 from dlplacer.planning.what_if.changes import ALL_LINKS, RELAXING, Change, changes
 from dlplacer.planning.what_if.other_strategies import strategies
 from dlplacer.problem.problem import Problem, build_problem
-
-if TYPE_CHECKING:
-    import pandas
 
 _SHOWN = 16
 """Changes that a repr lists: about a screen."""
@@ -87,11 +85,19 @@ class WhatWouldHelp(Shown):
             lines.append(f"  {'-' if gain is None else f'{100 * gain:.1f} %':>8}  {printable(answer.text)}")
         return "\n".join(lines) + ">"
 
-    def to_frame(self) -> "pandas.DataFrame":
-        """A row per change, the largest gain first: step in seconds, gain and its bound as ratios, status and note."""
-        import pandas
-
-        return pandas.DataFrame([answer.to_dict(self.base.makespan_s) for answer in self.answers])
+    @property
+    def table(self) -> Table:
+        """A row per change, the largest gain first."""
+        records = [answer.to_dict(self.base.makespan_s) for answer in self.answers]
+        described = {
+            "change": Column("change", "what would help"),
+            "makespan_s": Column("makespan_s", "step", "seconds"),
+            "gain": Column("gain", "", "change"),
+            "most_gain": Column("most_gain", "at most", "change"),
+            "status": Column("status", "", "text", ""),
+        }
+        names = ("kind", "change", "status", "makespan_s", "lower_bound_s", "gain", "most_gain", "note")
+        return Table.of(records, [described.get(name, Column(name)) for name in names])
 
     def to_dict(self) -> dict[str, Any]:
         """The field ``what_would_help`` of ``dlplacer explain --json``."""

@@ -13,8 +13,7 @@ from dlplacer.core.topology import Topology
 from dlplacer.files.load import load_topology
 from dlplacer.files.locate import shipped_folder
 from dlplacer.report.plot import recommended_size
-from dlplacer.report.plot.positions.machine_positions import machine_layout
-from dlplacer.report.plot.topology import plot_topology
+from dlplacer.report.plot.topology import machine_layout, plot_topology
 
 matplotlib.use("Agg")
 

@@ -1,16 +1,141 @@
-"""A schedule as columns: when and where every op runs and every tensor travels, what it waits for, what is alive."""
+"""Plans as a page shows them: columns of numbers and one table of texts, small and quick to read."""
 
+import math
+import unicodedata
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from dlplacer.check import live_tensors, resident_bytes
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import PHASES, Op
 from dlplacer.core.plan import Plan, Transfer
-from dlplacer.report.critical_path import PathPart, critical_parts
+from dlplacer.report.critical_path import PathPart, ScheduleArcs, critical_parts
 from dlplacer.report.link_use import link_uses
-from dlplacer.report.page.columns.memory_columns import memory_columns
-from dlplacer.report.page.columns.page_clock import PageClock
-from dlplacer.report.page.columns.texts import Texts, visible
-from dlplacer.report.schedule_arcs import ScheduleArcs
+from dlplacer.report.module_blocks import blocks_of
+
+# Control, format, surrogate, private use, line separators: invisible, or (bidi) able to reorder what is beside them.
+_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+
+
+def visible(text: str) -> str:
+    """The text with every character that cannot be seen, or that turns writing direction, as its code: ``[U+202E]``."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(_code(character) if unicodedata.category(character) in _HIDDEN else character for character in text)
+
+
+def _code(character: str) -> str:
+    return f"[U+{ord(character):04X}]"
+
+
+class Texts:
+    """A table of texts that columns refer to by position; 0 is the empty text."""
+
+    def __init__(self) -> None:
+        self._position: dict[str, int] = {"": 0}
+
+    def of(self, text: str | None) -> int:
+        """The position of a text, which becomes part of the table."""
+        return self._position.setdefault(visible(text or ""), len(self._position))
+
+    @property
+    def table(self) -> list[str]:
+        """[position] → text."""
+        return list(self._position)
+
+
+_DIGITS = 9
+
+
+class PageClock:
+    """Times of at most nine digits: below a billionth of the step, of which no one sees anything.
+
+    Parameters
+    ----------
+    span_s
+        The longest time that it has to say.
+    """
+
+    def __init__(self, span_s: float) -> None:
+        self._exponent = math.floor(math.log10(span_s)) + 1 - _DIGITS if span_s > 0 else -_DIGITS
+
+    @property
+    def unit_s(self) -> float:
+        """How many seconds the unit lasts: a power of ten."""
+        return float(f"1e{self._exponent}")
+
+    def of(self, time_s: float) -> int:
+        """The time in units."""
+        return round(time_s / self.unit_s)
+
+    def all_of(self, times_s: Iterable[float]) -> list[int]:
+        """As `of`, one by one."""
+        return [round(time_s / self.unit_s) for time_s in times_s]
+
+
+WHAT = ("output", "copy", "workspace", "relayed")
+
+
+def memory_columns(plan: Plan, clock: PageClock) -> dict[str, Any]:
+    """Per device what stays all step; and over all tensors that live for a part of it: device, op, start, end, bytes.
+
+    Starts are rounded up and ends down, both with the tolerance of times taken off: what makes room for another tensor
+    still does after rounding, and no level is above the rule's.
+    """
+    event = {entry.op: position for position, entry in enumerate(plan.ops)}
+    rows = []
+    for position, device in enumerate(plan.topology.devices):
+        for live in live_tensors(plan, device.id):
+            until_s = live.end_s - min(plan.tolerance_s, (live.end_s - live.start_s) / 2)
+            start, end = math.ceil(live.start_s / clock.unit_s), math.floor(until_s / clock.unit_s)
+            rows.append((position, event[live.op], WHAT.index(live.what), start, max(0, end - start), live.bytes))
+    columns = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in range(6)]
+    return {
+        "resident": [resident_bytes(plan, device.id) for device in plan.topology.devices],
+        **dict(zip(("device", "op", "what", "start", "time", "bytes"), columns, strict=True)),
+    }
+
+
+_PHASES = (None, *PHASES)
+
+
+def graph_columns(plan: Plan, texts: Texts) -> dict[str, Any]:
+    """Columns over the ops of a plan's graph, in file order, and over its edges.
+
+    Texts are positions in the table, except for `id`; `block` is the part of the model that a picture can colour.
+    """
+    graph = plan.graph
+    blocks = blocks_of(plan)
+    edges = [(graph.index[edge.source], graph.index[edge.target], edge.bytes) for edge in graph.edges]
+    return {
+        "id": [visible(op.id) for op in graph.ops],
+        "kind": [texts.of(op.kind) for op in graph.ops],
+        "module": [texts.of(op.module) for op in graph.ops],
+        "block": [texts.of(blocks[op.id]) for op in graph.ops],
+        "phase": [_PHASES.index(op.phase) for op in graph.ops],
+        "dtype": [texts.of(_dtypes(op)) for op in graph.ops],
+        "shapes": [texts.of(_shapes(op)) for op in graph.ops],
+        "outputBytes": [op.output_bytes for op in graph.ops],
+        "keptBytes": [op.weight_bytes + op.gradient_bytes + op.state_bytes for op in graph.ops],
+        "workspaceBytes": [op.workspace_bytes for op in graph.ops],
+        "flops": [round(op.flops) for op in graph.ops],
+        "edges": [list(column) for column in zip(*edges, strict=True)] or [[], [], []],
+    }
+
+
+def _dtypes(op: Op) -> str:
+    return ", ".join(dict.fromkeys(spec.dtype for spec in op.outputs)) or op.dtype or ""
+
+
+def _shapes(op: Op) -> str:
+    """The outputs' shapes as people write them: ``32×64×8×8, 32``."""
+    return ", ".join("×".join(map(str, spec.shape)) or "scalar" for spec in op.outputs)
+
+
+def same_graph(one: OpGraph, other: OpGraph) -> bool:
+    """True if two graphs have the same columns, so that one set serves both."""
+    return one is other or (one.ops == other.ops and one.edges == other.edges)
 
 
 def schedule_columns(

@@ -4,8 +4,21 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 
+from dlplacer.core.op import Op
 from dlplacer.core.plan import Plan
-from dlplacer.report.plot.style.op_kinds import computes
+
+_STORAGE = frozenset({"parameter", "buffer", "input", "constant", "tangent", "gradient", "mutation"})
+_SHORT = {
+    "convolution": "conv",
+    "convolution_backward": "conv bwd",
+    "max_pool2d_with_indices": "maxpool",
+    "max_pool2d_with_indices_backward": "maxpool bwd",
+    "native_batch_norm_legit_functional": "bn",
+    "native_batch_norm_backward": "bn bwd",
+    "threshold_backward": "relu bwd",
+    "native_layer_norm": "ln",
+    "native_layer_norm_backward": "ln bwd",
+}
 
 Path = tuple[str, ...]
 
@@ -69,3 +82,14 @@ def _largest(blocks: Iterable[Path], paths: Iterable[Path], apart: set[Path]) ->
         if 2 * count > len(found) and block not in apart and below:
             return block
     return None
+
+
+def computes(op: Op) -> bool:
+    """True if the op is more than a place where a tensor is kept, which may have a small measured time too."""
+    return op.kind not in _STORAGE
+
+
+def short_kind(kind: str) -> str:
+    """``aten.convolution`` → ``conv``: the kind without its namespace, in a few letters where that is usual."""
+    name = kind.rsplit(".", 1)[-1].strip("_")
+    return _SHORT.get(name, name.replace("_backward", " bwd"))

@@ -11,7 +11,7 @@ from statistics import fmean
 
 from dlplacer.core.op import PHASES, Op
 from dlplacer.core.plan import Plan
-from dlplacer.report.plot.style.op_kinds import computes
+from dlplacer.report.module_blocks import computes
 
 _BAND_GAP = 1.6
 _CROWDED = 0.3
