@@ -30,6 +30,7 @@ def launch_note(result: Result) -> str | None:
     gain = "one device is best" if single_s <= step_s else f"this plan gains {single_s / step_s:.3f}x"
     return (
         f"launch-bound: issuing an op takes {format_seconds(issue_s)}, its ops "
-        f"{format_seconds(sum(times_s) / len(times_s))}; with eager PyTorch {gain}; if issuing cost nothing and every "
-        f"op still took as long, this plan would gain {speedup:.3f}x; --issue eager plans for eager PyTorch"
+        f"{format_seconds(sum(times_s) / len(times_s))}; with eager PyTorch {gain}; compiled segments would give "
+        f"{speedup:.3f}x if they cost nothing to issue and every op still took as long; --issue eager plans for eager "
+        "PyTorch"
     )

@@ -130,25 +130,27 @@ def require_same_graph(plan: Plan, captured: OpGraph) -> None:
 def device_names(
     plan: Plan, devices: Mapping[str, str] | Sequence[str], planned: Sequence[str] | None = None
 ) -> dict[str, str]:
-    """Device of the plan → device of this machine, for all devices of the plan's topology or those of `planned`.
+    """Device of the plan → device of this machine: of `planned`, which are all that the plan's topology has by default.
 
-    Raises InputError if the plan has a device that is not named, or none of a given name.
+    Devices that run nothing may be left out. Raises InputError if another is not named, or the plan has none of a name.
     """
     planned = [device.id for device in plan.topology.devices] if planned is None else list(planned)
+    used = [name for name in planned if name in plan.placement.values()]
     if isinstance(devices, str):
         devices = devices.split(",")
     if not isinstance(devices, Mapping):
-        if len(devices) != len(planned):
+        if len(devices) not in (len(planned), len(used)):
+            idle = "" if len(used) == len(planned) else f", or for those that run ops ({', '.join(used)})"
             raise InputError(
                 f"the plan has {len(planned)} devices ({', '.join(planned)}), but {len(devices)} were given; name one "
-                "for each, in that order"
+                f"for each, in that order{idle}"
             )
-        return dict(zip(planned, devices, strict=True))
+        devices = dict(zip(planned if len(devices) == len(planned) else used, devices, strict=True))
     unknown = [name for name in devices if name not in planned]
-    missing = [name for name in planned if name not in devices]
+    missing = [name for name in used if name not in devices]
     if unknown or missing:
         raise InputError(
             f"devices: the plan has {', '.join(planned)}; "
             + (f"{unknown[0]!r} is none of them" if unknown else f"{missing[0]!r} is not named")
         )
-    return {name: devices[name] for name in planned}
+    return {name: devices[name] for name in planned if name in devices}

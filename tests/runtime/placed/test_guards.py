@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from frontend.torch.small_models import build, graph_of
-from runtime.random_plans import needs_two_cores, placed_at_random, random_plan
+from runtime.random_plans import machine, needs_two_cores, placed_at_random, plain_loss, random_plan
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
@@ -94,6 +94,22 @@ def test_devices_must_be_those_of_the_plans_topology() -> None:
         apply(job, plan, {"d0": "cpu:0", "d1": "cpu:1", "gpu": "cpu:2"})
     with pytest.raises(InputError, match="device 'cpu:0' is given twice"):
         apply(job, plan, ["cpu:0", "cpu"])
+
+
+@needs_two_cores
+def test_devices_without_ops_need_not_be_here() -> None:
+    job = build("linear")
+    plan = random_plan(graph_of("linear"), device_count=2)
+    assert set(plan.placement.values()) == {"d0", "d1"}
+    larger = replace(plan, topology=machine(3))
+    for devices in (["cpu:0", "cpu:1"], {"d0": "cpu:1", "d1": "cpu:0"}):
+        placed = apply(job, larger, devices)
+        try:
+            assert torch.equal(placed.step(*job.args, *job.targets), plain_loss(job, build("linear").module))
+        finally:
+            placed.close()
+    with pytest.raises(InputError, match=r"or for those that run ops \(d0, d1\)"):
+        apply(job, larger, ["cpu:0"])
 
 
 @pytest.mark.parametrize("where", ["meta", "fake"])
