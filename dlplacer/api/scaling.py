@@ -16,6 +16,7 @@ from dlplacer.api.jobs import StepOptions, fake_job, is_entry, job_options
 from dlplacer.api.kinds import checked
 from dlplacer.api.subjects import GraphLike, TopologyLike, graph_of, is_job, note, topology_of
 from dlplacer.api.training import Goal, NamedTraining
+from dlplacer.core.abilities import Shown
 from dlplacer.core.errors import InputError, RunError
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ _COLLECTIVE = {"forward": "all-gather", "backward": "all-reduce"}
 
 
 @dataclass(frozen=True, slots=True)
-class Batches:
+class Batches(Shown):
     """Mini-batches on a device, the best first: by training time, or by time per sample without a data set."""
 
     device: "Device"
@@ -159,7 +160,7 @@ def advise_servers(
 
 
 @dataclass(frozen=True)
-class Groups:
+class Groups(Shown):
     """Layers whose parameters or gradients travel together, beside other policies.
 
     Attributes
@@ -269,7 +270,7 @@ def _group_bytes(chain: "LayerChain", cuts: tuple[int, ...]) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Epochs:
+class Epochs(Shown):
     """Measured epochs: with exact gradients at every step first, then with codecs and periods.
 
     Attributes

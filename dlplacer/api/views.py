@@ -188,12 +188,12 @@ def _run(done: "Run") -> Iterator[Block]:
     heads = (Column("device"), *(Column(name, head, "seconds") for head, name in shares))
     rows = tuple(tuple(getattr(use, column.name) for column in heads) for use in report.use)
     yield Table(heads, rows)
-    rows = (
+    worst = (
         (one.op, one.module or "", one.device, one.predicted_s, one.measured_s, _signed(one.difference_s))
         for one in report.offenders
     )
-    heads = ("op|predicted worst", "module", "device", "predicted_s|predicted|seconds", "measured_s|measured|seconds")
-    yield Table.described(rows, *heads, "difference")
+    named = ("op|predicted worst", "module", "device", "predicted_s|predicted|seconds", "measured_s|measured|seconds")
+    yield Table.described(worst, *named, "difference")
 
 
 def _signed(value_s: float) -> str:
@@ -286,8 +286,8 @@ def _explanation(found: "Explanation") -> Iterator[Block]:
         ((one.device, one.ops, one.busy_s, one.idle_s, one.on_path_s) for one in found.devices), *heads
     )
     longest = sorted(sorted(found.parts, key=lambda part: -part.time_s)[:_PATH], key=lambda part: part.begin_s)
-    heads = ("step|longest on the critical path", "where", "start_s|start|seconds", "time_s|time|seconds")
-    yield Table.described(((*_step(part.step), part.begin_s, part.time_s) for part in longest), *heads)
+    steps = ("step|longest on the critical path", "where", "start_s|start|seconds", "time_s|time|seconds")
+    yield Table.described(((*_step(part.step), part.begin_s, part.time_s) for part in longest), *steps)
     if found.transfers:
         rows = tuple((one.tensor, one.target, one.bytes, one.end_s - one.start_s) for one in found.transfers)
         yield Table.described(rows, "tensor|longest transfers", "target|to", "bytes||bytes", "time_s|time|seconds")

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from threading import Event
 from typing import Any
 
+from dlplacer.core.abilities import Shown
 from dlplacer.core.constraints import Constraints
 from dlplacer.core.errors import DlplacerError, InternalError
 from dlplacer.core.plan import Plan
@@ -54,7 +55,7 @@ class Elsewhere:
 
 
 @dataclass(frozen=True)
-class PinnedPlan:
+class PinnedPlan(Shown):
     """A plan's problem with pins, solved again.
 
     Attributes
