@@ -25,7 +25,7 @@ from dlplacer.planning.place import prepared, solved
 from dlplacer.planning.saved_problem import saving_problem
 from dlplacer.solvers.heuristics.min_cut import available
 from dlplacer.solvers.instance.outcome import Budget, Progress
-from dlplacer.solvers.methods import DEFAULT_METHOD, METHODS
+from dlplacer.solvers.methods import DEFAULT_METHOD, METHODS, compared
 
 _NONE = {"single": "infeasible"}
 """Method → its status without a plan, where that is not for want of time."""
@@ -142,7 +142,7 @@ def compare(
     Parameters
     ----------
     methods
-        Keys of `dlplacer.solvers.methods.METHODS`; None means all.
+        Keys of `dlplacer.solvers.methods.METHODS`; None means all that make sense of the problem.
     time_limit_s
         Seconds for each method. The heuristics need far less; ``ilp`` ends early once its plan is proved optimal.
     on_progress
@@ -161,6 +161,7 @@ def compare(
     if not 0 < time_limit_s < math.inf:
         raise InputError(f"time limit is {time_limit_s:g} s; it must be positive and finite")
     problem = prepared(graph, with_issue(topology, issue), options or Options(), pins, colocate)
+    chosen = compared(problem) if methods is None else chosen
     board, stop, threads = _Board(on_progress), stop or Event(), workers or len(usable_cores())
 
     def solve(method: str) -> MethodResult:

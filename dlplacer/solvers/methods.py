@@ -7,6 +7,7 @@ from dlplacer.core.errors import InputError
 from dlplacer.problem.live_memory import may_bind
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.bounds.bounds import critical_path, lower_bounds, whole_area
+from dlplacer.solvers.feasibility.graph_size import EXACT_UP_TO
 from dlplacer.solvers.heuristics.common.memory_state import Fixed, Priority
 from dlplacer.solvers.heuristics.common.module_blocks import by_module
 from dlplacer.solvers.heuristics.construct import Rule, construct, construct_on_placement
@@ -22,9 +23,9 @@ from dlplacer.solvers.heuristics.min_cut import min_cut
 from dlplacer.solvers.heuristics.peft import peft
 from dlplacer.solvers.heuristics.single_device import best_single
 from dlplacer.solvers.heuristics.start_method import StartMethod
-from dlplacer.solvers.instance.incumbent import Begin
+from dlplacer.solvers.instance.incumbent import Begin, Incumbent
 from dlplacer.solvers.instance.instance import Instance, build_instance
-from dlplacer.solvers.instance.memory_admission import attempts, best_admitted
+from dlplacer.solvers.instance.memory_admission import admission, attempts, best_admitted
 from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule
 from dlplacer.solvers.instance.schedule import Schedule
 from dlplacer.solvers.instance.time_limit import within
@@ -75,6 +76,23 @@ def start_named(method: str, problem: Problem, instance: Instance) -> Schedule |
 def _single(problem: Problem, budget: Budget) -> Outcome:
     bound = _bound(build_instance(problem), budget, _BOUND_SHARE * budget.left_s)
     return Outcome(best_single(problem), bound)
+
+
+def _dlplacer(problem: Problem, budget: Budget) -> Outcome:
+    """The best schedule that CP-SAT finds of the paper's own program, timed under the problem's rules."""
+    from dlplacer.solvers.feasibility.explanation import explain_infeasible
+    from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, search
+    from dlplacer.solvers.ilp.dlplacer_model import build_dlplacer_model
+
+    built = within(lambda: not budget.left_s, partial(build_dlplacer_model, problem))
+    if built is None:
+        return Outcome(None, 0)
+    instance = build_instance(problem)
+    incumbent = Incumbent(budget, admission(problem, instance))
+    if search(built.model, built.variables, instance, incumbent, budget.left_s) is SearchEnd.INFEASIBLE:
+        raise explain_infeasible(problem)
+    best = incumbent.best
+    return Outcome(None if best is None else ProblemSchedule.of(problem, instance, best), incumbent.bound)
 
 
 def schedules_by(method: str, problem: Problem) -> Iterator[ProblemSchedule | None]:
@@ -180,8 +198,15 @@ METHODS: dict[str, Callable[[Problem, Budget], Outcome]] = {
     DEFAULT_METHOD: _ilp,
     **{method: partial(_heuristic, method=method) for method in HEURISTICS},
     "single": _single,
+    "dlplacer": _dlplacer,
 }
 """Method → solver; the first is the default."""
+
+
+def compared(problem: Problem) -> tuple[str, ...]:
+    """The methods that make sense of a problem: the paper's own program for a few ops with delays of eq. 11 alone."""
+    as_written = problem.op_count <= EXACT_UP_TO and problem.options.delay == "store-and-forward"
+    return tuple(method for method in METHODS if as_written or method != "dlplacer")
 
 
 SUMMARIES = {
@@ -199,6 +224,7 @@ SUMMARIES = {
     "balanced": "equal shares of the weights by modules in order, as a balanced Hugging Face device_map",
     "contiguous": "one run of consecutive layers for each device (Tarnawski et al. 2020)",
     "single": "all on the best single device",
+    "dlplacer": "the paper's integer program as it is written, eq. 7 to 13, for small graphs (Pal et al. 2019)",
 }
 """Method → what it does, in a line."""
 

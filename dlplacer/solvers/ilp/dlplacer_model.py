@@ -1,0 +1,172 @@
+"""DLPlacer's ILP as the paper writes it: eq. 7–13 row by row, with placement, routes and start times as variables.
+
+It is the reference of the other methods, which decompose the problem and solve the routes ahead. Nothing of theirs is
+in it: no bound, no order of devices, no cut. All rows are linear; of two ops on one device a binary says which is
+first, as in eq. 12, and the horizon is the big M. Where links are contended or memory counts over time, it is a
+relaxation.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ortools.sat.python import cp_model
+
+from dlplacer.core.errors import InputError
+from dlplacer.core.units import exact, ticks
+from dlplacer.files.disk import write_bytes
+from dlplacer.problem.problem import Problem
+from dlplacer.problem.segment_timing import link_delay_s
+from dlplacer.solvers.ilp.variables import Literal, Variables, duration
+from dlplacer.solvers.instance.instance import Instance, build_instance
+from dlplacer.solvers.instance.time_limit import ask_time
+
+if TYPE_CHECKING:
+    from ortools.linear_solver.python import model_builder
+
+_OPEN = 2**62
+"""Sides of a row from which it is open."""
+
+Uses = Mapping[tuple[str, str], cp_model.IntVar]
+"""Link direction → C(e, l): 1 where edge e is sent over link l."""
+
+
+@dataclass(frozen=True)
+class DlplacerModel:
+    """The model of a problem, and its variables P(k, n), T(k) and makespan, with a P for each colocated block."""
+
+    model: cp_model.CpModel
+    variables: Variables
+
+
+def build_dlplacer_model(problem: Problem) -> DlplacerModel:
+    """The model of a problem whose delays are those of eq. 11.
+
+    Raises
+    ------
+    InputError
+        If the problem has delays of another kind: then a sum over links would bound nothing.
+    """
+    if problem.options.delay != "store-and-forward":
+        raise InputError(
+            "method 'dlplacer' is the paper's program, whose delays are sums over links (eq. 11); use the options of "
+            f"the paper, or delay=store-and-forward in place of {problem.options.delay}"
+        )
+    instance, model = build_instance(problem), cp_model.CpModel()
+    place: tuple[dict[int, Literal], ...] = tuple(
+        {n: model.new_bool_var(f"P_{block}_{n}") for n in instance.allowed[ops[0]]}
+        for block, ops in enumerate(instance.members)
+    )
+    start = tuple(model.new_int_var(0, problem.horizon, f"T_{op}") for op in range(instance.op_count))
+    variables = Variables(place, start, model.new_int_var(0, problem.horizon, "makespan"))
+    for literals in place:
+        model.add(sum(literals.values()) == 1)  # eq. 7
+    _send(model, problem, instance, variables)
+    _run_in_turn(model, problem, instance, variables)
+    for n, capacity in enumerate(instance.capacity):
+        if capacity is not None:  # eq. 13
+            here = [size * row[n] for size, row in zip(instance.footprint, place, strict=True) if n in row]
+            model.add(cp_model.LinearExpr.sum(here) <= capacity)
+    for op, begin in enumerate(start):
+        model.add(variables.makespan >= begin + duration(instance, variables, op))
+    model.minimize(variables.makespan)
+    return DlplacerModel(model, variables)
+
+
+def _send(model: cp_model.CpModel, problem: Problem, instance: Instance, variables: Variables) -> None:
+    """Eq. 8–11: an edge between devices takes a path of links, and its reader waits for the sum of their delays."""
+    links, sent = problem.topology.link_between, set[tuple[int, int]]()
+    for number, arc in enumerate(problem.arcs):
+        ask_time()
+        uses = {hop: model.new_bool_var(f"C_{number}_{'_'.join(hop)}") for hop in links}
+        _keep_flow(model, problem, instance, variables, (arc.source, arc.target), uses)
+        size_bytes = problem.sizes_bytes[arc.size]
+        delay = [
+            ticks(link_delay_s(link, size_bytes, exact), problem.tick_s) * uses[hop] for hop, link in links.items()
+        ]
+        end = variables.start[arc.source] + duration(instance, variables, arc.source)
+        model.add(variables.start[arc.target] >= end + cp_model.LinearExpr.sum(delay))
+        sent.add((arc.source, arc.target))
+    for target, arcs in enumerate(instance.predecessors):
+        for source in (source for source, _ in arcs if (source, target) not in sent):
+            # The barrier between forward and backward pass, which the paper does not have.
+            model.add(variables.start[target] >= variables.start[source] + duration(instance, variables, source))
+
+
+def _keep_flow(
+    model: cp_model.CpModel,
+    problem: Problem,
+    instance: Instance,
+    variables: Variables,
+    ends: tuple[int, int],
+    uses: Uses,
+) -> None:
+    """Eq. 8 and 9: of the links of a node one more leads out where the producer is, one more in where the reader is."""
+    produced, read = (variables.place[instance.block[op]] for op in ends)
+    nodes = {node for hop in uses for node in hop} | set(problem.topology.device_index)
+    for node in sorted(nodes):
+        out = [literal for hop, literal in uses.items() if hop[0] == node]
+        into = [literal for hop, literal in uses.items() if hop[1] == node]
+        n = problem.topology.device_index.get(node)
+        ends_here = [] if n is None else [read.get(n, 0), produced.get(n, 0)]
+        signs = [1] * len(out) + [-1] * len(into) + [1, -1][: len(ends_here)]
+        model.add(cp_model.LinearExpr.weighted_sum([*out, *into, *ends_here], signs) == 0)
+
+
+def _run_in_turn(model: cp_model.CpModel, problem: Problem, instance: Instance, variables: Variables) -> None:
+    """Eq. 12: of two ops on one device that no edge joins, one ends before the other begins."""
+    joined = {(source, target) for target, arcs in enumerate(instance.predecessors) for source, _ in arcs}
+    for x, y in combinations(range(instance.op_count), 2):
+        ask_time()
+        both = set(instance.allowed[x]) & set(instance.allowed[y])
+        if (x, y) in joined or (y, x) in joined or not both:
+            continue
+        is_first = model.new_bool_var(f"before_{x}_{y}")
+        for n in both:
+            here = [variables.place[instance.block[op]][n] for op in (x, y)]
+            for one, other, in_turn in ((x, y, is_first), (y, x, 1 - is_first)):
+                end = variables.start[one] + instance.duration[one][n]
+                free = 3 - cp_model.LinearExpr.sum([*here, in_turn])
+                model.add(variables.start[other] >= end - problem.horizon * free)
+
+
+def export_model(built: DlplacerModel, path: Path) -> None:
+    """Write the model for other solvers: ``.mps``, or CP-SAT's own ``.pb.txt``.
+
+    Raises
+    ------
+    InputError
+        If the file's name ends in neither.
+    """
+    if path.name.endswith(".pb.txt"):
+        write_bytes(path, str(built.model.proto).encode())
+    elif path.suffix == ".mps":
+        write_bytes(path, _mps(built.model).encode())
+    else:
+        raise InputError(f"export {str(path)!r}: end the name in .mps or .pb.txt")
+
+
+def _mps(model: cp_model.CpModel) -> str:
+    from ortools.linear_solver.python import model_builder
+
+    # Rows hold the least and the greatest number of 64 bits where they are open.
+    new_model: Any = model_builder.Model
+    linear, columns = new_model(), list[model_builder.Variable]()
+    for variable in model.proto.variables:
+        least, most = list(variable.domain)
+        columns.append(linear.new_int_var(least, most, variable.name))
+    for row in model.proto.constraints:
+        least, most = (side if abs(side) < _OPEN else math.copysign(math.inf, side) for side in list(row.linear.domain))
+        linear.add_linear_constraint(_sum(columns, row.linear), least, most)
+    linear.minimize(_sum(columns, model.proto.objective))
+    return str(linear.export_to_mps_string())
+
+
+def _sum(columns: "Sequence[model_builder.Variable]", terms: Any) -> "model_builder.LinearExpr":
+    from ortools.linear_solver.python import model_builder
+
+    chosen = [columns[number] for number in terms.vars]
+    return model_builder.LinearExpr.weighted_sum(chosen, list(terms.coeffs))
