@@ -47,6 +47,7 @@ INNER_ROOMS = {
     "planning": (
         "interrupt",
         "garbage",
+        "provenance",
         "one_device",
         "assemble",
         "tick_length",
@@ -87,7 +88,6 @@ ONLY_HERE = {
         "data_parallel/",
         "frontend/torch/",
         "models/",
-        "planning/hybrid/epochs/",
         "runtime/",
         "measure/",
         "api/jobs.py",
