@@ -10,13 +10,14 @@ import pytest
 from dlplacer.solvers.decode import heaps, machine_code
 from dlplacer.solvers.decode.arrays import Ints
 from dlplacer.solvers.decode.heaps import FIRST, pop, push
+from dlplacer.solvers.decode.machine_code import ask
 from dlplacer.solvers.instance.time_limit import ends_when, within
 
 
 def sort(heap: Ints, values: Ints, found: Ints) -> int:
     """Sort by a heap, as kernels do."""
     for count in range(values.shape[0]):
-        machine_code.ask()
+        ask()
         push(heap, 0, count, values[count], count)
     for count in range(values.shape[0]):
         found[count] = heap[0, 0, FIRST]
