@@ -211,6 +211,15 @@ CALIBRATION = Parameter(
     "FILE",
     repeat=True,
 )
+WORK = Parameter(
+    "work_s",
+    "work in place of a time limit, by one worker: the same plan on every machine",
+    NUMBER,
+    "N",
+    "--work",
+    above=0,
+)
+EXPORT = written("export", "write the paper's program, eq. 7 to 13, for other solvers: F.mps or F.pb.txt")
 SOLVED = (METHOD, time_limit("the whole solve, reading a graph file included", "60 s"), *SOLVER, GAP)
 METHODS = Parameter("methods", "only these (all)", NAMES, "NAME[,NAME...]")
 COMPARED = (METHODS, time_limit("each method", "60 s"), *SOLVER)

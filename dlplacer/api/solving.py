@@ -62,6 +62,8 @@ Files: TypeAlias = Sequence[str | PathLike[str]]
     the.SUBJECT,
     the.OPTIONS,
     the.SOLVED,
+    the.WORK,
+    the.EXPORT,
     the.ISSUE,
     the.CALLS,
     the.HELD,
@@ -78,6 +80,8 @@ def place(
     *,
     method: str = "ilp",
     time_limit_s: float = 60.0,
+    work_s: float | None = None,
+    export: str | PathLike[str] | None = None,
     gap: float = 0.0,
     seed: int = 0,
     workers: int | None = None,
@@ -117,19 +121,26 @@ def place(
     # A capture does not count, as the user's code may take longer than the limit.
     if isinstance(graph, (str, PathLike)) and not is_entry(str(graph)):
         time_limit_s = max(time_limit_s - (time.monotonic() - began), time_limit_s / 2)
+    assumed, held, together = options_of(options), pins_of(pins, machine), together_of(colocate)
+    if export is not None:
+        from dlplacer.planning.place import prepared
+        from dlplacer.solvers.ilp.dlplacer_model import build_dlplacer_model, export_model
+
+        export_model(build_dlplacer_model(prepared(made, machine, assumed, held, together)), Path(export))
     return place_graph(
         made,
         machine,
-        options_of(options),
+        assumed,
         method=method,
         time_limit_s=time_limit_s,
+        work_s=work_s,
         gap=gap,
         seed=seed,
         workers=workers,
         on_progress=on_progress or _ignore,
         stop=stop,
-        pins=pins_of(pins, machine),
-        colocate=together_of(colocate),
+        pins=held,
+        colocate=together,
         warm_start=None if warm_start is None else plan_of(warm_start, "warm_start", keeps_rules=True),
         issue=issue,
     )

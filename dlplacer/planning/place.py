@@ -1,8 +1,8 @@
 """The front door of planning: graph and topology in, checked plan with its bound and gap out."""
 
 import math
-import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
@@ -38,6 +38,7 @@ from dlplacer.solvers.feasibility.simple_reasons import require_feasible
 from dlplacer.solvers.ilp.solver_thread import in_thread
 from dlplacer.solvers.instance.instance import build_instance
 from dlplacer.solvers.instance.outcome import Budget, Progress
+from dlplacer.solvers.instance.time_limit import counting_work, now
 from dlplacer.solvers.methods import DEFAULT_METHOD, METHODS
 
 _MOST_WORKERS = 10_000
@@ -62,6 +63,7 @@ def place(
     *,
     method: str = DEFAULT_METHOD,
     time_limit_s: float = 60.0,
+    work_s: float | None = None,
     gap: float = 0.0,
     seed: int = 0,
     workers: int | None = None,
@@ -83,6 +85,9 @@ def place(
         A key of `dlplacer.solvers.methods.METHODS`; the bound is the best known to any of them.
     time_limit_s
         Seconds for the whole call, building the model included. Below 5 s a first plan may be up to a second late.
+    work_s
+        In place of a time limit, how much work to do, by one worker: about as many seconds of one core. Then plan and
+        bound are the same on every machine and at every run, however long these take.
     gap
         Stop when (makespan − bound) ÷ makespan is at most this.
     workers
@@ -116,15 +121,17 @@ def place(
     KeyboardInterrupt
         At a Ctrl-C before the first plan, or at a second one.
     """
-    began = time.monotonic()
+    time_limit_s, workers = (time_limit_s, workers) if work_s is None else (work_s, 1)
     _require_arguments(method, time_limit_s, gap, workers, warm_start)
     if warm_start is not None:
         check_plan(warm_start)
     stop, topology = stop or Event(), with_issue(topology, issue)
-    problem = _unless_stopped(stop, partial(prepared, graph, topology, options or Options(), pins, colocate))
-    threads = workers or len(usable_cores())
-    budget = Budget(began, gap, seed, threads, stop, grace_s=_grace_s(time_limit_s), without=frozenset(without))
-    return solved(problem, method, budget, time_limit_s, on_progress, warm_start)
+    with nullcontext() if work_s is None else counting_work():
+        began = now()
+        problem = _unless_stopped(stop, partial(prepared, graph, topology, options or Options(), pins, colocate))
+        threads = workers or len(usable_cores())
+        budget = Budget(began, gap, seed, threads, stop, grace_s=_grace_s(time_limit_s), without=frozenset(without))
+        return solved(problem, method, budget, time_limit_s, on_progress, warm_start)
 
 
 def prepared(
@@ -170,7 +177,7 @@ def solved(
         Its deadline is the moment from which the time limit counts.
     """
     began = budget.deadline
-    finish_s = _finish_s(problem, time.monotonic() - began, time_limit_s)
+    finish_s = _finish_s(problem, now() - began, time_limit_s)
     report = partial(_tell, on_progress, problem.tick_s, began)
     budget = replace(budget, deadline=began + time_limit_s - finish_s, report=report)
     with plan_or_interrupt(budget.stop):
@@ -180,7 +187,7 @@ def solved(
             problem = again
             plan = _checked(problem, method, budget, time_limit_s, plan)
             again = _rescaled(problem, method, plan, budget)
-    alone_s, plan = single_device_s(problem), replace(plan, solve_s=time.monotonic() - began)
+    alone_s, plan = single_device_s(problem), replace(plan, solve_s=now() - began)
     return Result(plan, alone_s, _simple_bounds(problem))
 
 
@@ -212,7 +219,7 @@ def _tell(
     on_progress: Callable[[Progress], None], tick_s: Fraction, began: float, makespan: int | None, bound: int
 ) -> None:
     found_s = None if makespan is None else float(makespan * tick_s)
-    on_progress(Progress(found_s, float(bound * tick_s), time.monotonic() - began))
+    on_progress(Progress(found_s, float(bound * tick_s), now() - began))
 
 
 def _finish_s(problem: Problem, prepare_s: float, time_limit_s: float) -> float:

@@ -12,7 +12,6 @@ candidates are replayed with dispatch, and the shortest replayed plan is taken, 
 """
 
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -33,7 +32,7 @@ from dlplacer.problem.simulate import replay
 from dlplacer.solvers.heuristics.single_device import singles
 from dlplacer.solvers.instance.incumbent import Begin
 from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule
-from dlplacer.solvers.instance.time_limit import within
+from dlplacer.solvers.instance.time_limit import count_work, now, within
 from dlplacer.solvers.methods import DEFAULT_METHOD, LOADS_S, METHODS, STARTS, schedules_by, solve_from
 
 Solver = Callable[[Problem, Budget], Outcome]
@@ -44,6 +43,10 @@ class Heuristic(NamedTuple):
 
     schedules: Callable[[Problem], Iterator[ProblemSchedule | None]]
     loads_s: float = 0.0
+
+
+_REPLAYED_OP_S = 1e-4
+"""Seconds of work for an op of a replay."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +126,7 @@ class Candidates:
         problem = self.problem
         if any(problem.delay[arc.size][device[arc.source]][device[arc.target]] is None for arc in problem.arcs):
             return None
+        count_work(_REPLAYED_OP_S * problem.op_count)
         return self._keep(*replay(problem, device, order))
 
     def raise_bound(self, ticks: int) -> None:
@@ -222,7 +226,7 @@ def best_under_dispatch(
             return candidates
     floors = None if budget.stop.is_set() else surrogate(problem)
     asked = _Heuristics(candidates, heuristics, [each for each in (problem, floors) if each is not None])
-    began, left_s = time.monotonic(), budget.left_s
+    began, left_s = now(), budget.left_s
     heuristics_s = max(PARAMS.heuristics_share * left_s, min(PARAMS.heuristics_s, PARAMS.short_share * left_s))
     asked.go_on(budget, began + heuristics_s, began + PARAMS.in_vain_share * left_s, began + PARAMS.each_share * left_s)
     if floors is not None and not budget.stop.is_set():
@@ -233,11 +237,11 @@ def best_under_dispatch(
     candidates.offer(found.schedule)
     candidates.raise_bound(found.lower_bound)
     if not candidates.found:
-        in_vain_until = time.monotonic() + budget.left_s / 2 if combine else budget.for_first.deadline
+        in_vain_until = now() + budget.left_s / 2 if combine else budget.for_first.deadline
         asked.go_on(budget, budget.deadline, in_vain_until)
     if combine:
         report(None, candidates.bound)
-        asked.go_on(budget, time.monotonic() + budget.left_s / 2, 0.0)
+        asked.go_on(budget, now() + budget.left_s / 2, 0.0)
         _search(candidates, budget, report)
     return candidates
 
@@ -286,17 +290,17 @@ class _Heuristics:
 
         def is_over() -> bool:
             ends_at = max(until, each_until if self._unasked else 0.0) if self._candidates.found else in_vain_until
-            return budget.stop.is_set() or time.monotonic() > ends_at
+            return budget.stop.is_set() or now() > ends_at
 
         while self._waiting and not is_over():
             used_s, number, schedules = heappop(self._waiting)
-            asked, is_last = time.monotonic(), None
+            asked, is_last = now(), None
             # One whose package is not installed is left out.
             with suppress(InputError):
                 is_last = within(is_over, partial(self._ask, schedules))
             self._unasked.discard(number)
             if is_last is False:
-                heappush(self._waiting, (used_s + time.monotonic() - asked, number, schedules))
+                heappush(self._waiting, (used_s + now() - asked, number, schedules))
 
     def _ask(self, schedules: Iterator[ProblemSchedule | None]) -> bool:
         """True if it has no more."""

@@ -1,6 +1,5 @@
 """The default method: the heuristics' schedules, then parts of the machine and the machine itself, phase by phase."""
 
-import time
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from dlplacer.solvers.instance.incumbent import Begin, Incumbent
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.memory_admission import admission
 from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule
-from dlplacer.solvers.instance.time_limit import ask_time, counts_work, within
+from dlplacer.solvers.instance.time_limit import ask_time, counts_work, now, within
 from dlplacer.solvers.local_search.compile_ahead import HEURISTICS_CODE, compile_in_thread, compiling_ahead
 from dlplacer.solvers.parts import PartSearch
 from dlplacer.solvers.starts import StartSearch, single_device
@@ -144,9 +143,9 @@ def _offer_reluctant(problem: Problem, instance: Instance, incumbent: Incumbent)
     skipped = instance.traffic is None or incumbent.refused or incumbent.closed or instance.device_count == 1
     if skipped or "reluctant" in incumbent.budget.without or not (counts_work() or is_decoded_fast(instance)):
         return
-    until = time.monotonic() + PARAMS.reluctant_share * incumbent.budget.left_s
+    until = now() + PARAMS.reluctant_share * incumbent.budget.left_s
     subsets = tuple(range(instance.device_count)), *device_subsets(problem, instance)
     within(
-        lambda: time.monotonic() > until or incumbent.budget.stop.is_set(),
+        lambda: now() > until or incumbent.budget.stop.is_set(),
         lambda: offer_reluctant(instance, incumbent, subsets, incumbent.budget.workers),
     )

@@ -3,7 +3,6 @@
 Bounds found there are none. So a machine is not worse than its parts, as far as the time goes.
 """
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -21,7 +20,7 @@ from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.memory_admission import admission, best_admitted
 from dlplacer.solvers.instance.schedule import Schedule, sequence
-from dlplacer.solvers.instance.time_limit import within
+from dlplacer.solvers.instance.time_limit import now, within
 
 Search = Callable[[Problem, Instance, Incumbent], None]
 """Improves an incumbent that holds a schedule of the problem's instance."""
@@ -188,20 +187,20 @@ class PartSearch:
         # Where time is short, the large ones count: a search gains more there.
         for devices in sorted(device_subsets(self._problem, self._instance), key=len, reverse=True):
             if len(devices) <= most and devices not in self._parts:
-                self._begin(devices, time.monotonic() + PARAMS.start_share * self._incumbent.budget.left_s)
-        until = time.monotonic() + share * self._incumbent.budget.left_s
+                self._begin(devices, now() + PARAMS.start_share * self._incumbent.budget.left_s)
+        until = now() + share * self._incumbent.budget.left_s
         near = [part for part in self._parts.values() if part.makespan <= (1 + margin) * own.makespan]
         for part in sorted((part for part in near if not part.searched), key=_promise(near)):
             best = self._incumbent.best
             if part.hopeless or best is None or part.makespan > (1 + margin) * best.makespan:
                 continue
             part.searched = True
-            ends_at = time.monotonic() + PARAMS.first_share * (until - time.monotonic())
+            ends_at = now() + PARAMS.first_share * (until - now())
             part.work(ends_at, partial(self._search, part.restricted.problem, part.restricted.instance))
 
     def _begin(self, devices: tuple[int, ...], until: float) -> None:
         """Ask the first heuristics on a part."""
-        if self._incumbent.closed or time.monotonic() + PARAMS.op_s * self._problem.op_count > until:
+        if self._incumbent.closed or now() + PARAMS.op_s * self._problem.op_count > until:
             return
         problem = on_devices(self._problem, devices)
         if problem is None or not may_have_plan(problem):

@@ -4,7 +4,6 @@ As methods by themselves they get the whole limit. So that the default method is
 all that is slow, and one that takes long keeps no other from its turn.
 """
 
-import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.memory_admission import Attempt, attempts
 from dlplacer.solvers.instance.schedule import Schedule, keeps_blocks_and_memory
-from dlplacer.solvers.instance.time_limit import within
+from dlplacer.solvers.instance.time_limit import now, within
 
 
 @dataclass(frozen=True)
@@ -122,7 +121,7 @@ class StartSearch:
         that would not end in time, or does not.
         """
         incumbent, late = self._incumbent, list[_Run]()
-        began, left_s, first_s = time.monotonic(), incumbent.budget.left_s, incumbent.budget.for_first.left_s
+        began, left_s, first_s = now(), incumbent.budget.left_s, incumbent.budget.for_first.left_s
         foretold_s = PARAMS.pace_s * self._instance.op_count * self._instance.device_count
 
         def ends_at() -> float:
@@ -132,11 +131,11 @@ class StartSearch:
             return began + max(asked_s, min(PARAMS.least_s, PARAMS.most_share * left_s))
 
         def is_over() -> bool:
-            return incumbent.budget.stop.is_set() or time.monotonic() > ends_at()
+            return incumbent.budget.stop.is_set() or now() > ends_at()
 
         while self._waiting and not incumbent.closed and not is_over():
             run = self._waiting.popleft()
-            if incumbent.best is not None and time.monotonic() + foretold_s * run.start.cost > ends_at():
+            if incumbent.best is not None and now() + foretold_s * run.start.cost > ends_at():
                 late.append(run)
                 continue
             made = within(is_over, lambda run=run: [next(run.attempts, None)])  # type: ignore[misc]
@@ -188,9 +187,9 @@ class StartSearch:
             number: (placement[ops[0]],) for number, ops in enumerate(self._instance.members) if ops[0] < count
         }
         placed = self._instance.limited(blocks)
-        until = time.monotonic() + PARAMS.late_share * incumbent.budget.left_s
+        until = now() + PARAMS.late_share * incumbent.budget.left_s
         for start in without:
-            if incumbent.best is None or time.monotonic() < until:
+            if incumbent.best is None or now() < until:
                 incumbent.offer(start.find(self._problem, placed))
 
 

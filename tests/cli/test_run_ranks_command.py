@@ -98,7 +98,11 @@ def _started(plan_file: str, launcher: list[str]) -> tuple["subprocess.Popen[byt
     options = ["--devices", "rank0/cpu:0,rank1/cpu:1", "--steps", "100000", "--batch-size", "4", "--timeout", "20s"]
     command = [sys.executable, *launcher, "-m", "dlplacer", "run", plan_file, "dlplacer.models:mlp", *options]
     started = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    return started, _ranks_of(started.pid, 60.0)
+    try:
+        return started, _ranks_of(started.pid, 60.0)
+    except BaseException:
+        started.kill()
+        raise
 
 
 def _left(ranks: list[int], seconds: float) -> list[int]:

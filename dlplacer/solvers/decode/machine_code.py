@@ -21,7 +21,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
-from dlplacer.solvers.instance.time_limit import ask_time, unheard
+from dlplacer.solvers.instance.time_limit import ask_time, counts_work, unheard
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -69,11 +69,18 @@ def is_fast(size: int, kernels: Collection[Kernel]) -> bool:
         Ops × devices.
     """
     made = all((kernel, False) in _made and _made[kernel, False].signatures for kernel in kernels)
-    return made or ((size > _WORTH_LOADING or "numba" in sys.modules) and is_kept(kernels))
+    return made or ((size > _WORTH_LOADING or "numba" in sys.modules) and _is_kept(kernels))
 
 
 def is_kept(kernels: Collection[Kernel]) -> bool:
-    """True if kernels need not be compiled any more, so that a first call takes a moment instead of seconds."""
+    """True if kernels need not be compiled any more, so that a first call takes a moment instead of seconds.
+
+    Where the clock counts work it is always True: what is searched must not hang on what an earlier process has kept.
+    """
+    return counts_work() or _is_kept(kernels)
+
+
+def _is_kept(kernels: Collection[Kernel]) -> bool:
     folder = code_folder()
     for kernel in kernels:
         # Numba writes the index of a function last, when it has been compiled.

@@ -1,6 +1,5 @@
 """Anytime improvement: many list schedules, each from slightly different ranks and placements."""
 
-import time
 from dataclasses import dataclass
 from random import Random
 
@@ -11,7 +10,7 @@ from dlplacer.solvers.heuristics.list_schedule import list_schedule
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule
-from dlplacer.solvers.instance.time_limit import ask_time, within
+from dlplacer.solvers.instance.time_limit import ask_time, now, within
 
 
 @dataclass(frozen=True)
@@ -48,8 +47,8 @@ def improve(
     the best schedule's placement and order are given up and decided anew by the rule, the rest is kept. Where a round
     finds something better, its ops are pushed late and early again.
     """
-    stop_at = time.monotonic() + seconds
-    within(lambda: time.monotonic() > stop_at, lambda: _improve(instance, incumbent, rounds, params))
+    stop_at = now() + seconds
+    within(lambda: now() > stop_at, lambda: _improve(instance, incumbent, rounds, params))
 
 
 def _improve(instance: Instance, incumbent: Incumbent, rounds: int, params: RestartParams) -> None:

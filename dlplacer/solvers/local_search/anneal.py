@@ -1,6 +1,5 @@
 """Local search on whole schedules with link contention: annealing in machine code, one chain per worker."""
 
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from random import Random
 from dlplacer.solvers.decode.arrays import build_tables
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
+from dlplacer.solvers.instance.time_limit import count_work, now
 from dlplacer.solvers.local_search.chain import Chain
 from dlplacer.solvers.local_search.units import move_units
 
@@ -48,6 +48,9 @@ class LocalSearchParams:
 
 PARAMS = LocalSearchParams()
 
+_TRIAL_S = 6e-6
+"""Seconds of work for a trial of the compiled code: 170,000 of them take a second."""
+
 
 def anneal_schedule(instance: Instance, incumbent: Incumbent, seconds: float) -> None:
     """Offer better schedules until the gap is closed, the time is up or a cycle brings nothing.
@@ -64,17 +67,17 @@ def anneal_schedule(instance: Instance, incumbent: Incumbent, seconds: float) ->
         return
     tables = build_tables(instance, move_units(instance))
     random, seconds = Random(budget.seed), min(seconds, budget.left_s)
-    stop_at = time.monotonic() + seconds
+    stop_at = now() + seconds
     chains = [Chain(tables, best) for _ in range(budget.workers)]
     # Loading or compiling the code is no part of a cycle, else the first seems to bring nothing.
     chains[0].go_on(0, 0.0, 0)
-    began = time.monotonic()
+    began = now()
     cycle_s = (stop_at - began) / PARAMS.cycles
     trials, cycle, known, chunk_s, fruitless = 1, 0, best.makespan, PARAMS.chunk_s, 0
     # Threads suffice: compiled code releases the interpreter's lock.
     with ThreadPoolExecutor(budget.workers) as pool:
         while incumbent.best is not None and cycle_s > 0 and budget.left_s and not incumbent.closed:
-            passed, done = divmod((time.monotonic() - began) / cycle_s, 1)
+            passed, done = divmod((now() - began) / cycle_s, 1)
             if passed >= PARAMS.cycles:
                 return
             if passed > cycle:
@@ -84,10 +87,11 @@ def anneal_schedule(instance: Instance, incumbent: Incumbent, seconds: float) ->
                 cycle, known = int(passed), incumbent.best.makespan
                 _restart(chains)
             temperature = best.makespan * PARAMS.warm * (PARAMS.cool / PARAMS.warm) ** done
-            chunk_began = time.monotonic()
+            chunk_began = now()
             tasks = [pool.submit(chain.go_on, trials, temperature, random.randrange(2**31)) for chain in chains]
             better = [task.result() for task in tasks]
-            pace = (time.monotonic() - chunk_began) / trials
+            count_work(_TRIAL_S * trials)
+            pace = (now() - chunk_began) / trials
             for chain, found in zip(chains, better, strict=True):
                 if found and chain.makespan < incumbent.best.makespan:
                     offered = chain.schedule()
@@ -97,7 +101,7 @@ def anneal_schedule(instance: Instance, incumbent: Incumbent, seconds: float) ->
                         chunk_s = min(PARAMS.chunk_s, 1.5 * chunk_s)
                     elif offered.makespan < incumbent.best.makespan:
                         chunk_s = max(PARAMS.least_chunk_s, chunk_s / 2)
-            left_s = min(stop_at - time.monotonic(), budget.left_s)
+            left_s = min(stop_at - now(), budget.left_s)
             foreseen = int(min(chunk_s, max(PARAMS.chunk_share * left_s, PARAMS.least_chunk_s)) / pace)
             trials = max(1, min(PARAMS.most_growth * trials, foreseen))
 

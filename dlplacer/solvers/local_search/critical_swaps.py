@@ -7,7 +7,6 @@ or link (van Laarhoven, Aarts and Lenstra 1992). List rules send a tensor when i
 is long ready may leave behind one that is read earlier, although both would be there in time the other way round.
 """
 
-import time
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -15,7 +14,7 @@ from dlplacer.problem.transfers import ScheduledTransfer
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule, sequence
-from dlplacer.solvers.instance.time_limit import ask_time, within
+from dlplacer.solvers.instance.time_limit import ask_time, now, within
 
 Arcs = list[list[tuple[int, int]]]
 """[node] → (node, ticks): the second starts no earlier than so many ticks after the first has started."""
@@ -41,7 +40,7 @@ def swap_critical_of(instance: Instance, schedule: Schedule, incumbent: Incumben
     seconds = min(seconds, incumbent.budget.left_s)
     if instance.traffic is None or incumbent.closed or seconds <= 0:
         return
-    stop_at = time.monotonic() + seconds
+    stop_at = now() + seconds
     graph = DisjunctiveGraph(instance, schedule)
     if graph.descend(stop_at) < schedule.makespan:
         incumbent.offer(graph.schedule())
@@ -87,9 +86,9 @@ class DisjunctiveGraph:
         Parameters
         ----------
         stop_at
-            A moment of `time.monotonic`.
+            A moment of the clock (`now`).
         """
-        within(lambda: time.monotonic() > stop_at, self._descend)
+        within(lambda: now() > stop_at, self._descend)
         return self.makespan
 
     def schedule(self) -> Schedule:

@@ -4,7 +4,6 @@ The length of a path through all ops is then the makespan, and a move changes a 
 """
 
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -16,6 +15,7 @@ from dlplacer.solvers.decode.in_sequence import in_sequence
 from dlplacer.solvers.decode.machine_code import machine_code
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
+from dlplacer.solvers.instance.time_limit import count_work, now
 from dlplacer.solvers.local_search.path_moves import PathTables, anneal_path
 
 
@@ -50,6 +50,8 @@ class SerialParams:
 
 PARAMS = SerialParams()
 
+_MOVE_S = 1e-6
+"""Seconds of work for a move of the compiled code."""
 _FEWEST_MOVES = 256
 """Moves of the first chunk, and of every one at least."""
 
@@ -66,16 +68,16 @@ def anneal_serial(instance: Instance, incumbent: Incumbent, path: Sequence[int],
         All ops that take time, each after the one before.
     """
     assert incumbent.best is not None
-    began, budget, seed = time.monotonic(), incumbent.budget, incumbent.budget.seed % 2**31
+    began, budget, seed = now(), incumbent.budget, incumbent.budget.seed % 2**31
     tables, mean = path_tables(instance, path), sum(instance.mean_duration[op] for op in path) / len(path)
     round_s = min(PARAMS.round_s * len(path) * instance.device_count, seconds / PARAMS.rounds)
     placement = [incumbent.best.device[ops[0]] for ops in instance.members]
     step = min((size for size in instance.capacity if size is not None), default=0) // PARAMS.steps
     refused, accepted, room, in_vain = 0, math.inf, 0, 0
-    while time.monotonic() < began + seconds and in_vain < PARAMS.patience and budget.left_s and not incumbent.closed:
+    while now() < began + seconds and in_vain < PARAMS.patience and budget.left_s and not incumbent.closed:
         before = incumbent.best.makespan
         search = _Search(instance, tables, placement, room)
-        left_s = max(PARAMS.chunk_s, min(round_s, began + seconds - time.monotonic()))
+        left_s = max(PARAMS.chunk_s, min(round_s, began + seconds - now()))
         seed = search.cool(mean, left_s, seed, budget.stop)
         found = search.found()
         if found is not None:
@@ -131,17 +133,18 @@ class _Search:
 
     def cool(self, mean: float, seconds: float, seed: int, stop: Event) -> int:
         """Moves of less and less use for some time; the next seed."""
-        began, best, moves = time.monotonic(), self._best.copy(), _FEWEST_MOVES
-        while (spent := (time.monotonic() - began) / seconds) < 1 and not stop.is_set():
+        began, best, moves = now(), self._best.copy(), _FEWEST_MOVES
+        while (spent := (now() - began) / seconds) < 1 and not stop.is_set():
             seed += 1
             temperature = self._temperature(mean, spent)
-            asked = time.monotonic()
+            asked = now()
             least = machine_code(anneal_path)(
                 self._tables, self._place, self._left, best, self._moved, self._length(), moves, temperature, seed
             )
+            count_work(_MOVE_S * moves)
             if least >= 0 and (self._least < 0 or least < self._least):
                 self._least, self._best = least, best.copy()
-            in_time = int(moves * PARAMS.chunk_s / max(1e-6, time.monotonic() - asked))
+            in_time = int(moves * PARAMS.chunk_s / max(1e-6, now() - asked))
             moves = max(_FEWEST_MOVES, min(4 * moves, in_time))
         return seed
 
