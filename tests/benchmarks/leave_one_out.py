@@ -131,7 +131,7 @@ def parts() -> list[str]:
 
     needed = ("bounds", "find segments")
     phases = [phase.name for phase in PHASES if phase.name not in needed]
-    return [*dict.fromkeys(phases), "compiled rules", *STARTS, *(f"bound: {name}" for name in BOUNDS)]
+    return [*dict.fromkeys(phases), "reluctant", *STARTS, *(f"bound: {name}" for name in BOUNDS)]
 
 
 def solve(case: str, without: str, seconds: float, seed: int) -> dict[str, Any]:

@@ -93,8 +93,9 @@ class Tables(NamedTuple):
 def tables_of(instance: Instance) -> Tables:
     """The tables of an instance, with its blocks as units, made once."""
     if "tables" not in instance.known:
-        instance.known["tables"] = build_tables(instance, instance.members)
-    return instance.known["tables"]  # type: ignore[no-any-return]
+        # Without the instance itself: a circle would keep both until the next collection.
+        instance.known["tables"] = build_tables(instance, instance.members)[1:]
+    return Tables(instance, *instance.known["tables"])
 
 
 def build_tables(instance: Instance, units: Sequence[Sequence[int]]) -> Tables:

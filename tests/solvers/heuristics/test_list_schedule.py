@@ -1,12 +1,7 @@
 """The work-conserving list schedule."""
 
-from random import Random
-
-import pytest
 from solvers.helpers import broken_rules, make_graph, make_instance, make_machine
-from solvers.random_problems import random_problem
 
-from dlplacer.solvers.heuristics.common.pack import choose_components
 from dlplacer.solvers.heuristics.common.upward_rank import by_rank, upward_ranks
 from dlplacer.solvers.heuristics.construct import construct
 from dlplacer.solvers.heuristics.heft import heft
@@ -42,17 +37,3 @@ def test_packing_helps_where_greed_runs_out_of_memory() -> None:
     found = construct(instance, list_schedule, [0, 1, 1, 1, 0])
     assert found is not None
     assert not broken_rules(instance, found)
-
-
-@pytest.mark.parametrize("seed", range(0, 600, 100))
-def test_any_priority_gives_a_valid_timetable(seed: int) -> None:
-    for number in range(seed, seed + 100):
-        instance = choose_components(make_instance(*random_problem(number)))
-        if not all(instance.allowed) or max(map(len, instance.parts)) < 2:
-            continue
-        random = Random(number)
-        ranks = [random.random() for _ in instance.order]
-        schedule = list_schedule(instance, by_rank(instance, ranks))
-        joined = len(set(instance.component)) == 1
-        if schedule is not None and joined:
-            assert not broken_rules(instance, schedule), number

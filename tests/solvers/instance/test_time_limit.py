@@ -10,8 +10,6 @@ from dlplacer.problem.problem import build_problem
 from dlplacer.solvers.bounds.bounds import lower_bounds
 from dlplacer.solvers.heuristics.common.upward_rank import by_rank, upward_ranks
 from dlplacer.solvers.heuristics.etf import etf
-from dlplacer.solvers.heuristics.heft import heft
-from dlplacer.solvers.heuristics.list_schedule import list_schedule
 from dlplacer.solvers.heuristics.peft import peft
 from dlplacer.solvers.ilp.ilp_model import build_exact_model
 from dlplacer.solvers.instance.instance import build_instance
@@ -38,7 +36,7 @@ def test_the_inner_and_the_outer_limit_both_count() -> None:
     assert within(lambda: True, ask_time) is None
 
 
-@pytest.mark.parametrize("rule", [list_schedule, heft, etf, peft])
+@pytest.mark.parametrize("rule", [etf, peft])
 def test_heuristics_end_in_the_middle(rule: object) -> None:
     assert callable(rule)
     names = [f"op{number}" for number in range(30)]
