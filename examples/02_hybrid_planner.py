@@ -114,7 +114,7 @@ def train(workers: int, seed: int) -> Iterator[float]:
             yield float(torch.nn.functional.cross_entropy(model(inputs), labels))
 
 
-def told(done: int, total: int, row: object) -> None:
+def told(done: int, total: int) -> None:
     print(f"   {done} of {total} done", flush=True)
 
 

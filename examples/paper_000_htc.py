@@ -13,8 +13,8 @@ from paper_models.conv_net_memory import (
     gemm_bytes,
 )
 
-from dlplacer.planning.hybrid.advise.gpus import most_overhead_ratio
-from dlplacer.planning.hybrid.scaling_efficiency import SerialOverhead
+from dlplacer.planning.hybrid.lemmas import most_overhead_ratio
+from dlplacer.planning.hybrid.scaling import SerialOverhead
 
 # Table 2: (B_i, B_i+1, D_i, D_i+1, F) of AlexNet's convolutions at a mini-batch of 128, and the printed FFT/GEMM ratio.
 TABLE_2 = (

@@ -12,11 +12,11 @@ from collections.abc import Mapping
 
 from _paper_table import Number, Unreproducible, report
 
-from dlplacer.planning.hybrid.epochs.epochs import EpochsTable, StatisticalEfficiency
+from dlplacer.planning.hybrid.epochs import EpochsTable, StatisticalEfficiency
 from dlplacer.planning.hybrid.hybrid import HybridProblem, plan_hybrid
 from dlplacer.planning.hybrid.hybrid_plan import HybridPlan
-from dlplacer.planning.hybrid.placed_workers import SpeedupTable
 from dlplacer.planning.hybrid.step_workload import Work
+from dlplacer.planning.hybrid.workers import SpeedupTable
 
 INCEPTION_V3 = {32: 4.0, 64: 7.0, 256: 23.0}
 """Epochs at 32, 64 and 256 GPUs: section 5. At 128 the text has none."""

@@ -31,8 +31,8 @@ from dlplacer import models
 from dlplacer.core.topology import Topology
 from dlplacer.machines.costs.roofline_times import with_times
 from dlplacer.planning.hybrid import EpochsTable, HybridProblem, SpeedupTable, StatisticalEfficiency, Work, plan_hybrid
-from dlplacer.planning.hybrid.communication.worker_layout import sub_topology
 from dlplacer.planning.hybrid.hybrid_plan import HybridPlan
+from dlplacer.planning.hybrid.worker_layout import sub_topology
 from dlplacer.planning.pipeline.pipeline_search import plan_pipeline
 from dlplacer.report.plot import plot_hybrid
 

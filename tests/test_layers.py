@@ -46,6 +46,7 @@ INNER_ROOMS = {
     "planning": (
         "interrupt",
         "garbage",
+        "provenance",
         "one_device",
         "assemble",
         "tick_length",
@@ -86,7 +87,6 @@ ONLY_HERE = {
         "data_parallel/",
         "frontend/torch/",
         "models/",
-        "planning/hybrid/epochs/",
         "runtime/",
         "measure/",
         "api/jobs.py",

@@ -6,7 +6,7 @@ from dataclasses import replace
 from os import PathLike, fspath
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from dlplacer.api import parameters as the
 from dlplacer.api.jobs import StepOptions
@@ -18,12 +18,12 @@ from dlplacer.core.expect import expect_figure, expect_number, refuse
 from dlplacer.core.topology import Topology
 
 if TYPE_CHECKING:
-    from dlplacer.planning.hybrid.communication.step_times import StepTimes
-    from dlplacer.planning.hybrid.epochs.epochs_file import EpochsData
+    from dlplacer.planning.hybrid.epochs_file import EpochsData
     from dlplacer.planning.hybrid.hybrid_plan import HybridPlan
     from dlplacer.planning.hybrid.measurements import Measurements
-    from dlplacer.planning.hybrid.placed_workers import ModelParallel, Placed
-    from dlplacer.planning.hybrid.scaling_fit import ScalingFits
+    from dlplacer.planning.hybrid.scaling import ScalingFits
+    from dlplacer.planning.hybrid.step_times import StepTimes
+    from dlplacer.planning.hybrid.workers import ModelParallel, Placed
 
 OVERLAP = Parameter("overlap", kind=FLAG, doc="true if gradients travel during the backward pass")
 _MOST_DEVICES = 65536
@@ -87,11 +87,10 @@ def hybrid(
     """
     from dlplacer.machines.costs.roofline_times import with_times
     from dlplacer.planning.hybrid.hybrid import HybridProblem, plan_hybrid
-    from dlplacer.planning.hybrid.measurements import NOTHING_MEASURED
-    from dlplacer.planning.hybrid.measurements_file import read_measurements
-    from dlplacer.planning.hybrid.placed_workers import Placed, PlaceSettings, SpeedupTable
+    from dlplacer.planning.hybrid.measurements import NOTHING_MEASURED, read_measurements
     from dlplacer.planning.hybrid.plan_notes import plan_notes
     from dlplacer.planning.hybrid.step_workload import fastest_work
+    from dlplacer.planning.hybrid.workers import Placed, PlaceSettings, SpeedupTable
 
     _require_used(devices, speedups, split, network, method, jobs, cache, network_latency_s)
     step_times, fits = _closed_form(
@@ -126,8 +125,8 @@ def hybrid(
 
 def epochs_of(value: "str | PathLike[str] | Mapping[int, float | None] | EpochsData | None") -> "EpochsData":
     """The epochs that are meant; raises InputError."""
-    from dlplacer.planning.hybrid.epochs.epochs import EpochsTable, StatisticalEfficiency
-    from dlplacer.planning.hybrid.epochs.epochs_file import EpochsData, one_batch, read_epochs
+    from dlplacer.planning.hybrid.epochs import EpochsTable, StatisticalEfficiency
+    from dlplacer.planning.hybrid.epochs_file import EpochsData, one_batch, read_epochs
 
     if value is None:
         return one_batch()
@@ -182,9 +181,8 @@ def _closed_form(
     overlap: bool,
 ) -> "tuple[StepTimes | None, ScalingFits | None]":
     """Step times that are not those over links, if the arguments ask for them, and the fit behind them."""
-    from dlplacer.planning.hybrid.communication.step_times import ClosedForm
-    from dlplacer.planning.hybrid.scaling_efficiency import ConstantEfficiency, SerialOverhead
-    from dlplacer.planning.hybrid.scaling_fit import fit_scaling
+    from dlplacer.planning.hybrid.scaling import ConstantEfficiency, SerialOverhead, fit_scaling
+    from dlplacer.planning.hybrid.step_times import ClosedForm
 
     sources = {"scaling_efficiency": efficiency, "overhead_ratio": overhead, "measured": measured, "network": network}
     given = [name for name, value in sources.items() if value is not None]
@@ -208,7 +206,7 @@ def _machine(
     box: Topology, devices: int, network: float | str | None, latency_s: float | None, measured: "Measurements"
 ) -> Topology:
     """The machine itself, or as many copies of it as the budget takes, joined by network cards."""
-    from dlplacer.planning.hybrid.communication.clusters import cluster
+    from dlplacer.planning.hybrid.worker_layout import cluster
 
     boxes = -(-devices // len(box.devices))
     if measured.network is not None and network is not None:
@@ -238,8 +236,7 @@ def _degrees(degrees: Sequence[int] | None, speedups: Mapping[int, float] | None
 
 
 def _split(placed: "Placed", split: str | None) -> "ModelParallel":
-    from dlplacer.planning.hybrid.pipelined_workers import PipelinedWorkers
-    from dlplacer.planning.hybrid.placed_workers import Several
+    from dlplacer.planning.hybrid.workers import PipelinedWorkers, Several
 
     pipelined = PipelinedWorkers(placed.graph, placed.single_s)
     return {"placement": placed, "pipeline": pipelined}.get(split or "", Several(placed, pipelined))
@@ -258,10 +255,10 @@ def _presolve(
     import multiprocessing
     from concurrent.futures import ProcessPoolExecutor
 
-    from dlplacer.planning.hybrid.placement_task import presolve
+    from dlplacer.planning.hybrid.placements import presolve
     from dlplacer.planning.interrupt import leave_signals_to_parent
 
-    def told(done: int, total: int, row: Any) -> None:
+    def told(done: int, total: int) -> None:
         if placed.stop is not None and placed.stop.is_set():
             raise KeyboardInterrupt
         if on_progress is not None:
@@ -278,8 +275,8 @@ def _presolve(
 def _exchanges(machine: Topology, codecs: Sequence[str] | None, overlap: bool, measured: "Measurements") -> "StepTimes":
     from dlplacer.machines.costs.gradient_codecs import CODECS
     from dlplacer.machines.costs.gradient_exchange import exchanges
-    from dlplacer.planning.hybrid.communication.steps_on_links import OnMachine, memory_rate
-    from dlplacer.planning.hybrid.communication.worker_layout import WorkerLayout
+    from dlplacer.planning.hybrid.step_times import OnMachine, memory_rate
+    from dlplacer.planning.hybrid.worker_layout import WorkerLayout
 
     chosen = tuple(CODECS if codecs is None else codecs)
     if not chosen:

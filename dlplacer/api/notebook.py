@@ -10,7 +10,7 @@ from dlplacer.api.views import Facts, Strip, blocks_of, subject_of
 from dlplacer.core.plan import Plan
 from dlplacer.core.table import Table
 from dlplacer.core.units import format_seconds
-from dlplacer.report.page.columns.texts import visible
+from dlplacer.report.page.columns import visible
 
 _ROWS = 16
 """Rows of a table that are shown: about a screen, with the headline."""

@@ -16,6 +16,7 @@ from dlplacer.api.jobs import StepOptions, fake_job, is_entry, job_options
 from dlplacer.api.kinds import checked
 from dlplacer.api.subjects import GraphLike, TopologyLike, graph_of, is_job, note, topology_of
 from dlplacer.api.training import Goal, NamedTraining
+from dlplacer.core.abilities import Shown
 from dlplacer.core.errors import InputError, RunError
 
 if TYPE_CHECKING:
@@ -27,13 +28,13 @@ if TYPE_CHECKING:
     from dlplacer.data_parallel.groups.layer_chain import LayerChain
     from dlplacer.data_parallel.groups.policies import Grouping
     from dlplacer.machines.costs.alpha_beta import AlphaBeta
-    from dlplacer.planning.hybrid.advise.minibatch import BatchPlan
+    from dlplacer.planning.hybrid.minibatch import BatchPlan
 
 _COLLECTIVE = {"forward": "all-gather", "backward": "all-reduce"}
 
 
 @dataclass(frozen=True, slots=True)
-class Batches:
+class Batches(Shown):
     """Mini-batches on a device, the best first: by training time, or by time per sample without a data set."""
 
     device: "Device"
@@ -66,8 +67,7 @@ def advise_minibatch(
     (32, ())
     """
     from dlplacer.machines.costs.roofline_times import with_times
-    from dlplacer.planning.hybrid.advise.minibatch import plan_batches
-    from dlplacer.planning.hybrid.advise.recompute import StepChoices, step_choices
+    from dlplacer.planning.hybrid.minibatch import StepChoices, plan_batches, step_choices
     from dlplacer.planning.hybrid.step_workload import work_of
 
     machine = topology_of(topology)
@@ -113,8 +113,8 @@ def advise_gpus(
     >>> dp.advise_gpus(overhead=0.1, speedup=3)["gpus"]
     4
     """
-    from dlplacer.planning.hybrid.advise.gpus import most_overhead_ratio
-    from dlplacer.planning.hybrid.scaling_efficiency import SerialOverhead
+    from dlplacer.planning.hybrid.lemmas import most_overhead_ratio
+    from dlplacer.planning.hybrid.scaling import SerialOverhead
 
     figures = {"overhead": overhead, "speedup": speedup, "efficiency": efficiency, "gpus": gpus}
     given = {name for name, value in figures.items() if value is not None}
@@ -149,7 +149,7 @@ def advise_servers(
     >>> dp.advise_servers(0.25e9, 1e9, 2.0, workers=8)["servers"]
     2
     """
-    from dlplacer.planning.hybrid.advise.servers import fewest_channels, fewest_servers, transfer_s
+    from dlplacer.planning.hybrid.lemmas import fewest_channels, fewest_servers, transfer_s
 
     if workers is None:
         count = fewest_channels(load_bytes, bytes_per_s, compute_s)
@@ -160,7 +160,7 @@ def advise_servers(
 
 
 @dataclass(frozen=True)
-class Groups:
+class Groups(Shown):
     """Layers whose parameters or gradients travel together, beside other policies.
 
     Attributes
@@ -270,7 +270,7 @@ def _group_bytes(chain: "LayerChain", cuts: tuple[int, ...]) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Epochs:
+class Epochs(Shown):
     """Measured epochs: with exact gradients at every step first, then with codecs and periods.
 
     Attributes

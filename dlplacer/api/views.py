@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dlplacer.core import table
@@ -55,6 +55,12 @@ def blocks_of(value: object) -> Iterator[Block]:
     yield from view(value)
 
 
+def table_of(value: object) -> Table:
+    """The main table of a value: all its rows and columns where it has them, else the first of its view."""
+    found = getattr(value, "table", None)
+    return found if isinstance(found, Table) else next(each for each in blocks_of(value) if isinstance(each, Table))
+
+
 def subject_of(value: object) -> str:
     """The names of graph and machine that a value is about."""
     if isinstance(value, Plan):
@@ -64,11 +70,6 @@ def subject_of(value: object) -> str:
         if isinstance(getattr(value, attribute, None), Plan):
             return subject_of(getattr(value, attribute))
     return getattr(value, "name", "") or ""
-
-
-def columns(*described: str) -> tuple[Column, ...]:
-    """Columns from texts ``name|head|format``; head and format may be left out."""
-    return tuple(Column(*text.split("|")) for text in described)
 
 
 def stated(plan: Plan) -> str:
@@ -107,7 +108,7 @@ def _graph(graph: "OpGraph") -> Iterator[Block]:
         *([] if types else [("times for", untyped)]),
         *([("source", graph.source)] if graph.source else []),
     ]
-    yield Table(columns("kind|most frequent kinds", "ops"), tuple(kinds.most_common(_KINDS)))
+    yield Table.described(kinds.most_common(_KINDS), "kind|most frequent kinds", "ops")
 
 
 def _topology(topology: "Topology") -> Iterator[Block]:
@@ -168,8 +169,7 @@ def _split_choice(found: "SplitChoice") -> Iterator[Block]:
 
 
 def _comparison(found: "Comparison") -> Iterator[Block]:
-    heads = ("method", "status", "makespan_s|step time|seconds", "speedup||times", "gap||percent")
-    yield Table.of(found.to_dict()["methods"], columns(*heads, "solve_s|solved in|seconds"))
+    yield found.table.only("method", "status", "makespan_s", "speedup", "gap", "solve_s")
     alone_s = found.single_device_s
     yield [
         ("lower bound", format_seconds(found.lower_bound_s)),
@@ -188,19 +188,12 @@ def _run(done: "Run") -> Iterator[Block]:
     heads = (Column("device"), *(Column(name, head, "seconds") for head, name in shares))
     rows = tuple(tuple(getattr(use, column.name) for column in heads) for use in report.use)
     yield Table(heads, rows)
-    heads = columns(
-        "op|predicted worst",
-        "module",
-        "device",
-        "predicted_s|predicted|seconds",
-        "measured_s|measured|seconds",
-        "difference|difference",
-    )
-    rows = tuple(
+    worst = (
         (one.op, one.module or "", one.device, one.predicted_s, one.measured_s, _signed(one.difference_s))
         for one in report.offenders
     )
-    yield Table(heads, rows)
+    named = ("op|predicted worst", "module", "device", "predicted_s|predicted|seconds", "measured_s|measured|seconds")
+    yield Table.described(worst, *named, "difference")
 
 
 def _signed(value_s: float) -> str:
@@ -213,15 +206,12 @@ def _onnx_report(report: "OnnxReport") -> Iterator[Block]:
         ("whole model, one device", report.baseline_s, 1.0),
         (f"cut by device, {report.parts} parts", report.measured_s, report.measured_speedup),
     )
-    yield Table(columns("what|one inference", "seconds||seconds", "speedup||times|"), rows)
+    yield Table.described(rows, "what|one inference", "seconds||seconds", "speedup||times|")
     yield f"largest difference to the whole model's outputs {report.max_abs_error:g}"
 
 
 def _pipeline(plan: "PipelinePlan") -> Iterator[Block]:
-    records = [{"stage": number, **stage.to_dict()} for number, stage in enumerate(plan.stages)]
-    heads = ("stage", "device", "op_count|ops", "forward_s|forward|seconds", "backward_s|backward|seconds", "held")
-    more = ("memory_bytes|memory|bytes", "sends_bytes|sends|bytes")
-    yield Table.of(records, columns(*heads, *more), plan.name)
+    yield plan.table.only("stage", "device", "ops", "forward_s", "backward_s", "held", "memory_bytes", "sends_bytes")
     split = "best of all contiguous splits" if plan.exact else "best of the splits searched"
     alone = FITS_NONE
     if plan.single_device_s is not None:
@@ -236,24 +226,11 @@ def _pipeline(plan: "PipelinePlan") -> Iterator[Block]:
 
 
 def _hybrid(plan: "HybridPlan") -> Iterator[Block]:
-    count = len(plan.budgets)
-    shown = {1 << power for power in range(count.bit_length())} | {count, plan.first_win}
-    rows = []
-    for each in plan.budgets:
-        if count > _BUDGETS and each.devices not in shown:
-            continue
-        best = each.best
-        row = (
-            (each.devices, *[None] * 4)
-            if best is None
-            else (each.devices, best.label, each.idle, best.step.step_s, best.epochs)
-        )
-        speedups = (plan.speedup(one) for one in (best, each.best_data_parallel, each.best_hybrid))
-        rows.append((*row, *speedups, each.against_same_devices, each.against_best_data_parallel))
-    heads = ("devices", "best|best strategy", "idle", "step_s|step|seconds", "epochs||number", "speedup||times")
-    more = ("data_parallel_speedup|data parallel|times", "hybrid_speedup|hybrid|times")
-    last = ("against_same_devices|vs same|times", "against_best_data_parallel|vs best DP|times")
-    yield Table(columns(*heads, *more, *last), tuple(rows), plan.name)
+    table, count = plan.table, len(plan.budgets)
+    if count > _BUDGETS:
+        shown = {1 << power for power in range(count.bit_length())} | {count, plan.first_win}
+        table = replace(table, rows=tuple(row for row in table.rows if row[0] in shown))
+    yield table
     over = f"the model {FITS_NONE}" if plan.reference_s is None else "time to converge over one device, others may idle"
     yield (
         f"speedup: {over}; vs same: hybrid over data parallelism on as many devices; vs best DP: best strategy over "
@@ -305,18 +282,15 @@ def _explanation(found: "Explanation") -> Iterator[Block]:
         ("on it", ", ".join(f"{kind} {format_seconds(seconds)}" for kind, seconds in kinds)),
     ]
     heads = ("device", "ops", "busy_s|busy|seconds", "idle_s|idle|seconds", "on_path_s|on the critical path|seconds")
-    yield Table(
-        columns(*heads),
-        tuple((one.device, one.ops, one.busy_s, one.idle_s, one.on_path_s) for one in found.devices),
+    yield Table.described(
+        ((one.device, one.ops, one.busy_s, one.idle_s, one.on_path_s) for one in found.devices), *heads
     )
     longest = sorted(sorted(found.parts, key=lambda part: -part.time_s)[:_PATH], key=lambda part: part.begin_s)
-    yield Table(
-        columns("step|longest on the critical path", "where", "start_s|start|seconds", "time_s|time|seconds"),
-        tuple((*_step(part.step), part.begin_s, part.time_s) for part in longest),
-    )
+    steps = ("step|longest on the critical path", "where", "start_s|start|seconds", "time_s|time|seconds")
+    yield Table.described(((*_step(part.step), part.begin_s, part.time_s) for part in longest), *steps)
     if found.transfers:
         rows = tuple((one.tensor, one.target, one.bytes, one.end_s - one.start_s) for one in found.transfers)
-        yield Table(columns("tensor|longest transfers", "target|to", "bytes||bytes", "time_s|time|seconds"), rows)
+        yield Table.described(rows, "tensor|longest transfers", "target|to", "bytes||bytes", "time_s|time|seconds")
 
 
 def _step(step: ScheduledOp | Transfer) -> tuple[str, str]:
@@ -331,9 +305,9 @@ def _what_would_help(found: "WhatWouldHelp") -> Iterator[Block]:
             f"more search alone: {format_seconds(base_s)} instead of {format_seconds(found.given_s)}; gains refer to it"
         )
     helping = [one for one in found.answers if (one.gain(base_s) or 0.0) >= _LEAST_GAIN][:_CHANGES]
-    rows = tuple((one.text, one.makespan_s, one.gain(base_s), one.most(base_s), one.status) for one in helping)
-    heads = ("change|what would help", "makespan_s|step|seconds", "gain||change", "most|at most|change", "status|")
-    yield Table(columns(*heads), rows)
+    shown = found.table.only("change", "makespan_s", "gain", "most_gain", "status")
+    rows = [row for one, row in zip(found.answers, shown.rows, strict=True) if one in helping]
+    yield replace(shown, rows=tuple(rows))
     left = f", of which {_percent(1 - bound_s / base_s)} is open without any change" if bound_s and base_s else ""
     if helping:
         yield f"gain: by how much the step found with the change is shorter; at most: what its bound allows{left}"
@@ -359,7 +333,7 @@ def _pinned(found: "PinnedPlan") -> Iterator[Block]:
         times = {entry.op: entry.end_s - entry.start_s for entry in plan.ops}
         longest = sorted(found.moved, key=lambda op: -times[op])[:_MOVED]
         rows = tuple((op, plan.graph.op(op).module or "", *found.moved[op], times[op]) for op in longest)
-        yield Table(columns("op|op that moves", "module", "from", "to", "time_s|time|seconds"), rows)
+        yield Table.described(rows, "op|op that moves", "module", "from", "to", "time_s|time|seconds")
     if len(found.moved) > _MOVED:
         yield f"the longest {_MOVED}; --json lists all"
 
@@ -378,7 +352,7 @@ def elsewhere_blocks(plan: Plan, found: "Sequence[Elsewhere]") -> Iterator[Block
             (one.op, plan.placement[one.op], one.device, one.moved_alone_s, one.makespan_s, longer, least, remark)
         )
     heads = ("op", "is on", "device|on", "moved_alone_s|only it moves|seconds", "makespan_s|solved again|seconds")
-    yield Table(columns(*heads, "longer|longer by|change", "least|at least|change", "note|"), tuple(rows))
+    yield Table.described(rows, *heads, "longer|longer by|change", "least|at least|change", "note|")
     if not found:
         yield "the machine has one device, so no op can be elsewhere"
     if any(one.kept for one in found):
@@ -394,7 +368,7 @@ def _selftest(done: "Selftest") -> Iterator[Block]:
         verdict = "" if check.limit is None else "passed" if check.passed else "FAILED"
         value = "n/a" if check.value is None else f"{check.value:.3g} {check.unit}"
         rows.append((check.name, check.subject, value, limit, verdict))
-    yield Table(columns("check", "subject|of", "measured", "limit|at most", "verdict|"), tuple(rows))
+    yield Table.described(rows, "check", "subject|of", "measured", "limit|at most", "verdict|")
     yield from (f"{check.name}, {check.subject}: {check.note}" for check in done.checks if check.note)
 
 
@@ -412,11 +386,11 @@ def _batches(found: "Batches") -> Iterator[Block]:
     )
     heads = ("batch", "step", "samples_per_s|samples/s|number", "memory_bytes|memory|bytes", "recomputed modules")
     title = f"{found.device.id}, {format_bytes(found.device.memory_bytes or 0)}: the best first"
-    yield Table(columns(*heads, "training_s|training|seconds"), rows, title)
+    yield Table.described(rows, *heads, "training_s|training|seconds", title=title)
 
 
 def _figures(found: Mapping[str, Any]) -> Iterator[Block]:
-    yield Table(columns("figure", "value||number"), tuple(found.items()))
+    yield Table.described(found.items(), "figure", "value||number")
 
 
 def _groups(found: "Groups") -> Iterator[Block]:
@@ -426,10 +400,11 @@ def _groups(found: "Groups") -> Iterator[Block]:
         (one.policy, len(one.cuts), one.makespan_s, one.makespan_s / best_s if best_s else 1.0)
         for one in found.policies
     )
-    yield Table(columns("policy", "groups", "time_s|time|seconds", "ratio|against optimal|times"), rows, title)
+    heads = ("policy", "groups", "time_s|time|seconds", "ratio|against optimal|times")
+    yield Table.described(rows, *heads, title=title)
     parts, names = found.to_dict()["groups"], found.group_bytes
     groups = tuple((number + 1, part[0], part[-1], names[number]) for number, part in enumerate(parts))
-    yield Table(columns("group", "from", "to", "bytes||bytes"), groups, "optimal groups")
+    yield Table.described(groups, "group", "from", "to", "bytes||bytes", title="optimal groups")
     if found.caps_bytes is not None:
         yield f"DistributedDataParallel(model, bucket_cap_mb_list={found.bucket_caps_mb})"
 

@@ -9,7 +9,10 @@ from collections.abc import Callable
 from importlib import import_module
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas
 
 _PROVIDERS: dict[str, str] = {}
 
@@ -44,9 +47,19 @@ class Saved:
 
 
 class Shown:
-    """A value that notebooks show as a small table rather than as its repr."""
+    """A value that has a view: notebooks show its figures and tables, frames and files hold them.
+
+    Its file, unless its kind has another, is `to_dict` as JSON.
+    """
 
     __slots__ = ()
+
+    def to_frame(self) -> "pandas.DataFrame":
+        """The main table of the value as a pandas DataFrame: times in seconds, gaps and speedups as ratios."""
+        frame: pandas.DataFrame = provider("table")(self).to_frame()
+        return frame
+
+    save = Saved.save
 
     def _repr_html_(self) -> str:
         fragment: str = provider("html")(self)

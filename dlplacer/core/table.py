@@ -54,6 +54,11 @@ class Table:
     notes: tuple[str, ...] = ()
 
     @classmethod
+    def described(cls, rows: Iterable[tuple[Any, ...]], *columns: str, title: str = "") -> "Table":
+        """The table of rows under columns given as ``name|head|format``; head and format may be left out."""
+        return cls(tuple(Column(*text.split("|")) for text in columns), tuple(rows), title)
+
+    @classmethod
     def of(
         cls,
         records: Iterable[Mapping[str, Any]],
@@ -67,6 +72,18 @@ class Table:
             columns = [Column(name) for name in dict.fromkeys(name for record in records for name in record)]
         rows = tuple(tuple(record.get(column.name) for column in columns) for record in records)
         return cls(tuple(columns), rows, title, tuple(notes))
+
+    def only(self, *names: str) -> "Table":
+        """The table with these columns alone, in this order."""
+        places = [[column.name for column in self.columns].index(name) for name in names]
+        rows = tuple(tuple(row[place] for place in places) for row in self.rows)
+        return Table(tuple(self.columns[place] for place in places), rows, self.title, self.notes)
+
+    @property
+    def records(self) -> list[dict[str, Any]]:
+        """Rows as dicts from names of columns to values."""
+        names = [column.name for column in self.columns]
+        return [dict(zip(names, row, strict=True)) for row in self.rows]
 
     @property
     def heads(self) -> list[str]:

@@ -6,6 +6,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from dlplacer.core.abilities import Shown
 from dlplacer.core.errors import InputError
 from dlplacer.core.expect import expect, expect_path, refuse
 from dlplacer.core.graph import OpGraph
@@ -53,7 +54,7 @@ def load_plan(path: str | PathLike[str]) -> Plan:
 
 
 def save(value: object, path: str | PathLike[str]) -> Path:
-    """Write a graph, a topology, a plan, or the plan of a result; returns the path.
+    """Write a graph, a topology, a plan, or the plan of a result, and of other results the figures; returns the path.
 
     Raises
     ------
@@ -64,9 +65,12 @@ def save(value: object, path: str | PathLike[str]) -> Path:
     if isinstance(value, Result):
         value = value.plan
     to_dict = next((each for kind, each in _TO_DICT.items() if isinstance(value, kind)), None)
-    if to_dict is None:
+    if to_dict is not None:
+        write_json(path, to_dict(value))
+    elif isinstance(value, Shown):
+        write_json(path, value.to_dict())  # type: ignore[attr-defined]
+    else:
         raise refuse("", "what to save", value, "a graph, a topology, a plan or a result")
-    write_json(path, to_dict(value))
     return Path(path)
 
 

@@ -16,7 +16,7 @@ from dlplacer.frontend.torch.nodes import draws as draws_numbers
 from dlplacer.measure.eager import EagerStep
 from dlplacer.measure.placed_job import PlacedJob
 from dlplacer.measure.process_group import OneProcess
-from dlplacer.planning.place import single_device_s
+from dlplacer.planning.one_device import single_device_s
 from dlplacer.problem.problem import build_problem
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.open import in_host_memory

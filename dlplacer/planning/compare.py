@@ -4,44 +4,31 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from dlplacer.check import violations
 from dlplacer.core.abilities import Shown
 from dlplacer.core.errors import InputError, InternalError, NoPlanError
 from dlplacer.core.expect import expect, printable
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan
-from dlplacer.core.result import Result
+from dlplacer.core.table import Table
 from dlplacer.core.topology import Topology
 from dlplacer.core.units import format_seconds
 from dlplacer.files.plan_file import plan_to_dict
 from dlplacer.machines.costs.issue import with_issue
-from dlplacer.machines.costs.roofline_times import with_times
-from dlplacer.planning.assemble import assemble, contradicts
-from dlplacer.planning.constrain import constrained
-from dlplacer.planning.place import place, single_device_s
+from dlplacer.machines.usable_cores import usable_cores
+from dlplacer.planning.assemble import contradicts
+from dlplacer.planning.one_device import single_device_s
+from dlplacer.planning.place import prepared, solved
 from dlplacer.planning.saved_problem import saving_problem
-from dlplacer.planning.tick_length import with_fine_ticks
-from dlplacer.problem.dispatch import dispatch_of
-from dlplacer.problem.problem import Problem, build_problem
-from dlplacer.solvers.bounds.bounds import lower_bounds
-from dlplacer.solvers.feasibility.graph_size import require_size
-from dlplacer.solvers.feasibility.simple_reasons import require_feasible
 from dlplacer.solvers.heuristics.min_cut import available
-from dlplacer.solvers.heuristics.single_device import best_single
-from dlplacer.solvers.instance.instance import Instance, build_instance
-from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule, Progress
-from dlplacer.solvers.methods import HEURISTICS, METHODS, compared, run_rule
+from dlplacer.solvers.instance.outcome import Budget, Progress
+from dlplacer.solvers.methods import DEFAULT_METHOD, METHODS, compared
 
-if TYPE_CHECKING:
-    import pandas
-
-_BOUND_SHARE = 0.05
-"""Share of the time limit for the bound that all heuristics are judged by: 0.3 s suffice for 2,000 ops."""
+_NONE = {"single": "infeasible"}
+"""Method → its status without a plan, where that is not for want of time."""
 
 _SAME = 1e-9
 """Relative difference of two times that float arithmetic may make."""
@@ -60,7 +47,7 @@ class MethodResult:
     makespan_s
         Step time of its plan, or None.
     solve_s
-        Seconds that the method took; a heuristic's do not count what all share: tables, lower bound and check.
+        Seconds that the method took, with its lower bound and the check of its plan.
     plan
         Its plan, which has passed `dlplacer.check`, or None.
     """
@@ -119,27 +106,19 @@ class Comparison(Shown):
             return None
         return max(0.0, 1 - self.lower_bound_s / row.makespan_s) if row.makespan_s else 0.0
 
+    @property
+    def table(self) -> Table:
+        """A row per method, the best first."""
+        heads = ("method", "status", "makespan_s|step time|seconds", "lower_bound_s|lower bound|seconds")
+        rows = (
+            (row.method, row.status, row.makespan_s, self.lower_bound_s, self.speedup(row), self.gap(row), row.solve_s)
+            for row in self.rows
+        )
+        return Table.described(rows, *heads, "speedup||times", "gap||percent", "solve_s|solved in|seconds")
+
     def to_dict(self) -> dict[str, Any]:
         """The object that ``dlplacer compare --json`` prints: times in seconds, speedups and gaps as ratios."""
-        rows = [
-            {
-                "method": row.method,
-                "makespan_s": row.makespan_s,
-                "lower_bound_s": self.lower_bound_s,
-                "solve_s": row.solve_s,
-                "status": row.status,
-                "speedup": self.speedup(row),
-                "gap": self.gap(row),
-            }
-            for row in self.rows
-        ]
-        return {"methods": rows}
-
-    def to_frame(self) -> "pandas.DataFrame":
-        """A row per method, the best first: times in seconds, speedup and gap as ratios, as in `to_dict`."""
-        import pandas
-
-        return pandas.DataFrame(self.to_dict()["methods"])
+        return {"methods": self.table.records}
 
 
 @saving_problem
@@ -181,51 +160,35 @@ def compare(
     chosen = _known(methods)
     if not 0 < time_limit_s < math.inf:
         raise InputError(f"time limit is {time_limit_s:g} s; it must be positive and finite")
-    topology = with_issue(topology, issue)
-    graph = constrained(graph, topology, pins, colocate)
-    require_size(graph)
-    problem = build_problem(with_times(graph, topology), topology, options or Options())
-    require_feasible(problem)
-    problem = with_fine_ticks(problem)
+    problem = prepared(graph, with_issue(topology, issue), options or Options(), pins, colocate)
     chosen = compared(problem) if methods is None else chosen
-    instance = build_instance(problem)
-    bound = lower_bounds(instance, _BOUND_SHARE * time_limit_s).makespan
-    board = _Board(float(bound * problem.tick_s), on_progress)
-    delays = dispatch_of(topology).delays
-    for method in (name for name in chosen if name in HEURISTICS and not delays):
-        budget = Budget(time.monotonic() + time_limit_s, stop=stop or Event())
-        board.add(_heuristic(problem, instance, method, budget, bound))
-    solve = partial(
-        place,
-        graph,
-        topology,
-        options,
-        time_limit_s=time_limit_s,
-        seed=seed,
-        workers=workers,
-        on_progress=board.tell,
-        stop=stop,
-    )
-    single = _solved("single", solve) if delays else _single(problem, bound)
-    single = single if single.plan is not None else replace(single, status="infeasible")
-    for method in (name for name in chosen if delays or name not in HEURISTICS):
+    board, stop, threads = _Board(on_progress), stop or Event(), workers or len(usable_cores())
+
+    def solve(method: str) -> MethodResult:
+        began = time.monotonic()
         if method == "min-cut" and not available():
-            board.add(MethodResult(method, "not installed", None, 0.0))
-        else:
-            board.add(single if method == "single" else _solved(method, solve))
+            return MethodResult(method, "not installed", None, 0.0)
+        try:
+            budget = Budget(began, 0.0, seed, threads, stop)
+            plan = solved(problem, method, budget, time_limit_s, board.tell).plan
+        except NoPlanError:
+            return MethodResult(method, _NONE.get(method, "no plan"), None, time.monotonic() - began)
+        return MethodResult(method, plan.status, plan.makespan_s, plan.solve_s, plan)
+
+    # The default method comes last: what others find is known by then, as it tells its progress.
+    for method in sorted(chosen, key=lambda name: name == DEFAULT_METHOD):
+        board.add(solve(method))
     name = f"{graph.name or 'graph'} on {topology.name or f'{len(topology.devices)} devices'}"
-    single_s = single_device_s(problem) if graph.constraints else single.makespan_s
-    return Comparison(board.ranked(chosen), board.bound_s, single_s, name)
+    return Comparison(board.ranked(chosen), board.bound_s, single_device_s(problem), name)
 
 
 class _Board:
     """The results so far, with the best plan and the best bound of all."""
 
-    def __init__(self, lower_bound_s: float, on_progress: Callable[[Progress], None]) -> None:
+    def __init__(self, on_progress: Callable[[Progress], None]) -> None:
         self.began = time.monotonic()
         self.rows: list[MethodResult] = []
-        self.makespan_s = math.inf
-        self.lower_bound_s = lower_bound_s
+        self.makespan_s, self.lower_bound_s = math.inf, 0.0
         self.on_progress = on_progress
 
     def add(self, row: MethodResult) -> None:
@@ -280,40 +243,3 @@ def _known(methods: Iterable[str] | None) -> tuple[str, ...]:
     if not chosen:
         raise InputError(f"no method is chosen; use some of {', '.join(METHODS)}")
     return chosen
-
-
-def _heuristic(problem: Problem, instance: Instance, method: str, budget: Budget, bound: int) -> MethodResult:
-    if method == "min-cut" and not available():
-        return MethodResult(method, "not installed", None, 0.0)
-    began = time.monotonic()
-    found = run_rule(problem, instance, method, budget)
-    solve_s = time.monotonic() - began
-    schedule = None if found is None else ProblemSchedule.of(problem, instance, found)
-    return _checked(problem, method, schedule, solve_s, bound)
-
-
-def _single(problem: Problem, bound: int) -> MethodResult:
-    began = time.monotonic()
-    schedule = best_single(problem)
-    return _checked(problem, "single", schedule, time.monotonic() - began, bound)
-
-
-def _solved(method: str, solve: Callable[..., Result]) -> MethodResult:
-    began = time.monotonic()
-    try:
-        plan = solve(method=method).plan
-    except NoPlanError:
-        return MethodResult(method, "no plan", None, time.monotonic() - began)
-    return MethodResult(method, plan.status, plan.makespan_s, plan.solve_s, plan)
-
-
-def _checked(
-    problem: Problem, method: str, schedule: ProblemSchedule | None, solve_s: float, bound: int
-) -> MethodResult:
-    if schedule is None:
-        return MethodResult(method, "no plan", None, solve_s)
-    plan = assemble(problem, Outcome(schedule, bound), schedule, method, solve_s, {})
-    broken = violations(plan)
-    if broken:
-        raise InternalError(f"the plan of method {method!r} breaks the rules: " + "; ".join(map(str, broken[:3])))
-    return MethodResult(method, plan.status, plan.makespan_s, solve_s, plan)

@@ -14,6 +14,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from dlplacer.core.errors import NoPlanError
+
 _PR_SET_PDEATHSIG = 1
 
 
@@ -45,6 +47,25 @@ def stop_on_interrupt(stop: threading.Event, say: Callable[[], None] = lambda: N
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@contextlib.contextmanager
+def plan_or_interrupt(stop: threading.Event) -> Iterator[None]:
+    """Have a Ctrl-C stop the search, so that it costs no plan that is there; without one it is a KeyboardInterrupt.
+
+    It leaves a handler alone that is not Python's own.
+    """
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    interrupted = threading.Event()
+    with stop_on_interrupt(stop, interrupted.set):
+        try:
+            yield
+        except NoPlanError:
+            if interrupted.is_set():
+                raise KeyboardInterrupt from None
+            raise
 
 
 @contextlib.contextmanager
@@ -107,11 +128,6 @@ def blocked_interrupts() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def interrupts_by_exception() -> bool:
-    """True if Ctrl-C would raise KeyboardInterrupt, Python's default: nobody handles it in another way."""
-    return signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def leave_signals_to_parent(parent: int) -> None:

@@ -1,18 +1,48 @@
 """The step on one device, beside which a plan on several must stand."""
 
+from dataclasses import replace
+
+from dlplacer.core.constraints import Constraints
+from dlplacer.core.errors import InputError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.plan import Plan
 from dlplacer.core.topology import Device, Topology
 from dlplacer.core.units import format_seconds
+from dlplacer.machines.costs.roofline_times import with_times
 from dlplacer.problem.dispatch import dispatch_of
-from dlplacer.problem.problem import build_problem
+from dlplacer.problem.problem import Problem, build_problem
+from dlplacer.problem.simulate import replay
 from dlplacer.solvers.bounds.bounds import critical_path
+from dlplacer.solvers.heuristics.single_device import singles
 from dlplacer.solvers.instance.instance import build_instance
+from dlplacer.solvers.instance.outcome import ProblemSchedule
 
 _SAME = 1e-6
 _NOISE = 0.05
 """Share of a step by which planned steps of short ops are off: two threads were planned 5 to 8 % ahead of one, and took
 3 to 4 % longer."""
+
+
+def single_device_s(problem: Problem) -> float | None:
+    """Seconds of all ops on the best single device, wherever the user pins them; None where they fit on none."""
+    free = problem
+    if problem.graph.constraints:
+        unpinned = replace(problem.graph, constraints=Constraints())
+        try:
+            free = build_problem(with_times(unpinned, problem.topology), problem.topology, problem.options)
+        except InputError:
+            # An op that is pinned needs a time on its own device alone.
+            return None
+    found = singles(free)
+    if dispatch_of(free.topology).delays:
+        return min((replayed_s(free, single) for single in found), default=None)
+    types = {free.topology.devices[single.device[0]].type for single in found}
+    return min((sum(op.time_on(name) or 0.0 for op in free.graph.ops) for name in types), default=None)
+
+
+def replayed_s(problem: Problem, schedule: ProblemSchedule) -> float:
+    """Seconds of a schedule whose ops wait for the processes that issue them."""
+    return max(entry.end_s for entry in replay(problem, schedule.device, schedule.order)[0])
 
 
 def one_device_s(graph: OpGraph, topology: Topology) -> float | None:

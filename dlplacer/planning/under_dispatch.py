@@ -20,18 +20,21 @@ from functools import partial
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
-from dlplacer.core.errors import InputError
+from dlplacer.core.errors import InputError, InternalError
 from dlplacer.core.op import Op
 from dlplacer.core.plan import Plan, ScheduledOp, Transfer
-from dlplacer.planning.assemble import in_seconds, plan_of
+from dlplacer.planning.assemble import assemble, in_seconds, plan_of
+from dlplacer.planning.one_device import replayed_s
 from dlplacer.planning.replayed_search import ReplayedSearch
 from dlplacer.problem.dispatch import dispatch_of, least_step_s
 from dlplacer.problem.live_memory import may_bind, memory_use
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.problem.simulate import replay
 from dlplacer.solvers.heuristics.single_device import singles
+from dlplacer.solvers.instance.incumbent import Begin
 from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule
 from dlplacer.solvers.instance.time_limit import within
+from dlplacer.solvers.methods import DEFAULT_METHOD, LOADS_S, METHODS, STARTS, schedules_by, solve_from
 
 Solver = Callable[[Problem, Budget], Outcome]
 
@@ -142,6 +145,49 @@ class Candidates:
         if length_s < self.makespan_s:
             self.makespan_s, self._best = length_s, (ops, transfers)
         return length_s
+
+
+def best_plan(problem: Problem, method: str, budget: Budget, begin: Begin | None = None) -> tuple[Plan | None, Outcome]:
+    """The best plan of a method, None where it finds none, and its outcome.
+
+    Parameters
+    ----------
+    begin
+        Finds the schedules that the default method begins with.
+
+    Raises
+    ------
+    InternalError
+        If the bound is above the schedule.
+    """
+    solve = METHODS[method] if begin is None else partial(solve_from, begin)
+    if dispatch_of(problem.topology).delays:
+        again = _single if method == "single" else METHODS[method]
+        is_default = method == DEFAULT_METHOD
+        names = STARTS if is_default else ()
+        heuristics = [Heuristic(partial(schedules_by, name), LOADS_S.get(name, 0.0)) for name in names]
+        solve = again if method == "single" else solve
+        candidates = best_under_dispatch(problem, solve, again, budget, heuristics, combine=is_default)
+        return candidates.best, Outcome(None, candidates.bound)
+    outcome = solve(problem, budget)
+    found = outcome.schedule
+    if found is None:
+        return None, outcome
+    if outcome.lower_bound > found.makespan:
+        raise InternalError(
+            f"the lower bound of {outcome.lower_bound} ticks is above the makespan of {found.makespan} "
+            "ticks of a schedule; please report it",
+            bound_ticks=outcome.lower_bound,
+            device=list(found.device),
+            start_ticks=list(found.start),
+        )
+    return assemble(problem, outcome, found, method, 0.0, {}), outcome
+
+
+def _single(problem: Problem, budget: Budget) -> Outcome:
+    """The single device that is best when it waits for its process: another one may be best when none does."""
+    best = min(singles(problem), key=partial(replayed_s, problem), default=None)
+    return replace(METHODS["single"](problem, budget), schedule=best)
 
 
 def best_under_dispatch(

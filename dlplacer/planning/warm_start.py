@@ -149,11 +149,6 @@ def followed(problem: Problem, plan: Plan) -> Plan | None:
     return warm.if_better(assemble(problem, nothing, schedule, plan.method, 0.0, {}), nothing)
 
 
-def warm_start_of(problem: Problem, plan: Plan) -> WarmStart:
-    """The warm start that a plan gives for a problem."""
-    return WarmStart(problem, plan)
-
-
 def _as_file(graph: OpGraph, topology: Topology, options: Options) -> Any:
     """The problem as a file says it, so that lists and tuples, 1 and 1.0 are the same."""
     value = [graph_to_dict(graph), topology_to_dict(topology), options.to_dict()]

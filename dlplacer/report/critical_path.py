@@ -1,14 +1,167 @@
-"""The critical path of a plan: the chain of ops and transfers that makes its step as long as it is."""
+"""Waits between the ops and transfers of a plan, and its critical path."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import groupby
+from functools import cached_property
+from itertools import groupby, pairwise
 from math import inf
 
 from dlplacer.core.plan import Plan, ScheduledOp, Transfer
 from dlplacer.problem.dispatch import dispatch_of
-from dlplacer.report.schedule_arcs import ScheduleArc, ScheduleArcs
+from dlplacer.report.link_use import link_uses
+
+INPUT, TRANSFER, DEVICE, BARRIER, PRODUCER, RELAY, LINK = range(7)
+"""Why an event waits for another; where several end together, the first of these is named."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleArc:
+    """Event `after` cannot start before event `before` has ended.
+
+    Attributes
+    ----------
+    gap_s
+        Seconds between the two; below 0 only in a recorded step, whose clocks err.
+    freed_s
+        When `before` is through with what `after` waits for: its end, or that of its use of a link.
+    why
+        ``INPUT``: reads a tensor of this device. ``TRANSFER``: reads a tensor that arrives. ``DEVICE``, ``LINK``: next
+        on the same device or link direction. ``BARRIER``: the loss. ``PRODUCER``: sends the tensor. ``RELAY``: the next
+        segment of a transfer.
+    """
+
+    before: int
+    after: int
+    gap_s: float
+    why: int
+    freed_s: float
+
+
+class ScheduleArcs:
+    """The precedences of a plan with its placement, its orders and its routes kept.
+
+    Events are numbered: first ``plan.ops``, then the segments of ``plan.transfers``, transfer by transfer. In a plan
+    without transfers, as one recorded from a run, an op waits for producers on other devices directly.
+
+    Attributes
+    ----------
+    spans
+        [event] → its start and its end in seconds.
+    steps
+        [event] → the op, or the transfer that it is a segment of.
+    first_segment
+        [transfer] → the event that is its first segment; one entry more for the end.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.op_event = {entry.op: event for event, entry in enumerate(plan.ops)}
+        self.spans = [(entry.start_s, entry.end_s) for entry in plan.ops]
+        self.steps: list[ScheduledOp | Transfer] = list(plan.ops)
+        self.first_segment = [len(self.spans)]
+        for sent in plan.transfers:
+            self.spans += [(part.start_s, part.end_s) for part in sent.segments]
+            self.steps += [sent] * len(sent.segments)
+            self.first_segment.append(len(self.spans))
+
+    @cached_property
+    def arcs(self) -> tuple[ScheduleArc, ...]:
+        """All arcs; of a device and of a link direction those between neighbours."""
+        return (*self._to_ops(), *self._on_devices(), *self._from_barrier(), *self._of_transfers(), *self._on_links())
+
+    @cached_property
+    def latest_before(self) -> list[ScheduleArc | None]:
+        """[event] → the arc from what ended last before it: what it waited for, or would have next."""
+        best: list[ScheduleArc | None] = [None] * len(self.spans)
+        slack_s = self.plan.tolerance_s
+
+        def rank(arc: ScheduleArc) -> tuple[float, bool, int]:
+            begin_s, end_s = self.spans[arc.before]
+            return max(arc.gap_s, slack_s), end_s <= begin_s, arc.why
+
+        for arc in self.arcs:
+            known = best[arc.after]
+            if known is None or rank(arc) < rank(known):
+                best[arc.after] = arc
+        return best
+
+    @cached_property
+    def slack_s(self) -> list[float]:
+        """[event] → by how many seconds it can end later and the step not: the total float of project scheduling.
+
+        Everything behind it moves along as far as it must. Memory is not looked at: what waits longer lives longer.
+        What passes while an op is issued or a tensor handed over counts as slack, too.
+        """
+        end_s = max((end_s for _, end_s in self.spans), default=0.0)
+        slack = [end_s - own_s for _, own_s in self.spans]
+        into: dict[int, list[ScheduleArc]] = defaultdict(list)
+        after = [0] * len(self.spans)
+        for arc in self.arcs:
+            into[arc.after].append(arc)
+            after[arc.before] += 1
+        done = [event for event, count in enumerate(after) if count == 0]
+        for event in done:
+            for arc in into[event]:
+                slack[arc.before] = min(slack[arc.before], max(0.0, arc.gap_s) + slack[event])
+                after[arc.before] -= 1
+                if after[arc.before] == 0:
+                    done.append(arc.before)
+        return slack
+
+    def _arc(self, before: int, after: int, why: int) -> ScheduleArc:
+        freed_s = self.spans[before][1]
+        return ScheduleArc(before, after, self.spans[after][0] - freed_s, why, freed_s)
+
+    def _to_ops(self) -> Iterator[ScheduleArc]:
+        placement = self.plan.placement
+        arrivals: dict[tuple[str, str], list[int]] = defaultdict(list)
+        for number, sent in enumerate(self.plan.transfers):
+            arrivals[sent.tensor, sent.target].append(self.first_segment[number + 1] - 1)
+        for edge in self.plan.graph.edges:
+            before, after = self.op_event[edge.source], self.op_event[edge.target]
+            here = placement[edge.source] == placement[edge.target]
+            if here or not self.plan.transfers:
+                yield self._arc(before, after, INPUT if here else TRANSFER)
+            for arrival in () if here else arrivals[edge.tensor, placement[edge.target]]:
+                yield self._arc(arrival, after, TRANSFER)
+
+    def _on_devices(self) -> Iterator[ScheduleArc]:
+        for order in self.plan.order.values():
+            for before, after in pairwise(order):
+                yield self._arc(self.op_event[before], self.op_event[after], DEVICE)
+
+    def _from_barrier(self) -> Iterator[ScheduleArc]:
+        phase = {op.id: op.phase for op in self.plan.graph.ops}
+        forward = [entry for entry in self.plan.ops if phase[entry.op] in (None, "forward")]
+        if self.plan.options.step == "autograd" and forward:
+            loss = self.op_event[max(forward, key=lambda entry: entry.end_s).op]
+            for event, entry in enumerate(self.plan.ops):
+                if phase[entry.op] in ("backward", "optimizer"):
+                    yield self._arc(loss, event, BARRIER)
+
+    def _of_transfers(self) -> Iterator[ScheduleArc]:
+        for number, sent in enumerate(self.plan.transfers):
+            first, end = self.first_segment[number : number + 2]
+            yield self._arc(self.op_event[sent.source], first, PRODUCER)
+            for before, after in pairwise(range(first, end)):
+                yield self._arc(before, after, RELAY)
+
+    def _on_links(self) -> Iterator[ScheduleArc]:
+        if self.plan.options.contention != "link":
+            return
+        number = {id(sent): number for number, sent in enumerate(self.plan.transfers)}
+        uses: dict[tuple[str, str], list[tuple[float, float, int]]] = defaultdict(list)
+        for hop, found in link_uses(self.plan).items():
+            direction = self.plan.topology.link_between[hop].direction(hop)
+            uses[direction] += [
+                (use.start_s, use.end_s, self.first_segment[number[id(use.transfer)]] + use.part) for use in found
+            ]
+        for ordered in map(sorted, uses.values()):
+            for (_, end_s, before), (start_s, _, after) in pairwise(ordered):
+                # From use to use, as a link late on the route is taken later than the segment starts.
+                yield ScheduleArc(before, after, start_s - end_s, LINK, end_s)
+
 
 Step = ScheduledOp | Transfer
 

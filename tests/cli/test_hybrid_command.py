@@ -69,7 +69,7 @@ def test_speedups_come_from_the_solver_on_the_machine(files: list[str], capsys: 
 def test_ctrl_c_gives_up_after_the_solve_at_hand(
     files: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dlplacer.planning.hybrid import placed_workers as split
+    from dlplacer.planning.hybrid import workers as split
 
     solves = []
 

@@ -19,7 +19,7 @@ from dlplacer.core.topology import Topology
 from dlplacer.files.plan_file import plan_of_dict, plan_to_dict
 from dlplacer.machines.costs.roofline_times import with_times
 from dlplacer.planning.place import place
-from dlplacer.planning.warm_start import warm_start_of
+from dlplacer.planning.warm_start import WarmStart
 from dlplacer.planning.what_if.what_would_help import what_would_help
 from dlplacer.problem.problem import build_problem
 from dlplacer.report.explanation import explain
@@ -122,7 +122,7 @@ def test_a_plan_that_no_longer_fits_is_repaired() -> None:
     graph = make_graph({f"k{i}": i + 1 for i in range(6)}, [], weight_bytes={f"k{i}": 10 for i in range(6)})
     wide = _solved(graph, make_machine(2, memory=60), 60, pins={f"k{i}": "d0" for i in range(6)})
     narrow = make_machine(2, memory=40)
-    warm = warm_start_of(build_problem(with_times(graph, narrow), narrow, Options()), wide)
+    warm = WarmStart(build_problem(with_times(graph, narrow), narrow, Options()), wide)
     found = _solved(graph, narrow, 60, warm_start=wide)
     assert violations(found) == ()
     # Six weights of 10 bytes do not fit into 40: two ops leave, those with the least work.

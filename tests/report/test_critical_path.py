@@ -16,9 +16,8 @@ from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan, ScheduledOp
 from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.planning.place import place
-from dlplacer.report.critical_path import critical_parts, critical_path
+from dlplacer.report.critical_path import ScheduleArcs, critical_parts, critical_path
 from dlplacer.report.explanation import explain
-from dlplacer.report.schedule_arcs import ScheduleArcs
 
 
 def names(plan: Plan) -> list[str]:

@@ -7,8 +7,7 @@ from report.plot.plans import diamond, plan_of, sent, through_a_router
 from dlplacer.core.op import Edge, Op
 from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan
-from dlplacer.report.critical_path import critical_path
-from dlplacer.report.schedule_arcs import INPUT, LINK, PRODUCER, TRANSFER, ScheduleArcs
+from dlplacer.report.critical_path import INPUT, LINK, PRODUCER, TRANSFER, ScheduleArcs, critical_path
 
 
 def slack_of(plan: Plan) -> dict[str, float]:

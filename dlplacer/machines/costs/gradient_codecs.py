@@ -2,7 +2,7 @@
 
 A codec is added here, as an entry of `CODECS`: ``dlplacer hybrid --codecs`` lists it, the planner considers each of its
 transports (`dlplacer.machines.costs.gradient_exchange`), and the epochs of a strategy follow from its noise
-(`dlplacer.planning.hybrid.epochs.epochs`).
+(`dlplacer.planning.hybrid.epochs`).
 """
 
 from collections.abc import Callable, Mapping

@@ -5,15 +5,13 @@ from dataclasses import dataclass
 
 from dlplacer.core.errors import InfeasibleError, InputError
 from dlplacer.core.topology import Topology
-from dlplacer.planning.hybrid.communication.step_times import ClosedForm, StepTime, StepTimes, Team
-from dlplacer.planning.hybrid.communication.steps_on_links import OnMachine
-from dlplacer.planning.hybrid.communication.worker_layout import WorkerLayout, sub_topology
-from dlplacer.planning.hybrid.epochs.epochs import StatisticalEfficiency
-from dlplacer.planning.hybrid.hybrid_plan import BestOfDevices, HybridPlan
-from dlplacer.planning.hybrid.placed_workers import ALONE, ModelParallel, WorkerSplit, splits_of
-from dlplacer.planning.hybrid.scaling_efficiency import ConstantEfficiency
+from dlplacer.planning.hybrid.epochs import StatisticalEfficiency
+from dlplacer.planning.hybrid.hybrid_plan import BestOfDevices, HybridPlan, Strategy
+from dlplacer.planning.hybrid.scaling import ConstantEfficiency
+from dlplacer.planning.hybrid.step_times import ClosedForm, OnMachine, StepTime, StepTimes, Team
 from dlplacer.planning.hybrid.step_workload import Work
-from dlplacer.planning.hybrid.strategy import Strategy
+from dlplacer.planning.hybrid.worker_layout import WorkerLayout, sub_topology
+from dlplacer.planning.hybrid.workers import ALONE, ModelParallel, WorkerSplit, splits_of
 
 DEGREES = tuple(range(2, 9))
 """Model-parallel degrees that are considered if none are asked for."""

@@ -1,20 +1,92 @@
-"""The planner's answer: the best strategy per number of devices, ratios and crossover points."""
+"""Strategies to train on some devices, and the best of them for every number of devices: the planner's answer."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dlplacer.core.abilities import Shown
 from dlplacer.core.errors import InputError
 from dlplacer.core.expect import expect_whole, short_name
 from dlplacer.core.result import FITS_NONE
-from dlplacer.planning.hybrid.strategy import Strategy
+from dlplacer.core.table import Table
+from dlplacer.planning.hybrid.step_times import StepTime
+from dlplacer.planning.hybrid.workers import WorkerSplit
 
 if TYPE_CHECKING:
-    import pandas
+    from dlplacer.planning.hybrid.epochs import CriticalBatchFit
+    from dlplacer.planning.hybrid.scaling import ScalingFits
 
-    from dlplacer.planning.hybrid.epochs.critical_batch import CriticalBatchFit
-    from dlplacer.planning.hybrid.scaling_fit import ScalingFits
+
+@dataclass(frozen=True)
+class Strategy:
+    """Data-parallel workers of M devices each, exchanging gradients by one codec and transport.
+
+    Attributes
+    ----------
+    devices, degree
+        Devices in use, parameter servers included, and M of them per worker.
+    epochs
+        E: epochs with this batch, codec and period.
+    effort_s
+        Step time × steps × epochs of a data set of one mini-batch: what ranks strategies whatever the data set.
+    """
+
+    devices: int
+    degree: int
+    split: WorkerSplit
+    step: StepTime
+    epochs: float
+
+    @property
+    def workers(self) -> int:
+        """Data-parallel workers: the devices that serve no parameters ÷ M."""
+        return (self.devices - self.step.servers) // self.degree
+
+    @property
+    def effort_s(self) -> float:
+        """T · E ÷ workers: the time to converge over the mini-batches of the data set (eq. 1)."""
+        return self.step.step_s * self.epochs / self.workers
+
+    def time_s(self, mini_batches: float) -> float:
+        """C = T · S · E of eq. 1, for a data set of so many mini-batches."""
+        return self.effort_s * mini_batches
+
+    @property
+    def label(self) -> str:
+        """A short text: ``32 x 2``, with the codec and the period where they are not the plain ones."""
+        parts = [f"{self.workers} x {self.degree}"]
+        if self.split.micro_batches > 1:
+            parts.append(f"{self.split.micro_batches} micro-batches")
+        if self.step.codec != "none" or self.step.servers:
+            parts.append(f"{self.step.codec}/{self.step.transport}")
+        if self.step.servers:
+            parts.append(f"{self.step.servers} servers" if self.step.servers > 1 else "1 server")
+        if self.step.period > 1:
+            parts.append(f"every {self.step.period} steps")
+        return ", ".join(parts)
+
+    def to_dict(self, reference_s: float | None, mini_batches: float | None) -> dict[str, Any]:
+        """The strategy as JSON: times in seconds, speedup over the effort of one device.
+
+        Parameters
+        ----------
+        reference_s
+            Effort of training on one device; None where the model fits on none.
+        mini_batches
+            Of the data set; None leaves the total time out.
+        """
+        return {
+            "devices": self.devices,
+            "workers": self.workers,
+            "model_parallel": self.degree,
+            "model_parallel_speedup": self.split.speedup,
+            "model_parallel_method": self.split.method,
+            "micro_batches": self.split.micro_batches,
+            **asdict(self.step),
+            "epochs": self.epochs,
+            "time_s": None if mini_batches is None else self.time_s(mini_batches),
+            "speedup": None if reference_s is None else reference_s / self.effort_s,
+        }
 
 
 @dataclass(frozen=True)
@@ -201,24 +273,24 @@ class HybridPlan(Shown):
             **({} if self.epochs_fit is None else {"epochs_fit": self.epochs_fit.to_dict()}),
         }
 
-    def to_frame(self) -> "pandas.DataFrame":
+    @property
+    def table(self) -> Table:
         """A row per budget: best strategy, speedups and ratios."""
-        import pandas
-
-        rows = [
-            {
-                "devices": each.devices,
-                "best": None if each.best is None else each.best.label,
-                "idle": each.idle,
-                "speedup": self.speedup(each.best),
-                "data_parallel_speedup": self.speedup(each.best_data_parallel),
-                "hybrid_speedup": self.speedup(each.best_hybrid),
-                "against_same_devices": each.against_same_devices,
-                "against_best_data_parallel": each.against_best_data_parallel,
-            }
+        rows = (
+            (
+                each.devices,
+                *((None,) * 4 if best is None else (best.label, each.idle, best.step.step_s, best.epochs)),
+                *(self.speedup(one) for one in (best, each.best_data_parallel, each.best_hybrid)),
+                each.against_same_devices,
+                each.against_best_data_parallel,
+            )
             for each in self.budgets
-        ]
-        return pandas.DataFrame(rows)
+            for best in (each.best,)
+        )
+        heads = ("devices", "best|best strategy", "idle", "step_s|step|seconds", "epochs||number", "speedup||times")
+        more = ("data_parallel_speedup|data parallel|times", "hybrid_speedup|hybrid|times")
+        last = ("against_same_devices|vs same|times", "against_best_data_parallel|vs best DP|times")
+        return Table.described(rows, *heads, *more, *last, title=self.name)
 
     def _budget(self, budget: BestOfDevices) -> dict[str, Any]:
         return {

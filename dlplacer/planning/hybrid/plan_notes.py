@@ -3,8 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 
 from dlplacer.core.graph import OpGraph
-from dlplacer.planning.hybrid.hybrid_plan import BestOfDevices, HybridPlan
-from dlplacer.planning.hybrid.strategy import Strategy
+from dlplacer.planning.hybrid.hybrid_plan import BestOfDevices, HybridPlan, Strategy
 from dlplacer.planning.pipeline.batch_norm_warnings import mixing_warnings
 
 

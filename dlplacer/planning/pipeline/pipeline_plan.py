@@ -2,16 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dlplacer.core.abilities import Shown
 from dlplacer.core.expect import short_name
+from dlplacer.core.table import Table
 from dlplacer.core.units import format_seconds
 from dlplacer.planning.pipeline.schedule.action import Order
 from dlplacer.planning.pipeline.schedule.pipeline_timeline import PipelineTimeline
 
-if TYPE_CHECKING:
-    import pandas
+_TIMES, _SIZES = ("forward", "backward", "weight", "update"), ("memory", "sends", "returns")
 
 
 @dataclass(frozen=True)
@@ -131,19 +131,17 @@ class PipelinePlan(Shown):
             "order": [[str(action) for action in actions] for actions in self.order],
         }
 
-    def to_frame(self) -> "pandas.DataFrame":
+    @property
+    def table(self) -> Table:
         """A row per stage: device, ops, seconds per micro-batch forward and backward, memory and messages in bytes."""
-        import pandas
-
-        names = (
-            "device",
-            "forward_s",
-            "backward_s",
-            "update_s",
-            "held",
-            "memory_bytes",
-            "sends_bytes",
-            "returns_bytes",
+        heads = ("stage", "device", "ops", "last_op|last op", *(f"{name}_s|{name}|seconds" for name in _TIMES), "held")
+        rows = (
+            (
+                *(number, stage.device, len(stage.ops), stage.ops[-1] if stage.ops else ""),
+                *(getattr(stage, f"{name}_s") for name in _TIMES),
+                stage.held,
+                *(getattr(stage, f"{name}_bytes") for name in _SIZES),
+            )
+            for number, stage in enumerate(self.stages)
         )
-        rows = [{"ops": len(stage.ops)} | {name: getattr(stage, name) for name in names} for stage in self.stages]
-        return pandas.DataFrame(rows, columns=["device", "ops", *names[1:]])
+        return Table.described(rows, *heads, *(f"{name}_bytes|{name}|bytes" for name in _SIZES), title=self.name)

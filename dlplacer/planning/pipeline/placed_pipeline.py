@@ -17,7 +17,7 @@ from dlplacer.machines.costs.roofline_times import with_times
 from dlplacer.planning.assemble import plan_of
 from dlplacer.planning.pipeline.micro_batch_names import copy_id
 from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
-from dlplacer.planning.place import provenance_of
+from dlplacer.planning.provenance import provenance_of
 from dlplacer.problem.problem import build_problem
 from dlplacer.problem.simulate import replay
 from dlplacer.solvers.bounds.bounds import critical_path, whole_area

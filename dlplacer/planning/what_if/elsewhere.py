@@ -6,16 +6,14 @@ from dataclasses import asdict, dataclass, replace
 from threading import Event
 from typing import Any
 
+from dlplacer.core.abilities import Shown
 from dlplacer.core.constraints import Constraints
 from dlplacer.core.errors import DlplacerError, InternalError
-from dlplacer.core.graph import OpGraph
 from dlplacer.core.plan import Plan
-from dlplacer.planning.assemble import contradicts
 from dlplacer.planning.constrain import constrained
-from dlplacer.planning.place import place
 from dlplacer.planning.warm_start import followed
+from dlplacer.planning.what_if.answer import Solving, bound_of, require_consistent
 from dlplacer.problem.problem import build_problem
-from dlplacer.solvers.bounds.bounds import lower_bounds
 from dlplacer.solvers.instance.instance import build_instance
 from dlplacer.solvers.instance.symmetry import interchangeable
 
@@ -57,7 +55,7 @@ class Elsewhere:
 
 
 @dataclass(frozen=True)
-class PinnedPlan:
+class PinnedPlan(Shown):
     """A plan's problem with pins, solved again.
 
     Attributes
@@ -102,7 +100,7 @@ def pinned_plan(
         As `dlplacer.planning.constrain.constrained` and `dlplacer.planning.place.place` do.
     """
     graph = constrained(plan.graph, plan.topology, pins, colocate)
-    found = _placed(plan, graph, seconds, workers, stop)
+    found = Solving(plan, 0, workers, stop).place(seconds, graph)
     moved = {
         op: (device, found.placement[op]) for op, device in plan.placement.items() if found.placement[op] != device
     }
@@ -120,51 +118,42 @@ def elsewhere(
     seconds
         For all devices together.
     """
+    group = next((ops for ops in plan.graph.colocation_groups if op in ops), (op,))
+    # Pins of the op and its group are what is asked about.
+    held = plan.graph.constraints
+    pins = {name: device for name, device in held.pins.items() if name not in group}
+    free = replace(plan, graph=replace(plan.graph, constraints=Constraints(pins, held.colocate)))
+    solving = Solving(free, 0, workers, stop or Event())
     others = [device.id for device in plan.topology.devices if device.id != plan.placement[op]]
     until = time.monotonic() + seconds
     for number, device in enumerate(others):
         share_s = max(0.0, until - time.monotonic()) / (len(others) - number)
-        yield _on(plan, op, device, share_s, workers, stop or Event())
+        try:
+            yield _on(solving, op, group, device, share_s)
+        except InternalError:
+            raise
+        except DlplacerError as error:
+            yield Elsewhere(op, device, note=str(error))
 
 
-def _on(plan: Plan, op: str, device: str, seconds: float, workers: int | None, stop: Event) -> Elsewhere:
-    began = time.monotonic()
-    try:
-        free = _freed(plan, op)
-        alone_s = _moved_alone_s(free, op, device)
-        kept = _anchor(free, op, device)
-        pins = [(op, device), *([(kept, free.placement[kept])] if kept else [])]
-        graph = constrained(free.graph, free.topology, pins)
-        problem = build_problem(graph, free.topology, free.options)
-        bound = lower_bounds(build_instance(problem), min(_BOUND_S, _LOOK_SHARE * seconds)).makespan
-        bound_s, found_s = float(bound * problem.tick_s), alone_s
-        left_s = seconds - (time.monotonic() - began)
-        if left_s > 0 and not stop.is_set():
-            found = _placed(free, graph, left_s, workers, stop)
-            bound_s = max(bound_s, found.lower_bound_s)
-            found_s = found.makespan_s if alone_s is None else min(alone_s, found.makespan_s)
-    except InternalError:
-        raise
-    except DlplacerError as error:
-        return Elsewhere(op, device, note=str(error))
-    if found_s is not None and contradicts(bound_s, found_s):
-        raise InternalError(
-            f"with op {op!r} on {device!r} the lower bound is {bound_s:.9g} s, above the {found_s:.9g} s of a plan; "
-            "please report it"
-        )
-    return Elsewhere(op, device, alone_s, found_s, bound_s, kept)
+def _on(solving: Solving, op: str, group: Sequence[str], device: str, seconds: float) -> Elsewhere:
+    until, plan = time.monotonic() + seconds, solving.warm
+    alone_s, kept = _moved_alone_s(plan, group, device), _anchor(plan, op, group, device)
+    pins = [(op, device), *([(kept, plan.placement[kept])] if kept else [])]
+    graph = constrained(plan.graph, plan.topology, pins)
+    bound_s = bound_of(build_problem(graph, plan.topology, plan.options), min(_BOUND_S, _LOOK_SHARE * seconds))
+    steps = [] if alone_s is None else [alone_s]
+    if (left_s := until - time.monotonic()) > 0 and not (solving.stop and solving.stop.is_set()):
+        found = solving.place(left_s, graph)
+        bound_s = max(bound_s, found.lower_bound_s)
+        steps.append(found.makespan_s)
+    best_s = min(steps, default=None)
+    require_consistent(f"op {op!r} on {device!r}", bound_s, best_s)
+    return Elsewhere(op, device, alone_s, best_s, bound_s, kept)
 
 
-def _freed(plan: Plan, op: str) -> Plan:
-    """The plan without the pins of the op and its group, which are what is asked about."""
-    group = next((ops for ops in plan.graph.colocation_groups if op in ops), (op,))
-    held = plan.graph.constraints
-    pins = {name: device for name, device in held.pins.items() if name not in group}
-    return replace(plan, graph=replace(plan.graph, constraints=Constraints(pins, held.colocate)))
-
-
-def _moved_alone_s(plan: Plan, op: str, device: str) -> float | None:
-    group = next((ops for ops in plan.graph.colocation_groups if op in ops), (op,))
+def _moved_alone_s(plan: Plan, group: Sequence[str], device: str) -> float | None:
+    """Step time if a colocation group moves and all else stays, in the plan's order."""
     pins = {name: device if name in group else here for name, here in plan.placement.items()}
     graph = replace(plan.graph, constraints=Constraints(pins))
     try:
@@ -174,26 +163,13 @@ def _moved_alone_s(plan: Plan, op: str, device: str) -> float | None:
     return None if found is None else found.makespan_s
 
 
-def _anchor(plan: Plan, op: str, device: str) -> str:
+def _anchor(plan: Plan, op: str, group: Sequence[str], device: str) -> str:
     """The longest other op beside it, to be held there where the two devices could just exchange all that they have."""
     problem = build_problem(plan.graph, plan.topology, plan.options)
     index = plan.topology.device_index
     pair = {index[device], index[plan.placement[op]]}
     if not any(pair <= set(members) for members in interchangeable(build_instance(problem))):
         return ""
-    group = next((ops for ops in plan.graph.colocation_groups if op in ops), (op,))
     beside = [entry for entry in plan.ops if entry.device == plan.placement[op] and entry.op not in group]
     longest = max(beside, key=lambda entry: entry.end_s - entry.start_s, default=None)
     return "" if longest is None or longest.end_s == longest.start_s else longest.op
-
-
-def _placed(plan: Plan, graph: OpGraph, seconds: float, workers: int | None, stop: Event | None) -> Plan:
-    return place(
-        graph,
-        plan.topology,
-        plan.options,
-        time_limit_s=max(seconds, 0.05),
-        workers=workers,
-        stop=stop,
-        warm_start=plan,
-    ).plan

@@ -9,16 +9,15 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.plan import Plan
 from dlplacer.core.topology import Topology
 from dlplacer.machines.costs.gradient_exchange import exchanges
-from dlplacer.planning.hybrid.communication.step_times import Team
-from dlplacer.planning.hybrid.communication.steps_on_links import OnMachine, memory_rate
-from dlplacer.planning.hybrid.communication.worker_layout import WorkerLayout
-from dlplacer.planning.hybrid.placed_workers import ALONE
+from dlplacer.planning.hybrid.step_times import OnMachine, Team, memory_rate
 from dlplacer.planning.hybrid.step_workload import work_of
+from dlplacer.planning.hybrid.worker_layout import WorkerLayout
+from dlplacer.planning.hybrid.workers import ALONE
 from dlplacer.planning.pipeline.batch_norm_warnings import mixing_warnings
 from dlplacer.planning.pipeline.hint import pipeline_hint
 from dlplacer.planning.pipeline.micro_batch import MicroBatchCosts, batch_of
 from dlplacer.planning.pipeline.micro_batch_names import batch_cut_of
-from dlplacer.planning.what_if.change import Answer
+from dlplacer.planning.what_if.answer import Answer
 
 _UNCOMPRESSED = ("none",)
 
@@ -63,13 +62,7 @@ def _data_parallel(plan: Plan) -> Answer:
     """Every device takes an equal part of the plan's batch through the whole model, and they average gradients."""
     count = len(plan.topology.devices)
     text = f"data parallelism: the batch in {count} parts, gradients averaged"
-    batch = batch_of(plan.graph)
-    if batch is not None and batch % count:
-        note = f"a batch of {batch} has no {count} equal parts"
-        return Answer("data parallelism", text, "not tried", note=note)
-    if any(op.time_on(kind) is None for op in plan.graph.ops for kind in plan.topology.device_types):
-        return Answer("data parallelism", text, "not tried", note="some op cannot run on every type of device")
-    reason = _too_large(plan)
+    reason = _why_not(plan, count)
     if reason:
         return Answer("data parallelism", text, "not tried", note=reason)
     try:
@@ -81,9 +74,9 @@ def _data_parallel(plan: Plan) -> Answer:
     except (DlplacerError, ValueError) as error:
         return Answer("data parallelism", text, "not tried", note=str(error))
     exposed = f"{best.algorithm} all-reduce" if best.algorithm else "no gradients"
-    note = "; ".join((f"{exposed}, {best.exposed_s / best.step_s:.0%} of the step exposed; see dlplacer hybrid",))
-    mixing = mixing_warnings(plan.graph, count)
-    return Answer("data parallelism", text, "estimated", best.step_s, work.step_s, "; ".join((note, *mixing)))
+    note = f"{exposed}, {best.exposed_s / best.step_s:.0%} of the step exposed; see dlplacer hybrid"
+    notes = "; ".join((note, *mixing_warnings(plan.graph, count)))
+    return Answer("data parallelism", text, "estimated", best.step_s, work.step_s, notes)
 
 
 def _part(graph: OpGraph, topology: Topology, kind: str, count: int) -> OpGraph:
@@ -91,8 +84,14 @@ def _part(graph: OpGraph, topology: Topology, kind: str, count: int) -> OpGraph:
     return replace(graph, ops=tuple(replace(op, time_s=time_s) for op, time_s in zip(graph.ops, times, strict=True)))
 
 
-def _too_large(plan: Plan) -> str:
-    """Weights, gradients and state are on every device; what else is alive is left out, so this is certain."""
+def _why_not(plan: Plan, count: int) -> str:
+    """Why the devices cannot share the batch; empty if nothing is known against it."""
+    batch, kinds = batch_of(plan.graph), plan.topology.device_types
+    if batch is not None and batch % count:
+        return f"a batch of {batch} has no {count} equal parts"
+    if any(op.time_on(kind) is None for op in plan.graph.ops for kind in kinds):
+        return "some op cannot run on every type of device"
+    # Weights, gradients and state are on every device; what else is alive is left out, so this is certain.
     held = sum(op.weight_bytes + op.gradient_bytes + op.state_bytes for op in plan.graph.ops)
     small = [d.id for d in plan.topology.devices if d.memory_bytes is not None and d.memory_bytes < held]
     return f"weights, gradients and state do not fit on {small[0]}" if small else ""

@@ -3,28 +3,23 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, zip_longest
+from itertools import zip_longest
+from math import inf
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dlplacer.core.abilities import Shown
 from dlplacer.core.errors import DlplacerError, InputError, InternalError
 from dlplacer.core.expect import printable
 from dlplacer.core.plan import Plan
+from dlplacer.core.table import Column, Table
 from dlplacer.core.units import format_seconds
-from dlplacer.planning.assemble import contradicts, with_bound
-from dlplacer.planning.place import place
+from dlplacer.planning.assemble import with_bound
 from dlplacer.planning.warm_start import followed
-from dlplacer.planning.what_if.change import Answer, Change
-from dlplacer.planning.what_if.machine_changes import ALL_LINKS, faster_links, more_devices, more_memory
-from dlplacer.planning.what_if.op_changes import coarser, faster_ops, split_ops
+from dlplacer.planning.what_if.answer import Answer, Solving, bound_of, require_consistent
+from dlplacer.planning.what_if.changes import ALL_LINKS, RELAXING, Change, changes
 from dlplacer.planning.what_if.other_strategies import strategies
 from dlplacer.problem.problem import Problem, build_problem
-from dlplacer.solvers.bounds.bounds import lower_bounds
-from dlplacer.solvers.instance.instance import build_instance
-
-if TYPE_CHECKING:
-    import pandas
 
 _SHOWN = 16
 """Changes that a repr lists: about a screen."""
@@ -62,9 +57,6 @@ class WhatIfParams:
 
 PARAMS = WhatIfParams()
 
-_RELAXING = ("link", "device", "memory", "op", "split")
-"""Kinds of change under which the plan as it is remains possible, and no longer."""
-
 
 @dataclass(frozen=True, repr=False)
 class WhatWouldHelp(Shown):
@@ -93,11 +85,19 @@ class WhatWouldHelp(Shown):
             lines.append(f"  {'-' if gain is None else f'{100 * gain:.1f} %':>8}  {printable(answer.text)}")
         return "\n".join(lines) + ">"
 
-    def to_frame(self) -> "pandas.DataFrame":
-        """A row per change, the largest gain first: step in seconds, gain and its bound as ratios, status and note."""
-        import pandas
-
-        return pandas.DataFrame([answer.to_dict(self.base.makespan_s) for answer in self.answers])
+    @property
+    def table(self) -> Table:
+        """A row per change, the largest gain first."""
+        records = [answer.to_dict(self.base.makespan_s) for answer in self.answers]
+        described = {
+            "change": Column("change", "what would help"),
+            "makespan_s": Column("makespan_s", "step", "seconds"),
+            "gain": Column("gain", "", "change"),
+            "most_gain": Column("most_gain", "at most", "change"),
+            "status": Column("status", "", "text", ""),
+        }
+        names = ("kind", "change", "status", "makespan_s", "lower_bound_s", "gain", "most_gain", "note")
+        return Table.of(records, [described.get(name, Column(name)) for name in names])
 
     def to_dict(self) -> dict[str, Any]:
         """The field ``what_would_help`` of ``dlplacer explain --json``."""
@@ -143,158 +143,124 @@ def what_would_help(
     """
     if not 0 < budget_s < float("inf"):
         raise InputError(f"the budget is {budget_s:g} s; it must be positive and finite")
-    return _Search(plan, budget_s, seed, workers, on_progress, stop or Event()).run()
+    return _Search(Solving(plan, seed, workers, stop or Event()), budget_s, on_progress).run()
 
 
 class _Search:
-    def __init__(
-        self, plan: Plan, budget_s: float, seed: int, workers: int | None, report: Report, stop: Event
-    ) -> None:
-        self.plan, self.base, self.seed, self.workers, self.stop = plan, with_bound(plan, 0.0), seed, workers, stop
-        self.report = report
-        self.began = time.monotonic()
-        self.deadline = self.began + budget_s
-        self.budget_s = budget_s
-        self.least_s = PARAMS.least_s + PARAMS.least_s_per_op * len(plan.graph.ops)
+    """The answers so far: of every change what its bound and the plan at hand say, then what solves find."""
+
+    def __init__(self, solving: Solving, budget_s: float, report: Report) -> None:
+        self.solving, self.report, self.budget_s = solving, report, budget_s
+        self.base, self.began = with_bound(solving.warm, 0.0), time.monotonic()
+        self.answers: list[Answer] = []
 
     def run(self) -> WhatWouldHelp:
+        given_s = self.base.makespan_s
         self._solve_base()
-        changes = list(_changes(self.base))
-        looked = list(self._look_at_all(changes))
-        self.report("other strategies", len(changes), 2 * len(changes))
+        found = list(changes(self.base))
+        self._look_at(found)
+        self.report("other strategies", len(found), 2 * len(found))
         others = list(strategies(self.base)) if self.left_s > 0 else []
-        answers = self._solve_best(looked)
-        self._follow_rest(looked, answers)
-        answers = [*_with_all_links(answers), *others]
-        worst = float("inf")
-        answers.sort(key=lambda answer: (_or(answer.makespan_s, worst), _or(answer.lower_bound_s, worst)))
-        return WhatWouldHelp(self.base, self.plan.makespan_s, tuple(answers), time.monotonic() - self.began)
+        self._solve_best(found)
+        self._follow_rest(found)
+        answers = [*_with_all_links(self.answers), *others]
+        answers.sort(key=lambda answer: (_or(answer.makespan_s, inf), _or(answer.lower_bound_s, inf)))
+        return WhatWouldHelp(self.base, given_s, tuple(answers), time.monotonic() - self.began)
 
     @property
     def left_s(self) -> float:
-        return 0.0 if self.stop.is_set() else max(0.0, self.deadline - time.monotonic())
+        is_over = self.solving.stop is not None and self.solving.stop.is_set()
+        return 0.0 if is_over else max(0.0, self.began + self.budget_s - time.monotonic())
 
     def _solve_base(self) -> None:
         """More search may shorten the plan itself, which no change must be praised for; and it proves a bound."""
         self.report("the plan itself", 0, 1)
-        found = self._placed(self.plan, PARAMS.base_share * self.budget_s)
-        if isinstance(found, Plan):
-            shorter = found if found.makespan_s <= self.plan.makespan_s else self.plan
-            self.base = with_bound(shorter, found.lower_bound_s)
-
-    def _look_at_all(self, changes: list[Change]) -> Iterator[tuple[Change, Answer]]:
-        until = time.monotonic() + PARAMS.looking_share * self.left_s
-        for number, change in enumerate(changes):
-            if time.monotonic() > until or self.stop.is_set():
-                note = "there was no time to look at it; raise --budget"
-                yield change, Answer(change.kind, change.text, "not tried", note=note)
-                continue
-            self.report(change.text, number, 2 * len(changes))
-            yield change, self._looked(change)
-
-    def _looked(self, change: Change) -> Answer:
-        """The bound under a change; where the plan remains possible, it is what is known of the step so far."""
-        name = change.kind, change.text
         try:
-            problem = self._problem(change)
-            bound = lower_bounds(build_instance(problem), PARAMS.bound_s).makespan
+            found = self.solving.place(PARAMS.base_share * self.budget_s)
         except InternalError:
             raise
-        except DlplacerError as error:
-            return Answer(*name, "not tried", note=str(error))
-        bound_s = float(bound * problem.tick_s)
-        kept_s = self.base.makespan_s if change.kind in _RELAXING else None
-        if bound_s >= self.base.makespan_s * (1 - PARAMS.tiny):
-            return Answer(*name, "no gain", kept_s, bound_s)
-        return Answer(*name, "kept", kept_s, bound_s)
+        except DlplacerError:
+            return
+        shorter = min(found, self.solving.warm, key=lambda plan: plan.makespan_s)
+        self.base = with_bound(shorter, found.lower_bound_s)
+        self.solving = replace(self.solving, warm=self.base)
 
-    def _solve_best(self, looked: list[tuple[Change, Answer]]) -> list[Answer]:
+    def _look_at(self, found: Sequence[Change]) -> None:
+        """The bound under each change; where the plan remains possible, it is what is known of the step so far."""
+        until = time.monotonic() + PARAMS.looking_share * self.left_s
+        base_s = self.base.makespan_s
+        for number, change in enumerate(found):
+            if time.monotonic() > until or not self.left_s:
+                self._add(change, "not tried", note="there was no time to look at it; raise --budget")
+                continue
+            self.report(change.text, number, 2 * len(found))
+            try:
+                bound_s = bound_of(self._problem(change), PARAMS.bound_s)
+            except InternalError:
+                raise
+            except DlplacerError as error:
+                self._add(change, "not tried", note=str(error))
+                continue
+            status = "no gain" if bound_s >= base_s * (1 - PARAMS.tiny) else "kept"
+            self._add(change, status, base_s if change.kind in RELAXING else None, bound_s)
+
+    def _add(
+        self, change: Change, status: str, step_s: float | None = None, bound_s: float | None = None, note: str = ""
+    ) -> None:
+        self.answers.append(Answer(change.kind, change.text, status, step_s, bound_s, note))
+
+    def _solve_best(self, found: Sequence[Change]) -> None:
         """Solve those that may gain most, and share the time that others leave."""
-        answers = [answer for _, answer in looked]
-        order = _in_turn(answers)
-        for number, place_ in enumerate(order):
-            rest = min(len(order) - number, max(1, int(self.left_s / self.least_s)))
+        order = _in_turn(self.answers)
+        least_s = PARAMS.least_s + PARAMS.least_s_per_op * len(self.base.graph.ops)
+        for number, place in enumerate(order):
+            rest = min(len(order) - number, max(1, int(self.left_s / least_s)))
             share_s = self.left_s / rest
-            if share_s < self.least_s:
+            if share_s < least_s:
                 break
-            change, answer = looked[place_]
-            self.report(change.text, len(looked) + number, len(looked) + len(order))
-            answers[place_] = self._solved(change, answer, share_s)
-        return answers
-
-    def _follow_rest(self, looked: list[tuple[Change, Answer]], answers: list[Answer]) -> None:
-        """The plan's placement and order under the changes for which no solve was left, while there is time."""
-        for place_, (change, _) in enumerate(looked):
-            answer = answers[place_]
-            if answer.status == "kept" and self.left_s > 0:
-                found = followed(self._problem(change), self.base)
-                if found is not None and found.makespan_s < _or(answer.makespan_s, float("inf")):
-                    answers[place_] = replace(answer, makespan_s=found.makespan_s)
+            self.report(found[place].text, len(found) + number, len(found) + len(order))
+            self.answers[place] = self._solved(found[place], self.answers[place], share_s)
 
     def _solved(self, change: Change, answer: Answer, seconds: float) -> Answer:
         try:
-            graph, topology = change.made()
-        except DlplacerError as error:
-            return Answer(change.kind, change.text, "not tried", note=str(error))
-        found = self._placed(self.base, seconds, graph, topology)
-        if not isinstance(found, Plan):
-            return answer
-        makespan_s = min(found.makespan_s, _or(answer.makespan_s, found.makespan_s))
-        bound_s = max(found.lower_bound_s, _or(answer.lower_bound_s, 0.0))
-        if contradicts(bound_s, makespan_s):
-            raise InternalError(
-                f"with the change {change.text!r} the lower bound is {bound_s:.9g} s, above the {makespan_s:.9g} s of "
-                "a plan; please report it"
-            )
-        return Answer(change.kind, change.text, "solved", makespan_s, bound_s)
-
-    def _placed(self, warm: Plan, seconds: float, graph: Any = None, topology: Any = None) -> Plan | str:
-        """The plan of a solve that begins with a plan, or why there is none."""
-        try:
-            return place(
-                graph or warm.graph,
-                topology or warm.topology,
-                warm.options,
-                time_limit_s=seconds,
-                seed=self.seed,
-                workers=self.workers,
-                stop=self.stop,
-                warm_start=warm,
-            ).plan
+            plan = self.solving.place(seconds, *change.made())
         except InternalError:
             raise
-        except DlplacerError as error:
-            return str(error)
+        except DlplacerError:
+            return answer
+        makespan_s = min(plan.makespan_s, _or(answer.makespan_s, inf))
+        bound_s = max(plan.lower_bound_s, _or(answer.lower_bound_s, 0.0))
+        require_consistent(f"the change {change.text!r}", bound_s, makespan_s)
+        return replace(answer, status="solved", makespan_s=makespan_s, lower_bound_s=bound_s)
+
+    def _follow_rest(self, found: Sequence[Change]) -> None:
+        """The plan's placement and order under the changes for which no solve was left, while there is time."""
+        for place, answer in enumerate(self.answers):
+            if answer.status == "kept" and self.left_s > 0:
+                plan = followed(self._problem(found[place]), self.base)
+                if plan is not None and plan.makespan_s < _or(answer.makespan_s, inf):
+                    self.answers[place] = replace(answer, makespan_s=plan.makespan_s)
 
     def _problem(self, change: Change) -> Problem:
-        graph, topology = change.made()
-        return build_problem(graph, topology, self.base.options)
-
-
-def _changes(plan: Plan) -> Iterator[Change]:
-    """In the order in which they are looked at: what a budget that is too small leaves out comes last."""
-    of_machine = chain(faster_links(plan), more_devices(plan), more_memory(plan), coarser(plan))
-    return chain(of_machine, split_ops(plan), faster_ops(plan))
+        return build_problem(*change.made(), self.base.options)
 
 
 def _in_turn(answers: Sequence[Answer]) -> list[int]:
     """Positions of the answers that are open: of every kind the one with the lowest bound, then the second of each."""
     kinds: dict[str, list[int]] = {}
-    for place_, answer in enumerate(answers):
-        if answer.status == "kept":
-            kinds.setdefault(answer.kind, []).append(place_)
-    for places in kinds.values():
-        places.sort(key=lambda place_: _or(answers[place_].lower_bound_s, 0.0))
-    return [place_ for rank in zip_longest(*kinds.values()) for place_ in rank if place_ is not None]
+    for place in sorted(range(len(answers)), key=lambda place: _or(answers[place].lower_bound_s, 0.0)):
+        if answers[place].status == "kept":
+            kinds.setdefault(answers[place].kind, []).append(place)
+    first = sorted(kinds.values(), key=min)
+    return [place for rank in zip_longest(*first) for place in rank if place is not None]
 
 
-def _with_all_links(answers: Sequence[Answer]) -> list[Answer]:
+def _with_all_links(answers: Sequence[Answer]) -> Iterator[Answer]:
     """All links faster are no worse than one of them, even where one was solved and all were not."""
     steps = [answer.makespan_s for answer in answers if answer.kind == "link" and answer.makespan_s is not None]
-    return [
-        replace(answer, makespan_s=min(steps)) if answer.text == ALL_LINKS and answer.makespan_s is not None else answer
-        for answer in answers
-    ]
+    for answer in answers:
+        is_all = answer.text == ALL_LINKS and answer.makespan_s is not None
+        yield replace(answer, makespan_s=min(steps)) if is_all else answer
 
 
 def _or(value: float | None, other: float) -> float:

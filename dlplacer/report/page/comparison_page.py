@@ -5,7 +5,7 @@ from typing import Any
 from dlplacer.core.result import FITS_NONE
 from dlplacer.core.units import format_seconds
 from dlplacer.planning.compare import Comparison
-from dlplacer.report.page.page import schedule_data
+from dlplacer.report.page.page import page_table, schedule_data
 from dlplacer.report.page.render import FigureTable, Page, render_page
 
 
@@ -21,27 +21,8 @@ def comparison_page(comparison: Comparison) -> str:
     ]
     title = f"{comparison.name}: methods compared" if comparison.name else "Methods compared"
     data: dict[str, Any] = schedule_data(plans) if plans else {"unitS": 1e-9}
-    data["tables"] = [_method_table(comparison, data["unitS"])]
+    shown = comparison.table.only("method", "status", "makespan_s", "speedup", "gap", "solve_s")
+    methods, number = page_table("Methods", shown, data["unitS"], {"status": 110}), iter(range(len(plans)))
+    methods["schedules"] = [None if row.plan is None else next(number) for row in comparison.rows]
+    data["tables"] = [methods]
     return render_page(Page(title, top, [FigureTable("Comparison", top)], data))
-
-
-def _method_table(comparison: Comparison, unit_s: float) -> dict[str, Any]:
-    rows = comparison.rows
-    number = iter(range(len(rows)))
-    columns = [
-        {"name": "method", "values": [row.method for row in rows]},
-        {"name": "status", "values": [row.status for row in rows], "width": 110},
-        {"name": "step", "unit": "time", "values": [_units(row.makespan_s, unit_s) for row in rows]},
-        {"name": "speedup", "unit": "ratio", "values": [comparison.speedup(row) for row in rows]},
-        {"name": "gap", "unit": "share", "values": [comparison.gap(row) for row in rows]},
-        {"name": "solved in", "unit": "time", "values": [_units(row.solve_s, unit_s) for row in rows]},
-    ]
-    return {
-        "title": "Methods",
-        "columns": columns,
-        "schedules": [None if row.plan is None else next(number) for row in rows],
-    }
-
-
-def _units(time_s: float | None, unit_s: float) -> int | None:
-    return None if time_s is None else round(time_s / unit_s)

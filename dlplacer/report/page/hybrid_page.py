@@ -5,8 +5,8 @@ from typing import Any
 
 from dlplacer.core.result import FITS_NONE
 from dlplacer.core.units import format_seconds
-from dlplacer.planning.hybrid.hybrid_plan import BestOfDevices, HybridPlan
-from dlplacer.planning.hybrid.strategy import Strategy
+from dlplacer.planning.hybrid.hybrid_plan import BestOfDevices, HybridPlan, Strategy
+from dlplacer.report.page.page import page_table
 from dlplacer.report.page.render import FigureTable, Page, render_page
 
 _UNIT_S = 1e-9
@@ -34,7 +34,11 @@ def hybrid_page(plan: HybridPlan, notes: Sequence[tuple[str, str]] = ()) -> str:
         tables.insert(0, FigureTable(f"On {len(plan.budgets)} devices", _strategy_rows(plan, best)))
     if notes:
         tables.append(FigureTable("Notes", notes))
-    data = {"unitS": _UNIT_S, "chart": _chart(plan), "tables": [_budget_table(plan)]}
+    data = {
+        "unitS": _UNIT_S,
+        "chart": _chart(plan),
+        "tables": [page_table("Budgets", plan.table, _UNIT_S, {"best": 260})],
+    }
     return render_page(Page(plan.name or "Hybrid plan", top, tables, data))
 
 
@@ -91,29 +95,3 @@ def _thinned(plan: HybridPlan) -> list[BestOfDevices]:
         return list(plan.budgets)
     chosen = {round(count ** (position / (_MOST_POINTS - 1))) for position in range(_MOST_POINTS)}
     return [plan.at(devices) for devices in sorted(chosen | {count, *([plan.first_win] if plan.first_win else [])})]
-
-
-def _budget_table(plan: HybridPlan) -> dict[str, Any]:
-    budgets = plan.budgets
-
-    def speedups(name: str) -> list[float | None]:
-        return [plan.speedup(getattr(each, name)) for each in budgets]
-
-    def of_best(read: Any) -> list[Any]:
-        return [None if each.best is None else read(each.best) for each in budgets]
-
-    return {
-        "title": "Budgets",
-        "columns": [
-            {"name": "devices", "unit": "number", "values": [each.devices for each in budgets]},
-            {"name": "best strategy", "values": of_best(lambda best: best.label), "width": 260},
-            {"name": "idle", "unit": "number", "values": [each.idle for each in budgets]},
-            {"name": "step", "unit": "time", "values": of_best(lambda best: round(best.step.step_s / _UNIT_S))},
-            {"name": "epochs", "unit": "number", "values": of_best(lambda best: best.epochs)},
-            {"name": "speedup", "unit": "ratio", "values": speedups("best")},
-            {"name": "data parallel", "unit": "ratio", "values": speedups("best_data_parallel")},
-            {"name": "hybrid", "unit": "ratio", "values": speedups("best_hybrid")},
-            {"name": "vs same", "unit": "ratio", "values": [each.against_same_devices for each in budgets]},
-            {"name": "vs best DP", "unit": "ratio", "values": [each.against_best_data_parallel for each in budgets]},
-        ],
-    }

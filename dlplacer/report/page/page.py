@@ -1,14 +1,12 @@
 """A plan as one HTML page; two plans side by side; a run beside its prediction; the plans of several methods."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dlplacer.core.plan import Plan
+from dlplacer.core.table import Table
 from dlplacer.core.units import format_seconds
-from dlplacer.report.page.columns.graph_columns import graph_columns, same_graph
-from dlplacer.report.page.columns.page_clock import PageClock
-from dlplacer.report.page.columns.schedule_columns import schedule_columns
-from dlplacer.report.page.columns.texts import Texts
+from dlplacer.report.page.columns import PageClock, Texts, graph_columns, same_graph, schedule_columns, visible
 from dlplacer.report.page.figures import assumption_table, highlights, origin_table, result_table
 from dlplacer.report.page.render import FigureTable, Page, render_page
 from dlplacer.report.page.summary import headline
@@ -60,6 +58,30 @@ def run_page(predicted: Plan, measured: Plan, figures: Sequence[tuple[str, str]]
     tables = [FigureTable("Run", figures), assumption_table([("", predicted)]), origin_table(predicted)]
     data = schedule_data(both, (0, 1), is_run=True)
     return render_page(Page(title, figures[:_TOP], tables, data, conclusion))
+
+
+_UNITS = {"seconds": "time", "times": "ratio", "percent": "share", "bytes": "bytes", "number": "number"}
+"""Format of a column → how the page's script writes its figures."""
+
+
+def page_table(title: str, table: Table, unit_s: float, widths: Mapping[str, int]) -> dict[str, Any]:
+    """A table for the page's script, with times in its unit.
+
+    Parameters
+    ----------
+    widths
+        Name of a column → pixels, where texts are long.
+    """
+    shown = []
+    for column, side, values in zip(table.columns, table.sides, zip(*table.rows, strict=True), strict=True):
+        unit = _UNITS.get(column.format) or ("number" if side == "right" else None)
+        cells: list[Any] = [visible(value) if isinstance(value, str) else value for value in values]
+        if unit == "time":
+            cells = [None if value is None else round(value / unit_s) for value in values]
+        described = {"name": column.head or column.name, "values": cells}
+        described |= {} if unit is None else {"unit": unit}
+        shown.append(described | ({"width": widths[column.name]} if column.name in widths else {}))
+    return {"title": title, "columns": shown}
 
 
 def schedule_data(

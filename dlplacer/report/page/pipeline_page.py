@@ -1,7 +1,6 @@
 """A pipeline as one HTML page: its passes as ops, its stages as a table."""
 
 from collections.abc import Iterator, Set
-from typing import Any
 
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
@@ -12,8 +11,7 @@ from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.core.units import format_seconds
 from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
 from dlplacer.planning.pipeline.schedule.action import Action
-from dlplacer.report.page.columns.texts import visible
-from dlplacer.report.page.page import schedule_data
+from dlplacer.report.page.page import page_table, schedule_data
 from dlplacer.report.page.render import FigureTable, Page, render_page
 
 _KINDS = {"F": "forward", "B": "backward", "I": "backward for the inputs", "W": "backward for the weights"}
@@ -38,7 +36,7 @@ def pipeline_page(pipeline: PipelinePlan) -> str:
         *(("warning", warning) for warning in pipeline.warnings),
     ]
     data = schedule_data([("pipeline", passes_as_plan(pipeline))], colorBy=_COLORS)
-    data["tables"] = [_stage_table(pipeline, data["unitS"])]
+    data["tables"] = [page_table("Stages", pipeline.table, data["unitS"], {"last_op": 240})]
     return render_page(Page(title, top, [FigureTable("Pipeline", rows)], data))
 
 
@@ -119,27 +117,3 @@ def _transfers(pipeline: PipelinePlan, known: Set[Action]) -> Iterator[Transfer]
                 hop = pipeline.stages[span.action.stage].device, pipeline.stages[reader.stage].device
                 segment = TransferSegment((hop,), span.begin_s, span.end_s)
                 yield Transfer(_tensor(span.action, reader), str(span.action), hop[1], size, (segment,))
-
-
-def _stage_table(pipeline: PipelinePlan, unit_s: float) -> dict[str, Any]:
-    stages = pipeline.stages
-
-    def times(name: str) -> list[int]:
-        return [round(getattr(stage, name) / unit_s) for stage in stages]
-
-    columns = [
-        {"name": "stage", "unit": "number", "values": list(range(len(stages)))},
-        {"name": "device", "values": [visible(stage.device) for stage in stages]},
-        {"name": "ops", "unit": "number", "values": [len(stage.ops) for stage in stages]},
-        {"name": "last op", "values": [visible(stage.ops[-1]) if stage.ops else "" for stage in stages], "width": 240},
-        *(
-            {"name": name.removesuffix("_s"), "unit": "time", "values": times(name)}
-            for name in ("forward_s", "backward_s", "weight_s", "update_s")
-        ),
-        {"name": "held", "unit": "number", "values": [stage.held for stage in stages]},
-        *(
-            {"name": name.removesuffix("_bytes"), "unit": "bytes", "values": [getattr(stage, name) for stage in stages]}
-            for name in ("memory_bytes", "sends_bytes", "returns_bytes")
-        ),
-    ]
-    return {"title": "Stages", "columns": columns}

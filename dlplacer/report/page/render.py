@@ -10,7 +10,7 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Any
 
-from dlplacer.report.page.columns.texts import visible
+from dlplacer.report.page.columns import visible
 
 _ASSETS = files("dlplacer.report.page") / "assets"
 # In the order in which they need each other; all share one scope.

@@ -27,7 +27,7 @@ def _single_device_s(plan: Plan) -> float | None:
     needed_bytes = sum(op.footprint_bytes for op in plan.graph.ops)
     if all(device.memory_bytes is None or needed_bytes <= device.memory_bytes for device in plan.topology.devices):
         return one_device_s(plan.graph, plan.topology)
-    from dlplacer.planning.place import single_device_s
+    from dlplacer.planning.one_device import single_device_s
 
     # Ops that together are too large may fit over time: only the problem knows.
     return single_device_s(build_problem(plan.graph, plan.topology, plan.options))

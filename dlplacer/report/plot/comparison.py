@@ -4,8 +4,7 @@ from matplotlib.axes import Axes
 
 from dlplacer.core.units import format_seconds
 from dlplacer.planning.compare import Comparison, MethodResult
-from dlplacer.report.plot.style.axes import axes_or_new, entitle, label_seconds, plain
-from dlplacer.report.plot.style.colors import GUIDE, IDLE, TEXT
+from dlplacer.report.plot.style import GUIDE, IDLE, TEXT, axes_or_new, entitle, label_seconds, plain
 
 _PROVED = "#4c78a8"
 _GAP = "#b9cbe0"

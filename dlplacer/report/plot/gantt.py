@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -14,13 +15,87 @@ from matplotlib.patches import Patch, Rectangle
 from dlplacer.core.errors import InputError
 from dlplacer.core.plan import Plan, ScheduledOp
 from dlplacer.report.critical_path import PathPart, critical_parts
-from dlplacer.report.link_use import LinkUse
+from dlplacer.report.link_use import LinkUse, link_uses
+from dlplacer.report.module_blocks import blocks_of, short_kind, short_names
 from dlplacer.report.page.summary import busy_s, headline, verdict
-from dlplacer.report.plot.positions.link_rows import LinkRow, link_rows
-from dlplacer.report.plot.positions.op_blocks import blocks_of, short_names
-from dlplacer.report.plot.style.axes import axes_or_new, entitle, inches, label_seconds, plain, text_points
-from dlplacer.report.plot.style.colors import CRITICAL, GUIDE, IDLE, PHASE, TEXT, TRANSFER, block_colors, ink_on
-from dlplacer.report.plot.style.op_kinds import short_kind
+from dlplacer.report.plot.style import (
+    CRITICAL,
+    GUIDE,
+    IDLE,
+    PHASE,
+    TEXT,
+    TRANSFER,
+    axes_or_new,
+    block_colors,
+    entitle,
+    inches,
+    ink_on,
+    label_seconds,
+    plain,
+    text_points,
+)
+
+_MOST_ROWS = 10
+
+Hop = tuple[str, str]
+"""A link direction."""
+
+
+@dataclass(frozen=True, eq=False)
+class LinkRow:
+    """What one row shows.
+
+    Attributes
+    ----------
+    nodes
+        The nodes of a direction, or of several in a chain that always carry the same at the same time; the receiving
+        device alone, if the row shows all that arrives there.
+    """
+
+    nodes: tuple[str, ...]
+    uses: tuple[LinkUse, ...]
+
+    @property
+    def device(self) -> str | None:
+        """The device below which the row stands; None for a row of link directions."""
+        return self.nodes[0] if len(self.nodes) == 1 else None
+
+
+def link_rows(plan: Plan) -> list[LinkRow]:
+    """A row per link direction that is used; where that would be many, one per device for what arrives there.
+
+    Directions that form one route through routers and never carry anything else share a row.
+    """
+    uses = link_uses(plan)
+    alike: dict[object, list[Hop]] = defaultdict(list)
+    for hop, found in uses.items():
+        alike[tuple((id(use.transfer), use.part, use.start_s, use.end_s) for use in found)].append(hop)
+    rows = []
+    for hops in alike.values():
+        chain = _chain(hops)
+        rows += [LinkRow(nodes, tuple(uses[hops[0]])) for nodes in ([chain] if chain else hops)]
+    return rows if len(rows) <= _MOST_ROWS else _arriving(plan, uses)
+
+
+def _chain(hops: list[Hop]) -> tuple[str, ...] | None:
+    """The nodes of the route that these directions form in some order; None if they form none."""
+    following = dict(hops)
+    first = [source for source in following if source not in following.values()]
+    if len(following) < len(hops) or len(first) != 1:
+        return None
+    nodes = first
+    while nodes[-1] in following:
+        nodes.append(following[nodes[-1]])
+    return tuple(nodes) if len(nodes) == len(hops) + 1 else None
+
+
+def _arriving(plan: Plan, uses: dict[Hop, list[LinkUse]]) -> list[LinkRow]:
+    found: dict[str, list[LinkUse]] = {device.id: [] for device in plan.topology.devices}
+    for (_, target), passed in uses.items():
+        if target in found:
+            found[target] += passed
+    return [LinkRow((name,), tuple(sorted(here, key=lambda use: use.start_s))) for name, here in found.items() if here]
+
 
 Row = str | LinkRow
 """A device, or transfers."""

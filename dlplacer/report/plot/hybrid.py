@@ -6,10 +6,8 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from dlplacer.planning.hybrid.hybrid_plan import HybridPlan
-from dlplacer.planning.hybrid.strategy import Strategy
-from dlplacer.report.plot.style.axes import axes_or_new, entitle
-from dlplacer.report.plot.style.colors import GUIDE, IDLE, TEXT, device_colors
+from dlplacer.planning.hybrid.hybrid_plan import HybridPlan, Strategy
+from dlplacer.report.plot.style import GUIDE, IDLE, TEXT, axes_or_new, device_colors, entitle
 
 _SHOWN = 10
 

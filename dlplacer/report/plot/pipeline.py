@@ -7,8 +7,7 @@ from matplotlib.patches import Patch
 
 from dlplacer.core.units import format_seconds
 from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
-from dlplacer.report.plot.style.axes import axes_or_new, entitle, label_seconds, plain
-from dlplacer.report.plot.style.colors import IDLE, PHASE, block_colors, ink_on
+from dlplacer.report.plot.style import IDLE, PHASE, axes_or_new, block_colors, entitle, ink_on, label_seconds, plain
 
 _HEIGHT = 0.8
 _KIND_HEIGHT = {"F": 1.0, "B": 0.7, "I": 0.7, "W": 0.45}

@@ -11,12 +11,11 @@ from matplotlib.lines import Line2D
 
 from dlplacer.core.plan import Plan
 from dlplacer.core.units import format_bytes, format_seconds
+from dlplacer.report.module_blocks import blocks_of, short_names
 from dlplacer.report.page.summary import busy_s, headline, verdict
+from dlplacer.report.plot.op_positions import OpPositions, lay_out
 from dlplacer.report.plot.placement_blocks import blocks_legend, blocks_size, draw_blocks
-from dlplacer.report.plot.positions.op_blocks import blocks_of, short_names
-from dlplacer.report.plot.positions.op_positions import OpPositions, lay_out
-from dlplacer.report.plot.style.axes import axes_or_new, entitle, inches, plain
-from dlplacer.report.plot.style.colors import CROSSING, GUIDE, IDLE, TEXT, device_colors
+from dlplacer.report.plot.style import CROSSING, GUIDE, IDLE, TEXT, axes_or_new, device_colors, entitle, inches, plain
 
 _SMALLEST_POINTS2 = 10.0
 _LARGEST_POINTS2 = 700.0

@@ -12,11 +12,11 @@ from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan
 from dlplacer.core.units import format_seconds
 from dlplacer.files.disk import write_bytes
+from dlplacer.report.link_use import waited_for
+from dlplacer.report.plot.formats import picture_format
 from dlplacer.report.plot.gantt import gantt_size, plot_gantt
 from dlplacer.report.plot.save import figure_bytes
-from dlplacer.report.plot.style.colors import GUIDE
-from dlplacer.report.plot.style.formats import picture_format
-from dlplacer.report.waited_transfers import waited_for
+from dlplacer.report.plot.style import GUIDE
 
 _SPAN = "from the start of the first op to the end of the last, without what the host does before and after"
 _NOTE = "transfers that a device waited for: the producer has ended, the device is free, and the reader has not begun"

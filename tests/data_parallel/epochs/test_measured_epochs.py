@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dlplacer.data_parallel import delayed_updates, measure_epochs
-from dlplacer.planning.hybrid.epochs.epochs import EpochsTable
+from dlplacer.planning.hybrid.epochs import EpochsTable
 
 SAMPLES, FEATURES, MINI_BATCH = 256, 5, 8
 

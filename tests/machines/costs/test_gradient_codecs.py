@@ -6,8 +6,7 @@ from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.machines.costs.collectives import ALGORITHMS
 from dlplacer.machines.costs.gradient_codecs import CODECS, sum_bits
 from dlplacer.machines.costs.gradient_exchange import GradientExchange, exchanges
-from dlplacer.planning.hybrid.epochs.critical_batch import CriticalBatch
-from dlplacer.planning.hybrid.epochs.epochs import StatisticalEfficiency
+from dlplacer.planning.hybrid.epochs import CriticalBatch, StatisticalEfficiency
 
 WORKERS = 4
 SENT_BITS_AND_PASSES = {

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from dlplacer.core.errors import InfeasibleError
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.machines.costs.collectives import ring_all_reduce
-from dlplacer.planning.hybrid.scaling_efficiency import RingOverhead, SerialOverhead
-from dlplacer.planning.hybrid.scaling_fit import fit_scaling
+from dlplacer.planning.hybrid.scaling import RingOverhead, SerialOverhead, fit_scaling
 
 
 @given(st.floats(1e-4, 5), st.integers(1, 500))

@@ -6,14 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dlplacer.planning.hybrid.communication.step_times import ClosedForm
-from dlplacer.planning.hybrid.epochs.critical_batch import CriticalBatch
-from dlplacer.planning.hybrid.epochs.epochs import EpochsTable, StatisticalEfficiency
+from dlplacer.planning.hybrid.epochs import CriticalBatch, EpochsTable, StatisticalEfficiency
 from dlplacer.planning.hybrid.hybrid import HybridProblem, plan_hybrid
 from dlplacer.planning.hybrid.hybrid_plan import HybridPlan
-from dlplacer.planning.hybrid.placed_workers import SpeedupTable
-from dlplacer.planning.hybrid.scaling_efficiency import RingOverhead, ScalingEfficiency, SerialOverhead
+from dlplacer.planning.hybrid.scaling import RingOverhead, ScalingEfficiency, SerialOverhead
+from dlplacer.planning.hybrid.step_times import ClosedForm
 from dlplacer.planning.hybrid.step_workload import Work
+from dlplacer.planning.hybrid.workers import SpeedupTable
 
 INCEPTION = {32.0: 4.0, 64.0: 7.0, 128.0: 12.0, 256.0: 23.0}
 BIG_LSTM: Mapping[float, float | None] = {16.0: 1.0, 32.0: 3.2, 64.0: None}

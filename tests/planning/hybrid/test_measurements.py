@@ -20,9 +20,9 @@ from dlplacer.planning.hybrid import (
     read_measurements,
     write_measurements,
 )
-from dlplacer.planning.hybrid.communication.step_times import Team
-from dlplacer.planning.hybrid.placed_workers import ALONE
+from dlplacer.planning.hybrid.step_times import Team
 from dlplacer.planning.hybrid.step_workload import GradientLayer
+from dlplacer.planning.hybrid.workers import ALONE
 
 STATS = {"encode_s_per_byte": 2e-10, "decode_s_per_byte": 4e-10, "world_size": 4, "steps": 9, "transports": {}}
 

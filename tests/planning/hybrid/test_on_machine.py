@@ -7,13 +7,12 @@ import pytest
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.files.load import load_topology
 from dlplacer.machines.costs.gradient_exchange import exchanges
-from dlplacer.planning.hybrid.communication.step_times import StepTime, Team
-from dlplacer.planning.hybrid.communication.steps_on_links import OnMachine
-from dlplacer.planning.hybrid.communication.worker_layout import WorkerLayout, partitions
-from dlplacer.planning.hybrid.epochs.epochs import EpochsTable, StatisticalEfficiency
+from dlplacer.planning.hybrid.epochs import EpochsTable, StatisticalEfficiency
 from dlplacer.planning.hybrid.hybrid import HybridProblem, plan_hybrid
-from dlplacer.planning.hybrid.placed_workers import ALONE, SpeedupTable, WorkerSplit
+from dlplacer.planning.hybrid.step_times import OnMachine, StepTime, Team
 from dlplacer.planning.hybrid.step_workload import GradientLayer, Work
+from dlplacer.planning.hybrid.worker_layout import WorkerLayout, partitions
+from dlplacer.planning.hybrid.workers import ALONE, SpeedupTable, WorkerSplit
 
 LAYERS = tuple(GradientLayer(0.001, size) for size in (4_000_000, 1000, 8_000_000, 1000, 2_000_000, 500_000))
 WORK = Work(0.010, LAYERS)

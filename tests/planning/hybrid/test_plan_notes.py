@@ -5,15 +5,14 @@ from dlplacer.core.op import Op
 from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.files.load import load_graph
 from dlplacer.machines.costs.gradient_exchange import exchanges
-from dlplacer.planning.hybrid.communication.steps_on_links import OnMachine
-from dlplacer.planning.hybrid.communication.worker_layout import WorkerLayout
-from dlplacer.planning.hybrid.epochs.critical_batch import CriticalBatch
-from dlplacer.planning.hybrid.epochs.epochs import EpochsTable, StatisticalEfficiency
+from dlplacer.planning.hybrid.epochs import CriticalBatch, EpochsTable, StatisticalEfficiency
 from dlplacer.planning.hybrid.hybrid import HybridProblem, plan_hybrid
 from dlplacer.planning.hybrid.hybrid_plan import HybridPlan
-from dlplacer.planning.hybrid.placed_workers import SpeedupTable, WorkerSplit
 from dlplacer.planning.hybrid.plan_notes import plan_notes
+from dlplacer.planning.hybrid.step_times import OnMachine
 from dlplacer.planning.hybrid.step_workload import GradientLayer, Work
+from dlplacer.planning.hybrid.worker_layout import WorkerLayout
+from dlplacer.planning.hybrid.workers import SpeedupTable, WorkerSplit
 
 WORK = Work(0.010, (GradientLayer(0.005, 8_000_000),))
 

@@ -62,7 +62,7 @@ def test_the_page_of_a_comparison_has_every_plan() -> None:
     page = ReadPage(comparison_page(found))
     methods = table(page, "Methods")
     assert methods["method"] == [row.method for row in found.rows]
-    assert page.seconds(methods["step"]) == pytest.approx([row.makespan_s for row in found.rows])
+    assert page.seconds(methods["step time"]) == pytest.approx([row.makespan_s for row in found.rows])
     assert [schedule["name"] for schedule in page.data["schedules"]] == methods["method"]
     assert page.data["tables"][0]["schedules"] == [0, 1, 2]
     assert len(page.data["graphs"]) == 1

@@ -10,7 +10,7 @@ from planning.pipeline.graphs import chain, devices
 from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
 from dlplacer.planning.pipeline.pipeline_search import plan_pipeline
 from dlplacer.report.plot import plot_pipeline
-from dlplacer.report.plot.style.colors import IDLE
+from dlplacer.report.plot.style import IDLE
 
 matplotlib.use("Agg")
 

@@ -13,9 +13,9 @@ from report.plot.plans import diamond, plan_of
 from dlplacer.core.op import Edge, Op
 from dlplacer.core.plan import Plan
 from dlplacer.report.plot import plot_placement, recommended_size
-from dlplacer.report.plot.positions.module_tree import collapse
-from dlplacer.report.plot.positions.op_positions import lay_out
-from dlplacer.report.plot.style.colors import CROSSING
+from dlplacer.report.plot.op_positions import lay_out
+from dlplacer.report.plot.placement_blocks import collapse
+from dlplacer.report.plot.style import CROSSING
 
 matplotlib.use("Agg")
 

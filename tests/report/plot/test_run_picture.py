@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 from report.plot.plans import diamond
 
 from dlplacer.core.plan import Plan, ScheduledOp
+from dlplacer.report.link_use import waited_for
 from dlplacer.report.plot import plot_run
-from dlplacer.report.waited_transfers import waited_for
 
 matplotlib.use("Agg")
 

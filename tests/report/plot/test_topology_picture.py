@@ -12,8 +12,7 @@ from numpy import linspace
 from dlplacer.core.topology import Topology
 from dlplacer.files.load import load_topology, shipped_folder
 from dlplacer.report.plot import recommended_size
-from dlplacer.report.plot.positions.machine_positions import machine_layout
-from dlplacer.report.plot.topology import plot_topology
+from dlplacer.report.plot.topology import machine_layout, plot_topology
 
 matplotlib.use("Agg")
 

@@ -1,0 +1,249 @@
+"""Epochs until the model is good enough: E of the paper's equation 1."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+from dlplacer.core.errors import InputError
+from dlplacer.machines.costs.gradient_codecs import CODECS
+
+
+@dataclass(frozen=True)
+class CriticalBatch:
+    """E(B) = E_min (1 + B ÷ B_crit): the form of McCandlish et al., An empirical model of large-batch training, 2018.
+
+    Attributes
+    ----------
+    minimum_epochs
+        E_min: what a tiny batch would need.
+    critical
+        B_crit: the batch that needs twice as many, in the unit of the batches asked for; infinite where epochs do not
+        grow.
+    """
+
+    minimum_epochs: float
+    critical: float
+
+    def __post_init__(self) -> None:
+        for name in ("minimum_epochs", "critical"):
+            if not getattr(self, name) > 0:
+                raise InputError(f"critical batch: {name} is {getattr(self, name)}; it must be positive")
+
+    def epochs(self, batch: float) -> float:
+        """Epochs that a batch of this size needs.
+
+        Raises
+        ------
+        InputError
+            If the batch is not positive.
+        """
+        if not batch > 0:
+            raise InputError(f"a batch of {batch}; it must be positive")
+        return self.minimum_epochs * (1 + batch / self.critical)
+
+
+@dataclass(frozen=True)
+class CriticalBatchFit:
+    """A fitted `CriticalBatch` and how well it meets the points.
+
+    Attributes
+    ----------
+    residuals
+        Fitted ÷ given − 1, per point in order of batch.
+    """
+
+    model: CriticalBatch
+    residuals: tuple[float, ...]
+
+    @property
+    def largest_residual(self) -> float:
+        """The largest of the relative errors, without its sign."""
+        return max(map(abs, self.residuals))
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON; the critical batch is None where epochs do not grow with the batch."""
+        critical = None if math.isinf(self.model.critical) else self.model.critical
+        return {
+            "minimum_epochs": self.model.minimum_epochs,
+            "critical_mini_batches": critical,
+            "residuals": list(self.residuals),
+        }
+
+    def __str__(self) -> str:
+        """One line for people."""
+        grows = "do not grow with the batch"
+        if not math.isinf(self.model.critical):
+            grows = f"{self.model.minimum_epochs:.3g} (1 + N / {self.model.critical:.4g})"
+        return f"critical-batch form {grows}, residuals up to {100 * self.largest_residual:.2g} %"
+
+
+def fit_critical_batch(points: Sequence[tuple[float, float]]) -> CriticalBatchFit:
+    """The critical-batch form closest to (batch, epochs), by least squares of the relative errors.
+
+    E is linear in B, so the fit is a line; where its slope or its value at zero would be negative it is held at 0 or
+    close to it, as the form demands.
+
+    Raises
+    ------
+    InputError
+        If there are fewer than two different batches, or a value is not positive.
+    """
+    ordered = sorted(points)
+    if len({batch for batch, _ in ordered}) < 2:
+        raise InputError(
+            f"{len(ordered)} points for a critical-batch fit; give epochs at two different batches or more"
+        )
+    for batch, epochs in ordered:
+        if not (batch > 0 and epochs > 0):
+            raise InputError(f"point ({batch}, {epochs}) of a critical-batch fit; batch and epochs must be positive")
+    from scipy.optimize import nnls
+
+    # E_min (1 + B ÷ B_crit) is linear in B; relative errors, as epochs are counted with an error of about one in E.
+    rows = [[1 / epochs, batch / epochs] for batch, epochs in ordered]
+    (intercept, slope), _ = nnls(rows, [1.0] * len(rows))
+    largest = ordered[-1][0]
+    # Epochs proportional to B leave no E_min, and B_crit = E_min ÷ slope would be 0: a tiny one keeps the form.
+    intercept = max(float(intercept), 1e-9 * float(slope) * largest)
+    model = CriticalBatch(intercept, intercept / float(slope) if slope > 0 else float("inf"))
+    return CriticalBatchFit(model, tuple(model.epochs(batch) / epochs - 1 for batch, epochs in ordered))
+
+
+@dataclass(frozen=True)
+class EpochsTable:
+    """Epochs measured at some batches.
+
+    Between two batches epochs are interpolated linearly in the batch, which is exact for the critical-batch form. Below
+    the smallest the smallest's epochs hold: epochs grow with the batch, so that is the careful side for small counts.
+    Above the largest nothing is known, and nothing is assumed.
+
+    Attributes
+    ----------
+    points
+        Mini-batches per step → epochs; None where training does not converge (nor with anything larger).
+    """
+
+    points: Mapping[float, float | None]
+
+    def __post_init__(self) -> None:
+        if not any(epochs is not None for epochs in self.points.values()):
+            raise InputError("the table of epochs has no entry with a number; give at least one")
+        for batch, epochs in self.points.items():
+            if not batch > 0 or (epochs is not None and not epochs > 0):
+                raise InputError(f"epochs table: {epochs} epochs at {batch:g} mini-batches; both must be positive")
+        unreached = min(self._unreached, default=float("inf"))
+        if unreached < self.largest:
+            raise InputError(
+                f"epochs table: nothing converges at {unreached:g} mini-batches, but something does at "
+                f"{self.largest:g}; remove one of them"
+            )
+
+    @property
+    def largest(self) -> float:
+        """The largest batch that converges, in mini-batches."""
+        return max(batch for batch, epochs in self.points.items() if epochs is not None)
+
+    @property
+    def _unreached(self) -> list[float]:
+        return [batch for batch, epochs in self.points.items() if epochs is None]
+
+    @cached_property
+    def _known(self) -> list[tuple[float, float]]:
+        return sorted((batch, epochs) for batch, epochs in self.points.items() if epochs is not None)
+
+    def knows(self, workers: float) -> bool:
+        """True if the table says what so many mini-batches a step do, be it that nothing converges."""
+        return workers <= self.largest or workers >= min(self._unreached, default=float("inf"))
+
+    def epochs(self, workers: float) -> float | None:
+        """Epochs with so many mini-batches a step, by the rules above."""
+        known = self._known
+        if workers <= known[0][0]:
+            return known[0][1]
+        for (low, before), (high, after) in pairwise(known):
+            if workers <= high:
+                return before + (after - before) * (workers - low) / (high - low)
+        return None
+
+    def fit(self) -> CriticalBatchFit | None:
+        """The critical-batch form through the table, in mini-batches; None with fewer than two points."""
+        return fit_critical_batch(self._known) if len(self._known) > 1 else None
+
+
+@dataclass(frozen=True)
+class StatisticalEfficiency:
+    """Epochs of a whole strategy: of its batch, its codec and its period of exchange.
+
+    Attributes
+    ----------
+    base
+        Epochs with exact gradients exchanged at every step: an `EpochsTable` or a `CriticalBatch` in mini-batches.
+    codec_factors
+        Codec → epochs with it ÷ without, as measured. One that is not given is bounded by the noise v that it adds
+        (`dlplacer.machines.costs.gradient_codecs`): (1 + v r) ÷ (1 + r) with r = B_crit ÷ B; v where B_crit is unknown.
+    period_factors
+        Steps between exchanges → epochs ÷ those at every step. Periods that are not listed are not considered.
+    """
+
+    base: EpochsTable | CriticalBatch
+    codec_factors: Mapping[str, float] = field(default_factory=dict)
+    period_factors: Mapping[int, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for kind, factors in (("codec", self.codec_factors), ("period", self.period_factors)):
+            for key, factor in factors.items():
+                if not 0 < factor < float("inf"):
+                    raise InputError(f"{kind} {key!r}: the factor of epochs is {factor}; it must be positive")
+        for period in self.period_factors:
+            if period < 1:
+                raise InputError(f"period {period}: steps between exchanges must be at least 1")
+
+    @property
+    def periods(self) -> tuple[int, ...]:
+        """Periods of exchange that may be considered, 1 among them."""
+        return tuple(sorted({1, *self.period_factors}))
+
+    def knows(self, workers: int) -> bool:
+        """True if epochs with so many workers are known, be it that training does not get there."""
+        return isinstance(self.base, CriticalBatch) or self.base.knows(workers)
+
+    def fit(self) -> CriticalBatchFit | None:
+        """The critical-batch form through a table, with its residuals; None where epochs are given by that form."""
+        return None if isinstance(self.base, CriticalBatch) else self.base.fit()
+
+    def epochs(self, workers: int, codec: str = "none", period: int = 1) -> float | None:
+        """Epochs with so many workers; None where training does not get there or nothing is known.
+
+        Raises
+        ------
+        InputError
+            If nothing is known about the period or the codec.
+        """
+        if period not in self.periods:
+            known = ", ".join(map(str, self.periods))
+            raise InputError(f"nothing is known of exchanging every {period} steps; give a factor, or use {known}")
+        base = self.base.epochs(workers)
+        if base is None:
+            return None
+        return base * self._codec_factor(codec, workers) * (1.0 if period == 1 else self.period_factors[period])
+
+    def _codec_factor(self, codec: str, workers: int) -> float:
+        if codec in self.codec_factors:
+            return self.codec_factors[codec]
+        if codec not in CODECS:
+            known = ", ".join(CODECS)
+            raise InputError(f"nothing is known of epochs with codec {codec!r}; give its factor, or use one of {known}")
+        noise, critical = CODECS[codec].noise, self._critical
+        if critical is None or critical.critical == float("inf"):
+            return noise
+        share = critical.critical / workers
+        return (1 + noise * share) / (1 + share)
+
+    @cached_property
+    def _critical(self) -> CriticalBatch | None:
+        if isinstance(self.base, CriticalBatch):
+            return self.base
+        fit = self.fit()
+        return None if fit is None else fit.model

@@ -1,0 +1,242 @@
+"""The mini-batch of least training time, each with the best choice of modules that are computed again.
+
+A module of a training step either keeps its inner activations or computes them again. What other modules read in the
+forward pass is always stored, so that modules can choose independently.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from dlplacer.core.errors import InputError
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Op
+from dlplacer.machines.costs.roofline_times import required_time_s
+
+_GIVEN = ("parameter", "buffer", "input", "constant")
+
+
+@dataclass(frozen=True, slots=True)
+class Recomputation:
+    """Seconds that computing a module's inner activations again adds, and bytes that storing them takes."""
+
+    time_s: float
+    stored_bytes: int
+
+
+@dataclass(frozen=True)
+class StepChoices:
+    """A training step with modules whose inner activations may be computed again.
+
+    Attributes
+    ----------
+    fixed_s
+        Seconds of all ops, once.
+    fixed_bytes
+        Weights, gradients, state, inputs, activations read across modules, and the largest workspace.
+    modules
+        Module path → its recomputation; modules without inner activations are left out.
+    """
+
+    fixed_s: float
+    fixed_bytes: int
+    modules: Mapping[str, Recomputation]
+
+
+def step_choices(graph: OpGraph, device_type: str) -> StepChoices:
+    """The choices of a captured training step on a device type.
+
+    Raises
+    ------
+    InputError
+        If the graph has no backward pass, or an op has no time on the device type.
+    """
+    if not any(op.phase == "backward" for op in graph.ops):
+        raise InputError(f"graph {graph.name!r} has no backward pass; capture it with mode 'train'")
+    time_s = {op.id: required_time_s(op, device_type) for op in graph.ops}
+    inner: dict[str, dict[str, int]] = defaultdict(dict)
+    crossing_bytes = 0
+    for op in graph.ops:
+        saved_bytes = _saved_bytes(graph, op)
+        if not saved_bytes:
+            continue
+        if op.kind != "input" and _stays_inside(graph, op):
+            inner[block_of(op)][op.id] = saved_bytes
+        else:
+            crossing_bytes += saved_bytes
+    modules = {block: _recomputation(graph, time_s, saved) for block, saved in inner.items()}
+    held = sum(op.weight_bytes + op.gradient_bytes + op.state_bytes for op in graph.ops)
+    workspace = max(op.workspace_bytes for op in graph.ops)
+    return StepChoices(sum(time_s.values()), held + crossing_bytes + workspace, modules)
+
+
+def block_of(op: Op) -> str:
+    """The module that an op chooses with: the parent of the module that it comes from, or that one at top level."""
+    path = op.module or ""
+    return path.rpartition(".")[0] or path
+
+
+def _saved_bytes(graph: OpGraph, op: Op) -> int:
+    """Bytes of a forward op's outputs that the backward pass reads; parameters and buffers are held anyway."""
+    if op.phase != "forward" or op.kind in ("parameter", "buffer"):
+        return 0
+    read = {edge.output: edge.bytes for edge in graph.edges_from[op.id] if graph.op(edge.target).phase == "backward"}
+    return sum(read.values())
+
+
+def _stays_inside(graph: OpGraph, op: Op) -> bool:
+    readers = (graph.op(edge.target) for edge in graph.edges_from[op.id])
+    return bool(op.module) and all(block_of(reader) == block_of(op) for reader in readers if reader.phase == "forward")
+
+
+def _is_held(graph: OpGraph, op: Op) -> bool:
+    """True if an op's result is there anyway: weights and inputs, and what is stored for other modules."""
+    return op.kind in _GIVEN or (_saved_bytes(graph, op) > 0 and not _stays_inside(graph, op))
+
+
+def _recomputation(graph: OpGraph, time_s: Mapping[str, float], saved: Mapping[str, int]) -> Recomputation:
+    block = block_of(graph.op(next(iter(saved))))
+    again: set[str] = set()
+    waiting = list(saved)
+    while waiting:
+        name = waiting.pop()
+        if name not in again:
+            again.add(name)
+            sources = (graph.op(edge.source) for edge in graph.edges_into[name])
+            waiting.extend(source.id for source in sources if block_of(source) == block and not _is_held(graph, source))
+    return Recomputation(sum(time_s[name] for name in again), sum(saved.values()))
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """How a mini-batch would be run.
+
+    Attributes
+    ----------
+    step_s
+        T*(X); None where the batch does not fit.
+    memory_bytes
+        What the step needs with the chosen alternatives.
+    recomputed
+        Modules that compute their inner activations again.
+    epochs, training_s
+        E(X), and the seconds of the whole training; these are None where the size of the data set is not known.
+    reason
+        Why the batch does not fit.
+    """
+
+    batch: int
+    step_s: float | None
+    memory_bytes: int | None
+    recomputed: tuple[str, ...]
+    epochs: float | None
+    training_s: float | None
+    reason: str = ""
+
+    @property
+    def samples_per_s(self) -> float | None:
+        """Throughput."""
+        return None if self.step_s is None else self.batch / self.step_s
+
+    @property
+    def effort_s(self) -> float:
+        """What ranks batches: T*·E per sample where the data set is not known; infinite where the batch does not fit.
+
+        A data set of one sample would make every epoch one step, and the smallest batch the best.
+        """
+        if self.step_s is None or self.epochs is None:
+            return math.inf
+        return self.step_s / self.batch * self.epochs if self.training_s is None else self.training_s
+
+
+def plan_batches(
+    steps: Mapping[int, StepChoices],
+    memory_bytes: int,
+    dataset_size: int | None = None,
+    epochs: Callable[[int], float | None] = lambda batch: 1.0,
+) -> tuple[BatchPlan, ...]:
+    """Every mini-batch with its best alternatives, by training time, those that do not fit last.
+
+    Parameters
+    ----------
+    steps
+        Mini-batch → its step.
+    memory_bytes
+        Of the device.
+    dataset_size
+        |D|: samples of an epoch; None ranks by time per sample.
+    epochs
+        E(X): epochs until the target accuracy; None where training does not get there.
+
+    Raises
+    ------
+    InputError
+        If there are no mini-batches or no samples.
+    """
+    if not steps:
+        raise InputError("there are no mini-batch sizes to choose from; give at least one")
+    if dataset_size is not None and dataset_size < 1:
+        raise InputError(f"the data set has {dataset_size} samples; give at least 1")
+    plans = [_planned(batch, step, memory_bytes, dataset_size, epochs(batch)) for batch, step in steps.items()]
+    return tuple(sorted(plans, key=lambda plan: plan.effort_s))
+
+
+def _planned(
+    batch: int, step: StepChoices, memory_bytes: int, dataset_size: int | None, epochs: float | None
+) -> BatchPlan:
+    if epochs is None:
+        return BatchPlan(batch, None, None, (), None, None, "nothing is known of training with so large a batch")
+    chosen = _recomputed(step, memory_bytes)
+    if chosen is None:
+        least_bytes = step.fixed_bytes + max((each.stored_bytes for each in step.modules.values()), default=0)
+        reason = (
+            f"weights, gradients, inputs and activations between modules need {least_bytes} bytes; the device has "
+            f"{memory_bytes}"
+        )
+        return BatchPlan(batch, None, None, (), epochs, None, reason)
+    step_s = step.fixed_s + sum(step.modules[name].time_s for name in chosen)
+    training_s = None if dataset_size is None else math.ceil(dataset_size / batch) * step_s * epochs
+    return BatchPlan(batch, step_s, _memory_bytes(step, chosen), chosen, epochs, training_s)
+
+
+def _memory_bytes(step: StepChoices, recomputed: tuple[str, ...]) -> int:
+    """What is held, what is stored, and room for the largest module while it is computed again."""
+    stored = sum(each.stored_bytes for name, each in step.modules.items() if name not in recomputed)
+    return step.fixed_bytes + stored + max((step.modules[name].stored_bytes for name in recomputed), default=0)
+
+
+def _recomputed(step: StepChoices, memory_bytes: int) -> tuple[str, ...] | None:
+    """The modules to compute again for the least time within the memory; None if no choice fits.
+
+    Minimise Σ t_i r_i so that held + Σ m_i (1 − r_i) + room fits and room ≥ m_i r_i, solved exactly with HiGHS.
+    """
+    import numpy as np
+    from scipy.optimize import Bounds, LinearConstraint, milp
+
+    names, most = list(step.modules), max((each.stored_bytes for each in step.modules.values()), default=0)
+    if _memory_bytes(step, ()) <= memory_bytes:
+        return ()
+    if step.fixed_bytes + most > memory_bytes:
+        return None
+    size = np.array([step.modules[name].stored_bytes for name in names]) / most
+    time_s = np.array([step.modules[name].time_s for name in names])
+    free = (memory_bytes - step.fixed_bytes) / most
+    rows = np.vstack([np.append(-size, 1.0), np.column_stack([np.diag(size), -np.ones(len(names))])])
+    limits = np.append(free - size.sum(), np.zeros(len(names)))
+    constraints = [LinearConstraint(rows, ub=limits)]
+    while True:
+        result = milp(
+            np.append(time_s / (time_s.max() or 1.0), 0.0),
+            integrality=np.append(np.ones(len(names)), 0),
+            bounds=Bounds(0, 1),
+            constraints=constraints,
+            options={"mip_rel_gap": 0.0},
+        )
+        taken = result.x[:-1] > 0.5
+        chosen = tuple(name for name, is_taken in zip(names, taken, strict=True) if is_taken)
+        if _memory_bytes(step, chosen) <= memory_bytes:
+            return chosen
+        # HiGHS allows a row to be exceeded by a relative 1e-6, but bytes are exact: rule this one choice out.
+        cut = np.append(np.where(taken, 1.0, -1.0), 0.0)
+        constraints.append(LinearConstraint(cut[None, :], ub=taken.sum() - 1))

@@ -1,0 +1,261 @@
+"""Scaling efficiency SE_N = T_1 ÷ T_N in closed form, and the form that measured step times follow."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from dlplacer.core.errors import InfeasibleError, InputError
+
+MOST_WORKERS = 10**18
+"""More devices are none, and their products with times would leave the range of floats."""
+
+_SAME = 1e-12
+"""Relative rounding: a speedup this close to the ceiling is the ceiling."""
+
+
+class ScalingEfficiency(Protocol):
+    """What the planner asks of a closed form."""
+
+    def efficiency(self, workers: int) -> float:
+        """SE_N of plain data parallelism over so many workers; 1 for one."""
+
+
+@dataclass(frozen=True)
+class ConstantEfficiency:
+    """SE_N = a constant for more than one worker; 1 is the paper's assumption (section 4.3)."""
+
+    value: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.value <= 1:
+            raise InputError(f"scaling efficiency is {self.value}; it must be above 0 and at most 1")
+
+    def efficiency(self, workers: int) -> float:
+        """The constant; 1 for one worker."""
+        require_workers(workers)
+        return 1.0 if workers == 1 else self.value
+
+
+@dataclass(frozen=True)
+class SerialOverhead:
+    """Lemma 3.1 of Zou et al. 2017: SE_N = (1 + R) ÷ (1 + N R), R = overhead ÷ compute of one device.
+
+    The overhead is paid once per device, one after another. A ring's saturates instead (`RingOverhead`).
+    """
+
+    ratio: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.ratio < math.inf:
+            raise InputError(f"overhead ratio R is {self.ratio}; it must be finite and at least 0")
+
+    def efficiency(self, workers: int) -> float:
+        """(1 + R) ÷ (1 + N R)."""
+        require_workers(workers)
+        # The same as 1 ÷ (1 + (N − 1) R ÷ (1 + R)), where no R is too large for a float.
+        return 1 / (1 + (workers - 1) * (self.ratio / (1 + self.ratio)))
+
+    @property
+    def speedup_ceiling(self) -> float:
+        """(1 + R) ÷ R: what no number of devices reaches."""
+        return (1 + self.ratio) / self.ratio if self.ratio else math.inf
+
+    def workers_for(self, speedup: float) -> int:
+        """Fewest devices that reach a speedup: G ≥ s ÷ (1 + R − s R).
+
+        Raises
+        ------
+        InfeasibleError
+            If no number does; names the ceiling.
+        """
+        if not 1 <= speedup <= MOST_WORKERS:
+            raise InputError(f"a speedup of {speedup:g}; it must be at least 1, and at most {MOST_WORKERS:g}")
+        # One device has it, also where R is so large that no number of devices is any faster.
+        if speedup == 1:
+            return 1
+        if speedup >= self.speedup_ceiling * (1 - _SAME):
+            raise InfeasibleError(
+                f"a speedup of {speedup:g}x at overhead ratio R = {self.ratio:g}: no number of devices reaches "
+                f"(1 + R) / R = {self.speedup_ceiling:g}x; lower R (fewer bytes, a faster network, overlap)"
+            )
+        workers = max(1, math.floor(speedup / (1 + self.ratio - speedup * self.ratio)) - 1)
+        while self.efficiency(workers) * workers < speedup * (1 - _SAME):
+            workers += 1
+        return workers
+
+
+@dataclass(frozen=True)
+class RingOverhead:
+    """SE_N = 1 ÷ (1 + ρ (N − 1)/N + λ (N − 1)): a ring all-reduce that hides behind nothing.
+
+    Attributes
+    ----------
+    bandwidth
+        ρ = 2 β · bytes ÷ T_1, which saturates.
+    latency
+        λ = 2 α ÷ T_1, which does not; with ρ = 0 and λ = R ÷ (1 + R) this is Lemma 3.1.
+    """
+
+    bandwidth: float
+    latency: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("bandwidth", "latency"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise InputError(f"ring overhead: {name} is {getattr(self, name)}; it must be finite and at least 0")
+
+    def efficiency(self, workers: int) -> float:
+        """1 ÷ (1 + ρ (N − 1)/N + λ (N − 1))."""
+        require_workers(workers)
+        return 1 / (1 + (workers - 1) * (self.bandwidth / workers + self.latency))
+
+
+def require_workers(workers: int) -> None:
+    """Raise InputError unless there is a worker, and no more than there can be."""
+    if workers < 1:
+        raise InputError(f"{workers} workers; there must be at least 1")
+    if workers > MOST_WORKERS:
+        raise InputError(f"10^{len(str(workers)) - 1} workers or more; there may be at most {MOST_WORKERS:g}")
+
+
+_SAME = 1e-9
+_LEAST_SHARE = 0.75
+"""Steps of a busy machine differ by a tenth or two from run to run; strong scaling, a likely mistake, halves them."""
+
+
+@dataclass(frozen=True)
+class ScalingFit:
+    """One form through the points.
+
+    Attributes
+    ----------
+    form
+        ``serial`` (Lemma 3.1), ``ring`` (bandwidth alone) or ``ring with latency``.
+    single_s
+        T_1 as fitted: seconds of a step on one device.
+    residuals
+        Fitted ÷ measured − 1 of the step times, in order of devices.
+    freedom
+        Points − parameters: 0 where the form passes through any such points, so that its residuals say nothing.
+    """
+
+    form: str
+    model: ScalingEfficiency
+    single_s: float
+    residuals: tuple[float, ...]
+    freedom: int
+
+    @property
+    def error(self) -> float:
+        """Root of Σ residuals² ÷ freedom; infinite without freedom."""
+        squares = sum(residual**2 for residual in self.residuals)
+        return math.sqrt(squares / self.freedom) if self.freedom > 0 else math.inf
+
+
+@dataclass(frozen=True)
+class ScalingFits:
+    """All forms through the same points, the better first.
+
+    Attributes
+    ----------
+    verdict
+        Which form fits better, or why the points cannot tell.
+    """
+
+    fits: tuple[ScalingFit, ...]
+    verdict: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """The field ``scaling_fit`` of ``dlplacer hybrid --json``."""
+        forms = [
+            {"form": fit.form, "parameters": vars(fit.model), "single_s": fit.single_s, "residuals": fit.residuals}
+            for fit in self.fits
+        ]
+        return {"verdict": self.verdict, "forms": forms}
+
+    @property
+    def best(self) -> ScalingFit:
+        """The form of least error; where the points cannot tell, the ring, whose overhead saturates as it does."""
+        return self.fits[0]
+
+
+def fit_scaling(points: Sequence[tuple[int, float]]) -> ScalingFits:
+    """The forms of scaling efficiency closest to (devices, step seconds), by least squares of the relative errors.
+
+    Two points fix T_1 and one parameter of any form; three or four tell the forms apart. ``ring with latency`` has a
+    parameter more and joins in with three points or more.
+
+    Raises
+    ------
+    InputError
+        If there are fewer than two different device counts, or a value is not positive.
+    """
+    ordered = sorted(points)
+    if len({workers for workers, _ in ordered}) < 2:
+        raise InputError(f"{len(ordered)} points for a scaling fit; measure a step at two device counts or more")
+    for workers, step_s in ordered:
+        if not (workers >= 1 and 0 < step_s < math.inf):
+            raise InputError(f"point ({workers} devices, {step_s} s) of a scaling fit; both must be positive")
+        require_workers(workers)
+    _require_growth(ordered)
+    fits = [_fit("serial", ordered, ("latency",)), _fit("ring", ordered, ("bandwidth",))]
+    if len({workers for workers, _ in ordered}) > 2:
+        fits.append(_fit("ring with latency", ordered, ("bandwidth", "latency")))
+    # What fits equally well is taken as a ring: libraries exchange by rings, whose overhead saturates.
+    order = {"ring": 0, "serial": 1, "ring with latency": 2}
+    fits.sort(key=lambda fit: (round(min(fit.error, 1e9), 12), order[fit.form]))
+    return ScalingFits(tuple(fits), _verdict(fits))
+
+
+def _require_growth(points: Sequence[tuple[int, float]]) -> None:
+    """Raise InputError where a step on more devices is so much shorter that no noise explains it."""
+    slowest = points[0]
+    for workers, step_s in points:
+        if step_s < _LEAST_SHARE * slowest[1]:
+            raise InputError(
+                f"a step takes {step_s:g} s on {workers} devices and {slowest[1]:g} s on {slowest[0]}: every worker "
+                "keeps its mini-batch, so that a step does not get shorter; give seconds per step of one mini-batch "
+                "per device, or measure again"
+            )
+        slowest = max(slowest, (workers, step_s), key=lambda point: point[1])
+
+
+def _fit(form: str, points: Sequence[tuple[int, float]], terms: tuple[str, ...]) -> ScalingFit:
+    from scipy.optimize import nnls
+
+    grown = {"bandwidth": lambda workers: (workers - 1) / workers, "latency": lambda workers: workers - 1.0}
+    # Divided by the measured time, so that all points weigh alike: runs vary by a share of their time, not by seconds.
+    rows = [[1 / step_s, *(grown[term](workers) / step_s for term in terms)] for workers, step_s in points]
+    solution, _ = nnls(rows, [1.0] * len(rows))
+    single_s = float(solution[0])
+    if not single_s > 0:
+        raise InputError(
+            f"the step times grow faster than any number of devices explains (form {form!r}); measure them again, one "
+            "device included"
+        )
+    found = {term: float(value) / single_s for term, value in zip(terms, solution[1:], strict=True)}
+    model = _model(form, found)
+    fitted = [single_s / model.efficiency(workers) for workers, _ in points]
+    residuals = tuple(value / step_s - 1 for value, (_, step_s) in zip(fitted, points, strict=True))
+    return ScalingFit(form, model, single_s, residuals, len(points) - 1 - len(terms))
+
+
+def _model(form: str, found: dict[str, float]) -> ScalingEfficiency:
+    if form != "serial":
+        return RingOverhead(found["bandwidth"], found.get("latency", 0.0))
+    growth = found["latency"]
+    if growth >= 1:
+        growth = 1 - _SAME
+    return SerialOverhead(growth / (1 - growth))
+
+
+def _verdict(fits: Sequence[ScalingFit]) -> str:
+    best, judged = fits[0], [fit for fit in fits if fit.freedom > 0]
+    if not judged:
+        return "two points fix every form: measure a third device count to tell them apart"
+    plain = [fit for fit in judged if fit.form != "ring with latency"]
+    if best in plain and len(plain) > 1 and plain[1].error <= plain[0].error + _SAME:
+        return f"{plain[0].form!r} and {plain[1].form!r} fit alike; measure at more devices to tell them apart"
+    others = ", ".join(f"{fit.form!r} {100 * fit.error:.2g} %" for fit in judged if fit is not best)
+    return f"{best.form!r} fits best: error {100 * best.error:.2g} %" + (f" against {others}" if others else "")

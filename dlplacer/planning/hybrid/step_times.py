@@ -1,0 +1,297 @@
+"""Step times of data-parallel workers: in closed form, or over the links of a machine."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Protocol
+
+from dlplacer.core.errors import InputError
+from dlplacer.core.topology import Topology
+from dlplacer.data_parallel.groups.layer_chain import LayerChain, best_groups, makespan_s
+from dlplacer.data_parallel.groups.policies import by_bytes, per_layer, single_group
+from dlplacer.machines.costs.alpha_beta import AlphaBeta
+from dlplacer.machines.costs.collectives_on_links import MachineCosts
+from dlplacer.machines.costs.gradient_exchange import GradientExchange, exchanges
+from dlplacer.machines.costs.roofline import rates_of
+from dlplacer.planning.hybrid.measurements import MeasuredCollective
+from dlplacer.planning.hybrid.scaling import ScalingEfficiency
+from dlplacer.planning.hybrid.step_workload import Work
+from dlplacer.planning.hybrid.worker_layout import Worker, WorkerLayout
+from dlplacer.planning.hybrid.workers import WorkerSplit
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """A step with one exchange of gradients.
+
+    Attributes
+    ----------
+    algorithm
+        Of the all-reduce; empty where there is none.
+    grouping, groups
+        How gradients are grouped, and into how many messages.
+    period
+        Steps between exchanges.
+    step_s
+        Seconds of a step on average.
+    exposed_s
+        Of these, what the exchange adds to the computation.
+    servers
+        Devices of the team that serve parameters and compute nothing.
+    """
+
+    codec: str
+    transport: str
+    algorithm: str
+    grouping: str
+    groups: int
+    period: int
+    step_s: float
+    exposed_s: float
+    servers: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Team:
+    """Devices in equal workers.
+
+    Attributes
+    ----------
+    degree
+        M: devices of a worker.
+    split
+        How a worker's devices share its step.
+    """
+
+    devices: int
+    degree: int
+    split: WorkerSplit
+
+    @property
+    def workers(self) -> int:
+        """Data-parallel workers: devices ÷ degree."""
+        return self.devices // self.degree
+
+
+class StepTimes(Protocol):
+    """Where step times come from."""
+
+    def step_times(self, work: Work, team: Team, periods: Sequence[int], /) -> Iterable[StepTime]:
+        """The step with every exchange of gradients among the workers, at these periods."""
+
+
+@dataclass(frozen=True)
+class ClosedForm:
+    """Step times from a scaling efficiency: T_N = T_1 ÷ SU^M ÷ SE_N, gradients as they are, at every step (eq. 5)."""
+
+    efficiency: ScalingEfficiency
+
+    def step_times(self, work: Work, team: Team, _periods: Sequence[int], /) -> Iterator[StepTime]:
+        """The one exchange that the form knows."""
+        compute_s = work.step_s / team.split.speedup
+        step_s = compute_s / self.efficiency.efficiency(team.workers)
+        yield StepTime("none", "-", "", "-", 1, 1, step_s, step_s - compute_s)
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeChoice:
+    """An exchange among some workers, with an algorithm for each of its collectives.
+
+    Attributes
+    ----------
+    algorithm
+        Of the all-reduce; empty where there is none.
+    line
+        Seconds over the bytes of the float32 gradient, coding included.
+    servers
+        Devices that serve parameters and do not compute.
+    """
+
+    exchange: GradientExchange
+    workers: int
+    algorithm: str
+    line: AlphaBeta
+    servers: int = 0
+
+
+def choices_among(costs: MachineCosts, exchange: GradientExchange) -> tuple[ExchangeChoice, ...]:
+    """Every choice of algorithms that is the fastest for gradients of some size."""
+    used = tuple(dict.fromkeys(collective for collective, _ in exchange.steps(costs.devices)))
+    found = []
+    for chosen in product(*(costs.algorithms[collective].items() for collective in used)):
+        by_collective = dict(zip(used, chosen, strict=True))
+        line = exchange.line({collective: line for collective, (_, line) in by_collective.items()}, costs.devices)
+        algorithm = by_collective["all-reduce"][0] if "all-reduce" in by_collective else ""
+        found.append(ExchangeChoice(exchange, costs.devices, algorithm, line))
+    return _undominated(found)
+
+
+def choice_through(costs: MachineCosts, exchange: GradientExchange, servers: Sequence[str]) -> ExchangeChoice:
+    """The exchange of these workers through these servers."""
+    line = exchange.line(costs.served(servers), costs.devices)
+    return ExchangeChoice(exchange, costs.devices, "", line, len(servers))
+
+
+def _undominated(choices: Sequence[ExchangeChoice]) -> tuple[ExchangeChoice, ...]:
+    """Those below whose line no other lies everywhere; of equal ones the first."""
+    kept: list[ExchangeChoice] = []
+    for each in sorted(choices, key=lambda choice: (choice.line.s_per_byte, choice.line.latency_s)):
+        if not kept or each.line.latency_s < kept[-1].line.latency_s:
+            kept.append(each)
+    return tuple(kept)
+
+
+GROUPINGS = {"single": single_group, "per-layer": per_layer, "25 MiB": by_bytes, "optimal": best_groups}
+"""How gradients are grouped into messages → the cuts of a chain."""
+
+SERVED_DEVICES = 64
+"""In larger teams nothing goes through parameter servers: all workers would wait for few links."""
+
+
+class OnMachine:
+    """Step times over the links of a machine.
+
+    With overlap a group of gradients is sent as soon as all of it is ready, one group after another, while the backward
+    pass goes on; without, everything is sent at the end. A worker that cuts its mini-batch into micro-batches has the
+    sums of their gradients in the backward pass of the last one alone, and only that pass hides their exchange. Coding
+    takes time on the device. With a period τ above 1 the weights are averaged in one message every τ steps, hidden
+    behind nothing.
+
+    Parameters
+    ----------
+    overlap
+        Whether the exchange may overlap with the backward pass.
+    groupings
+        Keys of `GROUPINGS`; ``optimal`` is never worse than the others. Without overlap there is one message.
+    measured
+        Collectives as they were timed; what the links promise is scaled to them.
+    """
+
+    def __init__(
+        self,
+        layout: WorkerLayout,
+        gradient_exchanges: Sequence[GradientExchange] | None = None,
+        *,
+        overlap: bool = True,
+        groupings: Sequence[str] = ("optimal",),
+        measured: Sequence[MeasuredCollective] = (),
+    ) -> None:
+        for name in groupings:
+            if name not in GROUPINGS:
+                raise InputError(f"there is no grouping {name!r}; use some of {', '.join(GROUPINGS)}")
+        self.layout, self.overlap = layout, overlap
+        self.gradient_exchanges = tuple(
+            exchanges(memory_rate(layout.topology)) if gradient_exchanges is None else gradient_exchanges
+        )
+        self.groupings = tuple(groupings)
+        self.factors = {each.collective: _factor(layout, each) for each in measured}
+
+    def step_times(self, work: Work, team: Team, periods: Sequence[int], /) -> Iterator[StepTime]:
+        """Every exchange with every algorithm that may be best, every grouping and period.
+
+        Parameter servers stand in for whole workers: for 1, 2, 4 … of them, up to half, those that are joined best.
+        They are looked at for up to `SERVED_DEVICES` devices.
+        """
+        if team.workers == 1 or not work.gradient_bytes:
+            compute_s = work.step_s / team.split.speedup
+            yield StepTime("none", "-", "", "-", 0, 1, compute_s, 0.0)
+            return
+        for choice in self._choices(team):
+            yield from self._timed(work, team, periods, choice)
+
+    def _choices(self, team: Team) -> Iterator[ExchangeChoice]:
+        """Exchanges among all workers, then through servers."""
+        workers = self.layout.workers(team.devices, team.degree)
+        costs = self._costs(team, workers)
+        served = []
+        for exchange in self.gradient_exchanges:
+            if exchange.is_served:
+                served.append(exchange)
+            elif exchange.fits(team.workers):
+                yield from choices_among(costs, exchange)
+        if not served or team.devices > SERVED_DEVICES:
+            return
+        widest = self._by_width(workers)
+        for count in _powers(team.workers // 2):
+            computing = [worker for worker in workers if worker not in widest[:count]]
+            if len(computing) == 1:
+                continue
+            fewer = self._costs(team, computing)
+            servers = [name for worker in widest[:count] for name in worker]
+            for exchange in served:
+                if exchange.fits(len(computing)):
+                    yield choice_through(fewer, exchange, servers)
+
+    def _timed(self, work: Work, team: Team, periods: Sequence[int], choice: ExchangeChoice) -> Iterator[StepTime]:
+        """The step with one exchange, in every grouping and period."""
+        compute_s, line = work.step_s / team.split.speedup, choice.line
+        coding = choice.exchange.codec_s_per_byte(choice.workers)
+        # Coding keeps the device busy, not the link: it goes to the computation, and only the rest may overlap with it.
+        wire = AlphaBeta(line.latency_s, max(0.0, line.s_per_byte - coding))
+        names = choice.exchange.codec.name, choice.exchange.transport.name, choice.algorithm
+        for grouping in self.groupings if self.overlap else ():
+            groups, step_s = _overlapped(work, team.split, wire, coding, grouping)
+            yield StepTime(*names, grouping, groups, 1, step_s, step_s - compute_s, choice.servers)
+        for period in (period for period in periods if period > 1 or not self.overlap):
+            exposed_s = line.time_s(work.gradient_bytes) / period
+            yield StepTime(*names, "single", 1, period, compute_s + exposed_s, exposed_s, choice.servers)
+
+    def _costs(self, team: Team, workers: Sequence[Worker]) -> MachineCosts:
+        groups = tuple(zip(*workers, strict=True))
+        held, degree = team.split.shares, team.degree
+        shares = held if len(held) == degree else (1 / degree,) * degree
+        return MachineCosts(self.layout.wiring, groups, shares, self.layout.islands(groups[0]), self.factors)
+
+    def _by_width(self, workers: Sequence[Worker]) -> list[Worker]:
+        """The workers, those first that have the highest rates to all others and the widest links."""
+        everybody = [name for worker in workers for name in worker]
+        own: dict[str, float] = defaultdict(float)
+        for link in self.layout.topology.links:
+            own[link.source] += link.total_bytes_per_s
+            own[link.target] += link.total_bytes_per_s
+
+        def width(worker: Worker) -> tuple[float, float]:
+            rates = (self.layout.rate(name, other) for name in worker for other in everybody if other not in worker)
+            return sum(rates), sum(own[name] for name in worker)
+
+        return sorted(workers, key=width, reverse=True)
+
+
+def _factor(layout: WorkerLayout, measured: MeasuredCollective) -> float:
+    """Measured seconds ÷ those that the links among the first devices promise, for the bytes that were timed."""
+    there = [device.id for device in layout.topology.devices]
+    if measured.devices > len(there):
+        raise InputError(
+            f"{measured.collective} was measured among {measured.devices} devices, and {layout.topology.name!r} has "
+            f"{len(there)}; give a measurement among at most as many"
+        )
+    group = tuple(there[: measured.devices])
+    promised = MachineCosts(layout.wiring, (group,), (1.0,), layout.islands(group)).collectives(measured.bytes)
+    return measured.seconds / promised[measured.collective].time_s(measured.bytes)
+
+
+def _powers(most: int) -> Iterator[int]:
+    """1, 2, 4 … up to this."""
+    yield from (1 << place for place in range(most.bit_length()))
+
+
+def memory_rate(topology: Topology) -> float | None:
+    """Bytes per second of the slowest memory among the devices; None where no rate is known."""
+    known = [rates.memory_bytes_per_s for device in topology.devices if (rates := rates_of(device)) is not None]
+    return min((rate for rate in known if rate is not None), default=None)
+
+
+def _overlapped(work: Work, split: WorkerSplit, wire: AlphaBeta, coding: float, grouping: str) -> tuple[int, float]:
+    """Number of groups and step time."""
+    speedup, last = split.speedup, split.speedup * split.micro_batches
+    # Gradients are listed as backward makes them; a chain lists its layers in the order of the forward pass.
+    layers = list(reversed(work.layers))
+    sizes = tuple(layer.gradient_bytes for layer in layers)
+    computes = tuple(layer.backward_s / last + coding * layer.gradient_bytes for layer in layers)
+    chain = LayerChain(wire.latency_s, tuple(wire.s_per_byte * size for size in sizes), computes, sizes)
+    cuts = GROUPINGS[grouping](chain)
+    exchanged_s = makespan_s(chain, cuts, "backward")
+    computed_s = sum(computes) + work.tail_s / last
+    before_s = work.forward_s / speedup + (work.backward_s + work.tail_s) * (1 / speedup - 1 / last)
+    return len(cuts), before_s + max(exchanged_s, computed_s) + work.update_s / speedup

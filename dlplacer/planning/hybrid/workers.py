@@ -1,0 +1,221 @@
+"""Model parallelism as the planner sees it: how much faster M devices do one worker's step."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from threading import Event
+
+from dlplacer.core.errors import InfeasibleError, InputError, NoPlanError
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.options import Options
+from dlplacer.core.plan import Plan
+from dlplacer.core.result import Result
+from dlplacer.core.topology import Topology
+from dlplacer.planning.hybrid.worker_layout import signature
+from dlplacer.planning.pipeline.pipeline_search import plan_pipeline
+from dlplacer.planning.place import place
+
+
+@dataclass(frozen=True)
+class WorkerSplit:
+    """How a worker's devices share its step.
+
+    Attributes
+    ----------
+    speedup
+        SU^M: the step on one device ÷ on these.
+    method
+        Where it comes from: ``placement``, ``pipeline``, ``given``.
+    micro_batches
+        Parts into which the mini-batch is cut.
+    shares
+        What part of the gradients each device holds; empty for equal parts.
+    used
+        How many of the devices run ops; 0 stands for all.
+    """
+
+    speedup: float
+    method: str = "given"
+    micro_batches: int = 1
+    shares: tuple[float, ...] = ()
+    used: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.speedup < float("inf"):
+            raise InputError(f"model-parallel speedup is {self.speedup}; it must be positive and finite")
+        if self.micro_batches < 1:
+            raise InputError(f"{self.micro_batches} micro-batches; there must be at least 1")
+
+
+ModelParallel = Callable[[int, Topology | None], float | WorkerSplit | Iterable[WorkerSplit] | None]
+"""(M, the machine of one worker) → its speedup or its possible splits; None or nothing where M devices cannot do it.
+
+The machine is None where the planner was given none.
+"""
+
+ALONE = WorkerSplit(1.0, "one device")
+
+
+def splits_of(answer: float | WorkerSplit | Iterable[WorkerSplit] | None) -> tuple[WorkerSplit, ...]:
+    """The answer of a `ModelParallel` as a tuple."""
+    if answer is None:
+        return ()
+    if isinstance(answer, WorkerSplit):
+        return (answer,)
+    if isinstance(answer, (int, float)):
+        return (WorkerSplit(float(answer)),)
+    return tuple(answer)
+
+
+@dataclass(frozen=True)
+class SpeedupTable:
+    """Speedups that are known: M → SU^M; degrees that are not listed cannot be used."""
+
+    speedups: Mapping[int, float]
+
+    def __post_init__(self) -> None:
+        for degree, speedup in self.speedups.items():
+            if degree < 2 or not speedup > 0:
+                raise InputError(f"speedup {speedup} of {degree} devices: at least 2 devices and a positive speedup")
+
+    def __call__(self, degree: int, _topology: Topology | None) -> WorkerSplit | None:
+        """The listed speedup."""
+        return WorkerSplit(self.speedups[degree]) if degree in self.speedups else None
+
+
+class SplitPerMachine(ABC):
+    """A source of splits that looks at each kind of machine once: those that differ in names alone are one.
+
+    Parameters
+    ----------
+    single_s
+        Step time on one device, to which speedups refer.
+    """
+
+    def __init__(self, graph: OpGraph, single_s: float) -> None:
+        if not single_s > 0:
+            raise InputError(f"step time on one device is {single_s} s; it must be positive")
+        self.graph, self.single_s = graph, single_s
+        self.solved: dict[tuple[object, ...], WorkerSplit | None] = {}
+
+    def __call__(self, degree: int, topology: Topology | None) -> WorkerSplit | None:
+        """The split on a worker's machine; None where there is none."""
+        if topology is None:
+            raise InputError("a worker's step is planned on its machine; give the planner a topology")
+        key = signature(topology)
+        if key not in self.solved:
+            self.solved[key] = self._split(degree, topology)
+        return self.solved[key]
+
+    @abstractmethod
+    def _split(self, degree: int, topology: Topology) -> WorkerSplit | None:
+        """The split on a machine that has not been looked at; None where there is none."""
+
+
+@dataclass(frozen=True)
+class PlaceSettings:
+    """The arguments of `dlplacer.planning.place.place` for each solve.
+
+    The gap and the limit are those of many solves in a row: a percent of a worker's step decides nothing here.
+    """
+
+    options: Options = field(default_factory=Options)
+    method: str = "ilp"
+    time_limit_s: float = 20.0
+    gap: float = 0.01
+    seed: int = 0
+    workers: int | None = None
+
+    def place(self, graph: OpGraph, topology: Topology, method: str | None = None, stop: Event | None = None) -> Result:
+        """The result of one solve, by another method if one is named."""
+        return place(
+            graph,
+            topology,
+            self.options,
+            method=method or self.method,
+            time_limit_s=self.time_limit_s,
+            gap=self.gap,
+            seed=self.seed,
+            workers=self.workers,
+            stop=stop,
+        )
+
+
+class Placed(SplitPerMachine):
+    """Speedups from the solver: the graph is placed on the machine that a worker really gets.
+
+    A machine whose memory the graph exceeds, or for which no plan was found in time, has no split.
+
+    Parameters
+    ----------
+    settings
+        Of each solve; one device needs no method.
+    stop
+        Once it is set, the solve at hand ends, and KeyboardInterrupt is raised instead of starting others.
+    """
+
+    def __init__(
+        self, graph: OpGraph, single_s: float, settings: PlaceSettings | None = None, stop: Event | None = None
+    ) -> None:
+        super().__init__(graph, single_s)
+        self.settings, self.stop = settings or PlaceSettings(), stop
+
+    def _split(self, degree: int, topology: Topology) -> WorkerSplit | None:
+        try:
+            method = "single" if degree == 1 else self.settings.method
+            plan = self.settings.place(self.graph, topology, method, self.stop).plan
+            split = WorkerSplit(
+                self.single_s / plan.makespan_s, "placement", 1, gradient_shares(plan), used_devices(plan)
+            )
+        except (InfeasibleError, NoPlanError):
+            split = None
+        # Ctrl-C ends a solve with the best plan so far, or none; the solves that would follow are not wanted either.
+        if self.stop is not None and self.stop.is_set():
+            raise KeyboardInterrupt
+        return split
+
+
+def used_devices(plan: Plan) -> int:
+    """How many devices run ops that take time."""
+    return len({entry.device for entry in plan.ops if entry.end_s > entry.start_s})
+
+
+def gradient_shares(plan: Plan) -> tuple[float, ...]:
+    """What part of the gradients each device holds, in the order of the topology; empty where there are none."""
+    return shares_of(plan.graph, ((entry.op, entry.device) for entry in plan.ops), plan.topology)
+
+
+def shares_of(graph: OpGraph, placed: Iterable[tuple[str, str]], topology: Topology) -> tuple[float, ...]:
+    """What part of the gradients each device holds, by (op, its device); ops without gradients may be left out."""
+    held = dict.fromkeys(topology.device_index, 0)
+    for op, device in placed:
+        held[device] += graph.op(op).gradient_bytes
+    total = sum(held.values())
+    return tuple(size / total for size in held.values()) if total else ()
+
+
+class Several:
+    """The splits of several sources together: placements and pipelines."""
+
+    def __init__(self, *sources: ModelParallel) -> None:
+        self.sources = sources
+
+    def __call__(self, degree: int, topology: Topology | None) -> tuple[WorkerSplit, ...]:
+        """All splits of all sources."""
+        return tuple(split for source in self.sources for split in splits_of(source(degree, topology)))
+
+
+class PipelinedWorkers(SplitPerMachine):
+    """The best pipeline over all devices of a worker, with its number of micro-batches.
+
+    Where the graph exceeds a machine's memory, or has fewer parts than the machine has devices, there is no split.
+    """
+
+    def _split(self, degree: int, topology: Topology) -> WorkerSplit | None:
+        try:
+            plan = plan_pipeline(self.graph, topology, stages=degree)
+        except InfeasibleError:
+            return None
+        placed = ((name, stage.device) for stage in plan.stages for name in stage.ops)
+        shares = shares_of(self.graph, placed, topology)
+        return WorkerSplit(self.single_s / plan.step_s, "pipeline", plan.micro_batches, shares)

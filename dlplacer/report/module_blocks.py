@@ -1,0 +1,95 @@
+"""The blocks of a model: the parts of its module tree that a picture can show one by one."""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+
+from dlplacer.core.op import Op
+from dlplacer.core.plan import Plan
+
+_STORAGE = frozenset({"parameter", "buffer", "input", "constant", "tangent", "gradient", "mutation"})
+_SHORT = {
+    "convolution": "conv",
+    "convolution_backward": "conv bwd",
+    "max_pool2d_with_indices": "maxpool",
+    "max_pool2d_with_indices_backward": "maxpool bwd",
+    "native_batch_norm_legit_functional": "bn",
+    "native_batch_norm_backward": "bn bwd",
+    "threshold_backward": "relu bwd",
+    "native_layer_norm": "ln",
+    "native_layer_norm_backward": "ln bwd",
+}
+
+Path = tuple[str, ...]
+
+
+def blocks_of(plan: Plan) -> Mapping[str, str]:
+    """Op id → path of its block, ``""`` without module; blocks come in the order in which their forward ops run.
+
+    Blocks are the top-level modules (``Mixed_5b``). One that holds more than half of all ops is taken apart into the
+    modules below it (``encoder.layer.0``).
+    """
+    paths: dict[str, Path] = {op.id: tuple(op.module.split(".")) if op.module else () for op in plan.graph.ops}
+    apart: set[Path] = {()}
+    largest: Path | None = ()
+    while largest is not None:
+        apart.add(largest)
+        blocks = {op_id: _block(path, apart) for op_id, path in paths.items()}
+        largest = _largest(blocks.values(), paths.values(), apart)
+    moment_s = _moments(plan, blocks)
+    in_order = sorted(blocks, key=lambda op_id: moment_s[blocks[op_id]])
+    return {op_id: ".".join(blocks[op_id]) for op_id in in_order}
+
+
+def short_names(blocks: Iterable[str]) -> dict[str, str]:
+    """Block → the shortest end of its path that no other block has and no number begins, in the order given.
+
+    ``encoder.layer.0`` becomes ``layer.0``, or keeps its full name if there is a ``decoder.layer.0``.
+    """
+    distinct = [block for block in dict.fromkeys(blocks) if block]
+    shared = Counter(end for block in distinct for end in _ends(block))
+    fitting = {block: [end for end in _ends(block) if shared[end] == 1 and not end[0].isdigit()] for block in distinct}
+    return {block: min(fitting[block], key=len, default=block) for block in distinct}
+
+
+def _ends(path: str) -> list[str]:
+    parts = path.split(".")
+    return [".".join(parts[begin:]) for begin in range(len(parts))]
+
+
+def _moments(plan: Plan, blocks: Mapping[str, Path]) -> Mapping[Path, float]:
+    """Block → the middle of its forward ops' time; blocks without any come last."""
+    weight: dict[Path, float] = defaultdict(float)
+    moment: dict[Path, float] = defaultdict(float)
+    for entry in plan.ops:
+        op = plan.graph.op(entry.op)
+        if op.phase in (None, "forward") and computes(op):
+            weight[blocks[entry.op]] += entry.end_s - entry.start_s
+            moment[blocks[entry.op]] += (entry.end_s - entry.start_s) * entry.start_s
+    return {block: moment[block] / weight[block] if weight[block] else math.inf for block in set(blocks.values())}
+
+
+def _block(path: Path, apart: set[Path]) -> Path:
+    """The shortest beginning of a path that is not taken apart."""
+    return next((path[:length] for length in range(len(path) + 1) if path[:length] not in apart), path)
+
+
+def _largest(blocks: Iterable[Path], paths: Iterable[Path], apart: set[Path]) -> Path | None:
+    """The block that holds more than half of the ops and has modules below it."""
+    found = list(blocks)
+    for block, count in Counter(found).most_common(2):
+        below = any(path[: len(block)] == block and len(path) > len(block) for path in paths)
+        if 2 * count > len(found) and block not in apart and below:
+            return block
+    return None
+
+
+def computes(op: Op) -> bool:
+    """True if the op is more than a place where a tensor is kept, which may have a small measured time too."""
+    return op.kind not in _STORAGE
+
+
+def short_kind(kind: str) -> str:
+    """``aten.convolution`` → ``conv``: the kind without its namespace, in a few letters where that is usual."""
+    name = kind.rsplit(".", 1)[-1].strip("_")
+    return _SHORT.get(name, name.replace("_backward", " bwd"))

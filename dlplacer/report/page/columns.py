@@ -1,0 +1,283 @@
+"""Plans as a page shows them: columns of numbers and one table of texts, small and quick to read."""
+
+import math
+import unicodedata
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from dlplacer.check import live_tensors, resident_bytes
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import PHASES, Op
+from dlplacer.core.plan import Plan, Transfer
+from dlplacer.report.critical_path import PathPart, ScheduleArcs, critical_parts
+from dlplacer.report.link_use import link_uses
+from dlplacer.report.module_blocks import blocks_of
+
+# Control, format, surrogate, private use, line separators: invisible, or (bidi) able to reorder what is beside them.
+_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+
+
+def visible(text: str) -> str:
+    """The text with every character that cannot be seen, or that turns writing direction, as its code: ``[U+202E]``."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(_code(character) if unicodedata.category(character) in _HIDDEN else character for character in text)
+
+
+def _code(character: str) -> str:
+    return f"[U+{ord(character):04X}]"
+
+
+class Texts:
+    """A table of texts that columns refer to by position; 0 is the empty text."""
+
+    def __init__(self) -> None:
+        self._position: dict[str, int] = {"": 0}
+
+    def of(self, text: str | None) -> int:
+        """The position of a text, which becomes part of the table."""
+        return self._position.setdefault(visible(text or ""), len(self._position))
+
+    @property
+    def table(self) -> list[str]:
+        """[position] → text."""
+        return list(self._position)
+
+
+_DIGITS = 9
+
+
+class PageClock:
+    """Times of at most nine digits: below a billionth of the step, of which no one sees anything.
+
+    Parameters
+    ----------
+    span_s
+        The longest time that it has to say.
+    """
+
+    def __init__(self, span_s: float) -> None:
+        self._exponent = math.floor(math.log10(span_s)) + 1 - _DIGITS if span_s > 0 else -_DIGITS
+
+    @property
+    def unit_s(self) -> float:
+        """How many seconds the unit lasts: a power of ten."""
+        return float(f"1e{self._exponent}")
+
+    def of(self, time_s: float) -> int:
+        """The time in units."""
+        return round(time_s / self.unit_s)
+
+    def all_of(self, times_s: Iterable[float]) -> list[int]:
+        """As `of`, one by one."""
+        return [round(time_s / self.unit_s) for time_s in times_s]
+
+
+WHAT = ("output", "copy", "workspace", "relayed")
+
+
+def memory_columns(plan: Plan, clock: PageClock) -> dict[str, Any]:
+    """Per device what stays all step; and over all tensors that live for a part of it: device, op, start, end, bytes.
+
+    Starts are rounded up and ends down, both with the tolerance of times taken off: what makes room for another tensor
+    still does after rounding, and no level is above the rule's.
+    """
+    event = {entry.op: position for position, entry in enumerate(plan.ops)}
+    rows = []
+    for position, device in enumerate(plan.topology.devices):
+        for live in live_tensors(plan, device.id):
+            until_s = live.end_s - min(plan.tolerance_s, (live.end_s - live.start_s) / 2)
+            start, end = math.ceil(live.start_s / clock.unit_s), math.floor(until_s / clock.unit_s)
+            rows.append((position, event[live.op], WHAT.index(live.what), start, max(0, end - start), live.bytes))
+    columns = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in range(6)]
+    return {
+        "resident": [resident_bytes(plan, device.id) for device in plan.topology.devices],
+        **dict(zip(("device", "op", "what", "start", "time", "bytes"), columns, strict=True)),
+    }
+
+
+_PHASES = (None, *PHASES)
+
+
+def graph_columns(plan: Plan, texts: Texts) -> dict[str, Any]:
+    """Columns over the ops of a plan's graph, in file order, and over its edges.
+
+    Texts are positions in the table, except for `id`; `block` is the part of the model that a picture can colour.
+    """
+    graph = plan.graph
+    blocks = blocks_of(plan)
+    edges = [(graph.index[edge.source], graph.index[edge.target], edge.bytes) for edge in graph.edges]
+    return {
+        "id": [visible(op.id) for op in graph.ops],
+        "kind": [texts.of(op.kind) for op in graph.ops],
+        "module": [texts.of(op.module) for op in graph.ops],
+        "block": [texts.of(blocks[op.id]) for op in graph.ops],
+        "phase": [_PHASES.index(op.phase) for op in graph.ops],
+        "dtype": [texts.of(_dtypes(op)) for op in graph.ops],
+        "shapes": [texts.of(_shapes(op)) for op in graph.ops],
+        "outputBytes": [op.output_bytes for op in graph.ops],
+        "keptBytes": [op.weight_bytes + op.gradient_bytes + op.state_bytes for op in graph.ops],
+        "workspaceBytes": [op.workspace_bytes for op in graph.ops],
+        "flops": [round(op.flops) for op in graph.ops],
+        "edges": [list(column) for column in zip(*edges, strict=True)] or [[], [], []],
+    }
+
+
+def _dtypes(op: Op) -> str:
+    return ", ".join(dict.fromkeys(spec.dtype for spec in op.outputs)) or op.dtype or ""
+
+
+def _shapes(op: Op) -> str:
+    """The outputs' shapes as people write them: ``32×64×8×8, 32``."""
+    return ", ".join("×".join(map(str, spec.shape)) or "scalar" for spec in op.outputs)
+
+
+def same_graph(one: OpGraph, other: OpGraph) -> bool:
+    """True if two graphs have the same columns, so that one set serves both."""
+    return one is other or (one.ops == other.ops and one.edges == other.edges)
+
+
+def schedule_columns(
+    plan: Plan, name: str, graph: int, clock: PageClock, texts: Texts, is_run: bool = False
+) -> dict[str, Any]:
+    """Everything that the page shows of one schedule.
+
+    Times are in the clock's unit. Ops are in `Plan.ops` order and refer to the columns of the graph; events are
+    numbered ops first, then transfers.
+
+    Parameters
+    ----------
+    is_run
+        Whether it is a step of a run, predicted or measured. Its devices also spend time on handing over tensors, which
+        no event represents: it has no bound, no slack and no critical path.
+    """
+    arcs = ScheduleArcs(plan)
+    device = plan.topology.device_index
+    parts = () if is_run else critical_parts(plan, arcs)
+    path = {id(part.step) for part in parts}
+    count = len(plan.ops)
+    return {
+        "name": visible(name),
+        "graph": graph,
+        "end": clock.of(plan.makespan_s),
+        "bound": 0 if is_run else clock.of(plan.lower_bound_s),
+        "devices": _devices(plan),
+        "ops": {
+            "op": [plan.graph.index[entry.op] for entry in plan.ops],
+            "device": [device[entry.device] for entry in plan.ops],
+            "start": clock.all_of(entry.start_s for entry in plan.ops),
+            "time": clock.all_of(entry.end_s - entry.start_s for entry in plan.ops),
+            # What issues and hand-overs leave between steps of the path is no slack of theirs.
+            "slack": []
+            if is_run
+            else clock.all_of(
+                0.0 if id(entry) in path else arcs.slack_s[event] for event, entry in enumerate(plan.ops)
+            ),
+            "critical": [event for event, entry in enumerate(plan.ops) if id(entry) in path],
+            **_waits(arcs, range(count)),
+        },
+        "transfers": _transfers(plan, arcs, clock, texts, parts, is_run),
+        "links": _links(plan, clock),
+        "memory": memory_columns(plan, clock) if _knows_sizes(plan) else {},
+    }
+
+
+def _knows_sizes(plan: Plan) -> bool:
+    """True if it is known what is alive: of a recorded step it is not."""
+    return plan.method != "measured" and any(op.footprint_bytes for op in plan.graph.ops)
+
+
+def _devices(plan: Plan) -> dict[str, Any]:
+    devices = plan.topology.devices
+    known = [plan.memory.get(device.id) for device in devices]
+    return {
+        "name": [visible(device.id) for device in devices],
+        "type": [visible(device.type) for device in devices],
+        "capacity": [device.memory_bytes for device in devices],
+        "peak": [None if memory is None else memory.peak_bytes for memory in known],
+    }
+
+
+def _waits(arcs: ScheduleArcs, events: range) -> dict[str, list[int]]:
+    """[event] → what ended last before it, a transfer being one event whatever its segments, and why it waited."""
+    count = len(arcs.plan.ops)
+    owner = list(range(count))
+    for number in range(len(arcs.plan.transfers)):
+        owner += [count + number] * (arcs.first_segment[number + 1] - arcs.first_segment[number])
+    found = [arcs.latest_before[event] for event in events]
+    return {
+        "waited": [-1 if arc is None else owner[arc.before] for arc in found],
+        "why": [-1 if arc is None else arc.why for arc in found],
+    }
+
+
+def _transfers(
+    plan: Plan, arcs: ScheduleArcs, clock: PageClock, texts: Texts, parts: Sequence[PathPart], is_run: bool
+) -> dict[str, Any]:
+    sent = plan.transfers
+    firsts = arcs.first_segment[:-1]
+    lasts = [first - 1 for first in arcs.first_segment[1:]]
+    waits = _waits(arcs, range(len(arcs.spans)))
+    slack = clock.all_of(min(arcs.slack_s[first : last + 1]) for first, last in zip(firsts, lasts, strict=True))
+    return {
+        "tensor": [texts.of(transfer.tensor) for transfer in sent],
+        "source": [arcs.op_event[transfer.source] for transfer in sent],
+        "target": [plan.topology.device_index[transfer.target] for transfer in sent],
+        "bytes": [transfer.bytes for transfer in sent],
+        "start": clock.all_of(transfer.start_s for transfer in sent),
+        "time": clock.all_of(transfer.end_s - transfer.start_s for transfer in sent),
+        "slack": [] if is_run else slack,
+        "route": [texts.of(_route(transfer.segments)) for transfer in sent],
+        **_on_path(plan, clock, parts),
+        "serves": _served(plan),
+        **{name: [column[first] for first in firsts] for name, column in waits.items()},
+    }
+
+
+def _on_path(plan: Plan, clock: PageClock, parts: Sequence[PathPart]) -> dict[str, list[int]]:
+    """Transfers of the critical path, and from when to when each is on it."""
+    number = {id(transfer): position for position, transfer in enumerate(plan.transfers)}
+    sent = [part for part in parts if isinstance(part.step, Transfer)]
+    return {
+        "critical": [number[id(part.step)] for part in sent],
+        "criticalFrom": clock.all_of(part.begin_s for part in sent),
+        "criticalUntil": clock.all_of(part.end_s for part in sent),
+    }
+
+
+def _served(plan: Plan) -> list[list[int]]:
+    """Edges between devices, and the transfer that serves each; of several of one tensor each serves one, in turn."""
+    arrivals: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for number, sent in enumerate(plan.transfers):
+        arrivals[sent.tensor, sent.target].append(number)
+    edges, transfers = [], []
+    for position, edge in enumerate(plan.graph.edges):
+        there = plan.placement[edge.target]
+        if plan.placement[edge.source] != there and (found := arrivals[edge.tensor, there]):
+            edges.append(position)
+            transfers.append(found[0] if len(found) == 1 else found.pop(0))
+    return [edges, transfers]
+
+
+def _route(segments: tuple[Any, ...]) -> str:
+    nodes = [segments[0].route[0][0], *(there for segment in segments for _, there in segment.route)]
+    return " → ".join(nodes)
+
+
+def _links(plan: Plan, clock: PageClock) -> dict[str, Any]:
+    """Link directions that are used, and their uses: direction, transfer, start and time."""
+    used = link_uses(plan)
+    number = {id(transfer): position for position, transfer in enumerate(plan.transfers)}
+    rows = [
+        (direction, number[id(use.transfer)], clock.of(use.start_s), clock.of(use.end_s - use.start_s))
+        for direction, uses in enumerate(used.values())
+        for use in uses
+    ]
+    columns = [list(column) for column in zip(*rows, strict=True)] or [[], [], [], []]
+    return {
+        "from": [visible(source) for source, _ in used],
+        "to": [visible(target) for _, target in used],
+        "bytesPerS": [plan.topology.link_between[hop].total_bytes_per_s for hop in used],
+        "uses": dict(zip(("link", "transfer", "start", "time"), columns, strict=True)),
+    }

@@ -1,1 +1,0 @@
-"""Where ops, blocks of ops, transfers and machines are drawn."""

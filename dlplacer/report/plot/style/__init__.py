@@ -1,1 +1,0 @@
-"""What the pictures share: axes, colours, kinds of ops, formats."""
