@@ -159,8 +159,8 @@ class Record:
     def label(self) -> str:
         """How messages call the value."""
         kind = re.sub("(?<=[a-z])(?=[A-Z])", " ", type(self).__name__).lower()
-        names = [getattr(self, name) for name in ("id", "op", "tensor", "name") if hasattr(self, name)]
-        return f"{kind} {names[0]!r}" if names else kind
+        named = [name for name in ("id", "op", "tensor", "name") if name in type(self).__annotations__]
+        return f"{kind} {getattr(self, named[0])!r}" if named else kind
 
     def __repr__(self) -> str:
         kind: Any = type(self)
@@ -236,9 +236,11 @@ def _annotated(hint: Any, mark: Any) -> tuple[frozenset[type], Check]:
 
 def _series(hint: Any) -> Check:
     exact, check = _check_of(hint)
+    kind = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+    entries = {str: "texts", int: "whole numbers"}.get(kind, getattr(kind, "__name__", "entries"))
 
     def check_all(owner: Any, name: str, value: Any) -> Any:
-        series = tuple_of(owner.label, name, value, object, "entries")
+        series = tuple_of(owner.label, name, value, object, entries)
         if exact.issuperset(map(type, series)):
             return series
         return tuple(check(owner, f"{name}[{place}]", entry) for place, entry in enumerate(series))
