@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
+from operator import attrgetter
 from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Union, get_args, get_origin, get_type_hints
 
@@ -142,8 +143,7 @@ class Record:
 
     def __post_init__(self) -> None:
         kind: Any = type(self)
-        for name, default, exact, check in _checks(kind):
-            value = getattr(self, name)
+        for value, (name, default, exact, check) in zip(values_of(kind)(self), _checks(kind), strict=True):
             if value is not default and type(value) not in exact:
                 kept = check(self, name, value)
                 if kept is not value:
@@ -189,6 +189,12 @@ def defaults(kind: Any) -> tuple[tuple[str, Any], ...]:
 
 
 @cache
+def values_of(kind: Any) -> Callable[[Any], tuple[Any, ...]]:
+    """Record → the values of its fields, in order."""
+    return attrgetter(*(name for name, _ in defaults(kind)))
+
+
+@cache
 def _checks(kind: Any) -> tuple[tuple[str, Any, frozenset[type], Check], ...]:
     """Field, default, types of which every value is right, and the check of all others."""
     hints = get_type_hints(kind, include_extras=True)
@@ -231,7 +237,11 @@ def _annotated(hint: Any, mark: Any) -> tuple[frozenset[type], Check]:
     if not isinstance(mark, Filled):
         return frozenset(), mark.check
     _, inner = _check_of(hint)
-    return frozenset(), lambda owner, name, value: mark.check(owner, name, inner(owner, name, value))
+
+    def check(owner: Any, name: str, value: Any) -> Any:
+        return value if type(value) is str and value else mark.check(owner, name, inner(owner, name, value))
+
+    return frozenset(), check
 
 
 def _series(hint: Any) -> Check:
@@ -243,7 +253,12 @@ def _series(hint: Any) -> Check:
         series = tuple_of(owner.label, name, value, object, entries)
         if exact.issuperset(map(type, series)):
             return series
-        return tuple(check(owner, f"{name}[{place}]", entry) for place, entry in enumerate(series))
+        try:
+            return tuple(check(owner, name, entry) for entry in series)
+        except InputError:
+            for place, entry in enumerate(series):
+                check(owner, f"{name}[{place}]", entry)
+            raise
 
     return check_all
 
