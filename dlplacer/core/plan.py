@@ -42,6 +42,10 @@ class TransferSegment(Record):
     start_s: Moment
     end_s: Moment
 
+    @property
+    def label(self) -> str:
+        return f"segment over {list(self.route)}"
+
 
 @dataclass(frozen=True, slots=True)
 class Transfer(Record):

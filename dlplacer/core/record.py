@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
+from operator import attrgetter
 from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Union, get_args, get_origin, get_type_hints
 
@@ -142,8 +143,7 @@ class Record:
 
     def __post_init__(self) -> None:
         kind: Any = type(self)
-        for name, default, exact, check in _checks(kind):
-            value = getattr(self, name)
+        for value, (name, default, exact, check) in zip(values_of(kind)(self), _checks(kind), strict=True):
             if value is not default and type(value) not in exact:
                 kept = check(self, name, value)
                 if kept is not value:
@@ -159,8 +159,8 @@ class Record:
     def label(self) -> str:
         """How messages call the value."""
         kind = re.sub("(?<=[a-z])(?=[A-Z])", " ", type(self).__name__).lower()
-        names = [getattr(self, name) for name in ("id", "op", "tensor", "name") if hasattr(self, name)]
-        return f"{kind} {names[0]!r}" if names else kind
+        named = [name for name in ("id", "op", "tensor", "name") if name in type(self).__annotations__]
+        return f"{kind} {getattr(self, named[0])!r}" if named else kind
 
     def __repr__(self) -> str:
         kind: Any = type(self)
@@ -186,6 +186,12 @@ def defaults(kind: Any) -> tuple[tuple[str, Any], ...]:
         (each.name, each.default if each.default_factory is MISSING else each.default_factory())
         for each in fields(kind)
     )
+
+
+@cache
+def values_of(kind: Any) -> Callable[[Any], tuple[Any, ...]]:
+    """Record → the values of its fields, in order."""
+    return attrgetter(*(name for name, _ in defaults(kind)))
 
 
 @cache
@@ -231,17 +237,28 @@ def _annotated(hint: Any, mark: Any) -> tuple[frozenset[type], Check]:
     if not isinstance(mark, Filled):
         return frozenset(), mark.check
     _, inner = _check_of(hint)
-    return frozenset(), lambda owner, name, value: mark.check(owner, name, inner(owner, name, value))
+
+    def check(owner: Any, name: str, value: Any) -> Any:
+        return value if type(value) is str and value else mark.check(owner, name, inner(owner, name, value))
+
+    return frozenset(), check
 
 
 def _series(hint: Any) -> Check:
     exact, check = _check_of(hint)
+    kind = get_args(hint)[0] if get_origin(hint) is Annotated else hint
+    entries = {str: "texts", int: "whole numbers"}.get(kind, getattr(kind, "__name__", "entries"))
 
     def check_all(owner: Any, name: str, value: Any) -> Any:
-        series = tuple_of(owner.label, name, value, object, "entries")
+        series = tuple_of(owner.label, name, value, object, entries)
         if exact.issuperset(map(type, series)):
             return series
-        return tuple(check(owner, f"{name}[{place}]", entry) for place, entry in enumerate(series))
+        try:
+            return tuple(check(owner, name, entry) for entry in series)
+        except InputError:
+            for place, entry in enumerate(series):
+                check(owner, f"{name}[{place}]", entry)
+            raise
 
     return check_all
 

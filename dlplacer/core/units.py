@@ -7,7 +7,7 @@ integer ticks; `choose_tick` picks how long a tick is.
 import math
 import re
 import reprlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from functools import lru_cache
 
@@ -81,12 +81,17 @@ def _example_unit(dimension: str) -> str:
     ]
 
 
+def _scaled(value: float, units: Mapping[str, float], least: str) -> str:
+    """The value in the largest unit that makes it at least 1, to four digits; in the least one as `least` has it."""
+    unit = next((unit for unit, factor in units.items() if abs(value) >= factor), None)
+    return least.format(value) if unit is None else f"{value / units[unit]:.4g} {unit}"
+
+
 def format_seconds(value_s: float) -> str:
     """A short text such as ``12.3 ms``."""
-    for unit, factor in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if abs(value_s) >= factor:
-            return f"{value_s / factor:.4g} {unit}"
-    return "0 s" if value_s == 0 else f"{value_s / 1e-9:.4g} ns"
+    if 0 < abs(value_s) < 1e-6:
+        return f"{value_s / 1e-9:.4g} ns"
+    return _scaled(value_s, {"s": 1.0, "ms": 1e-3, "us": 1e-6}, "0 s")
 
 
 def format_duration(value_s: float) -> str:
@@ -100,18 +105,13 @@ def format_duration(value_s: float) -> str:
 
 def format_bytes(value_bytes: float) -> str:
     """A short text such as ``12.4 GiB``."""
-    for unit, factor in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if abs(value_bytes) >= factor:
-            return f"{value_bytes / factor:.4g} {unit}"
-    return f"{value_bytes:.0f} B"
+    return _scaled(value_bytes, {"TiB": 2**40, "GiB": 2**30, "MiB": 2**20, "KiB": 2**10}, "{:.0f} B")
 
 
 def format_bytes_per_s(value_bytes_per_s: float) -> str:
     """A rate to read, in decimal units as data sheets have it: ``20.75 GB/s``."""
-    for unit, factor in (("PB/s", 1e15), ("TB/s", 1e12), ("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3)):
-        if value_bytes_per_s >= factor:
-            return f"{value_bytes_per_s / factor:.4g} {unit}"
-    return f"{value_bytes_per_s:.4g} B/s"
+    units = {"PB/s": 1e15, "TB/s": 1e12, "GB/s": 1e9, "MB/s": 1e6, "kB/s": 1e3}
+    return _scaled(value_bytes_per_s, units, "{:.4g} B/s")
 
 
 def exact(value: float | int) -> Fraction:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from dlplacer.core.errors import FileFormatError, InputError
-from dlplacer.core.record import NUMBER, TABLE, Record, defaults
+from dlplacer.core.record import NUMBER, TABLE, Record, defaults, values_of
 from dlplacer.files.text import field_path, read_loosely
 
 Model = TypeVar("Model", bound="FileModel")
@@ -82,14 +82,11 @@ def without(name: str) -> BeforeValidator:
 
 def plain(value: Any, *, all_fields: bool = False) -> Any:
     """The JSON value of a record, which leaves out fields that hold their default, or of what records hold."""
-    if isinstance(value, _SCALARS):
-        return value
     if isinstance(value, Record):
         kind: Any = type(value)
         shown: dict[str, Any] = {}
-        for name, default in defaults(kind):
-            entry = getattr(value, name)
-            if all_fields or entry != default:
+        for entry, (name, default) in zip(values_of(kind)(value), defaults(kind), strict=True):
+            if all_fields or (entry is not default and entry != default):
                 shown[name] = entry if type(entry) in _SCALARS else plain(entry)
         return shown
     if isinstance(value, tuple):

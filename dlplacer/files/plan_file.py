@@ -91,13 +91,7 @@ class PlanFile(FileModel):
 
 
 def read_plan(path: Path) -> Plan:
-    """The plan in a file; it is well formed, but `check` has not seen it.
-
-    Raises
-    ------
-    FileFormatError
-        With every mistake and its path.
-    """
+    """The plan in a file, well formed but not checked; raises as `dlplacer.files.graph_file.read_graph`."""
     content = load_model(path, PlanFile, KIND, VERSION)
     return built(str(path), content.value, located=content.located)
 

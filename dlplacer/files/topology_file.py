@@ -77,13 +77,7 @@ class TopologyFile(FileModel):
 
 
 def read_topology(path: Path) -> Topology:
-    """The topology in a file.
-
-    Raises
-    ------
-    FileFormatError
-        With every mistake and its path.
-    """
+    """The topology in a file; raises as `dlplacer.files.graph_file.read_graph`."""
     content = load_model(path, TopologyFile, KIND, VERSION)
     return built(str(path), content.value, located=content.located)
 

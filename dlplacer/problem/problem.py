@@ -18,9 +18,8 @@ from dlplacer.core.op import Op
 from dlplacer.core.options import Options
 from dlplacer.core.topology import Device, Topology
 from dlplacer.core.units import choose_tick, distinct, exact, exact_sum, format_seconds, is_multiple, ticks
-from dlplacer.problem.delays import lines_of, matrices
 from dlplacer.problem.magnitudes import MOST_BYTES, require_countable_bytes, require_finite_span
-from dlplacer.problem.routes import RoutesByPair, any_relays, least_delay_routes
+from dlplacer.problem.routes import RoutesByPair, any_relays, least_delay_routes, lines_of, matrices
 
 _UNLIMITED = 2**62
 """Ticks that nothing takes: also routes that are not the shortest may be longer than the horizon."""

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from dlplacer.core.topology import Topology
-from dlplacer.problem.delays import Matrix, lines_of, matrices
 from dlplacer.problem.problem import Problem
-from dlplacer.problem.routes import RoutesByPair, least_delay_routes
+from dlplacer.problem.routes import Matrix, RoutesByPair, least_delay_routes, lines_of, matrices
 
 
 def on_devices(problem: Problem, devices: Sequence[int]) -> Problem | None:

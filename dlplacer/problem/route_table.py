@@ -16,10 +16,9 @@ from dlplacer.core.topology import Topology
 from dlplacer.core.units import exact, ticks
 from dlplacer.problem.live_memory import may_bind
 from dlplacer.problem.problem import Problem
-from dlplacer.problem.route_search import route_segments, routes_within
+from dlplacer.problem.route_search import UnavoidableLinks, route_segments, routes_within
 from dlplacer.problem.routes import Route, any_relays, route_delay, segments
 from dlplacer.problem.segment_timing import link_delay_s, link_spans
-from dlplacer.problem.unavoidable_links import UnavoidableLinks
 
 Hop = tuple[str, str]
 

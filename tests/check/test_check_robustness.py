@@ -54,7 +54,7 @@ def test_plans_hold_finite_numbers(value: float) -> None:
         ScheduledOp("x", "a", 0.0, value)
     with pytest.raises(InputError, match=r"segment over \[\('a', 'b'\)\]: start_s is"):
         TransferSegment((("a", "b"),), value, 1.0)
-    with pytest.raises(InputError, match="the plan: gap is"):
+    with pytest.raises(InputError, match="plan: gap is"):
         replace(CROSSING, gap=value)
 
 

@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Callable
 from itertools import pairwise
 
 import networkx as nx
@@ -62,6 +63,27 @@ def test_an_op_has_an_id() -> None:
 def test_edges_have_no_negative_numbers(changes: dict[str, int], field: str) -> None:
     with pytest.raises(InputError, match=f"edge 'a' → 'b': {field} is -1; it must be"):
         Edge("a", "b", **changes)
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: Op(3, "test"), "op 3: id is 3 (int); give a text"),
+        (lambda: Op("a", "test", time_s={"gpu": "1 ms"}), "op 'a': time_s[gpu] is '1 ms' (str); give a number"),
+        (lambda: Op("a", "test", devices="gpu"), "op 'a': devices is 'gpu' (str); give a tuple of texts"),
+        (lambda: Op("a", "test", outputs=[3]), "op 'a': outputs[0] is 3 (int); give an object of class TensorSpec"),
+        (lambda: OpGraph([3]), "op graph '': ops[0] is 3 (int); give an object of class Op"),
+        (lambda: Edge("a", "b", 1.5), "edge 'a' → 'b': bytes is 1.5 (float); give a whole number"),
+    ],
+)
+def test_a_field_of_another_type_is_refused_with_its_value(make: Callable[[], object], text: str) -> None:
+    with pytest.raises(InputError, match=f"^{re.escape(text)}$"):
+        make()
+
+
+def test_whole_floats_become_integers() -> None:
+    edge = Edge("a", "b", 2.0)
+    assert (edge.bytes, type(edge.bytes)) == (2, int)
 
 
 def test_lookups() -> None:

@@ -4,10 +4,11 @@ import sys
 from dataclasses import dataclass
 
 from dlplacer.core.errors import InputError
+from dlplacer.core.record import Record, Seconds
 
 
 @dataclass(frozen=True, slots=True)
-class AlphaBeta:
+class AlphaBeta(Record):
     """Seconds as a line over bytes: α + β · bytes.
 
     The cost of a link, of a route and of a collective over many devices all have this form, so all are of this type.
@@ -21,14 +22,8 @@ class AlphaBeta:
         β: seconds that each byte adds.
     """
 
-    latency_s: float
-    s_per_byte: float
-
-    def __post_init__(self) -> None:
-        for name in ("latency_s", "s_per_byte"):
-            value = getattr(self, name)
-            if not 0 <= value <= sys.float_info.max:
-                raise InputError(f"α-β line: {name} is {value}; it must be finite and at least 0")
+    latency_s: Seconds
+    s_per_byte: Seconds
 
     def time_s(self, size_bytes: float) -> float:
         """Seconds for this many bytes.

@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from dlplacer.core.errors import InputError
+from dlplacer.core.record import Record, Seconds
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.machines.costs.gradient_codecs import CODECS, FLOAT_BITS, GradientCodec, Transport
 
 
 @dataclass(frozen=True, slots=True)
-class CodecSeconds:
+class CodecSeconds(Record):
     """What coding was measured to take, per byte of the float32 gradient.
 
     Attributes
@@ -19,13 +20,8 @@ class CodecSeconds:
         Of the codes of one worker.
     """
 
-    encode_s_per_byte: float
-    decode_s_per_byte: float
-
-    def __post_init__(self) -> None:
-        for name in ("encode_s_per_byte", "decode_s_per_byte"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise InputError(f"codec: {name} is {getattr(self, name)}; it must be finite and at least 0")
+    encode_s_per_byte: Seconds
+    decode_s_per_byte: Seconds
 
 
 CollectiveCosts = Mapping[str, AlphaBeta]

@@ -1,9 +1,7 @@
 """Messages over the links of a real machine: which route they take, and what they cost when they share links."""
 
-import heapq
 from collections import defaultdict
 from collections.abc import Iterable
-from functools import cached_property
 from itertools import pairwise
 
 from dlplacer.core.errors import InfeasibleError, InputError
@@ -30,13 +28,6 @@ class Wiring:
         self._directions: dict[tuple[str, str], tuple[LinkDirection, ...]] = {}
         self._latencies_s: dict[tuple[str, str], float] = {}
         self._rates: dict[LinkDirection, float] = {}
-
-    @cached_property
-    def _neighbours(self) -> dict[str, list[tuple[str, float, float]]]:
-        found: dict[str, list[tuple[str, float, float]]] = {node.id: [] for node in self.topology.nodes}
-        for (source, target), link in self.topology.link_between.items():
-            found[source].append((target, link.total_bytes_per_s, link.latency_s))
-        return found
 
     def route(self, source: str, target: str) -> tuple[str, ...]:
         """The nodes that a message visits, both ends included.
@@ -112,40 +103,19 @@ class Wiring:
 
     def _search(self, source: str, relay: bool) -> dict[str, tuple[str, ...]]:
         """Target device → its route: of the highest rate, then of least latency."""
-        widths = self._widths(source, relay)
-        routes = {}
-        for width in set(widths.values()):
-            paths = self._quickest(source, width, relay)
-            routes.update({name: paths[name] for name in widths if widths[name] == width and name in paths})
-        return {name: route for name, route in routes.items() if name in self.topology.device_index and name != source}
+        import networkx as nx
 
-    def _widths(self, source: str, relay: bool) -> dict[str, float]:
-        """Node → rate of the widest route."""
-        widths: dict[str, float] = {}
-        waiting = [(-float("inf"), source)]
-        while waiting:
-            negative, node = heapq.heappop(waiting)
-            if node in widths:
-                continue
-            widths[node] = -negative
-            for other, rate, _ in self._neighbours[node] if self._forwards(node, source, relay) else ():
-                if other not in widths:
-                    heapq.heappush(waiting, (-min(-negative, rate), other))
-        return widths
-
-    def _quickest(self, source: str, width: float, relay: bool) -> dict[str, tuple[str, ...]]:
-        """Node → route of least latency over links at least this wide."""
-        routes: dict[str, tuple[str, ...]] = {}
-        waiting: list[tuple[float, int, tuple[str, ...]]] = [(0.0, 1, (source,))]
-        while waiting:
-            latency_s, _, route = heapq.heappop(waiting)
-            if route[-1] in routes:
-                continue
-            routes[route[-1]] = route
-            for other, rate, hop_s in self._neighbours[route[-1]] if self._forwards(route[-1], source, relay) else ():
-                if rate >= width and other not in routes:
-                    heapq.heappush(waiting, (latency_s + hop_s, len(route) + 1, (*route, other)))
-        return routes
-
-    def _forwards(self, node: str, source: str, relay: bool) -> bool:
-        return relay or node == source or node not in self.topology.device_index
+        devices, routes = self.topology.device_index, dict[str, tuple[str, ...]]()
+        hops = {
+            hop: link
+            for hop, link in self.topology.link_between.items()
+            if relay or hop[0] == source or hop[0] not in devices
+        }
+        for rate in sorted({link.total_bytes_per_s for link in hops.values()}, reverse=True):
+            graph = nx.DiGraph()
+            graph.add_node(source)
+            wide = ((*hop, link.latency_s) for hop, link in hops.items() if link.total_bytes_per_s >= rate)
+            graph.add_weighted_edges_from(wide)
+            for name, route in nx.single_source_dijkstra_path(graph, source).items():
+                routes.setdefault(name, tuple(route))
+        return {name: route for name, route in routes.items() if name in devices and name != source}
