@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from dlplacer.core.graph import OpGraph
 from dlplacer.planning.hybrid.hybrid_plan import BestOfDevices, HybridPlan, Strategy
-from dlplacer.planning.pipeline.batch_norm_warnings import mixing_warnings
+from dlplacer.planning.pipeline.pipeline_workload import mixing_warnings
 
 
 def plan_notes(plan: HybridPlan, graph: OpGraph | None = None) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from dlplacer.core.result import FITS_NONE
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.core.units import format_seconds
 from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
-from dlplacer.planning.pipeline.schedule.action import Action
+from dlplacer.planning.pipeline.schedules import Action
 from dlplacer.report.page.page import page_table, schedule_data
 from dlplacer.report.page.render import FigureTable, Page, render_page
 
