@@ -108,7 +108,7 @@ def show(
     PosixPath('plan.html')
     """
     from dlplacer.report.page.page import html_page
-    from dlplacer.report.page.summary import headline
+    from dlplacer.report.summary import headline
 
     if path is not None:
         expect_path(path)
