@@ -11,10 +11,13 @@ from pathlib import Path
 import pytest
 
 from dlplacer.cli.main import build_parser
-from dlplacer.files.graph_file import EdgeModel, GraphModel, GraphNodeModel, OutputModel
+from dlplacer.core.op import Edge, Op, TensorSpec
+from dlplacer.core.plan import DeviceMemory, ScheduledOp, Transfer, TransferSegment
+from dlplacer.core.topology import Device, Link
+from dlplacer.files.graph_file import GraphFile
 from dlplacer.files.load import load_graph, load_plan, load_topology
-from dlplacer.files.plan_file import MemoryModel, PlanModel, ProblemModel, ScheduledModel, SegmentModel, TransferModel
-from dlplacer.files.topology_file import LinkModel, TopologyModel, TopologyNodeModel
+from dlplacer.files.plan_file import PlanFile, ProblemFile
+from dlplacer.files.topology_file import TopologyFile
 from dlplacer.measure.run_report import DeviceUse, Figures, Offender, RunReport
 from dlplacer.measure.selftest import Check, Selftest
 from dlplacer.planning.compare import compare
@@ -95,11 +98,10 @@ def test_files_shown_are_read(tmp_path: Path) -> None:
 
 def test_every_field_of_a_file_is_documented() -> None:
     text = (DOCS / "reference" / "formats.md").read_text(encoding="utf-8")
-    models = (
-        *(GraphModel, GraphNodeModel, EdgeModel, OutputModel, TopologyModel, TopologyNodeModel, LinkModel),
-        *(PlanModel, ProblemModel, ScheduledModel, TransferModel, SegmentModel, MemoryModel, EpochsFile),
-    )
-    fields = {name for model in models for name in model.model_fields} - {"key"}
+    models = (GraphFile, TopologyFile, PlanFile, ProblemFile, EpochsFile)
+    records = (Op, Edge, TensorSpec, Device, Link, ScheduledOp, Transfer, TransferSegment, DeviceMemory)
+    fields = {name for model in models for name in model.model_fields}
+    fields |= {field.name for record in records for field in dataclasses.fields(record)}
     assert not sorted(name for name in fields if f"`{name}`" not in text)
 
 

@@ -136,8 +136,7 @@ def catalogue(what: str) -> Table:
 
 
 def _graphs() -> list[dict[str, Any]]:
-    from dlplacer.files.load import load_graph
-    from dlplacer.files.locate import shipped_names
+    from dlplacer.files.load import load_graph, shipped_names
 
     graphs = {name: load_graph(name) for name in shipped_names("graphs")}
     return [
@@ -152,8 +151,7 @@ def _graphs() -> list[dict[str, Any]]:
 
 
 def _topologies() -> list[dict[str, Any]]:
-    from dlplacer.files.load import load_topology
-    from dlplacer.files.locate import shipped_names
+    from dlplacer.files.load import load_topology, shipped_names
 
     machines = {name: load_topology(name) for name in shipped_names("topologies")}
     return [

@@ -172,7 +172,7 @@ def completed(parser: argparse.ArgumentParser, shell: str) -> str:
     """The script with which a shell completes commands, options, files, and the names of what ships."""
     import shtab
 
-    from dlplacer.files.locate import shipped_names
+    from dlplacer.files.load import shipped_names
     from dlplacer.solvers.methods import METHODS
 
     for action in _actions(parser):

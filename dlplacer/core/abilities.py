@@ -5,9 +5,7 @@ Core declares that a plan can be saved; which function saves it, core must not k
 be used. They are imported when they are first needed.
 """
 
-import reprlib
 from collections.abc import Callable
-from dataclasses import MISSING, fields
 from importlib import import_module
 from os import PathLike
 from pathlib import Path
@@ -17,9 +15,6 @@ if TYPE_CHECKING:
     import pandas
 
 _PROVIDERS: dict[str, str] = {}
-
-_short = reprlib.Repr()
-_short.maxlevel, _short.maxtuple, _short.maxdict, _short.maxstring, _short.maxother = 3, 4, 4, 80, 80
 
 
 def provide(**providers: str) -> None:
@@ -69,18 +64,3 @@ class Shown:
     def _repr_html_(self) -> str:
         fragment: str = provider("html")(self)
         return fragment
-
-
-class Brief:
-    """A dataclass whose repr leaves out fields at their defaults, and shortens long ones."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        shown = []
-        for each in fields(self):  # type: ignore[arg-type]
-            value = getattr(self, each.name)
-            default = each.default if each.default_factory is MISSING else each.default_factory()
-            if each.repr and (default is MISSING or value != default):
-                shown.append(f"{each.name}={_short.repr(value)}")
-        return f"{type(self).__name__}({', '.join(shown)})"

@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from dlplacer.core.errors import InputError
-from dlplacer.core.expect import expect_table, expect_text, tuple_of
+from dlplacer.core.record import Filled, Name, Record
 
 
-@dataclass(frozen=True)
-class Constraints:
+@dataclass(frozen=True, repr=False)
+class Constraints(Record):
     """What the user adds to what the ops of a graph say of themselves (`Op.devices`, `Op.colocate`).
 
     They are kept apart from the ops, so that a graph with pins still has the structure of the model's capture.
@@ -21,21 +22,8 @@ class Constraints:
         Sets of op ids; each set runs on one device.
     """
 
-    pins: Mapping[str, str] = field(default_factory=dict)
-    colocate: tuple[tuple[str, ...], ...] = ()
-
-    def __post_init__(self) -> None:
-        expect_table("constraints", pins=self.pins)
-        for op, device in self.pins.items():
-            expect_text("constraints", op=op, device=device)
-        sets = tuple_of("constraints", "colocate", self.colocate, (tuple, list), "sets of op ids")
-        named = tuple(
-            tuple_of("constraints", f"colocate[{place}]", ops, str, "op ids") for place, ops in enumerate(sets)
-        )
-        for place, ops in enumerate(named):
-            if not ops:
-                raise InputError(f"the constraints' colocate[{place}] names no op; leave it out")
-        object.__setattr__(self, "colocate", named)
+    pins: Mapping[str, Name] = field(default_factory=dict)
+    colocate: tuple[Annotated[tuple[str, ...], Filled()], ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.pins or self.colocate)

@@ -2,10 +2,10 @@
 
 import numbers
 import reprlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from os import PathLike
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from dlplacer.core.errors import InputError
 
@@ -53,59 +53,42 @@ def expect(owner: str, name: str, value: object, kinds: Kinds, accepted: str) ->
         raise refuse(owner, name, value, accepted)
 
 
-def expect_text(owner: str, *, optional: bool = False, **texts: object) -> None:
-    """As `expect`, for texts: name → value; None is one where they are optional."""
-    for name, value in texts.items():
-        if not (isinstance(value, str) or (optional and value is None)):
-            raise refuse(owner, name, value, "a text or None" if optional else "a text")
+class Expecting(Protocol):
+    """As `expect`, for values by name; None is one where they are optional."""
+
+    def __call__(self, owner: str, *, optional: bool = False, **values: object) -> None: ...
+
+
+def _expecting(holds: Callable[[object], bool], accepted: str) -> Expecting:
+    def check(owner: str, *, optional: bool = False, **values: object) -> None:
+        for name, value in values.items():
+            if not (holds(value) or (optional and value is None)):
+                raise refuse(owner, name, value, f"{accepted} or None" if optional else accepted)
+
+    return check
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+expect_text = _expecting(lambda value: isinstance(value, str), "a text")
+expect_number = _expecting(_is_number, "a number")
+expect_whole = _expecting(lambda value: _is_number(value) and isinstance(value, numbers.Integral), "a whole number")
+expect_flag = _expecting(lambda value: isinstance(value, bool), "True or False")
+expect_call = _expecting(callable, "a function")
+expect_table = _expecting(lambda value: isinstance(value, Mapping), "a dict")
 
 
 def expect_figure(owner: str, name: str, value: object) -> None:
     """As `expect`, for one number, of whatever name; True and False are none."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+    if not _is_number(value):
         raise refuse(owner, name, value, "a number")
-
-
-def expect_number(owner: str, *, optional: bool = False, **figures: object) -> None:
-    """As `expect`, for numbers: name → value; True and False are none."""
-    for name, value in figures.items():
-        if not (optional and value is None):
-            expect_figure(owner, name, value)
-
-
-def expect_whole(owner: str, *, optional: bool = False, **figures: object) -> None:
-    """As `expect`, for whole numbers: name → value."""
-    for name, value in figures.items():
-        if value is None and optional:
-            continue
-        if isinstance(value, bool) or not isinstance(value, numbers.Integral):
-            raise refuse(owner, name, value, "a whole number or None" if optional else "a whole number")
-
-
-def expect_flag(owner: str, **flags: object) -> None:
-    """As `expect`, for True and False: name → value."""
-    for name, value in flags.items():
-        if not isinstance(value, bool):
-            raise refuse(owner, name, value, "True or False")
-
-
-def expect_call(owner: str, *, optional: bool = False, **functions: object) -> None:
-    """As `expect`, for what can be called: name → value."""
-    for name, value in functions.items():
-        if not (callable(value) or (optional and value is None)):
-            raise refuse(owner, name, value, "a function or None" if optional else "a function")
 
 
 def expect_path(path: object) -> None:
     """As `expect`, for the path of a file to write."""
     expect("", "path", path, (str, PathLike), "the path of a file to write")
-
-
-def expect_table(owner: str, *, optional: bool = False, **tables: object) -> None:
-    """As `expect`, for mappings: name → value."""
-    for name, value in tables.items():
-        if not (isinstance(value, Mapping) or (optional and value is None)):
-            raise refuse(owner, name, value, "a dict or None" if optional else "a dict")
 
 
 def tuple_of(owner: str, name: str, value: Iterable[T], kinds: Kinds, accepted: str) -> tuple[T, ...]:

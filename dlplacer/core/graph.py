@@ -11,9 +11,10 @@ from dlplacer.core import table
 from dlplacer.core.abilities import Saved, Shown
 from dlplacer.core.constraints import Constraints
 from dlplacer.core.errors import InputError
-from dlplacer.core.expect import expect, expect_table, expect_text, short_name, tuple_of, unknown
+from dlplacer.core.expect import short_name, unknown
 from dlplacer.core.graph_mistakes import cycle_mistake, tensor_mistakes
 from dlplacer.core.op import Edge, Op, OutputPart
+from dlplacer.core.record import Record
 from dlplacer.core.units import format_bytes
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, repr=False)
-class OpGraph(Saved, Shown):
+class OpGraph(Saved, Shown, Record):
     """A dataflow graph, checked at birth: unique ids, edges between known ops and outputs, no cycle.
 
     >>> import dlplacer as dp
@@ -65,12 +66,7 @@ class OpGraph(Saved, Shown):
     constraints: Constraints = field(default_factory=Constraints)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "ops", tuple_of("graph", "ops", self.ops, Op, "Op"))
-        object.__setattr__(self, "edges", tuple_of("graph", "edges", self.edges, Edge, "Edge"))
-        expect_text("graph", name=self.name, source=self.source)
-        expect("graph", "constraints", self.constraints, Constraints, "an object of class Constraints")
-        expect_table("graph", optional=True, capture=self.capture, known=self.known, meta=self.meta)
-        expect("graph", "constraints", self.constraints, Constraints, "dlplacer.core.constraints.Constraints(pins)")
+        super().__post_init__()
         if not self.ops:
             raise InputError("the graph has no ops; add at least one node")
         if len(self.index) != len(self.ops):

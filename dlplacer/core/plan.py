@@ -5,25 +5,14 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from dlplacer.core import table
 from dlplacer.core.abilities import Saved, Shown
-from dlplacer.core.errors import InputError
-from dlplacer.core.expect import (
-    brief_number,
-    expect,
-    expect_figure,
-    expect_number,
-    expect_table,
-    expect_text,
-    expect_whole,
-    refuse,
-    short_name,
-    tuple_of,
-)
+from dlplacer.core.expect import short_name
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.options import Options
+from dlplacer.core.record import Bytes, Filled, Name, Number, OneOf, Record, Seconds
 from dlplacer.core.topology import Topology
 from dlplacer.core.units import format_seconds
 
@@ -31,46 +20,31 @@ if TYPE_CHECKING:
     import pandas
 
 STATUSES = ("optimal", "feasible")
+Moment = Annotated[float, Number("seconds", at_least=-sys.float_info.max)]
+"""A time of a plan; for one before the step `dlplacer.check` has its own words."""
 
 
 @dataclass(frozen=True, slots=True)
-class ScheduledOp:
+class ScheduledOp(Record):
     """An op on its device: P(k, n) = 1 and T(k) = start_s."""
 
-    op: str
-    device: str
-    start_s: float
-    end_s: float
-
-    def __post_init__(self) -> None:
-        if not type(self.op) is type(self.device) is str:
-            expect_text("scheduled op", op=self.op, device=self.device)
-        if not _are_finite(self.start_s, self.end_s):
-            _require_finite(f"op {self.op!r}", start_s=self.start_s, end_s=self.end_s)
+    op: Name
+    device: Name
+    start_s: Moment
+    end_s: Moment
 
 
 @dataclass(frozen=True, slots=True)
-class TransferSegment:
+class TransferSegment(Record):
     """A route segment of a transfer from one device to the next: links in order, as (from, to) pairs of node names."""
 
-    route: tuple[tuple[str, str], ...]
-    start_s: float
-    end_s: float
-
-    def __post_init__(self) -> None:
-        if type(self.route) is not tuple:
-            object.__setattr__(self, "route", tuple_of("segment", "route", self.route, tuple, "(from, to) pairs"))
-        if not self.route:
-            raise InputError("a segment has no links; name the links that it travels")
-        for hop in self.route:
-            if type(hop) is not tuple or len(hop) != 2 or not type(hop[0]) is type(hop[1]) is str:
-                raise refuse("segment", "a link of its route", hop, "a (from, to) pair of node names")
-        if not _are_finite(self.start_s, self.end_s):
-            _require_finite(f"segment over {list(self.route)}", start_s=self.start_s, end_s=self.end_s)
+    route: Annotated[tuple[tuple[str, str], ...], Filled()]
+    start_s: Moment
+    end_s: Moment
 
 
 @dataclass(frozen=True, slots=True)
-class Transfer:
+class Transfer(Record):
     """A tensor on its way from the device of its producer to another device.
 
     Attributes
@@ -85,23 +59,11 @@ class Transfer:
         In order; where a device relays, one segment ends and the next begins.
     """
 
-    tensor: str
-    source: str
-    target: str
-    bytes: int
-    segments: tuple[TransferSegment, ...]
-
-    def __post_init__(self) -> None:
-        if not type(self.tensor) is type(self.source) is type(self.target) is str:
-            expect_text("transfer", tensor=self.tensor, source=self.source, target=self.target)
-        owner = f"transfer of {self.tensor!r}"
-        if type(self.bytes) is not int or self.bytes < 0:
-            expect_whole(owner, bytes=self.bytes)
-            _require_amount(owner, bytes=self.bytes)
-        segments = tuple_of(owner, "segments", self.segments, TransferSegment, "TransferSegment")
-        object.__setattr__(self, "segments", segments)
-        if not self.segments:
-            raise InputError(f"the transfer of {self.tensor!r} to {self.target!r} has no segments; give it a route")
+    tensor: Name
+    source: Name
+    target: Name
+    bytes: Bytes
+    segments: Annotated[tuple[TransferSegment, ...], Filled()]
 
     @property
     def start_s(self) -> float:
@@ -115,20 +77,15 @@ class Transfer:
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceMemory:
+class DeviceMemory(Record):
     """Capacity (None if unlimited) and peak use of a device under the plan's memory rule."""
 
-    capacity_bytes: int | None
-    peak_bytes: int
-
-    def __post_init__(self) -> None:
-        expect_number("device memory", optional=True, capacity_bytes=self.capacity_bytes)
-        expect_whole("device memory", peak_bytes=self.peak_bytes)
-        _require_amount("device memory", capacity_bytes=self.capacity_bytes or 0, peak_bytes=self.peak_bytes)
+    capacity_bytes: Bytes | None
+    peak_bytes: Bytes
 
 
 @dataclass(frozen=True, repr=False)
-class Plan(Saved, Shown):
+class Plan(Saved, Shown, Record):
     """Where and when every op runs, self-contained. Whether it is right is for `dlplacer.check` to say.
 
     >>> import dlplacer as dp
@@ -161,33 +118,18 @@ class Plan(Saved, Shown):
     graph: OpGraph
     topology: Topology
     options: Options
-    status: str
-    makespan_s: float
-    lower_bound_s: float
-    gap: float
-    rounding_s: float
+    status: Annotated[str, OneOf(STATUSES)]
+    makespan_s: Moment
+    lower_bound_s: Moment
+    gap: Annotated[float, Number(at_least=-sys.float_info.max)]
+    rounding_s: Moment
     method: str
-    solve_s: float
+    solve_s: Seconds
     ops: tuple[ScheduledOp, ...]
     transfers: tuple[Transfer, ...] = ()
     memory: Mapping[str, DeviceMemory] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
     meta: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for name, kind in (("graph", OpGraph), ("topology", Topology), ("options", Options)):
-            expect("plan", name, getattr(self, name), kind, f"an object of class {kind.__name__}")
-        expect_text("plan", method=self.method)
-        for name, entry in (("ops", ScheduledOp), ("transfers", Transfer)):
-            object.__setattr__(self, name, tuple_of("plan", name, getattr(self, name), entry, entry.__name__))
-        expect_table("plan", memory=self.memory, provenance=self.provenance, meta=self.meta)
-        for name, memory in self.memory.items():
-            expect("plan", f"memory[{name!r}]", memory, DeviceMemory, "an object of class DeviceMemory")
-        if self.status not in STATUSES:
-            raise InputError(f"the plan's status is {self.status!r}; use one of {', '.join(STATUSES)}")
-        figures = ("makespan_s", "lower_bound_s", "gap", "rounding_s", "solve_s")
-        _require_finite("the plan", **{name: getattr(self, name) for name in figures})
-        _require_amount("the plan", solve_s=self.solve_s)
 
     def __repr__(self) -> str:
         graph, topology = short_name(self.graph.name), short_name(self.topology.name)
@@ -243,22 +185,3 @@ def tolerance_s(topology: Topology, ops: Iterable[ScheduledOp], transfers: Itera
     horizon_s = sum(abs(entry.end_s - entry.start_s) for entry in entries) + len(entries) * issue_s
     # Relative to the horizon, as sums of that many floats err; the constant lets plans without any time compare equal.
     return (1e-9 * horizon_s if math.isfinite(horizon_s) else 0.0) + 1e-15
-
-
-def _are_finite(start_s: float, end_s: float) -> bool:
-    """True for two finite floats: a quick answer, as a plan may have a million."""
-    return type(start_s) is type(end_s) is float and math.isfinite(start_s) and math.isfinite(end_s)
-
-
-def _require_finite(owner: str, **figures: float) -> None:
-    for name, value in figures.items():
-        if type(value) is not float:
-            expect_figure(owner, name, value)
-        if not -sys.float_info.max <= value <= sys.float_info.max:
-            raise InputError(f"{owner}: {name} is {brief_number(value)}; it must be finite")
-
-
-def _require_amount(owner: str, **amounts: float) -> None:
-    for name, value in amounts.items():
-        if not 0 <= value <= sys.float_info.max:
-            raise InputError(f"{owner}: {name} is {brief_number(value)}; it must be finite and at least 0")

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dlplacer.core.abilities import Saved, Shown
-from dlplacer.core.expect import expect, expect_number, expect_table
 from dlplacer.core.plan import Plan
+from dlplacer.core.record import Record, Seconds
 from dlplacer.core.units import format_seconds
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ FITS_NONE = "fits on no single device"
 
 
 @dataclass(frozen=True, repr=False)
-class Result(Saved, Shown):
+class Result(Saved, Shown, Record):
     """The answer to one problem. Saved, it is the file of its plan.
 
     >>> import dlplacer as dp
@@ -35,13 +35,8 @@ class Result(Saved, Shown):
     """
 
     plan: Plan
-    single_device_s: float | None
+    single_device_s: Seconds | None
     bounds: Mapping[str, float] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        expect("result", "plan", self.plan, Plan, "an object of class Plan")
-        expect_number("result", optional=True, single_device_s=self.single_device_s)
-        expect_table("result", bounds=self.bounds)
 
     def __repr__(self) -> str:
         plan, faster = self.plan, self.speedup

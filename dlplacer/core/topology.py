@@ -5,30 +5,22 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from dlplacer.core import table
-from dlplacer.core.abilities import Brief, Saved, Shown
+from dlplacer.core.abilities import Saved, Shown
 from dlplacer.core.errors import InputError
-from dlplacer.core.expect import (
-    expect,
-    expect_figure,
-    expect_number,
-    expect_table,
-    expect_text,
-    expect_whole,
-    printable,
-    short_name,
-    tuple_of,
-    unknown,
-)
+from dlplacer.core.expect import printable, short_name, unknown
+from dlplacer.core.record import Bytes, BytesPerSecond, Name, Number, OneOf, Record, Seconds
 
 if TYPE_CHECKING:
     import pandas
 
+Rates = Annotated[float | Mapping[str, float], Number("flops_per_s", positive=True, named=True)]
+
 
 @dataclass(frozen=True, repr=False)
-class Device(Brief):
+class Device(Record):
     """A compute node n that runs ops.
 
     Attributes
@@ -52,60 +44,27 @@ class Device(Brief):
         and its time includes that call, as on CPU cores. See `dlplacer.problem.dispatch`.
     """
 
-    id: str
-    type: str = "device"
-    memory_bytes: int | None = None
-    flops_per_s: float | Mapping[str, float] | None = None
-    memory_bytes_per_s: float | None = None
+    id: Name
+    type: Name = "device"
+    memory_bytes: Bytes | None = None
+    flops_per_s: Rates | None = None
+    memory_bytes_per_s: BytesPerSecond | None = None
     meta: Mapping[str, Any] = field(default_factory=dict)
-    dispatch_s: float | None = None
+    dispatch_s: Seconds | None = None
     process: str = ""
     asynchronous: bool = True
 
-    def __post_init__(self) -> None:
-        expect_text("device", id=self.id, type=self.type, process=self.process)
-        expect_number(f"device {self.id!r}", optional=True, dispatch_s=self.dispatch_s)
-        expect(f"device {self.id!r}", "asynchronous", self.asynchronous, bool, "True or False")
-        if self.dispatch_s is not None:
-            _require(self.dispatch_s >= 0, f"device {self.id!r}", "dispatch_s", self.dispatch_s, "at least 0")
-        expect_number(f"device {self.id!r}", optional=True, memory_bytes=self.memory_bytes)
-        expect_number(f"device {self.id!r}", optional=True, memory_bytes_per_s=self.memory_bytes_per_s)
-        for name in ("id", "type"):
-            if not getattr(self, name):
-                raise InputError(f"device {self.id!r} of type {self.type!r} has an empty {name}; name it")
-        if self.memory_bytes is not None:
-            _require(self.memory_bytes >= 0, f"device {self.id!r}", "memory_bytes", self.memory_bytes, "at least 0")
-        rates = self.flops_per_s if isinstance(self.flops_per_s, Mapping) else {"": self.flops_per_s}
-        for dtype, rate in rates.items():
-            if rate is not None:
-                label = f"flops_per_s[{dtype}]" if dtype else "flops_per_s"
-                expect_figure(f"device {self.id!r}", label, rate)
-                _require(rate > 0, f"device {self.id!r}", label, rate, "positive")
-        if self.memory_bytes_per_s is not None:
-            _require(
-                self.memory_bytes_per_s > 0,
-                f"device {self.id!r}",
-                "memory_bytes_per_s",
-                self.memory_bytes_per_s,
-                "positive",
-            )
-
 
 @dataclass(frozen=True, repr=False)
-class Router(Brief):
+class Router(Record):
     """A node r that only forwards: a switch, a bridge, a host."""
 
-    id: str
+    id: Name
     meta: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        expect_text("router", id=self.id)
-        if not self.id:
-            raise InputError("a router has no id; name it")
 
 
 @dataclass(frozen=True, repr=False)
-class Link(Brief):
+class Link(Record):
     """A physical link l between two nodes; it carries data in both directions.
 
     Attributes
@@ -120,28 +79,26 @@ class Link(Brief):
         Bonded links: together they carry count × bytes_per_s.
     """
 
-    source: str
-    target: str
-    bytes_per_s: float
-    latency_s: float = 0.0
-    duplex: str = "full"
-    count: int = 1
+    source: Name
+    target: Name
+    bytes_per_s: BytesPerSecond
+    latency_s: Seconds = 0.0
+    duplex: Annotated[str, OneOf(("full", "half"))] = "full"
+    count: Annotated[int, Number(at_least=1, whole=True)] = 1
     meta: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        expect_text("link", source=self.source, target=self.target)
-        owner = f"link {self.source!r} – {self.target!r}"
-        expect_number(owner, bytes_per_s=self.bytes_per_s, latency_s=self.latency_s)
-        expect_whole(owner, count=self.count)
-        _require(self.bytes_per_s > 0, owner, "bytes_per_s", self.bytes_per_s, "positive")
-        _require(self.latency_s >= 0, owner, "latency_s", self.latency_s, "at least 0")
-        # The rate of the bonded links together must stay finite.
-        most = sys.float_info.max / max(1.0, self.bytes_per_s)
-        _require(1 <= self.count <= most, owner, "count", self.count, "at least 1")
-        if self.duplex not in ("full", "half"):
-            raise InputError(f"{owner}: duplex is {self.duplex!r}; use full or half")
+        super().__post_init__()
+        if self.total_bytes_per_s > sys.float_info.max:
+            raise InputError(
+                f"{self.label}: count is {self.count}; the rate of the bonded links together is not finite"
+            )
         if self.source == self.target:
-            raise InputError(f"{owner}: a link joins two different nodes; remove it")
+            raise InputError(f"{self.label}: a link joins two different nodes; remove it")
+
+    @property
+    def label(self) -> str:
+        return f"link {self.source!r} – {self.target!r}"
 
     @property
     def total_bytes_per_s(self) -> float:
@@ -154,7 +111,7 @@ class Link(Brief):
 
 
 @dataclass(frozen=True, repr=False)
-class Topology(Saved, Shown):
+class Topology(Saved, Shown, Record):
     """A machine, checked at birth: unique names, links between known nodes, at least one device.
 
     >>> import dlplacer as dp
@@ -179,11 +136,7 @@ class Topology(Saved, Shown):
     meta: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for part, kind in (("devices", Device), ("routers", Router), ("links", Link)):
-            entries = tuple_of("topology", part, getattr(self, part), kind, kind.__name__)
-            object.__setattr__(self, part, entries)
-        expect_text("topology", name=self.name, source=self.source)
-        expect_table("topology", meta=self.meta)
+        super().__post_init__()
         if not self.devices:
             raise InputError("the topology has no devices; add a node of kind 'device'")
         names = Counter(node.id for node in self.nodes)
@@ -275,8 +228,3 @@ def repeated_links(links: Iterable[Link]) -> Iterator[tuple[int, str]]:
                 "router on one of two different routes",
             )
         seen.add(ends)
-
-
-def _require(holds: bool, owner: str, name: str, value: float, rule: str) -> None:
-    if not holds or value > sys.float_info.max:
-        raise InputError(f"{owner}: {name} is {value}; it must be finite and {rule}")

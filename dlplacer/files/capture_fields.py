@@ -4,7 +4,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from dlplacer.files.fields import Count, ListOf
+from dlplacer.core.record import Count
+from dlplacer.files.fields import ListOf
 
 
 class ArgumentModel(BaseModel):

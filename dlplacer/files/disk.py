@@ -1,10 +1,9 @@
 """Bytes on disk: limited reading, atomic writing."""
 
-import contextlib
 import os
 import secrets
+import shutil
 import stat
-import tempfile
 from os import PathLike
 from pathlib import Path
 
@@ -12,8 +11,6 @@ from dlplacer.core.errors import InputError
 
 _MOST_BYTES = 4 << 30
 """A graph of a million ops takes half a GiB."""
-_PREFIX = ".dlplacer."
-_DESCRIPTORS = "/proc/self/fd"
 
 
 def read_bytes(path: Path, most: int | None = None) -> bytes:
@@ -46,9 +43,6 @@ def read_bytes(path: Path, most: int | None = None) -> bytes:
 def write_bytes(path: str | PathLike[str], data: bytes) -> None:
     """Write atomically to a regular file and plainly to anything else (a pipe, ``/dev/stdout``).
 
-    Whoever else writes the same file at the same time, one of both is there afterwards, whole; a process that is killed
-    leaves the old file, and where the system knows files without names nothing beside it.
-
     Raises
     ------
     InputError
@@ -56,56 +50,26 @@ def write_bytes(path: str | PathLike[str], data: bytes) -> None:
     """
     path = Path(path)
     try:
-        if path.exists() and not stat.S_ISREG(path.stat().st_mode):
-            with path.open("wb") as stream:
-                stream.write(data)
-            return
-        _replace(path.resolve(), data)
+        if path.exists() and not path.is_file():
+            path.write_bytes(data)
+        else:
+            _replace(path.resolve(), data)
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror or error}; choose another path") from error
 
 
 def _replace(path: Path, data: bytes) -> None:
-    mode = path.stat().st_mode & 0o777 if path.exists() else 0o666 & ~_umask()
     # In the same folder: a rename is atomic within one file system only.
-    handle, temporary = _temporary(path.parent)
+    temporary = path.with_name(f".dlplacer.{secrets.token_hex(8)}")
     try:
-        with os.fdopen(handle, "wb") as stream:
+        with temporary.open("xb") as stream:
             stream.write(data)
             # Otherwise a crash after the rename may leave the new name on an empty file.
             stream.flush()
             os.fsync(stream.fileno())
-            if temporary is None:
-                temporary = _named(stream.fileno(), path.parent)
-        os.chmod(temporary, mode)
+        if path.exists():
+            shutil.copymode(path, temporary)
         os.replace(temporary, path)
     except BaseException:
-        if temporary is not None:
-            os.unlink(temporary)
+        temporary.unlink(missing_ok=True)
         raise
-
-
-def _temporary(folder: Path) -> tuple[int, str | None]:
-    """A file to write into, with its name; where the system can, without one: killed, a process leaves nothing."""
-    if hasattr(os, "O_TMPFILE") and os.path.isdir(_DESCRIPTORS):
-        with contextlib.suppress(OSError):  # a network file system knows none
-            return os.open(folder, os.O_TMPFILE | os.O_WRONLY, 0o600), None
-    return tempfile.mkstemp(dir=folder, prefix=_PREFIX)
-
-
-def _named(handle: int, folder: Path) -> str:
-    """A name for a file that has none."""
-    while True:
-        name = str(folder / f"{_PREFIX}{secrets.token_hex(8)}")
-        with contextlib.suppress(FileExistsError):
-            # The folder of a source that is absolute is not looked at; but given one, Python has the system follow the
-            # descriptor's link to what it stands for.
-            os.link(f"{_DESCRIPTORS}/{handle}", name, src_dir_fd=handle)
-            return name
-
-
-def _umask() -> int:
-    # There is no way to read it without setting it.
-    current = os.umask(0)
-    os.umask(current)
-    return current

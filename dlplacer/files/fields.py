@@ -1,26 +1,27 @@
 """Field types and the mistake list shared by the three file formats."""
 
 import json
-import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from reprlib import Repr
-from typing import Annotated, Any, ClassVar, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from dlplacer.core.errors import FileFormatError, InputError
-from dlplacer.core.units import parse_quantity
-from dlplacer.files.field_path import field_path
-from dlplacer.files.text import read_loosely
+from dlplacer.core.record import NUMBER, TABLE, Record, defaults
+from dlplacer.files.text import field_path, read_loosely
 
 Model = TypeVar("Model", bound="FileModel")
 T = TypeVar("T")
 
-_NUMBER, _TABLE = "<number>", "<table>"
+_SCALARS = (str, int, float, bool, type(None))
+_TAGS = (NUMBER, TABLE, "<device>", "<router>", "<other>")
+_UNKNOWN = "unknown field; remove it or put it under 'meta'"
 _TEXTS = {
-    "extra_forbidden": "unknown field; remove it or put it under 'meta'",
+    "extra_forbidden": _UNKNOWN,
+    "unexpected_keyword_argument": _UNKNOWN,
     "missing": "required, but missing",
     "greater_than": "must be above {gt}",
     "greater_than_equal": "must be at least {ge}",
@@ -34,6 +35,8 @@ _TEXTS = {
     "list_type": "must be a list",
     "dict_type": "must be an object",
     "model_type": "must be an object",
+    "dataclass_type": "must be an object",
+    "tuple_type": "must be a list",
     "literal_error": "must be {expected}",
     "string_too_short": "must not be empty",
     "too_short": "must not have fewer entries than {min_length}",
@@ -45,15 +48,13 @@ _SHORT = Repr()
 _SHORT.maxstring = _SHORT.maxother = 60
 _COUNT_KEY = re.compile(r"0*[1-9][0-9]{0,11}")
 """Up to a million million: Python refuses to read thousands of digits, and no float holds hundreds."""
-_SPEAK_FOR_THEMSELVES = ("extra_forbidden", "missing", "value_error")
+_SPEAK_FOR_THEMSELVES = ("extra_forbidden", "unexpected_keyword_argument", "missing", "value_error")
 
 
 class FileModel(BaseModel):
     """A part of a file: any field that the format does not list is a mistake."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-    graphs_at: ClassVar[tuple[tuple[str, ...], ...]] = ((),)
-    """Paths of the objects that hold nodes and edges."""
 
     def mistakes(self) -> Iterator[str]:
         """Contradictions between fields each of which is valid."""
@@ -64,46 +65,36 @@ class FileModel(BaseModel):
         return iter(())
 
 
-def _quantity(dimension: str, whole: bool = False) -> BeforeValidator:
-    def convert(value: Any) -> Any:
-        if isinstance(value, str):
-            value = parse_quantity(value, dimension)
-        # For Python true is the number 1; in a file it is a mistake, which pydantic reports.
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            return value
-        try:
-            number = float(value)
-        except OverflowError:
-            raise ValueError("the number is too large") from None
-        if not math.isfinite(number):
-            raise ValueError(f"{value} is not finite")
-        if not whole:
-            return number
-        if number != round(number):
-            raise ValueError(f"{value} is not a whole number of bytes")
-        return round(value)
-
-    return BeforeValidator(convert)
-
-
-def _number_or_table(value: Any) -> str:
-    return _TABLE if isinstance(value, dict) else _NUMBER
-
-
-Seconds = Annotated[float, _quantity("seconds"), Field(ge=0)]
-Bytes = Annotated[int, _quantity("bytes", whole=True), Field(ge=0)]
-BytesPerSecond = Annotated[float, _quantity("bytes_per_s"), Field(gt=0)]
-Flops = Annotated[float, _quantity("flops"), Field(ge=0)]
-FlopsPerSecond = Annotated[float, _quantity("flops_per_s"), Field(gt=0)]
-AmountOfBytes = Annotated[float, _quantity("bytes"), Field(ge=0)]
-Factor = Annotated[float, Field(ge=1, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=0, lt=2**63)]
-Name = Annotated[str, Field(min_length=1)]
 Table = Annotated[dict[str, Any], Field(default_factory=dict)]
 ListOf = Annotated[list[T], Field(default_factory=list)]
-NumberOrTable = Annotated[
-    Annotated[T, Tag(_NUMBER)] | Annotated[dict[str, T], Tag(_TABLE)], Discriminator(_number_or_table)
-]
+
+
+def without(name: str) -> BeforeValidator:
+    """Annotation of a record that in files may have one more field, which nothing reads."""
+    return BeforeValidator(
+        lambda value: (
+            {key: entry for key, entry in value.items() if key != name}
+            if isinstance(value, dict) and name in value
+            else value
+        )
+    )
+
+
+def plain(value: Any, *, all_fields: bool = False) -> Any:
+    """The JSON value of a record, which leaves out fields that hold their default, or of what records hold."""
+    if isinstance(value, _SCALARS):
+        return value
+    if isinstance(value, Record):
+        kind: Any = type(value)
+        shown: dict[str, Any] = {}
+        for name, default in defaults(kind):
+            entry = getattr(value, name)
+            if all_fields or entry != default:
+                shown[name] = entry if type(entry) in _SCALARS else plain(entry)
+        return shown
+    if isinstance(value, tuple):
+        return [plain(entry) for entry in value]
+    return {name: plain(entry) for name, entry in value.items()} if isinstance(value, Mapping) else value
 
 
 def load_model(path: Path, model: type[Model], kind: str, version: int) -> Model:
@@ -132,15 +123,19 @@ def parse_model(value: Any, model: type[Model], kind: str, version: int, where: 
     mistake = format_mistake(value.get("format"), kind, version)
     if mistake is not None:
         raise FileFormatError(where, [f"format: {mistake}"])
-    try:
-        content = model.model_validate(value)
-    except ValidationError as error:
-        mistakes = _described(error, value)
-        raise FileFormatError(where, [*mistakes, *reference_mistakes(value, model.graphs_at)]) from None
+    content = validated(value, model, where)
     mistakes = [*content.mistakes()]
     if mistakes:
         raise FileFormatError(where, [*content.located(), *mistakes])
     return content
+
+
+def validated(value: Any, model: type[Model], where: str) -> Model:
+    """The content whose fields are right, each by itself."""
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        raise FileFormatError(where, _described(error, value)) from None
 
 
 def count_key_mistakes(field: str, table: Mapping[str, object], unit: str) -> Iterator[str]:
@@ -189,29 +184,17 @@ def format_mistake(found: Any, kind: str, version: int) -> str | None:
     return f"{_shown(found)} is not {expected!r}; give a {kind} file"
 
 
-def reference_mistakes(value: Any, graphs_at: Iterable[tuple[str, ...]] = ((),)) -> Iterator[str]:
-    """Ids given twice and edges that end nowhere, as far as a file's value has readable nodes and edges."""
-    for path in graphs_at:
-        known = set()
-        for position, node in _entries(value, (*path, "nodes")):
-            name = node.get("id")
-            if isinstance(name, str) and name in known:
-                yield f"{field_path((*path, 'nodes', position, 'id'))}: {_shown(name)} is given twice; rename one"
-            known.add(name if isinstance(name, str) else None)
-        for position, edge in _entries(value, (*path, "edges")):
-            for end in ("source", "target"):
-                name = edge.get(end)
-                if isinstance(name, str) and name and name not in known:
-                    where = field_path((*path, "edges", position, end))
-                    yield f"{where}: there is no node {_shown(name)}; add it or remove the edge"
-
-
-def _entries(value: Any, path: Iterable[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    for part in path:
-        value = value.get(part) if isinstance(value, dict) else None
-    for position, entry in enumerate(value if isinstance(value, list) else ()):
-        if isinstance(entry, dict):
-            yield position, entry
+def reference_mistakes(nodes: Iterable[Any], edges: Iterable[Any]) -> Iterator[str]:
+    """Ids given twice and edges that end nowhere."""
+    known: set[str] = set()
+    for position, node in enumerate(nodes):
+        if node.id in known:
+            yield f"nodes[{position}].id: {_shown(node.id)} is given twice; rename one"
+        known.add(node.id)
+    for position, edge in enumerate(edges):
+        for end in ("source", "target"):
+            if (name := getattr(edge, end)) not in known:
+                yield f"edges[{position}].{end}: there is no node {_shown(name)}; add it or remove the edge"
 
 
 def _described(error: ValidationError, value: Any) -> list[str]:
@@ -219,7 +202,7 @@ def _described(error: ValidationError, value: Any) -> list[str]:
 
 
 def _describe(mistake: Any, value: Any) -> str:
-    parts = [part for part in mistake["loc"] if part not in (_NUMBER, _TABLE)]
+    parts = [part for part in mistake["loc"] if not (isinstance(part, str) and part in _TAGS)]
     kind, context = mistake["type"], mistake.get("ctx", {})
     message = _TEXTS[kind].format(**context) if kind in _TEXTS else mistake["msg"]
     notes = [] if kind in _SPEAK_FOR_THEMSELVES else [f"it is {_shown(mistake['input'])}"]

@@ -1,17 +1,28 @@
-"""Load by path or by the bare name of what ships."""
+"""Load and save by path, or by the bare name of a graph or topology that ships."""
 
+import os
+from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
+from dlplacer.core.abilities import Shown
 from dlplacer.core.errors import InputError
-from dlplacer.core.expect import expect
+from dlplacer.core.expect import expect, expect_path, refuse
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.plan import Plan
+from dlplacer.core.result import Result
 from dlplacer.core.topology import Topology
-from dlplacer.files.graph_file import read_graph
-from dlplacer.files.locate import locate_graph, locate_topology
-from dlplacer.files.plan_file import read_plan
-from dlplacer.files.topology_file import read_topology
+from dlplacer.files.graph_file import graph_to_dict, read_graph
+from dlplacer.files.plan_file import plan_to_dict, read_plan
+from dlplacer.files.text import write_json
+from dlplacer.files.topology_file import read_topology, topology_to_dict
+
+_TO_DICT: dict[type, Callable[[Any], dict[str, Any]]] = {
+    OpGraph: graph_to_dict,
+    Topology: topology_to_dict,
+    Plan: plan_to_dict,
+}
 
 
 def load_graph(name: str | PathLike[str]) -> OpGraph:
@@ -40,3 +51,82 @@ def load_plan(path: str | PathLike[str]) -> Plan:
     if not Path(path).exists():
         raise InputError(f"there is no plan file {str(path)!r}; `dlplacer solve MODEL TOPOLOGY -o PLAN` writes one")
     return read_plan(Path(path))
+
+
+def save(value: object, path: str | PathLike[str]) -> Path:
+    """Write a graph, a topology, a plan, or the plan of a result, and of other results the figures; returns the path.
+
+    Raises
+    ------
+    InputError
+        If the value has no file format, or the file cannot be written.
+    """
+    expect_path(path)
+    if isinstance(value, Result):
+        value = value.plan
+    to_dict = next((each for kind, each in _TO_DICT.items() if isinstance(value, kind)), None)
+    if to_dict is not None:
+        write_json(path, to_dict(value))
+    elif isinstance(value, Shown):
+        write_json(path, value.to_dict())  # type: ignore[attr-defined]
+    else:
+        raise refuse("", "what to save", value, "a graph, a topology, a plan or a result")
+    return Path(path)
+
+
+def write_graph(path: str | PathLike[str], graph: OpGraph) -> None:
+    """Write a graph file atomically; raises as `save`."""
+    expect("", "graph", graph, OpGraph, "an object of class OpGraph")
+    save(graph, path)
+
+
+def write_topology(path: str | PathLike[str], topology: Topology) -> None:
+    """Write a topology file atomically; raises as `save`."""
+    expect("", "topology", topology, Topology, "an object of class Topology")
+    save(topology, path)
+
+
+def write_plan(path: str | PathLike[str], plan: Plan) -> None:
+    """Write a plan file atomically; raises as `save`."""
+    expect("", "plan", plan, Plan, "an object of class Plan")
+    save(plan, path)
+
+
+def locate_graph(name: str) -> Path:
+    """The path of a graph file; bare names such as ``inception_v3-train`` mean graphs that ship with dlplacer.
+
+    Raises
+    ------
+    InputError
+        If there is no such file; the message lists the names that ship.
+    """
+    return _locate(name, "graphs", "graph")
+
+
+def locate_topology(name: str) -> Path:
+    """The path of a topology file, as `locate_graph`; for example ``dgx1-v100-2gpu``."""
+    return _locate(name, "topologies", "topology")
+
+
+def shipped_folder(folder: str) -> Path:
+    """Where the files of a folder (``graphs``, ``topologies``) are: next to the package, or installed in it."""
+    package = Path(__file__).resolve().parents[1]
+    installed = package / "shipped" / folder
+    return installed if installed.is_dir() else package.parent / folder
+
+
+def shipped_names(folder: str) -> tuple[str, ...]:
+    """The bare names of the files that ship in a folder, sorted."""
+    return tuple(sorted(entry.stem for entry in shipped_folder(folder).glob("*.json")))
+
+
+def _locate(name: str, folder: str, kind: str) -> Path:
+    path = Path(name)
+    if os.path.exists(path) and not os.path.isdir(path):
+        return path
+    shipped = shipped_folder(folder)
+    for candidate in (shipped / f"{name}.json", shipped / name, shipped / path.name):
+        if os.path.isfile(candidate) and path.parent in (Path("."), Path(folder)):
+            return candidate
+    names = ", ".join(shipped_names(folder)) or "none"
+    raise InputError(f"there is no {kind} file {name!r}; give a path, or the name of one that ships: {names}")

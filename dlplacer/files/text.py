@@ -2,18 +2,39 @@
 
 import json
 import math
+import re
+import unicodedata
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from dlplacer.core.errors import FileFormatError, InputError
 from dlplacer.files.disk import read_bytes, write_bytes
-from dlplacer.files.field_path import field_path
-from dlplacer.files.misleading_texts import misleading_texts
 
 _MAX_DEPTH = 100
+_MISLEADING = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
+    "\xad\u034f\u115f\u1160\u180e\u200b-\u200d\u2060-\u2065\u206a-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb"
+    "\U0001d173-\U0001d17a\U000e0000-\U000e007f\ud800-\udfff]"
+)
+"""Control characters, which a terminal obeys; marks that turn the direction of the text around them (Trojan Source,
+Boucher and Anderson 2023); characters of no width, so that two names look like one; and halves of surrogate pairs,
+which no terminal or file can be given."""
+_ESCAPED = re.compile(
+    r"\\u(?:00[0189]|007f|00ad|034f|061c|11(?:5f|60)|180e|200[b-f]|202[89a-e]|206|3164|feff|ffa0|fff[9ab]|d[89a-f])",
+    re.IGNORECASE,
+)
+_FREE = "meta"
+
+
+def field_path(parts: Sequence[str | int]) -> str:
+    """Path of a value in a file: ``nodes[3].time_s``."""
+    path = ""
+    for part in parts:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
+    return path or "the file"
 
 
 def read_text(path: Path, most_bytes: int | None = None) -> str:
@@ -74,8 +95,9 @@ def read_loosely(path: Path) -> tuple[Any, list[str]]:
         ) from error
     except ValueError as error:
         raise FileFormatError(str(path), ["the file: holds a number of thousands of digits; round it"]) from error
-    unusable = () if _is_usable(value) else _unusable(value)
-    return value, [*unusable, *misleading_texts(value, text)]
+    # Few files hold a mistake, and none is worth a walk with paths over a million nodes.
+    suspect = _MISLEADING.search(text) or _ESCAPED.search(text) or not _is_usable(value)
+    return value, [*_unusable(value)] if suspect else []
 
 
 def write_json(path: str | PathLike[str], value: Any) -> None:
@@ -148,21 +170,39 @@ def _is_usable(value: Any) -> bool:
 
 
 def _unusable(value: Any) -> Iterator[str]:
-    waiting: list[tuple[tuple[str | int, ...], Any]] = [((), value)]
+    """What makes a value unusable; texts in free-form ``meta``, which nothing prints, are left alone."""
+    waiting: list[tuple[tuple[str | int, ...], Any, bool]] = [((), value, False)]
     while waiting:
-        parts, value = waiting.pop()
+        parts, value, free = waiting.pop()
         if isinstance(value, float) and not math.isfinite(value):
             yield f"{field_path(parts)}: is {json.dumps(value)}; every number must be finite"
+        if isinstance(value, str) and not free and (found := _MISLEADING.search(value)) and found[0] not in "\n\t":
+            yield f"{field_path(parts)}: holds {_named(found[0])}; remove it"
         if isinstance(value, _Repeating):
             yield from (f"{field_path((*parts, key))}: given twice in one object; remove one" for key in value.repeated)
-        entries = list(
-            value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-        )
-        if entries and len(parts) >= _MAX_DEPTH:
+        if not isinstance(value, (dict, list)):
+            continue
+        if value and len(parts) >= _MAX_DEPTH:
             yield f"{field_path(parts[:3])}: nested more than {_MAX_DEPTH} levels deep; flatten it"
             continue
-        nested = [(key, entry) for key, entry in entries if isinstance(entry, (dict, list, float))]
-        waiting += [((*parts, key), entry) for key, entry in reversed(nested)]
+        if isinstance(value, list):
+            waiting += [((*parts, place), entry, free) for place, entry in reversed([*enumerate(value)])]
+        else:
+            waiting += [((*parts, "a key"), key, free) for key in value]
+            waiting += [
+                ((*parts, _visible(key)), entry, free or key == _FREE) for key, entry in reversed(value.items())
+            ]
+
+
+def _named(character: str) -> str:
+    code = f"(U+{ord(character):04X})"
+    if unicodedata.category(character) == "Cs":
+        return f"half a surrogate pair {code}, which is no text"
+    return f"{unicodedata.name(character, 'a control character')} {code}, which hides what it says"
+
+
+def _visible(key: str) -> str:
+    return _MISLEADING.sub(lambda found: f"\\u{ord(found[0]):04x}", key)
 
 
 def _render(value: Any, depth: int) -> str:

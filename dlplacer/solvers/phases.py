@@ -1,6 +1,5 @@
 """The phases of the default method after its first schedules: bounds, segments, annealing, windows, the whole model."""
 
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
@@ -28,6 +27,7 @@ from dlplacer.solvers.ilp.serial_model import build_serial_model, serial_path
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule, keeps_blocks_and_memory
+from dlplacer.solvers.instance.time_limit import now
 from dlplacer.solvers.local_search.compile_ahead import ANNEALING_CODE, PATH_CODE, compile_in_thread, seconds_to_load
 from dlplacer.solvers.local_search.critical_swaps import swap_critical
 from dlplacer.solvers.local_search.kept_code import is_kept
@@ -233,9 +233,9 @@ def _swap(search: PhaseContext, seconds: float) -> None:
 
 def _anneal(search: PhaseContext, seconds: float, patience: float | None = None) -> None:
     """Move single ops with all transfers in their queues: windows know delays only, and those of idle links."""
-    asked = time.monotonic()
+    asked = now()
     load_s = seconds_to_load((PARAMS.compile_patience if patience is None else patience) * seconds)
-    seconds -= time.monotonic() - asked
+    seconds -= now() - asked
     if seconds > load_s and compile_in_thread(ANNEALING_CODE, lambda: not search.incumbent.budget.left_s):
         from dlplacer.solvers.local_search.anneal import anneal_schedule
 
@@ -283,9 +283,9 @@ def _solve_whole(search: PhaseContext, seconds: float) -> None:
     """Solve the model without transfers and memory over time: exact under the paper's options, else a bound."""
     best = search.incumbent.best
     if best is not None:
-        stop_at = time.monotonic() + seconds
+        stop_at = now() + seconds
         model, variables = build_model(search.instance, search.bounds, best.makespan, best)
-        end = search_model(model, variables, search.instance, search.incumbent, stop_at - time.monotonic())
+        end = search_model(model, variables, search.instance, search.incumbent, stop_at - now())
         _require_known(end, best)
 
 

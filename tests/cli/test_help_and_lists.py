@@ -12,7 +12,7 @@ import pytest
 
 from dlplacer.cli.commands import COMMANDS
 from dlplacer.cli.main import build_parser, main
-from dlplacer.files.locate import shipped_names
+from dlplacer.files.load import shipped_names
 from dlplacer.solvers.methods import METHODS, SUMMARIES
 
 

@@ -59,7 +59,7 @@ def test_devices_refuse_numbers(changes: dict[str, Any], text: str) -> None:
         ({"count": 0}, "count is 0; it must be finite and at least 1"),
         ({"count": 10**400}, "count is 1000"),
         ({"bytes_per_s": 1e300, "count": 10**9}, "count is 1000000000"),
-        ({"duplex": "simplex"}, "duplex is 'simplex'; use full or half"),
+        ({"duplex": "simplex"}, "duplex is 'simplex'; use one of full, half"),
         ({"target": "a"}, "a link joins two different nodes; remove it"),
     ],
 )

@@ -15,7 +15,7 @@ from dlplacer.core.constraints import Constraints
 from dlplacer.core.errors import FileFormatError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import PHASES, Edge, Op, TensorSpec
-from dlplacer.files.graph_file import graph_from_dict, graph_to_dict, read_graph, write_graph
+from dlplacer.files.graph_file import graph_from_dict, graph_to_dict, read_graph
 from dlplacer.files.structure_hash import structure_sha256
 from dlplacer.files.text import render_json
 
@@ -75,7 +75,7 @@ def test_graphs_round_trip(graph: OpGraph) -> None:
 def test_files_round_trip(tmp_path: Path) -> None:
     ops = (Op("a", "aten.relu", {"gpu": 1e-6}, meta={"note": [1]}), Op("b", "aten.add", 2.5e-6, phase="forward"))
     graph = OpGraph(ops, (Edge("a", "b", 4),), "tiny", "by hand", meta={"by": "me"})
-    write_graph(tmp_path / "it.json", graph)
+    graph.save(tmp_path / "it.json")
     assert read_graph(tmp_path / "it.json") == graph
     assert (tmp_path / "it.json").read_text().splitlines()[-7:-1] == [
         '    {"id": "a", "kind": "aten.relu", "time_s": {"gpu": 1e-06}, "meta": {"note": [1]}},',

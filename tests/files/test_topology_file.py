@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dlplacer.core.errors import FileFormatError
 from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.files.text import render_json
-from dlplacer.files.topology_file import read_topology, topology_from_dict, topology_to_dict, write_topology
+from dlplacer.files.topology_file import read_topology, topology_from_dict, topology_to_dict
 
 FORMAT = "dlplacer.topology/1"
 NAMES = st.text("abcé漢 /_.", min_size=1, max_size=6)
@@ -81,7 +81,7 @@ def test_files_round_trip(tmp_path: Path) -> None:
         (Link("a", "r", 4e9, count=2),),
         "tiny",
     )
-    write_topology(tmp_path / "it.json", topology)
+    topology.save(tmp_path / "it.json")
     assert read_topology(tmp_path / "it.json") == topology
     lines = (tmp_path / "it.json").read_text().splitlines()
     assert '    {"id": "a", "kind": "device", "type": "gpu", "memory_bytes": 100},' in lines
@@ -182,7 +182,7 @@ MISTAKES: dict[str, tuple[Any, list[str]]] = {
             {"id": "r", "kind": "router", "flops_per_s": 1},
             edges=[link("a", "x", 0)],
         ),
-        ["nodes[0].memory_bytes", "nodes[2]", "edges[0].bytes_per_s", "nodes[1].id", "edges[0].target"],
+        ["nodes[0].memory_bytes", "nodes[2]", "edges[0].bytes_per_s"],
     ),
 }
 
@@ -199,7 +199,7 @@ def test_who_issues_ops_is_kept_and_left_out_where_it_is_not_said(tmp_path: Path
         Device("b", dispatch_s=1.4e-5, process="host", asynchronous=False),
         Device("c"),
     )
-    write_topology(tmp_path / "box.json", Topology(devices))
+    Topology(devices).save(tmp_path / "box.json")
     assert read_topology(tmp_path / "box.json").devices == devices
     nodes = json.loads((tmp_path / "box.json").read_text())["nodes"]
     assert [sorted(set(node) - {"id", "kind", "type"}) for node in nodes] == [

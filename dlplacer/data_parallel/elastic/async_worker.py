@@ -15,8 +15,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from dlplacer.core.errors import InputError, RunError
+from dlplacer.core.record import Count
 from dlplacer.data_parallel.elastic.packed_weights import PackedWeights
-from dlplacer.files.fields import Count, FileModel, Table, load_model
+from dlplacer.files.fields import FileModel, Table, load_model
 from dlplacer.files.text import write_json
 
 _VERSION = 1

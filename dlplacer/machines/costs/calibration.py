@@ -9,11 +9,12 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from statistics import median
-from typing import Any
+from typing import Annotated, Any
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Op, TensorSpec
+from dlplacer.core.record import Number, Record, Seconds
 from dlplacer.core.topology import Device, Link, Topology
 
 _SMALL_BYTES = 2**16
@@ -21,17 +22,11 @@ _SMALL_BYTES = 2**16
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Record):
     """Seconds of an op, and how many measured ops they stand for."""
 
-    time_s: float
-    count: int = 1
-
-    def __post_init__(self) -> None:
-        if not (0 <= self.time_s < float("inf")) or self.count < 1:
-            raise InputError(
-                f"a calibration entry has {self.time_s} s of {self.count} ops; it needs a time and a count"
-            )
+    time_s: Seconds
+    count: Annotated[int, Number(at_least=1, whole=True)] = 1
 
 
 @dataclass(frozen=True)

@@ -1,20 +1,14 @@
 """Calibration files, format ``dlplacer.calibration/1``."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import Field
-
-from dlplacer.files.fields import BytesPerSecond, FileModel, Name, Seconds, Table, built, load_model
+from dlplacer.core.record import BytesPerSecond, Name, Seconds
+from dlplacer.files.fields import FileModel, Table, built, load_model, plain
 from dlplacer.files.text import write_json
 from dlplacer.machines.costs.calibration import Calibration, Entry
 
 KIND, VERSION = "calibration", 1
-
-
-class EntryModel(FileModel):
-    time_s: Seconds
-    count: Annotated[int, Field(ge=1)] = 1
 
 
 class CopyModel(FileModel):
@@ -29,7 +23,7 @@ class CalibrationModel(FileModel):
     overhead_s: Seconds
     copy_line: CopyModel | None = None
     dispatch_s: Seconds | None = None
-    ops: dict[str, EntryModel]
+    ops: dict[str, Entry]
     meta: Table
 
 
@@ -59,9 +53,7 @@ def write_calibration(path: Path, calibration: Calibration) -> None:
         value["copy_line"] = {"latency_s": calibration.copy_latency_s, "bytes_per_s": calibration.copy_bytes_per_s}
     if calibration.dispatch_s is not None:
         value["dispatch_s"] = calibration.dispatch_s
-    value["ops"] = {
-        name: {"time_s": entry.time_s, "count": entry.count} for name, entry in sorted(calibration.entries.items())
-    }
+    value["ops"] = {name: plain(entry, all_fields=True) for name, entry in sorted(calibration.entries.items())}
     write_json(path, value)
 
 
@@ -71,7 +63,7 @@ def _calibration(content: CalibrationModel) -> Calibration:
         content.device_type,
         content.versions,
         content.overhead_s,
-        {name: Entry(entry.time_s, entry.count) for name, entry in content.ops.items()},
+        content.ops,
         None if line is None else line.latency_s,
         None if line is None else line.bytes_per_s,
         content.dispatch_s,

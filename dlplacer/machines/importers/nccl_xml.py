@@ -2,7 +2,6 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import combinations
 from xml.etree import ElementTree
@@ -20,6 +19,7 @@ from dlplacer.machines.importers.rates import (
     TYPE_OF_SM,
     assumed_links,
     gpu_link,
+    nvlinks,
     pcie_bytes_per_s,
 )
 
@@ -32,7 +32,7 @@ _SOCKET_BYTES_PER_S = {"GenuineIntel": 10e9, "AuthenticAMD": 16e9, "  Shanghai  
 """Between sockets, by vendor or architecture (NCCL 2.30, src/graph/topo.h); 10 GB/s where neither is known."""
 _INTEL_BYTES_PER_S = ((0xCF, 40e9), (0x8F, 22e9), (0x55, 10e9), (0, 6e9))
 """Least model number of Intel's family 6 → bytes per second: Emerald Rapids, Sapphire Rapids, Skylake, those before."""
-_NETWORK, _SWITCH = "network", "nvswitch"
+_NETWORK = "network"
 
 
 @dataclass
@@ -275,23 +275,16 @@ def _join_nvlinks(found: _Found, where: str) -> None:
             raise FileFormatError(
                 where, [f"<nvlink> of {name}: target {target!r} is neither a GPU of the file nor a switch"]
             )
-    found.links += list(_direct_links(found, direct))
-    for name, count in switched.items():
-        found.routers.setdefault(_SWITCH, Router(_SWITCH))
-        found.links.append(_nvlink(found, name, _SWITCH, count, NVLINK_LATENCY_S.value / 2))
+    # Each end tells its own; what only one of them has carries nothing both ways.
+    pairs = {
+        ends: min(count, direct.get(ends[::-1], count))
+        for ends, count in direct.items()
+        if ends[::-1] not in direct or ends < ends[::-1]
+    }
+    links, switches = nvlinks(found.devices, pairs, switched)
+    found.links += links
+    found.routers |= {switch.id: switch for switch in switches}
     for name, count in to_cpu.items():
         position = next(place for place, link in enumerate(found.links) if link.source == name)
-        found.links[position] = _nvlink(found, name, found.links[position].target, count, NVLINK_LATENCY_S.value)
-
-
-def _direct_links(found: _Found, direct: "Counter[tuple[str, str]]") -> Iterator[Link]:
-    for (one, other), count in direct.items():
-        # Each end tells its own; what only one of them has carries nothing both ways.
-        back = direct.get((other, one))
-        if back is None or one < other:
-            count = count if back is None else min(count, back)
-            yield _nvlink(found, one, other, count, NVLINK_LATENCY_S.value)
-
-
-def _nvlink(found: _Found, name: str, target: str, count: int, latency_s: float) -> Link:
-    return gpu_link(found.devices[name], found.devices.get(target, target), count, latency_s)
+        above = found.links[position].target
+        found.links[position] = gpu_link(found.devices[name], above, count, NVLINK_LATENCY_S.value)

@@ -1,16 +1,24 @@
 """A graph in networkx's node-link form, or a topology file, as a topology."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
-from dlplacer.core.errors import FileFormatError
-from dlplacer.core.topology import Topology
-from dlplacer.core.units import parse_quantity
-from dlplacer.files.topology_file import topology_from_dict
+from dlplacer.core.errors import FileFormatError, InputError
+from dlplacer.core.topology import Device, Link, Router, Topology
+from dlplacer.files.fields import FileModel, built, validated
+from dlplacer.files.topology_file import Node, topology_from_dict
 
 _RATES = ("bytes_per_s", "bandwidth", "bw")
 _LATENCIES = ("latency_s", "latency")
-_OURS = frozenset(("id", "kind", "type", "memory_bytes", "flops_per_s", "memory_bytes_per_s", "meta"))
+_OF_NODES = frozenset(("id", "kind", "type", "memory_bytes", "flops_per_s", "memory_bytes_per_s", "meta"))
+
+
+class NodeLink(FileModel):
+    """Nodes and edges in our words; parallel edges are not bonded yet."""
+
+    nodes: list[Node]
+    edges: list[Link]
 
 
 def topology_of_node_link(value: Any, where: str, name: str = "") -> Topology:
@@ -30,113 +38,67 @@ def topology_of_node_link(value: Any, where: str, name: str = "") -> Topology:
         raise FileFormatError(where, ["the file holds no object; networkx.node_link_data writes one"])
     if "format" in value:
         return topology_from_dict(dict(value), where)
-    edges = value.get("edges", value.get("links"))
-    nodes = value.get("nodes")
+    edges, nodes = value.get("edges", value.get("links")), value.get("nodes")
     if not isinstance(nodes, list) or not isinstance(edges, list):
         raise FileFormatError(
             where, ["'nodes' and 'edges' (or 'links') must be lists, as networkx.node_link_data writes"]
         )
-    mistakes = [
-        f"nodes[{place}]: no object with an id"
-        for place, node in enumerate(nodes)
-        if not _has(node, "id") or node["id"] is None
-    ]
-    mistakes += [
-        f"edges[{place}]: no object with a source and a target"
-        for place, edge in enumerate(edges)
-        if not _has(edge, "source", "target")
-    ]
-    mistakes += [
-        f"edges[{place}]: no rate; give {' or '.join(_RATES)}"
-        for place, edge in enumerate(edges)
-        if _has(edge, "source", "target") and _first(edge, _RATES) is None
-    ]
-    mistakes += [
-        f"edges[{place}].count: must be a whole number of at least 1"
-        for place, edge in enumerate(edges)
-        if _has(edge, "count") and (type(edge["count"]) is not int or edge["count"] < 1)
-    ]
-    mistakes += [
-        f"nodes[{place}].meta: must be an object"
-        for place, node in enumerate(nodes)
-        if _has(node, "meta") and not isinstance(node["meta"], Mapping)
-    ]
-    if mistakes:
-        raise FileFormatError(where, mistakes)
-    content = {
-        "format": "dlplacer.topology/1",
-        "name": name or str(_graph_name(value)),
-        "source": "networkx node-link",
-        "nodes": [_node(node) for node in nodes],
-        "edges": _edges(edges, bool(value.get("directed")), where),
-    }
-    return topology_from_dict(content, where)
+    content = validated({"nodes": [*map(_node, nodes)], "edges": [*map(_edge, edges)]}, NodeLink, where)
+    about = value.get("graph")
+    given = about.get("name", "") if isinstance(about, Mapping) else ""
+    return built(where, _topology, content, bool(value.get("directed")), name or str(given))
 
 
-def _node(node: Mapping[str, Any]) -> dict[str, Any]:
-    kept = {key: node[key] for key in _OURS if key in node}
-    kept["id"] = str(node["id"])
-    kept["kind"] = "router" if str(node.get("kind", "device")).lower() in ("router", "switch", "host") else "device"
-    extra = {key: other for key, other in node.items() if key not in _OURS}
-    return kept | ({"meta": {**dict(kept.get("meta", {})), **extra}} if extra else {})
-
-
-def _edges(edges: list[Mapping[str, Any]], directed: bool, where: str) -> list[dict[str, Any]]:
-    """One entry for every pair of nodes."""
-    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for edge in edges:
-        entry = {
-            "source": str(edge["source"]),
-            "target": str(edge["target"]),
-            "bytes_per_s": _first(edge, _RATES),
-            "latency_s": _first(edge, _LATENCIES) or 0,
-        }
-        entry |= {key: edge[key] for key in ("duplex", "count") if key in edge}
-        pair = entry["source"], entry["target"]
-        # Without directions it does not matter which end a parallel edge names first.
-        found.setdefault(pair if directed or pair[::-1] not in found else pair[::-1], []).append(entry)
-    merged: dict[frozenset[str], dict[str, Any]] = {}
-    for pair, entries in found.items():
-        first = entries[0]
-        if any(_cost(entry) != _cost(first) for entry in entries):
-            raise FileFormatError(
-                where, [f"edges {pair[0]!r} → {pair[1]!r}: parallel edges differ; put a router on one"]
-            )
-        bonded = first | ({"count": sum(entry.get("count", 1) for entry in entries)} if len(entries) > 1 else {})
-        back = merged.get(frozenset(pair))
-        if back is None:
-            merged[frozenset(pair)] = bonded
-        elif _cost(back) != _cost(bonded) or back.get("count", 1) != bonded.get("count", 1):
-            raise FileFormatError(
-                where, [f"edges {pair[0]!r} – {pair[1]!r}: the two directions differ; links are symmetric"]
-            )
-    return list(merged.values())
-
-
-def _cost(entry: Mapping[str, Any]) -> tuple[Any, ...]:
-    return (
-        _value(entry["bytes_per_s"], "bytes_per_s"),
-        _value(entry["latency_s"], "seconds"),
-        entry.get("duplex", "full"),
+def _topology(content: NodeLink, directed: bool, name: str) -> Topology:
+    return Topology(
+        tuple(node for node in content.nodes if isinstance(node, Device)),
+        tuple(node for node in content.nodes if isinstance(node, Router)),
+        tuple(_bonded(content.edges, directed)),
+        name,
+        "networkx node-link",
     )
 
 
-def _value(given: Any, dimension: str) -> Any:
-    """What a text with a unit says; what is none is told of where the file is read."""
-    try:
-        return parse_quantity(given, dimension) if isinstance(given, str) else given
-    except ValueError:
-        return given
+def _node(node: Any) -> Any:
+    if not isinstance(node, Mapping):
+        return node
+    kept = {key: str(entry) if key == "id" and entry is not None else entry for key, entry in node.items()}
+    extra = {key: kept.pop(key) for key in node if key not in _OF_NODES}
+    if extra and isinstance(meta := kept.get("meta", {}), Mapping):
+        kept["meta"] = {**meta, **extra}
+    forwards = str(node.get("kind", "device")).lower() in ("router", "switch", "host")
+    return kept | {"kind": "router" if forwards else "device"}
 
 
-def _has(value: Any, *keys: str) -> bool:
-    return isinstance(value, Mapping) and all(key in value for key in keys)
+def _edge(edge: Any) -> Any:
+    if not isinstance(edge, Mapping):
+        return edge
+    kept = {key: edge[key] for key in ("duplex", "count") if key in edge}
+    kept |= {key: str(edge[key]) for key in ("source", "target") if key in edge}
+    for ours, *theirs in (_RATES, _LATENCIES):
+        given = [edge[key] for key in (ours, *theirs) if edge.get(key) is not None]
+        kept |= {ours: given[0]} if given else {}
+    return kept
 
 
-def _first(entry: Mapping[str, Any], keys: tuple[str, ...]) -> Any:
-    return next((entry[key] for key in keys if key in entry), None)
+def _bonded(links: Iterable[Link], directed: bool) -> Iterable[Link]:
+    """One link for every pair of nodes."""
+    found: dict[tuple[str, str], Link] = {}
+    for link in links:
+        pair = link.source, link.target
+        # Without directions it does not matter which end a parallel edge names first.
+        pair = pair[::-1] if not directed and pair[::-1] in found else pair
+        other = found.get(pair)
+        if other is not None and _cost(other) != _cost(link):
+            raise InputError(f"edges {pair[0]!r} → {pair[1]!r}: parallel edges differ; put a router on one")
+        found[pair] = link if other is None else replace(other, count=other.count + link.count)
+    merged: dict[frozenset[str], Link] = {}
+    for pair, link in found.items():
+        back = merged.setdefault(frozenset(pair), link)
+        if (*_cost(back), back.count) != (*_cost(link), link.count):
+            raise InputError(f"edges {pair[0]!r} – {pair[1]!r}: the two directions differ; links are symmetric")
+    return merged.values()
 
 
-def _graph_name(value: Mapping[str, Any]) -> Any:
-    about = value.get("graph")
-    return about.get("name", "") if isinstance(about, Mapping) else ""
+def _cost(link: Link) -> tuple[float, float, str]:
+    return link.bytes_per_s, link.latency_s, link.duplex

@@ -7,17 +7,14 @@ from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.machines.importers.nvidia_smi import PATHS, TopoMatrix
 from dlplacer.machines.importers.products import GivenTypes, device_of_type
 from dlplacer.machines.importers.rates import (
-    NVLINK_LATENCY_S,
     PCIE_HOP_LATENCY_S,
     SOCKET_BYTES_PER_S,
     SOCKET_LATENCY_S,
     assumed_links,
-    gpu_link,
     link_figures,
+    nvlinks,
     pcie_slot_bytes_per_s,
 )
-
-SWITCH = "nvswitch"
 
 
 def topology_of_matrix(matrix: TopoMatrix, types: GivenTypes, name: str = "") -> Topology:
@@ -59,19 +56,15 @@ def _slots_of(devices: Sequence[Device]) -> str:
 
 
 def _nvlinks(matrix: TopoMatrix, devices: Sequence[Device]) -> tuple[list[Link], list[Router]]:
-    latency_s = NVLINK_LATENCY_S.value
     counts = {pair: matrix.nvlinks(*pair) for pair in combinations(range(len(devices)), 2)}
     of_gpu = [sum(count for pair, count in counts.items() if gpu in pair) for gpu in range(len(devices))]
-    switched = {gpu for gpu, total in enumerate(of_gpu) if total > link_figures(devices[gpu].type).links}
-    links = [
-        gpu_link(devices[one], devices[other], count, latency_s)
-        for (one, other), count in counts.items()
-        if count and not (one in switched and other in switched)
-    ]
-    for gpu in sorted(switched):
-        count = max(count for pair, count in counts.items() if gpu in pair)
-        links.append(gpu_link(devices[gpu], SWITCH, count, latency_s / 2))
-    return links, [Router(SWITCH)] if switched else []
+    into_switch = {
+        gpu: max(count for pair, count in counts.items() if gpu in pair)
+        for gpu, total in enumerate(of_gpu)
+        if total > link_figures(devices[gpu].type).links
+    }
+    direct = {pair: count for pair, count in counts.items() if count and not into_switch.keys() >= set(pair)}
+    return nvlinks(dict(enumerate(devices)), direct, into_switch)
 
 
 def pcie_tree(matrix: TopoMatrix, ids: Sequence[str], slots: Sequence[float]) -> tuple[list[Link], list[Router]]:

@@ -5,11 +5,11 @@ from itertools import combinations
 from typing import Any
 
 from dlplacer.core.errors import InputError
-from dlplacer.core.topology import Device, Link, Router, Topology
+from dlplacer.core.topology import Device, Topology
 from dlplacer.machines.importers.nvidia_smi import TopoMatrix
-from dlplacer.machines.importers.nvidia_smi_topology import SWITCH, pcie_tree
+from dlplacer.machines.importers.nvidia_smi_topology import pcie_tree
 from dlplacer.machines.importers.products import device_of_type
-from dlplacer.machines.importers.rates import NVLINK_LATENCY_S, gpu_link, link_figures, pcie_slot_bytes_per_s
+from dlplacer.machines.importers.rates import link_figures, nvlinks, pcie_slot_bytes_per_s
 
 _ANCESTORS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 """nvmlGpuTopologyLevel_t → the route as ``nvidia-smi topo -m`` names it; GPUs of one board count as one switch."""
@@ -85,10 +85,9 @@ def _read(nvml: Any) -> Topology:
     )
     slots = [_slot(nvml, handle, device.type) for handle, device in zip(handles, devices, strict=True)]
     links, routers = pcie_tree(matrix, [device.id for device in devices], slots)
-    nvlinks = _nvlinks(nvml, handles, devices)
-    if any(link.target == SWITCH for link in nvlinks):
-        routers = [Router(SWITCH), *routers]
-    return Topology(devices, tuple(routers), (*nvlinks, *links), source="NVML; rates by generation")
+    direct, switched = _nvlinks(nvml, handles)
+    gpu_links, switches = nvlinks(dict(enumerate(devices)), direct, switched)
+    return Topology(devices, (*switches, *routers), (*gpu_links, *links), source="NVML; rates by generation")
 
 
 def _device(nvml: Any, index: int, handle: Any) -> Device:
@@ -116,8 +115,8 @@ def _slot(nvml: Any, handle: Any, device_type: str) -> float:
     return pcie_slot_bytes_per_s(int(generation), int(width))
 
 
-def _nvlinks(nvml: Any, handles: list[Any], devices: tuple[Device, ...]) -> list[Link]:
-    """Direct links counted from both ends, and links into the switch."""
+def _nvlinks(nvml: Any, handles: list[Any]) -> tuple[dict[tuple[int, int], int], dict[int, int]]:
+    """Links between two GPUs, which both ends count, and links into the switch."""
     at_bus = {_bus(nvml, handle): index for index, handle in enumerate(handles)}
     direct: Counter[tuple[int, int]] = Counter()
     switched: Counter[int] = Counter()
@@ -132,13 +131,7 @@ def _nvlinks(nvml: Any, handles: list[Any], devices: tuple[Device, ...]) -> list
                 direct[min(index, peer), max(index, peer)] += 1
             elif kind == nvml.NVML_NVLINK_DEVICE_TYPE_SWITCH:
                 switched[index] += 1
-    links = [
-        gpu_link(devices[one], devices[other], max(1, count // 2), NVLINK_LATENCY_S.value)
-        for (one, other), count in direct.items()
-    ]
-    return links + [
-        gpu_link(devices[index], SWITCH, count, NVLINK_LATENCY_S.value / 2) for index, count in switched.items()
-    ]
+    return {pair: max(1, count // 2) for pair, count in direct.items()}, switched
 
 
 def _bus(nvml: Any, handle: Any) -> str:

@@ -1,12 +1,16 @@
 """Effective rates and latencies of links by kind, each with its source; descriptions of machines lack them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import TypeVar
 
 from dlplacer.core.errors import InputError
-from dlplacer.core.topology import Device, Link
+from dlplacer.core.topology import Device, Link, Router
 from dlplacer.machines.costs.device_table import DEVICE_TABLE, DeviceType, Figure
 
+K = TypeVar("K")
+
+SWITCH = "nvswitch"
 NVLINK_LATENCY_S = Figure(2e-6, "1.8 to 2.3 us from GPU to GPU (issue 230 of NVIDIA/cuda-samples)")
 PCIE_HOP_LATENCY_S = Figure(2.5e-6, "two hops are 4 to 6 us between GPUs on one switch (p2pmark)")
 SOCKET_BYTES_PER_S = Figure(10e9, "NCCL 2.30, src/graph/topo.h: SKL_QPI_BW")
@@ -27,6 +31,22 @@ _SPEEDS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
 def link_figures(device_type: str) -> DeviceType:
     """The row of the device table whose links a type has; usual ones for a type that the table does not have."""
     return DEVICE_TABLE.get(device_type, _BRIDGED if device_type == "sm86" else _UNKNOWN)
+
+
+def nvlinks(
+    devices: Mapping[K, Device], direct: Mapping[tuple[K, K], int], switched: Mapping[K, int]
+) -> tuple[list[Link], list[Router]]:
+    """NVLinks or xGMI links between GPUs, each pair at the rate of the slower one, and of GPUs into a switch.
+
+    Parameters
+    ----------
+    direct, switched
+        Pair of GPUs → how many links join them; GPU → how many lead into the switch.
+    """
+    latency_s = NVLINK_LATENCY_S.value
+    links = [gpu_link(devices[one], devices[other], count, latency_s) for (one, other), count in direct.items()]
+    links += [gpu_link(devices[gpu], SWITCH, count, latency_s / 2) for gpu, count in switched.items()]
+    return links, [Router(SWITCH)] if switched else []
 
 
 def gpu_link(device: Device, peer: Device | str, count: int, latency_s: float) -> Link:

@@ -8,17 +8,8 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from dlplacer.core.errors import InputError
-from dlplacer.files.fields import (
-    Bytes,
-    BytesPerSecond,
-    FileModel,
-    ListOf,
-    Seconds,
-    Table,
-    built,
-    count_key_mistakes,
-    load_model,
-)
+from dlplacer.core.record import BytesPerSecond, Number, Seconds
+from dlplacer.files.fields import FileModel, ListOf, Table, built, count_key_mistakes, load_model
 from dlplacer.files.text import write_json
 from dlplacer.machines.costs.collectives import ALGORITHMS
 from dlplacer.machines.costs.gradient_codecs import CODECS
@@ -110,8 +101,8 @@ class CollectiveFields(FileModel):
 
     collective: str
     devices: Annotated[int, Field(ge=2)]
-    bytes: Annotated[Bytes, Field(ge=1)]
-    seconds: Annotated[Seconds, Field(gt=0)]
+    bytes: Annotated[int, Number("bytes", at_least=1, whole=True)]
+    seconds: Annotated[float, Number("seconds", positive=True)]
 
 
 class NetworkFields(FileModel):

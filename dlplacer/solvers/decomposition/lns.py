@@ -1,8 +1,8 @@
 """Large-neighbourhood search: windows of the best schedule solved exactly, one batch after another."""
 
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass
 from random import Random
 from threading import Event
@@ -14,6 +14,7 @@ from dlplacer.solvers.ilp.solver_thread import solved_in_thread
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule, keeps_blocks_and_memory
+from dlplacer.solvers.instance.time_limit import now
 
 
 @dataclass(frozen=True)
@@ -66,18 +67,19 @@ def search_windows(instance: Instance, incumbent: Incumbent, seconds: float, pat
     random = Random(budget.seed)
     current = incumbent.best
     size, idle = PARAMS.first_size, 0
-    stop_at = time.monotonic() + seconds
+    stop_at = now() + seconds
     # Threads suffice: CP-SAT releases the interpreter's lock while it solves.
     with ThreadPoolExecutor(budget.workers) as pool:
         while current is not None and idle < patience and not incumbent.closed:
-            if not budget.left_s or time.monotonic() > stop_at:
+            if not budget.left_s or now() > stop_at:
                 return
             timeline = WindowSequence(instance, current)
             windows = _choose(timeline, round(size), budget.workers, random)
             upper = current.makespan - (idle < PARAMS.stuck_after)
-            left = min(PARAMS.most_s, budget.left_s, max(0.0, stop_at - time.monotonic()))
+            left = min(PARAMS.most_s, budget.left_s, max(0.0, stop_at - now()))
             tasks = [
-                pool.submit(_solve, window, upper, random.randrange(2**31), left, budget.stop) for window in windows
+                pool.submit(copy_context().run, _solve, window, upper, random.randrange(2**31), left, budget.stop)
+                for window in windows
             ]
             results = [task.result() for task in tasks]
             better = _combined(timeline, windows, [found for found, _ in results])
@@ -105,9 +107,8 @@ def _solve(window: Window, upper: int, seed: int, seconds: float, stop: Event) -
     if window.bounds.makespan > upper:
         return None, 0.0
     model, variables = build_window_model(window, upper)
-    solver = new_solver(1, seed, seconds)
-    solver.parameters.max_deterministic_time = PARAMS.work
-    found = solved_in_thread(solver, model, stop.is_set)
+    solver = new_solver(1, seed, seconds, PARAMS.work)
+    found = solved_in_thread(solver, model, seconds, stop.is_set)
     if found is None:
         return None, PARAMS.work
     schedule = read_schedule(variables, window.instance, solver.boolean_value, solver.value) if found else None

@@ -153,9 +153,9 @@ class _LowTraffic:
             terms += [(there, upper) for device, there in last.items() if device not in begins]
         model.minimize(cp_model.LinearExpr.weighted_sum([term for term, _ in terms], [cost for _, cost in terms]))
         budget = self.chain.budget
-        solver = new_solver(budget.workers, self.seed, min(_MOST_S, budget.left_s))
-        solver.parameters.max_deterministic_time = work
-        if solved_in_thread(solver, model, budget.stop.is_set):
+        seconds = min(_MOST_S, budget.left_s)
+        solver = new_solver(budget.workers, self.seed, seconds, work)
+        if solved_in_thread(solver, model, seconds, budget.stop.is_set):
             return read_schedule(variables, instance, solver.boolean_value, solver.value)
         return None
 

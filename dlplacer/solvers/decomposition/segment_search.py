@@ -1,6 +1,5 @@
 """The segment phase: series solved in rounds of growing work, then suffixes, then series with their traffic."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,6 +11,7 @@ from dlplacer.solvers.decomposition.suffix_bounds import raise_suffix_bounds
 from dlplacer.solvers.decomposition.with_transfers import TransferSearch
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
+from dlplacer.solvers.instance.time_limit import now
 
 
 @dataclass(frozen=True)
@@ -92,26 +92,26 @@ def solve_segments(
     if not segments:
         return bounds
     budget = incumbent.budget
-    stop_at = time.monotonic() + params.share * budget.left_s
+    stop_at = now() + params.share * budget.left_s
     chain = SegmentChain.of(instance, segments, budget)
     work = params.work
     # Where links are contended and a series comes again and again, its schedules with transfers are worth more.
     hurry = instance.traffic is not None and any(chain.comes_again(series.instance) for series in chain.open)
     while len(chain.segments) > 1 and budget.left_s:
-        ends = not chain.open or time.monotonic() > stop_at or (hurry and work > params.again_work)
+        ends = not chain.open or now() > stop_at or (hurry and work > params.again_work)
         if ends or not hurry:
             # The bounds of a hundred thousand ops take two seconds, as long as a round of one layer's series.
             bounds = chain.raised(bounds, params.bound_share * budget.left_s)
             incumbent.raise_bound(bounds.makespan)
         for schedule in chain.candidates() if params.joins and not hurry else ():
             incumbent.offer(schedule)
-        if incumbent.closed or ends or (not hurry and time.monotonic() > stop_at):
+        if incumbent.closed or ends or (not hurry and now() > stop_at):
             break
         chain.advance(work, stop_at, search_series)
         work *= params.growth
     if len(chain.segments) > 1 and not incumbent.closed:
         bounds = raise_suffix_bounds(chain, bounds, incumbent)
     if instance.traffic is not None and len(chain.segments) > 1 and budget.left_s:
-        stop_at = time.monotonic() + params.transfer_share * budget.left_s
+        stop_at = now() + params.transfer_share * budget.left_s
         bounds = TransferSearch(chain, incumbent).run(bounds, stop_at)
     return bounds

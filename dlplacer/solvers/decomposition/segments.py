@@ -1,6 +1,5 @@
 """Cut ops: where a graph falls into segments that run one after another."""
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
@@ -8,6 +7,7 @@ from itertools import accumulate, pairwise
 from dlplacer.problem.transfers import Traffic, TransferRequest, traffic_of
 from dlplacer.solvers.bounds.bounds import lower_bounds
 from dlplacer.solvers.instance.instance import Delay, Instance
+from dlplacer.solvers.instance.time_limit import now
 
 _LARGEST_SERIES = 120
 """Ops up to which segments are joined into a series. Inception's forward and backward blocks together have 62; CP-SAT
@@ -73,7 +73,7 @@ def find_segments(instance: Instance, last: int, seconds: float = 1.0) -> list[G
     """
     # On Inception's training graph this leaves 65 segments, else 34.
     instance = _without_leaves(instance)
-    return list(_fallen_apart(instance, _leading_to(instance, last), _LARGEST_SERIES, time.monotonic() + seconds))
+    return list(_fallen_apart(instance, _leading_to(instance, last), _LARGEST_SERIES, now() + seconds))
 
 
 def _fallen_apart(
@@ -102,11 +102,11 @@ def _refined(instance: Instance, segment: GraphSegment, stop_at: float) -> Itera
     waits for one of two tensors, whatever their devices, may have less slack than both producers. What is then on no
     path any more is left out too, as the rows of a segment count on its inputs.
     """
-    if time.monotonic() > stop_at:
+    if now() > stop_at:
         yield segment
         return
     part, ends = segment.instance, {segment.ops[0], segment.ops[-1]}
-    bounds = lower_bounds(part, stop_at - time.monotonic())
+    bounds = lower_bounds(part, stop_at - now())
     length = [h + ticks + t for h, ticks, t in zip(bounds.head, part.shortest, bounds.tail, strict=True)]
     slack = {op: max(length) - through for op, through in zip(segment.ops, length, strict=True)}
     allowed = max(slack.values()) // 2

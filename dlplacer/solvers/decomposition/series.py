@@ -5,7 +5,6 @@ but the chain of cut ops joins the series of segments, their best schedules also
 optimum. In all other cases what is put together is only a candidate, whose true makespan counts.
 """
 
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -26,6 +25,7 @@ from dlplacer.solvers.instance.outcome import Budget
 from dlplacer.solvers.instance.schedule import Schedule, compact
 from dlplacer.solvers.instance.side_by_side import side_by_side
 from dlplacer.solvers.instance.symmetry import interchangeable
+from dlplacer.solvers.instance.time_limit import now
 
 _BOUND_S = 0.5
 """Seconds for the bounds of a segment, at most: all bounds of a graph of 2,000 ops take 0.3 s."""
@@ -129,10 +129,10 @@ class SegmentChain:
         return sum(self._width(series) for series in self.open)
 
     def advance(self, work: float, stop_at: float, search: Callable[["SegmentChain", Series, float], None]) -> None:
-        """Spend some work on every open series, one per worker at a time, until a moment of `time.monotonic`."""
+        """Spend some work on every open series, one per worker at a time, until a moment of the clock (`now`)."""
 
         def spend(series: Series, workers: int) -> None:
-            left = min(stop_at - time.monotonic(), self.budget.left_s)
+            left = min(stop_at - now(), self.budget.left_s)
             if left > 0:
                 self.incumbents[series.instance].budget = replace(self.budget_of(left), workers=workers)
                 search(self, series, work)
@@ -288,9 +288,7 @@ class SegmentChain:
 
     def budget_of(self, seconds: float) -> Budget:
         """A budget of its own for one series."""
-        return Budget(
-            time.monotonic() + seconds, seed=self.budget.seed, workers=self.budget.workers, stop=self.budget.stop
-        )
+        return Budget(now() + seconds, seed=self.budget.seed, workers=self.budget.workers, stop=self.budget.stop)
 
     def _unproven(self, several: Sequence[Series]) -> list[Series]:
         distinct = {series.instance: series for series in several if series.instance.op_count <= _LARGEST_SEARCH}

@@ -12,7 +12,6 @@ the walk passes through all of U, and pays for it. Prices come from Kelley's cut
 says how its cost grows with the prices; a linear program takes the prices at which the least of them is greatest.
 """
 
-import time
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 from dlplacer.solvers.decomposition.stage_walks import NEVER, StageWalks, Walk
 from dlplacer.solvers.decomposition.stages import Ints, StageChain
 from dlplacer.solvers.instance.instance import FAR, Instance
-from dlplacer.solvers.instance.time_limit import within
+from dlplacer.solvers.instance.time_limit import now, within
 
 Floats = NDArray[np.float64]
 
@@ -91,11 +90,11 @@ class StageDual:
         Parameters
         ----------
         stop_at
-            A moment of `time.monotonic`.
+            A moment of the clock (`now`).
         enough
             A makespan that is known: a bound as high as this needs no better prices.
         """
-        within(lambda: time.monotonic() > stop_at, lambda: self._solve(enough))
+        within(lambda: now() > stop_at, lambda: self._solve(enough))
         return min(FAR, min((one.bound for one in self.classes), default=0))
 
     def placements(self) -> list[list[int]]:

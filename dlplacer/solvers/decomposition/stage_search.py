@@ -1,6 +1,5 @@
 """The stage phase: where memory is short, a bound over the chain of segments, and the placements that lead to it."""
 
-import time
 from dataclasses import dataclass, replace
 
 from dlplacer.problem.live_memory import stashes
@@ -15,6 +14,7 @@ from dlplacer.solvers.heuristics.common.upward_rank import by_rank, upward_ranks
 from dlplacer.solvers.heuristics.list_schedule import list_schedule
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import FAR, Instance
+from dlplacer.solvers.instance.time_limit import now
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def search_stages(
 
     Nothing where all ops fit on every device, or where there are too many devices.
     """
-    began, kept = time.monotonic(), stashes(problem)
+    began, kept = now(), stashes(problem)
     everything = sum(instance.footprint) + sum(stash.size for stash in kept)
     binds = any(room is not None and room < everything for room in instance.capacity)
     followers = [op for op in range(instance.op_count) if op not in instance.sources]
@@ -67,6 +67,6 @@ def search_stages(
     for wished in dual.placements()[: params.placements]:
         placement = fitted(instance, wished, order)
         for rank in ranks if placement is not None else ():
-            if time.monotonic() > began + seconds or incumbent.closed:
+            if now() > began + seconds or incumbent.closed:
                 return
             incumbent.offer(list_schedule(instance, rank, placement))

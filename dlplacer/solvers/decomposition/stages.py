@@ -6,7 +6,6 @@ stage before, where the first cut op of a segment lies. Where forward and backwa
 segments belong to the stages of the forward ones.
 """
 
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from dlplacer.problem.live_memory import Stash
 from dlplacer.solvers.decomposition.segments import GraphSegment, find_segments
 from dlplacer.solvers.instance.instance import Delay, Instance
+from dlplacer.solvers.instance.time_limit import now
 
 Ints = NDArray[np.int64]
 
@@ -98,12 +98,12 @@ def build_stages(instance: Instance, last: int, kept: Sequence[Stash], seconds: 
     seconds
         When they are up, the segments that are left count as nothing, and their blocks lie beside the stages.
     """
-    plan, stop_at = _Plan(instance), time.monotonic() + seconds
+    plan, stop_at = _Plan(instance), now() + seconds
     for segment in find_segments(instance, last, seconds / 2):
-        if time.monotonic() < stop_at:
+        if now() < stop_at:
             plan.add(segment)
     plan.end(last)
-    stages = tuple(takewhile(lambda _: time.monotonic() < stop_at + seconds, plan.stages(kept)))
+    stages = tuple(takewhile(lambda _: now() < stop_at + seconds, plan.stages(kept)))
     placed = {block for stage in stages for block in stage.blocks}
     beside = tuple(block for block in range(len(instance.members)) if block not in placed)
     return StageChain(stages, beside)

@@ -4,7 +4,6 @@ They share the devices with the last segments but are in none of them. All that 
 any schedule, so the optimum of the instance of these ops alone bounds the op's tail.
 """
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -14,6 +13,7 @@ from dlplacer.solvers.decomposition.series import SegmentChain
 from dlplacer.solvers.decomposition.series_search import search_series
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
+from dlplacer.solvers.instance.time_limit import now
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,10 @@ def raise_suffix_bounds(
     """Bounds raised by what follows the last cut ops of a chain."""
     budget, tail = incumbent.budget, list(bounds.tail)
     for cut, part in suffixes(chain.instance, chain.segments, params.sizes):
-        stop_at = time.monotonic() + params.share * budget.left_s
-        chain.bounds[part] = lower_bounds(part, params.bound_share * (stop_at - time.monotonic()))
+        stop_at = now() + params.share * budget.left_s
+        chain.bounds[part] = lower_bounds(part, params.bound_share * (stop_at - now()))
         known = chain.incumbents[part] = chain.begin(part)
-        known.budget = chain.budget_of(stop_at - time.monotonic())
+        known.budget = chain.budget_of(stop_at - now())
         search_series(chain, Series((), part), params.work)
         tail[cut] = max(tail[cut], known.bound)
     if tail != list(bounds.tail):

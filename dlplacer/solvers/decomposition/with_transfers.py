@@ -1,6 +1,5 @@
 """The series of a chain with link contention: inside each, a link direction carries one transfer at a time."""
 
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -12,6 +11,7 @@ from dlplacer.solvers.decomposition.series_search import search_series
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule
+from dlplacer.solvers.instance.time_limit import now
 from dlplacer.solvers.local_search.critical_swaps import swap_critical_of
 
 
@@ -94,12 +94,12 @@ class TransferSearch:
         offers = self._offers(stop_at)
         is_large = chain.instance.op_count >= PARAMS.large_from
         work, idle = PARAMS.large_work if is_large else PARAMS.work, 0
-        while idle < PARAMS.patience and budget.left_s and (now := time.monotonic()) < stop_at and not incumbent.closed:
+        while idle < PARAMS.patience and budget.left_s and (asked := now()) < stop_at and not incumbent.closed:
             reached = incumbent.bound, incumbent.best
             # What a layer that comes 2,000 times was solved for is put together, too, when its share is over.
-            chain.budget = chain.budget_of(budget.left_s if chain.repeats else min(stop_at - now, budget.left_s))
-            advance_until = now + PARAMS.advance_share * (stop_at - now)
-            while chain.open and time.monotonic() < advance_until and budget.left_s:
+            chain.budget = chain.budget_of(budget.left_s if chain.repeats else min(stop_at - asked, budget.left_s))
+            advance_until = asked + PARAMS.advance_share * (stop_at - asked)
+            while chain.open and now() < advance_until and budget.left_s:
                 # A series that takes longer with its traffic costs the whole as much, so they come before combinations.
                 before = chain.open_ticks
                 chain.advance(work, advance_until, partial(search_series, with_transfers=True))
@@ -125,7 +125,7 @@ class TransferSearch:
 
     def _offers(self, stop_at: float) -> "_Offers":
         # Schedules of many equal layers are long, and what orders would gain there segments have gained.
-        swap_s = 0.0 if self._chain.repeats else PARAMS.swap_share * (stop_at - time.monotonic())
+        swap_s = 0.0 if self._chain.repeats else PARAMS.swap_share * (stop_at - now())
         return _Offers(self._chain.instance, self._incumbent, swap_s)
 
 
@@ -150,7 +150,7 @@ class _Offers:
             above = float("-inf") if best is None else schedule.makespan / best.makespan - 1
             near = near or above <= margin
             if above <= PARAMS.swap_margin:
-                began = time.monotonic()
+                began = now()
                 swap_critical_of(self._instance, schedule, self._incumbent, self._swap_s)
-                self._swap_s -= time.monotonic() - began
+                self._swap_s -= now() - began
         return near

@@ -5,7 +5,6 @@ alive so, at the price of time. Simulated annealing over placements and orders t
 are exceeded, whatever the makespan: to find any plan is as hard as bin packing. What it finds a search goes on from.
 """
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
@@ -17,7 +16,7 @@ from dlplacer.problem.transfers import ScheduledTransfer
 from dlplacer.solvers.instance.instance import FAR, Instance
 from dlplacer.solvers.instance.memory_admission import overflow
 from dlplacer.solvers.instance.schedule import Schedule, in_sequence
-from dlplacer.solvers.instance.time_limit import ask_time
+from dlplacer.solvers.instance.time_limit import ask_time, now
 
 
 @dataclass(frozen=True)
@@ -112,14 +111,14 @@ def search_room(
     placement
         [op of the problem] → device, to begin with; None: at random.
     """
-    stop_at, random = time.monotonic() + seconds, Random(seed)
+    stop_at, random = now() + seconds, Random(seed)
     nearest: _Tried | None = None
     begin = None
     if placement is not None:
         begin = [
             placement[ops[0]] if ops[0] < problem.op_count else instance.allowed[ops[0]][0] for ops in instance.members
         ]
-    while time.monotonic() < stop_at:
+    while now() < stop_at:
         found = _anneal(problem, instance, begin, random, stop_at)
         begin = None
         if nearest is None or found.cost < nearest.cost:
@@ -136,28 +135,28 @@ def _anneal(problem: Problem, instance: Instance, begin: list[int] | None, rando
     place = begin or [random.choice(instance.allowed[ops[0]]) for ops in instance.members]
     spread = 0.0 if begin else instance.op_count / 3
     rank = [position[op] + random.random() * spread for op in range(instance.op_count)]
-    now = best = _tried(problem, instance, place, rank)
-    temperature = PARAMS.warm * now.cost + 1
+    current = best = _tried(problem, instance, place, rank)
+    temperature = PARAMS.warm * current.cost + 1
     for _ in range(PARAMS.steps):
-        if not best.cost or time.monotonic() > stop_at:
+        if not best.cost or now() > stop_at:
             break
         ask_time()
-        other = _tried(problem, instance, *_moved(instance, now, random))
-        if other.cost <= now.cost or random.random() < exp((now.cost - other.cost) / temperature):
-            now = other
-            best = min(best, now, key=lambda tried: tried.cost)
+        other = _tried(problem, instance, *_moved(instance, current, random))
+        if other.cost <= current.cost or random.random() < exp((current.cost - other.cost) / temperature):
+            current = other
+            best = min(best, current, key=lambda tried: tried.cost)
         temperature = max(1.0, temperature * PARAMS.cooling)
     return best
 
 
-def _moved(instance: Instance, now: _Tried, random: Random) -> tuple[list[int], list[float]]:
-    place, rank = now.place, now.rank
+def _moved(instance: Instance, current: _Tried, random: Random) -> tuple[list[int], list[float]]:
+    place, rank = current.place, current.rank
     if random.random() >= PARAMS.moves:
         rank = rank.copy()
         rank[random.randrange(len(rank))] = random.random() * 1.3 * len(rank)
         return place, rank
     place = place.copy()
-    exceeded = [number for number, here in enumerate(place) if now.excess[here]]
+    exceeded = [number for number, here in enumerate(place) if current.excess[here]]
     for several in (exceeded, range(len(place))):
         if several and (several is not exceeded or random.random() < PARAMS.away):
             number = random.choice(several)

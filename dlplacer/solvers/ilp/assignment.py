@@ -3,15 +3,14 @@
 Every placement can be scheduled, one op after another, so a problem is infeasible exactly if no placement exists.
 """
 
-import time
 from collections.abc import Container
 
 from ortools.sat.python import cp_model
 
 from dlplacer.problem.problem import Problem
-from dlplacer.solvers.ilp.solver_thread import in_thread
+from dlplacer.solvers.ilp.solver_thread import limit, solve_in_thread
 from dlplacer.solvers.ilp.working_room import leave_working_room
-from dlplacer.solvers.instance.time_limit import OutOfTimeError, ask_time, ends_when, time_is_up
+from dlplacer.solvers.instance.time_limit import OutOfTimeError, ask_time, ends_when, now, time_is_up
 
 WORKING = "working"
 """Under ``memory: live``, part of the memory family: room for what an op reads and writes while it runs."""
@@ -30,21 +29,19 @@ def find_placement(problem: Problem, seconds: float, without: Container[str] = (
     without
         Families to ignore, or `WORKING`.
     """
-    until = time.monotonic() + seconds
+    until = now() + seconds
     try:
-        with ends_when(lambda: time.monotonic() > until):
+        with ends_when(lambda: now() > until):
             model, place = _model(problem, without)
     except OutOfTimeError:
         return False, None
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
-    solver.parameters.max_time_in_seconds = left_s = max(0.0, until - time.monotonic())
+    left_s = max(0.0, until - now())
+    limit(solver, left_s)
     solver.parameters.presolve_inclusion_work_limit = 0
     solver.parameters.catch_sigint_signal = False
-    try:
-        status = in_thread(lambda: solver.solve(model), left_s, time_is_up, solver.stop_search)
-    except TimeoutError:
-        return False, None
+    status = solve_in_thread(solver, model, left_s, time_is_up)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return status == cp_model.INFEASIBLE, None
     return True, [next(d for d, literal in row.items() if solver.boolean_value(literal)) for row in place]

@@ -9,13 +9,14 @@ from ortools.sat.python import cp_model
 
 from dlplacer.core.errors import InternalError
 from dlplacer.problem.transfers import ScheduledTransfer
-from dlplacer.solvers.ilp.solver_thread import in_thread
+from dlplacer.solvers.ilp.solver_thread import PARAMS as THREAD
+from dlplacer.solvers.ilp.solver_thread import limit, solve_in_thread
 from dlplacer.solvers.ilp.variables import Literal, Variables
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule, compact
 from dlplacer.solvers.instance.schedule_with_transfers import with_transfers
-from dlplacer.solvers.instance.time_limit import time_is_up
+from dlplacer.solvers.instance.time_limit import counts_work, time_is_up
 
 
 @dataclass(frozen=True)
@@ -24,9 +25,6 @@ class CpSatParams:
 
     Attributes
     ----------
-    seconds_of_work
-        Seconds that one deterministic second of work takes on segments, to limit several workers: with limits of their
-        own one of two was idle for most of the time. Measured as 3 to 7.
     tuned_portfolio
         From so many workers on CP-SAT's own portfolio is used; 8 is the smallest that its authors tune.
     subsolvers
@@ -34,7 +32,6 @@ class CpSatParams:
         (on 62-op segments level 2 takes 22 to 42 s, level 1 3 to 13, none 3 to 4); small default portfolios have it.
     """
 
-    seconds_of_work: float = 4.0
     tuned_portfolio: int = 8
     subsolvers: tuple[str, ...] = (
         "no_lp",
@@ -49,7 +46,9 @@ class CpSatParams:
 CP_SAT = CpSatParams()
 
 
-def new_solver(workers: int, seed: int, seconds: float, relaxes_well: bool = False) -> cp_model.CpSolver:
+def new_solver(
+    workers: int, seed: int, seconds: float, work: float = math.inf, relaxes_well: bool = False
+) -> cp_model.CpSolver:
     """A solver with the parameters that every search here uses.
 
     The inclusion work limit of 0 guards against wrong OPTIMAL answers (OR-Tools issue 5293).
@@ -57,7 +56,7 @@ def new_solver(workers: int, seed: int, seconds: float, relaxes_well: bool = Fal
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = workers
     solver.parameters.random_seed = seed % 2**31
-    solver.parameters.max_time_in_seconds = seconds
+    limit(solver, seconds, work)
     # Presolve drops the enforcement of rows whose Boolean coefficients pass 2^31 in sum: a wrong OPTIMAL (issue 5293).
     solver.parameters.presolve_inclusion_work_limit = 0
     solver.parameters.catch_sigint_signal = False
@@ -147,24 +146,24 @@ def search(
     budget = incumbent.budget
     if seconds <= 0:
         return SearchEnd.UNDECIDED
-    solver = new_solver(budget.workers, budget.seed, seconds, relaxes_well)
+    if budget.workers > 1:
+        # Several workers are not deterministic anyway, and each would end alone once it has spent its work: with limits
+        # of their own one of two was idle for most of the time.
+        seconds, work = min(seconds, THREAD.seconds_of_work * work), math.inf
+    solver = new_solver(budget.workers, budget.seed, seconds, work, relaxes_well)
     solver.parameters.relative_gap_limit = budget.gap
-    if budget.workers == 1:
-        solver.parameters.max_deterministic_time = work
-    else:
-        # Several workers are not deterministic anyway, and each would end alone once it has spent its work.
-        solver.parameters.max_time_in_seconds = min(seconds, CP_SAT.seconds_of_work * work)
     listener = _Listener(variables, instance)
     solver.best_bound_callback = listener.on_bound
 
     def look() -> bool:
+        if counts_work():
+            return budget.stop.is_set()
         listener.deliver(incumbent)
         return budget.stop.is_set() or incumbent.closed or time_is_up()
 
-    try:
-        # A thread, as Ctrl-C and `stop` have to be heard during presolve, which calls nothing back.
-        status = in_thread(lambda: solver.solve(model, listener), seconds, look, solver.stop_search)
-    except TimeoutError:
+    # A thread, as Ctrl-C and `stop` have to be heard during presolve, which calls nothing back.
+    status = solve_in_thread(solver, model, seconds, look, listener)
+    if status is None:
         return SearchEnd.UNDECIDED
     listener.deliver(incumbent)
     if status == cp_model.MODEL_INVALID:

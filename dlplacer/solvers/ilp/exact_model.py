@@ -1,6 +1,5 @@
 """Small problems with traffic solved as a whole: transfers, routes and memory over time in one model."""
 
-import time
 from dataclasses import replace
 
 from dlplacer.core.errors import InternalError
@@ -11,6 +10,7 @@ from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, search
 from dlplacer.solvers.ilp.ilp_model import build_exact_model
 from dlplacer.solvers.instance.incumbent import Incumbent, SchedulesOnly
 from dlplacer.solvers.instance.instance import Instance
+from dlplacer.solvers.instance.time_limit import now
 
 _MOST_REQUESTS_BY_PAIR = 1600
 """Transfer requests × ordered pairs of devices: 28 edges of 8 ops on 8 devices are 1,568. Above it the model takes
@@ -40,11 +40,11 @@ def solve_exactly(problem: Problem, instance: Instance, bounds: Bounds, incumben
     if problem.options.memory == "live":
         # Parameters take memory from when they are made, so their times matter too.
         timed = replace(instance, sources=frozenset(), sinks=frozenset())
-    stop_at = time.monotonic() + seconds
+    stop_at = now() + seconds
     if not traffic.routes.complete:
         # A better schedule first, with few routes: the less slack it leaves, the fewer routes are to be listed.
         _solve(problem, timed, bounds, incumbent, _FEW_ROUTES_SHARE * seconds, every_route=False)
-    return incumbent.closed or _solve(problem, timed, bounds, incumbent, stop_at - time.monotonic(), every_route=True)
+    return incumbent.closed or _solve(problem, timed, bounds, incumbent, stop_at - now(), every_route=True)
 
 
 def _solve(

@@ -1,6 +1,5 @@
 """Schedules in ticks, and the budget of a solve."""
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -10,6 +9,7 @@ from dlplacer.problem.problem import Problem
 from dlplacer.problem.transfers import ScheduledTransfer
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule
+from dlplacer.solvers.instance.time_limit import now
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Budget:
     Attributes
     ----------
     deadline
-        `time.monotonic` value at which to stop.
+        value of the clock (`now`) at which to stop.
     gap
         Stop when (makespan − bound) ÷ makespan is at most this.
     grace_s
@@ -101,7 +101,7 @@ class Budget:
     @property
     def left_s(self) -> float:
         """Seconds until the deadline, 0 if it has passed or somebody asked to stop."""
-        return 0.0 if self.stop.is_set() else max(0.0, self.deadline - time.monotonic())
+        return 0.0 if self.stop.is_set() else max(0.0, self.deadline - now())
 
     @property
     def unreported(self) -> "Budget":

@@ -10,8 +10,7 @@ from matplotlib.patches import PathPatch
 from numpy import linspace
 
 from dlplacer.core.topology import Topology
-from dlplacer.files.load import load_topology
-from dlplacer.files.locate import shipped_folder
+from dlplacer.files.load import load_topology, shipped_folder
 from dlplacer.report.plot import recommended_size
 from dlplacer.report.plot.topology import machine_layout, plot_topology
 

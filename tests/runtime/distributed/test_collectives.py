@@ -13,7 +13,7 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op, TensorSpec
 from dlplacer.core.options import Options
 from dlplacer.core.topology import Device, Link, Topology
-from dlplacer.files.plan_file import read_plan, write_plan
+from dlplacer.files.plan_file import read_plan
 from dlplacer.frontend import Job, capture
 from dlplacer.frontend.torch.capture import capture_job, default_rewrites
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
@@ -120,7 +120,7 @@ def test_a_plan_with_collectives_keeps_all_rules_and_its_program_runs(
     assert {made.placement[op.id] for op in made.graph.ops if op.kind == "collective"} == {NETWORK}
     assert all(made.placement[op] == device for op, device in plan.placement.items())
     dry_run(made.graph, [lower(made.graph, made.order)])
-    write_plan(tmp_path / "plan.json", made)
+    made.save(tmp_path / "plan.json")
     again = read_plan(tmp_path / "plan.json")
     assert not violations(again)
     assert again.graph.capture["collectives"]["replicas"] == 4
