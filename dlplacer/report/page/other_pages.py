@@ -94,10 +94,7 @@ def _strategy_rows(plan: HybridPlan, best: Strategy) -> list[tuple[str, str]]:
 
 def _chart(plan: HybridPlan) -> dict[str, Any]:
     budgets = _thinned(plan)
-    degrees = sorted({degree for each in budgets for degree in each.by_degree if degree > 1})
-    lines = {"data parallelism": [(each.devices, each.data_parallel) for each in budgets]}
-    for degree in degrees:
-        lines[f"hybrid, {degree} devices per worker"] = [(each.devices, each.by_degree.get(degree)) for each in budgets]
+    lines = plan.lines(budgets)
     lines[_BEST] = [(each.devices, each.best) for each in budgets]
     drawn = [
         {
