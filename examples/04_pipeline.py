@@ -9,8 +9,7 @@ from pathlib import Path
 import dlplacer as dp
 from dlplacer.core.units import format_bytes, format_seconds
 from dlplacer.planning.pipeline.pipeline_search import Search
-from dlplacer.planning.pipeline.schedule.action import write_csv
-from dlplacer.planning.pipeline.schedule.schedules import SCHEDULES
+from dlplacer.planning.pipeline.schedules import SCHEDULES, write_csv
 from dlplacer.report.plot import plot_pipeline, save_picture
 
 

@@ -21,7 +21,7 @@ from dlplacer.files.topology_file import TopologyFile
 from dlplacer.measure.run_report import DeviceUse, Figures, Offender, RunReport
 from dlplacer.measure.selftest import Check, Selftest
 from dlplacer.planning.compare import compare
-from dlplacer.planning.hybrid.epochs_file import EpochsFile, read_epochs
+from dlplacer.planning.hybrid.epochs import EpochsFile, read_epochs
 from dlplacer.planning.place import place
 
 ROOT = Path(__file__).parents[1]

@@ -18,7 +18,7 @@ from dlplacer.core.expect import expect_figure, expect_number, refuse
 from dlplacer.core.topology import Topology
 
 if TYPE_CHECKING:
-    from dlplacer.planning.hybrid.epochs_file import EpochsData
+    from dlplacer.planning.hybrid.epochs import EpochsData
     from dlplacer.planning.hybrid.hybrid_plan import HybridPlan
     from dlplacer.planning.hybrid.measurements import Measurements
     from dlplacer.planning.hybrid.scaling import ScalingFits
@@ -86,9 +86,8 @@ def hybrid(
     2
     """
     from dlplacer.machines.costs.roofline_times import with_times
-    from dlplacer.planning.hybrid.hybrid import HybridProblem, plan_hybrid
+    from dlplacer.planning.hybrid.hybrid import HybridProblem, plan_hybrid, plan_notes
     from dlplacer.planning.hybrid.measurements import NOTHING_MEASURED, read_measurements
-    from dlplacer.planning.hybrid.plan_notes import plan_notes
     from dlplacer.planning.hybrid.step_workload import fastest_work
     from dlplacer.planning.hybrid.workers import Placed, PlaceSettings, SpeedupTable
 
@@ -125,8 +124,7 @@ def hybrid(
 
 def epochs_of(value: "str | PathLike[str] | Mapping[int, float | None] | EpochsData | None") -> "EpochsData":
     """The epochs that are meant; raises InputError."""
-    from dlplacer.planning.hybrid.epochs import EpochsTable, StatisticalEfficiency
-    from dlplacer.planning.hybrid.epochs_file import EpochsData, one_batch, read_epochs
+    from dlplacer.planning.hybrid.epochs import EpochsData, EpochsTable, StatisticalEfficiency, one_batch, read_epochs
 
     if value is None:
         return one_batch()

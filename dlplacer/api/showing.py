@@ -3,7 +3,6 @@
 import webbrowser
 from dataclasses import dataclass
 from html import escape
-from importlib import import_module
 from os import PathLike
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -19,12 +18,8 @@ if TYPE_CHECKING:
     from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
 
 _FRAME_PIXELS = 720
-_PAGES = {
-    "Comparison": ("comparison_page", "comparison_page"),
-    "HybridPlan": ("hybrid_page", "hybrid_page"),
-    "PipelinePlan": ("pipeline_page", "pipeline_page"),
-}
-"""Class → module of `dlplacer.report.page` and the function in it that makes its page."""
+_PAGES = {"Comparison": "comparison_page", "HybridPlan": "hybrid_page", "PipelinePlan": "pipeline_page"}
+"""Class → the function of `dlplacer.report.page.other_pages` that makes its page."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +103,7 @@ def show(
     PosixPath('plan.html')
     """
     from dlplacer.report.page.page import html_page
-    from dlplacer.report.page.summary import headline
+    from dlplacer.report.summary import headline
 
     if path is not None:
         expect_path(path)
@@ -136,6 +131,7 @@ def _other_page(subject: object) -> HtmlPage | None:
     kind = type(subject).__name__
     if kind not in _PAGES:
         return None
-    module, function = _PAGES[kind]
-    page: str = getattr(import_module(f"dlplacer.report.page.{module}"), function)(subject)
+    from dlplacer.report.page import other_pages
+
+    page: str = getattr(other_pages, _PAGES[kind])(subject)
     return HtmlPage(page, getattr(subject, "name", "") or kind)

@@ -131,8 +131,7 @@ def options_of(given: Given) -> Options:
 def solve(given: Given) -> int:
     """Solve, write the plan, and print the result."""
     from dlplacer.planning.garbage import fewer_collections
-    from dlplacer.planning.launch_bound import launch_note
-    from dlplacer.planning.one_device import one_device_is_best
+    from dlplacer.planning.one_device import launch_note, one_device_is_best
     from dlplacer.planning.pipeline.hint import pipeline_hint
 
     limit_s, says = given.get("time_limit_s", _LIMIT_S), "stopping with the best plan so far; once more to give up"
@@ -453,7 +452,7 @@ def pipeline(given: Given) -> int:
     """Plan the pipeline, compare it with op placement, and print both."""
     from dlplacer.api.solving import held_graph, problem_of
     from dlplacer.files import write_text
-    from dlplacer.planning.pipeline.schedule.action import write_csv
+    from dlplacer.planning.pipeline.schedules import write_csv
 
     if given.plan_file is not None:
         _require_capturable(given)

@@ -9,7 +9,7 @@ from dlplacer.core.abilities import Shown
 from dlplacer.core.plan import Plan
 from dlplacer.core.units import format_seconds
 from dlplacer.report.page.page import run_page
-from dlplacer.report.page.summary import busy_s
+from dlplacer.report.summary import busy_s
 
 if TYPE_CHECKING:
     import pandas

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from dlplacer.core.abilities import Shown
 from dlplacer.core.errors import InputError, RunError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.options import Options
@@ -79,7 +80,7 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Selftest:
+class Selftest(Shown):
     """All checks in the order in which they were tried, versions and devices, and the devices' measured links."""
 
     devices: tuple[str, ...]

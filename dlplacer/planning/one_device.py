@@ -6,12 +6,14 @@ from dlplacer.core.constraints import Constraints
 from dlplacer.core.errors import InputError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.plan import Plan
+from dlplacer.core.result import Result
 from dlplacer.core.topology import Device, Topology
 from dlplacer.core.units import format_seconds
+from dlplacer.machines.costs.issue import with_issue
 from dlplacer.machines.costs.roofline_times import with_times
 from dlplacer.problem.dispatch import dispatch_of
 from dlplacer.problem.problem import Problem, build_problem
-from dlplacer.problem.simulate import replay
+from dlplacer.problem.simulate import replay, replay_plan
 from dlplacer.solvers.bounds.bounds import critical_path
 from dlplacer.solvers.heuristics.single_device import singles
 from dlplacer.solvers.instance.instance import build_instance
@@ -108,3 +110,33 @@ def _alone_s(graph: OpGraph, device: Device) -> float:
         issued_s += dispatch_s if time_s else 0.0
         end_s = max(end_s, issued_s) + time_s
     return end_s
+
+
+_MOST_REPLAYED = 10_000
+"""Ops up to which the plan is replayed, in about a second; beyond, the sum of its issues bounds its step."""
+
+_COLLAPSE = 0.5
+"""Share of the gain over one device that must remain under eager issue, else the user is told."""
+
+
+def launch_note(result: Result) -> str | None:
+    """A sentence if eager PyTorch would change the answer: one device is best, or most of the gain is lost."""
+    plan, speedup = result.plan, result.speedup
+    eager = with_issue(plan.topology, "eager")
+    if eager == plan.topology or len(set(plan.placement.values())) < 2 or speedup is None or speedup <= 1:
+        return None
+    issue_s = max(device.dispatch_s or 0.0 for device in eager.devices)
+    times_s = [entry.end_s - entry.start_s for entry in plan.ops if entry.end_s > entry.start_s]
+    single_s = one_device_s(plan.graph, eager)
+    step_s = issue_s * len(times_s)
+    if len(plan.ops) <= _MOST_REPLAYED:
+        step_s = replay_plan(plan, plan.graph, eager).makespan_s
+    if single_s is None or single_s > step_s * (1 + _COLLAPSE * (speedup - 1)):
+        return None
+    gain = "one device is best" if single_s <= step_s else f"this plan gains {single_s / step_s:.3f}x"
+    return (
+        f"launch-bound: issuing an op takes {format_seconds(issue_s)}, its ops "
+        f"{format_seconds(sum(times_s) / len(times_s))}; with eager PyTorch {gain}; compiled segments would give "
+        f"{speedup:.3f}x if they cost nothing to issue and every op still took as long; --issue eager plans for eager "
+        "PyTorch"
+    )

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from dlplacer.core.op import Op
 from dlplacer.core.plan import Plan
@@ -30,15 +30,19 @@ def blocks_of(plan: Plan) -> Mapping[str, str]:
     modules below it (``encoder.layer.0``).
     """
     paths: dict[str, Path] = {op.id: tuple(op.module.split(".")) if op.module else () for op in plan.graph.ops}
-    apart: set[Path] = {()}
-    largest: Path | None = ()
-    while largest is not None:
-        apart.add(largest)
-        blocks = {op_id: _block(path, apart) for op_id, path in paths.items()}
-        largest = _largest(blocks.values(), paths.values(), apart)
+    block = outermost(paths.values(), len(paths) / 2)
+    blocks = {op_id: block(path) for op_id, path in paths.items()}
     moment_s = _moments(plan, blocks)
     in_order = sorted(blocks, key=lambda op_id: moment_s[blocks[op_id]])
     return {op_id: ".".join(blocks[op_id]) for op_id in in_order}
+
+
+def outermost(paths: Iterable[Path], most: float) -> Callable[[Path], Path]:
+    """Path → the outermost module around it that holds at most so many of the paths, or has no modules below it."""
+    held = Counter(path[:length] for path in paths for length in range(len(path) + 1))
+    below = {path[:-1] for path in held if path}
+    apart = {path for path, count in held.items() if count > most and path in below} | {()}
+    return lambda path: next((path[:length] for length in range(len(path) + 1) if path[:length] not in apart), path)
 
 
 def short_names(blocks: Iterable[str]) -> dict[str, str]:
@@ -67,21 +71,6 @@ def _moments(plan: Plan, blocks: Mapping[str, Path]) -> Mapping[Path, float]:
             weight[blocks[entry.op]] += entry.end_s - entry.start_s
             moment[blocks[entry.op]] += (entry.end_s - entry.start_s) * entry.start_s
     return {block: moment[block] / weight[block] if weight[block] else math.inf for block in set(blocks.values())}
-
-
-def _block(path: Path, apart: set[Path]) -> Path:
-    """The shortest beginning of a path that is not taken apart."""
-    return next((path[:length] for length in range(len(path) + 1) if path[:length] not in apart), path)
-
-
-def _largest(blocks: Iterable[Path], paths: Iterable[Path], apart: set[Path]) -> Path | None:
-    """The block that holds more than half of the ops and has modules below it."""
-    found = list(blocks)
-    for block, count in Counter(found).most_common(2):
-        below = any(path[: len(block)] == block and len(path) > len(block) for path in paths)
-        if 2 * count > len(found) and block not in apart and below:
-            return block
-    return None
 
 
 def computes(op: Op) -> bool:

@@ -1,5 +1,6 @@
 """How values look: short reprs, tables for notebooks, frames for pandas."""
 
+import json
 import re
 from pathlib import Path
 
@@ -89,6 +90,24 @@ def test_notebooks_get_small_tables(result, comparison, pipeline, hybrid, run) -
     assert all(row.method in shown for row in comparison.rows)
     assert f"{run.report.prediction_error:.0%}".rstrip("%") in run._repr_html_()
     assert plan._repr_html_().count("<text") == 8
+
+
+def test_every_result_has_a_frame_and_a_file(comparison, pipeline, hybrid, result, tmp_path: Path) -> None:
+    groups = dp.groups("inception_v3-train", "pcie-4gpu", direction="backward")
+    batches = dp.advise_minibatch("inception_v3-train", "dgx1-v100-2gpu")
+    shown = [
+        (comparison, len(comparison.rows)),
+        (pipeline, len(pipeline.stages)),
+        (hybrid, 4),
+        (dp.explain(result.plan), len(result.plan.topology.devices)),
+        (groups, len(groups.policies)),
+        (batches, len(batches.plans)),
+    ]
+    for value, count in shown:
+        assert len(value.to_frame()) == count, value
+        path = value.save(tmp_path / "value.json")
+        assert json.loads(path.read_text()).keys() == value.to_dict().keys()
+    assert list(comparison.to_frame()["makespan_s"]) == [row.makespan_s for row in comparison.rows]
 
 
 def test_names_are_escaped_and_direction_marks_are_codes() -> None:

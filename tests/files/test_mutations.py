@@ -17,8 +17,8 @@ from dlplacer.files import locate_topology, plan_to_dict, read_graph, read_plan,
 from dlplacer.files.graph_file import graph_from_dict
 from dlplacer.machines.costs.calibration_file import read_calibration
 from dlplacer.machines.importers.any_format import import_topology
-from dlplacer.planning.hybrid.epochs_file import read_epochs
-from dlplacer.planning.pipeline.schedule.action import read_csv
+from dlplacer.planning.hybrid.epochs import read_epochs
+from dlplacer.planning.pipeline.schedules import read_csv
 from dlplacer.runtime.program.program import Program
 
 COUNT = 60

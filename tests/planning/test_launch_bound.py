@@ -9,8 +9,7 @@ from dlplacer.core.op import Edge, Op
 from dlplacer.core.topology import Device, Topology
 from dlplacer.files.load import load_topology
 from dlplacer.machines.costs.issue import with_issue
-from dlplacer.planning.launch_bound import launch_note
-from dlplacer.planning.one_device import one_device_note, one_device_s
+from dlplacer.planning.one_device import launch_note, one_device_note, one_device_s
 from dlplacer.planning.place import place
 
 TWO_GPUS = load_topology("dgx1-v100-2gpu")

@@ -1,15 +1,84 @@
-"""Sets of ops → one op each: what it costs, holds, reads and returns."""
+"""Sets of ops become one op each: its cost, its memory, its inputs and outputs."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import networkx as nx
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.graph import OpGraph
-from dlplacer.core.op import Edge, Op
-from dlplacer.planning.coarsen.merged_footprint import joined_memory
-from dlplacer.planning.coarsen.merged_outputs import Outputs, joined_outputs
+from dlplacer.core.op import Edge, Op, TensorSpec
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """The outputs of a group.
+
+    Attributes
+    ----------
+    index
+        (Member, its output) → output of the group, for all that is read outside and all that nothing reads.
+    specs
+        By output of the group; empty if a member does not give its own.
+    """
+
+    index: Mapping[tuple[str, int], int]
+    specs: tuple[TensorSpec, ...]
+
+
+def joined_outputs(graph: OpGraph, members: Sequence[str]) -> Outputs:
+    """The outputs of a group: what is read outside, and what nothing reads, which is what the step returns."""
+    inside = set(members)
+    index: dict[tuple[str, int], int] = {}
+    for member in members:
+        edges = graph.edges_from[member]
+        leaving = sorted({edge.output for edge in edges if edge.target not in inside})
+        unread = range(len(graph.op(member).outputs)) if not edges else ()
+        for output in dict.fromkeys((*leaving, *unread)):
+            index[member, output] = len(index)
+    specs = []
+    for member, output in index:
+        own = graph.op(member).outputs
+        if output >= len(own):
+            return Outputs(index, ())
+        specs.append(own[output])
+    return Outputs(index, tuple(specs))
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedMemory:
+    """Outputs and workspace of a contracted op."""
+
+    output_bytes: int
+    workspace_bytes: int
+
+
+def joined_memory(graph: OpGraph, members: Sequence[str], outputs: Outputs) -> JoinedMemory:
+    """What members hold when they run one after another, each output until its last reader among them has run."""
+    inside = {member: position for position, member in enumerate(members)}
+    left: dict[str, list[int]] = {member: [] for member in members}
+    for member, output in outputs.index:
+        left[member].append(output)
+    kept = {member: _kept_bytes(graph.op(member), left[member]) for member in members}
+    ends: dict[int, list[int]] = {}
+    alive = peak = 0
+    for position, member in enumerate(members):
+        op = graph.op(member)
+        inner_bytes = op.output_bytes - kept[member]
+        alive += inner_bytes
+        peak = max(peak, alive + op.workspace_bytes)
+        readers = [inside[edge.target] for edge in graph.edges_from[member] if edge.target in inside]
+        ends.setdefault(max(readers, default=position), []).append(inner_bytes)
+        alive -= sum(ends.pop(position, ()))
+    return JoinedMemory(sum(kept.values()), peak)
+
+
+def _kept_bytes(op: Op, left: Sequence[int]) -> int:
+    """The part of an op's outputs that outlives the group, which it leaves by the outputs `left`."""
+    if not op.outputs:
+        return op.output_bytes if left else 0
+    return min(op.output_bytes, sum(op.outputs[output].bytes for output in left))
+
 
 PARTS = "parts"
 """Key among the attributes of a contracted op: [FLOPs, bytes accessed, dtype] of every member that does anything."""

@@ -3,14 +3,197 @@
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TypeAlias
+
+import networkx as nx
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import PHASES, Op
 from dlplacer.files.structure_hash import structure_sha256
 from dlplacer.planning.coarsen.contract import contract
-from dlplacer.planning.coarsen.fuse import chains
-from dlplacer.planning.coarsen.modules import by_module
-from dlplacer.planning.coarsen.op_groups import acyclic_groups
+
+Node: TypeAlias = tuple[str, str, int]
+"""An op of the contracted graph: ("group", label, 0), ("group", label, depth + 1) for a piece, or ("op", id, 0)."""
+
+
+def acyclic_groups(graph: OpGraph, label_of: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    """Label → its ops in topological order, for every label with two ops or more.
+
+    Of the groups in a circle the one that spans the most depth is cut into pieces by depth, until no circle is left;
+    the first piece keeps the label, later ones get ``#2``, ``#3``, …. The depth of an op grows along edges between
+    groups and never falls along edges within one, so pieces of different depth cannot wait for each other.
+
+    Parameters
+    ----------
+    label_of
+        Op → label; an op without one stays alone.
+    """
+    whole = {op.id: ("group", label_of[op.id], 0) if op.id in label_of else ("op", op.id, 0) for op in graph.ops}
+    depth = _depths(graph, whole)
+    node_of = dict(whole)
+    while widest := _widest_in_circles(graph, node_of, depth):
+        node_of = {name: (*node[:2], depth[name] + 1) if node in widest else node for name, node in node_of.items()}
+    pieces: dict[str, dict[Node, list[str]]] = {}
+    for op_id in graph.topological_order:
+        if op_id in label_of:
+            pieces.setdefault(label_of[op_id], {}).setdefault(node_of[op_id], []).append(op_id)
+    found: dict[str, tuple[str, ...]] = {}
+    for label, by_node in pieces.items():
+        several = (members for _, members in sorted(by_node.items()) if len(members) > 1)
+        for number, members in enumerate(several, start=1):
+            found[label if number == 1 else f"{label}#{number}"] = tuple(members)
+    return found
+
+
+def _widest_in_circles(graph: OpGraph, node_of: Mapping[str, Node], depth: Mapping[str, int]) -> set[Node]:
+    """Of every set of nodes that wait for each other, the one whose ops span the most depth."""
+    quotient = nx.DiGraph()
+    ends = ((node_of[edge.source], node_of[edge.target]) for edge in graph.edges)
+    quotient.add_edges_from((source, target) for source, target in ends if source != target)
+    circles = [part for part in nx.strongly_connected_components(quotient) if len(part) > 1]
+    depths: dict[Node, list[int]] = {node: [] for part in circles for node in part}
+    for name, node in node_of.items():
+        if node in depths:
+            depths[node].append(depth[name])
+    return {max(part, key=lambda node: (max(depths[node]) - min(depths[node]), node)) for part in circles}
+
+
+def _depths(graph: OpGraph, node_of: Mapping[str, Node]) -> dict[str, int]:
+    """Op → the most edges between groups on any path to it; one that reads nothing goes as deep as its readers let."""
+    depth: dict[str, int] = {}
+    for op_id in graph.topological_order:
+        read = graph.edges_into[op_id]
+        depth[op_id] = max((depth[edge.source] + _crosses(node_of, edge.source, op_id) for edge in read), default=0)
+    # A weight is at depth 0 by its own reads; beside its reader it spans no depth, and its group is not cut for it.
+    for op in graph.ops:
+        readers = graph.edges_from[op.id]
+        if readers and not graph.edges_into[op.id]:
+            depth[op.id] = min(depth[edge.target] - _crosses(node_of, op.id, edge.target) for edge in readers)
+    return depth
+
+
+def _crosses(node_of: Mapping[str, Node], source: str, target: str) -> bool:
+    return node_of[source] != node_of[target]
+
+
+_PLACES = frozenset({"parameter", "buffer", "input", "constant", "tangent", "gradient", "mutation", "update"})
+
+
+def chains(graph: OpGraph) -> dict[str, str]:
+    """Op → label of its chain.
+
+    An op joins the chain before it if it is the only one of its phase that reads from that chain, reads nothing else of
+    its phase, and a chain keeps one op with FLOPs at most: a convolution with the normalisation and the activation that
+    follow. Ops of earlier phases may read along: what is kept for the backward pass leaves the chain as an output.
+    A buffer that only one chain reads joins it, with the op that overwrites it.
+    """
+    label_of: dict[str, str] = {}
+    chain_of: dict[str, _Chain] = {}
+    for op_id in graph.topological_order:
+        op = graph.op(op_id)
+        if op.kind in _PLACES:
+            continue
+        before = _chain_before(graph, op, label_of)
+        label = before if before is not None and chain_of[before].admits(op) else op_id
+        label_of[op_id] = label
+        chain_of.setdefault(label, _Chain(op)).add(graph, op)
+    return {**label_of, **_places_within(graph, label_of)}
+
+
+class _Chain:
+    """What has to be known of a chain to let ops join it, whatever its length.
+
+    Attributes
+    ----------
+    readers
+        Ops of its phase outside of it that read from it and compute.
+    """
+
+    def __init__(self, first: Op) -> None:
+        self.first, self.has_flops = first, False
+        self.readers: set[str] = set()
+
+    def admits(self, op: Op) -> bool:
+        """True if an op that reads from the chain may join it."""
+        if self.has_flops and op.flops > 0:
+            return False
+        if (self.first.devices, self.first.colocate) != (op.devices, op.colocate):
+            return False
+        return self.readers <= {op.id}
+
+    def add(self, graph: OpGraph, op: Op) -> None:
+        """Let an op join."""
+        self.has_flops |= op.flops > 0
+        self.readers.discard(op.id)
+        read_by = (graph.op(edge.target) for edge in graph.edges_from[op.id])
+        self.readers.update(reader.id for reader in read_by if _computes_in(reader, self.first.phase))
+
+
+def _chain_before(graph: OpGraph, op: Op, label_of: Mapping[str, str]) -> str | None:
+    """The chain from which the op reads all that it reads of its own phase."""
+    read = {edge.source for edge in graph.edges_into[op.id] if edge.source in label_of}
+    labels = {label_of[source] for source in read if graph.op(source).phase == op.phase}
+    return labels.pop() if len(labels) == 1 else None
+
+
+def _computes_in(op: Op, phase: str | None) -> bool:
+    return op.phase == phase and op.kind not in _PLACES
+
+
+def _places_within(graph: OpGraph, label_of: Mapping[str, str]) -> dict[str, str]:
+    """Places of tensors whose whole colocation group deals with one chain only → that chain."""
+    groups: dict[str, list[Op]] = {}
+    for op in graph.ops:
+        if op.kind in ("parameter", "buffer", "gradient", "mutation") and op.colocate is not None:
+            groups.setdefault(op.colocate, []).append(op)
+    found: dict[str, str] = {}
+    for places in groups.values():
+        own = {op.id for op in places}
+        beside = {edge.target for op in places for edge in graph.edges_from[op.id]}
+        beside |= {edge.source for op in places for edge in graph.edges_into[op.id]}
+        chains_beside = {label_of.get(name) for name in beside - own}
+        label = chains_beside.pop() if len(chains_beside) == 1 else None
+        if label is not None and all(op.phase == graph.op(label).phase for op in places):
+            found.update(dict.fromkeys(own, label))
+    return found
+
+
+_LOOSE = frozenset({"input", "constant", "tangent"})
+_SUFFIX = {"backward": ".backward", "optimizer": ".update"}
+_OUTSIDE = "step"
+
+
+def by_module(graph: OpGraph, depth: int | None = None) -> dict[str, str]:
+    """Op → label of its module and phase: ``layer1.0``, ``layer1.0.backward``, ``layer1.0.update``.
+
+    A module without sub-modules counts as part of the module that holds it. Ops outside all modules, as those of the
+    loss, belong to ``step``; inputs stay alone.
+
+    Parameters
+    ----------
+    depth
+        Cut paths after that many names instead.
+    """
+    paths = {op.module for op in graph.ops if op.module}
+    holders = {path[:position] for path in paths for position, letter in enumerate(path) if letter == "."}
+    joining = (op for op in graph.ops if op.kind not in _LOOSE and not _waits_for_later(graph, op))
+    return {op.id: _path(op, depth, holders) + _SUFFIX.get(op.phase or "", "") for op in joining}
+
+
+def _waits_for_later(graph: OpGraph, op: Op) -> bool:
+    """True if an op reads from a later phase than its own: a buffer that the backward pass still reads, overwritten."""
+    phases = (graph.op(edge.source).phase for edge in graph.edges_into[op.id])
+    return any(phase is not None and PHASES.index(phase) > PHASES.index(op.phase or PHASES[-1]) for phase in phases)
+
+
+def _path(op: Op, depth: int | None, holders: set[str]) -> str:
+    path = op.module or _OUTSIDE
+    if depth is not None:
+        return ".".join(path.split(".")[:depth])
+    holder = path.rpartition(".")[0]
+    return path if path in holders or not holder else holder
+
 
 FINEST = "aten"
 _STORED = ("parameter", "buffer")

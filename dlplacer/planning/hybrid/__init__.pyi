@@ -2,7 +2,7 @@ from .epochs import CriticalBatch as CriticalBatch
 from .epochs import EpochsTable as EpochsTable
 from .epochs import StatisticalEfficiency as StatisticalEfficiency
 from .epochs import fit_critical_batch as fit_critical_batch
-from .epochs_file import read_epochs as read_epochs
+from .epochs import read_epochs as read_epochs
 from .hybrid import HybridProblem as HybridProblem
 from .hybrid import plan_hybrid as plan_hybrid
 from .measurements import MeasuredCollective as MeasuredCollective

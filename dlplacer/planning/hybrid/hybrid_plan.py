@@ -236,6 +236,14 @@ class HybridPlan(Shown):
         first = next(each.best for each in self.budgets if each.best is not None)
         return (self.reference_s or first.effort_s) / strategy.effort_s
 
+    def lines(self, budgets: Sequence[BestOfDevices]) -> dict[str, list[tuple[int, Strategy | None]]]:
+        """Name of a line in a chart → (devices, strategy on exactly so many) for these budgets."""
+        found = {"data parallelism": [(each.devices, each.data_parallel) for each in budgets]}
+        for degree in sorted({degree for each in budgets for degree in each.by_degree if degree > 1}):
+            points = [(each.devices, each.by_degree.get(degree)) for each in budgets]
+            found[f"hybrid, {degree} devices per worker"] = points
+        return found
+
     @property
     def chart_label(self) -> str:
         """The name of `relative`."""

@@ -119,7 +119,7 @@ def require_workers(workers: int) -> None:
         raise InputError(f"10^{len(str(workers)) - 1} workers or more; there may be at most {MOST_WORKERS:g}")
 
 
-_SAME = 1e-9
+_ALIKE = 1e-9
 _LEAST_SHARE = 0.75
 """Steps of a busy machine differ by a tenth or two from run to run; strong scaling, a likely mistake, halves them."""
 
@@ -246,7 +246,7 @@ def _model(form: str, found: dict[str, float]) -> ScalingEfficiency:
         return RingOverhead(found["bandwidth"], found.get("latency", 0.0))
     growth = found["latency"]
     if growth >= 1:
-        growth = 1 - _SAME
+        growth = 1 - _ALIKE
     return SerialOverhead(growth / (1 - growth))
 
 
@@ -255,7 +255,7 @@ def _verdict(fits: Sequence[ScalingFit]) -> str:
     if not judged:
         return "two points fix every form: measure a third device count to tell them apart"
     plain = [fit for fit in judged if fit.form != "ring with latency"]
-    if best in plain and len(plain) > 1 and plain[1].error <= plain[0].error + _SAME:
+    if best in plain and len(plain) > 1 and plain[1].error <= plain[0].error + _ALIKE:
         return f"{plain[0].form!r} and {plain[1].form!r} fit alike; measure at more devices to tell them apart"
     others = ", ".join(f"{fit.form!r} {100 * fit.error:.2g} %" for fit in judged if fit is not best)
     return f"{best.form!r} fits best: error {100 * best.error:.2g} %" + (f" against {others}" if others else "")

@@ -10,7 +10,7 @@ from dlplacer.core.op import Op
 from dlplacer.core.topology import Topology
 from dlplacer.data_parallel.groups.captured_chain import serial_order
 from dlplacer.machines.costs.roofline_times import required_time_s
-from dlplacer.planning.pipeline.micro_batch import batch_of
+from dlplacer.planning.pipeline.pipeline_workload import batch_of
 
 _GRADIENT = "gradient"
 _FLOAT_BYTES = 4

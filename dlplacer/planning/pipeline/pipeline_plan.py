@@ -8,8 +8,8 @@ from dlplacer.core.abilities import Shown
 from dlplacer.core.expect import short_name
 from dlplacer.core.table import Table
 from dlplacer.core.units import format_seconds
-from dlplacer.planning.pipeline.schedule.action import Order
-from dlplacer.planning.pipeline.schedule.pipeline_timeline import PipelineTimeline
+from dlplacer.planning.pipeline.pipeline_timeline import PipelineTimeline
+from dlplacer.planning.pipeline.schedules import Order
 
 _TIMES, _SIZES = ("forward", "backward", "weight", "update"), ("memory", "sends", "returns")
 

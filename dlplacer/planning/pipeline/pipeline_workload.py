@@ -1,17 +1,122 @@
-"""A graph on a machine as pipelines see it: its blocks, and what its ops take for any number of micro-batches."""
+"""A graph on a machine as pipelines see it: its blocks, and the costs of its ops for any number of micro-batches."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Op
 from dlplacer.core.topology import Topology
 from dlplacer.machines.costs.message_routes import Wiring
-from dlplacer.machines.costs.roofline_times import with_times
-from dlplacer.planning.pipeline.micro_batch import MicroBatchCosts
-from dlplacer.planning.pipeline.stages.blocks import blocks_of
+from dlplacer.machines.costs.roofline import Rates, rates_of, roofline_s
+from dlplacer.machines.costs.roofline_times import required_time_s, with_times
+from dlplacer.planning.pipeline.blocks import blocks_of
+
+WEIGHTS = ("parameter", "buffer")
+"""Kinds of ops whose bytes do not shrink with the batch."""
+
+
+@dataclass(frozen=True)
+class MicroBatchCosts:
+    """Seconds of ops when the batch is cut into micro-batches.
+
+    An op's time shrinks as its roofline does: FLOPs and bytes by the share of the batch, but neither the weights that
+    it reads nor the weight gradients that it makes, nor the least time of an op. Where no rates are known, the time
+    shrinks by the share. Updates do not shrink.
+
+    Attributes
+    ----------
+    graph
+        With times for the whole batch.
+    """
+
+    graph: OpGraph
+    topology: Topology
+
+    def times(self, device_type: str, micro_batches: int) -> list[float]:
+        """[op] → seconds for one micro-batch on a type of device.
+
+        Raises
+        ------
+        InputError
+            If an op has no time on it.
+        """
+        rates = self._rates(device_type)
+        return [self._scaled(op, device_type, rates, micro_batches) for op in self.graph.ops]
+
+    def _scaled(self, op: Op, device_type: str, rates: Rates | None, micro_batches: int) -> float:
+        whole_s = required_time_s(op, device_type)
+        if not whole_s or micro_batches == 1 or op.phase == "optimizer":
+            return whole_s
+        if rates is None or not (op.flops or op.bytes_accessed) or not rates.cover(op):
+            return whole_s / micro_batches
+        fixed = min(op.bytes_accessed, self._weight_bytes(op))
+        moved = fixed + (op.bytes_accessed - fixed) / micro_batches
+        part = replace(op, flops=op.flops / micro_batches, bytes_accessed=moved)
+        full_s = roofline_s(op, rates)
+        return whole_s * roofline_s(part, rates) / full_s if full_s else whole_s / micro_batches
+
+    def _weight_bytes(self, op: Op) -> float:
+        edges = self.graph.edges_into[op.id]
+        read: float = sum(edge.bytes for edge in edges if self.graph.op(edge.source).kind in WEIGHTS)
+        unread = sum(edge.bytes for edge in edges) + sum(spec.bytes for spec in op.outputs) - op.bytes_accessed
+        if unread > 0:
+            # An embedding reads the rows of its tokens, which shrink with the batch.
+            read = max(0, read - unread) if "parts" in op.attrs else 0
+        made = {edge.output: edge.bytes for edge in self.graph.edges_from[op.id] if self._is_gradient(edge.target)}
+        return read + sum(made.values())
+
+    def _is_gradient(self, op_id: str) -> bool:
+        return self.graph.op(op_id).kind == "gradient"
+
+    def _rates(self, device_type: str) -> Rates | None:
+        return next((rates_of(device) for device in self.topology.devices if device.type == device_type), None)
+
+
+def batch_of(graph: OpGraph) -> int | None:
+    """The most plausible of `batch_sizes`; None if the graph was not captured."""
+    return next(iter(batch_sizes(graph)), None)
+
+
+def batch_sizes(graph: OpGraph) -> list[int]:
+    """Sizes that the batch of a captured step may have: of dimension 0, or 1, in as many inputs as any other size."""
+    shapes = [tuple(entry.get("shape") or ())[:2] for entry in (graph.capture or {}).get("args", ())]
+    sizes = [(int(shape[dim]), dim) for dim in (0, 1) for shape in shapes if dim < len(shape)]
+    shared = {size: sum(size in shape for shape in shapes) for size, _ in sizes}
+    return [size for size in dict.fromkeys(size for size, _ in sizes) if shared[size] == max(shared.values())]
+
+
+_ALWAYS_EVALUATES = "no_training"
+_TRAINING_ARGUMENT = 5
+
+
+def mixing_warnings(graph: OpGraph, micro_batches: int) -> tuple[str, ...]:
+    """What so many micro-batches change in the results of a step, a text for each; empty if nothing is known to change.
+
+    Batch norm in training mode takes mean and variance over the samples that it sees: those of one micro-batch. Its
+    outputs, gradients and running statistics then differ from those of a step on the whole batch.
+    """
+    norms = list({op.origin or op.id: op for op in graph.ops if _is_training_batch_norm(op)}.values())
+    if micro_batches < 2 or not norms:
+        return ()
+    more = f" and {len(norms) - 1} more" if len(norms) > 1 else ""
+    return (
+        f"batch norm {norms[0].module or norms[0].id!r}{more} will see one of {micro_batches} micro-batches at a time, "
+        "not the batch: losses, gradients and running statistics change; use group norm, or micro-batches that are "
+        "large enough by themselves",
+    )
+
+
+def _is_training_batch_norm(op: Op) -> bool:
+    if "batch_norm" not in op.kind or "backward" in op.kind or _ALWAYS_EVALUATES in op.kind:
+        return False
+    arguments = op.attrs.get("args", ())
+    return op.phase in (None, "forward") and not (
+        len(arguments) > _TRAINING_ARGUMENT and arguments[_TRAINING_ARGUMENT] is False
+    )
 
 
 class PipelineWorkload:

@@ -13,10 +13,9 @@ from dlplacer.planning.hybrid.step_times import OnMachine, Team, memory_rate
 from dlplacer.planning.hybrid.step_workload import work_of
 from dlplacer.planning.hybrid.worker_layout import WorkerLayout
 from dlplacer.planning.hybrid.workers import ALONE
-from dlplacer.planning.pipeline.batch_norm_warnings import mixing_warnings
 from dlplacer.planning.pipeline.hint import pipeline_hint
-from dlplacer.planning.pipeline.micro_batch import MicroBatchCosts, batch_of
 from dlplacer.planning.pipeline.micro_batch_names import batch_cut_of
+from dlplacer.planning.pipeline.pipeline_workload import MicroBatchCosts, batch_of, mixing_warnings
 from dlplacer.planning.what_if.answer import Answer
 
 _UNCOMPRESSED = ("none",)

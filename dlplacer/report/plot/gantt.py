@@ -17,7 +17,6 @@ from dlplacer.core.plan import Plan, ScheduledOp
 from dlplacer.report.critical_path import PathPart, critical_parts
 from dlplacer.report.link_use import LinkUse, link_uses
 from dlplacer.report.module_blocks import blocks_of, short_kind, short_names
-from dlplacer.report.page.summary import busy_s, headline, verdict
 from dlplacer.report.plot.style import (
     CRITICAL,
     GUIDE,
@@ -34,6 +33,7 @@ from dlplacer.report.plot.style import (
     plain,
     text_points,
 )
+from dlplacer.report.summary import busy_s, headline, verdict
 
 _MOST_ROWS = 10
 

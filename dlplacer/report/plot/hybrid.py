@@ -25,12 +25,7 @@ def plot_hybrid(plan: HybridPlan, ax: Axes | None = None) -> Axes:
     of devices at which a hybrid beats data parallelism on as many.
     """
     ax = axes_or_new(ax, hybrid_size(plan))
-    lines = {"data parallelism": [(each.devices, each.data_parallel) for each in plan.budgets]}
-    degrees = sorted({degree for each in plan.budgets for degree in each.by_degree if degree > 1})
-    for degree in degrees:
-        lines[f"hybrid, {degree} devices per worker"] = [
-            (each.devices, each.by_degree.get(degree)) for each in plan.budgets
-        ]
+    lines = plan.lines(plan.budgets)
     colors = device_colors(lines)
     marker = "o" if len(plan.budgets) <= 64 else None
     for name, points in lines.items():

@@ -12,7 +12,6 @@ from matplotlib.lines import Line2D
 from dlplacer.check import live_bytes
 from dlplacer.core.plan import Plan
 from dlplacer.core.units import format_bytes
-from dlplacer.report.page.summary import headline
 from dlplacer.report.plot.style import (
     IDLE,
     TEXT,
@@ -25,6 +24,7 @@ from dlplacer.report.plot.style import (
     plain,
     text_points,
 )
+from dlplacer.report.summary import headline
 
 Steps = Sequence[tuple[float, float]]
 """A curve in steps: (from, level), in order."""

@@ -1,7 +1,6 @@
 """The graph of a model, coloured by device."""
 
 import math
-from collections import Counter
 from dataclasses import dataclass
 from statistics import median
 
@@ -10,12 +9,11 @@ from matplotlib.collections import LineCollection
 from matplotlib.lines import Line2D
 
 from dlplacer.core.plan import Plan
-from dlplacer.core.units import format_bytes, format_seconds
 from dlplacer.report.module_blocks import blocks_of, short_names
-from dlplacer.report.page.summary import busy_s, headline, verdict
 from dlplacer.report.plot.op_positions import OpPositions, lay_out
-from dlplacer.report.plot.placement_blocks import blocks_legend, blocks_size, draw_blocks
+from dlplacer.report.plot.placement_blocks import blocks_legend, blocks_size, draw_blocks, legend
 from dlplacer.report.plot.style import CROSSING, GUIDE, IDLE, TEXT, axes_or_new, device_colors, entitle, inches, plain
+from dlplacer.report.summary import headline, verdict
 
 _SMALLEST_POINTS2 = 10.0
 _LARGEST_POINTS2 = 700.0
@@ -55,14 +53,14 @@ def plot_placement(plan: Plan, ax: Axes | None = None) -> Axes:
     ax = axes_or_new(ax, placement_size(plan))
     if _is_large(plan):
         draw_blocks(ax, plan)
-        legend = blocks_legend(plan)
+        handles = blocks_legend(plan)
     else:
-        legend = _draw_every_op(ax, plan)
+        handles = _draw_every_op(ax, plan)
         ax.set_yticks([])
     ax.spines[["top", "right", "left"]].set_visible(False)
     entitle(ax, headline(plan), verdict(plan))
     beside = (1.005, 1.0)
-    ax.legend(handles=legend, loc="upper left", bbox_to_anchor=beside, frameon=False, fontsize=8, labelspacing=0.8)
+    ax.legend(handles=handles, loc="upper left", bbox_to_anchor=beside, frameon=False, fontsize=8, labelspacing=0.8)
     return ax
 
 
@@ -204,24 +202,11 @@ def _time_s(plan: Plan, op_id: str) -> float:
 
 
 def _legend(plan: Plan, layout: OpPositions, crossing: int) -> list[Line2D]:
-    colors, busy = device_colors(plan.topology.device_index), busy_s(plan)
-    count = Counter(plan.placement[op_id] for op_id in layout.x)
-    total_s = sum(busy.values())
-    handles = []
-    for device, color in colors.items():
-        share = f"{100 * busy[device] / total_s:.0f} % of the time" if total_s else "no time"
-        label = f"{plain(device)}: {count[device]} ops, {share}"
-        handles.append(Line2D([], [], marker="o", linestyle="", markersize=8, color=color, label=label))
-    moved = sum(transfer.bytes for transfer in plan.transfers)
-    longest_s = max(_time_s(plan, op_id) for op_id in layout.x)
-    hidden = len(plan.ops) - len(layout.x)
-    handles += [
+    lines = [
         Line2D([], [], color=GUIDE, linewidth=0.8, label=f"edge ({len(layout.edges) - crossing})"),
         Line2D([], [], color=CROSSING, linewidth=1.2, label=f"edge between devices ({crossing})"),
         Line2D([], [], color=GUIDE, linewidth=0.6, alpha=0.4, label="faint: from one pass to the next"),
-        Line2D([], [], linestyle="", label=f"{len(plan.transfers)} transfers, {format_bytes(moved)}"),
-        Line2D([], [], linestyle="", label=f"area: time, at most {format_seconds(longest_s)}"),
     ]
-    if hidden:
-        handles.append(Line2D([], [], linestyle="", label=f"not shown: {hidden} ops (parameters, …)"))
-    return handles
+    hidden = len(plan.ops) - len(layout.x)
+    last = f"not shown: {hidden} ops (parameters, …)" if hidden else ""
+    return legend(plan, layout.x, lines, max(_time_s(plan, op_id) for op_id in layout.x), last)

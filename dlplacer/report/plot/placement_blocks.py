@@ -13,9 +13,9 @@ from matplotlib.lines import Line2D
 
 from dlplacer.core.plan import Plan
 from dlplacer.core.units import format_bytes, format_seconds
-from dlplacer.report.module_blocks import short_names
-from dlplacer.report.page.summary import busy_s
+from dlplacer.report.module_blocks import outermost, short_names
 from dlplacer.report.plot.style import CROSSING, GUIDE, IDLE, TEXT, device_colors, inches, plain
+from dlplacer.report.summary import busy_s
 
 _LARGEST_SHARE = 1 / 40
 _SLICES = 40
@@ -91,14 +91,12 @@ def _blocks(plan: Plan) -> dict[str, str]:
         length = math.ceil(len(order) / _SLICES)
         begin = {op_id: position // length * length for position, op_id in enumerate(order)}
         return {op_id: f"op {first}–{min(first + length, len(order)) - 1}" for op_id, first in begin.items()}
-    held = Counter(path[:length] for path in paths.values() for length in range(len(path) + 1))
-    below = {path[:-1] for path in held if path}
-    apart = {path for path, count in held.items() if count > _LARGEST_SHARE * len(paths) and path in below} | {()}
+    block = outermost(paths.values(), _LARGEST_SHARE * len(paths))
     found: dict[str, str] = {}
     for op_id in order:
         path = paths.get(op_id)
         if path is not None:
-            found[op_id] = ".".join(next((path[:n] for n in range(len(path) + 1) if path[:n] not in apart), path))
+            found[op_id] = ".".join(block(path))
             continue
         read = [found[edge.source] for edge in plan.graph.edges_into[op_id] if found[edge.source]]
         found[op_id] = read[-1] if read else ""
@@ -153,24 +151,31 @@ def draw_blocks(ax: Axes, plan: Plan) -> None:
 
 def blocks_legend(plan: Plan) -> list[Line2D]:
     """What the picture shows, in words and figures."""
-    colors, busy = device_colors(plan.topology.device_index), busy_s(plan)
-    count = Counter(plan.placement.values())
-    total_s = sum(busy.values()) or 1.0
-    handles = []
-    for device, color in colors.items():
-        label = f"{plain(device)}: {count[device]} ops, {100 * busy[device] / total_s:.0f} % of the time"
-        handles.append(Line2D([], [], marker="o", linestyle="", markersize=8, color=color, label=label))
     graph = collapse(plan)
-    moved = sum(transfer.bytes for transfer in plan.transfers)
-    longest_s = max(graph.time_s.values())
-    handles += [
+    lines = [
         Line2D([], [], color=CROSSING, linewidth=1.6, label="sent between devices"),
         Line2D([], [], color=GUIDE, linewidth=0.6, alpha=0.5, label="faint: from one pass to the next"),
-        Line2D([], [], linestyle="", label=f"{len(plan.transfers)} transfers, {format_bytes(moved)}"),
-        Line2D([], [], linestyle="", label=f"area: time, at most {format_seconds(longest_s)}"),
-        Line2D([], [], linestyle="", label=f"{len(plan.ops)} ops in {len(graph.names)} blocks"),
     ]
-    return handles
+    last = f"{len(plan.ops)} ops in {len(graph.names)} blocks"
+    return legend(plan, plan.placement, lines, max(graph.time_s.values()), last)
+
+
+def legend(plan: Plan, shown: Iterable[str], lines: list[Line2D], longest_s: float, last: str = "") -> list[Line2D]:
+    """Devices with their shares of the shown ops and of the time; what lines and areas mean; transfers."""
+    colors, busy = device_colors(plan.topology.device_index), busy_s(plan)
+    count, total_s = Counter(plan.placement[op_id] for op_id in shown), sum(busy.values())
+    handles = []
+    for device, color in colors.items():
+        share = f"{100 * busy[device] / total_s:.0f} % of the time" if total_s else "no time"
+        label = f"{plain(device)}: {count[device]} ops, {share}"
+        handles.append(Line2D([], [], marker="o", linestyle="", markersize=8, color=color, label=label))
+    moved = sum(transfer.bytes for transfer in plan.transfers)
+    texts = [
+        f"{len(plan.transfers)} transfers, {format_bytes(moved)}",
+        f"area: time, at most {format_seconds(longest_s)}",
+    ]
+    texts += [last] if last else []
+    return [*handles, *lines, *(Line2D([], [], linestyle="", label=text) for text in texts)]
 
 
 def _phases(graph: CollapsedGraph) -> list[str]:

@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
+from dlplacer.core.abilities import Shown
 from dlplacer.core.errors import InputError, MismatchError, RunError, first_line
 from dlplacer.core.plan import Plan
 from dlplacer.frontend.onnx.onnx_file import OnnxFile, data_inputs
@@ -236,7 +237,7 @@ class PlacedOnnx:
 
 
 @dataclass(frozen=True)
-class OnnxReport:
+class OnnxReport(Shown):
     """Medians in seconds per inference: the whole model on the first device, and the parts on theirs.
 
     `max_abs_error`: largest difference of any output to the whole model's.

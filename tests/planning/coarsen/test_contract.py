@@ -10,7 +10,7 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op, TensorSpec
 from dlplacer.machines.costs.roofline import Rates, roofline_s
 from dlplacer.planning.coarsen.contract import contract, members_of
-from dlplacer.planning.coarsen.op_groups import acyclic_groups
+from dlplacer.planning.coarsen.granularity import acyclic_groups
 
 SPEC = TensorSpec((2,), "float32", 8)
 

@@ -6,7 +6,7 @@ from planning.coarsen.random_graphs import random_graph, random_labels
 
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
-from dlplacer.planning.coarsen.op_groups import acyclic_groups
+from dlplacer.planning.coarsen.granularity import acyclic_groups
 
 
 def chain(*edges: str) -> OpGraph:

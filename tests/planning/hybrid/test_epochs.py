@@ -9,8 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlplacer.machines.costs.gradient_codecs import CODECS
-from dlplacer.planning.hybrid.epochs import CriticalBatch, EpochsTable, StatisticalEfficiency, fit_critical_batch
-from dlplacer.planning.hybrid.epochs_file import read_epochs
+from dlplacer.planning.hybrid.epochs import (
+    CriticalBatch,
+    EpochsTable,
+    StatisticalEfficiency,
+    fit_critical_batch,
+    read_epochs,
+)
 
 
 @given(st.floats(0.5, 50), st.floats(1, 1000))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
 from dlplacer.core.topology import Device, Link, Topology
-from dlplacer.planning.pipeline.stages.blocks import Blocks
+from dlplacer.planning.pipeline.blocks import Blocks
 
 
 def chain(times_s: Sequence[float], bytes_: int = 8, backward: float = 2.0) -> OpGraph:

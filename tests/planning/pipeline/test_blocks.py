@@ -8,10 +8,9 @@ from dlplacer.core.op import Edge, Op
 from dlplacer.core.topology import Device, Topology
 from dlplacer.files.load import load_topology
 from dlplacer.machines.costs.roofline_times import with_times
-from dlplacer.planning.pipeline.micro_batch import MicroBatchCosts
-from dlplacer.planning.pipeline.stages.blocks import blocks_of, merged
-from dlplacer.planning.pipeline.stages.cuts import cuts_of
-from dlplacer.planning.pipeline.stages.merge_blocks import joined_blocks, searchable_cuts
+from dlplacer.planning.pipeline.blocks import blocks_of, merged
+from dlplacer.planning.pipeline.cuts import cuts_of, joined_blocks, searchable_cuts
+from dlplacer.planning.pipeline.pipeline_workload import MicroBatchCosts
 
 
 def names(graph: OpGraph, groups: tuple[tuple[int, ...], ...]) -> list[list[str]]:

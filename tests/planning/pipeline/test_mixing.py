@@ -6,8 +6,8 @@ import pytest
 from planning.pipeline.graphs import chain, devices
 
 from dlplacer.core.graph import OpGraph
-from dlplacer.planning.pipeline.batch_norm_warnings import mixing_warnings
 from dlplacer.planning.pipeline.pipeline_search import plan_pipeline
+from dlplacer.planning.pipeline.pipeline_workload import mixing_warnings
 
 
 def normed(kind: str, *arguments: object) -> OpGraph:

@@ -5,9 +5,17 @@ from collections.abc import Collection
 
 import pytest
 
-from dlplacer.planning.pipeline.schedule.action import Action, in_flight, read_csv, stage_ranks, write_csv
-from dlplacer.planning.pipeline.schedule.pipeline_timeline import Hop, StageTimes, play
-from dlplacer.planning.pipeline.schedule.schedules import SCHEDULES, STAGES_PER_RANK, order_of
+from dlplacer.planning.pipeline.pipeline_timeline import Hop, StageTimes, play
+from dlplacer.planning.pipeline.schedules import (
+    SCHEDULES,
+    STAGES_PER_RANK,
+    Action,
+    in_flight,
+    order_of,
+    read_csv,
+    stage_ranks,
+    write_csv,
+)
 
 FORWARD, INPUT, WEIGHT = 1.0, 1.2, 0.7
 SIZES = [(1, 3), (2, 2), (2, 8), (3, 6), (4, 4), (4, 16)]

@@ -12,10 +12,10 @@ from dlplacer.core.errors import InfeasibleError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.topology import Topology
 from dlplacer.planning.constrain import constrained
+from dlplacer.planning.pipeline.blocks import blocks_of
 from dlplacer.planning.pipeline.pipeline_search import Search, plan_pipeline
-from dlplacer.planning.pipeline.schedule.schedules import order_of
-from dlplacer.planning.pipeline.stages.blocks import blocks_of
-from dlplacer.planning.pipeline.stages.stage_split import best_split
+from dlplacer.planning.pipeline.schedules import order_of
+from dlplacer.planning.pipeline.stage_split import best_split
 
 
 def _least_compute_s(graph: OpGraph, topology: Topology, stages: int, held: Constraints) -> float | None:

@@ -12,7 +12,7 @@ from dlplacer.core.plan import Plan
 from dlplacer.planning.pipeline.micro_batch_names import copy_id
 from dlplacer.planning.pipeline.pipeline_search import plan_pipeline
 from dlplacer.planning.pipeline.placed_pipeline import placed_pipeline
-from dlplacer.planning.pipeline.schedule.schedules import SCHEDULES
+from dlplacer.planning.pipeline.schedules import SCHEDULES
 
 
 def in_copies(graph: OpGraph, count: int) -> OpGraph:

@@ -11,10 +11,10 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
 from dlplacer.core.topology import Link, Topology
 from dlplacer.machines.costs.message_routes import Wiring
+from dlplacer.planning.pipeline.blocks import Blocks, blocks_of
 from dlplacer.planning.pipeline.pipeline_search import Search, plan_pipeline
-from dlplacer.planning.pipeline.schedule.schedules import order_of
-from dlplacer.planning.pipeline.stages.blocks import Blocks, blocks_of
-from dlplacer.planning.pipeline.stages.stage_split import StageSplit, best_split
+from dlplacer.planning.pipeline.schedules import order_of
+from dlplacer.planning.pipeline.stage_split import StageSplit, best_split
 
 MICRO_BATCHES = 4
 

@@ -13,11 +13,10 @@ from dlplacer.core.errors import InfeasibleError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.topology import Topology
 from dlplacer.machines.costs.message_routes import Wiring
+from dlplacer.planning.pipeline.blocks import Blocks, blocks_of
 from dlplacer.planning.pipeline.pipeline_search import Search
-from dlplacer.planning.pipeline.schedule.action import Order, in_flight
-from dlplacer.planning.pipeline.schedule.schedules import order_of
-from dlplacer.planning.pipeline.stages.blocks import Blocks, blocks_of
-from dlplacer.planning.pipeline.stages.shared_memory import fits_together, fitting_split
+from dlplacer.planning.pipeline.schedules import Order, in_flight, order_of
+from dlplacer.planning.pipeline.stage_split import fits_together, fitting_split
 
 
 def needs_of(blocks: Blocks, choice: list[int], held: list[int], micro_batches: int) -> list[float]:

@@ -10,8 +10,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn import functional
 
-from dlplacer.planning.pipeline.schedule.action import write_csv
-from dlplacer.planning.pipeline.schedule.schedules import SCHEDULES, STAGES_PER_RANK, order_of
+from dlplacer.planning.pipeline.schedules import SCHEDULES, STAGES_PER_RANK, order_of, write_csv
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning", "ignore::FutureWarning")
 MICRO_BATCHES = 4

@@ -10,10 +10,8 @@ from report.page.test_other_pages import compared, hybrid, pipeline
 from report.page.test_page import HOSTILE_SHOWN, hostile_plan
 from report.plot.plans import chunked, diamond, one_moment, two_at_once, waiting_at_a_relay
 
-from dlplacer.report.page.comparison_page import comparison_page
-from dlplacer.report.page.hybrid_page import hybrid_page
+from dlplacer.report.page.other_pages import comparison_page, hybrid_page, pipeline_page
 from dlplacer.report.page.page import html_page, run_page
-from dlplacer.report.page.pipeline_page import pipeline_page
 
 # One worker of pytest-xdist: one session serves all tests here.
 pytestmark = pytest.mark.xdist_group("browser")

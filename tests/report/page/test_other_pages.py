@@ -17,9 +17,7 @@ from dlplacer.planning.hybrid import EpochsTable, HybridProblem, SpeedupTable, S
 from dlplacer.planning.hybrid.hybrid_plan import HybridPlan
 from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
 from dlplacer.planning.pipeline.pipeline_search import plan_pipeline
-from dlplacer.report.page.comparison_page import comparison_page
-from dlplacer.report.page.hybrid_page import hybrid_page
-from dlplacer.report.page.pipeline_page import passes_as_plan
+from dlplacer.report.page.other_pages import comparison_page, hybrid_page, passes_as_plan
 
 SCHEDULES = ("gpipe", "1f1b", "zero-bubble")
 

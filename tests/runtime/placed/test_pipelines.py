@@ -15,7 +15,7 @@ from dlplacer.frontend import Job
 from dlplacer.frontend.torch.capture import capture_job, default_rewrites
 from dlplacer.planning.pipeline.pipeline_search import plan_pipeline
 from dlplacer.planning.pipeline.placed_pipeline import placed_pipeline
-from dlplacer.planning.pipeline.schedule.schedules import SCHEDULES
+from dlplacer.planning.pipeline.schedules import SCHEDULES
 
 MICRO_BATCHES = 4
 

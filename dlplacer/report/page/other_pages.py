@@ -1,6 +1,7 @@
-"""A pipeline as one HTML page: its passes as ops, its stages as a table."""
+"""Comparisons, hybrid plans and pipelines as one HTML page each."""
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Sequence, Set
+from typing import Any
 
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
@@ -9,10 +10,117 @@ from dlplacer.core.plan import Plan, ScheduledOp, Transfer, TransferSegment
 from dlplacer.core.result import FITS_NONE
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.core.units import format_seconds
+from dlplacer.planning.compare import Comparison
+from dlplacer.planning.hybrid.hybrid_plan import BestOfDevices, HybridPlan, Strategy
 from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
-from dlplacer.planning.pipeline.schedule.action import Action
+from dlplacer.planning.pipeline.schedules import Action
 from dlplacer.report.page.page import page_table, schedule_data
 from dlplacer.report.page.render import FigureTable, Page, render_page
+
+
+def comparison_page(comparison: Comparison) -> str:
+    """One HTML page about a comparison: the best method's schedule, and any other beside it at a click."""
+    plans = [(row.method, row.plan) for row in comparison.rows if row.plan is not None]
+    best = comparison.rows[0]
+    single_s = comparison.single_device_s
+    top = [
+        ("best", best.method if best.makespan_s is None else f"{best.method}, {format_seconds(best.makespan_s)}"),
+        ("bound", format_seconds(comparison.lower_bound_s)),
+        ("best single device", FITS_NONE if single_s is None else format_seconds(single_s)),
+    ]
+    title = f"{comparison.name}: methods compared" if comparison.name else "Methods compared"
+    data: dict[str, Any] = schedule_data(plans) if plans else {"unitS": 1e-9}
+    shown = comparison.table.only("method", "status", "makespan_s", "speedup", "gap", "solve_s")
+    methods, number = page_table("Methods", shown, data["unitS"], {"status": 110}), iter(range(len(plans)))
+    methods["schedules"] = [None if row.plan is None else next(number) for row in comparison.rows]
+    data["tables"] = [methods]
+    return render_page(Page(title, top, [FigureTable("Comparison", top)], data))
+
+
+_UNIT_S = 1e-9
+_MOST_POINTS = 256
+_BEST = "best, idle devices allowed"
+
+
+def hybrid_page(plan: HybridPlan, notes: Sequence[tuple[str, str]] = ()) -> str:
+    """One HTML page about a hybrid plan.
+
+    Parameters
+    ----------
+    notes
+        Name and text of what else is to be known: fits, warnings.
+    """
+    best = plan.budgets[-1].best
+    top = [
+        ("devices", str(len(plan.budgets))),
+        *([("best", best.label), ("speedup", _speedup(plan, best))] if best is not None else []),
+        ("hybrid first wins", "nowhere" if plan.first_win is None else f"at {plan.first_win} devices"),
+    ]
+    crossovers = [(f"from {each.devices}", f"{each.workers} × {each.degree}") for each in plan.crossovers]
+    tables = [FigureTable("Best strategy", crossovers)]
+    if best is not None:
+        tables.insert(0, FigureTable(f"On {len(plan.budgets)} devices", _strategy_rows(plan, best)))
+    if notes:
+        tables.append(FigureTable("Notes", notes))
+    data = {
+        "unitS": _UNIT_S,
+        "chart": _chart(plan),
+        "tables": [page_table("Budgets", plan.table, _UNIT_S, {"best": 260})],
+    }
+    return render_page(Page(plan.name or "Hybrid plan", top, tables, data))
+
+
+def _speedup(plan: HybridPlan, best: Strategy) -> str:
+    faster = plan.speedup(best)
+    return FITS_NONE if faster is None else f"{faster:.4g}×"
+
+
+def _strategy_rows(plan: HybridPlan, best: Strategy) -> list[tuple[str, str]]:
+    step = best.step
+    rows = [
+        ("workers", f"{best.workers} of {best.degree} {'device' if best.degree == 1 else 'devices'}"),
+        ("model-parallel speedup", f"{best.split.speedup:.3f}×, {best.split.method}"),
+        ("codec", step.codec),
+        ("transport", f"{step.transport}{f', {step.algorithm}' if step.algorithm else ''}"),
+        ("messages", str(step.groups)),
+        ("step", format_seconds(step.step_s)),
+        ("of which exchange", format_seconds(step.exposed_s)),
+        ("epochs", f"{best.epochs:.4g}"),
+    ]
+    if plan.mini_batches is not None:
+        rows.append(("time to converge", format_seconds(best.time_s(plan.mini_batches))))
+    return rows
+
+
+def _chart(plan: HybridPlan) -> dict[str, Any]:
+    budgets = _thinned(plan)
+    lines = plan.lines(budgets)
+    lines[_BEST] = [(each.devices, each.best) for each in budgets]
+    drawn = [
+        {
+            "name": name,
+            "dashed": name == _BEST,
+            "points": [(count, plan.relative(found), found.label) for count, found in points if found is not None],
+        }
+        for name, points in lines.items()
+    ]
+    marks = [] if plan.first_win is None else [{"at": plan.first_win, "text": f"hybrid wins from {plan.first_win}"}]
+    return {
+        "x": "devices",
+        "y": plan.chart_label,
+        "series": [line for line in drawn if line["points"]],
+        "marks": marks,
+    }
+
+
+def _thinned(plan: HybridPlan) -> list[BestOfDevices]:
+    """All budgets if they are few; else so many as a logarithmic axis can tell apart."""
+    count = len(plan.budgets)
+    if count <= _MOST_POINTS:
+        return list(plan.budgets)
+    chosen = {round(count ** (position / (_MOST_POINTS - 1))) for position in range(_MOST_POINTS)}
+    return [plan.at(devices) for devices in sorted(chosen | {count, *([plan.first_win] if plan.first_win else [])})]
+
 
 _KINDS = {"F": "forward", "B": "backward", "I": "backward for the inputs", "W": "backward for the weights"}
 _COLORS = (("module", "micro-batch"), ("phase", "phase"), ("kind", "pass"), ("device", "device"))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 from dlplacer.core.errors import InputError
-from dlplacer.planning.pipeline.schedule.action import Action, Order, require_complete, stage_ranks
+from dlplacer.planning.pipeline.schedules import Action, Order, require_complete, stage_ranks
 
 
 @dataclass(frozen=True)

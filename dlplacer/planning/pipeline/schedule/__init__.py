@@ -1,1 +1,0 @@
-"""Orders of actions and when they run: GPipe, 1F1B, interleaved and zero-bubble schedules."""

@@ -1,1 +1,0 @@
-"""Where a model may be cut into stages, and the best cuts."""
