@@ -1,6 +1,5 @@
 """A solve whose clock counts work: plan and bound are the same whatever the machine does meanwhile."""
 
-import json
 import os
 import subprocess
 import sys
@@ -25,7 +24,6 @@ def test_two_runs_on_one_core_and_on_all_give_the_same_file(tmp_path: Path) -> N
     core = min(os.sched_getaffinity(0))
     subprocess.run(["taskset", "-c", str(core), *command], check=True, env={**os.environ, "PYTHONHASHSEED": "7"})
     assert first.read_bytes() == second.read_bytes()
-    assert json.loads(first.read_text())["gap"] < 0.1
 
 
 def test_issue_costs_are_searched_for_the_same_work() -> None:

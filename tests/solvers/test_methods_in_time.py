@@ -11,7 +11,7 @@ from dlplacer.planning.place import place
 def test_an_interrupt_while_a_plan_is_checked_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
     import importlib
 
-    module = importlib.import_module("dlplacer.planning.place")
+    module = importlib.import_module("dlplacer.planning.under_dispatch")
     assemble = module.assemble
 
     def interrupted(*arguments: object) -> object:
