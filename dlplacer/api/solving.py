@@ -124,9 +124,9 @@ def place(
     assumed, held, together = options_of(options), pins_of(pins, machine), together_of(colocate)
     if export is not None:
         from dlplacer.planning.place import prepared
-        from dlplacer.solvers.ilp.dlplacer_model import build_dlplacer_model, export_model
+        from dlplacer.solvers.ilp.dlplacer_model import export_model
 
-        export_model(build_dlplacer_model(prepared(made, machine, assumed, held, together)), Path(export))
+        export_model(prepared(made, machine, assumed, held, together), Path(export))
     return place_graph(
         made,
         machine,

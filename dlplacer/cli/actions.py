@@ -138,6 +138,8 @@ def solve(given: Given) -> int:
     if given.split is not None:
         return _solve_with_splits(given, limit_s, says)
     _refuse_without_split(given)
+    if "work_s" in given and "time_limit_s" in given:
+        raise InputError("work_s is in place of time_limit_s; leave one of them out")
     options = options_of(given)
     with fewer_collections():
         read, limit_s = _with_read_graph(given, limit_s)

@@ -122,6 +122,19 @@ class OneOf:
 
 
 @dataclass(frozen=True)
+class Flag:
+    """Annotation of True or False, for which no number and no text stands."""
+
+    def check(self, owner: Any, name: str, value: Any) -> Any:
+        if not isinstance(value, bool):
+            raise refuse(owner.label, name, value, "True or False")
+        return value
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        return {"type": "bool", "strict": True}
+
+
+@dataclass(frozen=True)
 class Filled:
     """Annotation of a text or tuple that is not empty."""
 

@@ -11,7 +11,7 @@ from dlplacer.core import table
 from dlplacer.core.abilities import Saved, Shown
 from dlplacer.core.errors import InputError
 from dlplacer.core.expect import printable, short_name, unknown
-from dlplacer.core.record import Bytes, BytesPerSecond, Name, Number, OneOf, Record, Seconds
+from dlplacer.core.record import Bytes, BytesPerSecond, Flag, Name, Number, OneOf, Record, Seconds
 
 if TYPE_CHECKING:
     import pandas
@@ -52,7 +52,7 @@ class Device(Record):
     meta: Mapping[str, Any] = field(default_factory=dict)
     dispatch_s: Seconds | None = None
     process: str = ""
-    asynchronous: bool = True
+    asynchronous: Annotated[bool, Flag()] = True
 
 
 @dataclass(frozen=True, repr=False)

@@ -38,7 +38,7 @@ from dlplacer.solvers.feasibility.simple_reasons import require_feasible
 from dlplacer.solvers.ilp.solver_thread import in_thread
 from dlplacer.solvers.instance.instance import build_instance
 from dlplacer.solvers.instance.outcome import Budget, Progress
-from dlplacer.solvers.instance.time_limit import counting_work, now
+from dlplacer.solvers.instance.time_limit import counting_work, counts_work, now
 from dlplacer.solvers.methods import DEFAULT_METHOD, METHODS
 
 _MOST_WORKERS = 10_000
@@ -121,7 +121,10 @@ def place(
     KeyboardInterrupt
         At a Ctrl-C before the first plan, or at a second one.
     """
-    time_limit_s, workers = (time_limit_s, workers) if work_s is None else (work_s, 1)
+    if work_s is not None:
+        if workers not in (None, 1):
+            raise InputError(f"workers is {workers}; work in place of a time limit is done by one worker")
+        time_limit_s, workers = work_s, 1
     _require_arguments(method, time_limit_s, gap, workers, warm_start)
     if warm_start is not None:
         check_plan(warm_start)
@@ -202,7 +205,8 @@ def _checked(problem: Problem, method: str, budget: Budget, time_limit_s: float,
     plan, outcome = best_plan(problem, method, budget, None if warm is None else warm.begin)
     if plan is None:
         raise _no_plan(problem, method, time_limit_s)
-    provenance = provenance_of(problem, seed=budget.seed, workers=budget.workers)
+    work = {"work_s": time_limit_s} if counts_work() else {}
+    provenance = provenance_of(problem, seed=budget.seed, workers=budget.workers, **work)
     if warm is None:
         plan = replace(plan, method=method, provenance=provenance)
     else:
@@ -239,9 +243,10 @@ def _no_plan(problem: Problem, method: str, time_limit_s: float) -> NoPlanError:
     reason = "" if short is None else f": {short}"
     others = "" if method == DEFAULT_METHOD else f"use method {DEFAULT_METHOD!r}, "
     room = "" if short is None else ", use a topology with more memory, or a smaller batch"
+    spent, more = ("s of work", "--work") if counts_work() else ("s", "--time-limit")
     return NoPlanError(
-        f"method {method!r} found no plan within {time_limit_s:g} s{reason}; one may exist: "
-        f"{others}raise --time-limit{room}"
+        f"method {method!r} found no plan within {time_limit_s:g} {spent}{reason}; one may exist: "
+        f"{others}raise {more}{room}"
     )
 
 

@@ -15,7 +15,7 @@ from dlplacer.core.version import __version__
 from dlplacer.problem.problem import Problem
 
 
-def provenance_of(problem: Problem, **choices: int) -> dict[str, Any]:
+def provenance_of(problem: Problem, **choices: float) -> dict[str, Any]:
     """Versions, the choices given here, and hashes of graph and topology, for a plan."""
     from importlib.metadata import version
 

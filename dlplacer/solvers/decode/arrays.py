@@ -245,8 +245,9 @@ def _timed(routes: RouteTable, devices: range) -> tuple[dict[int, int], _Routes]
                 for low, high in zip(routes.along(hops, least), routes.along(hops, most), strict=True):
                     first = len(holds)
                     for (link, begin, ticks), (_, later, longer) in zip(low.holds, high.holds, strict=True):
-                        holds.append((link, *_line(ends, begin, later), *_line(ends, begin + ticks, later + longer)))
-                    segments.append((*_line(ends, low.ticks, high.ticks), first, len(holds)))
+                        until = _line(ends, begin + ticks, later + longer, above=True)
+                        holds.append((link, *_line(ends, begin, later), *until))
+                    segments.append((*_line(ends, low.ticks, high.ticks, above=True), first, len(holds)))
                 if not route:
                     segments.append((FAR, 0.0, len(holds), len(holds)))
                 segments_at.append(len(segments))
@@ -269,7 +270,12 @@ def _routes_between(
     return routes.between(size, source, target) if with_detours else (routes.quickest(size, source, target),)
 
 
-def _line(ends: tuple[int, int], low: int, high: int) -> tuple[float, float]:
-    """Base and slope of the line through two values, a little higher as values are rounded down."""
-    slope = (high - low) / (ends[1] - ends[0]) if ends[1] > ends[0] else 0.0
-    return low - slope * ends[0] + 1e-6, slope
+def _line(ends: tuple[int, int], low: int, high: int, above: bool = False) -> tuple[float, float]:
+    """Base and slope of a line that is nowhere above true ticks, or nowhere below them, but by at most one.
+
+    Ticks are a line's values, rounded down. So they lie between the line through two of them and that line plus one.
+    """
+    if ends[0] == ends[1]:
+        return low + 1e-6, 0.0
+    slope = (high - low) / (ends[1] - ends[0])
+    return low - slope * ends[0] + (1.0 if above else 0.0), slope

@@ -77,7 +77,7 @@ def decode(instance: Instance, rule: Rule, fast: bool | None = None) -> Schedule
     if not rule.works_on and tables.arrays.holds.size:
         # In turn, what an op reads is not behind what was sent for ops that insertion has put ahead of it.
         device, start = solution.ops[:, DEVICE].tolist(), solution.ops[:, TRIAL_START].tolist()
-        again = sent_in_turn(tables, device, sequence(instance, device, start))
+        again = sent_in_turn(tables, device, sequence(instance, device, start), fast)
         solution, makespan = min((solution, makespan), again, key=itemgetter(1))
     device, start = solution.ops[:, DEVICE].tolist(), solution.ops[:, TRIAL_START].tolist()
     return Schedule(tuple(device), tuple(start), makespan, tuple(transfers(tables, solution)))

@@ -32,18 +32,18 @@ def in_sequence(instance: Instance, device: Sequence[int], ops: Sequence[int]) -
     if instance.traffic is None:
         return _by_delays(instance, device, ops)
     tables = tables_of(instance)
-    solution, makespan = sent_in_turn(tables, device, ops)
+    fast = is_fast(instance.op_count * instance.device_count, (run_from,))
+    solution, makespan = sent_in_turn(tables, device, ops, fast)
     start, sent = solution.ops[:, TRIAL_START].tolist(), list(transfers(tables, solution))
     if not sent:
         return Schedule(tuple(device), tuple(start), makespan)
-    # Kernels take the ticks of a route from a line, so a transfer may be a tick too late.
+    # Kernels take the ticks of a route from a line, so a transfer may take a tick too long there.
     return with_transfers(instance, instance.traffic, device, start, sent)
 
 
-def sent_in_turn(tables: Tables, device: Sequence[int], ops: Sequence[int]) -> tuple[Solution, int]:
-    """Tables with the trial of a placement and an order, and its makespan."""
+def sent_in_turn(tables: Tables, device: Sequence[int], ops: Sequence[int], fast: bool) -> tuple[Solution, int]:
+    """Tables with the trial of a placement and an order, in machine code if `fast`, and its makespan."""
     instance, arrays, _ = tables
-    fast = is_fast(instance.op_count * instance.device_count, (run_from,))
     working = np.array([op for op in ops if op not in instance.sources], np.int64)
 
     def build(solution: Solution) -> int:

@@ -7,7 +7,7 @@ relaxation.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -52,8 +52,8 @@ def build_dlplacer_model(problem: Problem) -> DlplacerModel:
     """
     if problem.options.delay != "store-and-forward":
         raise InputError(
-            "method 'dlplacer' is the paper's program, whose delays are sums over links (eq. 11); use the options of "
-            f"the paper, or delay=store-and-forward in place of {problem.options.delay}"
+            "the paper's program has delays that are sums over links (eq. 11); use the options of the paper, or "
+            f"delay=store-and-forward in place of {problem.options.delay}"
         )
     instance, model = build_instance(problem), cp_model.CpModel()
     place: tuple[dict[int, Literal], ...] = tuple(
@@ -133,20 +133,19 @@ def _run_in_turn(model: cp_model.CpModel, problem: Problem, instance: Instance, 
                 model.add(variables.start[other] >= end - problem.horizon * free)
 
 
-def export_model(built: DlplacerModel, path: Path) -> None:
-    """Write the model for other solvers: ``.mps``, or CP-SAT's own ``.pb.txt``.
+def export_model(problem: Problem, path: Path) -> None:
+    """Write the model of a problem for other solvers: ``.mps``, or CP-SAT's own ``.pb.txt``.
 
     Raises
     ------
     InputError
-        If the file's name ends in neither.
+        If the file's name ends in neither, or as `build_dlplacer_model` does.
     """
-    if path.name.endswith(".pb.txt"):
-        write_bytes(path, str(built.model.proto).encode())
-    elif path.suffix == ".mps":
-        write_bytes(path, _mps(built.model).encode())
-    else:
+    texts: dict[str, Callable[[cp_model.CpModel], str]] = {".mps": _mps, ".pb.txt": lambda model: str(model.proto)}
+    text = next((each for ending, each in texts.items() if path.name.endswith(ending)), None)
+    if text is None:
         raise InputError(f"export {str(path)!r}: end the name in .mps or .pb.txt")
+    write_bytes(path, text(build_dlplacer_model(problem).model).encode())
 
 
 def _mps(model: cp_model.CpModel) -> str:

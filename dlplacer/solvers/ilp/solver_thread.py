@@ -4,13 +4,11 @@ import math
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
-from contextvars import copy_context
 from dataclasses import dataclass
-from functools import partial
 from threading import Thread
 from typing import TYPE_CHECKING, TypeVar
 
-from dlplacer.solvers.instance.time_limit import count_work, counts_work, unheard
+from dlplacer.solvers.instance.time_limit import count_work, counts_work, in_own_thread, unheard
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
@@ -62,7 +60,7 @@ def in_thread(work: Callable[[], Found], seconds: float, look: Callable[[], bool
     running = Future[Found]()
     if counts_work():
         # Its own thread counts what it does, and how often this one looks hangs on the machine.
-        work, look, seconds = partial(copy_context().run, work), unheard(look), math.inf
+        work, look, seconds = in_own_thread(work), unheard(look), math.inf
     began = time.monotonic()
     stop_at = began + seconds
     leave_at = stop_at + PARAMS.grace_share * seconds + PARAMS.grace_s

@@ -8,7 +8,7 @@ solve ends where the same solve ends on every machine.
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -66,20 +66,27 @@ def count_work(seconds: float) -> None:
 
 
 def unheard(look: Callable[[], Found]) -> Callable[[], Found]:
-    """The same look without counting its own work: for looks whose number hangs on the machine."""
+    """The same look at a clock of its own, which stands: for looks whose number hangs on the machine."""
 
     def look_unheard() -> Found:
         clock = _clock.get()
-        before = 0.0 if clock is None else clock.now_s
-        found = look()
-        if clock is not None:
-            clock.now_s = before
-        return found
+        token = _clock.set(None if clock is None else WorkClock(clock.now_s))
+        try:
+            return look()
+        finally:
+            _clock.reset(token)
 
     return look_unheard
 
 
 _limits: ContextVar[tuple[Callable[[], bool], ...]] = ContextVar("limits", default=())
+
+
+def in_own_thread(work: Callable[[], Found]) -> Callable[[], Found]:
+    """The same work for a thread, by the clock of this one and without the limits around, which this one keeps."""
+    context = copy_context()
+    context.run(_limits.set, ())
+    return lambda: context.run(work)
 
 
 class OutOfTimeError(Exception):

@@ -39,7 +39,7 @@ def test_the_written_program_has_the_same_optimum(tmp_path: Path) -> None:
         problem, optimum_s = make_problem(graph, topology), optimal_makespan(graph, topology)
         if optimum_s is None:
             continue
-        export_model(build_dlplacer_model(problem), tmp_path / "model.mps")
+        export_model(problem, tmp_path / "model.mps")
         linear = model_builder.Model()
         assert linear.import_from_mps_file(str(tmp_path / "model.mps"))
         solver = model_builder.Solver("scip")
@@ -52,6 +52,6 @@ def test_the_written_program_has_the_same_optimum(tmp_path: Path) -> None:
 def test_files_of_other_kinds_and_delays_of_other_kinds_are_refused(tmp_path: Path) -> None:
     graph, topology = random_problem(0)
     with pytest.raises(InputError, match=r"in \.mps or \.pb\.txt"):
-        export_model(build_dlplacer_model(make_problem(graph, topology)), tmp_path / "model.lp")
+        export_model(make_problem(graph, topology), tmp_path / "model.lp")
     with pytest.raises(InputError, match="delay=store-and-forward in place of cut-through"):
         build_dlplacer_model(build_problem(graph, topology, Options()))
