@@ -50,8 +50,8 @@ devices takes 0.7 s, of which a limit of one second would leave it half."""
 
 Found = TypeVar("Found")
 
-_FINISH_FACTOR, _FINISH_SHARE = 2.5, 0.5
-"""Time to finish ÷ time to prepare: 1.3 to 2.5 on 106,000 ops; and the most of what is left that it gets."""
+_FINISH_FACTOR, _FINISH_SHARE = 2.0, 0.5
+"""Time to finish ÷ time to prepare: 1.3 to 2.1 on 106,000 ops; and the most of what is left that it gets."""
 
 
 @fewer_collections()

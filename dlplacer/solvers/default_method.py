@@ -9,17 +9,14 @@ from math import inf
 
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.bounds.bounds import critical_path, whole_area
-from dlplacer.solvers.decode.decode import is_decoded_fast
 from dlplacer.solvers.decode.machine_code import is_kept
-from dlplacer.solvers.decomposition.device_subset import device_subsets
-from dlplacer.solvers.heuristics.reluctant import offer_reluctant
 from dlplacer.solvers.heuristics.start_method import StartMethod
 from dlplacer.solvers.ilp.solver_thread import in_thread
 from dlplacer.solvers.instance.incumbent import Begin, Incumbent
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.memory_admission import admission
 from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule
-from dlplacer.solvers.instance.time_limit import ask_time, counts_work, now, within
+from dlplacer.solvers.instance.time_limit import ask_time, within
 from dlplacer.solvers.local_search.compile_ahead import HEURISTICS_CODE, compile_in_thread, compiling_ahead
 from dlplacer.solvers.parts import PartSearch
 from dlplacer.solvers.starts import StartSearch, single_device
@@ -36,15 +33,12 @@ class MachineCodeParams:
         seconds left from which it is.
     ahead_from, ahead_from_s
         Ops above which, and seconds left from which, all code is compiled meanwhile, once for all on a machine.
-    reluctant_share
-        Of the time that is left, for schedules that are reluctant to send.
     """
 
     first_from: int = 16_000
     first_from_s: float = 20.0
     ahead_from: int = 40
     ahead_from_s: float = 4.0
-    reluctant_share: float = 0.15
 
 
 PARAMS = MachineCodeParams()
@@ -87,7 +81,6 @@ def _run_phases(problem: Problem, instance: Instance, incumbent: Incumbent, star
     _compile_first(instance, incumbent)
     heuristics = StartSearch(problem, instance, incumbent, starts)
     heuristics.run()
-    _offer_reluctant(problem, instance, incumbent)
     best = incumbent.best
     if best is not None and (best.makespan == incumbent.bound or not incumbent.budget.left_s):
         return
@@ -133,19 +126,3 @@ def _code_ahead(instance: Instance, incumbent: Incumbent) -> AbstractContextMana
         in_thread(partial(import_module, "numba"), inf, _unless_out_of_time, lambda: None)
     # One worker is one busy core: then whoever calls code compiles it, if it has the time.
     return compiling_ahead() if incumbent.budget.workers > 1 else nullcontext()
-
-
-def _offer_reluctant(problem: Problem, instance: Instance, incumbent: Incumbent) -> None:
-    """Many list schedules, also on parts of the machine, such as one host of a cluster: in machine code there is time.
-
-    Where memory is short they are seldom plans.
-    """
-    skipped = instance.traffic is None or incumbent.refused or incumbent.closed or instance.device_count == 1
-    if skipped or "reluctant" in incumbent.budget.without or not (counts_work() or is_decoded_fast(instance)):
-        return
-    until = now() + PARAMS.reluctant_share * incumbent.budget.left_s
-    subsets = tuple(range(instance.device_count)), *device_subsets(problem, instance)
-    within(
-        lambda: now() > until or incumbent.budget.stop.is_set(),
-        lambda: offer_reluctant(instance, incumbent, subsets, incumbent.budget.workers),
-    )

@@ -6,8 +6,10 @@ from dataclasses import dataclass, field, replace
 from dlplacer.core.errors import InternalError
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.bounds.bounds import Bounds, lower_bounds
+from dlplacer.solvers.decode.decode import is_decoded_fast
 from dlplacer.solvers.decode.machine_code import is_kept
 from dlplacer.solvers.decomposition.contraction import Contracted, reduction
+from dlplacer.solvers.decomposition.device_subset import device_subsets
 from dlplacer.solvers.decomposition.lns import search_windows
 from dlplacer.solvers.decomposition.segment_search import (
     SegmentParams,
@@ -20,6 +22,7 @@ from dlplacer.solvers.decomposition.stage_search import search_stages
 from dlplacer.solvers.feasibility.explanation import explain_overflow
 from dlplacer.solvers.feasibility.graph_size import EXACT_UP_TO
 from dlplacer.solvers.heuristics.randomized_restarts import improve
+from dlplacer.solvers.heuristics.reluctant import offer_reluctant
 from dlplacer.solvers.ilp.cp_sat_search import SearchEnd
 from dlplacer.solvers.ilp.cp_sat_search import search as search_model
 from dlplacer.solvers.ilp.exact_model import solve_exactly
@@ -28,7 +31,7 @@ from dlplacer.solvers.ilp.serial_model import build_serial_model, serial_path
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule, keeps_blocks_and_memory
-from dlplacer.solvers.instance.time_limit import now
+from dlplacer.solvers.instance.time_limit import counts_work, now, within
 from dlplacer.solvers.local_search.compile_ahead import ANNEALING_CODE, PATH_CODE, compile_in_thread, seconds_to_load
 from dlplacer.solvers.local_search.critical_swaps import swap_critical
 
@@ -51,6 +54,8 @@ class PhaseParams:
     sparse_from, sparse_from_ops
         Work outside all segments, and ops, from which these are sparse: then they bring a bound, but hardly plans.
         GPT-2's weight gradients are 27 % of its training step's work.
+    reluctant_share
+        For list schedules that are reluctant to send: after segments that bring plans themselves, else ahead of them.
     restart_share, restarts
         For randomized restarts, and their number. In a minute 500 ops allow 6,000 of them, 2,000 ops 800.
     swap_share
@@ -80,6 +85,7 @@ class PhaseParams:
     sparse_segments: SegmentParams = field(default_factory=lambda: SegmentParams(transfer_share=0.3, joins=False))
     sparse_from: float = 0.05
     sparse_from_ops: int = 2000
+    reluctant_share: float = 0.15
     restart_share: float = 0.1
     restarts: int = 150
     swap_share: float = 0.1
@@ -247,6 +253,26 @@ def _anneal_ahead(search: PhaseContext, seconds: float) -> None:
     _anneal(search, seconds, patience=0.0)
 
 
+def _reluctant(search: PhaseContext, seconds: float) -> None:
+    """Many list schedules, also on parts of the machine, such as one host of a cluster."""
+    instance, budget, until = search.instance, search.incumbent.budget, now() + seconds
+    subsets = tuple(range(instance.device_count)), *device_subsets(search.problem, instance)
+    within(
+        lambda: now() > until or budget.stop.is_set(),
+        lambda: offer_reluctant(instance, search.incumbent, subsets, budget.workers),
+    )
+
+
+def _may_be_reluctant(search: PhaseContext) -> bool:
+    """Where memory over time is short such schedules are seldom plans."""
+    several = search.instance.traffic is not None and search.instance.device_count > 1 and not search.is_part
+    return several and not search.incumbent.refused and (counts_work() or is_decoded_fast(search.instance))
+
+
+def _falls_apart(search: PhaseContext) -> bool:
+    return bool(search.segments) and not search.sparse
+
+
 def _is_ahead(search: PhaseContext) -> bool:
     """True where segments will hardly bring plans: memory over time is short, or they are sparse."""
     short = search.incumbent.refused and not search.few
@@ -331,8 +357,10 @@ PHASES = (
         lambda s: s.incumbent.best is not None and s.instance.memory_binds,
     ),
     Phase("find segments", _find_segments),
+    Phase("reluctant", _reluctant, PARAMS.reluctant_share, lambda s: not _falls_apart(s) and _may_be_reluctant(s)),
     Phase("annealing", _anneal_ahead, PARAMS.anneal_ahead_share, _is_ahead),
     Phase("segments", _solve_segments, applies=lambda s: not (s.sparse and s.is_part)),
+    Phase("reluctant", _reluctant, PARAMS.reluctant_share, lambda s: _falls_apart(s) and _may_be_reluctant(s)),
     Phase("order swaps", _swap, PARAMS.swap_share),
     Phase("annealing", _anneal, PARAMS.anneal_share, _many_contended),
     Phase("parts", _search_later, applies=_many),

@@ -60,8 +60,10 @@ def critical_path(instance: Instance) -> int:
 
     Proof: the ops of a path run one after another (eq. 10), in no less than their shortest durations.
     """
-    end = heads(instance)
-    return max(start + ticks for start, ticks in zip(end, instance.shortest, strict=True))
+    if "critical path" not in instance.known:
+        starts = zip(heads(instance), instance.shortest, strict=True)
+        instance.known["critical path"] = max(start + ticks for start, ticks in starts)
+    return int(instance.known["critical path"])
 
 
 def whole_area(instance: Instance) -> int:

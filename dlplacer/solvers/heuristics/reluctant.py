@@ -11,6 +11,7 @@ from dlplacer.solvers.heuristics.construct import DELAY_WEIGHTS
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.side_by_side import side_by_side
+from dlplacer.solvers.instance.time_limit import ask_time
 
 RELUCTANCES = (1.0, 0.25, 2.0, 4.0)
 """By how much the end of an op on a device counts as later for each tick that its inputs are on their way: what is sent
@@ -29,6 +30,7 @@ def offer_reluctant(instance: Instance, incumbent: Incumbent, subsets: Sequence[
     work, lock = sum(instance.shortest), Lock()
 
     def offer(rule: Rule, workers: int) -> None:
+        ask_time()
         best = incumbent.best
         if best is None or work < best.makespan * len(rule.devices or ()):
             found = decode(instance, rule)
