@@ -116,6 +116,11 @@ class RouteTable:
         """All sizes of tensors, by rising bytes."""
         return range(len(self._problem.sizes_bytes))
 
+    @property
+    def exact(self) -> bool:
+        """True if no ticks are rounded."""
+        return self._problem.exact
+
     def bytes_of(self, size: int) -> int:
         """The bytes of a size."""
         return self._problem.sizes_bytes[size]

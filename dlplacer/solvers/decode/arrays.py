@@ -245,9 +245,9 @@ def _timed(routes: RouteTable, devices: range) -> tuple[dict[int, int], _Routes]
                 for low, high in zip(routes.along(hops, least), routes.along(hops, most), strict=True):
                     first = len(holds)
                     for (link, begin, ticks), (_, later, longer) in zip(low.holds, high.holds, strict=True):
-                        until = _line(ends, begin + ticks, later + longer, above=True)
+                        until = _line(ends, begin + ticks, later + longer, above=not routes.exact)
                         holds.append((link, *_line(ends, begin, later), *until))
-                    segments.append((*_line(ends, low.ticks, high.ticks, above=True), first, len(holds)))
+                    segments.append((*_line(ends, low.ticks, high.ticks, above=not routes.exact), first, len(holds)))
                 if not route:
                     segments.append((FAR, 0.0, len(holds), len(holds)))
                 segments_at.append(len(segments))
@@ -271,11 +271,16 @@ def _routes_between(
 
 
 def _line(ends: tuple[int, int], low: int, high: int, above: bool = False) -> tuple[float, float]:
-    """Base and slope of a line that is nowhere above true ticks, or nowhere below them, but by at most one.
+    """Base and slope of a line through two values of ticks.
 
-    Ticks are a line's values, rounded down. So they lie between the line through two of them and that line plus one.
+    Ticks may be rounded down. Then they lie between the line through two of them and that line plus one.
+
+    Parameters
+    ----------
+    above
+        Whether the line is nowhere below the ticks, in place of nowhere above them.
     """
     if ends[0] == ends[1]:
         return low + 1e-6, 0.0
     slope = (high - low) / (ends[1] - ends[0])
-    return low - slope * ends[0] + (1.0 if above else 0.0), slope
+    return low - slope * ends[0] + (1.0 if above else 1e-6), slope
