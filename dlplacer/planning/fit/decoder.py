@@ -161,11 +161,10 @@ class Decoder(Record):
         flops = 2.0 * step.batch * step.tokens * span * attention.heads * sum(widths)
         return flops, step.batch * span * attention.cached * step.cache_bits / 8, self.dtype
 
-    def cache_bytes(self, part: Part, context: int, batch: int, cache_bits: float) -> int:
-        """The keys and values that a part keeps of so many sequences."""
-        if part.attention is None:
-            return 0
-        return round(batch * part.attention.span(context) * part.attention.cached * cache_bits / 8)
+    def cache_bytes(self, parts: Iterable[Part], serving: "Serving") -> int:
+        """The keys and values that parts keep of the sequences that are served."""
+        spans = (part.attention.span(serving.context) * part.attention.cached for part in parts if part.attention)
+        return round(serving.batch * sum(spans) * serving.cache_bits / 8)
 
     def working_bytes(self, batch: int, chunk: int) -> int:
         """What a device needs for a chunk of a prompt, or for a step of a batch: vectors inside a layer, and logits.
