@@ -27,6 +27,7 @@ class Family:
     """
 
     norms: int
+    norm_bias: bool
     biases: str
     gated: bool
     qk_norm: bool
@@ -35,7 +36,6 @@ class Family:
     embedding: str
     final: str
     head: str
-    norm_bias: bool
 
 
 _LLAMA = "model.layers.{} model.embed_tokens model.norm lm_head"
@@ -69,17 +69,30 @@ def _families() -> Mapping[str, Family]:
     found = {}
     for row in _ROWS.strip().splitlines():
         name, norms, biases, flags, *modules = row.split()
-        flagged = ("g" in flags, "n" in flags, "t" in flags)
-        found[name] = Family(int(norms), biases, *flagged, *modules, norm_bias="b" in flags)
+        gated, qk_norm, tied, norm_bias = (letter in flags for letter in "gntb")
+        found[name] = Family(int(norms), norm_bias, biases, gated, qk_norm, tied, *modules)
     return found
 
 
 FAMILIES = _families()
 """``model_type`` of config.json → its row."""
 
-_ALIASES = {"gemma3": "gemma3_text", "mistral3": "mistral", "granite": "llama", "smollm3": "llama", "gptneox": "gpt_neox"}
-_ALIASES |= {"deepseek2": "deepseek_v3", "qwen2moe": "qwen2_moe", "qwen3moe": "qwen3_moe", "kimi_k2": "deepseek_v3"}
-_ALIASES |= {"qwen2_vl": "qwen2", "qwen2_5_vl": "qwen2", "llava": "llama", "gpt-oss": "gpt_oss", "phi2": "phi"}
+_ALIASES = {
+    "gemma3": "gemma3_text",
+    "mistral3": "mistral",
+    "ministral": "mistral",
+    "gptneox": "gpt_neox",
+    "phi2": "phi",
+    "deepseek2": "deepseek_v3",
+    "qwen2moe": "qwen2_moe",
+    "qwen3moe": "qwen3_moe",
+    "kimi_k2": "deepseek_v3",
+    "qwen2_vl": "qwen2",
+    "qwen2_5_vl": "qwen2",
+    "gpt-oss": "gpt_oss",
+    "smollm3": "llama",
+}
+"""Other names of the same layers, among them those of architectures in GGUF files."""
 
 
 def family_of(model_type: str) -> tuple[str, Family]:
@@ -117,9 +130,25 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
 """Name here → names in config.json, of which the first that is there counts."""
 
 BITS: Mapping[str, float] = {
-    **{"float32": 32, "fp32": 32, "float16": 16, "fp16": 16, "bfloat16": 16, "bf16": 16, "fp8": 8, "int8": 8, "int4": 4},
-    **{"q8_0": 8.5, "q6_k": 6.5625, "q5_k": 5.5, "q5_0": 5.5, "q4_k": 4.5, "q4_0": 4.5, "q3_k": 3.4375, "q2_k": 2.625},
-    **{"mxfp4": 4.25, "nvfp4": 4.5},
+    "float32": 32,
+    "fp32": 32,
+    "float16": 16,
+    "fp16": 16,
+    "bfloat16": 16,
+    "bf16": 16,
+    "fp8": 8,
+    "int8": 8,
+    "int4": 4,
+    "q8_0": 8.5,
+    "q6_k": 6.5625,
+    "q5_k": 5.5,
+    "q5_0": 5.5,
+    "q4_k": 4.5,
+    "q4_0": 4.5,
+    "q3_k": 3.4375,
+    "q2_k": 2.625,
+    "mxfp4": 4.25,
+    "nvfp4": 4.5,
 }
 """Type of weights or of the cache → bits of an element; blocks of GGUF's types with their scales (ggml-common.h)."""
 

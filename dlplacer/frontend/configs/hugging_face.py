@@ -160,7 +160,9 @@ class _Shapes:
             return None
         if kinds:
             return int(window) if kinds[layer] == "sliding_attention" else None
-        every = {"gemma2": 2, "gemma3_text": int(self.text.get("sliding_window_pattern") or 6), "gpt_oss": 2}.get(self.kind)
+        every = {"gemma2": 2, "gemma3_text": int(self.text.get("sliding_window_pattern") or 6), "gpt_oss": 2}.get(
+            self.kind
+        )
         return int(window) if every is None or (layer + 1) % every else None
 
     def _mlp(self, layer: int) -> Part:

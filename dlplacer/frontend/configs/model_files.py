@@ -32,7 +32,9 @@ def read_decoder(path: str | PathLike[str], weights: str | float | None = None) 
     """
     found = Path(path)
     if found.is_dir():
-        found = next((found / name for name in ("config.json", INDEX) if (found / name).is_file()), found / "config.json")
+        found = next(
+            (found / name for name in ("config.json", INDEX) if (found / name).is_file()), found / "config.json"
+        )
     if not found.is_file():
         raise InputError(f"there is no file {str(path)!r}; give a config.json, a .gguf file, or the folder of a model")
     if found.suffix == ".gguf":
@@ -64,7 +66,9 @@ def _of_index(decoder: Decoder, index: Path) -> Decoder:
     inside = sum(part.weight_bytes for part in decoder.parts if part.layer is not None)
     factor = (total - outside) / inside
     if not 0.1 < factor < 4:
-        raise InputError(f"{index.name} has {total} bytes and config.json {decoder.weight_bytes}; they are of two models")
+        raise InputError(
+            f"{index.name} has {total} bytes and config.json {decoder.weight_bytes}; they are of two models"
+        )
     return replace(
         decoder,
         parts=tuple(

@@ -94,7 +94,9 @@ def read_description(path: Path) -> Topology:
     hosts = told.get("hosts")
     if stray or not isinstance(hosts, list) or not all(isinstance(host, str) for host in hosts):
         wrong = f"{sorted(stray)[0]!r} is not known" if stray else "hosts is no list of texts"
-        raise FileFormatError(str(path), [f'{wrong}; write hosts = ["2x RTX3090, 64 GB DDR5-5600"], link, network, used'])
+        raise FileFormatError(
+            str(path), [f'{wrong}; write hosts = ["2x RTX3090, 64 GB DDR5-5600"], link, network, used']
+        )
     used = {str(key): str(value) for key, value in dict(told.get("used", {})).items()}
     topology = described_topology("; ".join(hosts), told.get("link"), told.get("network"), used)
     return replace(topology, name=str(told.get("name", path.stem)))
@@ -189,4 +191,3 @@ def _less(devices: list[Device], used: Mapping[str, str]) -> list[Device]:
             raise InputError(f"used is {text} of {device.id}, which has no more; give what is in use")
         left.append(replace(device, memory_bytes=free, meta={**device.meta, "used_bytes": taken}))
     return left
-

@@ -1,9 +1,10 @@
 """Contiguous splits of a chain of ops over devices: what one costs, and the best one by dynamic programming."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -181,9 +182,7 @@ def chain_of(graph: OpGraph, topology: Topology) -> Chain:
         If the ops do not stand in a row, or an op has no time.
     """
     order = [graph.op(name) for name in graph.topological_order]
-    if [(edge.source, edge.target) for edge in graph.edges] != [
-        (one.id, other.id) for one, other in zip(order, order[1:], strict=False)
-    ]:
+    if [(edge.source, edge.target) for edge in graph.edges] != [(one.id, other.id) for one, other in pairwise(order)]:
         raise InputError(f"graph {graph.name!r} is no chain of layers; `dlplacer fit` makes one")
     wiring, devices = Wiring(topology), topology.devices
     time_s = np.full((len(order), len(devices)), np.inf)

@@ -187,7 +187,9 @@ def with_bytes(decoder: Decoder, sizes: Mapping[tuple[str, int | None], int]) ->
     if missing:
         where = "" if missing[0].layer is None else f" of layer {missing[0].layer}"
         raise InputError(f"the file has no weights for the {missing[0].kind}{where}; give the file of the whole model")
-    parts = (replace(part, weight_bytes=sizes.get((part.kind, part.layer), part.weight_bytes)) for part in decoder.parts)
+    parts = (
+        replace(part, weight_bytes=sizes.get((part.kind, part.layer), part.weight_bytes)) for part in decoder.parts
+    )
     return replace(decoder, parts=tuple(parts))
 
 

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,9 +15,9 @@ from dlplacer.core.plan import Plan
 from dlplacer.core.record import Bytes, Record, Seconds
 from dlplacer.core.topology import Device, Topology
 from dlplacer.core.units import format_bytes, format_seconds
-from dlplacer.planning.fit.chain import Chain, chain_of
+from dlplacer.planning.fit.chain import Chain, Floats, chain_of
 from dlplacer.planning.fit.decoder import Decoder, Serving
-from dlplacer.planning.fit.splits import SPLITS
+from dlplacer.planning.fit.splits import SPLITS, Split
 from dlplacer.planning.fit.step_graph import step_graph, steps_in, streaming, units_of, usable
 from dlplacer.planning.place import place
 
@@ -104,7 +106,13 @@ class Fit(Saved, Shown, Record):
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{len(share.layers)} on {share.device}" for share in self.shares)
-        return f"<Fit of {self.plan.graph.name!r}: {counts}; {format_seconds(self.value_s)}, gap {100 * self.gap:.2f} %>"
+        return (
+            f"<Fit of {self.plan.graph.name!r}: {counts}; {format_seconds(self.value_s)}, gap {100 * self.gap:.2f} %>"
+        )
+
+    def save(self, path: str | PathLike[str]) -> Path:
+        """Write the file of the plan; returns its path."""
+        return self.plan.save(path)
 
     @property
     def gap(self) -> float:
@@ -206,12 +214,13 @@ class Question:
         asked = replace(self.serving, **serving)
         return chain_of(step_graph(self.decoder, asked, self.topology, self.whole, self.left_out), self.machine)
 
-    def sizes(self, context: int) -> np.ndarray[Any, Any]:
+    def sizes(self, context: int) -> Floats:
         """[op] → bytes that it keeps at a context."""
         asked = replace(self.serving, context=context)
         units = units_of(self.decoder, self.whole)
-        weights = [sum(part.weight_bytes for part in parts) for parts in units]
-        return np.array(weights) + np.array([float(self.decoder.cache_bytes(parts, asked)) for parts in units])
+        weights = (sum(part.weight_bytes for part in parts) for parts in units)
+        cached = (self.decoder.cache_bytes(parts, asked) for parts in units)
+        return np.array([float(size + more) for size, more in zip(weights, cached, strict=True)])
 
 
 def fit(
@@ -222,8 +231,9 @@ def fit(
     reserve_bytes: int = 2**30,
     whole: str = "layers",
     stream: bool = False,
+    longest: bool = False,
     last: Iterable[str] = (),
-    own: Mapping[str, Callable[[Chain], Sequence[int]]] | None = None,
+    own: Mapping[str, Split] | None = None,
     time_limit_s: float = 10.0,
     workers: int | None = None,
     seed: int = 0,
@@ -238,6 +248,8 @@ def fit(
         What stays on one device: ``layers``, ``experts`` (layers but for their experts), or ``parts``.
     stream
         Weights in RAM go to a GPU in every step.
+    longest
+        Plan for the longest context that fits.
     last
         Devices, or types of them, that are used only if the model does not fit on the others.
     own
@@ -252,6 +264,9 @@ def fit(
     """
     machine = streaming(topology) if stream else topology
     question = Question(decoder, machine, serving, reserve_bytes, whole, tuple(last))
+    if longest:
+        serving = replace(serving, context=max(1, _longest_split(replace(question, left_out=()))))
+        question = replace(question, serving=serving)
     chain = question.chain()
     split = chain.best_split(question.largest)
     notes = []
@@ -275,7 +290,7 @@ def fit(
         question.chain(objective="token").value_s(placement),
         question.chain(objective="prefill").value_s(placement),
         _binding(question, chain, best_s),
-        _longest(question, lambda sizes: replace(chain, sizes=sizes).best_split() is not None),
+        _longest_split(question),
         question.working_bytes,
         alternatives,
         helps,
@@ -326,7 +341,9 @@ def _too_large(question: Question, chain: Chain) -> InfeasibleError:
     cached = sum(op.state_bytes for op in chain.ops)
     short = f"all {len(chain.devices)} devices together have {format_bytes(there)} for it"
     if needed <= there:
-        short += f", but not in pieces for its largest op {chain.ops[largest].id!r}, {format_bytes(chain.sizes[largest])}"
+        short += (
+            f", but not in pieces for its largest op {chain.ops[largest].id!r}, {format_bytes(chain.sizes[largest])}"
+        )
     return InfeasibleError(
         f"{question.decoder.name} needs {format_bytes(needed)}, of which {format_bytes(cached)} are cache; {short} "
         f"({format_bytes(question.reserve_bytes)} are reserved on each). Shorten the context, store the cache or the "
@@ -334,7 +351,7 @@ def _too_large(question: Question, chain: Chain) -> InfeasibleError:
     )
 
 
-def _judged(question: Question, chain: Chain, splits: Mapping[str, Callable[[Chain], Sequence[int] | None]]) -> tuple[Judged, ...]:
+def _judged(question: Question, chain: Chain, splits: Mapping[str, Split]) -> tuple[Judged, ...]:
     found = []
     scale = steps_in(question.serving)
     for name, split in splits.items():
@@ -360,7 +377,7 @@ def layer_counts(chain: Chain, placement: Sequence[int]) -> list[int]:
     return counts
 
 
-def _longest(question: Question, fitting: Callable[[np.ndarray[Any, Any]], bool]) -> int:
+def _longest(question: Question, fitting: Callable[[Floats], bool]) -> int:
     """The longest context that fits, by bisection; the cache only grows with it."""
     known = {1: question.sizes(1)}
     if not fitting(known[1]):
@@ -370,6 +387,11 @@ def _longest(question: Question, fitting: Callable[[np.ndarray[Any, Any]], bool]
         middle = (low + high + 1) // 2
         low, high = (middle, high) if fitting(question.sizes(middle)) else (low, middle - 1)
     return low
+
+
+def _longest_split(question: Question) -> int:
+    chain = question.chain()
+    return _longest(question, lambda sizes: replace(chain, sizes=sizes).best_split() is not None)
 
 
 def _what_would_help(question: Question, chain: Chain, best_s: float) -> tuple[Help, ...]:
@@ -387,7 +409,11 @@ def _changes(question: Question, chain: Chain) -> Iterable[tuple[str, str, Chain
     serving = question.serving
     for kind in dict.fromkeys(device.type for device in chain.devices):
         mine = np.array([device.type == kind for device in chain.devices])
-        yield f"25 % more memory on {kind}", "memory", replace(chain, capacities=np.where(mine, 1.25, 1) * chain.capacities)
+        yield (
+            f"25 % more memory on {kind}",
+            "memory",
+            replace(chain, capacities=np.where(mine, 1.25, 1) * chain.capacities),
+        )
         if len({device.type for device in chain.devices}) > 1:
             yield f"{kind} twice as fast", "bandwidth", replace(chain, time_s=np.where(mine, 0.5, 1) * chain.time_s)
     if len(chain.devices) > 1:
@@ -405,11 +431,12 @@ def _binding(question: Question, chain: Chain, best_s: float) -> str:
         split = changed.best_split(question.largest)
         return 0.0 if split is None else best_s - changed.value_s(split, question.largest)
 
-    def faster(**rates: float) -> Chain:
+    def faster(flops: float, memory: float) -> Chain:
         def device(one: Device) -> Device:
-            flops = one.flops_per_s
-            scaled = {name: rates["flops"] * rate for name, rate in flops.items()} if isinstance(flops, Mapping) else flops
-            return replace(one, flops_per_s=scaled, memory_bytes_per_s=(one.memory_bytes_per_s or 1.0) * rates["memory"])
+            known = rates_of(one)
+            assert known is not None
+            computes = {dtype: flops * rate for dtype, rate in known.flops_per_s.items()}
+            return replace(one, flops_per_s=computes, memory_bytes_per_s=memory * (known.memory_bytes_per_s or 1.0))
 
         machine = replace(question.topology, devices=tuple(map(device, question.topology.devices)))
         return replace(question, topology=machine).chain()
@@ -435,4 +462,3 @@ def _notes(question: Question) -> tuple[str, ...]:
     if most is not None and question.serving.context > most:
         notes.append(f"the context is longer than the {most} tokens that the model was made for")
     return tuple(notes)
-

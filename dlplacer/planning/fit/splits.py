@@ -9,7 +9,7 @@ from dlplacer.core.errors import InputError
 from dlplacer.machines.costs.roofline import rates_of
 from dlplacer.planning.fit.chain import Chain
 
-Split = Callable[[Chain], list[int] | None]
+Split = Callable[[Chain], Sequence[int] | None]
 
 
 def by_counts(chain: Chain, counts: Sequence[int]) -> list[int]:
@@ -24,8 +24,8 @@ def by_counts(chain: Chain, counts: Sequence[int]) -> list[int]:
     layers = len({number for number in numbers if number is not None})
     if len(counts) > len(chain.devices) or sum(counts) != layers or min(counts) < 0:
         raise InputError(
-            f"split {','.join(map(str, counts))} adds up to {sum(counts)} layers on {len(counts)} devices; the model has "
-            f"{layers} layers and the machine {len(chain.devices)} devices"
+            f"split {','.join(map(str, counts))} adds up to {sum(counts)} layers on {len(counts)} devices; the model "
+            f"has {layers} layers and the machine {len(chain.devices)} devices"
         )
     homes = [device for device, count in enumerate(counts) for _ in range(count)]
     placement, here = [], homes[0]
@@ -117,7 +117,7 @@ def _greedy(chain: Chain) -> list[int] | None:
 
 
 def _accelerate(chain: Chain) -> list[int] | None:
-    """As `infer_auto_device_map`: by weights alone in the devices' order; the largest layer fits on the first besides."""
+    """As `infer_auto_device_map`: by weights alone, in order; the first keeps room for the largest layer."""
     weights = [float(op.weight_bytes) for op in chain.ops]
     order = sorted(range(len(chain.devices)), key=lambda place: not chain.devices[place].asynchronous)
     layers = [weight for op, weight in zip(chain.ops, weights, strict=True) if op.meta["layer"] is not None]

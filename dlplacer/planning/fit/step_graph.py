@@ -22,8 +22,8 @@ def step_graph(
 ) -> OpGraph:
     """The chain of ops whose times add up to the objective, for one of its steps on average.
 
-    A request of a prompt and 128 tokens is 129 steps; an op takes the mean of its times in them, and an edge carries the
-    mean of its bytes, so the makespan is that of the request ÷ 129.
+    A request of a prompt and 128 tokens is 129 steps; an op takes the mean of its times in them, and an edge carries
+    the mean of its bytes, so the makespan is that of the request ÷ 129.
 
     Parameters
     ----------
@@ -44,9 +44,7 @@ def step_graph(
     steps = sum(count for count, _ in serving.steps)
     sent = sum(count * step.batch * step.tokens for count, step in serving.steps) / steps
     size = round(sent * decoder.hidden * decoder.activation_bytes)
-    edges = tuple(
-        Edge(one.id, other.id, 0 if "vision" in one.meta["kinds"] else size) for one, other in pairwise(ops)
-    )
+    edges = tuple(Edge(one.id, other.id, 0 if "vision" in one.meta["kinds"] else size) for one, other in pairwise(ops))
     meta = {"layers": decoder.layers, "tied": decoder.tied_bytes > 0, "dtype": decoder.dtype}
     return OpGraph(tuple(ops), edges, decoder.name, "costs by the roofline of the device table", meta=meta)
 
@@ -83,7 +81,9 @@ def _op(
         for part in parts
         for kernel in decoder.work(part, step)
     ]
-    kernels = [(share, Op("kernel", "", flops=flops, bytes_accessed=size, dtype=kind)) for share, (flops, size, kind) in work]
+    kernels = [
+        (share, Op("kernel", "", flops=flops, bytes_accessed=size, dtype=kind)) for share, (flops, size, kind) in work
+    ]
     times = {kind: sum(share * roofline_s(op, known) for share, op in kernels) for kind, known in rates.items()}
     name = first.kind if first.layer is None else f"layer.{first.layer}"
     if first.layer is not None and first.kind != "attention":
@@ -111,8 +111,8 @@ def _known_rates(device: Device) -> Rates:
     rates = rates_of(device)
     if rates is None or rates.memory_bytes_per_s is None or rates.peak_flops_per_s(None) is None:
         raise InputError(
-            f"device {device.id!r} of type {device.type!r} has no rates; give it memory_bytes_per_s and flops_per_s, or "
-            "a type of `dlplacer list devices`"
+            f"device {device.id!r} of type {device.type!r} has no rates; give it memory_bytes_per_s and flops_per_s, "
+            "or a type of `dlplacer list devices`"
         )
     return rates
 

@@ -78,8 +78,9 @@ def _accelerate(layout: Layout) -> str:
 def _vllm(layout: Layout) -> str:
     counts = [len(layers) for _, layers in layout.stages]
     order = ",".join(str(layout.gpus.index(layout.devices.index(device))) for device, _ in layout.stages)
+    partition = ",".join(map(str, counts))
     return (
-        f"CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES={order} VLLM_PP_LAYER_PARTITION={','.join(map(str, counts))} "
+        f"CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES={order} VLLM_PP_LAYER_PARTITION={partition} "
         f"vllm serve MODEL --pipeline-parallel-size {len(counts)}"
     )
 
@@ -96,7 +97,8 @@ def _llama_cpp(layout: Layout) -> str:
         counts = [count for _, count in stages]
         counts[-1] += 1
         names = ",".join(f"CUDA{layout.gpus.index(layout.devices.index(device))}" for device, _ in stages)
-        flags += [f"--device {names}", "--split-mode layer", f"--tensor-split {','.join(map(str, counts))}", "--main-gpu 0"]
+        shares = ",".join(map(str, counts))
+        flags += [f"--device {names}", "--split-mode layer", f"--tensor-split {shares}", "--main-gpu 0"]
     if experts:
         flags.append(f"--override-tensor 'blk\\.({'|'.join(map(str, experts))})\\.ffn_.*_exps\\.=CPU'")
     return " ".join(["llama-server -m MODEL.gguf", *flags])
@@ -116,10 +118,10 @@ def _merged(stages: Sequence[tuple[Device, int]]) -> list[tuple[Device, int]]:
 
 
 def _megatron(layout: Layout) -> str:
-    stages = ["t" if len(layers) == 1 else f"t*{len(layers)}" if layers else "" for _, layers in layout.stages]
-    stages[0], stages[-1] = f"E{',' if '*' in stages[0] else ''}{stages[0]}", f"{stages[-1]}{',' if '*' in stages[-1] else ''}L"
-    if len(stages) == 1:
-        stages = [f"E,{'t*' + str(layout.layers)},L"]
+    parts = [[f"t*{len(layers)}"] if layers else [] for _, layers in layout.stages]
+    parts[0] = ["E", *parts[0]]
+    parts[-1] = [*parts[-1], "L"]
+    stages = [",".join(part) for part in parts]
     text = "|".join(stages)
     return f"--pipeline-model-parallel-size {len(stages)} --pipeline-model-parallel-layout '{text}'"
 
@@ -166,6 +168,8 @@ class Target:
 
     Attributes
     ----------
+    told
+        What it takes.
     contiguous
         One run of whole layers per device.
     ram
@@ -175,20 +179,21 @@ class Target:
     """
 
     text: Callable[[Layout], str]
+    told: str
     contiguous: bool = True
     ram: str = "no"
     experts: bool = False
 
 
 TARGETS: Mapping[str, Target] = {
-    "accelerate": Target(_accelerate, contiguous=False, ram="anywhere", experts=True),
-    "exo": Target(_exo, ram="anywhere"),
-    "llama.cpp": Target(_llama_cpp, ram="first", experts=True),
-    "megatron": Target(_megatron),
-    "onnxruntime": Target(_onnxruntime, contiguous=False, ram="anywhere"),
-    "torch.distributed.pipelining": Target(_pipelining, ram="anywhere"),
-    "torchtitan": Target(_torchtitan),
-    "vllm": Target(_vllm),
+    "accelerate": Target(_accelerate, "device_map of transformers (JSON)", False, "anywhere", True),
+    "exo": Target(_exo, "table of shards (JSON)", ram="anywhere"),
+    "llama.cpp": Target(_llama_cpp, "--n-gpu-layers, --tensor-split, --override-tensor", True, "first", True),
+    "megatron": Target(_megatron, "--pipeline-model-parallel-layout"),
+    "onnxruntime": Target(_onnxruntime, "session.name_based_layer_assignment", False, "anywhere"),
+    "torch.distributed.pipelining": Target(_pipelining, "split points and a schedule (JSON)", ram="anywhere"),
+    "torchtitan": Target(_torchtitan, "module_fqns_per_model_part (JSON)"),
+    "vllm": Target(_vllm, "VLLM_PP_LAYER_PARTITION"),
 }
 """Name of a runtime → how it is told; a new one is a function and a row here."""
 
@@ -278,9 +283,7 @@ def whole_layers(graph: OpGraph) -> OpGraph:
     grouped = [list(group) for _, group in groupby(order, _unit)]
     joined = {ops[0].id: _joined(ops) for ops in grouped}
     last = {ops[-1].id: ops[0].id for ops in grouped}
-    edges = tuple(
-        replace(edge, source=last[edge.source], tensor="") for edge in graph.edges if edge.source in last
-    )
+    edges = tuple(replace(edge, source=last[edge.source], tensor="") for edge in graph.edges if edge.source in last)
     return replace(graph, ops=tuple(joined.values()), edges=edges)
 
 
