@@ -140,10 +140,10 @@ def _is_ram(device: Device) -> bool:
 
 
 def _bus(device: Device, bus: str, link: str | None) -> Link:
-    """The link of a device to its host: of RAM that of its channels, as what crosses it goes through a GPU's link."""
+    """The link of a device to its host; that of RAM is as wide as its channels, so a GPU's link limits a transfer."""
     latency_s = PCIE_HOP_LATENCY_S.value
     if _is_ram(device):
-        return Link(device.id, bus, device.memory_bytes_per_s or 1e9, 0.0)
+        return Link(device.id, bus, device.memory_bytes_per_s or 1e9, latency_s)
     if link is None:
         entry = DEVICE_TABLE[device.type]
         # Apple's GPUs have no slot: what leaves them is read from unified memory.

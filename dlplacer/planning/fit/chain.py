@@ -24,6 +24,9 @@ State = tuple[tuple[int, ...], int]
 _MOST_STATES = 20_000
 """Sets of devices that the program keeps; eight different ones make 256, sixteen alike 17."""
 
+_MOST_NUMBERS = 3_000
+"""Ways to take ops of each kind, such as 24 x 24 of layers with and without a window: a second of work on a device."""
+
 
 @dataclass(frozen=True, eq=False)
 class Chain:
@@ -133,6 +136,40 @@ class Chain:
             placement[start:end] = [groups[last][used[last] - 1 if used else 0]] * (end - start)
             found, end = ways[int(origin[start])], start
         return placement
+
+    def least_s(self) -> float:
+        """A value that no placement is below, contiguous or not; 0 if there are too many kinds of ops to say.
+
+        It is the least sum of times over all numbers of equal ops on each device for which there is room, with the
+        cheapest entry of each device that is used but one, as the first op enters none.
+        """
+        kinds: dict[tuple[float, ...], int] = {}
+        for row, size in zip(self.time_s.tolist(), self.sizes.tolist(), strict=True):
+            kinds[(size, *row)] = kinds.get((size, *row), 0) + 1
+        shape = tuple(count + 1 for count in kinds.values())
+        if math.prod(shape) > _MOST_NUMBERS:
+            return 0.0
+        numbers = list(np.ndindex(*shape))
+        best = np.full((2, *shape), np.inf)
+        best[(0, *numbers[0])] = 0.0
+        for device, room in enumerate(self.capacities):
+            others = [other for other in range(len(self.devices)) if other != device]
+            entry_s = float(self.crossing_s[1:-1, others, device].min(initial=np.inf)) if others else 0.0
+            entry_s = entry_s if math.isfinite(entry_s) else 0.0
+            after = best.copy()
+            for taken in numbers[1:]:
+                held = sum(count * kind[0] for count, kind in zip(taken, kinds, strict=True))
+                spent = sum(count * kind[device + 1] for count, kind in zip(taken, kinds, strict=True) if count)
+                if held <= room and math.isfinite(spent):
+                    there = tuple(slice(count, None) for count in taken)
+                    before = tuple(slice(None, end - count) for end, count in zip(shape, taken, strict=True))
+                    for entered in (0, 1):
+                        entering = after[entered][there]
+                        np.minimum(entering, best[entered][before] + spent + entry_s, out=entering)
+                    first = after[1][there]
+                    np.minimum(first, best[0][before] + spent, out=first)
+            best = after
+        return float(best[(1, *numbers[-1])])
 
     def _runs_s(self, device: int) -> Floats:
         """[first op][op behind the last] → seconds of a run on a device; infinite where it does not fit."""

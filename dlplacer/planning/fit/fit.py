@@ -15,14 +15,15 @@ from dlplacer.core.plan import Plan
 from dlplacer.core.record import Bytes, Record, Seconds
 from dlplacer.core.topology import Device, Topology
 from dlplacer.core.units import format_bytes, format_seconds
+from dlplacer.machines.costs.roofline import rates_of
 from dlplacer.planning.fit.chain import Chain, Floats, chain_of
 from dlplacer.planning.fit.decoder import Decoder, Serving
 from dlplacer.planning.fit.splits import SPLITS, Split
 from dlplacer.planning.fit.step_graph import step_graph, steps_in, streaming, units_of, usable
 from dlplacer.planning.place import place
 
-_EQUAL = 1e-5
-"""Relative difference that rounding to ticks may make."""
+_EXACT = 1e-9
+"""Relative error of sums of floats."""
 
 ASSUMED = Options.of_words("sum")
 """Weights and cache stay; vectors are so small that their room is reserved."""
@@ -115,14 +116,14 @@ class Fit(Saved, Shown, Record):
         return self.plan.save(path)
 
     @property
-    def gap(self) -> float:
-        """(value − bound) ÷ value."""
-        return max(0.0, 1 - self.lower_bound_s / self.value_s) if self.value_s else 0.0
+    def status(self) -> str:
+        """``optimal`` or ``feasible``; of ``throughput``, among splits into stages."""
+        return "optimal" if self.serving.objective == "throughput" else self.plan.status
 
     @property
-    def status(self) -> str:
-        """``optimal`` or ``feasible``."""
-        return "optimal" if self.gap < _EQUAL else "feasible"
+    def gap(self) -> float:
+        """(value − bound) ÷ value; 0 if it is optimal."""
+        return 0.0 if self.status == "optimal" else max(0.0, 1 - self.lower_bound_s / self.value_s)
 
     @property
     def tokens_per_s(self) -> float:
@@ -289,7 +290,7 @@ def fit(
         min(bound_s, base_s) * scale,
         question.chain(objective="token").value_s(placement),
         question.chain(objective="prefill").value_s(placement),
-        _binding(question, chain, best_s),
+        "cache" if longest else _binding(question, chain, best_s),
         _longest_split(question),
         question.working_bytes,
         alternatives,
@@ -301,38 +302,47 @@ def fit(
 def _planned(
     question: Question, chain: Chain, split: list[int] | None, time_limit_s: float, workers: int | None, seed: int
 ) -> tuple[Plan, float]:
-    """The best plan, and a bound of the objective: by the whole solver, or exact for stages in steady state."""
+    """The best plan, and a bound of the objective.
+
+    The split is the best of all contiguous ones. For stages in steady state that is the answer; else the solver looks
+    for a better placement, unless a bound on all of them is reached.
+    """
     graph = step_graph(question.decoder, question.serving, question.topology, question.whole, question.left_out)
     machine = question.machine
-    search: dict[str, Any] = {"workers": workers, "seed": seed}
-    if split is None and question.largest:
-        raise _too_large(question, chain)
     pinned: Plan | None = None
     if split is not None:
         pins = {op.id: machine.devices[place].id for op, place in zip(chain.ops, split, strict=True)}
-        pinned = place(graph, machine, ASSUMED, method="heft", pins=pins, **search).plan
-        # The pins were a way to have the split checked; the plan is that of the free problem.
-        pinned = replace(pinned, graph=graph, method="contiguous split")
-    if pinned is not None and question.largest:
-        meta = {"objective": "throughput"}
-        return replace(_with_bound(pinned, 0.0), meta=meta), chain.value_s(split or [], largest=True)
+        # The pins have the split checked; the plan is one of the problem without them.
+        pinned = replace(
+            place(graph, machine, ASSUMED, method="heft", pins=pins).plan, graph=graph, method="contiguous"
+        )
+    if question.largest:
+        if pinned is None:
+            raise _too_large(question, chain)
+        return replace(pinned, meta={"objective": "throughput"}), chain.value_s(split or [], largest=True)
+    least_s = chain.least_s()
+    if pinned is not None and least_s >= chain.value_s(split or []) * (1 - _EXACT):
+        return _with_bound(pinned, least_s, "optimal"), least_s
     try:
-        found = place(graph, machine, ASSUMED, time_limit_s=time_limit_s, **search).plan
+        found = place(graph, machine, ASSUMED, time_limit_s=time_limit_s, workers=workers, seed=seed).plan
     except InfeasibleError:
         raise _too_large(question, chain) from None
     except NoPlanError:
         if pinned is None:
             raise
-        return _with_bound(pinned, 0.0), 0.0
+        return _with_bound(pinned, least_s, "feasible"), least_s
+    bound_s = max(found.lower_bound_s, least_s)
     # Of equal plans a contiguous one, which every runtime can be told.
-    best = found if pinned is None or found.makespan_s < pinned.makespan_s * (1 - _EQUAL) else pinned
-    return _with_bound(best, found.lower_bound_s), found.lower_bound_s
+    longer_s = found.makespan_s + found.rounding_s + found.tolerance_s
+    best = pinned if pinned is not None and pinned.makespan_s <= longer_s else found
+    reached = (best.makespan_s <= longer_s and found.status == "optimal") or best.makespan_s * (1 - _EXACT) <= bound_s
+    return _with_bound(best, bound_s, "optimal" if reached else "feasible"), bound_s
 
 
-def _with_bound(plan: Plan, bound_s: float) -> Plan:
+def _with_bound(plan: Plan, bound_s: float, status: str) -> Plan:
     bound_s = min(bound_s, plan.makespan_s)
-    gap = 1 - bound_s / plan.makespan_s if plan.makespan_s else 0.0
-    return replace(plan, lower_bound_s=bound_s, gap=gap, status="optimal" if gap < _EQUAL else "feasible")
+    gap = 0.0 if status == "optimal" or not plan.makespan_s else 1 - bound_s / plan.makespan_s
+    return replace(plan, lower_bound_s=bound_s, gap=gap, status=status)
 
 
 def _too_large(question: Question, chain: Chain) -> InfeasibleError:
