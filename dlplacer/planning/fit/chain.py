@@ -24,8 +24,8 @@ State = tuple[tuple[int, ...], int]
 _MOST_STATES = 20_000
 """Sets of devices that the program keeps; eight different ones make 256, sixteen alike 17."""
 
-_MOST_NUMBERS = 3_000
-"""Ways to take ops of each kind, such as 24 x 24 of layers with and without a window: a second of work on a device."""
+_MOST_CASES = 40_000
+"""Numbers of equal ops x sets of devices, such as 4 x 81 x 32: three seconds of work."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,38 +138,36 @@ class Chain:
         return placement
 
     def least_s(self) -> float:
-        """A value that no placement is below, contiguous or not; 0 if there are too many kinds of ops to say.
+        """A value that no placement is below, contiguous or not; 0 if there are too many cases to say.
 
-        It is the least sum of times over all numbers of equal ops on each device for which there is room, with the
-        cheapest entry of each device that is used but one, as the first op enters none.
+        For each set of devices: the least sum of times over all numbers of equal ops on each of them for which there is
+        room, and a minimum spanning tree of its cheapest crossings, as the chain goes through all devices of the set.
         """
         kinds: dict[tuple[float, ...], int] = {}
         for row, size in zip(self.time_s.tolist(), self.sizes.tolist(), strict=True):
             kinds[(size, *row)] = kinds.get((size, *row), 0) + 1
         shape = tuple(count + 1 for count in kinds.values())
-        if math.prod(shape) > _MOST_NUMBERS:
+        sets = math.prod(len(group) + 1 for group in self.classes)
+        if math.prod(shape) * sets > _MOST_CASES:
             return 0.0
-        numbers = list(np.ndindex(*shape))
-        best = np.full((2, *shape), np.inf)
-        best[(0, *numbers[0])] = 0.0
-        for device, room in enumerate(self.capacities):
-            others = [other for other in range(len(self.devices)) if other != device]
-            entry_s = float(self.crossing_s[1:-1, others, device].min(initial=np.inf)) if others else 0.0
-            entry_s = entry_s if math.isfinite(entry_s) else 0.0
-            after = best.copy()
-            for taken in numbers[1:]:
-                held = sum(count * kind[0] for count, kind in zip(taken, kinds, strict=True))
-                spent = sum(count * kind[device + 1] for count, kind in zip(taken, kinds, strict=True) if count)
-                if held <= room and math.isfinite(spent):
-                    there = tuple(slice(count, None) for count in taken)
-                    before = tuple(slice(None, end - count) for end, count in zip(shape, taken, strict=True))
-                    for entered in (0, 1):
-                        entering = after[entered][there]
-                        np.minimum(entering, best[entered][before] + spent + entry_s, out=entering)
-                    first = after[1][there]
-                    np.minimum(first, best[0][before] + spent, out=first)
-            best = after
-        return float(best[(1, *numbers[-1])])
+        crossing = self.crossing_s[1:-1].min(axis=0, initial=np.inf) if len(self.ops) > 1 else np.zeros((1, 1))
+        near = np.minimum(crossing, crossing.T)
+        numbers = np.array(list(np.ndindex(*shape)))
+        table = np.array(list(kinds))
+        held = numbers @ table[:, 0]
+        begin = np.full(shape, np.inf)
+        begin[tuple(numbers[0])] = 0.0
+        found: list[tuple[Floats, list[int]]] = [(begin, [])]
+        for group in self.classes:
+            barred = ~np.isfinite(table[:, group[0] + 1])
+            spent = numbers @ np.where(barred, 0.0, table[:, group[0] + 1])
+            fits = (held <= self.capacities[group[0]]) & ~(numbers[:, barred] > 0).any(axis=1)
+            ways = [(tuple(taken), cost) for taken, cost in zip(numbers[fits], spent[fits], strict=True)]
+            ends = list(found)
+            for device in group:
+                ends = [(_with_device(best, ways), [*used, device]) for best, used in ends]
+                found = [*found, *ends]
+        return min(float(best.flat[-1]) + _spanning_tree(near, used) for best, used in found[1:])
 
     def _runs_s(self, device: int) -> Floats:
         """[first op][op behind the last] → seconds of a run on a device; infinite where it does not fit."""
@@ -189,6 +187,27 @@ class Chain:
             if len(group) > 1:
                 table[:, number, number] = self.crossing_s[:, group[0], group[1]]
         return table
+
+
+def _with_device(best: Floats, ways: Sequence[tuple[tuple[int, ...], float]]) -> Floats:
+    """[ops of each kind placed] → least seconds with one device more, which takes some of them."""
+    after = np.full(best.shape, np.inf)
+    for taken, cost in ways:
+        there = after[tuple(slice(count, None) for count in taken)]
+        before = best[tuple(slice(None, end - count) for end, count in zip(best.shape, taken, strict=True))]
+        np.minimum(there, before + cost, out=there)
+    return after
+
+
+def _spanning_tree(near: Floats, used: Sequence[int]) -> float:
+    """The least sum of crossings that joins devices (Prim)."""
+    joined, total = [used[0]], 0.0
+    while len(joined) < len(used):
+        rest = [device for device in used if device not in joined]
+        reach = near[np.ix_(joined, rest)].min(axis=0)
+        total += float(reach.min())
+        joined.append(rest[int(reach.argmin())])
+    return total
 
 
 def _in_order(count: int) -> Iterator[tuple[State, list[State], bool]]:
