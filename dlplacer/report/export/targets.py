@@ -43,6 +43,27 @@ class Layout:
             found.append((self.devices[place], new))
         return found
 
+    @property
+    def without_experts(self) -> "Layout":
+        """The ops that are more than experts."""
+        kept = [number for number, op in enumerate(self.ops) if not _is_experts(op)]
+        return Layout(tuple(self.ops[n] for n in kept), self.devices, tuple(self.placement[n] for n in kept))
+
+    @property
+    def experts_apart(self) -> dict[int, list[int]]:
+        """Device → layers whose experts it has, but not the rest."""
+        rest = self.without_experts
+        homes = {op.meta["layer"]: place for op, place in zip(rest.ops, rest.placement, strict=True)}
+        apart: dict[int, list[int]] = {}
+        for op, place in zip(self.ops, self.placement, strict=True):
+            if _is_experts(op) and homes[op.meta["layer"]] != place:
+                apart.setdefault(place, []).append(op.meta["layer"])
+        return apart
+
+
+def _is_experts(op: Op) -> bool:
+    return list(op.meta["kinds"]) == ["experts"]
+
 
 @dataclass(frozen=True)
 class Exported:
@@ -86,35 +107,22 @@ def _vllm(layout: Layout) -> str:
 
 
 def _llama_cpp(layout: Layout) -> str:
-    stages = [(device, len(layers)) for device, layers in layout.stages if device.asynchronous]
-    experts = _apart(layout)
-    if experts:
-        stages = _merged(stages)
+    names = {place: f"CUDA{number}" for number, place in enumerate(layout.gpus)}
+    stages = [(layout.devices.index(device), len(layers)) for device, layers in layout.without_experts.stages]
+    stages = [(place, count) for place, count in stages if place in names]
     offloaded = sum(count for _, count in stages)
     flags = [f"--n-gpu-layers {offloaded + 1 if stages else 0}"]
     if stages:
         # The output counts as one layer more, behind all others.
         counts = [count for _, count in stages]
         counts[-1] += 1
-        names = ",".join(f"CUDA{layout.gpus.index(layout.devices.index(device))}" for device, _ in stages)
         shares = ",".join(map(str, counts))
-        flags += [f"--device {names}", "--split-mode layer", f"--tensor-split {shares}", "--main-gpu 0"]
-    if experts:
-        flags.append(f"--override-tensor 'blk\\.({'|'.join(map(str, experts))})\\.ffn_.*_exps\\.=CPU'")
+        flags.append(f"--device {','.join(names[place] for place, _ in stages)}")
+        flags += ["--split-mode layer", f"--tensor-split {shares}", "--main-gpu 0"]
+    for place, layers in layout.experts_apart.items():
+        pattern = f"blk\\.({'|'.join(map(str, layers))})\\.ffn_.*_exps\\."
+        flags.append(f"--override-tensor '{pattern}={names.get(place, 'CPU')}'")
     return " ".join(["llama-server -m MODEL.gguf", *flags])
-
-
-def _apart(layout: Layout) -> list[int]:
-    """Layers whose experts are in RAM and the rest is not."""
-    homes: dict[int, list[bool]] = {}
-    for op, place in zip(layout.ops, layout.placement, strict=True):
-        if op.meta["layer"] is not None:
-            homes.setdefault(op.meta["layer"], []).append(layout.devices[place].asynchronous)
-    return [layer for layer, on_gpu in homes.items() if True in on_gpu and False in on_gpu]
-
-
-def _merged(stages: Sequence[tuple[Device, int]]) -> list[tuple[Device, int]]:
-    return [(device, sum(count for _, count in group)) for device, group in groupby(stages, lambda stage: stage[0])]
 
 
 def _megatron(layout: Layout) -> str:
@@ -266,15 +274,13 @@ def _restricted(chain: Chain, rule: Target) -> Chain:
 
 def _allowed(chain: Chain, placement: list[int], rule: Target) -> bool:
     limited = _restricted(chain, rule)
-    runs = [place for place, _ in groupby(placement)]
-    apart = rule.experts and any("experts" in op.meta["kinds"] and len(op.meta["kinds"]) == 1 for op in chain.ops)
-    whole = not rule.contiguous or len(set(runs)) == len(runs)
-    if apart:
-        # Experts in RAM interrupt the runs of their layers' other parts, whose devices stay in order.
-        runs = [place for place in runs if chain.devices[place].asynchronous]
-        kept = [place for place, _ in groupby(runs)]
-        return len(set(kept)) == len(kept) or not rule.contiguous
-    return whole and limited.fits(placement) and bool(np.isfinite(limited.value_s(placement)))
+    if not rule.contiguous:
+        return limited.fits(placement)
+    layout = Layout(chain.ops, chain.devices, tuple(placement)).without_experts
+    runs = [place for place, _ in groupby(layout.placement)]
+    # Experts may be apart; what else is in a layer decides the order of devices.
+    ordered = rule.ram != "first" or not any(place not in layout.gpus for place in runs[1:])
+    return len(set(runs)) == len(runs) and ordered and limited.fits(placement)
 
 
 def whole_layers(graph: OpGraph) -> OpGraph:
