@@ -142,6 +142,7 @@ class Chain:
 
         For each set of devices: the least sum of times over all numbers of equal ops on each of them for which there is
         room, and a minimum spanning tree of its cheapest crossings, as the chain goes through all devices of the set.
+        Where it also returns to the device of its first op, it crosses once more.
         """
         kinds: dict[tuple[float, ...], int] = {}
         for row, size in zip(self.time_s.tolist(), self.sizes.tolist(), strict=True):
@@ -150,17 +151,20 @@ class Chain:
         sets = math.prod(len(group) + 1 for group in self.classes)
         if math.prod(shape) * sets > _MOST_CASES:
             return 0.0
-        crossing = self.crossing_s[1:-1].min(axis=0, initial=np.inf) if len(self.ops) > 1 else np.zeros((1, 1))
+        crossing = self.crossing_s[1:-1].min(axis=0, initial=np.inf)
         near = np.minimum(crossing, crossing.T)
         numbers = np.array(list(np.ndindex(*shape)))
         table = np.array(list(kinds))
         held = numbers @ table[:, 0]
+        ends_there = self._holds_both_ends(list(kinds), numbers)
+        between = near[~np.eye(len(near), dtype=bool)].min(initial=np.inf)
         begin = np.full(shape, np.inf)
         begin[tuple(numbers[0])] = 0.0
         found: list[tuple[Floats, list[int]]] = [(begin, [])]
         for group in self.classes:
             barred = ~np.isfinite(table[:, group[0] + 1])
             spent = numbers @ np.where(barred, 0.0, table[:, group[0] + 1])
+            spent[ends_there] += between
             fits = (held <= self.capacities[group[0]]) & ~(numbers[:, barred] > 0).any(axis=1)
             ways = [(tuple(taken), cost) for taken, cost in zip(numbers[fits], spent[fits], strict=True)]
             ends = list(found)
@@ -168,6 +172,13 @@ class Chain:
                 ends = [(_with_device(best, ways), [*used, device]) for best, used in ends]
                 found = [*found, *ends]
         return min(float(best.flat[-1]) + _spanning_tree(near, used) for best, used in found[1:])
+
+    def _holds_both_ends(self, kinds: Sequence[tuple[float, ...]], numbers: Whole) -> NDArray[np.bool_]:
+        """[numbers of ops of each kind] → True if the first and the last op are among them, but not all ops."""
+        ends = [kinds.index((self.sizes[end], *self.time_s[end])) for end in (0, -1)]
+        alone = all(numbers[-1, end] == 1 for end in ends) and len({*ends}) == 2
+        taken = (numbers[:, ends] == 1).all(axis=1) & (numbers.sum(axis=1) < len(self.ops))
+        return np.asarray(taken & alone)
 
     def _runs_s(self, device: int) -> Floats:
         """[first op][op behind the last] → seconds of a run on a device; infinite where it does not fit."""
