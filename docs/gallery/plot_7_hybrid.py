@@ -2,8 +2,8 @@
 Data parallelism, model parallelism or both
 ===========================================
 
-With what the paper's text gives of Inception-V3: epochs at 32, 64 and 256 GPUs, between them on a line, and a speedup of
-1.32 for a worker of two devices. From some number of devices on, workers of two beat twice as many workers of one.
+With what the paper's text gives of Inception-V3: epochs at 32, 64 and 256 GPUs, between them on a line, and a speedup
+of 1.32 for a worker of two devices. From some number of devices on, workers of two beat twice as many workers of one.
 """
 
 from dlplacer.planning.hybrid import (
