@@ -4,6 +4,7 @@ Run it: ``python examples/papers.py --output docs`` (under ten minutes; ``--shor
 """
 
 import argparse
+import warnings
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,8 @@ import paper_002_ibatch
 import paper_003_dlplacer
 import paper_004_terngrad
 from _paper_table import Page
+
+import dlplacer as dp
 
 _INTRODUCTION = """# The papers, number by number
 
@@ -60,6 +63,8 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("demo"), help="folder of papers.md and papers/ (demo)")
     parser.add_argument("--short", action="store_true", help="without the rows that are solved, which take minutes")
     arguments = parser.parse_args()
+    # Types of devices with other rates are not in the table, on purpose.
+    warnings.simplefilter("ignore", dp.DlplacerWarning)
     found = pages(arguments.short)
     folder = arguments.output / "papers"
     folder.mkdir(parents=True, exist_ok=True)
