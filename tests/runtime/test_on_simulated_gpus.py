@@ -75,7 +75,7 @@ def right_values(lowered: Lowered, seed: int, gpus: SimulatedGpus | None = None)
             Executor(lowered.graph, executable, program, devices, Updater(None), Eager())
             for program in lowered.programs
         ]
-        state = executors[0].start(StepInputs({}, 0, 0))
+        state = executors[0].start(StepInputs({}, 0))
         for executor in executors:
             executor.run(state)
         # The host is neither held up by copies nor waits for devices.
@@ -198,7 +198,7 @@ def right_over_steps(lowered: Lowered, seed: int, backend: SegmentBackend) -> tu
                 bound[code.op] = cell = gpus.empty(device_of(lowered.spaces[home[code.op]]))
                 cell.slot.value = float(step)
             del cell
-            executor.run(executor.start(StepInputs(bound, 0, step)))
+            executor.run(executor.start(StepInputs(bound, 0)))
             del bound
         assert gpus.blocked == gpus.synchronized == 0
         for device in devices.values():

@@ -178,8 +178,8 @@ class RankModule(PlacedModule):
         is_first = self.group.rank == self.group.replica * self.group.ranks.per_replica
         return self.group.mean_over_replicas(found if is_first else None, found.device).to(found)
 
-    def _draws_of_step(self, *, evaluates: bool = False) -> tuple[int, int]:
-        return self.drawn_with(self.seed + seed_of(self.group.replica), evaluates)
+    def _drawn_seed(self, variant: Variant) -> int:
+        return replica_seed(super()._drawn_seed(variant), self.group.replica)
 
     def _give_up_other_parts(self) -> None:
         """Let go of the data of parameters and buffers that the latest step has on other processes."""
@@ -210,9 +210,9 @@ def _described(program: Program, part: Captured, home: Mapping[str, str]) -> dic
     return {**ops, **calls}
 
 
-def seed_of(replica: int) -> int:
-    """What a replica adds to the seed of its module: no two replicas draw the same."""
-    return replica << 32
+def replica_seed(step_seed: int, replica: int) -> int:
+    """The seed of a step of a replica: no two replicas draw the same."""
+    return step_seed + (replica << 64)
 
 
 def _with_metadata(state: "OrderedDict[str, Any]", of: Mapping[str, Any]) -> "OrderedDict[str, Any]":

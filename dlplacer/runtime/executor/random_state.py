@@ -1,4 +1,4 @@
-"""Random ops draw from (seed, step, op id): where an op runs does not change what it draws."""
+"""Random ops draw from (seed of the step, op id): where an op runs does not change what it draws."""
 
 import contextlib
 import hashlib
@@ -32,14 +32,14 @@ if hasattr(os, "register_at_fork"):
 
 
 @contextlib.contextmanager
-def drawn_with(seed: int, step: int, op: str, device: torch.device) -> Iterator[None]:
+def drawn_with(seed: int, op: str, device: torch.device) -> Iterator[None]:
     """Seed torch's default generator of a device for one op, and give it back as it was."""
     with generator_lock(device):
         generator = kind_of(device).generator(device.index or 0)
         state = generator.get_state()
         try:
             # Not hash(): it is salted per process, and ranks must draw the same numbers.
-            digest = hashlib.sha256(f"{seed}/{step}/{op}".encode()).digest()
+            digest = hashlib.sha256(f"{seed}/{op}".encode()).digest()
             generator.manual_seed(int.from_bytes(digest[:8], "little") % 2**63)
             yield
         finally:

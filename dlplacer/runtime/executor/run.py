@@ -15,11 +15,10 @@ Values = dict[str, Any]
 
 @dataclass(frozen=True)
 class StepInputs:
-    """The inputs of one step: bound tensors by op id, and the numbers that decide what random ops draw."""
+    """The inputs of one step: bound tensors by op id, and the number that decides what random ops draw."""
 
     bound: Mapping[str, Any]
     seed: int
-    step: int
 
 
 @dataclass(frozen=True, slots=True)

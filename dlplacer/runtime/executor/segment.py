@@ -50,7 +50,7 @@ class Segment:
         if self.recorded:
             boxed.insert(0, functools.partial(run.timelines[self.home].finish, device=self.code.device))
         if self.draws:
-            with drawn_with(inputs.seed, inputs.step, self.ops[0], self.code.device.torch_device):
+            with drawn_with(inputs.seed, self.ops[0], self.code.device.torch_device):
                 made = self.function(boxed)
         else:
             made = self.function(boxed)

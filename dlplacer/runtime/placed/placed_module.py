@@ -57,6 +57,8 @@ class PlacedModule(PlacedState):
         Whether calls of `step` and calls in evaluation mode record when every op ran.
     timelines
         Device name in the plan → what the last recorded step took there.
+    step_seed
+        The number from which the random ops of the last step drew.
     segments
         As `dlplacer.apply` was told.
     """
@@ -73,6 +75,7 @@ class PlacedModule(PlacedState):
         super().__init__(job)
         self.segments = segments
         self.records = False
+        self.step_seed = 0
         self.timelines: Mapping[str, DeviceTimeline] = {}
         self.plan = plan
         self.devices = dict(devices)
@@ -180,8 +183,7 @@ class PlacedModule(PlacedState):
             copied._variants.forget()  # captured before an edit that the copied module has
         copied._users = self._users
         copied._users.add(copied)
-        copied.seed, copied.steps_done, copied.records = self.seed, self.steps_done, self.records
-        copied.draws.load_state_dict(self.draws.state_dict())
+        copied.records = self.records
         copied.updater.load_state_dict(copy.deepcopy(self.updater.state_dict(), memo))
         return copied
 
@@ -214,11 +216,7 @@ class PlacedModule(PlacedState):
                 f"training needs the {len(self._job.targets)} targets after the inputs: a step ends at the loss"
             )
         variant, tensors = self._variant(job)
-        self.steps_done += 1
-        leaves = flat_inputs(job)
-        if variant.is_random:
-            self.draws.begin(self.steps_done - 1)
-        return variant, tensors, variant.bind(tensors, leaves, *self._draws_of_step())
+        return variant, tensors, variant.bind(tensors, flat_inputs(job), self._drawn_seed(variant))
 
     def _differentiated(self, variant: Variant, tensors: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
         """What autograd is to see as the inputs of a step: the parameters that have a gradient."""
@@ -237,18 +235,18 @@ class PlacedModule(PlacedState):
         variant, tensors = self._variant(called.with_inputs(args, called.kwargs, (), infers=True))
         # A plan captured in inference has the job's targets as inputs that nothing reads.
         leaves = flat_inputs(called.with_inputs(args, called.kwargs, self._job.targets))
-        if variant.is_random:
-            self.draws.begin(self.steps_done, evaluates=True)
-        state = self._run(variant, variant.bind(tensors, leaves, *self._draws_of_step(evaluates=True)))
+        state = self._run(variant, variant.bind(tensors, leaves, self._drawn_seed(variant)))
         outputs = pytree.tree_unflatten(variant.outputs(state), variant.captured.executable.output_spec)
         if not called.targets or called.loss is None:
             return outputs
         with autocast_of(called, pytree.tree_leaves(outputs)[0].device):
             return called.loss(outputs, *called.targets)
 
-    def _draws_of_step(self, *, evaluates: bool = False) -> tuple[int, int]:
-        """Seed and number from which the step or evaluation at hand draws."""
-        return self.drawn_with(self.seed, evaluates)
+    def _drawn_seed(self, variant: Variant) -> int:
+        """The seed of the random ops of a step: a number of torch's generator, so that ``manual_seed`` decides."""
+        if variant.is_random:
+            self.step_seed = int(torch.randint(2**62, ()))
+        return self.step_seed
 
     def _variant(self, job: Job) -> tuple[Variant, Mapping[str, torch.Tensor]]:
         """The variant for a call, and the module's tensors."""

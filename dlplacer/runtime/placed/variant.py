@@ -75,7 +75,7 @@ class Variant:
         """True if an op draws random numbers."""
         return any(code.random for code in self.captured.executable.codes.values())
 
-    def bind(self, tensors: Mapping[str, torch.Tensor], inputs: Sequence[Any], seed: int, step: int) -> StepInputs:
+    def bind(self, tensors: Mapping[str, torch.Tensor], inputs: Sequence[Any], seed: int) -> StepInputs:
         """Everything that comes into a step from outside, on the device where its op is planned: tensors of the module
         by their full names, and the flat inputs of the step.
         """
@@ -92,7 +92,7 @@ class Variant:
             tensor = _laid_out(_plain(inputs[code.position]), self.layouts[code.position])
             bound[code.op] = as_input(tensor, target)
         bound.update((code.op, self._constant(code)) for code in self.captured.executable.of_role("constant"))
-        return StepInputs(bound, seed, step)
+        return StepInputs(bound, seed)
 
     def with_tangent(self, inputs: StepInputs, tangent: torch.Tensor | None) -> StepInputs:
         """Inputs with the gradient of the loss; None means 1."""

@@ -60,7 +60,6 @@ class OwnStep:
         for name in dict.fromkeys(code.name for code in own.executable.of_role("parameter", "buffer", "mutation")):
             require_data(name, tensors[name])
             self._tensors[name] = tensors[name].detach().to(device.torch_device, copy=name in written)
-        self._steps_done = 0
 
     def recorded(self) -> dict[str, float]:
         """Op → seconds in a step, from the end of the op before it to its own."""
@@ -84,8 +83,7 @@ class OwnStep:
     """Seconds for which the last step that was not recorded held the device's thread."""
 
     def _bound(self) -> Any:
-        self._steps_done += 1
-        return self._variant.with_tangent(self._variant.bind(self._tensors, self._leaves, 0, self._steps_done), None)
+        return self._variant.with_tangent(self._variant.bind(self._tensors, self._leaves, 0), None)
 
 
 def side_by_side(take: Callable[[OwnStep], T], steps: Sequence[OwnStep], keeps_busy: bool = False) -> list[T]:

@@ -164,7 +164,7 @@ class GraphRunner:
             there[code.position] = weight_on(device.torch_device, there[code.position])
         # From torch's own generator, so that ``torch.manual_seed`` decides what random ops draw.
         seed = int(torch.randint(2**62, ())) if variant.is_random else 0
-        state = variant.joint.start(variant.bind({}, there, seed, 0))
+        state = variant.joint.start(variant.bind({}, there, seed))
         variant.joint.run(state)
         return [
             value.to(home) if isinstance(value, torch.Tensor) and home is not None and value.device != home else value

@@ -19,7 +19,7 @@ def test_a_value_is_taken_whenever_it_comes() -> None:
 
 def test_a_run_that_is_given_up_ends_all_who_wait() -> None:
     cells = {("x", str(number)): Cell() for number in range(4)}
-    run = ProgramRun(StepState(StepInputs({}, 0, 0), {}), cells)
+    run = ProgramRun(StepState(StepInputs({}, 0), {}), cells)
     ended: list[str] = []
 
     def wait(cell: Cell) -> None:

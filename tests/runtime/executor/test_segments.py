@@ -144,7 +144,7 @@ def run_all(
     record: bool,
 ) -> StepState:
     executors = [Executor(graph, executable, program, devices, Updater(None), Eager()) for program in programs]
-    state = executors[0].start(StepInputs({}, 0, 0), record)
+    state = executors[0].start(StepInputs({}, 0), record)
     for executor in executors:
         executor.run(state)
     return state
