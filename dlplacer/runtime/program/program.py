@@ -185,10 +185,10 @@ class Program:
         return f"{device}, line {self.line(device, position)}: {self.actions[device][position]}"
 
 
-def interleaved(program: Program, in_step: bool = False) -> Iterator[tuple[str, int, Action]]:
+def interleaved(program: Program) -> Iterator[tuple[str, int, Action]]:
     """(device, position, action) for all actions in an order in which threads can take them: a RECV after its SEND.
 
-    Every device goes on as far as it can, or by one action at a time (`in_step`). InternalError if the program hangs.
+    Every device goes on as far as it can. InternalError if the program hangs.
     """
     sent: set[tuple[str, str, str]] = set()
     position = dict.fromkeys(program.actions, 0)
@@ -207,8 +207,6 @@ def interleaved(program: Program, in_step: bool = False) -> Iterator[tuple[str, 
                 yield device, position[device], action
                 position[device] += 1
                 moved = True
-                if in_step:
-                    break
     stuck = [
         f"{name} waits at {actions[position[name]]} (line {program.line(name, position[name])})"
         for name, actions in program.actions.items()

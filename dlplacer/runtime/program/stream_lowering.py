@@ -6,15 +6,13 @@ memory protected by HOLD, which delays the reuse of memory and nothing else. Wha
 views made of it there share its memory and outlive its FREE.
 """
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice
 from dlplacer.runtime.devices.device_streams import COMPUTE_STREAM, COPY_STREAMS, streams_of
 from dlplacer.runtime.program.program import (
     Action,
-    Compute,
     Copy,
     Hold,
     Program,
@@ -23,7 +21,6 @@ from dlplacer.runtime.program.program import (
     Send,
     Sync,
     Wait,
-    interleaved,
 )
 
 HOST_MEMORY = str(HOST_DEVICE)
@@ -72,27 +69,30 @@ def memory_spaces(
 def with_streams(programs: Sequence[Program], spaces: MemorySpaces, empty: Collection[str] = ()) -> list[Program]:
     """The programs of a step with actions on streams; the programs themselves if no device has streams.
 
-    Streams keep their order, so one event serves for all that is recorded with nothing in between, and waiting for a
-    later event of a stream for all earlier ones. For `empty` tensors, which only carry an order, nothing is copied or
-    held.
+    For `empty` tensors, which only carry an order, nothing is copied or held.
     """
     if not any(space.has_streams for space in spaces.values()):
         return list(programs)
-    return [_Economy().program(_Lowering(spaces, frozenset(empty)).program(program)) for program in programs]
+    return [_Lowering(program, spaces, frozenset(empty)).lowered() for program in programs]
 
 
 @dataclass
 class _Lowering:
-    """Lowers one action after another to actions that make the order of streams explicit, redundant or not."""
+    """Makes the order of streams explicit: a copy has one event before it and one behind it."""
 
+    program: Program
     spaces: MemorySpaces
     empty: frozenset[str]
-    recorded: dict[str, int] = field(default_factory=dict)
     targets: dict[str, list[str]] = field(default_factory=dict)
+    number: dict[tuple[str, str, str], int] = field(default_factory=dict)
 
-    def program(self, program: Program) -> Program:
+    def lowered(self) -> Program:
         """The program with every ordering made explicit."""
-        return Program({device: tuple(self._lowered(device, actions)) for device, actions in program.actions.items()})
+        for device, actions in self.program.actions.items():
+            sends = [action for action in actions if isinstance(action, Send)]
+            self.number |= {(send.tensor, device, send.target): number for number, send in enumerate(sends, start=1)}
+        given = self.program.actions
+        return Program({device: tuple(self._lowered(device, actions)) for device, actions in given.items()})
 
     def _lowered(self, device: str, actions: Iterable[Action]) -> Iterator[Action]:
         for action in actions:
@@ -108,19 +108,18 @@ class _Lowering:
         if target.away and not target.memory:
             yield action
             return
-        arrived = _arrived(action.tensor, device, action.target)
+        number = self.number[action.tensor, device, action.target]
+        arrived = f"{device}.{2 * number}"
         if action.tensor in self.empty or self.spaces[device].hands_over_to(target):
             yield Record(arrived, COMPUTE_STREAM)
         else:
-            yield from self._copy(device, action, arrived)
+            yield from self._copy(device, action, f"{device}.{2 * number - 1}", arrived)
         if target.away:
             yield Sync(arrived)
         yield action
 
-    def _copy(self, device: str, action: Send, arrived: str) -> Iterator[Action]:
+    def _copy(self, device: str, action: Send, computed: str, arrived: str) -> Iterator[Action]:
         stream = self._copy_stream(device, action.target)
-        self.recorded[device] = self.recorded.get(device, 0) + 1
-        computed = f"computed {device} {self.recorded[device]}"
         yield Record(computed, COMPUTE_STREAM)
         yield Wait(computed, stream)
         yield Copy(action.tensor, action.target, stream)
@@ -140,87 +139,8 @@ class _Lowering:
         here, source = self.spaces[device], self.spaces[action.source]
         if here.away or source.away:
             return
-        arrived = _arrived(action.tensor, action.source, device)
+        arrived = f"{action.source}.{2 * self.number[action.tensor, action.source, device]}"
         if source.has_streams:
             yield Wait(arrived, COMPUTE_STREAM) if here.has_streams else Sync(arrived)
         if here.has_streams and action.tensor not in self.empty:
             yield Hold(action.tensor, COMPUTE_STREAM)
-
-
-def _arrived(tensor: str, source: str, target: str) -> str:
-    return f"arrived {tensor!r} {source!r} {target!r}"
-
-
-_Line = tuple[str, str]
-"""A device, and one of its streams or ``""`` for its thread: what is on one line happens in order."""
-
-
-@dataclass
-class _Economy:
-    """Leaves out records and waits that the order of a stream implies."""
-
-    events: dict[str, str] = field(default_factory=dict)
-    places: dict[str, tuple[_Line, int]] = field(default_factory=dict)
-    latest: dict[_Line, str] = field(default_factory=dict)
-    known: dict[_Line, dict[_Line, int]] = field(default_factory=lambda: defaultdict(dict))
-    pending: dict[_Line, dict[_Line, tuple[int, str, int]]] = field(default_factory=lambda: defaultdict(dict))
-    dropped: set[tuple[str, int]] = field(default_factory=set)
-
-    def program(self, program: Program) -> Program:
-        """The program with fewer events, named by device and number: ``gpu0.1``, ``gpu0.2``, …"""
-        for device, position, action in interleaved(program):
-            if isinstance(action, Record):
-                self._record(device, position, action)
-            elif isinstance(action, (Wait, Sync)):
-                self._wait(device, position, action)
-            elif not isinstance(action, (Recv, Hold)):
-                stream = action.stream if isinstance(action, Copy) else COMPUTE_STREAM
-                self._settle((device, ""))
-                self._settle((device, stream))
-                if isinstance(action, (Compute, Copy)):
-                    self.latest.pop((device, stream), None)
-        kept = {
-            device: [action for position, action in enumerate(actions) if (device, position) not in self.dropped]
-            for device, actions in program.actions.items()
-        }
-        awaited = {self.events[one.event] for own in kept.values() for one in own if isinstance(one, (Wait, Sync))}
-        names: dict[str, str] = {}
-        for device, own in kept.items():
-            recorded = (one.event for one in own if isinstance(one, Record) and one.event in awaited)
-            names.update((event, f"{device}.{number}") for number, event in enumerate(recorded, start=1))
-        return Program({device: tuple(self._named(own, names)) for device, own in kept.items()})
-
-    def _record(self, device: str, position: int, action: Record) -> None:
-        line = device, action.stream
-        self._settle(line)
-        if line in self.latest:
-            self.dropped.add((device, position))
-        else:
-            self.latest[line] = action.event
-            self.places[action.event] = line, position + 1
-        self.events[action.event] = self.latest[line]
-
-    def _wait(self, device: str, position: int, action: Wait | Sync) -> None:
-        line = device, action.stream if isinstance(action, Wait) else ""
-        source, count = self.places[self.events[action.event]]
-        before = self.pending[line].get(source)
-        if source == line or max(self.known[line].get(source, 0), before[0] if before else 0) >= count:
-            self.dropped.add((device, position))
-            return
-        if before is not None:
-            self.dropped.add(before[1:])
-        self.pending[line][source] = count, device, position
-        self.latest.pop(line, None)
-
-    def _settle(self, line: _Line) -> None:
-        """The line goes on, and has waited for all that it was told to wait for."""
-        for source, (count, *_) in self.pending.pop(line, {}).items():
-            self.known[line][source] = count
-
-    def _named(self, actions: Iterable[Action], names: Mapping[str, str]) -> Iterator[Action]:
-        for action in actions:
-            if isinstance(action, Record) and action.event not in names:
-                continue
-            if isinstance(action, (Record, Wait, Sync)):
-                action = replace(action, event=names[self.events[action.event]])
-            yield action
