@@ -13,16 +13,14 @@ from dlplacer.core.errors import first_line
 from dlplacer.core.plan import Plan
 from dlplacer.frontend.torch.job import Job
 from dlplacer.frontend.torch.nodes import draws as draws_numbers
-from dlplacer.measure.eager import EagerStep
-from dlplacer.measure.placed_job import PlacedJob
-from dlplacer.measure.process_group import OneProcess
+from dlplacer.measure.steps import EagerStep, OneProcess, PlacedJob
 from dlplacer.planning.one_device import single_device_s
 from dlplacer.problem.problem import build_problem
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.open import in_host_memory
 from dlplacer.runtime.distributed.rank_module import replica_seed
 from dlplacer.runtime.distributed.ranks import NETWORK
-from dlplacer.runtime.executor.random_state import drawn_with
+from dlplacer.runtime.executor.stateful_ops import drawn_with
 
 BASELINE, ALL_CORES, COMPILED = "baseline", "all cores", "compiled"
 

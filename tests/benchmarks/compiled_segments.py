@@ -30,7 +30,7 @@ from torch.utils import _pytree as pytree
 import dlplacer as dp
 from dlplacer import models
 from dlplacer.core.plan import Plan
-from dlplacer.measure.eager import EagerStep
+from dlplacer.measure.steps import EagerStep
 from dlplacer.runtime.devices.open import open_devices
 
 _ROUNDS = 9

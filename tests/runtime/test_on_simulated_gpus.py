@@ -17,14 +17,13 @@ from dlplacer.frontend.torch.executable import Executable, Instruction, OpCode, 
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.cpu import CpuDevice
 from dlplacer.runtime.devices.cuda import CudaDevice
-from dlplacer.runtime.devices.stream_backend import StreamBackend
+from dlplacer.runtime.devices.streams import StreamBackend
 from dlplacer.runtime.executor.backends import CudaGraphs, Eager, SegmentBackend
 from dlplacer.runtime.executor.executor import Executor
-from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.executor.run import StepInputs
-from dlplacer.runtime.program.lower import lower
+from dlplacer.runtime.executor.stateful_ops import Updater
+from dlplacer.runtime.program.lower import DeviceMemorySpace, MemorySpaces, lower, memory_spaces, with_streams
 from dlplacer.runtime.program.program import Compute, Hold, Wait
-from dlplacer.runtime.program.stream_lowering import DeviceMemorySpace, MemorySpaces, memory_spaces, with_streams
 
 pytestmark = pytest.mark.timeout(120)
 

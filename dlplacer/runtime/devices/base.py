@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import torch
 
-from dlplacer.runtime.devices.worker import Answer, T, Worker
+from dlplacer.runtime.devices.worker import Reply, T, Worker
 
 NamedDevice = str | torch.device
 """A device of this machine, as a person writes it."""
@@ -34,7 +34,7 @@ class RuntimeDevice(Protocol):
     """A device that runs ops, issued by a thread.
 
     `name` is as the user wrote it, `type` as in topologies and in an op's times. A device that enqueues work on streams
-    also has an attribute ``streams`` (`dlplacer.runtime.devices.device_streams.Streams`); its `send` and `receive` only
+    also has an attribute ``streams`` (`dlplacer.runtime.devices.streams.Streams`); its `send` and `receive` only
     hand over.
     """
 
@@ -49,7 +49,7 @@ class RuntimeDevice(Protocol):
     def activate(self) -> None:
         """On the device's thread: have ops that follow run on this device."""
 
-    def submit(self, work: Callable[[], T]) -> Answer[T]:
+    def submit(self, work: Callable[[], T]) -> Reply[T]:
         """Run a function on the device's thread, after all that was submitted before."""
 
     def send(self, tensor: Value, target: "RuntimeDevice") -> InFlight:

@@ -7,9 +7,8 @@ import torch
 from dlplacer.core.errors import InputError
 from dlplacer.machines.importers.products import type_of_name
 from dlplacer.runtime.devices.base import DeviceKind, InFlight, RuntimeDevice, TensorInFlight, Value
-from dlplacer.runtime.devices.device_streams import COMPUTE_STREAM, Streams
-from dlplacer.runtime.devices.stream_backend import StreamBackend
-from dlplacer.runtime.devices.worker import Answer, T, issuing_thread
+from dlplacer.runtime.devices.streams import COMPUTE_STREAM, StreamBackend, Streams
+from dlplacer.runtime.devices.worker import Reply, T, issuing_thread
 
 COPIES = ("free", "forced")
 
@@ -44,7 +43,7 @@ class CudaDevice:
         self._closed = False
         self.submit(self._prepare).result()
 
-    def submit(self, work: Callable[[], T]) -> Answer[T]:
+    def submit(self, work: Callable[[], T]) -> Reply[T]:
         """See `RuntimeDevice.submit`."""
         if self._closed:
             raise InputError(f"device {self.name!r} is closed; apply the plan again to run it")

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from dlplacer.runtime.devices.base import InFlight, RuntimeDevice, Value
-from dlplacer.runtime.devices.device_streams import Streams, streams_of
-from dlplacer.runtime.devices.worker import Answer, T
+from dlplacer.runtime.devices.streams import Streams, streams_of
+from dlplacer.runtime.devices.worker import Reply, T
 
 
 class DelayedDevice:
@@ -29,7 +29,7 @@ class DelayedDevice:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._device, name)
 
-    def submit(self, work: Callable[[], T]) -> Answer[T]:
+    def submit(self, work: Callable[[], T]) -> Reply[T]:
         """See `RuntimeDevice.submit`; pauses before the function."""
 
         def hesitant() -> T:

@@ -1,11 +1,11 @@
-"""A module that runs on the planned devices."""
+"""A module that runs on the planned devices, with the parameters and buffers of its job's module."""
 
 import contextlib
 import copy
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import nn
@@ -20,8 +20,8 @@ from dlplacer.frontend.torch.tracing.step_module import set_training
 from dlplacer.planning.interrupt import kept_interrupts
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.executor.backends import CudaGraphs
-from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.executor.run import DeviceTimeline, StepInputs, StepState
+from dlplacer.runtime.executor.stateful_ops import Updater
 from dlplacer.runtime.placed.gradients import PlacedStep, add_gradients
 from dlplacer.runtime.placed.guards import (
     in_order,
@@ -32,11 +32,72 @@ from dlplacer.runtime.placed.guards import (
     require_unwritten,
     require_whole,
 )
-from dlplacer.runtime.placed.order import order_like
-from dlplacer.runtime.placed.placed_state import PlacedState
-from dlplacer.runtime.placed.variant import Layouts, Variant, layouts_of
+from dlplacer.runtime.placed.variant import Layouts, Variant, layouts_of, order_like
 from dlplacer.runtime.placed.variants import ModuleSnapshot, Variants
 from dlplacer.runtime.program.lower import Order
+
+_SHARED = ("_modules", "_parameters", "_buffers", "_non_persistent_buffers_set")
+_EXTRA = "_extra_state"
+"""Under this key torch saves what `torch.nn.Module.get_extra_state` gives."""
+
+
+class PlacedState(nn.Module):
+    """A module with the parameters, buffers and sub-modules of a job's module."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__()
+        # The very dictionaries of the job's module, not copies: state dicts, hooks and ``named_parameters`` are its
+        # own.
+        for name in _SHARED:
+            self.__dict__[name] = job.module.__dict__[name]
+        self._job = job
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Refuse what would change the job's module if this were it, and changes nothing here."""
+        job = self.__dict__.get("_job")
+        if job is not None and name not in self.__dict__ and name in job.module.__dict__:
+            raise AttributeError(
+                f"{name!r} is an attribute of the module that the job was made of; set it there, and the next step "
+                "sees it"
+            )
+        super().__setattr__(name, value)
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        """Refuse: threads and devices are of this process."""
+        raise InputError(
+            "a placed module is bound to the devices of this process and cannot be saved; save its state, "
+            "torch.save(placed.state_dict(), file), and the plan, and load them into dlplacer.apply(job, plan, devices)"
+        )
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        module = self._job.module
+        if _overrides(module, "get_extra_state"):
+            destination[prefix + _EXTRA] = module.get_extra_state()
+
+    def _load_from_state_dict(
+        self,
+        state_dict: Any,
+        prefix: str,
+        local_metadata: Any,
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        unexpected: list[str] = []
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing_keys, unexpected, error_msgs)
+        module, key = self._job.module, prefix + _EXTRA
+        has_extra = _overrides(module, "set_extra_state")
+        unexpected_keys += [name for name in unexpected if not (has_extra and name == key)]
+        if has_extra and key in state_dict:
+            module.set_extra_state(state_dict[key])
+        elif has_extra and strict:
+            missing_keys.append(key)
+
+
+def _overrides(module: nn.Module, method: str) -> bool:
+    return getattr(type(module), method) is not getattr(nn.Module, method)
 
 
 class PlacedModule(PlacedState):

@@ -13,10 +13,10 @@ from torch.utils import _pytree as pytree
 from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.job import Job
 from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.devices.device_streams import streams_of
+from dlplacer.runtime.devices.streams import streams_of
 from dlplacer.runtime.devices.worker import T
-from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.executor.segment_graph import segment_graph
+from dlplacer.runtime.executor.stateful_ops import Updater
 from dlplacer.runtime.placed.guards import require_data
 from dlplacer.runtime.placed.variant import Variant, layouts_of, part_of
 from dlplacer.runtime.program.lower import Order

@@ -9,7 +9,7 @@ from runtime.program.random_spaces import Lowered, random_lowered
 
 from dlplacer.core.errors import InternalError
 from dlplacer.runtime.program.checks import dry_run, races, require_no_races
-from dlplacer.runtime.program.program import Copy, Free, Hold, Program, Record, Send, Sync, Wait
+from dlplacer.runtime.program.program import Copy, Free, Hold, Program, RecordEvent, Send, Sync, Wait
 
 SEEDS = st.integers(0, 10**6)
 
@@ -42,7 +42,7 @@ def test_lowered_programs_have_no_races(seed: int) -> None:
 
 def damaged(lowered: Lowered, chooser: random.Random) -> Lowered:
     """One action on streams, or one FREE, dropped or moved."""
-    places = list(lowered.places(Wait, Sync, Hold, Record, Copy, Free, Send))
+    places = list(lowered.places(Wait, Sync, Hold, RecordEvent, Copy, Free, Send))
     if not places:
         return lowered
     stage, device, position = chooser.choice(places)

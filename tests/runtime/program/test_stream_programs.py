@@ -6,9 +6,8 @@ from dlplacer.core.errors import InternalError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
 from dlplacer.runtime.program.checks import dry_run, races, require_no_races
-from dlplacer.runtime.program.lower import lower
+from dlplacer.runtime.program.lower import DeviceMemorySpace, lower, with_streams
 from dlplacer.runtime.program.program import Program
-from dlplacer.runtime.program.stream_lowering import DeviceMemorySpace, with_streams
 
 GPU0, GPU1, CORE = (
     DeviceMemorySpace("cuda:0", has_streams=True),
