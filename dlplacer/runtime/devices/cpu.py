@@ -20,8 +20,7 @@ import torch
 from dlplacer.core.errors import InputError
 from dlplacer.machines.costs.device_table import CORE
 from dlplacer.machines.usable_cores import usable_cores
-from dlplacer.runtime.devices.base import HOST_DEVICE, DeviceKind, InFlight, RuntimeDevice, TensorInFlight, Value
-from dlplacer.runtime.devices.streams import streams_of
+from dlplacer.runtime.devices.base import HOST_DEVICE, DeviceKind, Value
 from dlplacer.runtime.devices.worker import Worker
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -3, -4, -8
@@ -118,11 +117,7 @@ class HostDevice(Worker):
     """A `RuntimeDevice` whose ops are done when their calls return: nothing has to be waited for."""
 
     def __init__(
-        self,
-        name: str,
-        type: str,
-        prepare: Callable[[], None] = lambda: None,
-        suits: Callable[[], bool] = lambda: True,
+        self, name: str, type: str, prepare: Callable[[], None] = lambda: None, suits: Callable[[], bool] = lambda: True
     ) -> None:
         self.name = name
         self.type = type
@@ -137,19 +132,9 @@ class HostDevice(Worker):
     def activate(self) -> None:
         """Nothing to do: the thread is this device's alone."""
 
-    def send(self, tensor: Value, target: RuntimeDevice) -> InFlight:
-        """The tensor itself to a device of the same memory; a copy to any other, which may be under way."""
-        if tensor is None or target.torch_device == HOST_DEVICE:
-            return tensor
-        streams = streams_of(target)
-        if streams is None:
-            return tensor.to(target.torch_device)
-        return TensorInFlight(*streams.upload(tensor, target.torch_device))
-
-    def receive(self, in_flight: InFlight) -> Value:
+    def receive(self, tensor: Value) -> Value:
         """The tensor: it is ready when it arrives."""
-        assert not isinstance(in_flight, TensorInFlight)
-        return in_flight
+        return tensor if tensor is None else tensor.to(HOST_DEVICE)
 
     def drain(self) -> None:
         """Nothing to wait for."""

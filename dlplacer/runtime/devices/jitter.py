@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from dlplacer.runtime.devices.base import InFlight, RuntimeDevice, Value
+from dlplacer.runtime.devices.base import RuntimeDevice, Value
 from dlplacer.runtime.devices.streams import Streams, streams_of
 from dlplacer.runtime.devices.worker import Reply, T
 
@@ -38,14 +38,11 @@ class DelayedDevice:
 
         return self._device.submit(hesitant)
 
-    def send(self, tensor: Value, target: RuntimeDevice) -> InFlight:
+    def receive(self, tensor: Value) -> Value:
         self._pause()
-        return self._device.send(tensor, target)
-
-    def receive(self, in_flight: InFlight) -> Value:
-        tensor = self._device.receive(in_flight)
+        received = self._device.receive(tensor)
         self._pause()
-        return tensor
+        return received
 
     def _pause(self) -> None:
         if self._chooser.random() < 0.5:

@@ -239,11 +239,3 @@ def as_input(tensor: torch.Tensor, device: RuntimeDevice) -> torch.Tensor:
     if streams is None or tensor.device != HOST_DEVICE or device.torch_device == HOST_DEVICE:
         return tensor.to(device.torch_device)
     return streams.take_input(tensor, device.torch_device)
-
-
-def brought(tensor: torch.Tensor, device: RuntimeDevice) -> torch.Tensor:
-    """On the device's thread: a tensor that another process sent through the host, safe to use by what follows."""
-    streams = streams_of(device)
-    if streams is None or tensor.device != HOST_DEVICE:
-        return tensor.to(device.torch_device)
-    return streams.bring(tensor, device.torch_device)

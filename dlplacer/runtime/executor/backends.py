@@ -267,8 +267,4 @@ def _same_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.data_ptr() == other.data_ptr() and one.shape == other.shape and one.stride() == other.stride()
 
 
-BACKENDS: dict[str, Callable[[], SegmentBackend]] = {
-    "eager": Eager,
-    "inductor": Inductor,
-    "cuda_graph": CudaGraphs,
-}
+BACKENDS: dict[str, Callable[[], SegmentBackend]] = {"eager": Eager, "inductor": Inductor, "cuda_graph": CudaGraphs}

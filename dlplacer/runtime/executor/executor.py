@@ -23,7 +23,6 @@ from dlplacer.runtime.executor.backends import SegmentBackend
 from dlplacer.runtime.executor.run import (
     AbortedError,
     CallerOrder,
-    Cell,
     DeviceTimeline,
     ProgramRun,
     RankLinks,
@@ -99,7 +98,7 @@ class Executor:
 
     def _run(self, state: StepState) -> None:
         given = self._order.begin()
-        run = ProgramRun(state, {key: Cell() for key in self._transfers})
+        run = ProgramRun(state, {key: Reply() for key in self._transfers})
         threads = self._compiled(state.timeline is not None)
         answers: list[Reply[None]] = []
         try:
@@ -195,9 +194,9 @@ class Executor:
     def _step(self, home: str, actions: Sequence[Action], recording: bool) -> Step:
         first, device = actions[0], self._devices[home]
         if isinstance(first, Send):
-            return send_step(first, home, device, self._devices.get(first.target), self.links)
+            return send_step(first, home, first.target in self._devices, self.links)
         if isinstance(first, Recv):
-            return receive_step(first, home, device, None if first.source in self._devices else self.links)
+            return receive_step(first, home, device, self._devices.get(first.source), self.links)
         if isinstance(first, Compute | Free):
             segment = self._maker.segment(home, device, actions, recording)
             return Step(segment.call, segment.message)

@@ -7,14 +7,14 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from threading import Lock
 from typing import Any, Protocol
 
 import torch
 
 from dlplacer.core.errors import RunError, first_line
-from dlplacer.runtime.devices.base import InFlight, RuntimeDevice
+from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.streams import COMPUTE_STREAM, Streams, capturing, streams_of
+from dlplacer.runtime.devices.worker import Reply
 
 Values = dict[str, Any]
 """Tensor name → tensor that a device holds; None for an edge that carries only an order."""
@@ -91,35 +91,6 @@ class AbortedError(Exception):
     """Another device failed."""
 
 
-_GIVEN_UP = object()
-
-
-class Cell:
-    """A place for one tensor that one thread puts there and another takes."""
-
-    __slots__ = ("_full", "_value")
-
-    def __init__(self) -> None:
-        self._value: object = None
-        self._full = Lock()
-        self._full.acquire()
-
-    def put(self, value: object) -> None:
-        """Hand a value over."""
-        self._value = value
-        # Another thread may give up the run at the same time.
-        with contextlib.suppress(RuntimeError):
-            self._full.release()
-
-    def take(self) -> InFlight:
-        """The value, once it is there; AbortedError if the run was given up."""
-        self._full.acquire()
-        value, self._value = self._value, None
-        if value is _GIVEN_UP:
-            raise AbortedError
-        return value  # type: ignore[return-value]
-
-
 @dataclass
 class ProgramRun:
     """A program while it runs.
@@ -129,8 +100,8 @@ class ProgramRun:
     """
 
     state: StepState
-    cells: Mapping[tuple[str, str], Cell]
-    copies: dict[tuple[str, str, str], InFlight] = field(default_factory=dict)
+    cells: Mapping[tuple[str, str], Reply[Any]]
+    copies: dict[tuple[str, str, str], Any] = field(default_factory=dict)
 
     @property
     def timelines(self) -> Mapping[str, DeviceTimeline]:
@@ -140,7 +111,7 @@ class ProgramRun:
     def give_up(self) -> None:
         """Make every thread stop at the next tensor that it waits for."""
         for cell in self.cells.values():
-            cell.put(_GIVEN_UP)
+            cell.give(None, AbortedError())
 
 
 class RankLinks(Protocol):

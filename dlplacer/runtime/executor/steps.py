@@ -14,7 +14,7 @@ from dlplacer.core.errors import InternalError, RunError, first_line
 from dlplacer.core.graph import OpGraph
 from dlplacer.frontend.torch.executable import Executable
 from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice
-from dlplacer.runtime.devices.streams import COMPUTE_STREAM, brought, streams_of
+from dlplacer.runtime.devices.streams import COMPUTE_STREAM, streams_of
 from dlplacer.runtime.executor.backends import Eager, SegmentBackend, SegmentFunction
 from dlplacer.runtime.executor.run import ProgramRun, RankLinks
 from dlplacer.runtime.executor.segment_graph import LASTING, SegmentGraph, segment_graph
@@ -174,43 +174,39 @@ def activate_step(device: RuntimeDevice) -> Step:
     return Step(lambda run: device.activate(), lambda error: f"{device.name} failed: {first_line(error)}")
 
 
-def send_step(
-    action: Send, home: str, device: RuntimeDevice, target: RuntimeDevice | None, links: RankLinks | None
-) -> Step:
-    """Hands a tensor, or its copy that is under way, to another device: of another process if `target` is None."""
+def send_step(action: Send, home: str, is_here: bool, links: RankLinks | None) -> Step:
+    """Hands a tensor, or its copy that is under way, to another device, of another process unless it `is_here`."""
     tensor, name = action.tensor, action.target
 
     def send(run: ProgramRun) -> None:
         copied: Any = run.copies.pop((tensor, home, name), None)
         value = run.state.values[home][tensor] if copied is None else copied
-        if target is not None:
-            run.cells[tensor, name].put(device.send(value, target) if copied is None else copied)
+        if is_here:
+            run.cells[tensor, name].give(value)
         elif links is not None:
             links.send(tensor, home, name, value)
 
-    def message(error: Exception) -> str | None:
-        where = None if target is None else f"from {device.name} to {target.name}"
-        return where and f"sending tensor {tensor!r} {where} failed: {first_line(error)}"
-
-    return Step(send, message)
+    return Step(send, lambda error: None)
 
 
-def receive_step(action: Recv, home: str, device: RuntimeDevice, links: RankLinks | None) -> Step:
-    """Takes a tensor that another device has sent: of another process if there are `links`."""
-    tensor = action.tensor
+def receive_step(
+    action: Recv, home: str, device: RuntimeDevice, sender: RuntimeDevice | None, links: RankLinks | None
+) -> Step:
+    """Takes a tensor that another device has sent: of another process, over `links`, if there is no `sender` here."""
+    tensor, source = action.tensor, action.source
 
     def receive(run: ProgramRun) -> None:
-        if links is None:
-            value = device.receive(run.cells[tensor, home].take())
+        if sender is not None or links is None:
+            value, is_away = run.cells[tensor, home].result(), sender is None or streams_of(sender) is None
         else:
-            value = links.receive(tensor, action.source, home)
-            if value is not None and value.device != device.torch_device:
-                try:
-                    value = brought(value, device)
-                except Exception as error:
-                    where = f"from {action.source} on {device.name}"
-                    raise RunError(f"receiving tensor {tensor!r} {where} failed: {first_line(error)}") from error
-        run.state.values[home][tensor] = value
+            value = links.receive(tensor, source, home)
+            is_away = value is not None and value.device != device.torch_device
+        try:
+            # What a device with streams sends to another one, the program has copied.
+            run.state.values[home][tensor] = device.receive(value) if is_away else value
+        except Exception as error:
+            where = f"from {source} on {device.name}"
+            raise RunError(f"receiving tensor {tensor!r} {where} failed: {first_line(error)}") from error
         if home in run.timelines:
             run.timelines[home].resume(device)
 

@@ -125,13 +125,7 @@ class PlacedModule(PlacedState):
     """
 
     def __init__(
-        self,
-        job: Job,
-        plan: Plan,
-        captured: Captured,
-        devices: Mapping[str, RuntimeDevice],
-        *,
-        segments: str = "eager",
+        self, job: Job, plan: Plan, captured: Captured, devices: Mapping[str, RuntimeDevice], *, segments: str = "eager"
     ) -> None:
         super().__init__(job)
         self.segments = segments
