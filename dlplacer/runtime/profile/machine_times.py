@@ -21,7 +21,7 @@ from dlplacer.frontend.torch.tracing.step_module import job_tensors
 from dlplacer.machines.costs.device_table import TURN, is_core
 from dlplacer.machines.importers.measured_links import measured
 from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice
-from dlplacer.runtime.devices.open import in_host_memory, open_devices
+from dlplacer.runtime.devices.open import KINDS, in_host_memory, open_devices
 from dlplacer.runtime.devices.streams import streams_of
 from dlplacer.runtime.executor.stateful_ops import Updater
 from dlplacer.runtime.placed.variant import Variant
@@ -118,7 +118,9 @@ def with_timed_links(topology: Topology, on_copy: Callable[[str, str], None] = l
     Latency and rate of every link are by timed copies, where these agree on them: see
     `dlplacer.machines.importers.measured_links.measured`. `on_copy` hears the ends of a link before a copy.
     """
-    kind = "cpu" if is_core(topology.devices[0]) else "cuda"
+    on_cores = is_core(topology.devices[0])
+    kinds = [name for name, kind in KINDS.items() if kind.in_host_memory == on_cores]
+    kind = next((name for name in kinds if KINDS[name].count()), kinds[0])
     names = [f"{kind}:{place}" for place in range(len(topology.devices))]
     with ExitStack() as stack:
         opened = [stack.enter_context(closing(device)) for device in open_devices(names)]
