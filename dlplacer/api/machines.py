@@ -44,7 +44,7 @@ def detect_topology(
         return topology
     from dlplacer.machines.host_load import load_note
     from dlplacer.machines.importers.measured_links import doubts
-    from dlplacer.runtime.profile.link_times import with_timed_links
+    from dlplacer.runtime.profile.machine_times import with_timed_links
 
     told, load = on_progress or (lambda text: None), load_note()
     if load is not None:

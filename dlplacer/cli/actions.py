@@ -328,8 +328,7 @@ def run(given: Given) -> int:
         job, options = completed(job, plan, job_options(given))
         devices = _process_per_gpu(given, options.get("mode"))
         if over_ranks(plan, devices.split(","), given.replicas) and "RANK" not in os.environ:
-            from dlplacer.runtime.distributed.launch import run_as_ranks
-            from dlplacer.runtime.distributed.ranks import parse_ranks
+            from dlplacer.runtime.distributed.ranks import parse_ranks, run_as_ranks
 
             count = parse_ranks(plan, devices.split(","), given.replicas or replicas_of(plan)).count
             return run_as_ranks(count, [*given.words, "--devices", devices])
