@@ -27,6 +27,26 @@ class Assumption:
     paper: str
 
 
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """An objective of a solve, as results name it.
+
+    Attributes
+    ----------
+    figure
+        The field of `Plan` that it minimises; lower bound and gap refer to it.
+    label
+        Name of that figure for a reader.
+    """
+
+    figure: str
+    label: str
+
+
+OBJECTIVES = {"makespan": Objective("makespan_s", "makespan"), "throughput": Objective("period_s", "period")}
+"""Objective → what it minimises; the first is the default."""
+
+
 def _option(decides: str, meaning: Mapping[str, str], paper: str) -> str:
     # Typed as the field's value, as dataclasses type `field` itself.
     default: str = field(default=next(iter(meaning)), metadata={"assumption": Assumption(decides, meaning, paper)})
@@ -82,12 +102,38 @@ class Options:
         {"autograd": "no backward op before the loss is there", "joint": "no barrier at the loss"},
         paper="joint",
     )
+    objective: str = _option(
+        "least step time, or most steps per second in steady state",
+        {
+            "makespan": "the end of the last op",
+            "throughput": "the period: the largest load of a device or link direction; tensors take their shortest "
+            "routes",
+        },
+        paper="makespan",
+    )
+    communication: str = _option(
+        "for throughput, whether transfers keep devices from computing",
+        {
+            "overlapped": "devices compute while they send and receive",
+            "blocking": "a device pays once for each tensor that it sends and for each that it receives",
+        },
+        paper="overlapped",
+    )
 
     def __post_init__(self) -> None:
         for name, values in CHOICES.items():
             value = getattr(self, name)
             if value not in values:
                 raise InputError(f"option {name} is {value!r}; use one of {', '.join(values)}")
+        if self.objective == "throughput":
+            object.__setattr__(self, "routing", "shortest")
+        elif self.communication == "blocking":
+            raise InputError("communication 'blocking' counts for throughput alone; add objective 'throughput'")
+
+    def require_makespan(self, what: str) -> None:
+        """Return if the objective is the makespan; else raise InputError in the name of a command or parameter."""
+        if self.objective != "makespan":
+            raise InputError(f"{what} knows the makespan alone; the objective here is {self.objective!r}")
 
     @classmethod
     def paper(cls) -> "Options":
