@@ -9,7 +9,7 @@ from dlplacer.check.violation import Violation
 from dlplacer.core.plan import Plan
 
 
-def loads(plan: Plan) -> dict[str, float]:
+def resource_loads(plan: Plan) -> dict[str, float]:
     """Device or link direction (``"gpu0 → switch"``) → seconds of a step for which it is busy, zeros included.
 
     A device computes. With ``communication: blocking`` it also pays once for each tensor that it sends, for as long as
@@ -38,7 +38,7 @@ def period(plan: Plan) -> Iterator[Violation]:
     """The period of objective throughput is the largest load; no other objective has one."""
     if plan.period_s is None:
         return
-    name, load_s = max(loads(plan).items(), key=lambda entry: entry[1])
+    name, load_s = max(resource_loads(plan).items(), key=lambda entry: entry[1])
     if abs(plan.period_s - load_s) > plan.tolerance_s:
         yield Violation("period", f"the plan says {plan.period_s:.9g} s; the load of {name!r} is {load_s:.9g} s")
 
@@ -46,11 +46,13 @@ def period(plan: Plan) -> Iterator[Violation]:
 def _paid_by_ends(plan: Plan) -> Mapping[tuple[str, str], float]:
     """(tensor, device) → seconds that the device pays for sending or receiving it."""
     paid: dict[tuple[str, str], float] = defaultdict(float)
-    for transfer in plan.transfers:
+    for number, transfer in enumerate(plan.transfers):
         delays_s = (segment_delay_s(plan, transfer.bytes, segment) or 0.0 for segment in transfer.segments)
         time_s = fsum(delays_s)
+        # With a transfer for every edge, each is sent on its own.
+        sent = transfer.tensor if plan.options.transfers == "device" else f"{transfer.tensor} {number}"
         for device in (plan.placement[transfer.source], transfer.target):
-            paid[transfer.tensor, device] = max(paid[transfer.tensor, device], time_s)
+            paid[sent, device] = max(paid[sent, device], time_s)
     return paid
 
 

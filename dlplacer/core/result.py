@@ -41,8 +41,9 @@ class Result(Saved, Shown, Record):
     def __repr__(self) -> str:
         plan, faster = self.plan, self.speedup
         gain = "" if faster is None else f", speedup {faster:.3f}x over the best single device"
+        value = f"{plan.objective.label} {format_seconds(plan.value_s)}"
         return (
-            f"<Result: {plan.status}, {plan.objective.label} {format_seconds(plan.value_s)}, gap {100 * plan.gap:.2f} %{gain}; "
+            f"<Result: {plan.status}, {value}, gap {100 * plan.gap:.2f} %{gain}; "
             f"method {plan.method}, {plan.solve_s:.1f} s>"
         )
 
