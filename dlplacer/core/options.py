@@ -130,6 +130,13 @@ class Options:
         elif self.communication == "blocking":
             raise InputError("communication 'blocking' counts for throughput alone; add objective 'throughput'")
 
+    def require_same_objective(self, other: "Options") -> None:
+        """Return if both have the same objective; else raise InputError, as their values do not compare."""
+        if self.objective != other.objective:
+            raise InputError(
+                f"one plan has objective {self.objective!r}, the other {other.objective!r}; take two of one"
+            )
+
     def require_makespan(self, what: str) -> None:
         """Return if the objective is the makespan; else raise InputError in the name of a command or parameter."""
         if self.objective != "makespan":

@@ -91,7 +91,7 @@ def period_s(problem: Problem, ops: Sequence[ScheduledOp], transfers: Sequence[T
         busy[entry.device].append(entry.end_s - entry.start_s)
     place = {entry.op: entry.device for entry in ops}
     topology, options = problem.topology, problem.options
-    sent: dict[object, float] = {}
+    sent: dict[tuple[str, str | int], float] = {}
     for number, transfer in enumerate(transfers):
         paid_s = 0.0
         for segment in transfer.segments:

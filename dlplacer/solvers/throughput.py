@@ -22,6 +22,7 @@ from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.memory_admission import is_memory_short, keeping_surrogates, surrogates, tightened
 from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule
 from dlplacer.solvers.instance.time_limit import now, within
+from dlplacer.solvers.local_search.load_annealing import LoadAnnealing, contiguous_loads, load_tables
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,8 @@ class ThroughputParams:
 
     Attributes
     ----------
+    anneal_share, anneal_rounds
+        Of the time, for annealing, each round from the best placement.
     whole_share, surrogate_share
         Of the time left, for the problem itself if memory may be short, as it alone gives a bound; and for each
         surrogate.
@@ -37,6 +40,8 @@ class ThroughputParams:
         Times that a surrogate is tightened.
     """
 
+    anneal_share: float = 0.4
+    anneal_rounds: int = 4
     whole_share: float = 0.6
     surrogate_share: float = 0.3
     rounds: int = 6
@@ -73,11 +78,33 @@ class _Search:
         first = construct(self.instance, list_schedule)
         if first is not None:
             self.offer(first.device)
+        self._anneal()
         is_short = is_memory_short(self.problem, self.instance) and self.problem.options.memory == "live"
         self._improve(self.instance, PARAMS.whole_share if is_short else 1.0, is_whole=True)
         for surrogate in self._surrogates() if is_short else ():
             if not self.closed and self.budget.left_s:
                 self._up_to_a_plan(surrogate)
+
+    def _anneal(self) -> None:
+        """Offer contiguous runs, then what annealing makes of the best placement."""
+        instance = self.instance
+        tables = load_tables(self.problem, instance, self.loads)
+        search = LoadAnnealing(tables, instance.capacity, self.loads.link_count)
+        place = contiguous_loads(instance, tables)
+        if place is not None:
+            self.offer([place[block] for block in instance.block])
+        if self.best is not None:
+            device = self.best[1].device
+            place = [device[ops[0]] if ops[0] < len(device) else 0 for ops in instance.members]
+        if place is None or self.closed:
+            return
+        seconds = PARAMS.anneal_share * self.budget.left_s / PARAMS.anneal_rounds
+        for turn in range(PARAMS.anneal_rounds):
+            search.begin(place)
+            search.cool(seconds, 1000 * (self.budget.seed + turn), lambda: not self.budget.left_s)
+            if search.least >= 0:
+                place = search.best.tolist()
+                self.offer([place[block] for block in instance.block])
 
     def offer(self, device: Sequence[int]) -> list[int]:
         """Keep a placement if it is a plan of shorter period; [device] → bytes by which it exceeds the memory."""

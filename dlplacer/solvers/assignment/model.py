@@ -6,6 +6,7 @@ most the period, which is minimised.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from ortools.sat.python import cp_model
 
@@ -125,7 +126,7 @@ class _Sent:
         for a, b in pairs:
             for reader in self.readers:
                 if b in self.owner.place[reader]:
-                    self.model.add(self.sources[a] + self.owner.place[reader][b] <= 1)
+                    self.model.add_bool_or(~self.sources[a], ~self.owner.place[reader][b])
 
     def _arrives(self, device: int) -> cp_model.IntVar:
         """True if a reader is on a device, and the source is not."""
@@ -135,7 +136,8 @@ class _Sent:
         )
         for reader in readers:
             if device in place[reader]:
-                self.model.add(arrives >= place[reader][device] - self.sources.get(device, 0))
+                here = [self.sources[device]] if device in self.sources else []
+                self.model.add_bool_or(arrives, ~place[reader][device], *here)
         return arrives
 
     def _leaves(self, device: int) -> cp_model.IntVar:
@@ -145,19 +147,18 @@ class _Sent:
             lambda where: where[source] == device and any(where[reader] != device for reader in readers)
         )
         for reader in readers:
-            self.model.add(leaves >= self.sources[device] - place[reader].get(device, 0))
+            there = [place[reader][device]] if device in place[reader] else []
+            self.model.add_bool_or(leaves, ~self.sources[device], *there)
         return leaves
 
     def _add_pairs(self, joined: list[tuple[int, int]]) -> None:
-        source, readers, busy = self.source, self.readers, self.owner._busy
+        busy = self.owner._busy
         travels = {}
         for a, b in joined:
-            travels[a, b] = self.owner.new_bool(
-                lambda where, a=a, b=b: where[source] == a and any(where[reader] == b for reader in readers)
-            )
-            self.model.add(travels[a, b] <= self.sources[a])
+            travels[a, b] = self.owner.new_bool(partial(self._joins, a, b))
+            self.model.add_implication(travels[a, b], self.sources[a])
         for b in self.targets:
-            self.model.add(sum(travels[pair] for pair in joined if pair[1] == b) >= self._arrives(b))
+            self.model.add_bool_or(~self._arrives(b), *(travels[pair] for pair in joined if pair[1] == b))
         for size in self.sizes:
             for (a, b), literal in travels.items():
                 if paid := self.loads.paid(size, a, b):
@@ -166,6 +167,10 @@ class _Sent:
                     busy[self.owner._instance.device_count + number].append((literal, ticks))
             for a in self.sources:
                 self._pay_once(a, {b: travels[a, b] for b in self.targets if (a, b) in travels}, size)
+
+    def _joins(self, a: int, b: int, where: Place) -> int:
+        """True if the source is on a, and a reader on b."""
+        return where[self.source] == a and any(where[reader] == b for reader in self.readers)
 
     def _pay_once(self, a: int, travels: Mapping[int, cp_model.IntVar], size: int) -> None:
         """The sender pays for its longest transfer of a tensor."""

@@ -1,0 +1,218 @@
+"""Placements of small largest load: contiguous runs by dynamic programming, then simulated annealing."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlplacer.problem.loads import Loads
+from dlplacer.problem.problem import Problem
+from dlplacer.solvers.decode.arrays import Ints
+from dlplacer.solvers.decode.machine_code import is_kept, run
+from dlplacer.solvers.heuristics.contiguous import units_in_order
+from dlplacer.solvers.instance.instance import FAR, Instance
+from dlplacer.solvers.instance.time_limit import ask_time, count_work, now
+from dlplacer.solvers.local_search.load_moves import LoadState, LoadTables, anneal_loads, put
+
+Floats = NDArray[np.float64]
+UNLIMITED = 2**62
+
+
+@dataclass(frozen=True)
+class LoadAnnealingParams:
+    """Settings of the annealing; temperatures are shares of the period.
+
+    Attributes
+    ----------
+    first_temperature, last_temperature
+        At the beginning and at the end of a round.
+    chunk_s
+        Seconds between looks at the clock.
+    move_s
+        Seconds of work that a move counts for.
+    stretch
+        The most blocks that move at once.
+    """
+
+    first_temperature: float = 0.02
+    last_temperature: float = 0.0002
+    chunk_s: float = 0.05
+    move_s: float = 2e-6
+    stretch: int = 32
+
+
+PARAMS = LoadAnnealingParams()
+
+
+def load_tables(problem: Problem, instance: Instance, loads: Loads) -> LoadTables:
+    """The tables of all placements."""
+    blocks, devices = len(instance.members), instance.device_count
+    work, allowed = np.zeros((blocks, devices), np.int64), np.zeros((blocks, devices), np.int64)
+    for block, ops in enumerate(instance.members):
+        work[block] = np.sum([instance.duration[op] for op in ops], axis=0)
+        allowed[block, list(instance.allowed[ops[0]])] = 1
+    order = list(dict.fromkeys(instance.block[op] for op in instance.order))
+    turn = np.argsort(np.array(order, np.int64))
+    sent = list(_sent(instance, loads))
+    at: list[list[int]] = [[] for _ in range(blocks)]
+    for number, (source, readers, _) in enumerate(sent):
+        for block in (source, *readers):
+            at[block].append(number)
+    kinds = range(len(problem.sizes_bytes))
+    pairs = [(kind, a, b) for kind in kinds for a in range(devices) for b in range(devices)]
+    paid = np.array([FAR if problem.delay[k][a][b] is None else loads.paid(k, a, b) for k, a, b in pairs], np.int64)
+    held = [[] if a == b or problem.delay[k][a][b] is None else loads.on_links(k, a, b) for k, a, b in pairs]
+    first_link, links = _rows([[devices + number for number, _ in row] for row in held])
+    first_reader, reader = _rows([readers for _, readers, _ in sent])
+    first_at, requests = _rows(at)
+    return LoadTables(
+        work,
+        allowed,
+        np.array(instance.footprint, np.int64),
+        np.array(order, np.int64),
+        turn,
+        np.array([source for source, _, _ in sent], np.int64),
+        np.array([kind for _, _, kind in sent], np.int64),
+        first_reader,
+        reader,
+        first_at,
+        requests,
+        paid.reshape(len(problem.sizes_bytes), devices, devices),
+        first_link,
+        links,
+        np.array([ticks for row in held for _, ticks in row], np.int64),
+    )
+
+
+def _sent(instance: Instance, loads: Loads) -> Iterable[tuple[int, list[int], int]]:
+    for request in loads.requests:
+        source = instance.block[request.source]
+        readers = sorted({instance.block[reader] for reader in request.readers} - {source})
+        if readers:
+            yield source, readers, request.size
+
+
+def _rows(rows: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
+    first = np.cumsum([0, *map(len, rows)], dtype=np.int64)
+    return first, np.array([value for row in rows for value in row], np.int64)
+
+
+class LoadAnnealing:
+    """A search for placements, to be stopped and gone on with.
+
+    Attributes
+    ----------
+    least, best
+        The least period found in ticks, -1 if no placement fitted yet, and its placement by block.
+    """
+
+    def __init__(self, tables: LoadTables, capacity: Sequence[int | None], link_count: int) -> None:
+        self._tables, self._capacity = tables, [UNLIMITED if size is None else size for size in capacity]
+        self._link_count = link_count
+        self.least, self.best = -1, np.zeros(len(tables.size), np.int64)
+
+    def begin(self, place: Sequence[int]) -> None:
+        """Go on from a placement."""
+        tables, devices = self._tables, len(self._capacity)
+        self._state = state = LoadState(
+            np.zeros(len(tables.size), np.int64),
+            np.zeros((len(tables.source), devices), np.int64),
+            np.zeros(devices + self._link_count, np.int64),
+            np.array(self._capacity, np.int64),
+        )
+        state.readers[:, 0] = np.diff(tables.first_reader)
+        state.busy[0], state.left[0] = tables.work[:, 0].sum(), state.left[0] - tables.size.sum()
+        for block, device in enumerate(place):
+            put(tables, state, block, device)
+        period = int(state.busy.max())
+        if (state.left >= 0).all() and (self.least < 0 or period < self.least):
+            self.least, self.best = period, state.place.copy()
+
+    def cool(self, seconds: float, seed: int, is_over: Callable[[], bool]) -> None:
+        """Moves of less and less use for some time."""
+        began, moves, state = now(), 200, self._state
+        fast, moved = is_kept((anneal_loads,)) or seconds > 10, np.zeros((PARAMS.stretch, 2), np.int64)
+        scale = float(max(1, state.busy.max()))
+        falls = math.log(PARAMS.last_temperature / PARAMS.first_temperature)
+        while (spent := (now() - began) / seconds) < 1 and not is_over():
+            ask_time()
+            seed, asked = seed + 1, now()
+            temperature = PARAMS.first_temperature * math.exp(falls * spent)
+            self.least = run(
+                anneal_loads, fast, self._tables, state, self.best, moved, self.least, moves, scale, temperature,
+                seed % 2**31,
+            )  # fmt: skip
+            count_work(PARAMS.move_s * moves)
+            in_time = int(moves * PARAMS.chunk_s / max(1e-6, now() - asked))
+            moves = max(200, min(4 * moves, in_time))
+
+
+def contiguous_loads(instance: Instance, tables: LoadTables, most: int = 2000) -> list[int] | None:
+    """[block] → device: the cut of the blocks in order into a run per device whose largest device load is least.
+
+    What crosses a run's ends counts at both. None if no cut keeps to memory.
+    """
+    units = units_in_order(instance, most)
+    count, home = len(units), np.zeros(len(tables.size), np.int64)
+    for number, unit in enumerate(units):
+        home[unit] = number
+    crossing = _crossing_costs(tables, home, count)
+    size = np.cumsum([0, *(int(tables.size[unit].sum()) for unit in units)])
+    reached, begun = np.full(count + 1, np.inf), list[Ints]()
+    reached[0] = 0.0
+    for device, capacity in enumerate(instance.capacity):
+        work = [
+            float(tables.work[unit, device].sum() if tables.allowed[unit, device].all() else np.inf) for unit in units
+        ]
+        sums = np.cumsum([0.0, *(0.0 if np.isinf(each) else each for each in work)])
+        banned = np.cumsum([0, *(int(np.isinf(each)) for each in work)])
+        cost = crossing + sums[None, :] - sums[:, None]
+        cost[np.greater(banned[None, :], banned[:, None])] = np.inf
+        if capacity is not None:
+            cost[(size[None, :] - size[:, None]) > capacity] = np.inf
+        cost[np.tril_indices(count + 1, -1)] = np.inf
+        np.fill_diagonal(cost, 0.0)
+        np.maximum(cost, reached[:, None], out=cost)
+        begun.append(cost.argmin(axis=0))
+        reached = cost.min(axis=0)
+    if not np.isfinite(reached[count]):
+        return None
+    place, end = [0] * len(tables.size), count
+    for device in reversed(range(instance.device_count)):
+        begin = int(begun[device][end])
+        for unit in units[begin:end]:
+            for block in unit:
+                place[block] = device
+        end = begin
+    return place
+
+
+def _crossing_costs(tables: LoadTables, home: Ints, count: int) -> Floats:
+    """[begin, end] → ticks that a device pays for what enters and leaves a run of units.
+
+    Each request adds to rectangles of (begin, end), which two sums over a table of differences fill.
+    """
+    steps = np.zeros((count + 2, count + 2))
+
+    def add(first: int, last: int, end: int, ticks: float) -> None:
+        """For runs that begin from `first` to `last` and end behind `end`."""
+        if first <= last:
+            steps[first, end + 1] += ticks
+            steps[last + 1, end + 1] -= ticks
+
+    for request, block in enumerate(tables.source):
+        source, ticks = int(home[block]), float(tables.paid[tables.kind[request]].max())
+        ticks = 0.0 if ticks >= FAR else ticks
+        readers = sorted(
+            set(home[tables.reader[tables.first_reader[request] : tables.first_reader[request + 1]]].tolist())
+        )
+        add(0, source, source, ticks)
+        add(0, min(source, readers[0]), max(source, readers[-1]), -ticks)
+        before = -1
+        for reader in readers:
+            add(before + 1, reader, reader, ticks)
+            add(before + 1, min(reader, source), max(reader, source), -ticks)
+            before = reader
+    return steps.cumsum(axis=0).cumsum(axis=1)[: count + 1, : count + 1]
