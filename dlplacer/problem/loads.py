@@ -16,6 +16,9 @@ from dlplacer.problem.routes import segments
 from dlplacer.problem.segment_timing import link_spans
 from dlplacer.problem.transfers import TransferRequest, transfer_requests
 
+APART = 2**40
+"""More ticks than any load of a plan."""
+
 
 class Loads:
     """The terms of all loads in ticks, rounded down, and the period of a placement.
@@ -48,12 +51,14 @@ class Loads:
         """(link direction, ticks) for a tensor sent from a device to another."""
         key = size, source, target
         if key not in self._links:
-            self._links[key] = list(self._timed(*key)) if self._numbers else []
+            joined = self._problem.delay[size][source][target] is not None
+            self._links[key] = list(self._timed(*key)) if self._numbers and joined else []
         return self._links[key]
 
     def paid(self, size: int, source: int, target: int) -> int:
-        """Ticks that each end pays for a transfer."""
-        return (self._problem.delay[size][source][target] or 0) if self.blocking else 0
+        """Ticks that each end pays for a transfer; `APART` where no route joins them."""
+        delay = self._problem.delay[size][source][target]
+        return APART if delay is None else delay if self.blocking else 0
 
     def of(self, device: Sequence[int]) -> list[int]:
         """Ticks of every device, then of every link direction, under a placement [op] → device."""

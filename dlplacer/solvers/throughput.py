@@ -8,7 +8,7 @@ from ortools.sat.python import cp_model
 
 from dlplacer.core.errors import InternalError
 from dlplacer.problem.live_memory import memory_use
-from dlplacer.problem.loads import Loads
+from dlplacer.problem.loads import APART, Loads
 from dlplacer.problem.problem import Problem
 from dlplacer.problem.simulate import replay
 from dlplacer.solvers.assignment.model import AssignmentModel
@@ -31,8 +31,8 @@ class ThroughputParams:
 
     Attributes
     ----------
-    anneal_share, anneal_rounds
-        Of the time, for annealing, each round from the best placement.
+    anneal_share, anneal_block_s, anneal_rounds
+        Of the time, for annealing, at most so many seconds for a block; each round goes on from the best placement.
     whole_share, surrogate_share
         Of the time left, for the problem itself if memory may be short, as it alone gives a bound; and for each
         surrogate.
@@ -41,6 +41,7 @@ class ThroughputParams:
     """
 
     anneal_share: float = 0.4
+    anneal_block_s: float = 0.03
     anneal_rounds: int = 4
     whole_share: float = 0.6
     surrogate_share: float = 0.3
@@ -98,7 +99,8 @@ class _Search:
             place = [device[ops[0]] if ops[0] < len(device) else 0 for ops in instance.members]
         if place is None or self.closed:
             return
-        seconds = PARAMS.anneal_share * self.budget.left_s / PARAMS.anneal_rounds
+        whole_s = min(PARAMS.anneal_share * self.budget.left_s, PARAMS.anneal_block_s * len(instance.members))
+        seconds = whole_s / PARAMS.anneal_rounds
         for turn in range(PARAMS.anneal_rounds):
             search.begin(place)
             search.cool(seconds, 1000 * (self.budget.seed + turn), lambda: not self.budget.left_s)
@@ -109,7 +111,7 @@ class _Search:
     def offer(self, device: Sequence[int]) -> list[int]:
         """Keep a placement if it is a plan of shorter period; [device] → bytes by which it exceeds the memory."""
         period = max(self.loads.of(device[: self.problem.op_count]))
-        if self.best is not None and period >= self.best[0]:
+        if period >= (APART if self.best is None else self.best[0]):
             return [0] * self.instance.device_count
         schedule = self._scheduled(device)
         used = memory_use(self.problem, *replay(self.problem, schedule.device, schedule.order)).values()
@@ -173,7 +175,9 @@ class _Search:
         status = solve_in_thread(solver, owner.model, max(0.0, stop_at - now()), look, listener)
         if status == cp_model.INFEASIBLE and is_whole and self.best is None:
             raise explain_infeasible(self.problem)
-        if status is not None and is_whole:
+        if status in (cp_model.OPTIMAL, cp_model.FEASIBLE) and is_whole:
+            listener.on_bound(solver.best_objective_bound)
+        if is_whole:
             look()
         return listener.place or None
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dlplacer.problem.loads import Loads
+from dlplacer.problem.loads import APART, Loads
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.decode.arrays import Ints
 from dlplacer.solvers.decode.machine_code import is_kept, run
 from dlplacer.solvers.heuristics.contiguous import units_in_order
-from dlplacer.solvers.instance.instance import FAR, Instance
+from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.time_limit import ask_time, count_work, now
 from dlplacer.solvers.local_search.load_moves import LoadState, LoadTables, anneal_loads, put
 
@@ -62,8 +62,8 @@ def load_tables(problem: Problem, instance: Instance, loads: Loads) -> LoadTable
             at[block].append(number)
     kinds = range(len(problem.sizes_bytes))
     pairs = [(kind, a, b) for kind in kinds for a in range(devices) for b in range(devices)]
-    paid = np.array([FAR if problem.delay[k][a][b] is None else loads.paid(k, a, b) for k, a, b in pairs], np.int64)
-    held = [[] if a == b or problem.delay[k][a][b] is None else loads.on_links(k, a, b) for k, a, b in pairs]
+    paid = np.array([loads.paid(*pair) for pair in pairs], np.int64)
+    held = [[] if a == b else loads.on_links(kind, a, b) for kind, a, b in pairs]
     first_link, links = _rows([[devices + number for number, _ in row] for row in held])
     first_reader, reader = _rows([readers for _, readers, _ in sent])
     first_at, requests = _rows(at)
@@ -204,7 +204,7 @@ def _crossing_costs(tables: LoadTables, home: Ints, count: int) -> Floats:
 
     for request, block in enumerate(tables.source):
         source, ticks = int(home[block]), float(tables.paid[tables.kind[request]].max())
-        ticks = 0.0 if ticks >= FAR else ticks
+        ticks = 0.0 if ticks >= APART else ticks
         readers = sorted(
             set(home[tables.reader[tables.first_reader[request] : tables.first_reader[request + 1]]].tolist())
         )
