@@ -1,4 +1,4 @@
-"""The load of every device and link direction in steady state, and the period that objective throughput minimises."""
+"""The load of every device and link direction in steady state, and the period that it makes."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -12,14 +12,14 @@ from dlplacer.core.plan import Plan
 def resource_loads(plan: Plan) -> dict[str, float]:
     """Device or link direction (``"gpu0 → switch"``) → seconds of a step for which it is busy, zeros included.
 
-    A device computes. With ``communication: blocking`` it also pays once for each tensor that it sends, for as long as
+    A device computes. With objective max-load it also pays once for each tensor that it sends, for as long as
     its longest transfer takes, and once for each that it receives. With ``contention: link`` a link direction is busy
     while it carries transfers, a half-duplex link in both directions together.
     """
     busy: dict[str, list[float]] = {device.id: [] for device in plan.topology.devices}
     for entry in plan.ops:
         busy[entry.device].append(entry.end_s - entry.start_s)
-    if plan.options.communication == "blocking":
+    if plan.objective.ends_pay:
         for (_, device), time_s in _paid_by_ends(plan).items():
             busy[device].append(time_s)
     if plan.options.contention == "link":
@@ -35,7 +35,7 @@ def resource_loads(plan: Plan) -> dict[str, float]:
 
 
 def period(plan: Plan) -> Iterator[Violation]:
-    """The period of objective throughput is the largest load; no other objective has one."""
+    """The period is the largest load; the makespan has none."""
     if plan.period_s is None:
         return
     name, load_s = max(resource_loads(plan).items(), key=lambda entry: entry[1])

@@ -37,14 +37,26 @@ class Objective:
         The field of `Plan` that it minimises; lower bound and gap refer to it.
     label
         Name of that figure for a reader.
+    ends_pay
+        True if a transfer is part of the loads of both devices.
     """
 
     figure: str
     label: str
+    ends_pay: bool = False
+
+    @property
+    def is_period(self) -> bool:
+        """True if it is about steps in steady state."""
+        return self.figure == "period_s"
 
 
-OBJECTIVES = {"makespan": Objective("makespan_s", "makespan"), "throughput": Objective("period_s", "period")}
-"""Objective → what it minimises; the first is the default."""
+OBJECTIVES = {
+    "makespan": Objective("makespan_s", "makespan"),
+    "throughput": Objective("period_s", "period"),
+    "max-load": Objective("period_s", "period", ends_pay=True),
+}
+"""Objective → what it minimises."""
 
 
 def _option(decides: str, meaning: Mapping[str, str], paper: str) -> str:
@@ -106,18 +118,10 @@ class Options:
         "least step time, or most steps per second in steady state",
         {
             "makespan": "the end of the last op",
-            "throughput": "the period: the largest load of a device or link direction; tensors take their shortest "
-            "routes",
+            "throughput": "the period: the largest load of a device or link direction, by routes of least delay",
+            "max-load": "the period if a device pays once for each tensor that it sends and each that it receives",
         },
         paper="makespan",
-    )
-    communication: str = _option(
-        "for throughput, whether transfers keep devices from computing",
-        {
-            "overlapped": "devices compute while they send and receive",
-            "blocking": "a device pays once for each tensor that it sends and for each that it receives",
-        },
-        paper="overlapped",
     )
 
     def __post_init__(self) -> None:
@@ -125,10 +129,8 @@ class Options:
             value = getattr(self, name)
             if value not in values:
                 raise InputError(f"option {name} is {value!r}; use one of {', '.join(values)}")
-        if self.objective == "throughput":
+        if OBJECTIVES[self.objective].is_period:
             object.__setattr__(self, "routing", "shortest")
-        elif self.communication == "blocking":
-            raise InputError("communication 'blocking' counts for throughput alone; add objective 'throughput'")
 
     def require_same_objective(self, other: "Options") -> None:
         """Return if both have the same objective; else raise InputError, as their values do not compare."""

@@ -114,8 +114,8 @@ class Plan(Saved, Shown, Record):
     ops
         In execution order per device.
     period_s
-        For objective throughput, the largest load of a device or link direction: in steady state a step ends every so
-        many seconds. None for other objectives.
+        For throughput and max-load, the largest load of a device or link direction: in steady state a step ends every
+        so many seconds. None for the makespan.
 
     Raises
     ------
@@ -142,10 +142,10 @@ class Plan(Saved, Shown, Record):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if (self.period_s is None) == (self.options.objective == "throughput"):
+        if (self.period_s is None) == self.objective.is_period:
             raise InputError(
-                f"the plan's objective is {self.options.objective!r} and its period_s {self.period_s}; throughput has "
-                "a period, other objectives have none"
+                f"the plan's objective is {self.options.objective!r} and its period_s {self.period_s}; throughput and "
+                "max-load have a period, makespan has none"
             )
 
     @property

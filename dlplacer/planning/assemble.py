@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from dlplacer.core.errors import InternalError
+from dlplacer.core.options import OBJECTIVES
 from dlplacer.core.plan import Plan, ScheduledOp, Transfer
 from dlplacer.files.plan_file import plan_to_dict
 from dlplacer.problem.dispatch import dispatch_of, least_step_s
@@ -68,7 +69,8 @@ def plan_of(
     bound_s = float(outcome.lower_bound * problem.tick_s)
     if delayed:
         bound_s = max(bound_s, least_step_s(problem, dispatch_of(problem.topology)))
-    measure_s, measure = _MEASURES[problem.options.objective]
+    objective = OBJECTIVES[problem.options.objective]
+    measure_s, measure = _MEASURES[objective.label]
     value_s, value = measure_s(problem, ops, transfers), None
     if outcome.schedule is not None:
         value = measure(problem, outcome.schedule)
@@ -91,9 +93,9 @@ def _makespan_s(problem: Problem, ops: Sequence[ScheduledOp], transfers: Sequenc
 
 _MEASURES: dict[str, tuple[Callable[..., float], Callable[[Problem, ProblemSchedule], int]]] = {
     "makespan": (_makespan_s, lambda problem, schedule: schedule.makespan),
-    "throughput": (period_s, lambda problem, schedule: max(Loads(problem).of(schedule.device))),
+    "period": (period_s, lambda problem, schedule: max(Loads(problem).of(schedule.device))),
 }
-"""Objective → its value of a problem's ops and transfers in seconds, and that of a schedule in ticks."""
+"""Label of an objective → its value of a problem's ops and transfers in seconds, and that of a schedule in ticks."""
 
 
 def with_bound(plan: Plan, bound_s: float) -> Plan:
@@ -158,7 +160,7 @@ def _plan(
         options=problem.options,
         status="feasible" if gap else "optimal",
         makespan_s=_makespan_s(problem, ops, transfers),
-        period_s=value_s if problem.options.objective == "throughput" else None,
+        period_s=value_s if OBJECTIVES[problem.options.objective].is_period else None,
         lower_bound_s=lower_bound_s,
         gap=gap,
         rounding_s=rounding_s,

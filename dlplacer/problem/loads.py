@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from math import fsum
 
+from dlplacer.core.options import OBJECTIVES
 from dlplacer.core.plan import ScheduledOp, Transfer
 from dlplacer.core.units import exact, ticks
 from dlplacer.problem.problem import Problem
@@ -27,7 +28,7 @@ class Loads:
     ----------
     requests
         Everything that is sent if its readers are elsewhere.
-    blocking
+    ends_pay
         Whether both ends of a transfer pay for it.
     """
 
@@ -35,7 +36,7 @@ class Loads:
         self._problem = problem
         self._links: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
         self.requests: tuple[TransferRequest, ...] = transfer_requests(problem)
-        self.blocking = problem.options.communication == "blocking"
+        self.ends_pay = OBJECTIVES[problem.options.objective].ends_pay
         links = problem.topology.links if problem.options.contention == "link" else ()
         directions = [
             link.direction(hop) for link in links for hop in ((link.source, link.target), (link.target, link.source))
@@ -58,7 +59,7 @@ class Loads:
     def paid(self, size: int, source: int, target: int) -> int:
         """Ticks that each end pays for a transfer; `APART` where no route joins them."""
         delay = self._problem.delay[size][source][target]
-        return APART if delay is None else delay if self.blocking else 0
+        return APART if delay is None else delay if self.ends_pay else 0
 
     def of(self, device: Sequence[int]) -> list[int]:
         """Ticks of every device, then of every link direction, under a placement [op] → device."""
@@ -105,7 +106,7 @@ def period_s(problem: Problem, ops: Sequence[ScheduledOp], transfers: Sequence[T
             paid_s += spans[-1][1]
             for hop, link, (begin_s, end_s) in zip(segment.route, links, spans, strict=True):
                 busy[link.direction(hop)].append((end_s - begin_s) if options.contention == "link" else 0.0)
-        if options.communication == "blocking":
+        if OBJECTIVES[options.objective].ends_pay:
             busy[transfer.target].append(paid_s)
             key = place[transfer.source], transfer.tensor if options.transfers == "device" else number
             sent[key] = max(paid_s, sent.get(key, 0.0))

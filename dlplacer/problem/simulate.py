@@ -243,7 +243,7 @@ def replay_plan(plan: Plan, graph: OpGraph, topology: Topology, dispatch_s: floa
         # Pins name the plan's devices; its placement keeps them, whatever the machine calls its own.
         graph = replace(graph, constraints=Constraints())
     # One step is replayed, so its plan is one of least makespan, whatever the objective was.
-    options = replace(plan.options, objective="makespan", communication="overlapped")
+    options = replace(plan.options, objective="makespan")
     problem = build_problem(graph, topology, options)
     position = plan.topology.device_index
     device = [position[plan.placement[op.id]] for op in graph.ops]

@@ -200,6 +200,7 @@ METHODS: dict[str, Callable[[Problem, Budget], Outcome]] = {
 SOLVERS: dict[str, dict[str, Callable[[Problem, Budget], Outcome]]] = {
     "makespan": METHODS,
     "throughput": {DEFAULT_METHOD: solve_throughput},
+    "max-load": {DEFAULT_METHOD: solve_throughput},
 }
 """Objective → method → its solver, whose bound is on the objective's value in ticks."""
 

@@ -23,7 +23,6 @@ def test_the_papers_assumptions() -> None:
         "memory": "sum",
         "step": "joint",
         "objective": "makespan",
-        "communication": "overlapped",
     }
 
 

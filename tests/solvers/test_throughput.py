@@ -44,9 +44,8 @@ def _random_problem(seed: int) -> tuple[OpGraph, Topology, Options]:
     pairs = [(i, j) for i in range(5) for j in range(i + 1, 5) if random.random() < 0.5]
     edges = tuple(Edge(f"k{i}", f"k{j}", size[i], tensor=f"t{i}") for i, j in pairs)
     options = Options(
-        objective="throughput",
+        objective=random.choice(["throughput", "max-load"]),
         memory="sum",
-        communication=random.choice(["overlapped", "blocking"]),
         contention=random.choice(["link", "link", "none"]),
         transfers=random.choice(["device", "edge"]),
         delay=random.choice(["cut-through", "store-and-forward"]),
@@ -110,7 +109,7 @@ def _period(graph: OpGraph, topology: Topology, options: Options, where: dict[st
         if options.contention == "link":
             for direction, time_s in held:
                 busy[direction] += time_s
-        if options.communication == "blocking":
+        if options.objective == "max-load":
             busy[b] += delay
             key = a, edge.tensor if options.transfers == "device" else number
             sent[key] = max(delay, sent.get(key, 0.0))
@@ -143,10 +142,10 @@ def test_a_pipeline_of_equal_ops_has_half_the_period_of_one_device() -> None:
     assert result.plan.makespan_s >= 4.0
 
 
-def test_blocking_transfers_load_both_devices() -> None:
+def test_the_max_load_counts_transfers_at_both_devices() -> None:
     graph = OpGraph([Op("a", "mm", 4.0), Op("b", "mm", 4.0)], [Edge("a", "b", 2)])
     machine = Topology((Device("d0"), Device("d1")), links=(Link("d0", "d1", 2.0),))
-    plan = place(graph, machine, Options(objective="throughput", communication="blocking"), time_limit_s=5).plan
+    plan = place(graph, machine, Options(objective="max-load"), time_limit_s=5).plan
     # Each computes for 4 s; 2 bytes at 2 bytes per second keep both for another second.
     assert plan.period_s == 5.0
     loads = resource_loads(plan)
