@@ -22,7 +22,7 @@ from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.memory_admission import is_memory_short, keeping_surrogates, surrogates, tightened
 from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule
 from dlplacer.solvers.instance.time_limit import now, within
-from dlplacer.solvers.local_search.load_annealing import LoadAnnealing, contiguous_loads, load_tables
+from dlplacer.solvers.local_search.load_annealing import LoadAnnealing, block_orders, contiguous_loads, load_tables
 
 
 @dataclass(frozen=True)
@@ -91,9 +91,11 @@ class _Search:
         instance = self.instance
         tables = load_tables(self.problem, instance, self.loads)
         search = LoadAnnealing(tables, instance.capacity, self.loads.link_count)
-        place = contiguous_loads(instance, tables)
-        if place is not None:
-            self.offer([place[block] for block in instance.block])
+        place: list[int] | None = None
+        for units in block_orders(self.problem, instance, tables):
+            place = contiguous_loads(instance, tables, units)
+            if place is not None:
+                self.offer([place[block] for block in instance.block])
         if self.best is not None:
             device = self.best[1].device
             place = [device[ops[0]] if ops[0] < len(device) else 0 for ops in instance.members]

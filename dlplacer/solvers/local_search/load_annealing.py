@@ -1,7 +1,7 @@
 """Placements of small largest load: contiguous runs by dynamic programming, then simulated annealing."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,6 +34,8 @@ class LoadAnnealingParams:
         Seconds of work that a move counts for.
     stretch
         The most blocks that move at once.
+    most_units, sweeps
+        Of the contiguous runs: units of blocks at most, and sweeps of the barycentre heuristic.
     """
 
     first_temperature: float = 0.02
@@ -41,6 +43,8 @@ class LoadAnnealingParams:
     chunk_s: float = 0.05
     move_s: float = 2e-6
     stretch: int = 32
+    most_units: int = 2000
+    sweeps: int = 20
 
 
 PARAMS = LoadAnnealingParams()
@@ -149,12 +153,40 @@ class LoadAnnealing:
             moves = max(200, min(4 * moves, in_time))
 
 
-def contiguous_loads(instance: Instance, tables: LoadTables, most: int = 2000) -> list[int] | None:
+def block_orders(problem: Problem, instance: Instance, tables: LoadTables) -> Iterator[list[list[int]]]:
+    """Orders of all blocks in units: topological; then with backward blocks among the forward ones that they read.
+
+    A backward block goes to the mean position of its neighbours, in sweeps (the barycentre heuristic), as a device that
+    runs a layer forward had better run it backward too.
+    """
+    units = units_in_order(instance, PARAMS.most_units)
+    yield units
+    position = np.zeros(len(tables.size))
+    for number, unit in enumerate(units):
+        position[unit] = number
+    phases = [problem.graph.ops[ops[0]].phase if ops[0] < problem.op_count else None for ops in instance.members]
+    later = [phase in ("backward", "optimizer") for phase in phases]
+    if not any(later):
+        return
+    near: list[set[int]] = [set() for _ in tables.size]
+    for request, source in enumerate(tables.source.tolist()):
+        for reader in tables.reader[tables.first_reader[request] : tables.first_reader[request + 1]].tolist():
+            near[source].add(reader)
+            near[reader].add(source)
+    moving = [block for block in reversed(tables.order.tolist()) if later[block] and near[block]]
+    for sweep in range(PARAMS.sweeps):
+        for block in moving if sweep % 2 else reversed(moving):
+            position[block] = np.mean(position[list(near[block])])
+    blocks = sorted(range(len(position)), key=lambda block: (position[block], tables.turn[block]))
+    size = -(-len(blocks) // PARAMS.most_units)
+    yield [blocks[begin : begin + size] for begin in range(0, len(blocks), size)]
+
+
+def contiguous_loads(instance: Instance, tables: LoadTables, units: Sequence[list[int]]) -> list[int] | None:
     """[block] → device: the cut of the blocks in order into a run per device whose largest device load is least.
 
     What crosses a run's ends counts at both. None if no cut keeps to memory.
     """
-    units = units_in_order(instance, most)
     count, home = len(units), np.zeros(len(tables.size), np.int64)
     for number, unit in enumerate(units):
         home[unit] = number
