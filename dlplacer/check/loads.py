@@ -12,9 +12,9 @@ from dlplacer.core.plan import Plan
 def resource_loads(plan: Plan) -> dict[str, float]:
     """Device or link direction (``"gpu0 → switch"``) → seconds of a step for which it is busy, zeros included.
 
-    A device computes. With objective max-load it also pays once for each tensor that it sends, for as long as
-    its longest transfer takes, and once for each that it receives. With ``contention: link`` a link direction is busy
-    while it carries transfers, a half-duplex link in both directions together.
+    A device computes. With objective max-load an asynchronous device also pays once for each tensor that it sends, for
+    as long as its longest transfer takes, and once for each that it receives. With ``contention: link``
+    a link direction is busy while it carries transfers, a half-duplex link in both directions together.
     """
     busy: dict[str, list[float]] = {device.id: [] for device in plan.topology.devices}
     for entry in plan.ops:
@@ -46,13 +46,15 @@ def period(plan: Plan) -> Iterator[Violation]:
 def _paid_by_ends(plan: Plan) -> Mapping[tuple[str, str], float]:
     """(tensor, device) → seconds that the device pays for sending or receiving it."""
     paid: dict[tuple[str, str], float] = defaultdict(float)
+    hosts = {device.id for device in plan.topology.devices if not device.asynchronous}
     for number, transfer in enumerate(plan.transfers):
         delays_s = (segment_delay_s(plan, transfer.bytes, segment) or 0.0 for segment in transfer.segments)
         time_s = fsum(delays_s)
         # With a transfer for every edge, each is sent on its own.
         sent = transfer.tensor if plan.options.transfers == "device" else f"{transfer.tensor} {number}"
         for device in (plan.placement[transfer.source], transfer.target):
-            paid[sent, device] = max(paid[sent, device], time_s)
+            if device not in hosts:
+                paid[sent, device] = max(paid[sent, device], time_s)
     return paid
 
 

@@ -38,7 +38,7 @@ class Objective:
     label
         Name of that figure for a reader.
     ends_pay
-        True if a transfer is part of the loads of both devices.
+        True if a transfer is part of the loads of both devices, if they are asynchronous: host cores leave it to them.
     """
 
     figure: str
@@ -119,7 +119,7 @@ class Options:
         {
             "makespan": "the end of the last op",
             "throughput": "the period: the largest load of a device or link direction, by routes of least delay",
-            "max-load": "the period if a device pays once for each tensor that it sends and each that it receives",
+            "max-load": "the period if an asynchronous device pays once for each tensor that it sends or receives",
         },
         paper="makespan",
     )

@@ -28,15 +28,14 @@ class Loads:
     ----------
     requests
         Everything that is sent if its readers are elsewhere.
-    ends_pay
-        Whether both ends of a transfer pay for it.
     """
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
         self._links: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
         self.requests: tuple[TransferRequest, ...] = transfer_requests(problem)
-        self.ends_pay = OBJECTIVES[problem.options.objective].ends_pay
+        ends_pay = OBJECTIVES[problem.options.objective].ends_pay
+        self._pays = [ends_pay and device.asynchronous for device in problem.topology.devices]
         links = problem.topology.links if problem.options.contention == "link" else ()
         directions = [
             link.direction(hop) for link in links for hop in ((link.source, link.target), (link.target, link.source))
@@ -56,10 +55,12 @@ class Loads:
             self._links[key] = list(self._timed(*key)) if self._numbers and joined else []
         return self._links[key]
 
-    def paid(self, size: int, source: int, target: int) -> int:
-        """Ticks that each end pays for a transfer; `APART` where no route joins them."""
+    def paid(self, size: int, source: int, target: int) -> tuple[int, int]:
+        """Ticks that sender and receiver pay for a transfer; `APART` where no route joins them."""
         delay = self._problem.delay[size][source][target]
-        return APART if delay is None else delay if self.ends_pay else 0
+        if delay is None:
+            return APART, APART
+        return delay * self._pays[source], delay * self._pays[target]
 
     def of(self, device: Sequence[int]) -> list[int]:
         """Ticks of every device, then of every link direction, under a placement [op] → device."""
@@ -70,8 +71,8 @@ class Loads:
         for request in self.requests:
             here, sent = device[request.source], 0
             for there in {device[reader] for reader in request.readers} - {here}:
-                paid = self.paid(request.size, here, there)
-                busy[there] += paid
+                paid, received = self.paid(request.size, here, there)
+                busy[there] += received
                 sent = max(sent, paid)
                 for number, time in self.on_links(request.size, here, there):
                     busy[problem.device_count + number] += time
@@ -97,6 +98,7 @@ def period_s(problem: Problem, ops: Sequence[ScheduledOp], transfers: Sequence[T
         busy[entry.device].append(entry.end_s - entry.start_s)
     place = {entry.op: entry.device for entry in ops}
     topology, options = problem.topology, problem.options
+    hosts = {device.id for device in topology.devices if not device.asynchronous}
     sent: dict[tuple[str, str | int], float] = {}
     for number, transfer in enumerate(transfers):
         paid_s = 0.0
@@ -107,9 +109,9 @@ def period_s(problem: Problem, ops: Sequence[ScheduledOp], transfers: Sequence[T
             for hop, link, (begin_s, end_s) in zip(segment.route, links, spans, strict=True):
                 busy[link.direction(hop)].append((end_s - begin_s) if options.contention == "link" else 0.0)
         if OBJECTIVES[options.objective].ends_pay:
-            busy[transfer.target].append(paid_s)
+            busy[transfer.target].append(0.0 if transfer.target in hosts else paid_s)
             key = place[transfer.source], transfer.tensor if options.transfers == "device" else number
             sent[key] = max(paid_s, sent.get(key, 0.0))
     for (device, _), paid_s in sent.items():
-        busy[device].append(paid_s)
+        busy[device].append(0.0 if device in hosts else paid_s)
     return max(map(fsum, busy.values()))

@@ -91,11 +91,10 @@ class _Search:
         instance = self.instance
         tables = load_tables(self.problem, instance, self.loads)
         search = LoadAnnealing(tables, instance.capacity, self.loads.link_count)
-        place: list[int] | None = None
         for units in block_orders(self.problem, instance, tables):
-            place = contiguous_loads(instance, tables, units)
-            if place is not None:
+            if (place := contiguous_loads(instance, tables, units)) is not None:
                 self.offer([place[block] for block in instance.block])
+        place = None
         if self.best is not None:
             device = self.best[1].device
             place = [device[ops[0]] if ops[0] < len(device) else 0 for ops in instance.members]

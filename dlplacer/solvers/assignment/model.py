@@ -30,17 +30,17 @@ class AssignmentModel:
     """
 
     def __init__(self, problem: Problem, instance: Instance, loads: Loads, least: int, most: int) -> None:
-        self._problem, self._instance, self._loads = problem, instance, loads
+        self.problem, self.instance, self.loads = problem, instance, loads
         self.model = cp_model.CpModel()
         self.place = place_blocks(self.model, instance)
         self.period = self.model.new_int_var(least, most, "period")
-        self._values: list[tuple[cp_model.IntVar, Callable[[Place], int]]] = []
-        self._busy: list[list[tuple[Literal, int]]] = [[] for _ in range(instance.device_count + loads.link_count)]
+        self.values: list[tuple[cp_model.IntVar, Callable[[Place], int]]] = []
+        self.busy: list[list[tuple[Literal, int]]] = [[] for _ in range(instance.device_count + loads.link_count)]
         self._place_every_block()
         self._fit_into_memory()
         self._compute()
         self._communicate()
-        for terms in self._busy:
+        for terms in self.busy:
             literals, ticks = [literal for literal, _ in terms], [size for _, size in terms]
             self.model.add(cp_model.LinearExpr.weighted_sum(literals, ticks) <= self.period)
         self.model.minimize(self.period)
@@ -51,7 +51,7 @@ class AssignmentModel:
             for device, literal in literals.items():
                 if isinstance(literal, cp_model.IntVar) and len(literals) > 1:
                     self.model.add_hint(literal, place[block] == device)
-        for variable, value in self._values:
+        for variable, value in self.values:
             self.model.add_hint(variable, value(place))
         self.model.add_hint(self.period, period)
 
@@ -64,10 +64,10 @@ class AssignmentModel:
             self.model.add_exactly_one(literals.values())
 
     def _fit_into_memory(self) -> None:
-        for device, capacity in enumerate(self._instance.capacity):
+        for device, capacity in enumerate(self.instance.capacity):
             here = [
                 (row[device], size)
-                for row, size in zip(self.place, self._instance.footprint, strict=True)
+                for row, size in zip(self.place, self.instance.footprint, strict=True)
                 if size and device in row
             ]
             if capacity is not None and here:
@@ -75,15 +75,15 @@ class AssignmentModel:
                 self.model.add(used <= capacity)
 
     def _compute(self) -> None:
-        for ops, literals in zip(self._instance.members, self.place, strict=True):
+        for ops, literals in zip(self.instance.members, self.place, strict=True):
             for device, literal in literals.items():
-                if ticks := sum(self._instance.duration[op][device] for op in ops):
-                    self._busy[device].append((literal, ticks))
+                if ticks := sum(self.instance.duration[op][device] for op in ops):
+                    self.busy[device].append((literal, ticks))
 
     def _communicate(self) -> None:
-        block = self._instance.block
+        block = self.instance.block
         sent: dict[tuple[int, tuple[int, ...]], list[int]] = {}
-        for request in self._loads.requests:
+        for request in self.loads.requests:
             source = block[request.source]
             readers = tuple(sorted({block[reader] for reader in request.readers} - {source}))
             if readers:
@@ -95,7 +95,7 @@ class AssignmentModel:
     def new_bool(self, value: Callable[[Place], int]) -> cp_model.IntVar:
         """A literal that is true where `value` of a placement is."""
         literal = self.model.new_bool_var("")
-        self._values.append((literal, value))
+        self.values.append((literal, value))
         return literal
 
 
@@ -104,23 +104,29 @@ class _Sent:
 
     def __init__(self, owner: AssignmentModel, source: int, readers: tuple[int, ...], sizes: Sequence[int]) -> None:
         self.owner, self.source, self.readers, self.sizes = owner, source, readers, sizes
-        self.model, self.loads = owner.model, owner._loads
+        self.model, self.loads = owner.model, owner.loads
         self.sources = owner.place[source]
         self.targets = list(dict.fromkeys(device for reader in readers for device in owner.place[reader]))
 
     def add(self) -> None:
-        delay, loads = self.owner._problem.delay, self.loads
+        delay, loads = self.owner.problem.delay, self.loads
         pairs = [(a, b) for a in self.sources for b in self.targets if a != b]
         joined = [pair for pair in pairs if all(delay[size][pair[0]][pair[1]] is not None for size in self.sizes)]
         self._forbid(set(pairs) - set(joined))
-        paid = {sum(loads.paid(size, *pair) for size in self.sizes) for pair in joined}
-        if loads.link_count or len(paid) > 1:
+        sent, received = ({device: set[int]() for device in row} for row in (self.sources, self.targets))
+        for a, b in joined:
+            both = [loads.paid(size, a, b) for size in self.sizes]
+            sent[a].add(sum(paid for paid, _ in both))
+            received[b].add(sum(paid for _, paid in both))
+        if loads.link_count or any(len(each) > 1 for each in (*sent.values(), *received.values())):
             self._add_pairs(joined)
-        elif paid and (each := paid.pop()):
-            for device in self.targets:
-                self.owner._busy[device].append((self._arrives(device), each))
-            for device in self.sources:
-                self.owner._busy[device].append((self._leaves(device), each))
+            return
+        for device, each in received.items():
+            if ticks := max(each, default=0):
+                self.owner.busy[device].append((self._arrives(device), ticks))
+        for device, each in sent.items():
+            if ticks := max(each, default=0):
+                self.owner.busy[device].append((self._leaves(device), ticks))
 
     def _forbid(self, pairs: set[tuple[int, int]]) -> None:
         for a, b in pairs:
@@ -152,7 +158,7 @@ class _Sent:
         return leaves
 
     def _add_pairs(self, joined: list[tuple[int, int]]) -> None:
-        busy = self.owner._busy
+        busy = self.owner.busy
         travels = {}
         for a, b in joined:
             travels[a, b] = self.owner.new_bool(partial(self._joins, a, b))
@@ -161,10 +167,10 @@ class _Sent:
             self.model.add_bool_or(~self._arrives(b), *(travels[pair] for pair in joined if pair[1] == b))
         for size in self.sizes:
             for (a, b), literal in travels.items():
-                if paid := self.loads.paid(size, a, b):
-                    busy[b].append((literal, paid))
+                if received := self.loads.paid(size, a, b)[1]:
+                    busy[b].append((literal, received))
                 for number, ticks in self.loads.on_links(size, a, b):
-                    busy[self.owner._instance.device_count + number].append((literal, ticks))
+                    busy[self.owner.instance.device_count + number].append((literal, ticks))
             for a in self.sources:
                 self._pay_once(a, {b: travels[a, b] for b in self.targets if (a, b) in travels}, size)
 
@@ -174,12 +180,12 @@ class _Sent:
 
     def _pay_once(self, a: int, travels: Mapping[int, cp_model.IntVar], size: int) -> None:
         """The sender pays for its longest transfer of a tensor."""
-        paid = {b: self.loads.paid(size, a, b) for b in travels}
+        paid = {b: self.loads.paid(size, a, b)[0] for b in travels}
         if not any(paid.values()):
             return
         source, readers = self.source, self.readers
         longest = self.model.new_int_var(0, max(paid.values()), "")
-        self.owner._values.append(
+        self.owner.values.append(
             (
                 longest,
                 lambda where: max((paid.get(where[r], 0) for r in readers if where[source] == a), default=0),
@@ -187,4 +193,4 @@ class _Sent:
         )
         for b, literal in travels.items():
             self.model.add(longest >= paid[b] * literal)
-        self.owner._busy[a].append((longest, 1))
+        self.owner.busy[a].append((longest, 1))

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,8 +35,8 @@ class LoadAnnealingParams:
         Seconds of work that a move counts for.
     stretch
         The most blocks that move at once.
-    most_units, sweeps
-        Of the contiguous runs: units of blocks at most, and sweeps of the barycentre heuristic.
+    most_units, sweeps, most_states
+        Of the contiguous runs: units of blocks and sets of devices at most, and sweeps of the barycentre heuristic.
     """
 
     first_temperature: float = 0.02
@@ -45,6 +46,7 @@ class LoadAnnealingParams:
     stretch: int = 32
     most_units: int = 2000
     sweeps: int = 20
+    most_states: int = 64
 
 
 PARAMS = LoadAnnealingParams()
@@ -66,7 +68,7 @@ def load_tables(problem: Problem, instance: Instance, loads: Loads) -> LoadTable
             at[block].append(number)
     kinds = range(len(problem.sizes_bytes))
     pairs = [(kind, a, b) for kind in kinds for a in range(devices) for b in range(devices)]
-    paid = np.array([loads.paid(*pair) for pair in pairs], np.int64)
+    paid = np.array([loads.paid(*pair) for pair in pairs], np.int64).reshape(len(kinds), devices, devices, 2)
     held = [[] if a == b else loads.on_links(kind, a, b) for kind, a, b in pairs]
     first_link, links = _rows([[devices + number for number, _ in row] for row in held])
     first_reader, reader = _rows([readers for _, readers, _ in sent])
@@ -83,7 +85,8 @@ def load_tables(problem: Problem, instance: Instance, loads: Loads) -> LoadTable
         reader,
         first_at,
         requests,
-        paid.reshape(len(problem.sizes_bytes), devices, devices),
+        paid[..., 0].copy(),
+        paid[..., 1].copy(),
         first_link,
         links,
         np.array([ticks for row in held for _, ticks in row], np.int64),
@@ -154,79 +157,118 @@ class LoadAnnealing:
 
 
 def block_orders(problem: Problem, instance: Instance, tables: LoadTables) -> Iterator[list[list[int]]]:
-    """Orders of all blocks in units: topological; then with backward blocks among the forward ones that they read.
+    """Orders of all blocks in units: topological; then with backward blocks at the mean position of their neighbours.
 
-    A backward block goes to the mean position of its neighbours, in sweeps (the barycentre heuristic), as a device that
-    runs a layer forward had better run it backward too.
+    Sweeps bring them there (the barycentre heuristic). A device that runs a layer forward had better run it backward.
     """
     units = units_in_order(instance, PARAMS.most_units)
     yield units
-    position = np.zeros(len(tables.size))
-    for number, unit in enumerate(units):
-        position[unit] = number
     phases = [problem.graph.ops[ops[0]].phase if ops[0] < problem.op_count else None for ops in instance.members]
-    later = [phase in ("backward", "optimizer") for phase in phases]
-    if not any(later):
-        return
     near: list[set[int]] = [set() for _ in tables.size]
     for request, source in enumerate(tables.source.tolist()):
         for reader in tables.reader[tables.first_reader[request] : tables.first_reader[request + 1]].tolist():
             near[source].add(reader)
             near[reader].add(source)
+    later = [phase in ("backward", "optimizer") for phase in phases]
     moving = [block for block in reversed(tables.order.tolist()) if later[block] and near[block]]
+    if moving:
+        yield _with_neighbours(units, moving, near)
+
+
+def _with_neighbours(units: list[list[int]], moving: Sequence[int], near: Sequence[set[int]]) -> list[list[int]]:
+    position = np.zeros(len(near))
+    for number, unit in enumerate(units):
+        position[unit] = number
     for sweep in range(PARAMS.sweeps):
         for block in moving if sweep % 2 else reversed(moving):
-            position[block] = np.mean(position[list(near[block])])
-    blocks = sorted(range(len(position)), key=lambda block: (position[block], tables.turn[block]))
+            position[block] = sum(position[other] for other in near[block]) / len(near[block])
+    blocks = np.argsort(position, kind="stable").tolist()
     size = -(-len(blocks) // PARAMS.most_units)
-    yield [blocks[begin : begin + size] for begin in range(0, len(blocks), size)]
+    return [blocks[begin : begin + size] for begin in range(0, len(blocks), size)]
 
 
 def contiguous_loads(instance: Instance, tables: LoadTables, units: Sequence[list[int]]) -> list[int] | None:
-    """[block] → device: the cut of the blocks in order into a run per device whose largest device load is least.
+    """[block] → device: the cut of the units into a run per device whose largest device load is least.
 
-    What crosses a run's ends counts at both. None if no cut keeps to memory.
+    Exact over all sequences of devices, of which equal ones count as one, up to `PARAMS.most_states` sets of devices;
+    beyond, in the order of the devices. None if no cut keeps to memory.
     """
-    count, home = len(units), np.zeros(len(tables.size), np.int64)
-    for number, unit in enumerate(units):
-        home[unit] = number
-    crossing = _crossing_costs(tables, home, count)
-    size = np.cumsum([0, *(int(tables.size[unit].sum()) for unit in units)])
-    reached, begun = np.full(count + 1, np.inf), list[Ints]()
-    reached[0] = 0.0
-    for device, capacity in enumerate(instance.capacity):
-        work = [
-            float(tables.work[unit, device].sum() if tables.allowed[unit, device].all() else np.inf) for unit in units
-        ]
-        sums = np.cumsum([0.0, *(0.0 if np.isinf(each) else each for each in work)])
-        banned = np.cumsum([0, *(int(np.isinf(each)) for each in work)])
-        cost = crossing + sums[None, :] - sums[:, None]
-        cost[np.greater(banned[None, :], banned[:, None])] = np.inf
-        if capacity is not None:
-            cost[(size[None, :] - size[:, None]) > capacity] = np.inf
-        cost[np.tril_indices(count + 1, -1)] = np.inf
-        np.fill_diagonal(cost, 0.0)
-        np.maximum(cost, reached[:, None], out=cost)
-        begun.append(cost.argmin(axis=0))
-        reached = cost.min(axis=0)
-    if not np.isfinite(reached[count]):
+    kinds = _kinds(instance, tables)
+    if math.prod(len(kind) + 1 for kind in kinds) > PARAMS.most_states:
+        kinds = [[device] for kind in kinds for device in kind]
+        states = [(1,) * used + (0,) * (len(kinds) - used) for used in range(len(kinds) + 1)]
+    else:
+        states = list(product(*(range(len(kind) + 1) for kind in kinds)))
+    costs = list(_run_costs(instance, tables, units, [kind[0] for kind in kinds]))
+    count = len(units)
+    nothing = np.full(count + 1, np.inf)
+    nothing[0] = 0.0
+    reached, came = {states[0]: nothing}, dict[tuple[int, ...], tuple[Ints, Ints]]()
+    for state in states[1:]:
+        ask_time()
+        best, begun, last = np.full(count + 1, np.inf), np.zeros(count + 1, np.int64), np.zeros(count + 1, np.int64)
+        for number, cost in enumerate(costs):
+            before = (*state[:number], state[number] - 1, *state[number + 1 :])
+            if before in reached:
+                table = np.maximum(cost, reached[before][:, None])
+                begin = table.argmin(axis=0)
+                found = table[begin, np.arange(count + 1)]
+                better = found < best
+                best[better], begun[better], last[better] = found[better], begin[better], number
+        reached[state], came[state] = best, (begun, last)
+    state, end = states[-1], count
+    if not np.isfinite(reached[state][count]):
         return None
-    place, end = [0] * len(tables.size), count
-    for device in reversed(range(instance.device_count)):
-        begin = int(begun[device][end])
+    place = [0] * len(tables.size)
+    while state in came:
+        begin, number = int(came[state][0][end]), int(came[state][1][end])
         for unit in units[begin:end]:
             for block in unit:
-                place[block] = device
-        end = begin
+                place[block] = kinds[number][state[number] - 1]
+        state, end = (*state[:number], state[number] - 1, *state[number + 1 :]), begin
     return place
 
 
-def _crossing_costs(tables: LoadTables, home: Ints, count: int) -> Floats:
-    """[begin, end] → ticks that a device pays for what enters and leaves a run of units.
+def _kinds(instance: Instance, tables: LoadTables) -> list[list[int]]:
+    """The devices, those with equal work, memory and prices together."""
+    found: dict[object, list[int]] = {}
+    for device, capacity in enumerate(instance.capacity):
+        others = [other for other in range(instance.device_count) if other != device]
+        prices = (table[:, others, device] for table in (tables.sent, tables.received))
+        key = capacity, *(table.tobytes() for table in (tables.work[:, device], tables.allowed[:, device], *prices))
+        found.setdefault(key, []).append(device)
+    return list(found.values())
+
+
+def _run_costs(
+    instance: Instance, tables: LoadTables, units: Sequence[list[int]], devices: Sequence[int]
+) -> Iterator[Floats]:
+    """For each device, [begin, end] → ticks of a run of units, infinite where it does not fit or may not run."""
+    count, home = len(units), np.zeros(len(tables.size), np.int64)
+    for number, unit in enumerate(units):
+        home[unit] = number
+    size = np.cumsum([0, *(int(tables.size[unit].sum()) for unit in units)])
+    for device in devices:
+        work = np.cumsum([0.0, *(float(tables.work[unit, device].sum()) for unit in units)])
+        banned = np.cumsum([0, *(int(not tables.allowed[unit, device].all()) for unit in units)])
+        cost = _crossing_costs(tables, home, count, device) + work[None, :] - work[:, None]
+        cost[banned[None, :] > banned[:, None]] = np.inf
+        room = instance.capacity[device]
+        if room is not None:
+            cost[(size[None, :] - size[:, None]) > room] = np.inf
+        cost[np.tril_indices(count + 1, -1)] = np.inf
+        np.fill_diagonal(cost, 0.0)
+        yield cost
+
+
+def _crossing_costs(tables: LoadTables, home: Ints, count: int, device: int) -> Floats:
+    """[begin, end] → ticks that a device pays at most for what enters and leaves a run of units.
 
     Each request adds to rectangles of (begin, end), which two sums over a table of differences fill.
     """
     steps = np.zeros((count + 2, count + 2))
+    both = tables.sent[:, device], tables.received[:, :, device]
+    sending, receiving = (np.where(table >= APART, 0, table).max(axis=1) for table in both)
 
     def add(first: int, last: int, end: int, ticks: float) -> None:
         """For runs that begin from `first` to `last` and end behind `end`."""
@@ -235,16 +277,14 @@ def _crossing_costs(tables: LoadTables, home: Ints, count: int) -> Floats:
             steps[last + 1, end + 1] -= ticks
 
     for request, block in enumerate(tables.source):
-        source, ticks = int(home[block]), float(tables.paid[tables.kind[request]].max())
-        ticks = 0.0 if ticks >= APART else ticks
-        readers = sorted(
-            set(home[tables.reader[tables.first_reader[request] : tables.first_reader[request + 1]]].tolist())
-        )
-        add(0, source, source, ticks)
-        add(0, min(source, readers[0]), max(source, readers[-1]), -ticks)
+        source, kind = int(home[block]), tables.kind[request]
+        sent, received = float(sending[kind]), float(receiving[kind])
+        readers = sorted(set(home[tables.reader[slice(*tables.first_reader[request : request + 2])]].tolist()))
+        add(0, source, source, sent)
+        add(0, min(source, readers[0]), max(source, readers[-1]), -sent)
         before = -1
         for reader in readers:
-            add(before + 1, reader, reader, ticks)
-            add(before + 1, min(reader, source), max(reader, source), -ticks)
+            add(before + 1, reader, reader, received)
+            add(before + 1, min(reader, source), max(reader, source), -received)
             before = reader
     return steps.cumsum(axis=0).cumsum(axis=1)[: count + 1, : count + 1]

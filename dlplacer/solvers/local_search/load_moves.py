@@ -32,8 +32,8 @@ class LoadTables(NamedTuple):
         `reader[first_reader[request] : first_reader[request + 1]]` are the blocks that read it, but for its source.
     first_at, at
         The same for [block] → requests that it sends or reads.
-    paid
-        [kind, device, device] → ticks that both ends pay.
+    sent, received
+        [kind, device, device] → ticks that the ends pay.
     first_link, link, link_ticks
         The same for [kind × devices² + device × devices + device] → resources that carry it, and for how long.
     """
@@ -49,7 +49,8 @@ class LoadTables(NamedTuple):
     reader: Ints
     first_at: Ints
     at: Ints
-    paid: Ints
+    sent: Ints
+    received: Ints
     first_link: Ints
     link: Ints
     link_ticks: Ints
@@ -71,9 +72,8 @@ def _charge(tables: LoadTables, state: LoadState, request: int, sign: int) -> No
     sent = 0
     for there in range(devices):
         if there != here and state.readers[request, there] > 0:
-            paid = tables.paid[kind, here, there]
-            state.busy[there] += sign * paid
-            sent = max(sent, paid)
+            state.busy[there] += sign * tables.received[kind, here, there]
+            sent = max(sent, tables.sent[kind, here, there])
             row = (kind * devices + here) * devices + there
             for number in range(tables.first_link[row], tables.first_link[row + 1]):
                 state.busy[tables.link[number]] += sign * tables.link_ticks[number]
