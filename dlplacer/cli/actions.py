@@ -396,9 +396,14 @@ def profile(given: Given) -> int:
 
 
 def capture(given: Given) -> int:
-    """Capture, write, and print what the graph holds."""
+    """Capture a graph, write it and print what it holds."""
     with progress("capturing"):
-        graph = dp.capture(**given.arguments)
+        found = dp.capture(**given.arguments)
+    return graph(given, found)
+
+
+def graph(given: Given, graph: dp.OpGraph) -> int:
+    """Write a graph where asked, and print what it holds."""
     written(given, graph)
     sums = {name: sum(getattr(op, name) for op in graph.ops) for name in ("flops", "weight_bytes")}
     counts = {"name": graph.name, "ops": len(graph.ops), "edges": len(graph.edges)}

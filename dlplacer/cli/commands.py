@@ -40,6 +40,10 @@ def _imported(given: Given) -> int:
     return actions.topology(given, dp.import_topology(**given.arguments))
 
 
+def _imported_graph(given: Given) -> int:
+    return actions.graph(given, dp.import_graph(**given.arguments))
+
+
 def _completion(given: Given) -> int:
     print(completed(parser_of(COMMANDS), given.shell))
     return 0
@@ -71,7 +75,7 @@ _TOPOLOGY = (
     Command("show", "a table, and a picture", _shown, (the.SHIPPED, the.pictures("topology"), the.TOPOLOGY_JSON)),
     Command(
         "import",
-        "nvidia-smi topo -m text, topology XML of NCCL or RCCL, or networkx node-link JSON",
+        "nvidia-smi topo -m text, NCCL or RCCL topology XML, networkx node-link JSON, or dnn-partitioning workload",
         _imported,
         (
             Parameter("path", "the file that the other tool wrote", READ, "FILE", "path"),
@@ -222,6 +226,24 @@ COMMANDS = (
         topology import topo.txt --type V100 -o box.json  # the output of nvidia-smi topo -m
         """,
         below=_TOPOLOGY,
+    ),
+    Command(
+        "graph",
+        "Import a graph from another tool.",
+        examples="""
+        graph import bert24_inference.json -o graph.json  # a workload of msr-fiddle/dnn-partitioning
+        """,
+        below=(
+            Command(
+                "import",
+                "a workload of msr-fiddle/dnn-partitioning",
+                _imported_graph,
+                (
+                    Parameter("path", "the file that the other tool wrote", READ, "FILE", "path"),
+                    *(the.output("GRAPH", "graph file to write"), the.JSON),
+                ),
+            ),
+        ),
     ),
     Command(
         "groups",
