@@ -23,7 +23,15 @@ STEADY = Options(objective="throughput", memory="sum")
 def _random_problem(seed: int) -> tuple[OpGraph, Topology, Options]:
     """Up to five ops on three devices, whose routes of least delay are unique."""
     random = Random(seed)
-    devices = tuple(Device(f"d{i}", random.choice("aab") if i else "a", random.choice([None, 6, 9])) for i in range(3))
+    devices = tuple(
+        Device(
+            f"d{i}",
+            random.choice("aab") if i else "a",
+            random.choice([None, 6, 9]),
+            asynchronous=random.random() < 0.8,
+        )
+        for i in range(3)
+    )
     shape = random.choice([("d0 d1", "d1 d2"), ("d0 r", "d1 r", "d2 r"), ("d0 d1", "d1 d2", "d0 d2"), ("d0 d1",)])
     links = tuple(
         Link(*pair.split(), random.choice([1, 2, 4]), 2.0**-number, random.choice(["full", "full", "half"]))
@@ -110,11 +118,12 @@ def _period(graph: OpGraph, topology: Topology, options: Options, where: dict[st
             for direction, time_s in held:
                 busy[direction] += time_s
         if options.objective == "max-load":
-            busy[b] += delay
+            busy[b] += delay if where[edge.target].asynchronous else 0
             key = a, edge.tensor if options.transfers == "device" else number
             sent[key] = max(delay, sent.get(key, 0.0))
+    hosts = {device.id for device in topology.devices if not device.asynchronous}
     for (device, _), delay in sent.items():
-        busy[device] += delay
+        busy[device] += 0 if device in hosts else delay
     return max(busy.values())
 
 
