@@ -40,8 +40,8 @@ class ThroughputParams:
         Times that a surrogate is tightened.
     """
 
-    anneal_share: float = 0.4
-    anneal_block_s: float = 0.03
+    anneal_share: float = 0.6
+    anneal_block_s: float = 0.05
     anneal_rounds: int = 4
     whole_share: float = 0.6
     surrogate_share: float = 0.3

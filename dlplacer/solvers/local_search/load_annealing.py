@@ -36,7 +36,7 @@ class LoadAnnealingParams:
     stretch
         The most blocks that move at once.
     most_units, sweeps, most_states
-        Of the contiguous runs: units of blocks and sets of devices at most, and sweeps of the barycentre heuristic.
+        Of the contiguous runs: units of blocks and sets of devices at most, and sweeps over backward blocks.
     """
 
     first_temperature: float = 0.02
@@ -157,9 +157,9 @@ class LoadAnnealing:
 
 
 def block_orders(problem: Problem, instance: Instance, tables: LoadTables) -> Iterator[list[list[int]]]:
-    """Orders of all blocks in units: topological; then with backward blocks at the mean position of their neighbours.
+    """Orders of all blocks in units: topological; then with backward blocks at the first position of their neighbours.
 
-    Sweeps bring them there (the barycentre heuristic). A device that runs a layer forward had better run it backward.
+    Sweeps bring them there. A device that runs a layer forward had better run it backward.
     """
     units = units_in_order(instance, PARAMS.most_units)
     yield units
@@ -181,7 +181,7 @@ def _with_neighbours(units: list[list[int]], moving: Sequence[int], near: Sequen
         position[unit] = number
     for sweep in range(PARAMS.sweeps):
         for block in moving if sweep % 2 else reversed(moving):
-            position[block] = sum(position[other] for other in near[block]) / len(near[block])
+            position[block] = min(position[other] for other in near[block])
     blocks = np.argsort(position, kind="stable").tolist()
     size = -(-len(blocks) // PARAMS.most_units)
     return [blocks[begin : begin + size] for begin in range(0, len(blocks), size)]
