@@ -163,13 +163,14 @@ def block_orders(problem: Problem, instance: Instance, tables: LoadTables) -> It
     """
     units = units_in_order(instance, PARAMS.most_units)
     yield units
-    phases = [problem.graph.ops[ops[0]].phase if ops[0] < problem.op_count else None for ops in instance.members]
     near: list[set[int]] = [set() for _ in tables.size]
     for request, source in enumerate(tables.source.tolist()):
         for reader in tables.reader[tables.first_reader[request] : tables.first_reader[request + 1]].tolist():
             near[source].add(reader)
             near[reader].add(source)
-    later = [phase in ("backward", "optimizer") for phase in phases]
+    # Positions beyond the graph's ops are the barrier's.
+    phases = [op.phase for op in problem.graph.ops] + [None]
+    later = [all(phases[op] in ("backward", "optimizer") for op in ops) for ops in instance.members]
     moving = [block for block in reversed(tables.order.tolist()) if later[block] and near[block]]
     if moving:
         yield _with_neighbours(units, moving, near)
