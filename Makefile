@@ -7,7 +7,7 @@ SHOWN  := $(VENV)/.shown
 READY  := $(VENV)/.ready
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --retries 10 --timeout 60 -c constraints.txt
 
-.PHONY: demo fidelity test test-slow test-versions bench mutants lint graphs docs pages clean
+.PHONY: demo fidelity papers test test-slow test-versions bench mutants lint graphs docs pages clean
 
 demo: $(SHOWN)
 	$(BIN)/python examples/00_first_minute.py --output demo
@@ -15,6 +15,10 @@ demo: $(SHOWN)
 # The main job on two cores of this machine, predicted and measured: Inception-V3 with and without split ops, minutes.
 fidelity: $(SHOWN)
 	$(BIN)/python examples/01_main_job.py --output demo
+
+# What the texts of five papers say beside what is computed here: docs/papers.md and a page for each, in minutes.
+papers: $(SHOWN)
+	$(BIN)/python examples/papers.py --output docs
 
 test: $(READY)
 	$(BIN)/pytest -m "not slow" -n 2 --dist loadgroup

@@ -1,116 +1,247 @@
-"""What the scripts ``paper_*.py`` share: the numbers of a paper beside those computed here, as a table or as JSON.
+"""What the scripts ``paper_*.py`` share: statements of a paper beside what is computed here, and on what that rests.
 
-A script makes a `Number` for everything that can be computed, and an `Unreproducible` for what cannot, and hands both
-to `report`, which also reads ``--json``. Every row says on what it rests:
+A script lists `Row`s and `Undetermined`s. A row carries a function and its inputs, so that code, and not its author,
+tells what a comparison is worth:
 
 stated
-    The paper's text prints the number, and here it is computed from other numbers of the text.
-follows
-    The text does not print it, but it follows from numbers that the text prints.
+    All inputs are numbers of the text: the row compares the text with itself by our formulas.
 assumed
-    Something that goes into it is not in the text; the row names it.
+    Some input is not in the text; the row names it.
+circle
+    The text's number is an input of what it is compared with, or some input was solved from it: no comparison.
 """
 
 import argparse
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 
-@dataclass(frozen=True)
-class Number:
-    """A number computed here, beside that of the paper where its text prints one.
+@dataclass(frozen=True, eq=False)
+class Given:
+    """A number that goes into another.
 
     Attributes
     ----------
-    name
-        What it is, with its unit.
-    paper
-        As the text prints it; None where it does not.
-    here
-        As computed.
-    given
-        Numbers of the text that went into the computation. The number itself is never among them: it would stand on
-        both sides of the comparison.
-    assumed
-        What went into it that is not in the text; empty where nothing did.
-    note
-        A caveat, or an empty text.
+    where
+        Where the text prints it; empty where it does not.
+    made_from
+        What it was computed from; empty for one that was not.
     """
 
     name: str
-    paper: float | None
-    here: float
-    given: tuple[float, ...] = ()
-    assumed: str = ""
+    value: float
+    where: str = ""
+    made_from: "tuple[Given, ...]" = ()
+
+    @property
+    def is_assumed(self) -> bool:
+        """True if it is not in the text, and was not computed from what is."""
+        return not (self.where or self.made_from)
+
+
+def stated(name: str, value: float, where: str) -> Given:
+    """A number that the text prints."""
+    return Given(name, value, where)
+
+
+def assumed(name: str, value: float = math.nan) -> Given:
+    """An input that the text does not print; without a value, an assumption that is no number."""
+    return Given(name, value)
+
+
+def derived(name: str, function: Callable[..., float], *inputs: Given) -> Given:
+    """What a function makes of other numbers."""
+    return Given(name, function(*(each.value for each in inputs)), made_from=inputs)
+
+
+def origins(inputs: Sequence[Given]) -> Iterator[Given]:
+    """The inputs, and all that they were made from."""
+    for each in inputs:
+        yield each
+        yield from origins(each.made_from)
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """A statement of a paper: what is computed here, beside the number of the text.
+
+    Attributes
+    ----------
+    item
+        Its subject, with a unit.
+    where
+        Section, table or figure of the text.
+    text
+        The number as the text prints it, from whose last digit follows how near ours must come; None where the text
+        says nothing, and the number only follows.
+    function, inputs
+        Ours; assumptions that are no numbers are not handed over.
+    note
+        A caveat, or why it differs.
+    """
+
+    item: str
+    where: str
+    text: str | None
+    function: Callable[..., float]
+    inputs: tuple[Given, ...]
     note: str = ""
 
-    def __post_init__(self) -> None:
-        if self.paper is not None and self.paper in self.given:
-            raise ValueError(f"{self.name}: {self.paper:g} is compared with what was computed from it")
-        if not self.given and not self.assumed:
-            raise ValueError(f"{self.name}: say which numbers of the text it is computed from, or what is assumed")
+    @cached_property
+    def here(self) -> float:
+        """Our number."""
+        return float(self.function(*self._values))
+
+    @property
+    def _values(self) -> tuple[float, ...]:
+        return tuple(each.value for each in self.inputs if not math.isnan(each.value))
+
+    @property
+    def paper(self) -> float | None:
+        """The text's number."""
+        return None if self.text is None else float(self.text)
 
     @property
     def basis(self) -> str:
-        """``stated``, ``follows`` or ``assumed``."""
-        return "assumed" if self.assumed else "follows" if self.paper is None else "stated"
+        """``stated``, ``assumed`` or ``circle``."""
+        known = list(origins(self.inputs))
+        if self.paper is not None and any(each.value == self.paper for each in known):
+            return "circle"
+        return "assumed" if any(each.is_assumed for each in known) else "stated"
 
     @property
-    def difference(self) -> float | None:
-        """here ÷ paper − 1; here − paper where the paper says 0; None where it says nothing."""
-        if self.paper is None:
+    def assumptions(self) -> tuple[str, ...]:
+        """The inputs that are not in the text."""
+        return tuple(dict.fromkeys(each.name for each in origins(self.inputs) if each.is_assumed))
+
+    @property
+    def agrees(self) -> bool | None:
+        """True if ours rounds to the text's number, or to a neighbour that is as near; None where it has none."""
+        if self.text is None or self.paper is None or self.basis == "circle":
             return None
-        return self.here / self.paper - 1 if self.paper else self.here - self.paper
+        unit = 10.0 ** -len(self.text.partition(".")[2])
+        return abs(self.here - self.paper) <= 0.5 * unit * (1 + 1e-9)
+
+    @property
+    def verdict(self) -> str:
+        """What the comparison says, in a word or two."""
+        if self.basis == "circle":
+            return "circle: no comparison"
+        return {None: "follows", True: "agrees", False: "differs"}[self.agrees]
+
+    def reacts(self) -> bool:
+        """True if the number hangs on at least one of its inputs: a constant in disguise does not."""
+        values = self._values
+        return not values or any(self._moves(values, place) for place in range(len(values)))
+
+    def _moves(self, values: Sequence[float], place: int) -> bool:
+        for change in (lambda value: value + 1, lambda value: 2 * value + 1, lambda value: 0.8 * value):
+            changed = [*values[:place], change(values[place]), *values[place + 1 :]]
+            try:
+                if abs(self.function(*changed) - self.here) > 1e-9 * max(1.0, abs(self.here)):
+                    return True
+            except Exception:  # what refuses another value has looked at it
+                return True
+        return False
+
+    def to_dict(self) -> dict[str, object]:
+        """Plain data."""
+        return {
+            "item": self.item,
+            "where": self.where,
+            "paper": self.paper,
+            "here": self.here,
+            "basis": self.basis,
+            "verdict": self.verdict,
+            "inputs": [(each.name, None if math.isnan(each.value) else each.value, each.where) for each in self.inputs],
+            "assumed": list(self.assumptions),
+            "note": self.note,
+        }
 
 
 @dataclass(frozen=True)
-class Unreproducible:
+class Undetermined:
     """A number, table or figure of the paper that its text does not determine, and why not."""
 
-    name: str
+    item: str
     reason: str
 
 
-def report(title: str, numbers: Sequence[Number], missing: Sequence[Unreproducible] = ()) -> None:
-    """Print the table of a script, or with ``--json`` on its command line a list of rows."""
-    parser = argparse.ArgumentParser(description=title)
-    parser.add_argument("--json", action="store_true", help="print a list of {name, paper, here, basis, assumed}")
-    show(title, numbers, missing, parser.parse_args().json)
+@dataclass(frozen=True)
+class Page:
+    """All rows of a paper."""
+
+    title: str
+    rows: tuple[Row, ...]
+    missing: tuple[Undetermined, ...] = ()
+
+    def count(self, verdict: str) -> int:
+        """How many rows have this verdict."""
+        return sum(row.verdict.startswith(verdict) for row in self.rows)
+
+    def markdown(self) -> str:
+        """The page."""
+        lines = [f"# {self.title}", "", self.summary(), ""]
+        lines += ["| item | where | text | here | verdict | inputs |", "| --- | --- | --- | --- | --- | --- |"]
+        for row in self.rows:
+            inputs = "; ".join(map(_told, row.inputs))
+            note = f" ({row.note})" if row.note else ""
+            cells = (row.item, row.where, row.text or "–", figures(row.here), row.verdict + note, inputs)
+            lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+        if self.missing:
+            lines += ["", "## Not determined by the text", ""]
+            lines += [f"- {gap.item}: {gap.reason}" for gap in self.missing]
+        return "\n".join(lines) + "\n"
+
+    def summary(self) -> str:
+        """How many rows there are of each kind, in a sentence."""
+        kinds = ("agrees", "differs", "follows", "circle")
+        resting = sum(row.basis == "assumed" for row in self.rows)
+        counts = ", ".join(f"{self.count(kind)} {kind}" for kind in kinds)
+        return f"{len(self.rows)} rows: {counts}; {resting} rest on an assumption."
 
 
-def show(title: str, numbers: Sequence[Number], missing: Sequence[Unreproducible], as_json: bool) -> None:
-    """The table, or the list of rows."""
-    if as_json:
-        names = ("name", "paper", "here", "basis", "assumed")
-        print(json.dumps([{name: getattr(each, name) for name in names} for each in numbers], indent=1))
+def report(page: Page) -> None:
+    """Print the page of a script, or with ``--json`` on its command line a list of rows."""
+    parser = argparse.ArgumentParser(description=page.title)
+    parser.add_argument("--json", action="store_true", help="print a list of rows")
+    if parser.parse_args().json:
+        print(json.dumps([row.to_dict() for row in page.rows], indent=1))
     else:
-        _print(title, numbers, missing)
+        show(page)
 
 
-def _print(title: str, numbers: Sequence[Number], missing: Sequence[Unreproducible]) -> None:
+def show(page: Page) -> None:
+    """Print a table, notes and what is not determined."""
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("number", "paper", "here", "difference", "rests on", title=title)
-    for each in numbers:
-        difference = "-" if each.difference is None else f"{100 * each.difference:+.2f} %"
-        paper = "-" if each.paper is None else _figures(each.paper)
-        basis = {"stated": "the text", "follows": "follows from the text"}.get(each.basis, f"assumed: {each.assumed}")
-        table.add_row(each.name, paper, _figures(each.here), difference, basis)
-    console = Console(width=None if Console().is_terminal else 140)
+    table = Table("item", "where", "text", "here", "verdict", "assumed", title=page.title)
+    for row in page.rows:
+        text = "-" if row.text is None else row.text
+        table.add_row(row.item, row.where, text, figures(row.here), row.verdict, "; ".join(row.assumptions))
+    console = Console(width=None if Console().is_terminal else 150, highlight=False, markup=False)
     console.print(table)
-    for each in numbers:
-        if each.note:
-            console.print(f"{each.name}: {each.note}", highlight=False, markup=False)
-    if missing:
-        console.print("\nCannot be reproduced from the text:")
-    for gap in missing:
-        console.print(f"- {gap.name}: {gap.reason}", highlight=False, markup=False)
+    for row in page.rows:
+        if row.note:
+            console.print(f"{row.item}: {row.note}")
+    if page.missing:
+        console.print("\nNot determined by the text:")
+    for gap in page.missing:
+        console.print(f"- {gap.item}: {gap.reason}")
 
 
-def _figures(value: float) -> str:
+def figures(value: float) -> str:
+    """A number in five digits, a whole one in all."""
     if math.isfinite(value) and value == round(value):
         return f"{value:.0f}"
     return f"{value:.5g}"
+
+
+def _told(given: Given) -> str:
+    value = "" if math.isnan(given.value) else f" = {figures(given.value)}"
+    origin = f", {given.where}" if given.where else ", derived" if given.made_from else ", assumed"
+    return f"{given.name}{value}{origin}"

@@ -1,5 +1,7 @@
 """Every parameter of the public functions that the command line can set, in groups that functions share."""
 
+from argparse import SUPPRESS
+
 from dlplacer.api.kinds import (
     ANY,
     BYTES,
@@ -218,6 +220,14 @@ WORK = Parameter(
     "N",
     "--work",
     above=0,
+)
+WITHOUT = Parameter(
+    "without",
+    "leave out these phases and heuristics of the default method: what do they earn?",
+    NAMES,
+    "NAME[,NAME...]",
+    settings=(("help", SUPPRESS),),
+    doc="names of phases and heuristics that the default method leaves out: what do they earn?",
 )
 EXPORT = written("export", "write the paper's program, eq. 7 to 13, for other solvers: F.mps or F.pb.txt")
 SOLVED = (METHOD, time_limit("the whole solve, reading a graph file included", "60 s"), *SOLVER, GAP)

@@ -63,6 +63,7 @@ Files: TypeAlias = Sequence[str | PathLike[str]]
     the.OPTIONS,
     the.SOLVED,
     the.WORK,
+    the.WITHOUT,
     the.EXPORT,
     the.ISSUE,
     the.CALLS,
@@ -81,6 +82,7 @@ def place(
     method: str = "ilp",
     time_limit_s: float = 60.0,
     work_s: float | None = None,
+    without: str | Iterable[str] = (),
     export: str | PathLike[str] | None = None,
     gap: float = 0.0,
     seed: int = 0,
@@ -143,6 +145,7 @@ def place(
         colocate=together,
         warm_start=None if warm_start is None else plan_of(warm_start, "warm_start", keeps_rules=True),
         issue=issue,
+        without=without,
     )
 
 

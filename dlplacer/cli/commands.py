@@ -105,7 +105,7 @@ COMMANDS = (
         actions.solve,
         (
             *_PLANNED,
-            *(the.ASSUMED, the.SOLVED, the.WORK, the.EXPORT, the.ISSUE, the.HELD, the.WARM_START),
+            *(the.ASSUMED, the.SOLVED, the.WORK, the.WITHOUT, the.EXPORT, the.ISSUE, the.HELD, the.WARM_START),
             *(the.output("PLAN", "plan file to write"), the.JSON, *_STEP),
             *("splitting (for MODEL as module:callable)", the.SPLIT),
         ),

@@ -39,7 +39,7 @@ from dlplacer.solvers.ilp.solver_thread import in_thread
 from dlplacer.solvers.instance.instance import build_instance
 from dlplacer.solvers.instance.outcome import Budget, Progress
 from dlplacer.solvers.instance.time_limit import counting_work, counts_work, now
-from dlplacer.solvers.methods import DEFAULT_METHOD, METHODS, SOLVERS
+from dlplacer.solvers.methods import DEFAULT_METHOD, METHODS, SOLVERS, STARTS
 
 _MOST_WORKERS = 10_000
 """More threads than any machine has; CP-SAT would try to start them."""
@@ -130,13 +130,25 @@ def place(
     _require_objective(options, method, topology, warm_start)
     if warm_start is not None:
         check_plan(warm_start)
-    stop = stop or Event()
+    left_out, stop = _parts_named(without), stop or Event()
     with nullcontext() if work_s is None else counting_work():
         began = now()
         problem = _unless_stopped(stop, partial(prepared, graph, topology, options, pins, colocate))
         threads = workers or len(usable_cores())
-        budget = Budget(began, gap, seed, threads, stop, grace_s=_grace_s(time_limit_s), without=frozenset(without))
+        budget = Budget(began, gap, seed, threads, stop, grace_s=_grace_s(time_limit_s), without=left_out)
         return solved(problem, method, budget, time_limit_s, on_progress, warm_start)
+
+
+def _parts_named(names: Iterable[str]) -> frozenset[str]:
+    """Names of phases and heuristics; raises InputError for one that is of none."""
+    found = frozenset(names)
+    if found:
+        from dlplacer.solvers.phases import PHASES
+
+        known = [*dict.fromkeys(phase.name for phase in PHASES), *STARTS]
+        for name in sorted(found.difference(known)):
+            raise InputError(f"there is nothing {name!r} to leave out; use some of {', '.join(known)}")
+    return found
 
 
 def prepared(

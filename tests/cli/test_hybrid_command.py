@@ -40,10 +40,13 @@ def planned(files: list[str], capsys: pytest.CaptureFixture[str], *options: str)
     return json.loads(capsys.readouterr().out)
 
 
-def test_the_paper_s_projection(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_projection_by_equations_3_to_6(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     found = planned(files, capsys, "--devices", "256", "--speedup", "2=1.32", "--scaling-efficiency", "1")
     ratios = {each["devices"]: each["against_same_devices"] for each in found["budgets"]}
-    assert [ratios[devices] for devices in (64, 128, 256)] == pytest.approx([1.155, 1.1314286, 1.265])
+    assert [ratios[devices] for devices in (64, 128, 256)] == pytest.approx(
+        [0.66 * 7 / 4, 0.66 * 12 / 7, 0.66 * 23 / 12]
+    )
+    assert found["budgets"][63]["speedup_needed"] == {"2": pytest.approx(8 / 7)}
     assert found["first_win_devices"] == 54
     assert found["epochs_fit"]["critical_mini_batches"] == pytest.approx(15.78, abs=0.01)
     assert len(found["epochs_fit"]["residuals"]) == 4

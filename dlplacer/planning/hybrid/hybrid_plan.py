@@ -244,6 +244,16 @@ class HybridPlan(Shown):
             found[f"hybrid, {degree} devices per worker"] = points
         return found
 
+    def speedup_needed(self, devices: int, degree: int = 2) -> float | None:
+        """SU^M above which workers of `degree` devices beat data parallelism on as many (eq. 6).
+
+        None where data parallelism is not known on so many devices, or on a `degree`-th of them.
+        """
+        if not 1 <= degree <= devices or devices % degree:
+            return None
+        alone, fewer = self.at(devices).data_parallel, self.at(devices // degree).data_parallel
+        return _ratio(fewer, alone)
+
     @property
     def chart_label(self) -> str:
         """The name of `relative`."""
@@ -291,6 +301,7 @@ class HybridPlan(Shown):
                 *(self.speedup(one) for one in (best, each.best_data_parallel, each.best_hybrid)),
                 each.against_same_devices,
                 each.against_best_data_parallel,
+                self.speedup_needed(each.devices),
             )
             for each in self.budgets
             for best in (each.best,)
@@ -298,7 +309,8 @@ class HybridPlan(Shown):
         heads = ("devices", "best|best strategy", "idle", "step_s|step|seconds", "epochs||number", "speedup||times")
         more = ("data_parallel_speedup|data parallel|times", "hybrid_speedup|hybrid|times")
         last = ("against_same_devices|vs same|times", "against_best_data_parallel|vs best DP|times")
-        return Table.described(rows, *heads, *more, *last, title=self.name)
+        needed = "speedup_needed_of_2|2 devices need|times"
+        return Table.described(rows, *heads, *more, *last, needed, title=self.name)
 
     def _budget(self, budget: BestOfDevices) -> dict[str, Any]:
         return {
@@ -309,6 +321,11 @@ class HybridPlan(Shown):
             "hybrid": self._strategy(budget.hybrid),
             "against_same_devices": budget.against_same_devices,
             "against_best_data_parallel": budget.against_best_data_parallel,
+            "speedup_needed": {
+                str(degree): needed
+                for degree in sorted({2, *budget.by_degree} - {1})
+                if (needed := self.speedup_needed(budget.devices, degree)) is not None
+            },
         }
 
     def _strategy(self, strategy: Strategy | None) -> dict[str, Any] | None:

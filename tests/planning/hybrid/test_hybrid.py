@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from dlplacer.planning.hybrid.epochs import CriticalBatch, EpochsTable, StatisticalEfficiency
 from dlplacer.planning.hybrid.hybrid import HybridProblem, plan_hybrid
 from dlplacer.planning.hybrid.hybrid_plan import HybridPlan
-from dlplacer.planning.hybrid.scaling import RingOverhead, ScalingEfficiency, SerialOverhead
+from dlplacer.planning.hybrid.scaling import ConstantEfficiency, RingOverhead, ScalingEfficiency, SerialOverhead
 from dlplacer.planning.hybrid.step_times import ClosedForm
 from dlplacer.planning.hybrid.step_workload import Work
 from dlplacer.planning.hybrid.workers import SpeedupTable
@@ -29,10 +29,12 @@ def threshold(efficiency: ScalingEfficiency, workers: int, degree: int, epochs: 
     return degree * more / efficiency.efficiency(workers) * epochs[0] / epochs[1]
 
 
-@pytest.mark.parametrize(("devices", "per_cent"), [(64, 15.5), (128, 13.142857), (256, 26.5)])
-def test_inception_v3_on_more_than_32_devices(devices: int, per_cent: float) -> None:
-    found = plan(INCEPTION, {2: 1.32}, 256).at(devices)
-    assert found.against_same_devices == pytest.approx(1 + per_cent / 100, rel=1e-6)
+@pytest.mark.parametrize(("devices", "epochs"), [(64, (4, 7)), (128, (7, 12)), (256, (12, 23))])
+def test_inception_v3_on_more_than_32_devices(devices: int, epochs: tuple[float, float]) -> None:
+    every = plan(INCEPTION, {2: 1.32}, 256)
+    found, needed = every.at(devices), threshold(ConstantEfficiency(1.0), devices // 2, 2, epochs)
+    assert every.speedup_needed(devices) == pytest.approx(needed)
+    assert found.against_same_devices == pytest.approx(1.32 / needed)
     assert found.best is found.hybrid
 
 

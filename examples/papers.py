@@ -1,0 +1,78 @@
+"""All numbers of the five papers beside those that dlplacer computes: a page for each, and one that counts them.
+
+Run it: ``python examples/papers.py --output docs`` (under ten minutes; ``--short`` leaves out what is solved).
+"""
+
+import argparse
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import paper_000_htc
+import paper_001_easgd
+import paper_002_ibatch
+import paper_003_dlplacer
+import paper_004_terngrad
+from _paper_table import Page
+
+import dlplacer as dp
+
+_INTRODUCTION = """# The papers, number by number
+
+What the texts of five papers say, and what this package computes. Every number carries its function and its inputs:
+stated in the text, derived from that, or assumed. Where the text's number, or one solved from it, is among the inputs,
+code marks a circle: that is no comparison. `make papers` writes these pages.
+
+| paper | rows | agree | differ, explained | follow | circles | rest on an assumption |
+| --- | --- | --- | --- | --- | --- | --- |
+"""
+
+
+def pages(short: bool) -> dict[str, Page]:
+    """Name of a file → page."""
+    projections = paper_003_dlplacer.PAGE
+    if not short:
+        import paper_003_figures
+
+        planned = paper_003_figures.page()
+        rows, missing = projections.rows + planned.rows, projections.missing + planned.missing
+        projections = replace(projections, title="Pal et al. 2019: DLPlacer", rows=rows, missing=missing)
+    return {
+        "paper_000": paper_000_htc.PAGE,
+        "paper_001": paper_001_easgd.PAGE,
+        "paper_002": paper_002_ibatch.PAGE,
+        "paper_003": projections,
+        "paper_004": paper_004_terngrad.PAGE,
+    }
+
+
+def overview(found: dict[str, Page]) -> str:
+    """The page that counts."""
+    lines = []
+    for name, page in found.items():
+        counts = [len(page.rows), *(page.count(kind) for kind in ("agrees", "differs", "follows", "circle"))]
+        resting = sum(row.basis == "assumed" for row in page.rows)
+        lines.append("| " + " | ".join([f"[{page.title}](papers/{name}.md)", *map(str, counts), str(resting)]) + " |")
+    tree = "\n".join(["", "```{toctree}", ":hidden:", "", *(f"papers/{name}" for name in found), "```", ""])
+    return _INTRODUCTION + "\n".join(lines) + "\n" + tree
+
+
+def main() -> None:
+    """Write the pages."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--output", type=Path, default=Path("demo"), help="folder of papers.md and papers/ (demo)")
+    parser.add_argument("--short", action="store_true", help="without the rows that are solved, which take minutes")
+    arguments = parser.parse_args()
+    # Types of devices with other rates are not in the table, on purpose.
+    warnings.simplefilter("ignore", dp.DlplacerWarning)
+    found = pages(arguments.short)
+    folder = arguments.output / "papers"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, page in found.items():
+        (folder / f"{name}.md").write_text(page.markdown(), encoding="utf-8")
+        print(f"{page.title}: {page.summary()}")
+    (arguments.output / "papers.md").write_text(overview(found), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
