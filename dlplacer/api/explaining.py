@@ -61,8 +61,10 @@ def what_would_help(
     """
     from dlplacer.planning.what_if.what_would_help import what_would_help as ask
 
+    given = plan_of(plan, keeps_rules=True)
+    given.options.require_makespan("what_would_help")
     return ask(
-        plan_of(plan, keeps_rules=True),
+        given,
         budget_s,
         seed=seed,
         workers=workers,
@@ -95,6 +97,7 @@ def elsewhere(
 
     expect_text("", op=op)
     given = plan_of(plan, keeps_rules=True)
+    given.options.require_makespan("elsewhere")
     given.graph.op(op)
     if not budget_s > 0:
         raise InputError(f"budget_s is {budget_s}; it must be positive")
@@ -124,6 +127,7 @@ def pinned(
     from dlplacer.planning.what_if.elsewhere import pinned_plan
 
     given = plan_of(plan, keeps_rules=True)
+    given.options.require_makespan("pinned")
     pairs, sets = pins_of(pins, given.topology), together_of(colocate)
     return pinned_plan(given, pairs, sets, max(budget_s, 0.1), workers=workers, stop=stop)
 

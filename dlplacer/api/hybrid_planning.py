@@ -102,7 +102,9 @@ def hybrid(
     work = fastest_work(timed, box)
     known.require_mini_batch(work.mini_batch)
     chosen = _degrees(degrees, speedups)
-    settings = PlaceSettings(options_of(options), method or "ilp", time_limit_s, seed=seed, workers=workers)
+    assumed = options_of(options)
+    assumed.require_makespan("hybrid")
+    settings = PlaceSettings(assumed, method or "ilp", time_limit_s, seed=seed, workers=workers)
     placed = None if speedups else Placed(timed, work.step_s, settings, stop)
     if placed is not None and split != "pipeline" and (jobs is not None or cache is not None):
         _presolve(placed, machine, devices, chosen, jobs or 1, cache, on_progress)

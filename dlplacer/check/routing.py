@@ -100,7 +100,7 @@ def one_transfer_at_a_time(plan: Plan) -> Iterator[Violation]:
     uses: dict[tuple[str, str], list[tuple[float, float, str]]] = defaultdict(list)
     for transfer in plan.transfers:
         for segment in transfer.segments:
-            for hop, start_s, end_s in _occupied(plan, transfer.bytes, segment):
+            for hop, start_s, end_s in occupied(plan, transfer.bytes, segment):
                 link = plan.topology.link_between.get(hop)
                 if link is not None:
                     direction = hop if link.duplex == "full" else (min(hop), max(hop))
@@ -118,7 +118,8 @@ def one_transfer_at_a_time(plan: Plan) -> Iterator[Violation]:
             latest_s, since_s, latest = max((latest_s, since_s, latest), (end_s, start_s, tensor))
 
 
-def _occupied(plan: Plan, size_bytes: int, segment: TransferSegment) -> Iterator[tuple[tuple[str, str], float, float]]:
+def occupied(plan: Plan, size_bytes: int, segment: TransferSegment) -> Iterator[tuple[tuple[str, str], float, float]]:
+    """The hops of a segment, each with the times between which it is held."""
     if plan.options.delay == "cut-through":
         for hop in segment.route:
             yield hop, segment.start_s, segment.end_s

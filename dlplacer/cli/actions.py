@@ -147,6 +147,8 @@ def solve(given: Given) -> int:
         result = called(dp.place, read, "solving", limit_s, says, lambda result: written(given, result), **more)
     plan = result.plan
     warm = None if given.warm_start is None else f"warm start: {plan.provenance['warm_start']}"
+    if plan.period_s is not None:
+        return shown(given, result)
     say_unless_none(warm, launch_note(result))
     hint = pipeline_hint(plan.graph, plan.topology, plan.makespan_s)
     shown(given, result, {**result.to_dict(), "pipeline": None if hint is None else hint.to_dict()})
@@ -283,6 +285,7 @@ def explain(given: Given) -> int:
 
     held, budget_s = bool(given.pins or given.colocate), given.get("budget_s", 10.0)
     plan = whole_plan_of(given.plan)
+    plan.options.require_makespan("explain")
     times = {entry.op: entry.end_s - entry.start_s for entry in plan.ops}
     whys = [max(matching(plan.graph, pattern), key=times.__getitem__) for pattern in given.why or ()]
     if given.dispatch_s:
@@ -392,9 +395,14 @@ def profile(given: Given) -> int:
 
 
 def capture(given: Given) -> int:
-    """Capture, write, and print what the graph holds."""
+    """Capture a graph, write it and print what it holds."""
     with progress("capturing"):
-        graph = dp.capture(**given.arguments)
+        found = dp.capture(**given.arguments)
+    return graph(given, found)
+
+
+def graph(given: Given, graph: dp.OpGraph) -> int:
+    """Write a graph where asked, and print what it holds."""
     written(given, graph)
     sums = {name: sum(getattr(op, name) for op in graph.ops) for name in ("flops", "weight_bytes")}
     counts = {"name": graph.name, "ops": len(graph.ops), "edges": len(graph.edges)}

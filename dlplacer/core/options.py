@@ -27,6 +27,38 @@ class Assumption:
     paper: str
 
 
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """An objective of a solve, as results name it.
+
+    Attributes
+    ----------
+    figure
+        The field of `Plan` that it minimises; lower bound and gap refer to it.
+    label
+        Name of that figure for a reader.
+    ends_pay
+        True if a transfer is part of the loads of both devices, if they are asynchronous: host cores leave it to them.
+    """
+
+    figure: str
+    label: str
+    ends_pay: bool = False
+
+    @property
+    def is_period(self) -> bool:
+        """True if it is about steps in steady state."""
+        return self.figure == "period_s"
+
+
+OBJECTIVES = {
+    "makespan": Objective("makespan_s", "makespan"),
+    "throughput": Objective("period_s", "period"),
+    "max-load": Objective("period_s", "period", ends_pay=True),
+}
+"""Objective → what it minimises."""
+
+
 def _option(decides: str, meaning: Mapping[str, str], paper: str) -> str:
     # Typed as the field's value, as dataclasses type `field` itself.
     default: str = field(default=next(iter(meaning)), metadata={"assumption": Assumption(decides, meaning, paper)})
@@ -82,12 +114,35 @@ class Options:
         {"autograd": "no backward op before the loss is there", "joint": "no barrier at the loss"},
         paper="joint",
     )
+    objective: str = _option(
+        "least step time, or most steps per second in steady state",
+        {
+            "makespan": "the end of the last op",
+            "throughput": "the period: the largest load of a device or link direction, by routes of least delay",
+            "max-load": "the period if an asynchronous device pays once for each tensor that it sends or receives",
+        },
+        paper="makespan",
+    )
 
     def __post_init__(self) -> None:
         for name, values in CHOICES.items():
             value = getattr(self, name)
             if value not in values:
                 raise InputError(f"option {name} is {value!r}; use one of {', '.join(values)}")
+        if OBJECTIVES[self.objective].is_period:
+            object.__setattr__(self, "routing", "shortest")
+
+    def require_same_objective(self, other: "Options") -> None:
+        """Return if both have the same objective; else raise InputError, as their values do not compare."""
+        if self.objective != other.objective:
+            raise InputError(
+                f"one plan has objective {self.objective!r}, the other {other.objective!r}; take two of one"
+            )
+
+    def require_makespan(self, what: str) -> None:
+        """Return if the objective is the makespan; else raise InputError in the name of a command or parameter."""
+        if self.objective != "makespan":
+            raise InputError(f"{what} knows the makespan alone; the objective here is {self.objective!r}")
 
     @classmethod
     def paper(cls) -> "Options":

@@ -158,6 +158,7 @@ def compare(
         If no plan can exist; names the constraint to blame.
     """
     chosen = _known(methods)
+    (options or Options()).require_makespan("compare")
     if not 0 < time_limit_s < math.inf:
         raise InputError(f"time limit is {time_limit_s:g} s; it must be positive and finite")
     problem = prepared(graph, with_issue(topology, issue), options or Options(), pins, colocate)

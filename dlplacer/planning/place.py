@@ -39,7 +39,7 @@ from dlplacer.solvers.ilp.solver_thread import in_thread
 from dlplacer.solvers.instance.instance import build_instance
 from dlplacer.solvers.instance.outcome import Budget, Progress
 from dlplacer.solvers.instance.time_limit import counting_work, counts_work, now
-from dlplacer.solvers.methods import DEFAULT_METHOD, METHODS, STARTS
+from dlplacer.solvers.methods import DEFAULT_METHOD, METHODS, SOLVERS, STARTS
 
 _MOST_WORKERS = 10_000
 """More threads than any machine has; CP-SAT would try to start them."""
@@ -125,14 +125,15 @@ def place(
         if workers not in (None, 1):
             raise InputError(f"workers is {workers}; work in place of a time limit is done by one worker")
         time_limit_s, workers = work_s, 1
+    options, topology = options or Options(), with_issue(topology, issue)
     _require_arguments(method, time_limit_s, gap, workers, warm_start)
+    _require_objective(options, method, topology, warm_start)
     if warm_start is not None:
         check_plan(warm_start)
-    left_out = _parts_named(without)
-    stop, topology = stop or Event(), with_issue(topology, issue)
+    left_out, stop = _parts_named(without), stop or Event()
     with nullcontext() if work_s is None else counting_work():
         began = now()
-        problem = _unless_stopped(stop, partial(prepared, graph, topology, options or Options(), pins, colocate))
+        problem = _unless_stopped(stop, partial(prepared, graph, topology, options, pins, colocate))
         threads = workers or len(usable_cores())
         budget = Budget(began, gap, seed, threads, stop, grace_s=_grace_s(time_limit_s), without=left_out)
         return solved(problem, method, budget, time_limit_s, on_progress, warm_start)
@@ -209,7 +210,8 @@ def solved(
 
 def _rescaled(problem: Problem, method: str, plan: Plan, budget: Budget) -> Problem | None:
     """The problem in ticks that suit its plan, if its own are too coarse and time is left to solve again."""
-    return rescaled(problem, plan) if method == DEFAULT_METHOD and budget.left_s else None
+    may = method == DEFAULT_METHOD and problem.options.objective == "makespan" and budget.left_s
+    return rescaled(problem, plan) if may else None
 
 
 def _checked(problem: Problem, method: str, budget: Budget, time_limit_s: float, begin: Plan | None) -> Plan:
@@ -265,9 +267,24 @@ def _no_plan(problem: Problem, method: str, time_limit_s: float) -> NoPlanError:
 
 def _simple_bounds(problem: Problem) -> dict[str, float]:
     instance, tick_s = build_instance(problem), float(problem.tick_s)
-    bounds = {"critical_path_s": critical_path(instance) * tick_s, "area_s": whole_area(instance) * tick_s}
+    bounds = {"area_s": whole_area(instance) * tick_s}
+    if problem.options.objective == "makespan":
+        bounds = {"critical_path_s": critical_path(instance) * tick_s, **bounds}
     dispatch = dispatch_of(problem.topology)
     return bounds | ({"dispatch_s": least_step_s(problem, dispatch)} if dispatch.delays else {})
+
+
+def _require_objective(options: Options, method: str, topology: Topology, warm_start: Plan | None) -> None:
+    known = SOLVERS[options.objective]
+    if method not in known:
+        raise InputError(
+            f"method {method!r} does not solve objective {options.objective!r}; use {', '.join(known)}, or objective "
+            "makespan"
+        )
+    if warm_start is not None:
+        options.require_makespan("a warm start")
+    if dispatch_of(topology).delays:
+        options.require_makespan("a topology that says what issuing an op costs (dispatch_s)")
 
 
 def _require_arguments(

@@ -33,7 +33,7 @@ from dlplacer.solvers.heuristics.single_device import singles
 from dlplacer.solvers.instance.incumbent import Begin
 from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule
 from dlplacer.solvers.instance.time_limit import count_work, now, within
-from dlplacer.solvers.methods import DEFAULT_METHOD, LOADS_S, METHODS, STARTS, schedules_by, solve_from
+from dlplacer.solvers.methods import DEFAULT_METHOD, LOADS_S, METHODS, SOLVERS, STARTS, schedules_by, solve_from
 
 Solver = Callable[[Problem, Budget], Outcome]
 
@@ -164,7 +164,8 @@ def best_plan(problem: Problem, method: str, budget: Budget, begin: Begin | None
     InternalError
         If the bound is above the schedule.
     """
-    solve = METHODS[method] if begin is None else partial(solve_from, begin)
+    objective = problem.options.objective
+    solve = SOLVERS[objective][method] if begin is None else partial(solve_from, begin)
     if dispatch_of(problem.topology).delays:
         again = _single if method == "single" else METHODS[method]
         is_default = method == DEFAULT_METHOD
@@ -177,7 +178,7 @@ def best_plan(problem: Problem, method: str, budget: Budget, begin: Begin | None
     found = outcome.schedule
     if found is None:
         return None, outcome
-    if outcome.lower_bound > found.makespan:
+    if objective == "makespan" and outcome.lower_bound > found.makespan:
         raise InternalError(
             f"the lower bound of {outcome.lower_bound} ticks is above the makespan of {found.makespan} "
             "ticks of a schedule; please report it",

@@ -242,7 +242,9 @@ def replay_plan(plan: Plan, graph: OpGraph, topology: Topology, dispatch_s: floa
     if topology.device_index != plan.topology.device_index:
         # Pins name the plan's devices; its placement keeps them, whatever the machine calls its own.
         graph = replace(graph, constraints=Constraints())
-    problem = build_problem(graph, topology, plan.options)
+    # One step is replayed, so its plan is one of least makespan, whatever the objective was.
+    options = replace(plan.options, objective="makespan")
+    problem = build_problem(graph, topology, options)
     position = plan.topology.device_index
     device = [position[plan.placement[op.id]] for op in graph.ops]
     order = [graph.index[scheduled.op] for scheduled in in_order(plan)]
@@ -252,8 +254,10 @@ def replay_plan(plan: Plan, graph: OpGraph, topology: Topology, dispatch_s: floa
         plan,
         graph=graph,
         topology=topology,
+        options=options,
         status="feasible",
         makespan_s=makespan_s,
+        period_s=None,
         lower_bound_s=0.0,
         gap=1.0 if makespan_s else 0.0,
         rounding_s=0.0,

@@ -116,6 +116,7 @@ def explain(plan: Plan, dispatch_s: float = 0.0) -> Explanation:
         Seconds in which one process issues an op for any of the devices: the plan is replayed under it. 0 keeps the
         processes of the topology.
     """
+    plan.options.require_makespan("explain")
     plan = replay_under_issue(plan, dispatch_s) if dispatch_s else plan
     limits_s = _limits_s(plan)
     parts = critical_parts(plan)

@@ -30,6 +30,7 @@ from dlplacer.solvers.instance.memory_admission import admission, attempts, best
 from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule
 from dlplacer.solvers.instance.schedule import Schedule
 from dlplacer.solvers.instance.time_limit import counts_work, within
+from dlplacer.solvers.throughput import solve_throughput
 
 _BOUND_SHARE = 0.2
 """Share of the time limit for the bound beside a heuristic's plan: 0.3 s suffice for 2,000 ops."""
@@ -195,6 +196,13 @@ METHODS: dict[str, Callable[[Problem, Budget], Outcome]] = {
     "dlplacer": _dlplacer,
 }
 """Method → solver; the first is the default."""
+
+SOLVERS: dict[str, dict[str, Callable[[Problem, Budget], Outcome]]] = {
+    "makespan": METHODS,
+    "throughput": {DEFAULT_METHOD: solve_throughput},
+    "max-load": {DEFAULT_METHOD: solve_throughput},
+}
+"""Objective → method → its solver, whose bound is on the objective's value in ticks."""
 
 
 def compared(problem: Problem) -> tuple[str, ...]:

@@ -86,6 +86,7 @@ def place_with_splits(
     `solving` is for `dlplacer.planning.place.place`.
     """
     began = time.monotonic()
+    (options or Options()).require_makespan("splitting")
     step = TracedStep.of(job, rewrites)
     opened = open_devices(list(devices)) if devices else []
     try:

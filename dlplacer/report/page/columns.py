@@ -161,7 +161,7 @@ def schedule_columns(
         "name": visible(name),
         "graph": graph,
         "end": clock.of(plan.makespan_s),
-        "bound": 0 if is_run else clock.of(plan.lower_bound_s),
+        "bound": 0 if is_run or plan.period_s is not None else clock.of(plan.lower_bound_s),
         "devices": _devices(plan),
         "ops": {
             "op": [plan.graph.index[entry.op] for entry in plan.ops],

@@ -60,6 +60,7 @@ def _result(plan: Plan) -> dict[str, str]:
     return {
         "status": plan.status,
         "step time": format_seconds(plan.makespan_s),
+        **({} if plan.period_s is None else {"period, the objective": format_seconds(plan.period_s)}),
         "lower bound": format_seconds(plan.lower_bound_s),
         "optimality gap": f"{100 * plan.gap:.3g} %",
         "rounding": format_seconds(plan.rounding_s),
@@ -96,11 +97,12 @@ def html_page(plan: Plan, against: Plan | None = None, names: tuple[str, str] = 
         figures = [result_table([("", plan)]), assumption_table([("", plan)]), origin_table(plan)]
         return render_page(Page(headline(plan), highlights(plan), figures, schedule_data([("plan", plan)])))
     both = [(names[0], plan), (names[1], against)]
+    against.options.require_same_objective(plan.options)
     title = f"{names[0]} against {names[1]}: {' and '.join(dict.fromkeys(map(_subject, (plan, against))))}"
     figures = [result_table(both), assumption_table(both), *map(origin_table, (plan, against))]
-    top = [(name, f"{format_seconds(each.makespan_s)}, gap {100 * each.gap:.3g} %") for name, each in both]
-    if plan.makespan_s:
-        top.append((f"{names[1]} ÷ {names[0]}", f"{against.makespan_s / plan.makespan_s:.3f}"))
+    top = [(name, f"{format_seconds(each.value_s)}, gap {100 * each.gap:.3g} %") for name, each in both]
+    if plan.value_s:
+        top.append((f"{names[1]} ÷ {names[0]}", f"{against.value_s / plan.value_s:.3f}"))
     return render_page(Page(title, top, figures, schedule_data(both, (0, 1))))
 
 
