@@ -85,14 +85,14 @@ def fit(
     seed: int = 0,
     workers: int | None = None,
 ) -> "Fit":
-    """Where the layers of a decoder go on a machine of unequal devices, with a bound, and what would help.
+    """The devices of a decoder's layers on a machine of unequal devices, with a bound and the changes that would help.
 
     Raises
     ------
     InputError
         If the model or the machine cannot be read.
     InfeasibleError
-        If the model does not fit; says by how much.
+        If the model does not fit; the message says by how much.
 
     Examples
     --------

@@ -64,7 +64,7 @@ def used_bytes(plan: Plan) -> dict[str, int]:
 
 
 class LiveTensor(NamedTuple):
-    """What takes memory on a device for a part of the step.
+    """A tensor or workspace that takes memory on a device for part of the step.
 
     Attributes
     ----------
@@ -73,7 +73,7 @@ class LiveTensor(NamedTuple):
     op
         The op that makes it.
     start_s, end_s
-        As the rule has them; the end is not before the start.
+        Its lifetime by the memory rule; the end is never before the start.
     """
 
     what: str
@@ -84,9 +84,9 @@ class LiveTensor(NamedTuple):
 
 
 def live_bytes(plan: Plan, device: str) -> list[tuple[float, int]]:
-    """What is alive on a device: (time in seconds, bytes from then on), in order of time.
+    """The live bytes of a device over time: (time in seconds, bytes from then on), in order of time.
 
-    What ends no more than the tolerance of times after another starts makes room for it.
+    A tensor that ends within the time tolerance after another starts makes room for it.
     """
     return _levels(plan, resident_bytes(plan, device), live_tensors(plan, device))
 
@@ -114,11 +114,11 @@ def _resident_bytes(op: Op) -> int:
 
 
 def live_tensors(plan: Plan, device: str) -> list[LiveTensor]:
-    """What is alive on a device for a part of the step, and has a size.
+    """The tensors and workspaces that are alive on a device for part of the step; those of size 0 are left out.
 
     Each output lives from its producer's start to the end of its last consumer or transfer; a copy from the start of
-    its transfer's last segment to the end of its last consumer; what is relayed until it has gone on; workspace while
-    its op runs.
+    its transfer's last segment to the end of its last consumer; a relayed tensor until it has been sent on; workspace
+    while its op runs.
     """
     return _live_by_device(plan)[device]
 

@@ -134,7 +134,7 @@ def _occupied(plan: Plan, size_bytes: int, segment: TransferSegment) -> Iterator
 
 
 def segment_delay_s(plan: Plan, size_bytes: int, segment: TransferSegment) -> float | None:
-    """What eq. 11 or cut-through gives for a segment, in seconds; None if its route names an unknown link."""
+    """The delay of a segment in seconds, by eq. 11 or cut-through; None if its route names an unknown link."""
     links = [plan.topology.link_between.get(hop) for hop in segment.route]
     present = [link for link in links if link is not None]
     if len(present) != len(links):

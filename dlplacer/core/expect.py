@@ -1,4 +1,4 @@
-"""What an argument or a field must be: a wrong type is refused where it is given, with the value and the way out."""
+"""Type checks of arguments and fields: a wrong type is refused where it is given, with the value and the way out."""
 
 import numbers
 import reprlib

@@ -1,4 +1,4 @@
-"""What a solve assumes about the machine and the step: the one place where its options are declared."""
+"""Assumptions of a solve about the machine and the step: the one place where its options are declared."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields

@@ -71,12 +71,12 @@ class Transfer(Record):
 
     @property
     def start_s(self) -> float:
-        """When the first segment starts."""
+        """The start of the first segment."""
         return self.segments[0].start_s
 
     @property
     def end_s(self) -> float:
-        """When the tensor has arrived."""
+        """The time at which the tensor has arrived."""
         return self.segments[-1].end_s
 
 
@@ -90,7 +90,7 @@ class DeviceMemory(Record):
 
 @dataclass(frozen=True, repr=False)
 class Plan(Saved, Shown, Record):
-    """Where and when every op runs, self-contained. Whether it is right is for `dlplacer.check` to say.
+    """A device and a start for every op and transfer, self-contained. `dlplacer.check` decides if it is right.
 
     >>> import dlplacer as dp
     >>> plan = dp.place("inception_v3-infer", "dgx1-v100-2gpu", method="heft").plan
@@ -105,11 +105,11 @@ class Plan(Saved, Shown, Record):
     status
         ``optimal`` or ``feasible``.
     makespan_s, lower_bound_s
-        Step time of the plan, and a time that no plan can beat.
+        Step time of the plan, and a step time that no plan can beat.
     gap
         (makespan − bound) ÷ makespan of the problem in ticks.
     rounding_s
-        What rounding to ticks may hide between makespan and bound; 0 if ticks are exact.
+        Seconds that rounding to ticks may hide between makespan and bound; 0 if ticks are exact.
     ops
         In execution order per device.
 

@@ -170,7 +170,7 @@ class Record:
 
     @property
     def label(self) -> str:
-        """How messages call the value."""
+        """The name of the value in messages."""
         kind = re.sub("(?<=[a-z])(?=[A-Z])", " ", type(self).__name__).lower()
         named = [name for name in ("id", "op", "tensor", "name") if name in type(self).__annotations__]
         return f"{kind} {getattr(self, named[0])!r}" if named else kind

@@ -144,7 +144,7 @@ def is_multiple(value: Fraction, unit: Fraction) -> bool:
 
 
 def choose_tick(values: Iterable[Fraction], horizon: Fraction) -> Fraction:
-    """How many seconds a tick lasts.
+    """The length of a tick in seconds.
 
     If all values are multiples of a common unit and the horizon is below `MAX_TICKS` of them, the tick is that unit
     and ticks are exact. Otherwise it is the larger of 1 ns and horizon ÷ (`MAX_TICKS` − 1).

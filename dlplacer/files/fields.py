@@ -150,7 +150,7 @@ def _shortened(key: str) -> str:
 
 
 def field_mistakes(value: Any, model: type[BaseModel]) -> list[str]:
-    """What is wrong with the fields of a part of a file, by their paths in it."""
+    """The mistakes in the fields of a part of a file, by their paths in it."""
     try:
         model.model_validate(value)
     except ValidationError as error:
@@ -169,7 +169,7 @@ def built(where: str, build: Callable[..., T], *arguments: Any, located: Callabl
 
 
 def format_mistake(found: Any, kind: str, version: int) -> str | None:
-    """What is wrong with a file's ``format`` field; None if nothing is."""
+    """The mistake in a file's ``format`` field; None if there is none."""
     expected = f"dlplacer.{kind}/{version}"
     if found == expected:
         return None

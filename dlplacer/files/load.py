@@ -109,7 +109,7 @@ def locate_topology(name: str) -> Path:
 
 
 def shipped_folder(folder: str) -> Path:
-    """Where the files of a folder (``graphs``, ``topologies``) are: next to the package, or installed in it."""
+    """The path of a folder of shipped files (``graphs``, ``topologies``): next to the package, or installed in it."""
     package = Path(__file__).resolve().parents[1]
     installed = package / "shipped" / folder
     return installed if installed.is_dir() else package.parent / folder

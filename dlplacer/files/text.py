@@ -170,7 +170,7 @@ def _is_usable(value: Any) -> bool:
 
 
 def _unusable(value: Any) -> Iterator[str]:
-    """What makes a value unusable; texts in free-form ``meta``, which nothing prints, are left alone."""
+    """The reasons why a value cannot be used. Texts in free-form ``meta``, which nothing prints, are left alone."""
     waiting: list[tuple[tuple[str | int, ...], Any, bool]] = [((), value, False)]
     while waiting:
         parts, value, free = waiting.pop()

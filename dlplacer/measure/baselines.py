@@ -1,4 +1,4 @@
-"""What a plan is compared with: plain PyTorch on one device and on all cores, torch.compile, and their numbers."""
+"""Baselines of a plan: plain PyTorch on one device and on all cores, torch.compile, and their numerical results."""
 
 import copy
 from collections.abc import Callable, Mapping, Sequence

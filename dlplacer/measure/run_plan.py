@@ -74,7 +74,7 @@ def silent(what: str, share: float | None) -> None:
 
 @dataclass(frozen=True)
 class Request:
-    """How a run measures: arguments of `run`."""
+    """Settings of a measurement: arguments of `run`."""
 
     steps: int | None = None
     warmup: int = 3
@@ -88,9 +88,9 @@ class Request:
 
 @dataclass(frozen=True)
 class OverRanks:
-    """How a plan runs over several processes.
+    """Settings of a run over several processes.
 
-    `cut`: whether every replica takes its part of the job's batch; else all take the job as it is.
+    `cut`: True if every replica takes its part of the job's batch; else all take the whole job.
     """
 
     replicas: int = 1

@@ -1,4 +1,4 @@
-"""What a run measured against what was predicted, and one sentence about what was gained or lost, and why."""
+"""A run's measurements beside the prediction, and one sentence that explains the gain or loss."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -169,7 +169,7 @@ class Offender:
 
 @dataclass(frozen=True)
 class Figures:
-    """What a run found of one plan, in seconds per step; docs/reference/printed.md says what each field is.
+    """The measurements of one plan in seconds per step; docs/reference/printed.md explains each field.
 
     Attributes
     ----------
@@ -177,8 +177,8 @@ class Figures:
         The plan replayed under costs of the same run, `RunReport.host_s` added; median of the placed steps, each on its
         slowest process.
     predicted_speedup, measured_speedup
-        Replicas × `RunReport.baseline_s` ÷ each: they differ by the error of the prediction alone. These and what else
-        needs plain PyTorch are None where it fits on no device.
+        Replicas × `RunReport.baseline_s` ÷ each: they differ by the error of the prediction alone. They are
+        None, as is every figure that needs plain PyTorch, if it fits on no device.
     max_abs_error
         Largest difference of the loss and of any gradient to plain PyTorch in one process, which takes the mean over
         the replicas' parts; with an optimizer, of the loss and of any updated parameter.
@@ -198,7 +198,7 @@ class Figures:
 
 @dataclass(frozen=True, kw_only=True)
 class RunReport(Figures):
-    """What a run measured against what was predicted; docs/reference/printed.md says what each field is.
+    """A run's measurements beside the prediction; docs/reference/printed.md explains each field.
 
     `use` is per device of the plan; the measured figures come from recorded steps. Over ranks they are of the first
     replica, whose network is busy while it waits for the others. `beside`: name → figures of another plan of the same

@@ -1,4 +1,4 @@
-"""Whether devices of this machine do what plans expect of them: numbers, races, links, issue costs, step times."""
+"""A self-test of this machine against the expectations of plans: numbers, races, links, issue and step times."""
 
 import contextlib
 import math

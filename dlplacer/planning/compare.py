@@ -36,7 +36,7 @@ _SAME = 1e-9
 
 @dataclass(frozen=True)
 class MethodResult:
-    """What one method reached.
+    """The result of one method.
 
     Attributes
     ----------
@@ -137,12 +137,12 @@ def compare(
     colocate: Iterable[str | Iterable[str]] = (),
     issue: str = "none",
 ) -> Comparison:
-    """What every method makes of a graph on a machine.
+    """The plans and times of every method for a graph on a machine.
 
     Parameters
     ----------
     methods
-        Keys of `dlplacer.solvers.methods.METHODS`; None means all that make sense of the problem.
+        Keys of `dlplacer.solvers.methods.METHODS`; None means all that apply to the problem.
     time_limit_s
         Seconds for each method. The heuristics need far less; ``ilp`` ends early once its plan is proved optimal.
     on_progress

@@ -18,12 +18,12 @@ Judge = Callable[[Sequence[int], Sequence[int]], float | None]
 
 @dataclass(frozen=True)
 class SearchParams:
-    """How long a climb remembers, and when it ends.
+    """Parameters of a climb: the length of its memory, and its end.
 
     Attributes
     ----------
     memory
-        Steps that a climb looks back: longer ones leave deeper valleys and take longer to descend.
+        Steps that a climb looks back: a longer memory leaves deeper valleys and takes longer to descend.
     patience
         Steps without a better length, as a multiple of the ops, after which a climb begins anew.
     again

@@ -39,7 +39,7 @@ Solver = Callable[[Problem, Budget], Outcome]
 
 
 class Heuristic(NamedTuple):
-    """What makes one schedule of a problem after another, None for what is no plan, and seconds it loads before."""
+    """A generator of schedules of a problem, None for an infeasible one, and the seconds it takes to load."""
 
     schedules: Callable[[Problem], Iterator[ProblemSchedule | None]]
     loads_s: float = 0.0
@@ -51,7 +51,7 @@ _REPLAYED_OP_S = 1e-4
 
 @dataclass(frozen=True)
 class DispatchParams:
-    """How the time is divided.
+    """Shares of the time limit.
 
     Attributes
     ----------

@@ -33,15 +33,15 @@ from dlplacer.solvers.instance.schedule_with_transfers import with_transfers
 
 @dataclass(frozen=True)
 class MappedPlacement:
-    """Where ops go that follow a plan.
+    """A placement of a problem's ops that follows a plan.
 
     Attributes
     ----------
     device
         [op] → position of its device; one that the op may use, and one for a colocation group.
     known, moved, followed
-        Ops on the device that the plan says; on another, which they or their group may use; ops that the plan does not
-        have, which follow their neighbours.
+        Ops on the plan's device; ops on another one, as their allowed devices or their group require; ops that the plan
+        lacks, which follow their neighbours.
     """
 
     device: tuple[int, ...]
@@ -59,11 +59,11 @@ class MappedPlacement:
 
 
 def placement_from(plan: Plan, problem: Problem) -> MappedPlacement:
-    """Where the ops of a problem go to follow a plan.
+    """The placement of a problem's ops that follows a plan.
 
-    An op goes where the plan has the op of the same id, or one that was made from it or that it was made from. A
-    colocation group goes where most of its work is. What the plan does not have goes to a device of what it reads, or
-    else of what reads it. Devices are matched by name, the others in order, those of the same type first.
+    An op goes to the plan's device for the op of the same id, for an op made from it, or for an op it was made from. A
+    colocation group goes to the device with most of its work. An op that the plan lacks goes to a device of its
+    producers, or else of its readers. Devices are matched by name, the others in order, those of the same type first.
     """
     wanted = list(_wanted(plan, problem))
     blocks = list(problem.groups)
@@ -190,12 +190,12 @@ def _has_links(problem: Problem, transfer: Transfer) -> bool:
 
 
 class WarmStart:
-    """What a solve begins with.
+    """The warm start of a solve.
 
     Attributes
     ----------
     note
-        How much of the plan could be used: known once `begin` has run.
+        The part of the plan that could be used, as a text; known once `begin` has run.
     """
 
     def __init__(self, problem: Problem, plan: Plan) -> None:

@@ -1,4 +1,4 @@
-"""When a transfer holds each link of a route segment: eq. 11, and its cut-through form.
+"""The times at which a transfer holds each link of a route segment: eq. 11, and its cut-through form.
 
 A route segment runs from device to device, through routers only. All times count from its start.
 """

@@ -42,7 +42,7 @@ class ScheduledTransfer:
 
     @property
     def end(self) -> int:
-        """When it is there."""
+        """The tick of the arrival."""
         return self.start[-1] + self.route[-1].ticks
 
 

@@ -180,7 +180,7 @@ class PathPart:
 
     @property
     def time_s(self) -> float:
-        """How much of the step's length is this part."""
+        """The length of this part in seconds."""
         return self.end_s - self.begin_s
 
 

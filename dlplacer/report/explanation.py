@@ -30,7 +30,7 @@ REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class DeviceShare:
-    """What a device does during the step, in seconds."""
+    """The ops of a device, and its times during the step in seconds."""
 
     device: str
     ops: int

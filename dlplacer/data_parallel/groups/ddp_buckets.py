@@ -44,7 +44,7 @@ class DdpBucket:
 
     @property
     def ready_s(self) -> float:
-        """When the last of the gradients is finished."""
+        """The time at which the last of the gradients is finished."""
         return max(gradient.ready_s for gradient in self.gradients)
 
 

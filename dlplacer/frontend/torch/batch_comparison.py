@@ -39,7 +39,7 @@ _COPIES = 4
 
 @dataclass(frozen=True)
 class Difference:
-    """How far the loss and gradients of micro-batches are from those of the whole batch.
+    """The difference between the loss and gradients of micro-batches and those of the whole batch.
 
     Attributes
     ----------

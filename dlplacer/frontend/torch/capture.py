@@ -187,7 +187,7 @@ def _inference(model: Any, args: tuple[Any, ...]) -> Job:
 
 
 def _changed_state(module: nn.Module, traced: joint.Traced) -> list[str]:
-    """What a step changes in Python: paths of modules and of their attributes, names of globals; not what is torch's.
+    """The Python state that a step changes, without torch's own: paths of modules and attributes, names of globals.
 
     The tables of a module's tensors are left out: tensors that are replaced are looked for by themselves.
     """
@@ -230,7 +230,7 @@ def _is_theirs(modules: Mapping[str, nn.Module], path: str) -> bool:
 
 
 def _require_own_elements(job: Job, executable: Executable) -> None:
-    """What a step writes to, it knows by one name: readers and writers under another one would not be ordered."""
+    """Refuse a step that writes to a tensor with two names: readers under the other name would not be ordered."""
     constants = {f"constant {code.op}": code.constant for code in executable.of_role("constant")}
     written = [code.name for code in executable.of_role("mutation", "update")]
     found = sharing({**job_tensors(job), **constants}, written) if written else None

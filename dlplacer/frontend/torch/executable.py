@@ -1,4 +1,4 @@
-"""What runs when an op runs: the counterpart of a graph's ops that cannot be written to a file."""
+"""The executable counterpart of a graph's ops, which cannot be written to a file."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ class Instruction:
 
 @dataclass(frozen=True)
 class OpCode:
-    """How one op of the graph is run.
+    """The code of one op of the graph.
 
     Attributes
     ----------
@@ -40,7 +40,7 @@ class OpCode:
         ``call``, ``parameter``, ``buffer``, ``input``, ``tangent``, ``constant``, ``gradient``, ``mutation`` or
         ``update``.
     reads
-        Names of the values that it reads from other ops, each once.
+        Names of the values it reads from other ops, each once.
     value
         Name of the value that a ``parameter``, ``buffer``, ``input``, ``tangent`` or ``constant`` brings in.
     name

@@ -1,4 +1,4 @@
-"""What is to be planned: a module with its inputs, targets, loss and mode."""
+"""A job to plan: a module with its inputs, targets, loss and mode."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -158,7 +158,7 @@ class Job:
         return capture(self)
 
     def parameter_uses(self) -> "ParameterUses":
-        """Where the step uses its parameters, and in which order their gradients are finished.
+        """The modules that use the parameters of the step, and the order in which their gradients are finished.
 
         Raises
         ------
@@ -191,7 +191,7 @@ def autocast_of(job: Job, device: torch.device) -> torch.autocast:
 
 
 def flat_inputs(job: Job) -> list[Any]:
-    """What a job's step is given, as the leaves of all nesting: arguments, keyword arguments, targets."""
+    """The inputs of a job's step as a flat list: leaves of its arguments, keyword arguments and targets."""
     named = pytree.tree_leaves(dict(job.kwargs)) if job.kwargs else ()
     return [*leaves_of(job.args), *named, *leaves_of(job.targets)]
 

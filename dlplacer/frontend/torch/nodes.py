@@ -1,4 +1,4 @@
-"""What a node of the traced graph is: a view, a random op, and how its arguments are written down."""
+"""Properties of a node of the traced graph: view or not, random or not, and its arguments as JSON."""
 
 import operator
 from collections.abc import Mapping, Sequence

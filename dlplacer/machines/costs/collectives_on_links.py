@@ -1,4 +1,4 @@
-"""What collectives cost on the devices of a real machine."""
+"""Costs of collectives on the devices of a real machine."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -58,7 +58,7 @@ class MachineCosts:
 
     @property
     def devices(self) -> int:
-        """How many devices a group has."""
+        """The number of devices in a group."""
         return len(self.groups[0])
 
     def rounds(self, rounds: Sequence[Round]) -> AlphaBeta:

@@ -1,4 +1,4 @@
-"""How long an op takes if it runs as fast as arithmetic, memory and launch allow."""
+"""The roofline time of an op, which runs as fast as arithmetic, memory and launch allow."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

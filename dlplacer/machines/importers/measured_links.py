@@ -108,7 +108,7 @@ def measured(
 
 
 def doubts(topology: Topology) -> tuple[str, ...]:
-    """What to say of the links that `measured` left as they were assumed."""
+    """A warning for each link whose measurement `measured` refused, so that it keeps the assumed figures."""
     return tuple(
         f"link {link.source} – {link.target}: {link.meta['refused']['reason']}; it keeps the assumed "
         f"{format_bytes_per_s(link.bytes_per_s)} and {format_seconds(link.latency_s)}: measure again on a quiet machine"

@@ -15,7 +15,7 @@ PATHS = ("PIX", "PXB", "PHB", "NODE", "SYS")
 
 @dataclass(frozen=True)
 class TopoMatrix:
-    """How every GPU reaches every other.
+    """The connection type of every pair of GPUs.
 
     Attributes
     ----------

@@ -139,7 +139,7 @@ def _bus(nvml: Any, handle: Any) -> str:
 
 
 def _optional(nvml: Any, name: str, *arguments: Any) -> Any:
-    """What a query says, or None where driver or library do not know it."""
+    """The answer to a query, or None if the driver or the library does not know it."""
     query = getattr(nvml, name, None)
     if query is None:
         return None

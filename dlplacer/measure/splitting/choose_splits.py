@@ -205,7 +205,7 @@ def on_time_base_of(whole: OpGraph, graph: OpGraph) -> OpGraph:
 
 
 def measured_overhead(whole: OpGraph, graph: OpGraph, device_type: str) -> float:
-    """What the parts of all split ops take beyond what the ops took whole: 0.01 is one percent."""
+    """The extra time of the parts of all split ops, relative to that of the whole ops: 0.01 is one percent."""
     parts_s = 0.0
     origins = {op.origin[0] for op in graph.ops if op.origin}
     for op in graph.ops:

@@ -54,7 +54,7 @@ class JoinedMemory:
 
 
 def joined_memory(graph: OpGraph, members: Sequence[str], outputs: Outputs) -> JoinedMemory:
-    """What members hold when they run one after another, each output until its last reader among them has run."""
+    """The memory of members that run one after another, each output kept until its last reader among them has run."""
     inside = {member: position for position, member in enumerate(members)}
     left: dict[str, list[int]] = {member: [] for member in members}
     for member, output in outputs.index:

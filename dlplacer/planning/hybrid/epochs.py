@@ -267,10 +267,10 @@ class CriticalBatchFields(FileModel):
 
 
 class EpochsFile(FileModel):
-    """What the file may say.
+    """The fields of an epochs file.
 
-    ``by`` tells what the keys of ``epochs`` and ``critical_batch`` count: data-parallel ``devices`` of one mini-batch
-    each, or samples of the global ``batch``, which needs ``mini_batch``.
+    ``by`` is the unit of keys in ``epochs`` and ``critical_batch``: data-parallel ``devices`` of one mini-batch each,
+    or samples of the global ``batch``, which needs ``mini_batch``.
     """
 
     format: str
@@ -286,7 +286,7 @@ class EpochsFile(FileModel):
     period_factor: Annotated[dict[str, Positive], Field(default_factory=dict)]
 
     def mistakes(self) -> Iterator[str]:
-        """What is wrong between fields."""
+        """Contradictions between fields."""
         if (self.epochs is None) == (self.critical_batch is None):
             yield "epochs: give either 'epochs' or 'critical_batch'"
         if self.by == "batch" and self.mini_batch is None:

@@ -15,7 +15,7 @@ _SAME = 1e-12
 
 
 class ScalingEfficiency(Protocol):
-    """What the planner asks of a closed form."""
+    """A closed form of the scaling efficiency, as the planner asks for it."""
 
     def efficiency(self, workers: int) -> float:
         """SE_N of plain data parallelism over so many workers; 1 for one."""

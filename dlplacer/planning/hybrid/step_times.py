@@ -75,7 +75,7 @@ class Team:
 
 
 class StepTimes(Protocol):
-    """Where step times come from."""
+    """A source of step times."""
 
     def step_times(self, work: Work, team: Team, periods: Sequence[int], /) -> Iterable[StepTime]:
         """The step with every exchange of gradients among the workers, at these periods."""
@@ -134,7 +134,7 @@ def choice_through(costs: MachineCosts, exchange: GradientExchange, servers: Seq
 
 
 def _undominated(choices: Sequence[ExchangeChoice]) -> tuple[ExchangeChoice, ...]:
-    """Those below whose line no other lies everywhere; of equal ones the first."""
+    """The choices of which no other is better at every size; of equal ones the first."""
     kept: list[ExchangeChoice] = []
     for each in sorted(choices, key=lambda choice: (choice.line.s_per_byte, choice.line.latency_s)):
         if not kept or each.line.latency_s < kept[-1].line.latency_s:

@@ -21,7 +21,7 @@ class Cuts:
     inside
         [cut, block] → whether the block is before the cut.
     exact
-        Whether these are all cuts that there are; else those along one order of the blocks.
+        True if these are all cuts of the graph; else they follow one order of the blocks.
     """
 
     blocks: Blocks
@@ -30,7 +30,7 @@ class Cuts:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """The number of cuts."""
         return int(self.inside.shape[0])
 
     @cached_property

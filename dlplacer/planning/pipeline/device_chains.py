@@ -1,4 +1,4 @@
-"""Which device takes which stage: the sequences of devices worth trying."""
+"""Sequences of devices for the stages of a pipeline: the sequences worth trying."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping

@@ -81,7 +81,7 @@ class ActionSpan:
 
 @dataclass(frozen=True)
 class PipelineTimeline:
-    """What runs when.
+    """The start and end of every pass and transfer.
 
     Attributes
     ----------
@@ -90,7 +90,7 @@ class PipelineTimeline:
     transfers
         All transfers, named by the action whose result travels.
     step_s
-        When the last rank has finished, its optimizer included.
+        The end of the last rank, its optimizer included.
     """
 
     ranks: tuple[tuple[ActionSpan, ...], ...]
@@ -182,11 +182,11 @@ class _Player:
         return PipelineTimeline(tuple(map(tuple, self.spans)), tuple(self.transfers), step_s, update_s)
 
     def _ended_s(self, stage: int) -> float:
-        """When a stage's last action ends."""
+        """The end of a stage's last action."""
         return max(span.end_s for span in self.spans[self.ranks[stage]] if span.action.stage == stage)
 
     def _ready(self, rank: int) -> tuple[float, int] | None:
-        """When the rank's next action can begin, or None while it waits for one that has not run."""
+        """The earliest start of the rank's next action, or None while it waits for one that has not run."""
         if self.next[rank] == len(self.order[rank]):
             return None
         action = self.order[rank][self.next[rank]]

@@ -75,7 +75,7 @@ def with_copies_held(graph: OpGraph, held: Constraints) -> OpGraph:
 
 
 class _Expansion:
-    """Where and when every op of the micro-batches runs.
+    """The devices and times of all ops of the micro-batches.
 
     An op that is no copy (an input, the sum of two gradients) goes with what it reads, or with its first reader.
 

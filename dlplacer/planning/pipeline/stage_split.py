@@ -35,7 +35,7 @@ class StageSplit:
 
 @dataclass(frozen=True)
 class SplitProblem:
-    """What a split costs.
+    """The problem of splitting blocks into stages: cuts, devices, times and memory.
 
     Attributes
     ----------
@@ -59,7 +59,7 @@ class SplitProblem:
 
     @property
     def stages(self) -> int:
-        """How many there are, over all devices."""
+        """The number of stages over all devices."""
         return len(self.held)
 
     def device(self, stage: int) -> Device:
@@ -257,7 +257,7 @@ def _leanest_bytes(problem: SplitProblem) -> list[float]:
 
 
 def _loosened(problem: SplitProblem, split: StageSplit) -> Iterator[list[float]]:
-    """What a split needs, and what is free on each device besides for its first stage, for its second, and so on."""
+    """Memory limits of the stages: their need in a split, plus the free memory of each device for one stage in turn."""
     ranks, needs = len(problem.chain.devices), needs_bytes(problem, split)
     free = [_capacity(problem, rank) - sum(needs[rank::ranks]) for rank in range(ranks)]
     for taking in range(problem.stages // ranks):

@@ -92,7 +92,7 @@ def pinned_plan(
     workers: int | None = None,
     stop: Event | None = None,
 ) -> PinnedPlan:
-    """What becomes of a plan under pins: its problem solved again, beginning with it.
+    """The plan under pins: its problem solved again, with the plan as the warm start.
 
     Raises
     ------

@@ -62,7 +62,7 @@ class PageClock:
 
     @property
     def unit_s(self) -> float:
-        """How many seconds the unit lasts: a power of ten."""
+        """The unit in seconds: a power of ten."""
         return float(f"1e{self._exponent}")
 
     def of(self, time_s: float) -> int:

@@ -198,9 +198,9 @@ def _pass(action: Action, time_s: float) -> Op:
 
 
 def _readers(pipeline: PipelinePlan, action: Action, known: Set[Action]) -> Iterator[tuple[Action, int]]:
-    """Who reads what a pass makes, and the bytes that travel if it is on another device.
+    """The readers of a pass's results, and the bytes that travel if a reader is on another device.
 
-    Activations go to the next stage and gradients back; what a stage keeps for its own backward never travels.
+    Activations go to the next stage and gradients back; tensors kept for a stage's own backward pass never travel.
     """
     stage, part = action.stage, action.micro_batch
     readers = {

@@ -43,13 +43,13 @@ Hop = tuple[str, str]
 
 @dataclass(frozen=True, eq=False)
 class LinkRow:
-    """What one row shows.
+    """The link uses in one row.
 
     Attributes
     ----------
     nodes
-        The nodes of a direction, or of several in a chain that always carry the same at the same time; the receiving
-        device alone, if the row shows all that arrives there.
+        The nodes of a direction, or of several in a chain that always carry the same bytes at the same time; the
+        receiving device alone, if the row shows all transfers that arrive there.
     """
 
     nodes: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Where the ops of a plan stand in a picture of its graph.
+"""Positions of a plan's ops in a picture of its graph.
 
 The forward pass runs from left to right, branches one above the other; the backward pass runs back below it, every op
 under the forward op of its module, and the optimizer below that.

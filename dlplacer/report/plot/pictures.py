@@ -1,4 +1,4 @@
-"""Which pictures there are; known without loading matplotlib.
+"""The table of pictures, which is read without loading matplotlib.
 
 A picture is a module of this folder with two functions, ``plot_NAME(subject, ax=None)`` and ``NAME_size(subject)``, and
 a row in `PICTURES`: the command line and `save_picture` read them from there.

@@ -150,7 +150,7 @@ def draw_blocks(ax: Axes, plan: Plan) -> None:
 
 
 def blocks_legend(plan: Plan) -> list[Line2D]:
-    """What the picture shows, in words and figures."""
+    """The legend of the picture, in words and figures."""
     graph = collapse(plan)
     lines = [
         Line2D([], [], color=CROSSING, linewidth=1.6, label="sent between devices"),

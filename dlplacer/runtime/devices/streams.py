@@ -86,7 +86,7 @@ class StreamBackend:
         return torch.empty_like(tensor, pin_memory=True).copy_(tensor)
 
     def protect(self, tensor: torch.Tensor, stream: torch.Stream) -> None:
-        """When the tensor is freed, keep its memory until the stream has done what it has been given by then."""
+        """Keep the memory of a tensor, once it is freed, until the stream has finished the work queued by then."""
         # The caching allocator knows nothing of kernels that other streams than the allocating one still have to run.
         tensor.record_stream(stream)
 
@@ -211,7 +211,7 @@ class Streams:
         return copied
 
     def hold(self, tensor: torch.Tensor, stream: str) -> None:
-        """When the tensor is freed, keep its memory until the stream has done what it has been given by then."""
+        """Keep the memory of a tensor, once it is freed, until the stream has finished the work queued by then."""
         self.backend.protect(tensor, self.named(stream))
 
     def caller_event(self) -> torch.Event:

@@ -213,7 +213,7 @@ class RankModule(PlacedModule):
 
 
 def _described(program: Program, part: Captured, home: Mapping[str, str]) -> dict[str, Any]:
-    """What all processes must have in common: every op, and what every device computes and sends."""
+    """The program facts that all processes must share: every op, and the actions of every device."""
     ops = {f"op {op.id!r} of the step": (op.kind, home[op.id], repr(op.attrs), op.outputs) for op in part.graph.ops}
     calls = {
         f"what {name!r} computes and sends": [str(action) for action in own if isinstance(action, Compute | Send)]
@@ -331,9 +331,10 @@ def apply_in_group(
 
 
 def settings_of(job: Job, plan: Plan, group: RankGroup) -> dict[str, Any]:
-    """What processes must have in common before the first step, in the order in which a difference is named.
+    """The settings that processes must share before the first step, in the order in which a difference is named.
 
-    Parameters are the same on all; buffers in a replica, as batch norm has statistics of its own in each.
+    Parameters are the same on all processes; buffers only within a replica, because each has its own batch norm
+    statistics.
     """
     values: dict[str, torch.Tensor] = {f"the values of {name!r}": one for name, one in job.module.named_parameters()}
     values |= {f"the values of {name!r} in replica {group.replica}": one for name, one in job.module.named_buffers()}

@@ -75,7 +75,7 @@ class Segment:
             values[name] = None
 
     def message(self, error: Exception) -> str:
-        """Which op failed, for the user."""
+        """A message for the user that names the op that failed."""
         op = self.graph.op(self._failing(error))
         where = f" of module {op.module!r}" if op.module else ""
         return f"op {op.id!r}{where} failed on {self.code.device.name}: {first_line(error)}"

@@ -274,7 +274,7 @@ class PlacedModule(PlacedState):
         return variant, tensors, variant.bind(tensors, flat_inputs(job), self._drawn_seed(variant))
 
     def _differentiated(self, variant: Variant, tensors: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
-        """What autograd is to see as the inputs of a step: the parameters that have a gradient."""
+        """The inputs of a step for autograd: the parameters that have a gradient."""
         return [tensors[code.name] for code in variant.captured.executable.of_role("gradient")]
 
     def _run(self, variant: Variant, inputs: StepInputs) -> StepState:

@@ -289,7 +289,7 @@ def layouts_of(inputs: Sequence[Any]) -> Layouts:
 
 
 def _version(tensor: torch.Tensor) -> int:
-    """How often a tensor was written to in place; those made in inference mode do not count that."""
+    """The number of in-place writes to a tensor; 0 for tensors made in inference mode, which do not count them."""
     return 0 if tensor.is_inference() else tensor._version
 
 

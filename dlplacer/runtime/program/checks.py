@@ -59,7 +59,7 @@ def require_no_races(
 
 
 def races(graph: OpGraph, programs: Sequence[Program], spaces: MemorySpaces, empty: Collection[str] = ()) -> list[str]:
-    """What nothing orders in programs that are run one after another, one line for each case.
+    """Races in programs that run one after another, one line for each.
 
     They may leave out ops; else it raises as `dry_run`. `empty`: names of tensors that only carry an order, and have no
     memory.
@@ -97,7 +97,7 @@ class _Moment:
 
 @dataclass
 class _Memory:
-    """What one or several devices hold together: its uses, and what its return waits for."""
+    """Memory of a tensor that one or several devices hold: its uses, and the events before its return."""
 
     owner: _Line | None
     written: _Moment

@@ -98,7 +98,7 @@ def embedding_backward(node: fx.Node) -> Patterns:
 
 
 def _broadcast(node: fx.Node, dim: int) -> dict[int, int]:
-    """How the first argument, broadcast to the result, is sliced along a dimension of the result."""
+    """The slices of the first argument, which broadcasts to the result, for a cut along a dimension of the result."""
     added, result = value(node.args[0]), node.meta["val"]
     own = dim - (result.dim() - added.dim())
     return {0: own} if own >= 0 and added.shape[own] == result.shape[dim] else {}

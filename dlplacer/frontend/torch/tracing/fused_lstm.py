@@ -44,7 +44,7 @@ def lstm(
     bidirectional: bool,
     batch_first: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """What ``torch.lstm`` returns, in the calls that it makes on CPUs (``aten/src/ATen/native/mkldnn/RNN.cpp``)."""
+    """The result of ``torch.lstm``, by the calls that it makes on CPUs (``aten/src/ATen/native/mkldnn/RNN.cpp``)."""
     directions, per_layer = 1 + bidirectional, 2 + 2 * has_biases
     data = (data.transpose(0, 1) if batch_first else data).contiguous()
     hidden, cells = [], []

@@ -40,12 +40,12 @@ def has_hooks(module: nn.Module) -> bool:
 
 
 def gradient_hooks(tensor: torch.Tensor) -> list[Callable[[torch.Tensor], Any]]:
-    """What ``tensor.register_hook`` registered: called with a gradient, it may return another."""
+    """The hooks of ``tensor.register_hook``: each is called with a gradient and may return another."""
     return list((getattr(tensor, "_backward_hooks", None) or {}).values())
 
 
 def accumulation_hooks(tensor: torch.Tensor) -> list[Callable[[torch.Tensor], None]]:
-    """What ``register_post_accumulate_grad_hook`` registered: called with the tensor once it has its gradient."""
+    """The hooks of ``register_post_accumulate_grad_hook``: each is called with the tensor once it has its gradient."""
     return list((getattr(tensor, "_post_accumulate_grad_hooks", None) or {}).values())
 
 

@@ -33,7 +33,7 @@ from dlplacer.frontend.torch.tracing.step_module import StepModule
 
 @dataclass(frozen=True)
 class Slot:
-    """What an input or output of the traced graph is.
+    """The meaning of an input or output of the traced graph.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Which code runs an op on a type of device: torch's own kernel there, or a portable one if it has none."""
+"""Kernels of ops by type of device: torch's own, or a portable one if torch has none there."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ aten = torch.ops.aten
 
 
 def kernel_for(target: Callable[..., Any], device_type: str) -> Callable[..., Any]:
-    """What to call in place of a captured op on a device: the op itself where torch can run it there."""
+    """The function to call for a captured op on a device: the op itself if torch can run it there."""
     if runs_on(target, device_type):
         return CALLED_BY.get(target, target)
     return KERNELS.get(device_type, PORTABLE).get(target, target)

@@ -23,7 +23,7 @@ _DESCRIBE = ("__get__", "size", "stride", "dim", "ndimension", "numel", "is_floa
 
 
 def parameter_uses(job: Job) -> ParameterUses:
-    """What a training step tells about the parameters of its module; nothing is allocated.
+    """The uses of a module's parameters in its training step, found without allocating tensors.
 
     The autograd engine is torch's own, and it orders its work by the graph alone, so the order of the gradients is that
     of a real step.

@@ -74,7 +74,7 @@ def _numbered(graph: fx.Graph) -> list[tuple[fx.Node, int]]:
 
 
 def _code(node: fx.Node) -> Any:
-    """What a node calls, the sub-graph of a higher-order op without the names in it."""
+    """The kind of a node and the function that it calls; the sub-graph of a higher-order op comes without its names."""
     if node.op == "placeholder":
         return node.op, node.target
     value = getattr(node.graph.owning_module, str(node.target), None) if node.op == "get_attr" else None

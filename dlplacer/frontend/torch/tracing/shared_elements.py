@@ -34,7 +34,7 @@ def extent(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 def storage_of(tensor: torch.Tensor) -> int | None:
-    """Where a tensor's storage lies; None for one without data."""
+    """The address of a tensor's storage; None for a tensor without data."""
     if tensor.is_meta or isinstance(tensor, FakeTensor) or not tensor.numel():
         return None
     return tensor.untyped_storage().data_ptr()

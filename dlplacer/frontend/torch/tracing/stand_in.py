@@ -71,7 +71,7 @@ def stood_in(roots: Iterable[Any], stand_ins: Mapping[int, torch.Tensor]) -> Ite
 
 
 def _entered(value: Any, stand_ins: Mapping[int, torch.Tensor], undo: list[Callable[[], None]]) -> list[Any]:
-    """What a value leads to, with stand-ins in it from now on."""
+    """The values that a value refers to; from now on it holds stand-ins in place of tensors."""
     if isinstance(value, types.FunctionType):
         return [] if is_installed(value.__module__ or "") else _variables(value, undo)
     if isinstance(value, types.MethodType):
