@@ -43,7 +43,7 @@ def memory(plan: PlanLike, ax: "Axes | None" = None) -> "Axes":
 
 
 def topology(machine: TopologyLike, ax: "Axes | None" = None) -> "Axes":
-    """Devices, routers and links; `machine` is a `Topology`, its file, or the name of one that ships."""
+    """A picture of devices, routers and links; `machine` is a `Topology`, its file, or the name of one that ships."""
     return _drawn("topology", machine, ax)
 
 

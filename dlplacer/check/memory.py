@@ -105,7 +105,7 @@ def _levels(plan: Plan, level: int, tensors: Iterable[LiveTensor]) -> list[tuple
 
 
 def resident_bytes(plan: Plan, device: str) -> int:
-    """Weights, gradients and state of the ops on a device, which stay all step."""
+    """Bytes of the weights, gradients and state on a device, which stay during the whole step."""
     return sum(_resident_bytes(op) for op in plan.graph.ops if plan.placement[op.id] == device)
 
 

@@ -1,4 +1,4 @@
-"""Eq. 8, 9 and 11: which transfers there are, their routes and how long they take."""
+"""Eq. 8, 9 and 11: the transfers that a plan needs, their routes and their durations."""
 
 import math
 from collections import Counter, defaultdict

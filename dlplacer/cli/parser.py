@@ -1,4 +1,4 @@
-"""Declared parameters as the parser of the command line, its help, and what shells complete."""
+"""Declared parameters as the parser of the command line, its help, and the completions of shells."""
 
 import argparse
 import contextlib
@@ -72,7 +72,7 @@ class Command:
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser that names the argument, and where to read on, instead of printing its whole usage."""
+    """An argument parser whose errors name the argument and the help to read, without the whole usage."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         options.setdefault("formatter_class", _Help)

@@ -75,7 +75,7 @@ class _Line:
         return ": ".join(part for part in (self.what, self.text) if part) + f" ({times})"
 
     def _expected_s(self) -> float | None:
-        """All of it, if the rest goes on as since the first share was told; what came before tells no pace."""
+        """The expected total, at the pace since the first reported share; the limit if no pace is known."""
         if self.first is None or self.share is None or self.share - self.first[1] < _LEAST_SHARE:
             return self.limit_s
         now, (since, share) = time.monotonic(), self.first

@@ -49,7 +49,7 @@ class Saved:
 class Shown:
     """A value that has a view: notebooks show its figures and tables, frames and files hold them.
 
-    Its file, unless its kind has another, is `to_dict` as JSON.
+    Its file is `to_dict` as JSON, unless its kind has another format.
     """
 
     __slots__ = ()

@@ -101,7 +101,7 @@ class InternalError(DlplacerError):
     Attributes
     ----------
     evidence
-        What contradicts what, as plain data: a bound, a schedule, a plan.
+        The contradicting values as plain data: a bound, a schedule, a plan.
     problem_file
         The file that keeps the problem and the evidence for a report; None if there is none.
     """

@@ -120,7 +120,7 @@ def printable(text: str) -> str:
 
 
 def unknown(what: str, name: object, known: Iterable[str], where: str) -> InputError:
-    """The error for a name that is not there: what is called nearly so, or else some of what is there."""
+    """The error for an unknown name, with the known names most like it, or else the first ones."""
     if not isinstance(name, str):
         return refuse(where, what, name, f"the id of one of its {what}s")
     names = list(known)

@@ -15,9 +15,9 @@ class Assumption:
     Attributes
     ----------
     decides
-        What it decides: its help text.
+        The decision that it makes: its help text.
     meaning
-        Value → what is assumed with it, and the equation that says so; the default first.
+        Value → its assumption and the equation behind it; the default first.
     paper
         The value under which the problem is the paper's.
     """

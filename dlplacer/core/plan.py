@@ -146,7 +146,7 @@ class Plan(Saved, Shown, Record):
 
     @cached_property
     def tolerance_s(self) -> float:
-        """By how much times may differ and still count as equal: see `tolerance_s`."""
+        """The largest difference of times that count as equal: see `tolerance_s`."""
         return tolerance_s(self.topology, self.ops, self.transfers)
 
     @cached_property

@@ -53,7 +53,7 @@ class Result(Saved, Shown, Record):
 
     @property
     def speedup(self) -> float | None:
-        """Best single device ÷ makespan; None where the graph fits on no single device or takes no time."""
+        """Best single device's step time ÷ makespan; None if the graph fits on no single device or takes no time."""
         if self.single_device_s is None or self.plan.makespan_s == 0:
             return None
         return self.single_device_s / self.plan.makespan_s

@@ -40,7 +40,7 @@ class Device(Record):
     process
         Name of that process, which issues one op at a time for all devices that give it. Empty: a process of its own.
     asynchronous
-        Whether ops are issued ahead and queue at the device, as on GPUs; else an op runs inside the call that issues it
+        True if ops are issued ahead and queue at the device, as on GPUs; else an op runs inside the call that issues it
         and its time includes that call, as on CPU cores. See `dlplacer.problem.dispatch`.
     """
 

@@ -61,7 +61,7 @@ class FileModel(BaseModel):
         return iter(())
 
     def located(self) -> Iterator[str]:
-        """Every mistake for which building a value refuses the content, by its path; asked for once it has refused."""
+        """Every mistake that makes a value refuse the content, by its path; for content that it has refused."""
         return iter(())
 
 

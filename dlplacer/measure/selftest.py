@@ -306,7 +306,7 @@ def nominal(devices: Sequence[RuntimeDevice]) -> Topology:
 def random_plan(graph: OpGraph, topology: Topology, seed: int) -> Plan:
     """A plan that puts every op, or group of ops, on a random device, in a random order that dependencies allow.
 
-    What a runtime must get right, however bad it is. Its times mean nothing: every op that computes takes as long as
+    A runtime must run it correctly, however bad it is. Its times mean nothing: every op that computes takes as long as
     any other.
     """
     from networkx import DiGraph, lexicographical_topological_sort

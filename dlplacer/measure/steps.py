@@ -281,7 +281,7 @@ def median_op_times(recordings: Sequence[Recording]) -> dict[str, float]:
 
 
 def measured_plan(predicted: Plan, recording: Recording) -> Plan:
-    """The recording in the form of a plan, to be drawn and traced next to the predicted one. It has no transfers."""
+    """The recording in the form of a plan without transfers, to be drawn and traced next to the predicted one."""
     ops = [ScheduledOp(op, name, start, end) for name, ran in recording.spans.items() for op, start, end in ran]
     return replace(
         predicted,

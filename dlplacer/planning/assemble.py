@@ -56,7 +56,7 @@ def plan_of(
 ) -> Plan:
     """The plan of ops and transfers with their times; an outcome without a schedule gives the bound alone.
 
-    Where ops wait for their processes, the times are no ticks, and bound and gap are of the plan in seconds.
+    If ops wait for their processes, the times are not whole ticks, and bound and gap refer to the plan in seconds.
 
     Raises
     ------

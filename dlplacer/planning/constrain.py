@@ -29,7 +29,7 @@ def constrained(
     Parameters
     ----------
     topology
-        Where pins lead; None allows no pins.
+        The machine with the devices that pins name; None allows no pins.
     pins
         Pattern → name or type of a device.
     colocate

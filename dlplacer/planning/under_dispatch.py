@@ -208,7 +208,7 @@ def best_under_dispatch(
     heuristics
         Quick ones, to be asked first.
     combine
-        Whether the plan may be taken from single devices and device subsets too: the default method's may.
+        True if the plan may be taken from single devices and device subsets too: the default method's may.
     """
     candidates = Candidates(problem)
     tick_s = float(problem.tick_s)

@@ -36,7 +36,7 @@ class Dispatch:
     process
         Number of the process.
     asynchronous
-        Whether ops are issued ahead.
+        True if ops are issued ahead.
     """
 
     seconds: tuple[float, ...]

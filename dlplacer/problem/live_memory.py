@@ -60,7 +60,7 @@ def peaks(
     start, end
         [op] → ticks, or seconds.
     slack
-        What ends no later than this after another starts makes room for it.
+        A tensor that ends no later than this after another starts makes room for it.
     """
     change: list[dict[float, int]] = [defaultdict(int) for _ in range(problem.device_count)]
     for here, begin, until, size in _lives(problem, device, start, end, list(lifetimes)):

@@ -43,7 +43,7 @@ class Problem:
     tick_s
         Length of a tick in seconds.
     exact
-        Whether all durations and delays are whole ticks; else they are rounded down.
+        True if all durations and delays are whole ticks; else they are rounded down.
     horizon
         Ticks in which all ops and all transfers, at their slowest, run one after another: no best plan is longer.
     reached_s, most

@@ -48,7 +48,7 @@ def routes_within(
     Parameters
     ----------
     segments
-        What `route_segments` returns.
+        The result of `route_segments`.
     ticks
         Route segment → ticks that it takes.
     least

@@ -62,8 +62,8 @@ class RouteTable:
     resource_count
         Number of link directions (`Link.direction`); 0 where links are not contended.
     chooses
-        Whether a transfer may have other routes than one of least delay: where links are contended, or where a relay
-        may lack the memory for what it passes on. With ``routing: shortest`` those of equal delay.
+        True if a transfer may have other routes than one of least delay: where links are contended, or where a relay
+        may lack the memory for tensors that it passes on. With ``routing: shortest`` those of equal delay.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -188,7 +188,7 @@ class RouteTable:
         Parameters
         ----------
         most
-            How many are not too many.
+            The most routes to return.
         """
         if not self.chooses:
             return tuple(route for route in (self.quickest(size, source, target),) if _ticks(route) <= most_ticks)

@@ -88,10 +88,10 @@ class ScheduleArcs:
 
     @cached_property
     def slack_s(self) -> list[float]:
-        """[event] → by how many seconds it can end later and the step not: the total float of project scheduling.
+        """[event] → seconds by which it can end later without delaying the step: the total float of project scheduling.
 
-        Everything behind it moves along as far as it must. Memory is not looked at: what waits longer lives longer.
-        What passes while an op is issued or a tensor handed over counts as slack, too.
+        Everything behind it moves along as far as it must. Memory is not considered, although tensors that wait longer
+        live longer. Time to issue an op or hand over a tensor counts as slack, too.
         """
         end_s = max((end_s for _, end_s in self.spans), default=0.0)
         slack = [end_s - own_s for _, own_s in self.spans]

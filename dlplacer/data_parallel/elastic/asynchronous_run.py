@@ -40,7 +40,7 @@ class AsyncResult:
     centre
         The centre as a state dict of the model.
     results
-        What `train` returned, by worker.
+        Return values of `train`, by worker.
     events
         Exchanges, in order, by worker; reads and writes are two where both are recorded. Empty for Hogwild without a
         record, whose order nobody knows.

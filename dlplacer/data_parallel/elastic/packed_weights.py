@@ -50,9 +50,9 @@ class PackedWeights:
     Parameters
     ----------
     device
-        Where vectors are; None for the device of the first parameter.
+        The device of the vectors; None for that of the first parameter.
     frozen
-        Whether frozen parameters are parts too; else the attribute `frozen` holds them.
+        True if frozen parameters are parts too; else the attribute `frozen` holds them.
     """
 
     def __init__(self, module: nn.Module, device: torch.device | None = None, frozen: bool = False) -> None:

@@ -85,7 +85,7 @@ class TernaryState:
         c of eq. 21; elements beyond c standard deviations are cut. Left out where that would destroy a tensor: where
         all elements are equal, and where the mean exceeds the deviation.
     share_scaler
-        Whether all ranks use the largest scaler of all (eq. 4). It takes a collective more, and its codes vary more
+        True if all ranks use the largest scaler of all (eq. 4). It takes a collective more, and its codes vary more
         where ranks differ; the transport ``sums`` always does it.
     min_numel
         Smaller parameters travel in full precision, as the last layer always does (section 3.2), and as parameters

@@ -197,7 +197,7 @@ def _changed_state(module: nn.Module, traced: joint.Traced) -> list[str]:
 
 
 def _require_no_side_effects(module: nn.Module, changed: Sequence[str], replaced: Sequence[str]) -> None:
-    """The graph changes buffers in place, and nothing else: a new tensor under a buffer's name would be lost."""
+    """Refuse side effects other than in-place changes of buffers, which the graph cannot keep."""
     if replaced:
         raise CaptureError(
             f"the forward pass puts a new tensor in the place of {replaced[0]!r}; change the tensor itself instead: "

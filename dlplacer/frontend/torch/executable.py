@@ -50,7 +50,7 @@ class OpCode:
     instructions
         The op's own call first, then tuple unpacking and views of its results.
     random
-        Whether the call draws random numbers.
+        True if the call draws random numbers.
     """
 
     op: str
@@ -83,7 +83,7 @@ class Executable:
     constants
         Position among all returned values → a returned value that is no tensor: a number, a text, None.
     trains
-        Whether the graph has a backward pass.
+        True if the graph has a backward pass.
     """
 
     codes: Mapping[str, OpCode]

@@ -1,7 +1,7 @@
-"""Measured op times of one device type by what the op is, to be used again for other graphs.
+"""Measured op times of one device type by the op's identity, to be used again for other graphs.
 
-An op is known by its kind, the shapes and dtypes that it reads and writes, and its other arguments; where in a model it
-stands does not matter. What was never measured takes the roofline, with the measured overhead of a call as its floor.
+An op is known by its kind, the shapes and dtypes that it reads and writes, and its other arguments; its place in a
+model does not matter. An op that was never measured takes its roofline time, at least the overhead of a call.
 """
 
 import json
@@ -131,7 +131,7 @@ def merged(old: Calibration, new: Calibration) -> Calibration:
 def with_calibrated_times(graph: OpGraph, calibration: Calibration) -> tuple[OpGraph, Coverage]:
     """The graph with the calibrated time of every op that is known; others keep what they have.
 
-    Where an op is not known and has a time for this type already, that is raised to the measured overhead of a call.
+    If an op is not known and has a time for this type already, its time is raised to the measured overhead of a call.
     """
     kind = calibration.device_type
     known: dict[str, float] = {}

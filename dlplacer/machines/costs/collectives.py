@@ -46,8 +46,8 @@ class CollectiveAlgorithm:
     libraries
         Those of `LIBRARIES` that have it.
     ring_passes
-        How many times parts of the vector go once around a ring; 0 where there is no ring. On a machine the ring takes
-        the widest order of the devices instead of their ranks.
+        The number of times that parts of the vector go once around a ring; 0 without a ring. On a machine the ring
+        takes the widest order of the devices instead of their ranks.
     """
 
     collective: str

@@ -36,7 +36,7 @@ class MachineCosts:
     groups
         Devices of each group in order; all have the same number.
     shares
-        What part of the whole vector each group holds; they add up to 1.
+        The share of the whole vector that each group holds; the shares add up to 1.
     islands
         The first group's ranks, parted into sets of equal size that are joined better inside than outside; with fewer
         than two sets, or sets of one, there is no hierarchical algorithm.

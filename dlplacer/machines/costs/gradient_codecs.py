@@ -25,11 +25,11 @@ class Transport:
         every worker sends to parameter servers, which share it out among themselves, a ``pull`` what it gets back; the
         other collectives are those of `dlplacer.machines.costs.collectives`.
     sums
-        Whether codes are added before they are decoded; else a device decodes those of every worker.
+        True if codes are added before they are decoded; else a device decodes those of every worker.
     decodes
-        Where codes are added: how many times over a device decodes the gradient.
+        Times that a device decodes the gradient if codes are added.
     most_workers
-        Above this many the sum overflows; None where it never does.
+        The most workers before the sum overflows; None if it never does.
     """
 
     name: str

@@ -37,7 +37,7 @@ class GradientExchange:
     pass_s_per_byte
         Seconds that a device takes to pass over a byte of float32 gradient; 0 makes coding free.
     measured
-        What coding takes, in place of passes over memory.
+        Measured coding times, in place of passes over memory.
     """
 
     codec: GradientCodec

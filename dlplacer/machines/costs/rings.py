@@ -25,7 +25,7 @@ class Ring:
     order
         Devices; each sends to the next, the last to the first.
     bytes_per_s
-        What every hop carries at once, shared links considered.
+        The bandwidth of every hop at once, with shared links considered.
     latency_s
         The largest latency of a hop.
     """

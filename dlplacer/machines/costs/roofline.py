@@ -29,7 +29,7 @@ class Rates:
     overhead_s: float = 0.0
 
     def peak_flops_per_s(self, dtype: str | None) -> float | None:
-        """The rate of a dtype; that of float32 if the dtype is None or not listed, as integers; None without either."""
+        """The rate of a dtype, or of float32 if the dtype is None or not listed; None without either."""
         return self.flops_per_s.get(dtype or FLOAT32, self.flops_per_s.get(FLOAT32))
 
     def cover(self, op: Op) -> bool:

@@ -97,7 +97,7 @@ def measured(
     Parameters
     ----------
     shared_memory
-        Whether the devices are cores, which hand tensors over: then two devices on one router are timed, and each of
+        True if the devices are cores, which hand tensors over: then two devices on one router are timed, and each of
         their links takes half of the latency.
     """
     links = [_measured_link(topology, link, timer, sizes_bytes, shared_memory) for link in topology.links]

@@ -46,7 +46,7 @@ def parse_matrix(text: str, where: str) -> TopoMatrix:
     Raises
     ------
     FileFormatError
-        Naming the line and column of what cannot be read.
+        Naming the line and column that cannot be read.
     """
     lines = [(number, _ANSI.sub("", line).rstrip()) for number, line in enumerate(text.splitlines(), start=1)]
     header = next(((number, line) for number, line in lines if _is_header(line)), None)

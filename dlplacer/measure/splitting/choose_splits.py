@@ -120,7 +120,7 @@ class MeasuredTimes:
     copied: list[tuple[float, float]] = field(default_factory=list)
 
     def learn(self, graph: OpGraph) -> None:
-        """Remember the times of a profiled graph; of an op that is known, the first time counts."""
+        """Remember the times of a profiled graph; an op that is known keeps its first time."""
         for op in graph.ops:
             time_s = op.time_on(self.device_type)
             if time_s is None:
@@ -159,7 +159,7 @@ class MeasuredTimes:
 
 
 def share(part: Op, whole: Op) -> float:
-    """The part of an op's work that a part of it does: by FLOPs, else by bytes."""
+    """The share of an op's work that one part of it does: by FLOPs, else by bytes."""
     if whole.flops:
         return part.flops / whole.flops
     return part.bytes_accessed / whole.bytes_accessed if whole.bytes_accessed else 1.0

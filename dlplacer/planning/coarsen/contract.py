@@ -206,7 +206,7 @@ def _joined_devices(name: str, ops: Sequence[Op]) -> tuple[str, ...] | None:
     common = tuple(device for device in given[0] if all(device in devices for devices in given))
     if not common:
         named = " and ".join(", ".join(devices) for devices in dict.fromkeys(given))
-        # Whether a device is of a type is the machine's to say, which is not known here.
+        # Only the machine, which is not known here, says if a device is of a type.
         raise InputError(f"group {name!r}: its ops have no device or type in common, they name {named}; separate them")
     return common
 

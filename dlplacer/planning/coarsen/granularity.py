@@ -252,8 +252,8 @@ def _with_readers(graph: OpGraph) -> dict[str, str]:
 def _of_equal_devices(graph: OpGraph, label_of: Mapping[str, str]) -> dict[str, str]:
     """The labels, each taken apart where its ops name different devices or types.
 
-    Whether a device is of a type, so that they have something in common, is the machine's to say. Ops that may run
-    anywhere stay with the first.
+    A device and its type count as different names, because only the machine knows the type of a device. Ops that may
+    run anywhere stay with the first.
     """
     named: dict[str, dict[tuple[str, ...], str]] = {}
     for op in graph.ops:

@@ -26,9 +26,9 @@ class MeasuredCollective:
     Attributes
     ----------
     devices
-        How many took part.
+        The number of devices that took part.
     bytes
-        Of the whole vector on one device.
+        Size of the whole vector on one device.
     """
 
     collective: str

@@ -33,7 +33,7 @@ class Placement:
     error
         Why it failed, or an empty text. Failures are not kept: the next run tries them again.
     cached
-        Whether the result was read from the folder.
+        True if the result was read from the folder.
     """
 
     name: str

@@ -30,7 +30,7 @@ class StepTime:
     algorithm
         Of the all-reduce; empty where there is none.
     grouping, groups
-        How gradients are grouped, and into how many messages.
+        The grouping of gradients, and the number of messages.
     period
         Steps between exchanges.
     step_s
@@ -61,7 +61,7 @@ class Team:
     degree
         M: devices of a worker.
     split
-        How a worker's devices share its step.
+        The split of a worker's step over its devices.
     """
 
     devices: int
@@ -161,7 +161,7 @@ class OnMachine:
     Parameters
     ----------
     overlap
-        Whether the exchange may overlap with the backward pass.
+        True if the exchange may overlap with the backward pass.
     groupings
         Keys of `GROUPINGS`; ``optimal`` is never worse than the others. Without overlap there is one message.
     measured

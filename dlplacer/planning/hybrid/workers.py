@@ -208,7 +208,7 @@ class Several:
 class PipelinedWorkers(SplitPerMachine):
     """The best pipeline over all devices of a worker, with its number of micro-batches.
 
-    Where the graph exceeds a machine's memory, or has fewer parts than the machine has devices, there is no split.
+    There is no split if the graph exceeds a machine's memory, or has fewer parts than the machine has devices.
     """
 
     def _split(self, degree: int, topology: Topology) -> WorkerSplit | None:

@@ -62,7 +62,7 @@ def chains_of(
     Parameters
     ----------
     wraps
-        Whether a stage on the last device hands over to one on the first.
+        True if a stage on the last device hands over to one on the first.
     most
         Sequences to look at.
     marks

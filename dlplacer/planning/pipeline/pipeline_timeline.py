@@ -18,7 +18,7 @@ class Hop:
     forward_s, backward_s
         Seconds for the activations of a micro-batch one way, for their gradients the other way.
     forward_directions, backward_directions
-        What a transfer occupies; two that share one take turns.
+        The link directions that a transfer occupies; transfers that share one take turns.
     """
 
     forward_s: float = 0.0

@@ -69,7 +69,7 @@ class WhatWouldHelp(Shown):
     given_s
         Step time of the plan given.
     answers
-        What each change brings, against `base`.
+        The effect of each change, against `base`.
     """
 
     base: Plan = field(repr=False)

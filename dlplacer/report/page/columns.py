@@ -149,7 +149,7 @@ def schedule_columns(
     Parameters
     ----------
     is_run
-        Whether it is a step of a run, predicted or measured. Its devices also spend time on handing over tensors, which
+        True if it is a step of a run, predicted or measured. Its devices also spend time on handing over tensors, which
         no event represents: it has no bound, no slack and no critical path.
     """
     arcs = ScheduleArcs(plan)

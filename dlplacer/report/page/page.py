@@ -90,7 +90,7 @@ def html_page(plan: Plan, against: Plan | None = None, names: tuple[str, str] = 
     against
         A second plan, drawn on the same axis, device by device.
     names
-        What the two are called.
+        The names of the two plans.
     """
     if against is None:
         figures = [result_table([("", plan)]), assumption_table([("", plan)]), origin_table(plan)]
@@ -112,9 +112,9 @@ def run_page(predicted: Plan, measured: Plan, figures: Sequence[tuple[str, str]]
     measured
         As `dlplacer.measure` records it, on the devices of the predicted plan.
     figures
-        Name and value of what the run found; the first few stand at the top.
+        Name and value of the run's results; the first few stand at the top.
     conclusion
-        What they say, in a sentence.
+        A sentence that sums up the figures.
     """
     both = [("predicted", predicted), ("measured", measured)]
     devices = [device.id for device in predicted.topology.devices]
@@ -159,9 +159,9 @@ def schedule_data(
     shown
         Positions of the schedules that the page shows at first.
     is_run
-        Whether they are steps of a run.
+        True if they are steps of a run.
     more
-        What else the script reads: ``tables``, ``colorBy``.
+        Further data that the script reads: ``tables``, ``colorBy``.
     """
     texts, clock = Texts(), PageClock(max(_span_s(plan) for _, plan in plans))
     graphs: list[Plan] = []

@@ -125,16 +125,16 @@ def plot_gantt(
     """A Gantt chart: one row per device and per link direction that is used; returns the Axes, with time in seconds.
 
     Ops that take no time are not drawn. The line below the bars is the critical path; faint lines lead from row to row.
-    Where many link directions are used, a narrow row below each device shows what arrives there, over whichever link.
+    If many link directions are used, a narrow row below each device shows all transfers that arrive there.
 
     Parameters
     ----------
     color_by
         ``phase``, or ``module`` for the blocks of the model.
     mark_path
-        Whether to draw the critical path: a step of a run has none.
+        True to draw the critical path; a step of a run has none.
     until_s
-        Where the time axis ends; at the makespan if None.
+        The end of the time axis; the makespan if None.
 
     Raises
     ------

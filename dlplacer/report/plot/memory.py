@@ -56,18 +56,18 @@ def place_labels(
 ) -> dict[str, Box]:
     """Name → the box of its label: the nearest to its peak that no curve, no level and no other label passes.
 
-    Where there is none, as in a picture that is full of curves, the one that fewest pass.
+    If there is no such box, as in a picture full of curves, it is the one that fewest curves pass.
 
     Parameters
     ----------
     peaks
         Name → the point that the label speaks of.
     curves
-        What labels must not cover; the last level holds up to the right edge.
+        Curves that labels must not cover; the last level holds up to the right edge.
     sizes
         Name → width and height of the label.
     picture
-        What labels stay within.
+        The box that labels stay within.
     levels
         Heights of lines from edge to edge, such as capacities.
     """

@@ -176,7 +176,7 @@ def _carries(link: Link) -> str:
 
 
 def _arc(topology: Topology, spots: Spots, link: Link) -> float:
-    """The depth of a link's middle below a straight line: 0 except between devices with others between them."""
+    """The depth of a link's middle below a straight line: 0 unless other devices lie between its ends."""
     both = {link.source, link.target} <= topology.device_index.keys()
     apart = abs(spots[link.source][0] - spots[link.target][0])
     return 0.25 + 0.2 * apart if both and apart > 1.5 else 0.0

@@ -213,7 +213,7 @@ class RankModule(PlacedModule):
 
 
 def _described(program: Program, part: Captured, home: Mapping[str, str]) -> dict[str, Any]:
-    """The program facts that all processes must share: every op, and the actions of every device."""
+    """The values that all processes must share: every op, and the computations and sends of every device."""
     ops = {f"op {op.id!r} of the step": (op.kind, home[op.id], repr(op.attrs), op.outputs) for op in part.graph.ops}
     calls = {
         f"what {name!r} computes and sends": [str(action) for action in own if isinstance(action, Compute | Send)]
@@ -260,10 +260,10 @@ def apply_ranks(
         Device of the plan → ``rank0/cpu:0``, or a list in the plan's order; see
         `dlplacer.runtime.distributed.ranks`.
     replicas
-        How often the plan runs side by side; more than one needs a plan with collectives
+        The number of copies of the plan that run in parallel; more than one needs a plan with collectives
         (`dlplacer.runtime.distributed.replicated_plan`).
     timeout_s
-        How long to wait for another process.
+        Seconds to wait for another process.
     segments
         As in `dlplacer.apply`, whose errors are raised too.
 

@@ -115,7 +115,7 @@ class PlacedModule(PlacedState):
     Attributes
     ----------
     records
-        Whether calls of `step` and calls in evaluation mode record when every op ran.
+        True if calls of `step` and calls in evaluation mode record the times of every op.
     timelines
         Device name in the plan → what the last recorded step took there.
     step_seed

@@ -54,7 +54,7 @@ class CompileOptions:
         links are timed, and cores have their usual issue cost: a step that would time it cannot be captured while
         Dynamo compiles another.
     method
-        How a graph is planned: a key of `dlplacer.solvers.methods.METHODS`.
+        The method that plans a graph: a key of `dlplacer.solvers.methods.METHODS`.
     time_limit_s
         Seconds to plan one graph.
     seed

@@ -257,7 +257,7 @@ def _counted(node: fx.Node, value: Any, call: Any) -> Any:
     Parameters
     ----------
     value, call
-        What a node stands for; and ``call(target, args)``, which makes or computes one call.
+        The value that a node stands for; and ``call(target, args)``, which makes or computes one call.
     """
     loss = node.args[0]
     assert isinstance(loss, fx.Node)

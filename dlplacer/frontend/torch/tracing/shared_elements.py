@@ -1,4 +1,4 @@
-"""Tensors of a step that share elements: what is written to one of them changes the other."""
+"""Tensors of a step that share elements: a write to one of them changes the other."""
 
 from collections.abc import Iterable, Mapping
 
