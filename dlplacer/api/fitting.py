@@ -163,12 +163,12 @@ def _map_of(path: str | PathLike[str]) -> "Callable[[Chain], Sequence[int]]":
 
 @checked(the.PLAN, the.TARGET)
 def export(plan: "PlanLike | Fit", to: str) -> "Exported":
-    """The flags, variables or tables with which another runtime follows a plan of `fit`.
+    """The flags, variables or tables that make another runtime follow a plan of `fit`.
 
     Raises
     ------
     InputError
-        If there is no such target, or it cannot be told any split that fits.
+        If there is no such target, or it cannot express any split that fits.
 
     Examples
     --------

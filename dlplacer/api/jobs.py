@@ -68,7 +68,7 @@ class JobOptions(TypedDict, total=False):
 
 
 class StepOptions(JobOptions, total=False):
-    """Options of `capture`: those of `load_job`, and how the step becomes a graph."""
+    """Options of `capture`: those of `load_job`, and those of turning the step into a graph."""
 
     whole_backward: bool
     colocate_backward: bool
@@ -331,7 +331,7 @@ def _example(spec: str) -> Any:
 
 @contextlib.contextmanager
 def user_code(what: str) -> Iterator[None]:
-    """Whatever the user's code raises, `sys.exit` included, is reported with its location as the user's error."""
+    """Report every error of the user's code, `sys.exit` included, as the user's error with its location."""
     try:
         yield
     except DlplacerError:

@@ -58,7 +58,7 @@ def fit(found: "Fit", ax: "Axes | None" = None) -> "Axes":
 
 
 def pipeline(plan: "PipelinePlan", ax: "Axes | None" = None) -> "Axes":
-    """The schedule that `dlplacer.pipeline` found, micro-batch by micro-batch."""
+    """A picture of the schedule that `dlplacer.pipeline` found, micro-batch by micro-batch."""
     return _drawn("pipeline", plan, ax)
 
 

@@ -161,14 +161,14 @@ def advise_servers(
 
 @dataclass(frozen=True)
 class Groups(Shown):
-    """Layers whose parameters or gradients travel together, beside other policies.
+    """Groups of layers that send parameters or gradients together, beside those of other policies.
 
     Attributes
     ----------
     policies
         Groupings by other policies; the optimum is the last.
     caps_bytes
-        Caps of the buckets of DistributedDataParallel that make these groups; None where they are not known.
+        Bucket caps of DistributedDataParallel that make these groups; None if they are not known.
     """
 
     direction: str

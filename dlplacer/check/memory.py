@@ -146,7 +146,7 @@ def _live_by_device(plan: Plan) -> Mapping[str, list[LiveTensor]]:
 
 
 def _last_uses(plan: Plan) -> dict[tuple[str, int], float]:
-    """(Op, output) → when its last consumer on its device or its last transfer from there ends; 0 without any."""
+    """(Op, output) → the end of its last consumer on its device or last transfer from there; 0 without any."""
     ends: dict[tuple[str, int], float] = defaultdict(float)
     scheduled, output_of = plan.scheduled, {edge.tensor: edge.output for edge in plan.graph.edges}
     for edge in plan.graph.edges:

@@ -93,7 +93,7 @@ def transfer_durations(plan: Plan) -> Iterator[Violation]:
 
 
 def one_transfer_at_a_time(plan: Plan) -> Iterator[Violation]:
-    """Under ``contention: link`` a link direction carries one transfer at a time; a half-duplex link one in all."""
+    """Under ``contention: link`` a link direction carries one transfer at a time, a half-duplex link one in all."""
     if plan.options.contention != "link":
         return
     slack = plan.tolerance_s

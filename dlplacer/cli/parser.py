@@ -96,7 +96,7 @@ class _Help(argparse.HelpFormatter):
 
 
 def parser_of(commands: Iterable[Command], words: Sequence[str] | None = None, **settings: Any) -> Parser:
-    """The parser of all commands; of those that words do not name, it knows the name alone."""
+    """The parser of all commands; for commands that `words` do not name it knows only the names."""
     parser = Parser(prog="dlplacer", **settings)
     _add_verbosity(parser)
     below = parser.add_subparsers(dest="command", metavar="COMMAND")

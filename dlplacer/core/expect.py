@@ -81,7 +81,7 @@ expect_table = _expecting(lambda value: isinstance(value, Mapping), "a dict")
 
 
 def expect_figure(owner: str, name: str, value: object) -> None:
-    """As `expect`, for one number, of whatever name; True and False are none."""
+    """As `expect`, for a number of any type; True and False are no numbers."""
     if not _is_number(value):
         raise refuse(owner, name, value, "a number")
 

@@ -35,7 +35,7 @@ def _option(decides: str, meaning: Mapping[str, str], paper: str) -> str:
 
 @dataclass(frozen=True)
 class Options:
-    """The assumptions of a solve; with their defaults, those under which a plan runs as predicted.
+    """The assumptions of a solve; under the defaults a plan runs as predicted.
 
     >>> import dlplacer as dp
     >>> dp.Options(memory="sum").to_dict()["memory"]

@@ -82,7 +82,7 @@ def _example_unit(dimension: str) -> str:
 
 
 def _scaled(value: float, units: Mapping[str, float], least: str) -> str:
-    """The value in the largest unit that makes it at least 1, to four digits; in the least one as `least` has it."""
+    """The value in the largest unit that makes it at least 1, to four digits; else in the least, formatted by `least`."""
     unit = next((unit for unit, factor in units.items() if abs(value) >= factor), None)
     return least.format(value) if unit is None else f"{value / units[unit]:.4g} {unit}"
 

@@ -70,7 +70,7 @@ ListOf = Annotated[list[T], Field(default_factory=list)]
 
 
 def without(name: str) -> BeforeValidator:
-    """Annotation of a record that in files may have one more field, which nothing reads."""
+    """Annotation of a record that may have one more field in files, which nothing reads."""
     return BeforeValidator(
         lambda value: (
             {key: entry for key, entry in value.items() if key != name}
@@ -210,7 +210,7 @@ def _describe(mistake: Any, value: Any) -> str:
 
 
 def _owner(value: Any, parts: list[str | int]) -> str:
-    """The innermost named node, edge or op around a field, to find it by more than its position."""
+    """The innermost named node, edge or op around a field, so that messages can name it."""
     owner = ""
     for part in parts[:-1]:
         value = value[part]

@@ -99,7 +99,7 @@ def _plan(outcome: RunOutcome) -> str | None:
 
 
 def _reason(outcome: RunOutcome) -> str | None:
-    """The largest cause of the loss, if there is a loss that noise cannot be."""
+    """The largest cause of the loss, if the loss exceeds the noise."""
     if outcome.baseline_s is None:
         return None
     ideal_s = outcome.replicas * outcome.baseline_s / outcome.devices

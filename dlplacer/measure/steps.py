@@ -1,4 +1,4 @@
-"""The steps that are timed: of plain PyTorch and of a placed job, in one process or several, and their recordings."""
+"""Timed steps of plain PyTorch and of a placed job, in one process or several, and their recordings."""
 
 import copy
 import time

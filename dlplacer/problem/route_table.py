@@ -164,7 +164,7 @@ class RouteTable:
         return bool(self._directions) and self._unavoidable_links.any
 
     def unavoidable(self, size: int, source: int, target: int) -> TimedRoute:
-        """The links that a transfer holds whatever route it takes: those that none avoids, one after another.
+        """The links that a transfer holds on every route, one after another.
 
         A relaxation: a link on all routes is held for bytes ÷ B(l) + L(l) at least, no earlier than the one before, and
         the tensor arrives when it has left the last. So segments may start together, and the last takes time.

@@ -15,7 +15,7 @@ Number = TypeVar("Number", float, Fraction)
 def link_spans(
     links: Sequence[Link], size_bytes: int, delay: str, number: Callable[[float], Number]
 ) -> list[tuple[Number, Number]]:
-    """[link] → when a tensor begins and ceases to hold it, in seconds; the last one ends when the tensor has arrived.
+    """[link] → begin and end, in seconds, of a tensor's hold on it; the last end is the tensor's arrival.
 
     Cut-through streams through all links at once, at the rate of the narrowest: each is held for bytes ÷ min B(l) +
     Σ L(l). Store-and-forward passes from link to link (eq. 11): each is held for bytes ÷ B(l) + L(l), in turn.

@@ -1,4 +1,4 @@
-"""Workers that train by themselves and pull each other now and then: one class for EASGD, local SGD and DiLoCo."""
+"""Workers that train alone and synchronise from time to time: one class for EASGD, local SGD and DiLoCo."""
 
 import warnings
 from collections.abc import Iterator

@@ -132,7 +132,7 @@ class EmulatedWorkers:
 
 
 def _averaged(model: nn.Module) -> list[Tensor]:
-    """Parameters and float buffers: what workers average. Counters stay each worker's own."""
+    """Parameters and float buffers, which workers average. Each worker keeps its own counters."""
     return [value for value in (*model.parameters(), *model.buffers()) if value.is_floating_point()]
 
 

@@ -49,7 +49,7 @@ class DdpBucket:
 
 
 def built_buckets(gradients: Sequence[Gradient], caps_bytes: Sequence[int]) -> tuple[DdpBucket, ...]:
-    """The buckets that DDP builds of these gradients, listed in the order in which they get ready.
+    """The buckets that DDP builds of these gradients, in the order in which they become ready.
 
     The caps are those of the first bucket of a dtype, of its second, and so on.
     """

@@ -55,7 +55,7 @@ class OrderedThread:
 
 @contextmanager
 def naming_the_peers(group: dist.ProcessGroup, what: str) -> Iterator[None]:
-    """Say of an error of the library which exchange has failed, and with whom."""
+    """Add the failed exchange and its peers to an error of the library."""
     try:
         yield
     except DlplacerError:

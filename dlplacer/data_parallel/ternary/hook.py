@@ -32,9 +32,9 @@ def ternary_hook(
     Parameters
     ----------
     state
-        One for each model and rank.
+        The state of this model on this rank.
     bucket
-        As DistributedDataParallel gives it.
+        The bucket that DistributedDataParallel gives.
 
     Raises
     ------
@@ -142,7 +142,7 @@ def _add_codes(
 
 
 def _reduce_whole(codec: BucketCodec, flat: torch.Tensor) -> tuple[list[Any], Callable[[], None]]:
-    """The all-reduce of what travels in full precision, begun, and what puts the mean back into the bucket."""
+    """The started all-reduce of the parts in full precision, and a function that puts the mean back into the bucket."""
     spans = codec.layout.whole
     if not spans:
         return [], lambda: None

@@ -31,7 +31,7 @@ def is_view(node: NodeProto) -> bool:
 
 
 def flops_of(node: NodeProto, inputs: Specs, outputs: Specs) -> float:
-    """Multiply-adds counted as two: convolutions, matrix products and recurrences; 0 for what only moves bytes.
+    """FLOPs of convolutions, matrix products and recurrences, two per multiply-add; 0 for nodes that only move bytes.
 
     Parameters
     ----------

@@ -321,7 +321,7 @@ def _pairs(traced: joint.Traced, executable: Executable) -> dict[str, str]:
     """Op → the forward op whose autograd sequence number it shares; for a sum of gradients, that of its first reader.
 
     The autograd engine sums the gradients of a value with several readers between two backward functions, so these ops
-    carry the number of whatever forward op was last, which is no business of theirs.
+    carry the number of the last forward op, which is unrelated to them.
     """
     forward: dict[int, str] = {}
     members: dict[int, list[fx.Node]] = defaultdict(list)

@@ -197,7 +197,7 @@ def flat_inputs(job: Job) -> list[Any]:
 
 
 def leaves_of(values: tuple[Any, ...]) -> list[Any]:
-    """The leaves of nested values, as torch finds them: several times in each step, most often of tensors in a row."""
+    """The leaves of nested values in torch's order, with a fast path for flat sequences of tensors."""
     return [*values] if is_flat(values) else pytree.tree_leaves(values)
 
 

@@ -112,7 +112,7 @@ _JOINS = ("aten.cat", "aten.add")
 
 @dataclass
 class MeasuredTimes:
-    """Measured seconds by op, by signature, and of ops that copy by their bytes; of one device type."""
+    """Measured seconds on one device type: by op, by signature, and by bytes for ops that copy."""
 
     device_type: str
     by_op: dict[tuple[str, str], float] = field(default_factory=dict)
@@ -140,7 +140,7 @@ class MeasuredTimes:
         return median(times) if times else None
 
     def estimate(self, op: Op, origin: Op | None, overhead: float) -> float | None:
-        """Seconds of a part or a join: by its share of the op that it came from, or by its bytes."""
+        """Seconds of a part, by its share of the op that it came from, or of a join, by its bytes."""
         if origin is None or op.kind != origin.kind:
             return self.copying.time_s(op.bytes_accessed)
         whole_s = origin.time_on(self.device_type)

@@ -172,7 +172,7 @@ class EpochsTable:
         return None
 
     def fit(self) -> CriticalBatchFit | None:
-        """The critical-batch form through the table, in mini-batches; None with fewer than two points."""
+        """The critical-batch form fitted to the table, in mini-batches; None with fewer than two points."""
         return fit_critical_batch(self._known) if len(self._known) > 1 else None
 
 

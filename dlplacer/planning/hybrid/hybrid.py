@@ -68,12 +68,12 @@ def plan_hybrid(
     Parameters
     ----------
     on_progress
-        Called with how many device counts are done, and of how many.
+        Called with the number of device counts done, and the number of all.
 
     Raises
     ------
     InfeasibleError
-        If no strategy trains the model; says why.
+        If no strategy trains the model; the message gives the reason.
     """
     if devices < 1:
         raise InputError(f"a budget of {devices} devices; there must be at least 1")

@@ -41,7 +41,7 @@ class ConstantEfficiency:
 class SerialOverhead:
     """Lemma 3.1 of Zou et al. 2017: SE_N = (1 + R) ÷ (1 + N R), R = overhead ÷ compute of one device.
 
-    The overhead is paid once per device, one after another. A ring's saturates instead (`RingOverhead`).
+    Every device pays the overhead, one after another. The overhead of a ring saturates instead (`RingOverhead`).
     """
 
     ratio: float

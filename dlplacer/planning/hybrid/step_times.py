@@ -244,7 +244,7 @@ class OnMachine:
         return MachineCosts(self.layout.wiring, groups, shares, self.layout.islands(groups[0]), self.factors)
 
     def _by_width(self, workers: Sequence[Worker]) -> list[Worker]:
-        """The workers, those first that have the highest rates to all others and the widest links."""
+        """The workers, ordered by falling rates to all others and widths of links."""
         everybody = [name for worker in workers for name in worker]
         own: dict[str, float] = defaultdict(float)
         for link in self.layout.topology.links:

@@ -1,4 +1,4 @@
-"""Cuts of a pipeline: sets of blocks that nothing outside them comes before, and tensors that cross them."""
+"""Cuts of a pipeline: sets of blocks without predecessors outside the set, and the tensors that cross them."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

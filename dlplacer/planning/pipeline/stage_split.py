@@ -225,7 +225,7 @@ def _within(problem: SplitProblem, rooms_bytes: Sequence[float]) -> StageSplit |
 
 
 def _rooms(problem: SplitProblem, split: StageSplit) -> Iterator[list[float]]:
-    """As the leanest split needs, in proportions as the best one for stages one by one does, then some for all."""
+    """Memory limits of the stages: the leanest split's needs, the proportions of `split`, then fixed shares."""
     ranks, needs = len(problem.chain.devices), needs_bytes(problem, split)
     yield _leanest_bytes(problem)
     yield [

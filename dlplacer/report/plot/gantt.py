@@ -190,7 +190,7 @@ def _limits(rows: Mapping[Row, float]) -> tuple[float, float]:
 
 
 def _rows(plan: Plan, below: Sequence[LinkRow]) -> dict[Row, float]:
-    """Row → y of its middle: devices above links, or each above what arrives there."""
+    """Row → y of its middle: devices above links, or each device above its arriving transfers."""
     arriving = {row.device: row for row in below}
     if None in arriving or not below:
         rows: dict[Row, float] = {device.id: float(position) for position, device in enumerate(plan.topology.devices)}

@@ -62,7 +62,7 @@ def _row(topology: Topology, joined: Mapping[str, list[str]], level: Mapping[str
 
 
 def _apart(wanted: Mapping[str, float]) -> dict[str, float]:
-    """Columns at least one apart, in the order and around the middle of the wanted ones."""
+    """Columns at least 1 apart, in the order of the wanted columns and around their middle."""
     placed: dict[str, float] = {}
     last = float("-inf")
     for name in sorted(wanted, key=lambda name: wanted[name]):

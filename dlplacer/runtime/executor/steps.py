@@ -107,7 +107,7 @@ class SegmentMaker:
     backend: SegmentBackend
 
     def kind(self, op: str) -> object:
-        """Ops of an equal kind may share a segment; None if the op is alone, as it draws random numbers."""
+        """Key of ops that may share a segment; None for an op that draws random numbers and stays alone."""
         code = self.executable.codes.get(op)
         return None if code is None or code.random else self._is_compiled(op)
 

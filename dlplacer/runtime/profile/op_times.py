@@ -172,7 +172,7 @@ def _least_s(timed: tuple[Captured, Times]) -> float:
 
 
 def with_measured_times(graph: OpGraph, times: Mapping[str, Mapping[str, float]]) -> OpGraph:
-    """The graph with measured times for these device types beside the times that it has for others."""
+    """The graph with measured times for these device types; times for other types stay."""
     ops = []
     for op in graph.ops:
         old = dict(op.time_s) if isinstance(op.time_s, Mapping) else {}

@@ -122,7 +122,7 @@ def dlplacer(
 
 
 def _boxed(run: Callable[..., Any]) -> Callable[..., Any]:
-    """Called with a list that it empties, so that inputs do not outlive their last reader: the form autograd wants."""
+    """A function that empties its list of inputs, as autograd wants, so that they do not outlive their last reader."""
 
     def boxed(inputs: list[object]) -> Any:
         given = tuple(inputs)

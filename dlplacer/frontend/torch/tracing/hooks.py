@@ -30,7 +30,7 @@ def _global_backward_hooks() -> dict[str, Mapping[int, Callable[..., Any]]]:
 
 
 def has_backward_hooks(module: nn.Module) -> bool:
-    """True if the autograd engine would call something when it passes the module."""
+    """True if the autograd engine calls a hook when it passes the module."""
     return bool(module._backward_hooks or module._backward_pre_hooks)
 
 

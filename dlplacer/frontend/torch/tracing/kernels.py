@@ -163,7 +163,7 @@ def _fits_efficient_attention(
 
 
 def _aligned(mask: torch.Tensor | None, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor | None:
-    """The mask for all heads, in rows that begin where the kernel can read them."""
+    """The mask for all heads, in rows aligned for the kernel."""
     if mask is None:
         return None
     width = mask.shape[-1]
@@ -194,7 +194,7 @@ CALLED_BY: dict[Callable[..., Any], Callable[..., Any]] = {FORWARD: run_forward}
 def _scores(
     query: torch.Tensor, key: torch.Tensor, is_causal: bool, mask: torch.Tensor | None, scale: float | None
 ) -> torch.Tensor:
-    """Scores before the softmax, in float32 at least; -inf where a position may not look."""
+    """Scores before the softmax, in float32 at least; -inf for masked positions."""
     # The CPU kernel accumulates scores of half precision in float32; a softmax in bfloat16 would differ from it
     # visibly.
     scores = torch.matmul(query, key.mT).to(torch.promote_types(query.dtype, torch.float32)) * _scale(query, scale)

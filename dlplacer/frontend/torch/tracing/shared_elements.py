@@ -25,7 +25,7 @@ def sharing(tensors: Mapping[str, torch.Tensor], written: Iterable[str]) -> tupl
 
 
 def extent(tensor: torch.Tensor) -> tuple[int, int]:
-    """First byte of a tensor in its storage, and the first behind the last; one without elements has none."""
+    """First byte of a tensor in its storage, and the first one after its last; equal for a tensor without elements."""
     begin = int(tensor.storage_offset()) * tensor.element_size()
     if not tensor.numel():
         return begin, begin
