@@ -1,4 +1,4 @@
-"""Jobs and their graphs: `load_job` calls the user's code by its name, `capture` makes a graph of what is given."""
+"""Jobs and their graphs: `load_job` calls the user's code by its name, `capture` makes a graph of a job."""
 
 import contextlib
 import importlib
@@ -346,7 +346,7 @@ def user_code(what: str) -> Iterator[None]:
 
 
 def _place(error: BaseException) -> str:
-    """File and line of the user's code, or what comes nearest to it."""
+    """File and line of the user's code, or the nearest place known."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}"
     frames = traceback.extract_tb(error.__traceback__)

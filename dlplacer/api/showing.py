@@ -123,7 +123,7 @@ def show(
 
 
 def _other_page(subject: object) -> HtmlPage | None:
-    """The page of what is no plan; None for what may be one."""
+    """The page of a value that is no plan; None for a value that may be one."""
     if is_run(subject):
         from dlplacer.measure.run_report import page_of_run
 

@@ -1,4 +1,4 @@
-"""Eq. 13: what is on a device fits into its memory."""
+"""Eq. 13: the tensors on a device fit into its memory."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,7 +12,7 @@ from dlplacer.core.units import format_bytes
 
 
 def peaks(plan: Plan) -> Iterator[Violation]:
-    """Eq. 13: Mem(n) ≥ the footprints of the ops on n, or ≥ the peak of what is alive under ``memory: live``.
+    """Eq. 13: Mem(n) ≥ the footprints of the ops on n, or ≥ the peak of the live bytes under ``memory: live``.
 
     And the peaks and capacities that the plan reports are those of its placement and topology.
     """
@@ -51,7 +51,7 @@ def _reported(plan: Plan, used: Mapping[str, int]) -> Iterator[Violation]:
 
 
 def used_bytes(plan: Plan) -> dict[str, int]:
-    """Device → bytes: the sum of footprints, or the peak of what is alive, as the plan's options say."""
+    """Device → bytes: the sum of footprints or the peak of the live bytes, by the plan's options."""
     if plan.options.memory == "sum":
         total = dict.fromkeys(plan.topology.device_index, 0)
         for op in plan.graph.ops:

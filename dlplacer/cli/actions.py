@@ -392,7 +392,7 @@ def profile(given: Given) -> int:
 
 
 def capture(given: Given) -> int:
-    """Capture, write, and print what the graph holds."""
+    """Capture and write a graph, and print a summary of it."""
     with progress("capturing"):
         graph = dp.capture(**given.arguments)
     written(given, graph)
@@ -421,7 +421,7 @@ def topology(given: Given, found: dp.Topology) -> int:
 
 
 def listed(given: Given) -> int:
-    """Print the names of what ships."""
+    """Print a table of the names of one kind that dlplacer knows."""
     table = dp.catalogue(given.what)
     names = [column.name for column in table.columns]
     return shown(given, table, {given.what: [dict(zip(names, row, strict=True)) for row in table.rows]})
@@ -534,7 +534,7 @@ def export_of(found: Any, target: str) -> str:
 
 
 def export(given: Given) -> int:
-    """Print the text to paste; what it costs goes to stderr."""
+    """Print the text to paste; its cost goes to stderr."""
     done = dp.export(given.plan, given.to)
     print(done.text)
     say_unless_none(f"{done.note}: {100 * done.loss:.2f} % slower" if done.note else None)

@@ -169,7 +169,7 @@ def _add_verbosity(parser: argparse.ArgumentParser) -> None:
 
 
 def completed(parser: argparse.ArgumentParser, shell: str) -> str:
-    """The script with which a shell completes commands, options, files, and the names of what ships."""
+    """The script with which a shell completes commands, options, files, and names that ship."""
     import shtab
 
     from dlplacer.files.load import shipped_names

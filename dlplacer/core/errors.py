@@ -117,5 +117,5 @@ class InternalError(DlplacerError):
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's text that says something; its class where none does."""
+    """The first line of an error's text that is not empty; its class if there is none."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -36,7 +36,7 @@ def brief_number(value: float) -> str:
 
 
 def refuse(owner: str, name: str, value: object, accepted: str) -> InputError:
-    """The error for a value of a wrong type: whose it is, what it is, and what is accepted."""
+    """The error for a value of a wrong type: its owner, the value, and the accepted types."""
     prefix = f"{owner}: " if owner else ""
     return InputError(f"{prefix}{name} is {brief(value)}; give {accepted}")
 
@@ -110,7 +110,7 @@ def tuple_of(owner: str, name: str, value: Iterable[T], kinds: Kinds, accepted: 
 
 
 def short_name(name: str) -> str:
-    """A name in quotes, its middle left out where it is long; ``unnamed`` for none."""
+    """A name in quotes, without its middle if it is long; ``unnamed`` for an empty one."""
     return _brief.repr(name) if name else "unnamed"
 
 

@@ -170,7 +170,7 @@ def edges(graph: "OpGraph") -> Table:
 
 
 def devices(topology: "Topology") -> Table:
-    """A row per device of a machine: type, memory and rates, and what issuing an op costs where any device says so."""
+    """A row per device of a machine: type, memory and rates, and the issue cost if any device has one."""
     issued = any(device.dispatch_s for device in topology.devices)
     columns = (*_DEVICE, Column("dispatch_s", "dispatch", "seconds"), Column("process", "process", "text", "own"))
     rows = []

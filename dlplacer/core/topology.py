@@ -203,7 +203,7 @@ class Topology(Saved, Shown, Record):
         return table.devices(self).to_frame()
 
     def links_frame(self) -> "pandas.DataFrame":
-        """A row per link: its ends, bytes per second of one, latency in seconds, duplex, how many are bonded."""
+        """A row per link: its ends, bytes per second of one, latency in seconds, duplex, number of bonded links."""
         return table.links(self).to_frame()
 
     def to_networkx(self) -> Any:
@@ -217,7 +217,7 @@ class Topology(Saved, Shown, Record):
 
 
 def repeated_links(links: Iterable[Link]) -> Iterator[tuple[int, str]]:
-    """Links between two nodes that an earlier link joins already: position, and what is wrong."""
+    """Links between two nodes that an earlier link joins already: position and message."""
     seen: set[frozenset[str]] = set()
     for position, link in enumerate(links):
         ends = frozenset((link.source, link.target))

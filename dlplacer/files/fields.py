@@ -81,7 +81,7 @@ def without(name: str) -> BeforeValidator:
 
 
 def plain(value: Any, *, all_fields: bool = False) -> Any:
-    """The JSON value of a record, which leaves out fields that hold their default, or of what records hold."""
+    """The JSON value of a record or of a field's value; fields that hold their default are left out."""
     if isinstance(value, Record):
         kind: Any = type(value)
         shown: dict[str, Any] = {}

@@ -46,7 +46,7 @@ def load_topology(name: str | PathLike[str]) -> Topology:
 
 
 def load_plan(path: str | PathLike[str]) -> Plan:
-    """The plan in a file; `dlplacer.check` decides whether it is valid. Raises as `load_graph`."""
+    """The plan in a file; `dlplacer.check` decides if it is valid. Raises as `load_graph`."""
     expect("", "path", path, (str, PathLike), "the path of a plan file")
     if not Path(path).exists():
         raise InputError(f"there is no plan file {str(path)!r}; `dlplacer solve MODEL TOPOLOGY -o PLAN` writes one")

@@ -71,7 +71,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_loosely(path: Path) -> tuple[Any, list[str]]:
-    """The JSON value in a file, and what makes it unusable: repeated keys, numbers that are not finite, deep nesting.
+    """The JSON value in a file, and the reasons against its use: repeated keys, non-finite numbers, deep nesting.
 
     Raises
     ------

@@ -65,12 +65,12 @@ def spread(times: Sequence[float]) -> float:
 
 
 def _are_sure(times: Iterable[Sequence[float]]) -> bool:
-    """True if so many rounds say how long each step is."""
+    """True if these rounds determine the time of each step."""
     return all(spread(of_step) <= _SURE * len(of_step) ** 0.5 for of_step in times)
 
 
 def _warm_up(step: Callable[[], object], least: int, timed: Callable[[Callable[[], object]], float]) -> int:
-    """Run the step until it is steady; how many untimed ones are to precede a timed one."""
+    """Run the step until it is steady; returns the number of untimed steps before each timed one."""
     before = now = timed(step)
     for number in range(1, max(least, _MOST_WARMUP)):
         now = timed(step)

@@ -285,7 +285,7 @@ def _run(
 
 
 def _concluded(report: RunReport, prediction: Prediction, plan_noise: float) -> RunReport:
-    """The report with what its figures say."""
+    """The report with its conclusion."""
     devices = report.replicas * len(used_devices(prediction.plan))
     rivals, baseline_s = {}, report.baseline_s
     if baseline_s is not None:

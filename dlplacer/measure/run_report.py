@@ -61,7 +61,7 @@ def losses_of(
 
 
 def conclusion(outcome: RunOutcome) -> str:
-    """One sentence: what is faster, by how much, and the largest cause of what the plan loses.
+    """One sentence: the faster of the two, its lead, and the largest cause of the plan's loss.
 
     If plain PyTorch or torch.compile is faster, it comes first. A difference below the noise is said to be none, and
     one device recommended.
@@ -336,7 +336,7 @@ def device_uses(predicted: Plan, measured: Plan) -> tuple[DeviceUse, ...]:
 
 
 def worst_offenders(predicted: Plan, op_times_s: Mapping[str, float], count: int = _LISTED) -> tuple[Offender, ...]:
-    """The ops whose measured times are furthest from their predicted ones, whether longer or shorter."""
+    """The ops whose measured times differ most from their predicted ones, in either direction."""
     found = []
     for entry in predicted.ops:
         if entry.op in op_times_s:

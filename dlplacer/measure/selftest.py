@@ -54,7 +54,7 @@ _SOLVE_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was tried: what was measured, at most what it may be, and what a reader should know of it.
+    """One check: the measured value, its upper limit, and a note for the reader.
 
     There is no limit if it is only reported, no value if there is nothing to measure on these devices.
     """
@@ -68,7 +68,7 @@ class Check:
 
     @property
     def passed(self) -> bool:
-        """True if the value is within its limit; what is no number is not."""
+        """True if the value is within its limit; NaN never is."""
         return self.limit is None or self.value is None or self.value <= self.limit
 
     def to_dict(self) -> dict[str, Any]:

@@ -136,11 +136,11 @@ class OneProcess:
         self.topology: Topology = measured_topology(opened)
 
     def gathered(self, value: Any) -> list[Any]:
-        """[rank] → what it gives; every process gets there before any goes on."""
+        """[rank] → its value; every process arrives before any continues."""
         return [value]
 
     def with_exchange(self, graph: OpGraph) -> OpGraph:
-        """The graph whose collectives take what the measured all-reduce takes."""
+        """The graph whose collectives take the time of the measured all-reduce."""
         if self.replicas == 1 or self.all_reduce is None:
             return graph
         return with_exchange_times(graph, self.topology, self.all_reduce)

@@ -104,14 +104,14 @@ def _require_bound_below(bound_s: float, plan: Plan) -> None:
 
 
 def _figures_in_seconds(makespan_s: float, bound_s: float) -> tuple[float, float, float, float]:
-    """Makespan, lower bound, gap and what rounding hides: nothing."""
+    """Makespan, lower bound, gap and rounding error, which is 0."""
     if makespan_s - bound_s <= _SAME * makespan_s:
         return makespan_s, makespan_s, 0.0, 0.0
     return makespan_s, bound_s, (makespan_s - bound_s) / makespan_s, 0.0
 
 
 def _figures_in_ticks(problem: Problem, makespan_s: float, outcome: Outcome) -> tuple[float, float, float, float]:
-    """Makespan, lower bound, gap and what rounding hides."""
+    """Makespan, lower bound, gap and rounding error."""
     length, bound = makespan_s / float(problem.tick_s), outcome.lower_bound
     if outcome.schedule is None:
         makespan = round(length) if problem.exact else int(length)

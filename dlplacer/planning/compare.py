@@ -1,4 +1,4 @@
-"""All methods on one problem: what each reaches, against the best single device and the best lower bound."""
+"""All methods on one problem: their results beside the best single device and the best lower bound."""
 
 import math
 import time
@@ -213,7 +213,7 @@ class _Board:
         return min(self.lower_bound_s, self.makespan_s)
 
     def tell(self, progress: Progress) -> None:
-        """Report what a method has reached together with what is known already."""
+        """Report a method's progress together with the best plan and bound so far."""
         if progress.makespan_s is not None:
             self.makespan_s = min(self.makespan_s, progress.makespan_s)
         self.lower_bound_s = max(self.lower_bound_s, progress.lower_bound_s)

@@ -112,7 +112,7 @@ class ReplayedSearch:
                     device[each] = target
 
     def _to_place(self, order: list[int]) -> None:
-        """Take an op to another place between what it reads and its first reader."""
+        """Move an op to another place between its producers and its first reader."""
         place = self.random.randrange(len(order))
         op = order[place]
         reads, readers = set(self.reads[op]), set(self.readers[op])

@@ -152,7 +152,7 @@ class Candidates:
 
 
 def best_plan(problem: Problem, method: str, budget: Budget, begin: Begin | None = None) -> tuple[Plan | None, Outcome]:
-    """The best plan of a method, None where it finds none, and its outcome.
+    """The best plan of a method, None if it finds none, and its outcome.
 
     Parameters
     ----------

@@ -132,7 +132,7 @@ class PackedWeights:
             part.tensor.add_(part.of(vector).to(part.tensor.device), alpha=factor)
 
     def set_integers(self, vector: Tensor, before: Sequence[Tensor] | None = None) -> None:
-        """Give integer buffers a vector's values, plus what was counted here since they had those of `before`."""
+        """Give integer buffers a vector's values, plus their local increments since `before`."""
         for index, part in enumerate(self.integers):
             tensor = part.tensor
             new = part.of(vector).to(tensor.device)

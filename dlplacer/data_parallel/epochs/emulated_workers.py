@@ -184,7 +184,7 @@ def rounds(batches: Iterable[Batch], size: int) -> Iterator[tuple[Batch, ...]]:
 
 
 def codec_noise(codec: str | None, seed: int, min_numel: int) -> Noise:
-    """Tensor → what the others receive of it; every call draws anew, and the same seed draws the same.
+    """Tensor → the tensor that the others receive; every call draws anew, and the same seed draws the same.
 
     Tensors below `min_numel` travel in full precision under the ternary codec.
     """

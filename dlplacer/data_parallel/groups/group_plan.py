@@ -34,7 +34,7 @@ class ShardingUnit:
 
 @dataclass(frozen=True)
 class GroupPlan:
-    """Groups for both ways of data parallelism, and how long their exchanges are predicted to take.
+    """Groups for both ways of data parallelism, with the predicted times of their exchanges.
 
     Attributes
     ----------

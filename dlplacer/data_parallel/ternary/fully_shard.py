@@ -87,7 +87,7 @@ class UnitReduceScatter:
         state.units.append(self)
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        """A buffer for what is reduced, as PyTorch's own reduce-scatter has it."""
+        """A buffer for the tensor to reduce, as in PyTorch's own reduce-scatter."""
         return torch.empty(*size, dtype=dtype, device=device)
 
     def __call__(

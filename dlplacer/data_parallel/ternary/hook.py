@@ -103,7 +103,7 @@ def _exchange(codec: BucketCodec, flat: torch.Tensor, step: int) -> torch.Tensor
 def _gather_message(
     codec: BucketCodec, flat: torch.Tensor, exact: torch.Tensor, step: int, limits: torch.Tensor, scalers: torch.Tensor
 ) -> tuple[tuple[torch.Tensor, torch.Tensor], Callable[[], None]]:
-    """(output, input) of an all-gather of codes and scalers, and what decodes the output into the bucket."""
+    """(output, input) of an all-gather of codes and scalers, and a function that decodes the output into the bucket."""
     shape, tensors = planes_shape(codec.layout.blocks), len(codec.layout.coded)
     words = int(np.prod(shape))
     own = codec.buffer("message", (words + tensors,), torch.int32, flat.device)

@@ -1,4 +1,4 @@
-"""The settings of ternary gradients, and what they keep from step to step, for one model."""
+"""The settings of ternary gradients for one model, and their state from step to step."""
 
 import gc
 import math

@@ -64,7 +64,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class ComparedCut:
-    """A cut of the batch and what it changes in the results of a step, a text for each change."""
+    """A cut of the batch, and its changes to the results of a step, a text for each."""
 
     cut: BatchCut
     warnings: tuple[str, ...] = ()

@@ -51,7 +51,7 @@ class Captured:
     executable: Executable = field(repr=False)
 
     def with_constants(self, copies: Mapping[int, Any]) -> "Captured":
-        """The same step with other constants: id of a constant → what is in its place, for those that have one."""
+        """The same step with other constants: id of a constant → its replacement, if it has one."""
         replaced = {
             code.op: replace(code, constant=copies.get(id(code.constant), code.constant))
             for code in self.executable.of_role("constant")
@@ -217,7 +217,7 @@ def _require_no_side_effects(module: nn.Module, changed: Sequence[str], replaced
 
 
 def _is_theirs(modules: Mapping[str, nn.Module], path: str) -> bool:
-    """True if what a forward pass changes is a global or an object of an installed package, as its bookkeeping is."""
+    """True if a forward pass changes a global or an object of an installed package, as its bookkeeping does."""
     parts = path.split(".")
     for count in range(len(parts) - 1, -1, -1):
         owner = ".".join(parts[:count])

@@ -134,7 +134,7 @@ class Job:
     def with_inputs(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], targets: tuple[Any, ...], *, infers: bool = False
     ) -> "Job":
-        """The job at other inputs, or its inference; what was checked once is not checked again in every step."""
+        """The job at other inputs, or its inference; its checks are not repeated in every step."""
         made = object.__new__(type(self))
         given = {"args": args, "kwargs": kwargs, "targets": targets}
         vars(made).update(vars(self) | given | ({"mode": "infer", "optimizer": None} if infers else {}))
@@ -177,7 +177,7 @@ def _described(leaf: Any) -> str:
 
 
 def loss_in(output: Any) -> Any:
-    """The loss that a module returned: the ``loss`` of what has one, as transformers' outputs do; else the output."""
+    """The loss that a module returned: the ``loss`` of an output with one, as in transformers; else the output."""
     if isinstance(output, Mapping) and "loss" in output:
         return output["loss"]
     return output if isinstance(output, (torch.Tensor, tuple)) else getattr(output, "loss", output)

@@ -65,7 +65,7 @@ def draws(target: object, args: Sequence[object], kwargs: Mapping[str, object]) 
 
 
 def is_check(node: fx.Node) -> bool:
-    """True if a call only checks: what is known at capture, or values that an ``assert`` of the model reads."""
+    """True if a call only checks facts known at capture, or values that an ``assert`` of the model reads."""
     return node.target in _CHECKS
 
 

@@ -23,7 +23,7 @@ _SMALL_BYTES = 2**16
 
 @dataclass(frozen=True, slots=True)
 class Entry(Record):
-    """Seconds of an op, and how many measured ops they stand for."""
+    """Seconds of an op, and the number of measured ops behind them."""
 
     time_s: Seconds
     count: Annotated[int, Number(at_least=1, whole=True)] = 1
@@ -129,7 +129,7 @@ def merged(old: Calibration, new: Calibration) -> Calibration:
 
 
 def with_calibrated_times(graph: OpGraph, calibration: Calibration) -> tuple[OpGraph, Coverage]:
-    """The graph with the calibrated time of every op that is known; others keep what they have.
+    """The graph with the calibrated time of every op that is known; others keep their times.
 
     If an op is not known and has a time for this type already, its time is raised to the measured overhead of a call.
     """

@@ -26,7 +26,7 @@ NCCL, GLOO = LIBRARIES = ("nccl", "gloo")
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Messages that start together, and how many rounds that load the links alike follow each other.
+    """Messages that start together, and the number of consecutive rounds that load the links alike.
 
     A round starts when all messages of the round before have arrived.
     """

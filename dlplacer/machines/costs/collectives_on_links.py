@@ -74,7 +74,7 @@ class MachineCosts:
         return total
 
     def line(self, algorithm: CollectiveAlgorithm) -> AlphaBeta:
-        """The line of an algorithm, whether or not the library of these devices has it."""
+        """The line of an algorithm, even if the library of these devices lacks it."""
         if algorithm.ring_passes:
             return self.ring_pass.times(algorithm.ring_passes)
         return self.rounds(algorithm.rounds(self.devices))

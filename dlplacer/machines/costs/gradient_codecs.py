@@ -1,4 +1,4 @@
-"""Gradient compressors: what each puts on the wire, what it costs a device, and what it does to convergence.
+"""Gradient compressors: bytes on the wire, cost on a device, and effect on convergence.
 
 A codec is added here, as an entry of `CODECS`: ``dlplacer hybrid --codecs`` lists it, the planner considers each of its
 transports (`dlplacer.machines.costs.gradient_exchange`), and the epochs of a strategy follow from its noise

@@ -1,4 +1,4 @@
-"""Messages over the links of a real machine: which route they take, and what they cost when they share links."""
+"""Messages over the links of a real machine: their routes, and their costs on shared links."""
 
 from collections import defaultdict
 from collections.abc import Iterable

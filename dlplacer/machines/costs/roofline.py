@@ -12,7 +12,7 @@ from dlplacer.machines.costs.device_table import DEVICE_TABLE, EFFICIENCY, FLOAT
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Peak rates of a device; what is not known is left out.
+    """Peak rates of a device; unknown ones are left out.
 
     Attributes
     ----------
@@ -79,7 +79,7 @@ def roofline_s(op: Op, rates: Rates) -> float:
 
 
 def _parts(op: Op) -> list[Op]:
-    """The ops that run one after another inside a contracted one, scaled to what it does in all."""
+    """The ops that run one after another inside a contracted op, scaled to its total work."""
     given = op.attrs.get("parts", ())
     flops, moved_bytes = sum(part[0] for part in given), sum(part[1] for part in given)
     return [

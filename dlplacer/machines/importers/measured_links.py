@@ -87,7 +87,7 @@ def fit_line(times_s: Mapping[int, float], most_bytes_per_s: float = NO_COPY_BYT
 def measured(
     topology: Topology, timer: Timer, sizes_bytes: Sequence[int] = SIZES_BYTES, shared_memory: bool = False
 ) -> Topology:
-    """The topology with what was measured in place of what was assumed.
+    """The topology with measured figures of links in place of assumed ones.
 
     A link between two devices takes the fit of copies between them. Devices that reach each other through routers alone
     are timed to the host, which fits the first link of their route; links between routers keep their rates. A link

@@ -35,7 +35,7 @@ class TopoMatrix:
     nics: tuple[str, ...] = ()
 
     def nvlinks(self, one: int, other: int) -> int:
-        """Links that the matrix gives for a pair; 0 where it has none."""
+        """The number of links in the matrix for a pair; 0 if it has none."""
         cell = self.cells[one][other]
         return int(cell[2:]) if cell.startswith("NV") else 0
 
@@ -114,7 +114,7 @@ def _is_header(line: str) -> bool:
 
 
 def _columns(line: str) -> list[str]:
-    """Names of the columns: GPUs, network devices of any name, and what consists of words, as ``CPU Affinity``."""
+    """Names of the columns: GPUs, network devices of any name, and names of several words, as ``CPU Affinity``."""
     return re.findall(r"GPU NUMA ID|(?:CPU|NUMA) Affinity|\S+", line)
 
 

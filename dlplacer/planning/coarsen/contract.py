@@ -27,7 +27,7 @@ class Outputs:
 
 
 def joined_outputs(graph: OpGraph, members: Sequence[str]) -> Outputs:
-    """The outputs of a group: what is read outside, and what nothing reads, which is what the step returns."""
+    """The outputs of a group: those read outside, and those that nothing reads, which the step returns."""
     inside = set(members)
     index: dict[tuple[str, int], int] = {}
     for member in members:
@@ -225,7 +225,7 @@ def _common_path(paths: Sequence[str | None]) -> str | None:
 
 
 def _colocation(graph: OpGraph, owner: Mapping[str, str], together: Mapping[str, str]) -> dict[str, str]:
-    """Op of the contracted graph → colocation group, where it has one; groups that meet in an op get one name."""
+    """Op of the contracted graph → its colocation group, if any; groups that meet in an op get one name."""
     held: dict[str, str] = {}
     meetings = nx.Graph()
     for op in graph.ops:

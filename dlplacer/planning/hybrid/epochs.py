@@ -158,7 +158,7 @@ class EpochsTable:
         return sorted((batch, epochs) for batch, epochs in self.points.items() if epochs is not None)
 
     def knows(self, workers: float) -> bool:
-        """True if the table says what so many mini-batches a step do, be it that nothing converges."""
+        """True if the table covers this many mini-batches a step, even if only as not converging."""
         return workers <= self.largest or workers >= min(self._unreached, default=float("inf"))
 
     def epochs(self, workers: float) -> float | None:

@@ -53,7 +53,7 @@ class Strategy:
 
     @property
     def label(self) -> str:
-        """A short text: ``32 x 2``, with the codec and the period where they are not the plain ones."""
+        """A short text: ``32 x 2``, with the codec and the period if they are not the defaults."""
         parts = [f"{self.workers} x {self.degree}"]
         if self.split.micro_batches > 1:
             parts.append(f"{self.split.micro_batches} micro-batches")
@@ -121,7 +121,7 @@ class BestOfDevices:
     def of(
         cls, devices: int, strategies: Sequence[Strategy], smaller: "BestOfDevices | None", is_compared: bool
     ) -> "BestOfDevices":
-        """The budget of these strategies, which use all devices, and of what a smaller budget could do."""
+        """The budget of these strategies, which use all devices, and of the strategies of smaller budgets."""
         by_degree: dict[int, Strategy] = {}
         for strategy in strategies:
             best = _best([by_degree.get(strategy.degree), strategy])

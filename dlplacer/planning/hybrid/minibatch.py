@@ -91,7 +91,7 @@ def _stays_inside(graph: OpGraph, op: Op) -> bool:
 
 
 def _is_held(graph: OpGraph, op: Op) -> bool:
-    """True if an op's result is there anyway: weights and inputs, and what is stored for other modules."""
+    """True if an op's result is held anyway: weights, inputs, and results stored for other modules."""
     return op.kind in _GIVEN or (_saved_bytes(graph, op) > 0 and not _stays_inside(graph, op))
 
 

@@ -58,7 +58,7 @@ class SerialOverhead:
 
     @property
     def speedup_ceiling(self) -> float:
-        """(1 + R) ÷ R: what no number of devices reaches."""
+        """(1 + R) ÷ R, the speedup that no number of devices reaches."""
         return (1 + self.ratio) / self.ratio if self.ratio else math.inf
 
     def workers_for(self, speedup: float) -> int:

@@ -1,4 +1,4 @@
-"""Model parallelism as the planner sees it: how much faster M devices do one worker's step."""
+"""Model parallelism for the planner: the speedup of one worker's step on M devices."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
@@ -99,7 +99,7 @@ class SplitPerMachine(ABC):
         self.solved: dict[tuple[object, ...], WorkerSplit | None] = {}
 
     def __call__(self, degree: int, topology: Topology | None) -> WorkerSplit | None:
-        """The split on a worker's machine; None where there is none."""
+        """The split on a worker's machine; None if there is none."""
         if topology is None:
             raise InputError("a worker's step is planned on its machine; give the planner a topology")
         key = signature(topology)
@@ -109,7 +109,7 @@ class SplitPerMachine(ABC):
 
     @abstractmethod
     def _split(self, degree: int, topology: Topology) -> WorkerSplit | None:
-        """The split on a machine that has not been looked at; None where there is none."""
+        """The split on a machine that was not tried before; None if there is none."""
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ class Cuts:
 
     @cached_property
     def unstashed_bytes(self) -> Any:
-        """[cut] → bytes of what crosses it that no backward op reads: kept only because it is a stage's output."""
+        """[cut] → bytes of crossing tensors that no backward op reads, kept only as outputs of a stage."""
         return self._crossing(
             np.array([0 if tensor.is_saved else tensor.bytes for tensor in self.blocks.activations], dtype=float)
         )

@@ -1,4 +1,4 @@
-"""A pipeline: its stages, its order, and what it is predicted to do."""
+"""A pipeline: its stages, its order, and its predicted times and memory."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -72,7 +72,7 @@ class TiedStages:
 
 @dataclass(frozen=True, slots=True)
 class ActionSpan:
-    """An action, or a transfer of what it made, and when it begins and ends."""
+    """An action, or the transfer of its result, with its begin and end."""
 
     action: Action
     begin_s: float

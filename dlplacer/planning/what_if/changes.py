@@ -133,7 +133,7 @@ def _with_faster_op(plan: Plan, op: Op) -> tuple[OpGraph, Topology]:
 
 
 def _with_halves(plan: Plan, op: Op) -> tuple[OpGraph, Topology]:
-    """Two ops of half the time read all that the op reads; an op of its name, without time, joins what they make.
+    """Two ops of half the time read all that the op reads; an op of its name, without time, joins their results.
 
     The times to cut and join tensors are left out, so the gain is an upper limit of the gain of a split.
     """

@@ -1,4 +1,4 @@
-"""Changes of a graph and a machine, ranked by what they bring: bounds first, then solves within a budget."""
+"""Changes of a graph and a machine, ranked by their gains: bounds first, then solves within a budget."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -147,7 +147,7 @@ def what_would_help(
 
 
 class _Search:
-    """The answers so far: of every change what its bound and the plan at hand say, then what solves find."""
+    """The answers so far: for every change from its bound and the plan at hand, then from solves."""
 
     def __init__(self, solving: Solving, budget_s: float, report: Report) -> None:
         self.solving, self.report, self.budget_s = solving, report, budget_s

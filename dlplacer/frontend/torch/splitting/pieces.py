@@ -65,7 +65,7 @@ class PieceTable:
         return self._slices[key]
 
     def follow(self, node: fx.Node) -> bool:
-        """Let a view of a value in pieces be in pieces too, or each of several views; whether it is."""
+        """Take a view of each piece of a value, or each of several views; True if possible."""
         source = node.args[0] if node.args else None
         found = self.pieces.get(source) if isinstance(source, fx.Node) else None
         if found is None or found.dim == SUM or node.target is operator.getitem:

@@ -30,7 +30,7 @@ def runs_on(target: Callable[..., Any], device_type: str) -> bool:
 
 
 def laid_out(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
-    """A tensor with these strides: itself where it has them, else a copy."""
+    """The tensor itself if it has these strides, else a copy with them."""
     if tensor.stride() == strides:
         return tensor
     if all(
@@ -73,7 +73,7 @@ def attention(
     attn_mask: torch.Tensor | None = None,
     scale: float | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Scaled dot product attention in matrix products: what the CPU kernel returns, on any device.
+    """The results of the CPU kernel of scaled dot product attention on any device, by matrix products.
 
     Returns the output and the logarithm of the sum of exponentials of every row of scores. The kernel is never captured
     with dropout.

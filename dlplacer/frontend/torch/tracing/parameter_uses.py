@@ -80,7 +80,7 @@ class _Calls:
         self._readers: dict[str, list[str]] = {}
 
     def read(self, name: str) -> None:
-        """A parameter is used by what is called just now."""
+        """Record that the module called at this moment uses a parameter."""
         inside = list(self.open)
         if name in self._readers:
             inside = [path for path in self._readers[name] if path in inside]

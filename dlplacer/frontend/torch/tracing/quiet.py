@@ -25,7 +25,7 @@ def autocast_types() -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """Without what the caller may have switched on: inference mode, autocast, a fake tensor mode; without warnings."""
+    """Switch off the caller's inference mode, autocast and fake tensor mode, and all warnings."""
     with (
         quiet(),
         _autocast_as_it_was(),
@@ -62,7 +62,7 @@ def _autocast_as_it_was() -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[list[warnings.WarningMessage]]:
-    """Torch's tracing warns and logs about its own internals; what it warns about is collected instead."""
+    """Collect the warnings of torch's tracing, which warns and logs about its own internals."""
     logger = logging.getLogger("torch")
     level = logger.level
     with warnings.catch_warnings(record=True) as caught:

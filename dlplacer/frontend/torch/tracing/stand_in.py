@@ -109,7 +109,7 @@ def _variables(function: types.FunctionType, undo: list[Callable[[], None]]) -> 
 
 
 def _is_own(kind: type) -> bool:
-    """True for classes of the user, and for plain holders: those of installed packages keep what is theirs."""
+    """True for classes of the user and for plain holders; False for those of installed packages."""
     module = kind.__module__
     return module in _HOLDERS or not (module in sys.stdlib_module_names or is_installed(module))
 

@@ -1,4 +1,4 @@
-"""Sums of a traced graph, each whole: what is added, however it is parenthesised."""
+"""Sums of a traced graph, each with all its terms, however it is parenthesised."""
 
 from typing import Any
 
