@@ -40,7 +40,7 @@ def with_fine_ticks(problem: Problem) -> Problem:
 
 
 def rescaled(problem: Problem, plan: Plan) -> Problem | None:
-    """The problem in ticks that suit durations shorter than a plan; None if its own ticks do."""
+    """The problem in ticks that suit schedules no longer than a plan; None if its own ticks do."""
     if problem.reached_s is not None and plan.makespan_s > problem.reached_s:
         return _limited(problem, plan.makespan_s)
     if plan.rounding_s <= NEGLIGIBLE * plan.makespan_s:

@@ -280,7 +280,7 @@ class WarmStart:
         return "it does not keep the memory"
 
     def _repair(self, instance: Instance, incumbent: Incumbent, order: Sequence[int]) -> str | None:
-        """Offer schedules with blocks moved off overfull devices; returns the blocks moved, or None."""
+        """Offer schedules with blocks moved off overfull devices; returns the number of moved ops as a text."""
         rank = [0] * instance.op_count
         for place, op in enumerate(order):
             rank[op] = place

@@ -1,4 +1,4 @@
-"""Graph × topology × options as integer tables: what the solvers iterate over.
+"""Graph × topology × options as integer tables, over which the solvers iterate.
 
 Names become positions once, here; durations and delays become ticks (`dlplacer.core.units.choose_tick`), rounded down.
 """

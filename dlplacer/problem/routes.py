@@ -93,7 +93,7 @@ def route_lines(topology: Topology, delay: str) -> Callable[[Route], tuple[Fract
 
 
 def any_relays(topology: Topology, tables: Iterable[RoutesByPair]) -> bool:
-    """True if some route of the tables leads through a device, which holds what it passes on for a while."""
+    """True if some route of the tables leads through a device, which holds relayed tensors for a while."""
     distinct = {id(table): table for table in tables}.values()
     return any(node in topology.device_index for table in distinct for route in table.values() for node in route[1:-1])
 

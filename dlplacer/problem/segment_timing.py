@@ -39,5 +39,5 @@ def link_spans(
 
 
 def link_delay_s(link: Link, size_bytes: int, number: Callable[[float], Number]) -> Number:
-    """bytes ÷ B(l) + L(l): what a single link adds to the sum of eq. 11."""
+    """bytes ÷ B(l) + L(l): the term of a single link in eq. 11."""
     return size_bytes / (number(link.bytes_per_s) * link.count) + number(link.latency_s)

@@ -72,7 +72,7 @@ class ScheduleArcs:
 
     @cached_property
     def latest_before(self) -> list[ScheduleArc | None]:
-        """[event] → the arc from what ended last before it: what it waited for, or would have next."""
+        """[event] → the arc from the event that ended last before it, for which it waited or would have next."""
         best: list[ScheduleArc | None] = [None] * len(self.spans)
         slack_s = self.plan.tolerance_s
 
@@ -234,7 +234,7 @@ def critical_parts(plan: Plan, arcs: ScheduleArcs | None = None) -> tuple[PathPa
 
 
 def _last_ended(arcs: ScheduleArcs, before: Iterable[ScheduleArc], longest_gap_s: float) -> ScheduleArc | None:
-    """The arc from what ended last, at most this long before; of several that end together from what took time."""
+    """The arc from the event that ended last, at most this long before; of several, from one with a duration."""
     tolerance_s = arcs.plan.tolerance_s
 
     def rank(arc: ScheduleArc) -> tuple[float, bool, int]:

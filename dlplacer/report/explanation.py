@@ -1,4 +1,4 @@
-"""Why a plan takes as long as it does: critical path, what limits its bound, idle devices, the largest transfers."""
+"""The causes of a plan's step time: critical path, limit of its bound, idle devices, the largest transfers."""
 
 from collections import defaultdict
 from collections.abc import Mapping

@@ -81,7 +81,7 @@ class SplitProblem:
         return np.where(allowed, seconds, np.inf)
 
     def memory_bytes(self, stage: int) -> Any:
-        """[cut before, cut behind] → weights, gradients, state, and tensors that micro-batches in flight keep for backward.
+        """[cut before, cut behind] → weights, gradients, state, and activations that micro-batches in flight keep.
 
         Of every micro-batch in flight stay the tensors that come in, those made here that a backward op reads, and
         those that go out, each once; workspace is counted once, as the largest of any op. A stage that reads a weight

@@ -149,7 +149,7 @@ def pipeline_page(pipeline: PipelinePlan) -> str:
 
 
 def passes_as_plan(pipeline: PipelinePlan) -> Plan:
-    """The passes of a pipeline as the ops of a plan, for what shows plans; it is not one that `check` knows.
+    """The passes of a pipeline as the ops of a plan, for views of plans; `check` does not apply to it.
 
     Ops are named as actions (``2F0``) and belong to the module of their micro-batch and stage; a transfer goes over one
     link, whose rate is what it reaches.

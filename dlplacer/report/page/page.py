@@ -27,7 +27,7 @@ def highlights(plan: Plan) -> list[tuple[str, str]]:
 
 
 def result_table(plans: Sequence[tuple[str, Plan]]) -> FigureTable:
-    """Time, bound, gap, speedup and what made a plan; a column for each."""
+    """Time, bound, gap, speedup and method; a column for each plan."""
     columns = [_result(plan) for _, plan in plans]
     names = list(dict.fromkeys(name for column in columns for name in column))
     rows = [(name, *(column.get(name, "–") for column in columns)) for name in names]
@@ -35,7 +35,7 @@ def result_table(plans: Sequence[tuple[str, Plan]]) -> FigureTable:
 
 
 def assumption_table(plans: Sequence[tuple[str, Plan]]) -> FigureTable:
-    """Every option of the problem with what is assumed by it; where plans differ, a column for each."""
+    """Every option of the problem with its assumption; a column for each plan if plans differ."""
     chosen = list(dict.fromkeys(plan.options for _, plan in plans))
     heads = [name for name, _ in plans] if len(chosen) > 1 else ()
     columns = [options.to_dict() for options in (chosen if len(chosen) == 1 else [plan.options for _, plan in plans])]

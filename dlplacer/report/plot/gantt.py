@@ -62,7 +62,7 @@ class LinkRow:
 
 
 def link_rows(plan: Plan) -> list[LinkRow]:
-    """A row per link direction that is used; where that would be many, one per device for what arrives there.
+    """A row per link direction that is used; if there are many, one per device for its arriving transfers.
 
     Directions that form one route through routers and never carry anything else share a row.
     """

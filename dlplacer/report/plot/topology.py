@@ -1,4 +1,4 @@
-"""A machine as a picture: devices in a row, routers above them, links coloured by what they carry."""
+"""A machine as a picture: devices in a row, routers above them, links coloured by their load."""
 
 from collections import Counter
 from collections.abc import Mapping

@@ -74,7 +74,7 @@ class StreamBackend:
             return torch.empty_like(tensor, device=device).copy_(tensor, non_blocking=True)
 
     def upload(self, tensor: torch.Tensor, device: torch.device, stream: torch.Stream) -> torch.Tensor:
-        """Enqueue a copy from the host's memory to a device; what is not pinned is staged, and may change at once."""
+        """Enqueue a copy from the host's memory to a device; unpinned memory is staged, and may change at once."""
         with self._torch.stream(stream):
             # A copy from pageable memory makes the host wait. Torch's pool of pinned memory gives a buffer away again
             # only after the copies that read it.
@@ -153,7 +153,7 @@ class Streams:
             return [*self._named]
 
     def record(self, stream: str, event: torch.Event | None = None) -> torch.Event:
-        """An event that happens once the stream has done what it was given so far.
+        """An event that happens once the stream has finished the work queued so far.
 
         `event`: an earlier one that is recorded again. Streams that wait for it already keep the earlier moment.
         """
@@ -221,7 +221,7 @@ class Streams:
         return event
 
     def caller_waits(self, events: Iterable[torch.Event]) -> None:
-        """Let what the calling thread enqueues from now on wait for events."""
+        """Let later work of the calling thread wait for events."""
         current = self.backend.current(self.index)
         for event in events:
             current.wait_event(event)

@@ -184,7 +184,7 @@ class RankGroup:
 
     @contextlib.contextmanager
     def waiting(self, what: str) -> Iterator[None]:
-        """Around calls of torch.distributed: its errors become a `RunError` that says what did not come."""
+        """Context of calls of torch.distributed: its errors become a `RunError` that names the missing message."""
         try:
             yield
         except (RuntimeError, ValueError) as error:

@@ -51,7 +51,7 @@ class RankVariant(Variant):
         return any(code.random for code in self.whole.executable.codes.values())
 
     def outputs(self, state: StepState) -> list[Any]:
-        """The loss as the mean over replicas, or what inference returns; the same on every process of a replica."""
+        """The loss as the mean over replicas, or the output of inference; the same on every process of a replica."""
         local = super().outputs(state)
         executable = self.whole.executable
         if executable.trains:
@@ -228,7 +228,7 @@ def replica_seed(step_seed: int, replica: int) -> int:
 
 
 def _with_metadata(state: "OrderedDict[str, Any]", of: Mapping[str, Any]) -> "OrderedDict[str, Any]":
-    """A state dict with what another one carries besides tensors: versions of modules, seeds of random ops."""
+    """A state dict with the metadata of another one: versions of modules, seeds of random ops."""
     if hasattr(of, "_metadata"):
         state._metadata = of._metadata  # type: ignore[attr-defined]
     return state

@@ -22,7 +22,7 @@ Values = dict[str, Any]
 
 @dataclass(frozen=True)
 class StepInputs:
-    """The inputs of one step: bound tensors by op id, and the number that decides what random ops draw."""
+    """The inputs of one step: bound tensors by op id, and the seed of the random ops."""
 
     bound: Mapping[str, Any]
     seed: int

@@ -163,7 +163,7 @@ class SegmentMaker:
 
 
 class Step(NamedTuple):
-    """A call of the issuing loop, and what it tells the user if that fails: None if the error says it itself."""
+    """A call of the issuing loop, and its message for the user on failure; None if the error has its own."""
 
     call: Callable[[ProgramRun], None]
     message: Callable[[Exception], str | None]

@@ -53,7 +53,7 @@ class PlacedState(nn.Module):
         self._job = job
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Refuse what would change the job's module if this were it, and changes nothing here."""
+        """Refuse attributes that would change the job's module, but have no effect on a placed one."""
         job = self.__dict__.get("_job")
         if job is not None and name not in self.__dict__ and name in job.module.__dict__:
             raise AttributeError(
@@ -263,7 +263,7 @@ class PlacedModule(PlacedState):
         return self._job.with_inputs(args, named, targets)
 
     def _training_step(self, job: Job) -> tuple[Variant, Mapping[str, torch.Tensor], StepInputs]:
-        """The variant of a step, the module's tensors, and what the step is given."""
+        """The variant of a step, the module's tensors, and the inputs of the step."""
         if job.mode != "train":
             raise MismatchError("the plan was made for inference; capture with mode='train' to train")
         if len(job.targets) != len(self._job.targets):

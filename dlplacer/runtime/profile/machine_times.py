@@ -80,7 +80,7 @@ def _with_issue(topology: Topology, opened: Sequence[RuntimeDevice], issue_s: fl
 
 
 class _Chain(nn.Module):
-    """Ops that read what the one before has made."""
+    """Ops that each read the result of the one before."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -137,7 +137,7 @@ def _parts(ops: Sequence[Op], memory_bytes: int) -> Iterator[list[str]]:
 
 
 def _free_bytes(device: RuntimeDevice) -> int:
-    """Memory that ops may still take on a device; all cores share what the host has."""
+    """Memory that ops may still take on a device; all cores share the host's memory."""
     if not in_host_memory([device]):
         free: int = torch.get_device_module(device.torch_device).mem_get_info(device.torch_device)[0]
         return free

@@ -221,7 +221,7 @@ class _Checker:
         return memory
 
     def _hand_to_transport(self, device: str, action: Send, memory: _Memory, clock: _Clock) -> None:
-        """A transport takes what is in the host's memory at once, and orders itself behind what is on the device."""
+        """A transport takes tensors in the host's memory at once, and waits for work on the device."""
         if self._spaces[action.target].memory != HOST_MEMORY:
             _merge(clock, self._after[self._computing(device)])
         elif not memory.written.precedes(clock):
@@ -247,7 +247,7 @@ class _Checker:
                 self.found.append(f"{self._latest[device, _THREAD]} gives back memory that {use} may still use")
 
     def _end(self) -> None:
-        """Threads wait for what is computed; then everything must have ended."""
+        """Threads wait for computed tensors; then everything must have ended."""
         ended: _Clock = {}
         for device in self._program.actions:
             _merge(ended, self._after[device, _THREAD])
