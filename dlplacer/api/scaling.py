@@ -79,7 +79,7 @@ def advise_minibatch(
         raise InputError(f"device {fitted.id!r} has no memory_bytes, so every mini-batch fits; add it to the topology")
     named = isinstance(graph, str) and is_entry(graph)
     if batch_sizes is not None and not named:
-        raise InputError(f"batch_sizes needs module:callable, which can be captured again; {graph!r} is no name of one")
+        raise InputError(f"batch_sizes needs module:callable, which can be captured again; {graph!r} does not name one")
     steps: dict[int, StepChoices] = {}
     sizes: Sequence[int | None] = batch_sizes or [step.get("batch_size")]
     for number, size in enumerate(sizes):

@@ -41,7 +41,7 @@ class Wiring:
         """
         for name in (source, target):
             if name not in self.topology.device_index:
-                raise InputError(f"{name!r} is no device of topology {self.topology.name!r}; use one that it lists")
+                raise InputError(f"{name!r} is not a device of topology {self.topology.name!r}; use one that it lists")
         # One search serves both directions, and the rounds of a pull are those of the push turned round.
         if self.topology.device_index[target] < self.topology.device_index[source]:
             return self.route(target, source)[::-1]

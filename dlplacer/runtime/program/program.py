@@ -136,7 +136,7 @@ def unquoted(text: str) -> str:
     try:
         return str(json.loads(text))
     except ValueError as error:
-        raise InputError(f"{text!r} is no name; write a JSON string, or the name without quotes") from error
+        raise InputError(f"{text!r} is not a name; write a JSON string, or the name without quotes") from error
 
 
 @dataclass(frozen=True)
