@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @checked(the.PLAN, the.DISPATCH)
 def explain(plan: PlanLike, dispatch_s: float = 0.0) -> "Explanation":
-    """Why a plan takes as long as it does: critical path, what limits its bound, idle devices, the largest transfers.
+    """The causes of a plan's step time: critical path, limit of its bound, idle devices, the largest transfers.
 
     Examples
     --------
@@ -77,7 +77,7 @@ def what_would_help(
 def elsewhere(
     plan: PlanLike, op: str, budget_s: float = 10.0, *, workers: int | None = None, stop: Event | None = None
 ) -> "tuple[Elsewhere, ...]":
-    """The step with an op on each of the other devices: why it is where it is.
+    """The step time with an op on each of the other devices, which explains the placement of the op.
 
     Raises
     ------

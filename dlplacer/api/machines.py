@@ -139,7 +139,7 @@ def selftest(
 
 
 def catalogue(what: str) -> Table:
-    """The names of what ships and can be named.
+    """A table of the graphs, machines, models, methods, devices or targets that dlplacer knows by name.
 
     Parameters
     ----------

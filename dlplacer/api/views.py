@@ -75,7 +75,7 @@ def subject_of(value: object) -> str:
 
 
 def stated(plan: Plan) -> str:
-    """The status, bound and gap of a plan from a file, which nothing has proved since."""
+    """The status, bound and gap that a plan file states; loading it proves none of them."""
     return f"{plan.status}, lower bound {format_seconds(plan.lower_bound_s)}, gap {100 * plan.gap:.2f} %"
 
 

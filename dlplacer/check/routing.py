@@ -1,4 +1,4 @@
-"""Eq. 8, 9 and 11: which transfers there are, their routes and how long they take."""
+"""Eq. 8, 9 and 11: the transfers that a plan needs, their routes and their durations."""
 
 import math
 from collections import Counter, defaultdict
@@ -93,7 +93,7 @@ def transfer_durations(plan: Plan) -> Iterator[Violation]:
 
 
 def one_transfer_at_a_time(plan: Plan) -> Iterator[Violation]:
-    """Under ``contention: link`` a link direction carries one transfer at a time; a half-duplex link one in all."""
+    """Under ``contention: link`` a link direction carries one transfer at a time, a half-duplex link one in all."""
     if plan.options.contention != "link":
         return
     slack = plan.tolerance_s
@@ -135,7 +135,7 @@ def occupied(plan: Plan, size_bytes: int, segment: TransferSegment) -> Iterator[
 
 
 def segment_delay_s(plan: Plan, size_bytes: int, segment: TransferSegment) -> float | None:
-    """What eq. 11 or cut-through gives for a segment, in seconds; None if its route names an unknown link."""
+    """The delay of a segment in seconds, by eq. 11 or cut-through; None if its route names an unknown link."""
     links = [plan.topology.link_between.get(hop) for hop in segment.route]
     present = [link for link in links if link is not None]
     if len(present) != len(links):

@@ -1,4 +1,4 @@
-"""The sub-commands: what each is called, takes and does."""
+"""The sub-commands: names, parameters and actions."""
 
 import dlplacer as dp
 from dlplacer.api import parameters as the

@@ -1,4 +1,4 @@
-"""What a solve assumes about the machine and the step: the one place where its options are declared."""
+"""Assumptions of a solve about the machine and the step: the one place where its options are declared."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -15,9 +15,9 @@ class Assumption:
     Attributes
     ----------
     decides
-        What it decides: its help text.
+        The decision that it makes: its help text.
     meaning
-        Value → what is assumed with it, and the equation that says so; the default first.
+        Value → its assumption and the equation behind it; the default first.
     paper
         The value under which the problem is the paper's.
     """
@@ -67,7 +67,7 @@ def _option(decides: str, meaning: Mapping[str, str], paper: str) -> str:
 
 @dataclass(frozen=True)
 class Options:
-    """The assumptions of a solve; with their defaults, those under which a plan runs as predicted.
+    """The assumptions of a solve; under the defaults a plan runs as predicted.
 
     >>> import dlplacer as dp
     >>> dp.Options(memory="sum").to_dict()["memory"]

@@ -72,12 +72,12 @@ class Transfer(Record):
 
     @property
     def start_s(self) -> float:
-        """When the first segment starts."""
+        """The start of the first segment."""
         return self.segments[0].start_s
 
     @property
     def end_s(self) -> float:
-        """When the tensor has arrived."""
+        """The time at which the tensor has arrived."""
         return self.segments[-1].end_s
 
 
@@ -91,7 +91,7 @@ class DeviceMemory(Record):
 
 @dataclass(frozen=True, repr=False)
 class Plan(Saved, Shown, Record):
-    """Where and when every op runs, self-contained. Whether it is right is for `dlplacer.check` to say.
+    """A device and a start for every op and transfer, self-contained. `dlplacer.check` decides if it is right.
 
     >>> import dlplacer as dp
     >>> plan = dp.place("inception_v3-infer", "dgx1-v100-2gpu", method="heft").plan
@@ -110,7 +110,7 @@ class Plan(Saved, Shown, Record):
     gap
         (value − bound) ÷ value of the objective, for the problem in ticks.
     rounding_s
-        What rounding to ticks may hide between value and bound; 0 if ticks are exact.
+        Seconds that rounding to ticks may hide between value and bound; 0 if ticks are exact.
     ops
         In execution order per device.
     period_s
@@ -170,7 +170,7 @@ class Plan(Saved, Shown, Record):
 
     @cached_property
     def tolerance_s(self) -> float:
-        """By how much times may differ and still count as equal: see `tolerance_s`."""
+        """The largest difference of times that count as equal: see `tolerance_s`."""
         return tolerance_s(self.topology, self.ops, self.transfers)
 
     @cached_property

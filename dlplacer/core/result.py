@@ -1,4 +1,4 @@
-"""What a solve returns: status, plan, lower bound and gap."""
+"""The result of a solve: status, plan, lower bound and gap."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -98,7 +98,7 @@ def read_plan(path: Path) -> Plan:
 
 
 def plan_of_dict(value: Any, where: str) -> Plan:
-    """The plan that `plan_to_dict` made this object of; `where` names it in an error, which is as of `read_plan`."""
+    """The plan in an object of `plan_to_dict`. `where` names it in errors, which are those of `read_plan`."""
     content = parse_model(value, PlanFile, KIND, VERSION, where)
     return built(where, content.value, located=content.located)
 

@@ -58,7 +58,7 @@ def plan_of(
 ) -> Plan:
     """The plan of ops and transfers with their times; an outcome without a schedule gives the bound alone.
 
-    Where ops wait for their processes, the times are no ticks, and bound and gap are of the plan in seconds.
+    If ops wait for their processes, the times are not whole ticks, and bound and gap refer to the plan in seconds.
 
     Raises
     ------
@@ -121,7 +121,7 @@ def _require_bound_below(bound_s: float, plan: Plan) -> None:
 
 
 def _figures_in_seconds(value_s: float, bound_s: float) -> tuple[float, float, float, float]:
-    """Value of the objective, lower bound, gap and what rounding hides: nothing."""
+    """Value of the objective, lower bound, gap and rounding error, which is 0."""
     if value_s - bound_s <= _SAME * value_s:
         return value_s, value_s, 0.0, 0.0
     return value_s, bound_s, (value_s - bound_s) / value_s, 0.0
@@ -130,7 +130,7 @@ def _figures_in_seconds(value_s: float, bound_s: float) -> tuple[float, float, f
 def _figures_in_ticks(
     problem: Problem, value_s: float, known: int | None, bound: int
 ) -> tuple[float, float, float, float]:
-    """Value of the objective, lower bound, gap and what rounding hides; `known` is the value in ticks."""
+    """Value of the objective, lower bound, gap and rounding error; `known` is the value in ticks."""
     length = value_s / float(problem.tick_s)
     replayed = round(length) if problem.exact or known is not None else int(length)
     value = replayed if known is None else min(known, replayed)

@@ -39,7 +39,7 @@ Solver = Callable[[Problem, Budget], Outcome]
 
 
 class Heuristic(NamedTuple):
-    """What makes one schedule of a problem after another, None for what is no plan, and seconds it loads before."""
+    """A generator of schedules of a problem, None for an infeasible one, and the seconds it takes to load."""
 
     schedules: Callable[[Problem], Iterator[ProblemSchedule | None]]
     loads_s: float = 0.0
@@ -51,7 +51,7 @@ _REPLAYED_OP_S = 1e-4
 
 @dataclass(frozen=True)
 class DispatchParams:
-    """How the time is divided.
+    """Shares of the time limit.
 
     Attributes
     ----------
@@ -152,7 +152,7 @@ class Candidates:
 
 
 def best_plan(problem: Problem, method: str, budget: Budget, begin: Begin | None = None) -> tuple[Plan | None, Outcome]:
-    """The best plan of a method, None where it finds none, and its outcome.
+    """The best plan of a method, None if it finds none, and its outcome.
 
     Parameters
     ----------
@@ -209,7 +209,7 @@ def best_under_dispatch(
     heuristics
         Quick ones, to be asked first.
     combine
-        Whether the plan may be taken from single devices and device subsets too: the default method's may.
+        True if the plan may be taken from single devices and device subsets too: the default method's may.
     """
     candidates = Candidates(problem)
     tick_s = float(problem.tick_s)

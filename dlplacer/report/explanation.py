@@ -1,4 +1,4 @@
-"""Why a plan takes as long as it does: critical path, what limits its bound, idle devices, the largest transfers."""
+"""The causes of a plan's step time: critical path, limit of its bound, idle devices, the largest transfers."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class DeviceShare:
-    """What a device does during the step, in seconds."""
+    """The ops of a device, and its times during the step in seconds."""
 
     device: str
     ops: int

@@ -34,14 +34,14 @@ def _single_device_s(plan: Plan) -> float | None:
 
 
 def headline(plan: Plan) -> str:
-    """What was planned: graph, machine and step time."""
+    """One line with graph, machine and step time."""
     graph, machine = plan.graph.name or "graph", plan.topology.name or f"{len(plan.topology.devices)} devices"
     each = "per step" if plan.period_s is None else "per step in steady state"
     return f"{graph} on {machine}: {format_seconds(plan.value_s)} {each}"
 
 
 def verdict(plan: Plan) -> str:
-    """How good the plan is: status, lower bound, gap and speedup."""
+    """The quality of the plan: status, lower bound, gap and speedup."""
     parts = [plan.status, f"lower bound {format_seconds(plan.lower_bound_s)}", f"gap {100 * plan.gap:.2g} %"]
     faster = speedup_text(plan)
     if faster is not None:

@@ -27,7 +27,7 @@ def highlights(plan: Plan) -> list[tuple[str, str]]:
 
 
 def result_table(plans: Sequence[tuple[str, Plan]]) -> FigureTable:
-    """Time, bound, gap, speedup and what made a plan; a column for each."""
+    """Time, bound, gap, speedup and method; a column for each plan."""
     columns = [_result(plan) for _, plan in plans]
     names = list(dict.fromkeys(name for column in columns for name in column))
     rows = [(name, *(column.get(name, "–") for column in columns)) for name in names]
@@ -35,7 +35,7 @@ def result_table(plans: Sequence[tuple[str, Plan]]) -> FigureTable:
 
 
 def assumption_table(plans: Sequence[tuple[str, Plan]]) -> FigureTable:
-    """Every option of the problem with what is assumed by it; where plans differ, a column for each."""
+    """Every option of the problem with its assumption; a column for each plan if plans differ."""
     chosen = list(dict.fromkeys(plan.options for _, plan in plans))
     heads = [name for name, _ in plans] if len(chosen) > 1 else ()
     columns = [options.to_dict() for options in (chosen if len(chosen) == 1 else [plan.options for _, plan in plans])]
@@ -91,7 +91,7 @@ def html_page(plan: Plan, against: Plan | None = None, names: tuple[str, str] = 
     against
         A second plan, drawn on the same axis, device by device.
     names
-        What the two are called.
+        The names of the two plans.
     """
     if against is None:
         figures = [result_table([("", plan)]), assumption_table([("", plan)]), origin_table(plan)]
@@ -114,9 +114,9 @@ def run_page(predicted: Plan, measured: Plan, figures: Sequence[tuple[str, str]]
     measured
         As `dlplacer.measure` records it, on the devices of the predicted plan.
     figures
-        Name and value of what the run found; the first few stand at the top.
+        Name and value of the run's results; the first few stand at the top.
     conclusion
-        What they say, in a sentence.
+        A sentence that sums up the figures.
     """
     both = [("predicted", predicted), ("measured", measured)]
     devices = [device.id for device in predicted.topology.devices]
@@ -161,9 +161,9 @@ def schedule_data(
     shown
         Positions of the schedules that the page shows at first.
     is_run
-        Whether they are steps of a run.
+        True if they are steps of a run.
     more
-        What else the script reads: ``tables``, ``colorBy``.
+        Further data that the script reads: ``tables``, ``colorBy``.
     """
     texts, clock = Texts(), PageClock(max(_span_s(plan) for _, plan in plans))
     graphs: list[Plan] = []
