@@ -5,6 +5,9 @@ from .api.explaining import explain as explain
 from .api.explaining import pinned as pinned
 from .api.explaining import violations as violations
 from .api.explaining import what_would_help as what_would_help
+from .api.fitting import export as export
+from .api.fitting import fit as fit
+from .api.fitting import new_topology as new_topology
 from .api.hybrid_planning import hybrid as hybrid
 from .api.jobs import capture as capture
 from .api.jobs import load_job as load_job
@@ -66,6 +69,8 @@ from .measure.run_report import Run as Run
 from .measure.run_report import RunReport as RunReport
 from .measure.splitting import SplitResult as SplitResult
 from .planning.compare import Comparison as Comparison
+from .planning.fit.decoder import Decoder as Decoder
+from .planning.fit.fit import Fit as Fit
 from .planning.hybrid.hybrid_plan import HybridPlan as HybridPlan
 from .planning.pipeline.pipeline_plan import PipelinePlan as PipelinePlan
 from .planning.what_if.what_would_help import WhatWouldHelp as WhatWouldHelp

@@ -49,7 +49,7 @@ def main() -> None:
     call("show", str(plan_file), *pictures, *others)
 
     say(f"5. run it on {', '.join(devices)}")
-    from dlplacer.measure.conclusion import NOISY
+    from dlplacer.measure.run_report import NOISY
 
     job = dp.load_job(arguments.model, batch_size=arguments.batch_size)
     beside = {} if split_plan is None else {"split": split_plan}

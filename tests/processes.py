@@ -20,7 +20,7 @@ _CLEAN.set_forkserver_preload(
         *(
             "dlplacer.models.perceptron",
             "dlplacer.frontend.torch.capture",
-            "dlplacer.runtime.distributed.apply_over_ranks",
+            "dlplacer.runtime.distributed.rank_module",
         ),
     ]
 )

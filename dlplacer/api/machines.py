@@ -45,7 +45,7 @@ def detect_topology(
         return topology
     from dlplacer.machines.host_load import load_note
     from dlplacer.machines.importers.measured_links import doubts
-    from dlplacer.runtime.profile.link_times import with_timed_links
+    from dlplacer.runtime.profile.machine_times import with_timed_links
 
     told, load = on_progress or (lambda text: None), load_note()
     if load is not None:
@@ -144,7 +144,7 @@ def catalogue(what: str) -> Table:
     Parameters
     ----------
     what
-        ``graphs``, ``topologies``, ``models``, ``methods`` or ``devices``.
+        ``graphs``, ``topologies``, ``models``, ``methods``, ``devices`` or ``targets``.
 
     Examples
     --------
@@ -155,6 +155,7 @@ def catalogue(what: str) -> Table:
     if what not in the.LISTS:
         raise InputError(f"there is no list {what!r}; use one of {', '.join(the.LISTS)}")
     rows = {"graphs": _graphs, "topologies": _topologies, "models": _models, "methods": _methods, "devices": _devices}
+    rows["targets"] = _targets
     records = rows[what]()
     return Table.of(records, [Column(name, format="list") for name in records[0]])
 
@@ -199,6 +200,12 @@ def _methods() -> list[dict[str, Any]]:
     from dlplacer.solvers.methods import METHODS, SUMMARIES
 
     return [{"name": name, "is": SUMMARIES[name]} for name in METHODS]
+
+
+def _targets() -> list[dict[str, Any]]:
+    from dlplacer.report.export.targets import TARGETS
+
+    return [{"name": name, "is": target.told} for name, target in TARGETS.items()]
 
 
 def _devices() -> list[dict[str, Any]]:

@@ -338,7 +338,7 @@ DEVICE_TYPE = Parameter(
     metavar="TYPE",
     option="--type",
 )
-LISTS = ("graphs", "topologies", "models", "methods", "devices")
+LISTS = ("graphs", "topologies", "models", "methods", "devices", "targets")
 
 DIRECTION = Parameter(
     "direction",
@@ -423,3 +423,63 @@ SERVERS = (
     Parameter("bytes_per_s", 'of one server or loader, in bytes: "1.25 GB/s"', RATE, option="--rate", least=0),
     Parameter("compute_s", 'computation of a step: "0.5 s"', SECONDS, least=0),
 )
+
+DESCRIPTION = Parameter(
+    "description",
+    'the machine in words, as "2x RTX3090, RTX3060, 64 GB DDR5-5600", hosts separated by ";", or a TOML file',
+    ANY,
+    "TEXT",
+    "description",
+)
+DESCRIBED = (
+    Parameter("link", "of each GPU to its host: pcie4, pcie3x8 or a rate (the slot of its type)", metavar="LINK"),
+    Parameter("network", "between hosts: 1gbe, 10gbe, wifi, thunderbolt, or a rate and a latency", metavar="NET"),
+    Parameter("used", "memory that is in use, of all devices or of one, as gpu0=1GiB", ANY, "[D=]SIZE", repeat=True),
+)
+DECODER = Parameter(
+    "decoder",
+    "config.json of a language model, its folder, or a .gguf file",
+    ANY,
+    "MODEL",
+    "decoder",
+    doc="a `Decoder`, or the path of a config.json, of a folder with one, or of a GGUF file",
+)
+MACHINE = Parameter(
+    "machine",
+    'topology file, the name of one that ships, or words, as "2x RTX3090, RTX3060, 64 GB DDR5-5600"',
+    ANY,
+    "MACHINE",
+    "machine",
+    doc="a `Topology`, the path of its file, the name of one that ships, or words as for `new_topology`",
+)
+SERVED = (
+    Parameter(
+        "objective",
+        "least time per token, largest throughput in steady state, least prefill, or least request (token)",
+        choices=("token", "throughput", "prefill", "request"),
+    ),
+    count("context", "tokens in the cache of each sequence (4096)"),
+    flag("max_context", "plan for the longest context that fits"),
+    count("batch", "sequences that a step advances (1)"),
+    Parameter("weights", "type or bits of the matrices in layers, as q4_k or 4.89 (as the file says)", metavar="B"),
+    Parameter("cache", "type or bits of keys and values, as q8_0 (float16)", metavar="B"),
+    count("prompt", "tokens of a prompt, for prefill and request (512)"),
+    count("generated", "tokens of an answer, for request (128)"),
+    count("chunk", "tokens of a prompt that are worked on at once (512)"),
+)
+FITTED = (
+    Parameter("reserve_bytes", "left free on each device (1 GiB)", BYTES, least=0),
+    Parameter(
+        "fine",
+        "what stays whole: layers; layers but for their experts; or attention, MLP and experts each (layers)",
+        choices=("layers", "experts", "parts"),
+    ),
+    flag("stream", "send weights in RAM to a GPU in every step, in place of reading them with the CPU"),
+    Parameter("prefer", "use others only if the model does not fit on these", NAMES, "D[,D…]"),
+    Parameter("last", "use these only if the model does not fit on the others", NAMES, "D[,D…]"),
+    Parameter("split", "judge this split too: layers of each device in order", WHOLES, "N,N[,N…]", least=0),
+    Parameter("map", "judge this device map of accelerate too", READ),
+    time_limit("the proof", "10 s"),
+    *SOLVER,
+)
+TARGET = Parameter("to", "runtime that shall follow the plan; see dlplacer list targets", metavar="TARGET")

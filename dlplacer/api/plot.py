@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from dlplacer.measure.run_report import Run
     from dlplacer.planning.compare import Comparison
+    from dlplacer.planning.fit.fit import Fit
     from dlplacer.planning.hybrid.hybrid_plan import HybridPlan
     from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
 
@@ -49,6 +50,11 @@ def topology(machine: TopologyLike, ax: "Axes | None" = None) -> "Axes":
 def comparison(found: "Comparison", ax: "Axes | None" = None) -> "Axes":
     """The step times that `dlplacer.compare` found, as bars."""
     return _drawn("comparison", found, ax)
+
+
+def fit(found: "Fit", ax: "Axes | None" = None) -> "Axes":
+    """The memory of every device with the layers that `dlplacer.fit` puts there."""
+    return _drawn("fit", found, ax)
 
 
 def pipeline(plan: "PipelinePlan", ax: "Axes | None" = None) -> "Axes":
@@ -154,6 +160,7 @@ _SUBJECTS: dict[str, Callable[[Any], Any]] = {
     "memory": whole_plan_of,
     "topology": topology_of,
     "comparison": _result_of("planning.compare", "Comparison", "compare(graph, topology)"),
+    "fit": _result_of("planning.fit.fit", "Fit", "fit(model, machine)"),
     "pipeline": _result_of("planning.pipeline.pipeline_plan", "PipelinePlan", "pipeline(graph, topology)"),
     "hybrid": _result_of("planning.hybrid.hybrid_plan", "HybridPlan", "hybrid(graph, topology, devices, epochs)"),
     "run": _result_of("measure.run_report", "Run", "run(job, plan, devices)"),

@@ -111,8 +111,7 @@ def profile(
     """
     from dlplacer.planning.coarsen import coarsen
     from dlplacer.runtime.devices.open import in_host_memory
-    from dlplacer.runtime.profile.calibrate import calibrate
-    from dlplacer.runtime.profile.op_times import profile_ops, timed_capture, with_measured_times
+    from dlplacer.runtime.profile.op_times import calibrate, profile_ops, timed_capture, with_measured_times
 
     if isinstance(job, (str, PathLike)) and is_onnx(str(job)):
         return _profiled_onnx(job, names_of(devices), step.get("dims", ()), steps, warmup)
@@ -168,9 +167,9 @@ def profile_splits(
     """
     from dlplacer.core.options import Options
     from dlplacer.frontend.torch.capture import default_rewrites
+    from dlplacer.measure.splitting.choose_splits import TracedStep
     from dlplacer.measure.splitting.place_with_splits import chosen, evaluator, whole_graph
-    from dlplacer.measure.splitting.traced_step import TracedStep
-    from dlplacer.runtime.profile.link_times import measured_topology
+    from dlplacer.runtime.profile.machine_times import measured_topology
 
     with _opened(devices) as opened:
         step = TracedStep.of(_named_job(job, options), default_rewrites(whole_backward))

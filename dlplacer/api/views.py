@@ -21,11 +21,13 @@ if TYPE_CHECKING:
     from dlplacer.measure.splitting.choose_splits import SplitChoice
     from dlplacer.measure.splitting.place_with_splits import SplitResult
     from dlplacer.planning.compare import Comparison
+    from dlplacer.planning.fit.fit import Fit
     from dlplacer.planning.hybrid.hybrid_plan import HybridPlan
     from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
     from dlplacer.planning.what_if.elsewhere import Elsewhere, PinnedPlan
     from dlplacer.planning.what_if.what_would_help import WhatWouldHelp
     from dlplacer.report.explanation import Explanation
+    from dlplacer.report.export.targets import Exported
     from dlplacer.runtime.onnx.run_cut_model import OnnxReport
 
 Facts: TypeAlias = list[tuple[str, str]]
@@ -444,6 +446,73 @@ def _epochs(found: "Epochs") -> Iterator[Block]:
     yield Table(tuple(heads), tuple(rows), "epochs to the goal")
 
 
+_OBJECTIVES = {
+    "token": "time per token",
+    "throughput": "time between two steps",
+    "prefill": "time of the prompts",
+    "request": "time of a request",
+}
+
+
+def _fit(found: "Fit") -> Iterator[Block]:
+    serving = found.serving
+    rows = (
+        (
+            share.device,
+            found.plan.topology.device(share.device).type,
+            _ranges(share.layers),
+            ", ".join(share.others),
+            share.weight_bytes,
+            share.cache_bytes,
+            share.capacity_bytes,
+            share.time_s,
+        )
+        for share in found.shares
+    )
+    heads = ("device", "type", "layers", "others|besides", "weight_bytes|weights|bytes", "cache_bytes|cache|bytes")
+    yield Table.described(rows, *heads, "capacity_bytes|memory|bytes", "time_s|time in a step|seconds")
+    yield [
+        (_OBJECTIVES[serving.objective], f"{format_seconds(found.value_s)}, {found.status}, gap {_percent(found.gap)}"),
+        ("tokens per second", f"{found.tokens_per_s:.4g}"),
+        ("prefill", f"{format_seconds(found.prefill_s)} for {serving.batch} x {serving.prompt} tokens"),
+        ("binds", found.binds),
+        ("context", f"{serving.context} of at most {found.max_context} tokens that fit"),
+    ]
+    splits = (
+        (one.name, ", ".join(map(str, one.layers)), one.value_s, _slower(found, one.value_s), one.max_context)
+        for one in found.alternatives
+    )
+    judged = ("name|other splits", "layers", "value_s|objective|seconds|does not fit", "slower|slower by|change")
+    yield Table.described(splits, *judged, "max_context|longest context")
+    helps = ((one.change, one.value_s, one.gain) for one in found.helps[:_HELPS])
+    yield Table.described(helps, "change|would help", "value_s|objective|seconds", "gain||percent")
+    yield from found.notes
+
+
+_HELPS = 5
+
+
+def _slower(found: "Fit", value_s: float | None) -> float | None:
+    return None if value_s is None or not found.value_s else value_s / found.value_s - 1
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Numbers in a row as ranges: ``0-3, 7``."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1][1:] = [number]
+        else:
+            runs.append([number])
+    return ", ".join("-".join(map(str, run)) for run in runs)
+
+
+def _exported(found: "Exported") -> Iterator[Block]:
+    yield found.text
+    if found.note:
+        yield f"{found.note}: {_percent(found.loss)} slower"
+
+
 _VIEWS: dict[str, Callable[[Any], Iterator[Block]]] = {
     "OpGraph": _graph,
     "Topology": _topology,
@@ -464,5 +533,7 @@ _VIEWS: dict[str, Callable[[Any], Iterator[Block]]] = {
     "dict": _figures,
     "Groups": _groups,
     "Epochs": _epochs,
+    "Fit": _fit,
+    "Exported": _exported,
 }
 """Class → its view; by name, as loading all packages to show a graph would take a second."""

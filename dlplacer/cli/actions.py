@@ -331,8 +331,7 @@ def run(given: Given) -> int:
         job, options = completed(job, plan, job_options(given))
         devices = _process_per_gpu(given, options.get("mode"))
         if over_ranks(plan, devices.split(","), given.replicas) and "RANK" not in os.environ:
-            from dlplacer.runtime.distributed.launch import run_as_ranks
-            from dlplacer.runtime.distributed.ranks import parse_ranks
+            from dlplacer.runtime.distributed.ranks import parse_ranks, run_as_ranks
 
             count = parse_ranks(plan, devices.split(","), given.replicas or replicas_of(plan)).count
             return run_as_ranks(count, [*given.words, "--devices", devices])
@@ -521,3 +520,30 @@ def _op_placement(graph: dp.OpGraph, machine: dp.Topology, limit_s: float) -> di
 def figures(given: Given, found: dict[str, float]) -> int:
     """Print single figures; JSON has no infinity, so no ceiling is null."""
     return shown(given, found, {name: None if value == float("inf") else value for name, value in found.items()})
+
+
+def fit(given: Given) -> int:
+    """Fit, write the plan, and print layers per device, other splits, and the texts to paste."""
+    from dlplacer.api.fitting import exports
+
+    found = dp.fit(**given.but("to", "picture").arguments)
+    written(given, found, "fit")
+    texts = [export_of(found, target) for target in given.to or ()]
+    return shown(given, found, {**found.to_dict(), "exports": exports(found)} if given.json else None, texts)
+
+
+def export_of(found: Any, target: str) -> str:
+    """The text to paste, or why there is none."""
+    try:
+        done = dp.export(found, target)
+    except InputError as error:
+        return str(error)
+    return f"{target}:\n{done.text}" + (f"\n({done.note}: {100 * done.loss:.1f} % slower)" if done.note else "")
+
+
+def export(given: Given) -> int:
+    """Print the text to paste; what it costs goes to stderr."""
+    done = dp.export(given.plan, given.to)
+    print(done.text)
+    say_unless_none(f"{done.note}: {100 * done.loss:.2f} % slower" if done.note else None)
+    return 0

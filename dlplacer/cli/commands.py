@@ -44,6 +44,10 @@ def _imported_graph(given: Given) -> int:
     return actions.graph(given, dp.import_graph(**given.arguments))
 
 
+def _described(given: Given) -> int:
+    return actions.topology(given, dp.new_topology(**given.arguments))
+
+
 def _completion(given: Given) -> int:
     print(completed(parser_of(COMMANDS), given.shell))
     return 0
@@ -73,6 +77,12 @@ _TOPOLOGY = (
         (the.KIND, the.MEASURE, the.output("T", "topology file to write"), the.TOPOLOGY_JSON),
     ),
     Command("show", "a table, and a picture", _shown, (the.SHIPPED, the.pictures("topology"), the.TOPOLOGY_JSON)),
+    Command(
+        "new",
+        "from words, as 2x RTX3090, RTX3060, 64 GB DDR5-5600",
+        _described,
+        (the.DESCRIPTION, the.DESCRIBED, the.output("T", "topology file to write"), the.TOPOLOGY_JSON),
+    ),
     Command(
         "import",
         "nvidia-smi topo -m text, NCCL or RCCL topology XML, networkx node-link JSON, or dnn-partitioning workload",
@@ -219,8 +229,9 @@ COMMANDS = (
     ),
     Command(
         "topology",
-        "Detect this machine, show a topology, or import one from another tool.",
+        "Detect this machine, show a topology, describe one in words, or import one from another tool.",
         examples="""
+        topology new "2x RTX3090, RTX3060, 64 GB DDR5-5600" --link pcie4 -o box.json  # a machine in words
         topology detect --measure -o box.json  # this machine, with timed links
         topology show dgx1-v100-8gpu --picture dgx1.png  # a table and a picture
         topology import topo.txt --type V100 -o box.json  # the output of nvidia-smi topo -m
@@ -306,6 +317,33 @@ COMMANDS = (
         """,
     ),
     Command(
+        "fit",
+        "Say where the layers of a language model go on unequal devices: tokens per second, a proof, flags to paste.",
+        actions.fit,
+        (
+            *(the.DECODER, the.MACHINE, the.SERVED, the.FITTED),
+            Parameter("to", the.TARGET.help, metavar="TARGET", repeat=True),
+            *(the.pictures("fit"), the.output("PLAN", "plan file to write"), the.JSON),
+            *("machine in words", the.DESCRIBED),
+        ),
+        examples="""
+        fit config.json "2x RTX3090, RTX3060" --weights 4.89 --context 8192 --to llama.cpp  # flags for llama.cpp
+        fit model.gguf "RTX4090, 64 GB DDR5-5600" --fine experts --to llama.cpp  # experts may stay in RAM
+        fit config.json "8x L4" --objective throughput --weights fp8 --to vllm  # stages for many requests
+        fit config.json box.json --split 30,10 --max-context -o plan.json  # the longest context; a split of yours
+        """,
+    ),
+    Command(
+        "export",
+        "Print a plan of `dlplacer fit` as flags, variables or tables of another runtime.",
+        actions.export,
+        (the.PLAN, the.TARGET),
+        ("to",),
+        examples="""
+        export plan.json --to vllm  # VLLM_PP_LAYER_PARTITION and its order of GPUs
+        """,
+    ),
+    Command(
         "advise",
         "Advise on mini-batch and recomputation, GPUs for a speedup, or servers that hide behind computation.",
         examples="""
@@ -317,7 +355,7 @@ COMMANDS = (
     ),
     Command(
         "list",
-        "List what ships and can be named: graphs, topologies, models, methods, devices.",
+        "List what ships and can be named: graphs, topologies, models, methods, devices, targets.",
         actions.listed,
         (Parameter("what", "what to list", option="what", choices=the.LISTS), the.JSON),
         examples="""

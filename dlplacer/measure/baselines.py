@@ -13,16 +13,14 @@ from dlplacer.core.errors import first_line
 from dlplacer.core.plan import Plan
 from dlplacer.frontend.torch.job import Job
 from dlplacer.frontend.torch.nodes import draws as draws_numbers
-from dlplacer.measure.eager import EagerStep
-from dlplacer.measure.placed_job import PlacedJob
-from dlplacer.measure.process_group import OneProcess
+from dlplacer.measure.steps import EagerStep, OneProcess, PlacedJob
 from dlplacer.planning.one_device import single_device_s
 from dlplacer.problem.problem import build_problem
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.open import in_host_memory
-from dlplacer.runtime.distributed.rank_module import seed_of
+from dlplacer.runtime.distributed.rank_module import replica_seed
 from dlplacer.runtime.distributed.ranks import NETWORK
-from dlplacer.runtime.executor.random_state import drawn_with
+from dlplacer.runtime.executor.stateful_ops import drawn_with
 
 BASELINE, ALL_CORES, COMPILED = "baseline", "all cores", "compiled"
 
@@ -120,8 +118,8 @@ def compare_with_eager(
         return _largest(group.gathered(_largest_difference(pairs)))
 
     ops = [code.op for code in placed.captured.executable.codes.values() if code.random]
-    drawn = [placed.placed.drawn_with(seed_of(replica)) for replica in range(len(placed.parts))]
-    draws = [SameDraws(ops, seed, step, device.torch_device) for seed, step in drawn] if ops else []
+    seeds = [replica_seed(placed.placed.step_seed, replica) for replica in range(len(placed.parts))]
+    draws = [SameDraws(ops, seed, device.torch_device) for seed in seeds] if ops else []
     error = worst(placed.parts, draws)
     if ops:
         return Differences(error, None, "same" if all(part.drawn == len(ops) for part in draws) else "different")
@@ -129,14 +127,14 @@ def compare_with_eager(
 
 
 class SameDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """While it is active, the n-th random call draws what the n-th of the given ops draws in the given step.
+    """While it is active, the n-th random call draws what the n-th of the given ops draws with the seed of a step.
 
     `drawn`: number of random calls so far. If there are more or fewer than ops, the draws were not the same.
     """
 
-    def __init__(self, ops: Sequence[str], seed: int, step: int, device: torch.device) -> None:
+    def __init__(self, ops: Sequence[str], seed: int, device: torch.device) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._ops, self._seed, self._step, self._device = ops, seed, step, device
+        self._ops, self._seed, self._device = ops, seed, device
         self.drawn = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -145,7 +143,7 @@ class SameDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.drawn += 1
         if self.drawn > len(self._ops):
             return func(*args, **(kwargs or {}))
-        with drawn_with(self._seed, self._step, self._ops[self.drawn - 1], self._device):
+        with drawn_with(self._seed, self._ops[self.drawn - 1], self._device):
             return func(*args, **(kwargs or {}))
 
 

@@ -9,12 +9,11 @@ from statistics import fmean
 from dlplacer.core.plan import Plan
 from dlplacer.frontend.torch.job import flat_inputs
 from dlplacer.frontend.torch.tracing.step_module import job_tensors
-from dlplacer.measure.placed_job import PlacedJob
-from dlplacer.measure.process_group import OneProcess
+from dlplacer.measure.steps import OneProcess, PlacedJob
 from dlplacer.problem.simulate import replay_plan
-from dlplacer.runtime.devices.device_streams import streams_of
+from dlplacer.runtime.devices.streams import streams_of
 from dlplacer.runtime.distributed.ranks import NETWORK
-from dlplacer.runtime.profile.issue_time import issue_time_s
+from dlplacer.runtime.profile.machine_times import issue_time_s
 from dlplacer.runtime.profile.op_times import with_measured_times
 from dlplacer.runtime.profile.own_steps import OwnStep, side_by_side
 from dlplacer.runtime.profile.statistic import OpTimes, typical

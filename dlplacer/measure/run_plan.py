@@ -27,18 +27,33 @@ from dlplacer.measure.baselines import (
     home_of_all,
     made_baselines,
 )
-from dlplacer.measure.conclusion import RunOutcome, conclusion, losses_of
-from dlplacer.measure.placed_job import PlacedJob, Recording, measured_plan, median_op_times, median_recording
 from dlplacer.measure.prediction import Prediction, Predictor, used_devices
-from dlplacer.measure.process_group import OneProcess, SeveralProcesses
-from dlplacer.measure.run_report import Figures, Run, RunReport, device_uses, worst_offenders
+from dlplacer.measure.run_report import (
+    Figures,
+    Run,
+    RunOutcome,
+    RunReport,
+    conclusion,
+    device_uses,
+    losses_of,
+    worst_offenders,
+)
+from dlplacer.measure.steps import (
+    OneProcess,
+    PlacedJob,
+    Recording,
+    SeveralProcesses,
+    measured_plan,
+    median_op_times,
+    median_recording,
+)
 from dlplacer.planning.pipeline.micro_batch_names import BatchCut
-from dlplacer.runtime.devices.allocator import reserve_heap
+from dlplacer.runtime.devices.cpu import reserve_heap
 from dlplacer.runtime.devices.open import in_host_memory
-from dlplacer.runtime.distributed.apply_over_ranks import apply_in_group, opened_group, require_replicas, settings_of
 from dlplacer.runtime.distributed.collective_ops import COLLECTIVE
 from dlplacer.runtime.distributed.group import DEFAULT_TIMEOUT_S
 from dlplacer.runtime.distributed.measured_network import measured_all_reduce
+from dlplacer.runtime.distributed.rank_module import apply_in_group, opened_group, require_replicas, settings_of
 from dlplacer.runtime.distributed.replicate import DEFAULT_BUCKET_BYTES, replicated_plan
 from dlplacer.runtime.placed.apply import apply, capture_as_planned, of_captured_ops, require_captured
 from dlplacer.runtime.profile.statistic import quartiles

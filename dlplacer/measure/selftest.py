@@ -25,19 +25,17 @@ from dlplacer.files.topology_file import topology_to_dict
 from dlplacer.frontend.torch.capture import Captured, capture_job, default_rewrites
 from dlplacer.frontend.torch.job import Job
 from dlplacer.machines.usable_cores import usable_cores
-from dlplacer.measure.eager import EagerStep
-from dlplacer.measure.placed_job import PlacedJob
+from dlplacer.measure.steps import EagerStep, PlacedJob
 from dlplacer.planning.place import place
 from dlplacer.problem.problem import build_problem
 from dlplacer.problem.simulate import replay
 from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.devices.device_streams import streams_of
 from dlplacer.runtime.devices.jitter import DelayedDevice
 from dlplacer.runtime.devices.open import KINDS, DeviceName, open_devices
+from dlplacer.runtime.devices.streams import streams_of
 from dlplacer.runtime.executor.backends import BACKENDS
 from dlplacer.runtime.placed.placed_module import PlacedModule
-from dlplacer.runtime.profile.issue_time import issue_time_s
-from dlplacer.runtime.profile.link_times import measured_topology
+from dlplacer.runtime.profile.machine_times import issue_time_s, measured_topology
 from dlplacer.runtime.profile.op_times import profile_ops, with_measured_times
 
 Build = Callable[[], Job]

@@ -24,7 +24,7 @@ from typing import Any
 DEMO = Path(__file__).parents[2] / "examples" / "01_main_job.py"
 LEAST = 5
 NOISY = 0.1
-"""As in `dlplacer.measure.conclusion`, which needs torch."""
+"""As in `dlplacer.measure.run_report`, which needs torch."""
 
 Report = Mapping[str, Any]
 

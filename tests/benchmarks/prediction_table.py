@@ -31,8 +31,7 @@ from dlplacer.measure.prediction import used_devices
 from dlplacer.measure.run_plan import run
 from dlplacer.planning.place import place
 from dlplacer.runtime.devices import open_devices
-from dlplacer.runtime.profile.issue_time import with_timed_issue
-from dlplacer.runtime.profile.link_times import measured_topology
+from dlplacer.runtime.profile.machine_times import measured_topology, with_timed_issue
 from dlplacer.runtime.profile.op_times import profile_ops, timed_capture, with_measured_times
 from dlplacer.solvers.methods import DEFAULT_METHOD
 

@@ -31,12 +31,11 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan
 from dlplacer.frontend import Job, capture
-from dlplacer.measure.eager import EagerStep
-from dlplacer.measure.placed_job import PlacedJob
+from dlplacer.measure.steps import EagerStep, PlacedJob
 from dlplacer.planning.assemble import assemble
 from dlplacer.problem.problem import build_problem
 from dlplacer.runtime import apply
-from dlplacer.runtime.devices.allocator import reserve_heap
+from dlplacer.runtime.devices.cpu import reserve_heap
 from dlplacer.solvers.instance.outcome import Outcome, ProblemSchedule
 
 

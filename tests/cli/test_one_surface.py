@@ -30,8 +30,12 @@ FUNCTIONS = {
     "run": dp.run,
     "profile": dp.profile,
     "pipeline": dp.pipeline,
+    "fit": dp.fit,
+    "export": dp.export,
+    "new": dp.new_topology,
 }
 OF_THE_COMMAND = {
+    "fit": {"to"},
     "hybrid": {"pins"},
     "solve": {"split", "times"},
     "run": {"gantt", "trace", "one_process"},

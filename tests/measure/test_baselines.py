@@ -17,9 +17,9 @@ from dlplacer.core.topology import Device, Topology
 from dlplacer.frontend import Job
 from dlplacer.frontend.torch.capture import capture_job, default_rewrites
 from dlplacer.measure.baselines import _largest_difference, compare_with_eager
-from dlplacer.measure.placed_job import PlacedJob
 from dlplacer.measure.run_report import Figures, RunReport
 from dlplacer.measure.selftest import random_plan as selftest_plan
+from dlplacer.measure.steps import PlacedJob
 from dlplacer.runtime.devices.cpu import HostDevice
 from dlplacer.runtime.onnx.run_cut_model import _difference
 from dlplacer.runtime.placed.placed_module import PlacedModule

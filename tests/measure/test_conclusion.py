@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlplacer.measure.conclusion import RunOutcome, conclusion, losses_of
+from dlplacer.measure.run_report import RunOutcome, conclusion, losses_of
 
 CAUSES = ("runtime", "contention", "waiting", "host")
 

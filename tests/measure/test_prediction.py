@@ -17,9 +17,8 @@ from dlplacer.core.plan import Plan, ScheduledOp
 from dlplacer.core.topology import Link
 from dlplacer.frontend import capture
 from dlplacer.frontend.torch.capture import capture_job, default_rewrites
-from dlplacer.measure.placed_job import PlacedJob
 from dlplacer.measure.prediction import Prediction, Predictor, overlap_shares, used_devices
-from dlplacer.measure.process_group import OneProcess
+from dlplacer.measure.steps import OneProcess, PlacedJob
 from dlplacer.problem.simulate import replay_plan
 from dlplacer.runtime.devices.cpu import HostDevice
 from dlplacer.runtime.placed.placed_module import PlacedModule

@@ -9,8 +9,8 @@ from runtime.random_plans import needs_two_cores, random_plan
 from dlplacer.core.errors import InputError, MismatchError
 from dlplacer.frontend import Job, capture
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
-from dlplacer.measure.placed_job import joined, median_recording
 from dlplacer.measure.run_plan import OverRanks, run_over_ranks
+from dlplacer.measure.steps import joined, median_recording
 from dlplacer.models import branches, mlp
 from dlplacer.runtime.distributed.replicate import replicated_plan
 

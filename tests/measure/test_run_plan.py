@@ -12,8 +12,8 @@ from torch import nn
 
 from dlplacer.core.errors import InputError
 from dlplacer.frontend import Job, capture
-from dlplacer.measure.eager import EagerStep
 from dlplacer.measure.run_plan import run
+from dlplacer.measure.steps import EagerStep
 from dlplacer.problem.simulate import replay_plan
 from dlplacer.runtime.devices.cpu import HostDevice
 

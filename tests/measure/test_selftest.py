@@ -106,18 +106,18 @@ def test_without_the_device_it_is_the_users_error(capsys: pytest.CaptureFixture[
 
 
 def noisy(amount: Callable[[], float]) -> Callable[..., Any]:
-    """A `CpuDevice.send` that adds something to what it sends."""
+    """A `CpuDevice.receive` that adds something to what it receives."""
 
-    def send(self: CpuDevice, tensor: Any, target: Any) -> Any:
+    def receive(self: CpuDevice, tensor: Any) -> Any:
         if isinstance(tensor, torch.Tensor) and tensor.is_floating_point():
             return tensor + amount()
         return tensor
 
-    return send
+    return receive
 
 
 def test_links_that_change_what_they_carry_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CpuDevice, "send", noisy(lambda: 0.1))
+    monkeypatch.setattr(CpuDevice, "receive", noisy(lambda: 0.1))
     done = selftest(SMALL, {}, CPUS, repeats=1)
     failed = {check.name for check in done.checks if not check.passed}
     assert failed == {"numbers"}
@@ -126,13 +126,13 @@ def test_links_that_change_what_they_carry_are_found(monkeypatch: pytest.MonkeyP
 
 # Every run differs from the first by less than any tolerance, but not by nothing.
 def test_runs_that_differ_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    sent = [0]
+    taken = [0]
 
     def tiny() -> float:
-        sent[0] += 1
-        return 1e-6 * (sent[0] % 97)
+        taken[0] += 1
+        return 1e-6 * (taken[0] % 97)
 
-    monkeypatch.setattr(CpuDevice, "send", noisy(tiny))
+    monkeypatch.setattr(CpuDevice, "receive", noisy(tiny))
     done = selftest(SMALL, {}, CPUS, repeats=2)
     assert "races" in {check.name for check in done.checks if not check.passed}
 
@@ -157,7 +157,7 @@ def test_the_command_ends_with_5_if_a_check_fails(
     command = ["selftest", "--devices", "cpu:0,cpu:1", "--no-steps", "--repeats", "1"]
     assert main([*command, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["passed"] is True
-    monkeypatch.setattr(CpuDevice, "send", noisy(lambda: 0.1))
+    monkeypatch.setattr(CpuDevice, "receive", noisy(lambda: 0.1))
     assert main(command) == 5
     assert "FAILED" in capsys.readouterr().out
 
@@ -182,7 +182,7 @@ def test_a_delayed_device_does_what_its_device_does() -> None:
     delayed = DelayedDevice(device, 1e-4, seed=1)
     try:
         tensor = torch.ones(3)
-        assert [delayed.receive(delayed.send(tensor, delayed)) is tensor for _ in range(10)] == [True] * 10
+        assert [delayed.receive(tensor) is tensor for _ in range(10)] == [True] * 10
         assert delayed.submit(lambda: 5).result() == 5
         assert delayed.elapsed_s(delayed.now(), delayed.now()) >= 0
         delayed.drain()

@@ -16,10 +16,18 @@ from dlplacer.frontend import Job
 from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.splitting.names import OpSplit
 from dlplacer.machines.costs.calibration import signature
-from dlplacer.measure.splitting.choose_splits import choose_splits, measured_choice
-from dlplacer.measure.splitting.estimated_times import measured_overhead, on_time_base_of, tables_of, with_estimates
+from dlplacer.measure.splitting.choose_splits import (
+    TracedStep,
+    choose_splits,
+    measured_choice,
+    measured_overhead,
+    neighbours,
+    on_time_base_of,
+    splits_of,
+    tables_of,
+    with_estimates,
+)
 from dlplacer.measure.splitting.place_with_splits import evaluator, place_with_splits
-from dlplacer.measure.splitting.traced_step import TracedStep, neighbours, splits_of
 
 TYPE = "cpu-core"
 

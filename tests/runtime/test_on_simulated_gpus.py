@@ -17,14 +17,13 @@ from dlplacer.frontend.torch.executable import Executable, Instruction, OpCode, 
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.cpu import CpuDevice
 from dlplacer.runtime.devices.cuda import CudaDevice
-from dlplacer.runtime.devices.stream_backend import StreamBackend
+from dlplacer.runtime.devices.streams import StreamBackend
 from dlplacer.runtime.executor.backends import CudaGraphs, Eager, SegmentBackend
 from dlplacer.runtime.executor.executor import Executor
-from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.executor.run import StepInputs
-from dlplacer.runtime.program.lower import lower
+from dlplacer.runtime.executor.stateful_ops import Updater
+from dlplacer.runtime.program.lower import DeviceMemorySpace, MemorySpaces, lower, memory_spaces, with_streams
 from dlplacer.runtime.program.program import Compute, Hold, Wait
-from dlplacer.runtime.program.stream_lowering import DeviceMemorySpace, MemorySpaces, memory_spaces, with_streams
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -75,7 +74,7 @@ def right_values(lowered: Lowered, seed: int, gpus: SimulatedGpus | None = None)
             Executor(lowered.graph, executable, program, devices, Updater(None), Eager())
             for program in lowered.programs
         ]
-        state = executors[0].start(StepInputs({}, 0, 0))
+        state = executors[0].start(StepInputs({}, 0))
         for executor in executors:
             executor.run(state)
         # The host is neither held up by copies nor waits for devices.
@@ -198,7 +197,7 @@ def right_over_steps(lowered: Lowered, seed: int, backend: SegmentBackend) -> tu
                 bound[code.op] = cell = gpus.empty(device_of(lowered.spaces[home[code.op]]))
                 cell.slot.value = float(step)
             del cell
-            executor.run(executor.start(StepInputs(bound, 0, step)))
+            executor.run(executor.start(StepInputs(bound, 0)))
             del bound
         assert gpus.blocked == gpus.synchronized == 0
         for device in devices.values():

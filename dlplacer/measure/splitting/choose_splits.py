@@ -1,30 +1,232 @@
 """Search for the ops whose splitting shortens the step most, by list schedules and by profiles of what they find."""
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from statistics import linear_regression, mean, median
 from threading import Event
+
+from torch import fx
 
 from dlplacer.core.errors import InfeasibleError, InputError
 from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Op
 from dlplacer.core.options import Options
 from dlplacer.core.topology import Topology
-from dlplacer.frontend.torch.capture import Captured
+from dlplacer.frontend.torch.capture import Captured, default_rewrites, rewritten, trace_job
+from dlplacer.frontend.torch.job import Job
+from dlplacer.frontend.torch.nodes import behind_views, is_folded
 from dlplacer.frontend.torch.splitting.names import OpSplit
+from dlplacer.frontend.torch.splitting.pattern import Pattern
 from dlplacer.frontend.torch.splitting.rules import patterns_of
+from dlplacer.frontend.torch.tracing.joint import Traced
+from dlplacer.frontend.torch.tracing.passes import apply_passes
+from dlplacer.machines.costs.alpha_beta import AlphaBeta
+from dlplacer.machines.costs.calibration import signature
 from dlplacer.machines.costs.roofline_times import with_times
-from dlplacer.measure.splitting.estimated_times import (
-    MeasuredTimes,
-    measured_overhead,
-    on_time_base_of,
-    with_estimates,
-)
-from dlplacer.measure.splitting.traced_step import TracedStep, neighbours, splits_of
 from dlplacer.problem.problem import build_problem
-from dlplacer.runtime.profile.op_times import Times, with_measured_times
+from dlplacer.runtime.profile.op_times import Times, measured_types, with_measured_times
 from dlplacer.solvers.instance.instance import build_instance
 from dlplacer.solvers.instance.outcome import Budget
 from dlplacer.solvers.methods import run_rule
+
+
+@dataclass(frozen=True)
+class TracedStep:
+    """A job's step as traced, and the rewrites that come before any split; each works on a copy of its graph."""
+
+    job: Job
+    traced: Traced
+    rewrites: tuple[str, ...]
+
+    @classmethod
+    def of(cls, job: Job, rewrites: Sequence[str] | None = None) -> "TracedStep":
+        """Trace a job; None means the rewrites that a capture applies by default."""
+        wanted = tuple(default_rewrites() if rewrites is None else rewrites)
+        return cls(job, trace_job(job, wanted), wanted)
+
+    def captured(self, splits: Sequence[OpSplit] = ()) -> Captured:
+        """The graph and executable with these splits."""
+        return rewritten(self.job, self._copy(), [*self.rewrites, *map(str, splits)])
+
+    @cached_property
+    def nodes(self) -> Mapping[str, fx.Node]:
+        """The calls that splits may name, in order."""
+        traced = self._copy()
+        apply_passes(traced.module.graph, self.rewrites)
+        return {node.name: node for node in traced.module.graph.nodes if node.op == "call_function"}
+
+    def _copy(self) -> Traced:
+        module, graph = self.traced.module, fx.Graph()
+        copied = graph.graph_copy(module.graph, {}, return_output_node=True)
+        assert isinstance(copied, tuple)
+        graph.output(copied[0]).meta = dict(module.graph.output_node().meta)
+        return replace(self.traced, module=fx.GraphModule(module, graph))
+
+
+def splits_of(nodes: Mapping[str, fx.Node], ops: Collection[str], parts: int) -> list[OpSplit]:
+    """A split for each op of a set that can be cut into that many parts, in graph order.
+
+    An op is cut along the axis of the first value that it reads in parts: a pool that follows a norm cut along the
+    channels is cut along them too. Where it reads none, or cannot follow, it is cut along the first axis that
+    its rule names, which is the cheapest.
+    """
+    cut_along: dict[str, int] = {}
+    found = []
+    for name, node in nodes.items():
+        if name not in ops:
+            continue
+        patterns = {axis: pattern for axis, pattern in patterns_of(node).items() if pattern.extent(node) >= parts}
+        if not patterns:
+            continue
+        axis = next(iter((*_following(node, patterns, cut_along), *patterns)))
+        found.append(OpSplit(name, axis, parts))
+        first = patterns[axis].outputs
+        cut_along[name] = next((dim for dim in first if dim is not None), 0)
+    return found
+
+
+def _following(node: fx.Node, patterns: Mapping[str, Pattern], cut_along: Mapping[str, int]) -> Iterable[str]:
+    """Axes along which the first argument can be read in its existing parts."""
+    first = node.args[0] if node.args else None
+    read = first[0] if isinstance(first, (list, tuple)) and first else first
+    dim = cut_along.get(behind_views(read).name) if isinstance(read, fx.Node) else None
+    return [axis for axis, pattern in patterns.items() if dim is not None and pattern.inputs.get(0) == dim]
+
+
+def neighbours(nodes: Mapping[str, fx.Node]) -> dict[str, tuple[set[str], set[str]]]:
+    """Op that can be cut → the ops that it reads and those that read it, tuple unpacking and views left out."""
+    around: dict[str, tuple[set[str], set[str]]] = {name: (set(), set()) for name in nodes}
+    for name, node in nodes.items():
+        if not is_folded(node):
+            for source in {behind_views(read).name for read in node.all_input_nodes} & around.keys():
+                around[name][0].add(source)
+                around[source][1].add(name)
+    return {name: both for name, both in around.items() if patterns_of(nodes[name])}
+
+
+_JOINS = ("aten.cat", "aten.add")
+
+
+@dataclass
+class MeasuredTimes:
+    """Measured seconds by op, by signature, and of ops that copy by their bytes; of one device type."""
+
+    device_type: str
+    by_op: dict[tuple[str, str], float] = field(default_factory=dict)
+    by_signature: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    copied: list[tuple[float, float]] = field(default_factory=list)
+
+    def learn(self, graph: OpGraph) -> None:
+        """Remember the times of a profiled graph; of an op that is known, the first time counts."""
+        for op in graph.ops:
+            time_s = op.time_on(self.device_type)
+            if time_s is None:
+                continue
+            key = signature(graph, op)
+            self.by_op.setdefault((op.id, key), time_s)
+            self.by_signature[key].append(time_s)
+            if op.kind in _JOINS and op.bytes_accessed:
+                self.copied.append((op.bytes_accessed, time_s))
+
+    def known(self, graph: OpGraph, op: Op) -> float | None:
+        """Seconds of an op that was timed, or of ops with its signature; None if there is none."""
+        key = signature(graph, op)
+        if (op.id, key) in self.by_op:
+            return self.by_op[op.id, key]
+        times = self.by_signature.get(key)
+        return median(times) if times else None
+
+    def estimate(self, op: Op, origin: Op | None, overhead: float) -> float | None:
+        """Seconds of a part or a join: by its share of the op that it came from, or by its bytes."""
+        if origin is None or op.kind != origin.kind:
+            return self.copying.time_s(op.bytes_accessed)
+        whole_s = origin.time_on(self.device_type)
+        return None if whole_s is None else whole_s * share(op, origin) * (1 + overhead)
+
+    @property
+    def copying(self) -> AlphaBeta:
+        """The line through what ops that only copy took; flat where all of them moved equally much."""
+        sizes, times = [size for size, _ in self.copied], [time_s for _, time_s in self.copied]
+        if not times:
+            return AlphaBeta(0.0, 0.0)
+        if len(set(sizes)) < 2:
+            return AlphaBeta(mean(times), 0.0)
+        line = linear_regression(sizes, times)
+        return AlphaBeta(max(0.0, line.intercept), max(0.0, line.slope))
+
+
+def share(part: Op, whole: Op) -> float:
+    """The part of an op's work that a part of it does: by FLOPs, else by bytes."""
+    if whole.flops:
+        return part.flops / whole.flops
+    return part.bytes_accessed / whole.bytes_accessed if whole.bytes_accessed else 1.0
+
+
+def with_estimates(graph: OpGraph, whole: OpGraph, tables: Iterable[MeasuredTimes], overhead: float) -> OpGraph:
+    """A graph with splits, timed: what is known from the tables, the rest estimated from the graph without them.
+
+    Device types for which the whole graph has no times are left to the roofline.
+    """
+    tables = list(tables)
+    origins: Mapping[str, Op] = {op.id: op for op in whole.ops}
+
+    def timed(op: Op) -> Op:
+        times: dict[str, float] = {}
+        for table in tables:
+            found = table.known(graph, op)
+            if found is None and op.origin:
+                found = table.estimate(op, origins.get(op.origin[0]), overhead)
+            if found is not None:
+                times[table.device_type] = found
+        return replace(op, time_s={**_given(op), **times}) if times else op
+
+    return replace(graph, ops=tuple(map(timed, graph.ops)))
+
+
+def on_time_base_of(whole: OpGraph, graph: OpGraph) -> OpGraph:
+    """A profiled graph with splits, its times scaled so that the ops it shares with the whole graph take as long there.
+
+    The machine drifts between two profiles: what it gained or lost meanwhile is not to count as the splits' doing.
+    """
+    pairs = [(op, whole.op(op.id)) for op in graph.ops if op.id in whole.index]
+    factor: dict[str, float] = {}
+    for kind in measured_types(graph):
+        shared = [(op.time_on(kind), twin.time_on(kind)) for op, twin in pairs]
+        now, then = (sum(times[place] or 0.0 for times in shared) for place in (0, 1))
+        factor[kind] = then / now if now and then else 1.0
+
+    def scaled(op: Op) -> Op:
+        return replace(op, time_s={kind: time_s * factor.get(kind, 1.0) for kind, time_s in _given(op).items()})
+
+    return replace(graph, ops=tuple(map(scaled, graph.ops)))
+
+
+def measured_overhead(whole: OpGraph, graph: OpGraph, device_type: str) -> float:
+    """What the parts of all split ops take beyond what the ops took whole: 0.01 is one percent."""
+    parts_s = 0.0
+    origins = {op.origin[0] for op in graph.ops if op.origin}
+    for op in graph.ops:
+        if op.origin and op.kind == whole.op(op.origin[0]).kind:
+            parts_s += op.time_on(device_type) or 0.0
+    wholes_s = sum(whole.op(name).time_on(device_type) or 0.0 for name in origins)
+    return parts_s / wholes_s - 1 if wholes_s else 0.0
+
+
+def tables_of(graph: OpGraph) -> list[MeasuredTimes]:
+    """A table for each device type for which all ops of a graph have times."""
+    types = {name for op in graph.ops for name in _given(op)}
+    tables = [MeasuredTimes(name) for name in sorted(types) if all(op.time_on(name) is not None for op in graph.ops)]
+    for table in tables:
+        table.learn(graph)
+    return tables
+
+
+def _given(op: Op) -> dict[str, float]:
+    return dict(op.time_s) if isinstance(op.time_s, Mapping) else {}
+
 
 _LIST_S = 10.0
 """For a list schedule, half of it for a placement where it runs out of memory: many sets of splits are looked at."""

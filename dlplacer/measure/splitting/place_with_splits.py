@@ -15,9 +15,15 @@ from dlplacer.core.units import format_seconds
 from dlplacer.files.structure_hash import first_difference, structure_sha256
 from dlplacer.frontend.torch.job import Job
 from dlplacer.frontend.torch.splitting.names import OpSplit
-from dlplacer.measure.splitting.choose_splits import Evaluator, Prospect, SplitChoice, choose_splits, measured_choice
-from dlplacer.measure.splitting.estimated_times import tables_of
-from dlplacer.measure.splitting.traced_step import TracedStep
+from dlplacer.measure.splitting.choose_splits import (
+    Evaluator,
+    Prospect,
+    SplitChoice,
+    TracedStep,
+    choose_splits,
+    measured_choice,
+    tables_of,
+)
 from dlplacer.planning.place import place
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.open import open_devices

@@ -1,4 +1,5 @@
 from .comparison import plot_comparison as plot_comparison
+from .fit import plot_fit as plot_fit
 from .gantt import plot_gantt as plot_gantt
 from .hybrid import plot_hybrid as plot_hybrid
 from .memory import plot_memory as plot_memory

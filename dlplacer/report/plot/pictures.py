@@ -66,6 +66,7 @@ PICTURES = (
     Picture("placement", "plan", "the graph coloured by device"),
     Picture("memory", "plan", "memory over time"),
     Picture("comparison", "comparison", "the step times as bars, as .png, .svg or .pdf"),
+    Picture("fit", "fit", "layers and memory of each device, as .png, .svg or .pdf"),
     Picture("hybrid", "hybrid plan", "speedup over devices, as .png, .svg or .pdf"),
     Picture("pipeline", "pipeline plan", "the schedule as .png, .svg or .pdf"),
     Picture("topology", "topology", "picture to write, as .png, .svg or .pdf"),

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import torch
 
-from dlplacer.runtime.devices.worker import Answer, T, Worker
+from dlplacer.runtime.devices.worker import Reply, T, Worker
 
 NamedDevice = str | torch.device
 """A device of this machine, as a person writes it."""
@@ -18,24 +18,11 @@ HOST_DEVICE = torch.device("cpu")
 """Where torch keeps tensors of the host's memory."""
 
 
-@dataclass(frozen=True, slots=True)
-class TensorInFlight:
-    """A tensor that is there once an event has happened."""
-
-    tensor: torch.Tensor
-    arrived: torch.Event
-
-
-InFlight = Value | TensorInFlight
-"""What one device sends and another receives."""
-
-
 class RuntimeDevice(Protocol):
     """A device that runs ops, issued by a thread.
 
     `name` is as the user wrote it, `type` as in topologies and in an op's times. A device that enqueues work on streams
-    also has an attribute ``streams`` (`dlplacer.runtime.devices.device_streams.Streams`); its `send` and `receive` only
-    hand over.
+    also has an attribute ``streams`` (`dlplacer.runtime.devices.streams.Streams`).
     """
 
     name: str
@@ -49,14 +36,11 @@ class RuntimeDevice(Protocol):
     def activate(self) -> None:
         """On the device's thread: have ops that follow run on this device."""
 
-    def submit(self, work: Callable[[], T]) -> Answer[T]:
+    def submit(self, work: Callable[[], T]) -> Reply[T]:
         """Run a function on the device's thread, after all that was submitted before."""
 
-    def send(self, tensor: Value, target: "RuntimeDevice") -> InFlight:
-        """On this device's thread: start moving a tensor to another device; returns the argument of `receive` there."""
-
-    def receive(self, in_flight: InFlight) -> Value:
-        """On this device's thread: the tensor that another device sent, safe to use by the ops that follow."""
+    def receive(self, tensor: Value) -> Value:
+        """On this device's thread: a tensor of the host's memory in this device's, safe to use by what follows."""
 
     def drain(self) -> None:
         """From any thread: wait for all that anyone has enqueued on the device."""

@@ -6,10 +6,9 @@ import torch
 
 from dlplacer.core.errors import InputError
 from dlplacer.machines.importers.products import type_of_name
-from dlplacer.runtime.devices.base import DeviceKind, InFlight, RuntimeDevice, TensorInFlight, Value
-from dlplacer.runtime.devices.device_streams import COMPUTE_STREAM, Streams
-from dlplacer.runtime.devices.stream_backend import StreamBackend
-from dlplacer.runtime.devices.worker import Answer, T, issuing_thread
+from dlplacer.runtime.devices.base import DeviceKind, Value
+from dlplacer.runtime.devices.streams import COMPUTE_STREAM, StreamBackend, Streams
+from dlplacer.runtime.devices.worker import Reply, T, issuing_thread
 
 COPIES = ("free", "forced")
 
@@ -44,7 +43,7 @@ class CudaDevice:
         self._closed = False
         self.submit(self._prepare).result()
 
-    def submit(self, work: Callable[[], T]) -> Answer[T]:
+    def submit(self, work: Callable[[], T]) -> Reply[T]:
         """See `RuntimeDevice.submit`."""
         if self._closed:
             raise InputError(f"device {self.name!r} is closed; apply the plan again to run it")
@@ -64,16 +63,9 @@ class CudaDevice:
         """Take no more work; the thread is not this device's alone."""
         self._closed = True
 
-    def send(self, tensor: Value, target: RuntimeDevice) -> Value:  # noqa: ARG002
-        """The tensor itself: the program has copied it, or need not."""
-        return tensor
-
-    def receive(self, in_flight: InFlight) -> Value:
-        """The tensor; the compute stream waits here for a core's upload, else the program says for what."""
-        if not isinstance(in_flight, TensorInFlight):
-            return in_flight
-        self.streams.wait(COMPUTE_STREAM, in_flight.arrived)
-        return in_flight.tensor
+    def receive(self, tensor: Value) -> Value:
+        """A copy of a tensor of the host's memory, for which the compute stream waits."""
+        return None if tensor is None else self.streams.bring(tensor, self.torch_device)
 
     def drain(self) -> None:
         """Wait for all streams, the caller's own among them."""

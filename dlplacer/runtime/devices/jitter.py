@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from dlplacer.runtime.devices.base import InFlight, RuntimeDevice, Value
-from dlplacer.runtime.devices.device_streams import Streams, streams_of
-from dlplacer.runtime.devices.worker import Answer, T
+from dlplacer.runtime.devices.base import RuntimeDevice, Value
+from dlplacer.runtime.devices.streams import Streams, streams_of
+from dlplacer.runtime.devices.worker import Reply, T
 
 
 class DelayedDevice:
@@ -29,7 +29,7 @@ class DelayedDevice:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._device, name)
 
-    def submit(self, work: Callable[[], T]) -> Answer[T]:
+    def submit(self, work: Callable[[], T]) -> Reply[T]:
         """See `RuntimeDevice.submit`; pauses before the function."""
 
         def hesitant() -> T:
@@ -38,14 +38,11 @@ class DelayedDevice:
 
         return self._device.submit(hesitant)
 
-    def send(self, tensor: Value, target: RuntimeDevice) -> InFlight:
+    def receive(self, tensor: Value) -> Value:
         self._pause()
-        return self._device.send(tensor, target)
-
-    def receive(self, in_flight: InFlight) -> Value:
-        tensor = self._device.receive(in_flight)
+        received = self._device.receive(tensor)
         self._pause()
-        return tensor
+        return received
 
     def _pause(self) -> None:
         if self._chooser.random() < 0.5:

@@ -15,7 +15,7 @@ _MOST_TRIES = 64
 """Threads to try for one that suits: glibc deals out at most 8 arenas for each core, in turn."""
 
 
-class Answer(Generic[T]):
+class Reply(Generic[T]):
     """The result of a function that another thread runs, to be asked for once; a Ctrl-C may interrupt that anywhere.
 
     A `concurrent.futures.Future` has a lock, taken in Python, that both threads need: an interrupt there would leave it
@@ -41,7 +41,7 @@ class Answer(Generic[T]):
         return cast(T, result)
 
 
-_Task = tuple[Answer[Any], Callable[[], Any]] | None
+_Task = tuple[Reply[Any], Callable[[], Any]] | None
 
 
 class Worker:
@@ -61,9 +61,9 @@ class Worker:
             self.close()
             raise
 
-    def submit(self, work: Callable[[], T]) -> Answer[T]:
+    def submit(self, work: Callable[[], T]) -> Reply[T]:
         """Queue a function; the answer is its result or raises its exception. InputError if the thread has ended."""
-        answer = Answer[T]()
+        answer = Reply[T]()
         with self._closing:
             if not self._finalizer.alive:
                 raise InputError(f"device {self._thread.name!r} is closed; apply the plan again to run it")
@@ -104,7 +104,7 @@ def _started(name: str, suits: Callable[[], bool]) -> "tuple[queue.SimpleQueue[_
             thread = threading.Thread(target=_work, args=(tasks,), name=name, daemon=True)
             tried.append((tasks, thread))
             thread.start()
-            answer = Answer[bool]()
+            answer = Reply[bool]()
             tasks.put((answer, suits))
             if answer.result() or len(tried) == _MOST_TRIES:
                 return tried.pop()

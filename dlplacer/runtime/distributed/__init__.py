@@ -1,7 +1,6 @@
 """A plan over several processes: the same programs over torch.distributed, and replicas that share their gradients."""
 
-from dlplacer.runtime.distributed.apply_over_ranks import apply_ranks
-from dlplacer.runtime.distributed.rank_module import RankModule
+from dlplacer.runtime.distributed.rank_module import RankModule, apply_ranks
 from dlplacer.runtime.distributed.replicate import replicated_plan
 
 __all__ = ["RankModule", "apply_ranks", "replicated_plan"]

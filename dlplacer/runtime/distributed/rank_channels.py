@@ -14,8 +14,7 @@ import torch
 import torch.distributed as dist
 
 from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice
-from dlplacer.runtime.distributed.group import RankGroup
-from dlplacer.runtime.distributed.wire_format import HEADER_LENGTH, WireFormat
+from dlplacer.runtime.distributed.group import HEADER_LENGTH, RankGroup, WireFormat
 from dlplacer.runtime.program.program import Program, Send
 
 AHEAD = 2

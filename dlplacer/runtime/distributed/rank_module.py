@@ -1,7 +1,11 @@
 """A module of which every process holds and runs its part: of the program of all devices, that of its own."""
 
+import contextlib
+import hashlib
+import json
+import zlib
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -9,16 +13,24 @@ from typing import Any
 import torch
 from torch import nn
 
+from dlplacer.check import check_plan
 from dlplacer.core.errors import MismatchError
 from dlplacer.core.plan import Plan
+from dlplacer.core.version import __version__
+from dlplacer.files import plan_to_dict
 from dlplacer.frontend.torch.capture import Captured
-from dlplacer.frontend.torch.job import Job
+from dlplacer.frontend.torch.job import Job, flat_inputs
 from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice
+from dlplacer.runtime.devices.cpu import HostDevice
+from dlplacer.runtime.devices.open import kind_of, open_devices
 from dlplacer.runtime.distributed.collective_ops import Bucket, with_collectives, with_group
-from dlplacer.runtime.distributed.group import RankGroup
+from dlplacer.runtime.distributed.group import DEFAULT_TIMEOUT_S, RankGroup
 from dlplacer.runtime.distributed.rank_channels import RankChannels
-from dlplacer.runtime.distributed.ranks import NETWORK
+from dlplacer.runtime.distributed.ranks import NETWORK, parse_ranks
+from dlplacer.runtime.executor.backends import segment_backend
 from dlplacer.runtime.executor.run import StepState
+from dlplacer.runtime.placed.apply import capture_as_planned, of_captured_ops, require_captured, require_runnable
+from dlplacer.runtime.placed.guards import has_data, require_unscaled_updates
 from dlplacer.runtime.placed.placed_module import PlacedModule
 from dlplacer.runtime.placed.variant import Layouts, Variant, part_of, with_constants
 from dlplacer.runtime.placed.variants import ModuleSnapshot
@@ -178,8 +190,8 @@ class RankModule(PlacedModule):
         is_first = self.group.rank == self.group.replica * self.group.ranks.per_replica
         return self.group.mean_over_replicas(found if is_first else None, found.device).to(found)
 
-    def _draws_of_step(self, *, evaluates: bool = False) -> tuple[int, int]:
-        return self.drawn_with(self.seed + seed_of(self.group.replica), evaluates)
+    def _drawn_seed(self, variant: Variant) -> int:
+        return replica_seed(super()._drawn_seed(variant), self.group.replica)
 
     def _give_up_other_parts(self) -> None:
         """Let go of the data of parameters and buffers that the latest step has on other processes."""
@@ -210,9 +222,9 @@ def _described(program: Program, part: Captured, home: Mapping[str, str]) -> dic
     return {**ops, **calls}
 
 
-def seed_of(replica: int) -> int:
-    """What a replica adds to the seed of its module: no two replicas draw the same."""
-    return replica << 32
+def replica_seed(step_seed: int, replica: int) -> int:
+    """The seed of a step of a replica: no two replicas draw the same."""
+    return step_seed + (replica << 64)
 
 
 def _with_metadata(state: "OrderedDict[str, Any]", of: Mapping[str, Any]) -> "OrderedDict[str, Any]":
@@ -227,3 +239,125 @@ def _emptied(tensor: torch.Tensor) -> torch.Tensor:
     # With the very strides, also where they have gaps: the step is captured from them, here as where the data is.
     empty = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
     return nn.Parameter(empty, requires_grad=tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty
+
+
+def apply_ranks(
+    job: Job,
+    plan: Plan,
+    devices: Mapping[str, str] | Sequence[str],
+    *,
+    replicas: int = 1,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+    segments: str = "eager",
+) -> RankModule:
+    """The job's module, running as planned over several processes. Call it on all of them, with the same weights.
+
+    Parameters
+    ----------
+    job
+        The job that the plan was captured from, with the inputs of this process's replica.
+    devices
+        Device of the plan → ``rank0/cpu:0``, or a list in the plan's order; see
+        `dlplacer.runtime.distributed.ranks`.
+    replicas
+        How often the plan runs side by side; more than one needs a plan with collectives
+        (`dlplacer.runtime.distributed.replicated_plan`).
+    timeout_s
+        How long to wait for another process.
+    segments
+        As in `dlplacer.apply`, whose errors are raised too.
+
+    Raises
+    ------
+    InputError
+        If the number of processes is another, or they differ in plan, versions, inputs, weights or settings.
+    """
+    segment_backend(segments)
+    check_plan(plan)
+    require_unscaled_updates(job)
+    require_captured(plan)
+    require_replicas(plan, replicas)
+    with opened_group(plan, devices, replicas, timeout_s) as (group, opened):
+        return apply_in_group(job, plan, group, opened, segments)
+
+
+def require_replicas(plan: Plan, replicas: int) -> None:
+    """Raise MismatchError unless a plan exchanges gradients between this number of replicas."""
+    planned = (plan.graph.capture or {}).get("collectives", {}).get("replicas", 1)
+    if planned != replicas:
+        raise MismatchError(
+            f"the plan was made for {planned} replicas, and {replicas} are to run; make one with "
+            "dlplacer.runtime.distributed.replicated_plan, from the plan of one replica"
+        )
+
+
+@contextlib.contextmanager
+def opened_group(
+    plan: Plan, devices: Mapping[str, str] | Sequence[str], replicas: int, timeout_s: float
+) -> Iterator[tuple[RankGroup, dict[str, RuntimeDevice]]]:
+    """The group of processes that run a plan, and device of the plan → device, for those that this process owns.
+
+    They outlive the context, unless an error leaves it.
+    """
+    group = RankGroup(parse_ranks(plan, devices, replicas), timeout_s)
+    opened: dict[str, RuntimeDevice] = {}
+    try:
+        names = group.ranks.devices_of(group.rank)
+        opened |= zip(names, open_devices(list(names.values())), strict=True)
+        yield group, opened
+    except BaseException:
+        group.fail()
+        for device in opened.values():
+            device.close()
+        raise
+
+
+def apply_in_group(
+    job: Job, plan: Plan, group: RankGroup, opened: Mapping[str, RuntimeDevice], segments: str = "eager"
+) -> RankModule:
+    """As `apply_ranks`, for a group and its devices."""
+    group.require_same(settings_of(job, plan, group))
+    captured = with_collectives(capture_as_planned(job, plan), plan)
+    planned = of_captured_ops(plan, captured.graph)
+    require_runnable(captured, planned, opened)
+    devices = dict(opened)
+    if group.ranks.replicas > 1:
+        # A thread for collectives: free to run on any core, or with a stream of its own on this process's GPU.
+        here = next(iter(opened.values())).torch_device
+        is_host = kind_of(here).in_host_memory
+        network = group.ranks.network_of(next(iter(opened)))
+        devices[network] = HostDevice(NETWORK, NETWORK) if is_host else kind_of(here).open(here.index or 0)
+    return RankModule(job, planned, captured, devices, group, segments=segments)
+
+
+def settings_of(job: Job, plan: Plan, group: RankGroup) -> dict[str, Any]:
+    """What processes must have in common before the first step, in the order in which a difference is named.
+
+    Parameters are the same on all; buffers in a replica, as batch norm has statistics of its own in each.
+    """
+    values: dict[str, torch.Tensor] = {f"the values of {name!r}": one for name, one in job.module.named_parameters()}
+    values |= {f"the values of {name!r} in replica {group.replica}": one for name, one in job.module.named_buffers()}
+    return {
+        "version of dlplacer": __version__,
+        "version of torch": str(torch.__version__),
+        "order": dict(plan.order),
+        "plan file": hashlib.sha256(json.dumps(plan_to_dict(plan), sort_keys=True).encode()).hexdigest(),
+        "replicas": group.ranks.replicas,
+        "inputs": [_described_input(leaf) for leaf in flat_inputs(job)],
+        "trained parameters": [name for name, one in job.module.named_parameters() if one.requires_grad],
+        "mode": job.mode,
+        "optimizer": repr(job.update),
+        "autocast": repr(job.autocast),
+        **{name: _checksum(one) for name, one in values.items() if has_data(one) and not hasattr(one, "full_tensor")},
+    }
+
+
+def _described_input(leaf: Any) -> str:
+    """An input in a word or two: shape and dtype of a tensor, a number or a text itself."""
+    return f"{list(leaf.shape)} {leaf.dtype}" if isinstance(leaf, torch.Tensor) else repr(leaf)
+
+
+def _checksum(tensor: torch.Tensor) -> int:
+    """A checksum of a tensor's elements, in their order."""
+    plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    return zlib.crc32(plain.reshape(-1).view(torch.uint8).numpy().data) if plain.numel() else 0

@@ -1,8 +1,12 @@
-"""Which process owns which device of a plan: ``{"gpu0": "rank0/cpu:0", "gpu1": "rank1/cpu:1"}``."""
+"""Which process owns which device of a plan: ``{"gpu0": "rank0/cpu:0", "gpu1": "rank1/cpu:1"}``; and their start."""
 
+import logging
+import os
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.plan import Plan
@@ -157,3 +161,22 @@ def memory_name(device: str) -> str:
     """The memory of a device as torch names it: ``cuda:0`` of ``cuda:0/1``, ``cpu`` of ``cpu:1``."""
     name = DeviceName.parse(device)
     return name.kind if KINDS[name.kind].in_host_memory else f"{name.kind}:{name.index}"
+
+
+def run_as_ranks(count: int, words: Sequence[str]) -> int:
+    """Run ``dlplacer`` with these arguments on every rank of a new group; the exit code of the first that fails."""
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    where: dict[str, Any] = {"run_id": "dlplacer", "rdzv_backend": "c10d", "rdzv_endpoint": "127.0.0.1:0"}
+    config = LaunchConfig(min_nodes=1, max_nodes=1, nproc_per_node=count, max_restarts=0, **where)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # every rank prints its own error
+    try:
+        elastic_launch(config, sys.executable)("-m", "dlplacer", *words)
+    except ChildFailedError as error:
+        return max(1, error.get_first_failure()[1].exitcode)
+    except SignalException as error:
+        return 128 + int(error.sigval)
+    return 0

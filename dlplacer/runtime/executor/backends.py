@@ -12,10 +12,9 @@ from torch import fx
 
 from dlplacer.core.errors import InputError, RunError, first_line
 from dlplacer.frontend.torch.executable import OpCode
-from dlplacer.runtime.devices.device_streams import COMPUTE_STREAM, Streams, streams_of
-from dlplacer.runtime.devices.stream_backend import capturing
-from dlplacer.runtime.executor.random_state import generator_lock
+from dlplacer.runtime.devices.streams import COMPUTE_STREAM, Streams, capturing, streams_of
 from dlplacer.runtime.executor.segment_graph import SegmentGraph, boxed_module
+from dlplacer.runtime.executor.stateful_ops import generator_lock
 
 SegmentFunction = Callable[[list[Any]], Sequence[Any]]
 """Takes its inputs out of a list, and returns its outputs."""
@@ -268,8 +267,4 @@ def _same_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.data_ptr() == other.data_ptr() and one.shape == other.shape and one.stride() == other.stride()
 
 
-BACKENDS: dict[str, Callable[[], SegmentBackend]] = {
-    "eager": Eager,
-    "inductor": Inductor,
-    "cuda_graph": CudaGraphs,
-}
+BACKENDS: dict[str, Callable[[], SegmentBackend]] = {"eager": Eager, "inductor": Inductor, "cuda_graph": CudaGraphs}

@@ -1,7 +1,7 @@
 """Runs a program on devices. It decides nothing: segments, transfers and events are issued in one order.
 
 CPU devices have a thread each, and all devices with streams share one. Every thread takes the actions of its devices in
-the order of `dlplacer.runtime.program.issue_order`, so that no two of them wait for each other.
+the order of `dlplacer.runtime.program.program`, so that no two of them wait for each other.
 """
 
 import contextlib
@@ -17,24 +17,21 @@ from dlplacer.core.errors import RunError
 from dlplacer.core.graph import OpGraph
 from dlplacer.frontend.torch.executable import Executable
 from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.devices.device_streams import COMPUTE_STREAM, streams_of
-from dlplacer.runtime.devices.worker import Answer, Worker
+from dlplacer.runtime.devices.streams import COMPUTE_STREAM, streams_of
+from dlplacer.runtime.devices.worker import Reply, Worker
 from dlplacer.runtime.executor.backends import SegmentBackend
-from dlplacer.runtime.executor.caller_order import CallerOrder
-from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.executor.run import (
     AbortedError,
-    Cell,
+    CallerOrder,
     DeviceTimeline,
     ProgramRun,
     RankLinks,
     StepInputs,
     StepState,
 )
-from dlplacer.runtime.executor.segment import SegmentMaker
-from dlplacer.runtime.executor.transfers import Step, activate_step, receive_step, send_step, stream_step
-from dlplacer.runtime.program.issue_order import issue_order
-from dlplacer.runtime.program.program import Action, Compute, Copy, Free, Program, Recv, Send
+from dlplacer.runtime.executor.stateful_ops import Updater
+from dlplacer.runtime.executor.steps import SegmentMaker, Step, activate_step, receive_step, send_step, stream_step
+from dlplacer.runtime.program.program import Action, Compute, Copy, Free, Program, Recv, Send, issue_order
 
 LONGEST = 2000
 """Actions in one segment: the parser's memory is for all of a function at once."""
@@ -101,9 +98,9 @@ class Executor:
 
     def _run(self, state: StepState) -> None:
         given = self._order.begin()
-        run = ProgramRun(state, {key: Cell() for key in self._transfers})
+        run = ProgramRun(state, {key: Reply() for key in self._transfers})
         threads = self._compiled(state.timeline is not None)
-        answers: list[Answer[None]] = []
+        answers: list[Reply[None]] = []
         try:
             # Two programs at once must queue in the same order on all devices, or they wait for each other.
             with _submitting:
@@ -197,9 +194,9 @@ class Executor:
     def _step(self, home: str, actions: Sequence[Action], recording: bool) -> Step:
         first, device = actions[0], self._devices[home]
         if isinstance(first, Send):
-            return send_step(first, home, device, self._devices.get(first.target), self.links)
+            return send_step(first, home, first.target in self._devices, self.links)
         if isinstance(first, Recv):
-            return receive_step(first, home, device, None if first.source in self._devices else self.links)
+            return receive_step(first, home, device, self._devices.get(first.source), self.links)
         if isinstance(first, Compute | Free):
             segment = self._maker.segment(home, device, actions, recording)
             return Step(segment.call, segment.message)
@@ -221,7 +218,7 @@ def _take(steps: Sequence[Step], run: ProgramRun) -> None:
             raise RunError(message) from error
 
 
-def _wait_for(answers: Sequence[Answer[None]]) -> None:
+def _wait_for(answers: Sequence[Reply[None]]) -> None:
     """Wait for all, and raise what the first of them has raised."""
     failure: Exception | None = None
     for answer in answers:

@@ -14,7 +14,7 @@ from dlplacer.core.errors import InternalError
 from dlplacer.frontend.torch.executable import Executable, Instruction, OpCode, Value
 from dlplacer.frontend.torch.tracing.kernels import kernel_for, laid_out
 from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.executor.optimizer_update import Updater
+from dlplacer.runtime.executor.stateful_ops import Updater
 
 _PLAIN = (int, float, complex, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 _FROM_OUTSIDE = ("parameter", "buffer", "input", "tangent", "constant")

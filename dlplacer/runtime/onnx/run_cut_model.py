@@ -258,11 +258,7 @@ class OnnxReport(Shown):
 
 
 def run_onnx(
-    file: OnnxFile,
-    plan: Plan,
-    steps: int = 10,
-    warmup: int = 3,
-    devices: Mapping[str, OnnxDevice] | None = None,
+    file: OnnxFile, plan: Plan, steps: int = 10, warmup: int = 3, devices: Mapping[str, OnnxDevice] | None = None
 ) -> OnnxReport:
     """Run a plan alternating with the whole model on random inputs, and compare outputs and times."""
     inputs = random_inputs(file)

@@ -22,13 +22,7 @@ from dlplacer.runtime.placed.guards import require_unscaled_updates
 from dlplacer.runtime.placed.placed_module import PlacedModule
 
 
-def apply(
-    job: Job,
-    plan: Plan,
-    devices: Mapping[str, str] | Sequence[str],
-    *,
-    segments: str = "eager",
-) -> PlacedModule:
+def apply(job: Job, plan: Plan, devices: Mapping[str, str] | Sequence[str], *, segments: str = "eager") -> PlacedModule:
     """The job's module, running as planned. Its parameters move to their planned devices.
 
     Parameters

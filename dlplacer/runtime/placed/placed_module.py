@@ -1,11 +1,11 @@
-"""A module that runs on the planned devices."""
+"""A module that runs on the planned devices, with the parameters and buffers of its job's module."""
 
 import contextlib
 import copy
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import nn
@@ -20,8 +20,8 @@ from dlplacer.frontend.torch.tracing.step_module import set_training
 from dlplacer.planning.interrupt import kept_interrupts
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.executor.backends import CudaGraphs
-from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.executor.run import DeviceTimeline, StepInputs, StepState
+from dlplacer.runtime.executor.stateful_ops import Updater
 from dlplacer.runtime.placed.gradients import PlacedStep, add_gradients
 from dlplacer.runtime.placed.guards import (
     in_order,
@@ -32,11 +32,72 @@ from dlplacer.runtime.placed.guards import (
     require_unwritten,
     require_whole,
 )
-from dlplacer.runtime.placed.order import order_like
-from dlplacer.runtime.placed.placed_state import PlacedState
-from dlplacer.runtime.placed.variant import Layouts, Variant, layouts_of
+from dlplacer.runtime.placed.variant import Layouts, Variant, layouts_of, order_like
 from dlplacer.runtime.placed.variants import ModuleSnapshot, Variants
 from dlplacer.runtime.program.lower import Order
+
+_SHARED = ("_modules", "_parameters", "_buffers", "_non_persistent_buffers_set")
+_EXTRA = "_extra_state"
+"""Under this key torch saves what `torch.nn.Module.get_extra_state` gives."""
+
+
+class PlacedState(nn.Module):
+    """A module with the parameters, buffers and sub-modules of a job's module."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__()
+        # The very dictionaries of the job's module, not copies: state dicts, hooks and ``named_parameters`` are its
+        # own.
+        for name in _SHARED:
+            self.__dict__[name] = job.module.__dict__[name]
+        self._job = job
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Refuse what would change the job's module if this were it, and changes nothing here."""
+        job = self.__dict__.get("_job")
+        if job is not None and name not in self.__dict__ and name in job.module.__dict__:
+            raise AttributeError(
+                f"{name!r} is an attribute of the module that the job was made of; set it there, and the next step "
+                "sees it"
+            )
+        super().__setattr__(name, value)
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        """Refuse: threads and devices are of this process."""
+        raise InputError(
+            "a placed module is bound to the devices of this process and cannot be saved; save its state, "
+            "torch.save(placed.state_dict(), file), and the plan, and load them into dlplacer.apply(job, plan, devices)"
+        )
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        module = self._job.module
+        if _overrides(module, "get_extra_state"):
+            destination[prefix + _EXTRA] = module.get_extra_state()
+
+    def _load_from_state_dict(
+        self,
+        state_dict: Any,
+        prefix: str,
+        local_metadata: Any,
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        unexpected: list[str] = []
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing_keys, unexpected, error_msgs)
+        module, key = self._job.module, prefix + _EXTRA
+        has_extra = _overrides(module, "set_extra_state")
+        unexpected_keys += [name for name in unexpected if not (has_extra and name == key)]
+        if has_extra and key in state_dict:
+            module.set_extra_state(state_dict[key])
+        elif has_extra and strict:
+            missing_keys.append(key)
+
+
+def _overrides(module: nn.Module, method: str) -> bool:
+    return getattr(type(module), method) is not getattr(nn.Module, method)
 
 
 class PlacedModule(PlacedState):
@@ -57,22 +118,19 @@ class PlacedModule(PlacedState):
         Whether calls of `step` and calls in evaluation mode record when every op ran.
     timelines
         Device name in the plan → what the last recorded step took there.
+    step_seed
+        The number from which the random ops of the last step drew.
     segments
         As `dlplacer.apply` was told.
     """
 
     def __init__(
-        self,
-        job: Job,
-        plan: Plan,
-        captured: Captured,
-        devices: Mapping[str, RuntimeDevice],
-        *,
-        segments: str = "eager",
+        self, job: Job, plan: Plan, captured: Captured, devices: Mapping[str, RuntimeDevice], *, segments: str = "eager"
     ) -> None:
         super().__init__(job)
         self.segments = segments
         self.records = False
+        self.step_seed = 0
         self.timelines: Mapping[str, DeviceTimeline] = {}
         self.plan = plan
         self.devices = dict(devices)
@@ -180,8 +238,7 @@ class PlacedModule(PlacedState):
             copied._variants.forget()  # captured before an edit that the copied module has
         copied._users = self._users
         copied._users.add(copied)
-        copied.seed, copied.steps_done, copied.records = self.seed, self.steps_done, self.records
-        copied.draws.load_state_dict(self.draws.state_dict())
+        copied.records = self.records
         copied.updater.load_state_dict(copy.deepcopy(self.updater.state_dict(), memo))
         return copied
 
@@ -214,11 +271,7 @@ class PlacedModule(PlacedState):
                 f"training needs the {len(self._job.targets)} targets after the inputs: a step ends at the loss"
             )
         variant, tensors = self._variant(job)
-        self.steps_done += 1
-        leaves = flat_inputs(job)
-        if variant.is_random:
-            self.draws.begin(self.steps_done - 1)
-        return variant, tensors, variant.bind(tensors, leaves, *self._draws_of_step())
+        return variant, tensors, variant.bind(tensors, flat_inputs(job), self._drawn_seed(variant))
 
     def _differentiated(self, variant: Variant, tensors: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
         """What autograd is to see as the inputs of a step: the parameters that have a gradient."""
@@ -237,18 +290,18 @@ class PlacedModule(PlacedState):
         variant, tensors = self._variant(called.with_inputs(args, called.kwargs, (), infers=True))
         # A plan captured in inference has the job's targets as inputs that nothing reads.
         leaves = flat_inputs(called.with_inputs(args, called.kwargs, self._job.targets))
-        if variant.is_random:
-            self.draws.begin(self.steps_done, evaluates=True)
-        state = self._run(variant, variant.bind(tensors, leaves, *self._draws_of_step(evaluates=True)))
+        state = self._run(variant, variant.bind(tensors, leaves, self._drawn_seed(variant)))
         outputs = pytree.tree_unflatten(variant.outputs(state), variant.captured.executable.output_spec)
         if not called.targets or called.loss is None:
             return outputs
         with autocast_of(called, pytree.tree_leaves(outputs)[0].device):
             return called.loss(outputs, *called.targets)
 
-    def _draws_of_step(self, *, evaluates: bool = False) -> tuple[int, int]:
-        """Seed and number from which the step or evaluation at hand draws."""
-        return self.drawn_with(self.seed, evaluates)
+    def _drawn_seed(self, variant: Variant) -> int:
+        """The seed of the random ops of a step: a number of torch's generator, so that ``manual_seed`` decides."""
+        if variant.is_random:
+            self.step_seed = int(torch.randint(2**62, ()))
+        return self.step_seed
 
     def _variant(self, job: Job) -> tuple[Variant, Mapping[str, torch.Tensor]]:
         """The variant for a call, and the module's tensors."""

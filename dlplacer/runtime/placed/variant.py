@@ -1,25 +1,106 @@
-"""The step for one set of input shapes and one mode: captured, lowered, dry-run and compiled for the devices."""
+"""The step for one set of input shapes and one mode: captured, ordered, lowered, checked, and compiled for devices."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+import networkx as nx
 import torch
 
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Op
+from dlplacer.core.plan import Plan
 from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.executable import Executable, OpCode
+from dlplacer.problem.simulate import in_order
 from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.devices.device_streams import as_input
+from dlplacer.runtime.devices.streams import as_input
 from dlplacer.runtime.executor.backends import SegmentBackend, segment_backend
 from dlplacer.runtime.executor.executor import Executor
-from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.executor.run import RankLinks, StepInputs, StepState
+from dlplacer.runtime.executor.stateful_ops import Updater
 from dlplacer.runtime.placed.guards import apart_from, require_home
 from dlplacer.runtime.program.checks import dry_run, require_no_races
-from dlplacer.runtime.program.lower import Order, lower, lower_stages
+from dlplacer.runtime.program.lower import Order, lower, lower_stages, memory_spaces, with_streams
 from dlplacer.runtime.program.program import Program
-from dlplacer.runtime.program.stream_lowering import memory_spaces, with_streams
+
+_MARKS = ("parameter", "buffer", "mutation", "gradient", "update")
+"""Kinds of ops that compute nothing of a module's own."""
+
+
+def order_like(plan: Plan, captured: OpGraph) -> Order:
+    """An order for a graph that shares ops with the plan's: at other shapes, after an edit, or in inference.
+
+    Ops of the plan keep their device and their turn. Others follow their neighbours (see `_homes`), and their turn is
+    right after the tensors that they read.
+    """
+    wiring = [{(edge.source, edge.target) for edge in graph.edges} for graph in (plan.graph, captured)]
+    if plan.graph.index.keys() == captured.index.keys() and wiring[0] == wiring[1]:
+        return plan.order
+    turn = {entry.op: float(position) for position, entry in enumerate(in_order(plan))}
+    for name in captured.topological_order:
+        if name not in turn:
+            turn[name] = max((turn[edge.source] for edge in captured.edges_into[name]), default=0.0)
+    # One order of all ops that respects every dependency, cut by device: whatever it is, nothing waits in a circle.
+    dependencies = nx.DiGraph((edge.source, edge.target) for edge in captured.edges)
+    dependencies.add_nodes_from(captured.index)
+    home, order = _homes(plan, captured), {device.id: list[str]() for device in plan.topology.devices}
+    for name in nx.lexicographical_topological_sort(dependencies, lambda op: (turn[op], captured.index[op])):
+        order[home[name]].append(name)
+    return order
+
+
+def _homes(plan: Plan, captured: OpGraph) -> dict[str, str]:
+    """Op of a graph → device, for a graph that shares ops with the plan's.
+
+    An op goes where its group is, or where the plan has the op of the same id or one made from it; else where it has
+    the op of the same phase, module and kind, or of the same module; else to the device of what it reads; and what
+    reads nothing goes to its first reader.
+    """
+    hints = _placement_hints(plan)
+    made_from = {name: plan.placement[op.id] for op in plan.graph.ops for name in op.origin}
+    home: dict[str, str] = {}
+    of_group: dict[str | None, str] = {}
+
+    def settle(op: Op, device: str) -> None:
+        home[op.id] = device if op.devices is None or device in op.devices else op.devices[0]
+        if op.colocate is not None:
+            of_group.setdefault(op.colocate, home[op.id])
+
+    for name in captured.topological_order:
+        op = captured.op(name)
+        sources = [edge.source for edge in captured.edges_into[name]]
+        found = (
+            of_group.get(op.colocate)
+            or plan.placement.get(name)
+            or made_from.get(name)
+            or hints.get((op.phase, op.module, op.kind))
+            or (hints.get((op.phase, op.module, None)) if op.module else None)
+            or next((home[source] for source in sources if source in home), None)
+        )
+        if found is None and not sources:
+            continue  # until what reads it has a device
+        settle(op, found or plan.topology.devices[0].id)
+        for source in sources:
+            if source not in home:
+                settle(captured.op(source), home[name])
+    for op in captured.ops:
+        if op.id not in home:
+            settle(op, of_group.get(op.colocate) or plan.topology.devices[0].id)
+    return home
+
+
+def _placement_hints(plan: Plan) -> Mapping[tuple[str | None, str | None, str | None], str]:
+    """(phase, module, kind) → device, and with None for any kind that computes; of the first op in the graph."""
+    hints: dict[tuple[str | None, str | None, str | None], str] = {}
+    for op in plan.graph.ops:
+        if op.module:
+            hints.setdefault((op.phase, op.module, op.kind), plan.placement[op.id])
+            if op.kind not in _MARKS:
+                hints.setdefault((op.phase, op.module, None), plan.placement[op.id])
+    return hints
+
 
 Layouts = Sequence[tuple[int, ...] | None]
 """Strides of the flat inputs at capture, None for one that is no tensor."""
@@ -75,7 +156,7 @@ class Variant:
         """True if an op draws random numbers."""
         return any(code.random for code in self.captured.executable.codes.values())
 
-    def bind(self, tensors: Mapping[str, torch.Tensor], inputs: Sequence[Any], seed: int, step: int) -> StepInputs:
+    def bind(self, tensors: Mapping[str, torch.Tensor], inputs: Sequence[Any], seed: int) -> StepInputs:
         """Everything that comes into a step from outside, on the device where its op is planned: tensors of the module
         by their full names, and the flat inputs of the step.
         """
@@ -92,7 +173,7 @@ class Variant:
             tensor = _laid_out(_plain(inputs[code.position]), self.layouts[code.position])
             bound[code.op] = as_input(tensor, target)
         bound.update((code.op, self._constant(code)) for code in self.captured.executable.of_role("constant"))
-        return StepInputs(bound, seed, step)
+        return StepInputs(bound, seed)
 
     def with_tangent(self, inputs: StepInputs, tangent: torch.Tensor | None) -> StepInputs:
         """Inputs with the gradient of the loss; None means 1."""

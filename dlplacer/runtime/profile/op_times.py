@@ -10,15 +10,19 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from dlplacer.core.errors import InputError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Op
 from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.job import Job, flat_inputs
 from dlplacer.frontend.torch.tracing.fused_lstm import FORWARD, FUSED_LSTM
 from dlplacer.frontend.torch.tracing.step_module import job_tensors
-from dlplacer.runtime.devices.allocator import reserve_heap
+from dlplacer.machines.costs.calibration import Calibration, calibration_of, merged
+from dlplacer.machines.costs.calibration_file import read_calibration, write_calibration
 from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.devices.open import in_host_memory
+from dlplacer.runtime.devices.cpu import reserve_heap
+from dlplacer.runtime.devices.open import in_host_memory, kind_of
+from dlplacer.runtime.profile.machine_times import issue_time_s, measured_topology
 from dlplacer.runtime.profile.own_steps import OwnStep, side_by_side
 from dlplacer.runtime.profile.statistic import OpTimes, typical
 
@@ -180,3 +184,29 @@ def with_measured_times(graph: OpGraph, times: Mapping[str, Mapping[str, float]]
 def measured_types(graph: OpGraph) -> tuple[str, ...]:
     """Device types whose times in the graph were measured."""
     return tuple((graph.capture or {}).get("measured_on", ()))
+
+
+def calibrate(
+    path: Path, graph: OpGraph, times_s: Mapping[str, Mapping[str, float]], devices: Sequence[RuntimeDevice]
+) -> Calibration:
+    """Put a profile's times into a calibration file, which is made if it is not there; returns its content.
+
+    Of the timed devices the issue cost is measured too, and copies between the first two. Raises InputError
+    if they are of several types, or the file was measured on other hardware or versions.
+    """
+    types = {device.type for device in devices}
+    if len(types) != 1:
+        raise InputError(
+            f"a calibration file is of one device type; {', '.join(sorted(types))} were given: use one each"
+        )
+    kind, here = devices[0].type, devices[0].torch_device
+    versions = {"torch": str(torch.__version__), **kind_of(here).versions(here.index or 0)}
+    found = calibration_of(graph, times_s[kind], kind, versions)
+    found = replace(found, dispatch_s=issue_time_s(devices) or None)
+    if len(devices) > 1:
+        (link,) = measured_topology(devices[:2]).links
+        found = replace(found, copy_latency_s=link.latency_s, copy_bytes_per_s=link.bytes_per_s)
+    if path.exists():
+        found = merged(read_calibration(path), found)
+    write_calibration(path, found)
+    return found

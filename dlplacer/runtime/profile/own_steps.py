@@ -3,21 +3,20 @@
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from operator import getitem
 from typing import Any
 
 import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch.utils import _pytree as pytree
 
 from dlplacer.frontend.torch.capture import Captured
-from dlplacer.frontend.torch.executable import Instruction, OpCode, Value
 from dlplacer.frontend.torch.job import Job
-from dlplacer.frontend.torch.tracing.kernels import kernel_for
 from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.devices.device_streams import streams_of
+from dlplacer.runtime.devices.streams import streams_of
 from dlplacer.runtime.devices.worker import T
-from dlplacer.runtime.executor.optimizer_update import Updater
-from dlplacer.runtime.executor.segment_graph import values_read
+from dlplacer.runtime.executor.segment_graph import segment_graph
+from dlplacer.runtime.executor.stateful_ops import Updater
 from dlplacer.runtime.placed.guards import require_data
 from dlplacer.runtime.placed.variant import Variant, layouts_of, part_of
 from dlplacer.runtime.program.lower import Order
@@ -50,7 +49,7 @@ class OwnStep:
 
         def links(program: Program) -> StandIns:
             received = {action.tensor for action in program.actions[home] if isinstance(action, Recv)}
-            return StandIns(captured, received, device.torch_device, tensors)
+            return StandIns(captured, received, device, tensors)
 
         updater = Updater(None if job is None else job.update)
         how: dict[str, Any] = {"segments": segments, "starts": starts or {}, "links": links, "away_on_device": True}
@@ -60,7 +59,6 @@ class OwnStep:
         for name in dict.fromkeys(code.name for code in own.executable.of_role("parameter", "buffer", "mutation")):
             require_data(name, tensors[name])
             self._tensors[name] = tensors[name].detach().to(device.torch_device, copy=name in written)
-        self._steps_done = 0
 
     def recorded(self) -> dict[str, float]:
         """Op → seconds in a step, from the end of the op before it to its own."""
@@ -84,8 +82,7 @@ class OwnStep:
     """Seconds for which the last step that was not recorded held the device's thread."""
 
     def _bound(self) -> Any:
-        self._steps_done += 1
-        return self._variant.with_tangent(self._variant.bind(self._tensors, self._leaves, 0, self._steps_done), None)
+        return self._variant.with_tangent(self._variant.bind(self._tensors, self._leaves, 0), None)
 
 
 def side_by_side(take: Callable[[OwnStep], T], steps: Sequence[OwnStep], keeps_busy: bool = False) -> list[T]:
@@ -116,19 +113,21 @@ class StandIns:
     """
 
     def __init__(
-        self, whole: Captured, received: Collection[str], device: torch.device, tensors: Mapping[str, torch.Tensor]
+        self, whole: Captured, received: Collection[str], device: RuntimeDevice, tensors: Mapping[str, torch.Tensor]
     ) -> None:
-        self._whole, self._device, self._tensors = whole, device, tensors
         self._made: dict[str, torch.Tensor] = {}
-        self._producer = whole.executable.producer
-        self._received = received & self._producer.keys()
-        self._memory: dict[torch.dtype, torch.Tensor] = {}
-        largest: dict[torch.dtype, _Layout] = {}
-        for op in {self._producer[name] for name in self._received}:
-            for layout in _outputs(whole, op).values() if self._given(op) is None else ():
-                largest[layout.dtype] = max(largest.get(layout.dtype, layout), layout, key=lambda each: each.length)
-        for layout in largest.values():
-            self._shared(layout)
+        memory: dict[torch.dtype, torch.Tensor] = {}
+        wanted = received & whole.executable.producer.keys()
+        found = sorted(fake_values(whole, wanted, device, tensors).items(), key=lambda each: -_length(each[1]))
+        for name, fake in found:
+            code = whole.executable.codes[whole.executable.producer[name]]
+            given = tensors.get(code.name) if code.role in ("parameter", "buffer") and name == code.value else None
+            if given is not None and not given.is_meta:
+                self._made[name] = given.detach().to(device.torch_device)
+                continue
+            if fake.dtype not in memory:
+                memory[fake.dtype] = _filled(torch.empty(_length(fake), dtype=fake.dtype, device=fake.device))
+            self._made[name] = memory[fake.dtype].as_strided(fake.shape, fake.stride())
 
     def begin(self, device: str) -> None:
         """Nothing is on its way."""
@@ -144,106 +143,64 @@ class StandIns:
 
     def receive(self, tensor: str, source: str, target: str) -> torch.Tensor | None:  # noqa: ARG002
         """A tensor of the shape, dtype and strides of the one that is planned to arrive; None for a mere order."""
-        if tensor in self._received and tensor not in self._made:
-            self._made[tensor] = self._value(tensor, exact=True)
         return self._made.get(tensor)
 
-    def _value(self, name: str, exact: bool) -> torch.Tensor:
-        """A value of this name, by the unpacking and the views of its op; an `exact` one as the op's kernel makes it
-        here, as the graph has dtypes and strides of the capture.
-        """
-        op = self._producer[name]
-        code, given = self._whole.executable.codes[op], self._given(op)
-        layouts = _outputs(self._whole, op) | (self._as_run(code) if exact and given is None else {})
-        outputs = {
-            place: given if given is not None else self._shared(layout) if exact else layout.tensor(self._device)
-            for place, layout in layouts.items()
-        }
-        views = code.instructions if code.value else code.instructions[1:]
-        first = code.value or code.instructions[0].result
-        values: dict[str, Any] = {first: outputs if any(_unpacks(each, first) for each in views) else outputs[0]}
-        for view in views:
-            values[view.result] = self._called(view.target, view, values)
-        found: torch.Tensor = values[name]
-        return found
 
-    def _given(self, op: str) -> torch.Tensor | None:
-        """The parameter or buffer that an op brings in; None for other ops, or where another process has it."""
-        code = self._whole.executable.codes[op]
-        tensor = self._tensors.get(code.name) if code.role in ("parameter", "buffer") else None
-        return None if tensor is None or tensor.is_meta else tensor.detach().to(self._device)
+def fake_values(
+    whole: Captured, names: Collection[str], device: RuntimeDevice, tensors: Mapping[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """Values of a step as the kernels of a device make them, without their data."""
+    if not names:
+        return {}
+    executable, graph = whole.executable, whole.graph
+    makers = {op for op in map(executable.producer.get, names) if op and not executable.codes[op].random}
+    code = segment_graph(executable, list(graph.topological_order), sorted(names), device, Updater(None))
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.no_grad():
 
-    def _as_run(self, code: OpCode) -> "dict[int, _Layout]":
-        """The outputs of an op as its kernel makes them here; nothing of an op that draws, or refuses these numbers."""
-        if code.value or code.random or not isinstance(code.instructions[0].target, torch._ops.OpOverload):
-            return {}
-        call = code.instructions[0]
-        try:
-            values = {name: self._value(name, exact=False) for name in values_read([code])}
-            made = self._called(kernel_for(call.target, self._device.type), call, values)
-        except Exception:
-            return {}
-        made = made if isinstance(made, (tuple, list)) else [made]
-        known = _outputs(self._whole, code.op)
-        return {
-            place: _Layout(made[place].dtype, tuple(made[place].shape), layout.strides)
-            for place, layout in known.items()
-        }
+        def given(op: str) -> torch.Tensor:
+            own = executable.codes[op]
+            known = own.constant if own.role == "constant" else tensors.get(own.name)
+            if known is not None:
+                return mode.from_tensor(known.detach(), static_shapes=True).to(device.torch_device)
+            return made(op)[0]
 
-    def _called(self, target: Callable[..., Any], call: Instruction, values: Mapping[str, Any]) -> Any:
-        def resolved(value: Any) -> Any:
-            if isinstance(value, Value):
-                return values[value.name]
-            if isinstance(value, torch.device):
-                return self._device
-            return [resolved(entry) for entry in value] if isinstance(value, (list, tuple)) else value
+        def made(op: str) -> list[torch.Tensor]:
+            specs = (spec for spec in graph.op(op).outputs if spec.dtype != "none")
+            return [
+                torch.empty(spec.shape, dtype=getattr(torch, spec.dtype), device=device.torch_device) for spec in specs
+            ]
 
-        kwargs = {key: resolved(value) for key, value in call.kwargs.items()}
-        return target(*(resolved(value) for value in call.args), **kwargs)
+        def really(call: fx.Node, *given: Any) -> Any:
+            with unset_fake_temporarily():
+                args, kwargs = pytree.tree_map_only(torch.Tensor, _filled, given)
+                found = call.target(*args, **kwargs)  # type: ignore[operator]
+            return pytree.tree_map_only(torch.Tensor, mode.from_tensor, found)
 
-    def _shared(self, layout: "_Layout") -> torch.Tensor:
-        memory = self._memory.get(layout.dtype)
-        if memory is None or len(memory) < layout.length:
-            flat = _Layout(layout.dtype, (layout.length,), (1,))
-            self._memory[layout.dtype] = memory = flat.tensor(self._device)
-        return memory.as_strided(layout.shape, layout.strides)
+        class Layouts(fx.Interpreter):
+            def run_node(self, n: fx.Node) -> Any:
+                op = code.op_of.get(n.name)
+                try:
+                    # Some kernels make other dtypes than their stand-ins: those that make what is asked for run.
+                    if op in makers:
+                        return really(n, *self.fetch_args_kwargs_from_env(n))
+                    return super().run_node(n)
+                except Exception:
+                    if op is None:
+                        raise
+                    # A kernel that reads numbers refuses these: the graph says what it made in the capture.
+                    outputs = made(op)
+                    return outputs if len(outputs) > 1 else outputs[0]
+
+        run = Layouts(fx.GraphModule(code.attributes, code.graph))
+        return dict(zip(code.outputs, run.run(*map(given, code.bound)), strict=True))
 
 
-@dataclass(frozen=True, slots=True)
-class _Layout:
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-
-    @property
-    def length(self) -> int:
-        """Elements from the first to the last."""
-        return 1 + sum((size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True) if size)
-
-    def tensor(self, device: torch.device) -> torch.Tensor:
-        """Zeros, which are indices of any table; of numbers halves, as they divide and have logarithms."""
-        made = torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device=device)
-        return made.fill_(0.5 if made.is_floating_point() or made.is_complex() else 0)
+def _filled(fake: torch.Tensor) -> torch.Tensor:
+    """Zeros, which are indices of any table; of numbers halves, as they divide and have logarithms."""
+    real = torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
+    return real.fill_(0.5 if real.is_floating_point() or real.is_complex() else 0)
 
 
-def _outputs(whole: Captured, op: str) -> dict[int, _Layout]:
-    """Number of an output of an op → what the graph says of it, with the strides that its readers count on."""
-    code = whole.executable.codes[op]
-    strides: dict[int, tuple[int, ...] | None] = {}
-    if not code.value:
-        first = code.instructions[0]
-        strides = {0: first.strides}
-        strides |= {each.args[1]: each.strides for each in code.instructions if _unpacks(each, first.result)}
-    return {
-        place: _Layout(
-            getattr(torch, spec.dtype),
-            spec.shape,
-            strides.get(place) or tuple(torch.empty(spec.shape, device="meta").stride()),
-        )
-        for place, spec in enumerate(whole.graph.op(op).outputs)
-        if spec.dtype != "none"
-    }
-
-
-def _unpacks(instruction: Instruction, name: str) -> bool:
-    return instruction.target is getitem and instruction.args[0] == Value(name)
+def _length(tensor: torch.Tensor) -> int:
+    """Elements from the first to the last."""
+    return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size)

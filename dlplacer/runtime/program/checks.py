@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 from dlplacer.core.errors import InternalError
 from dlplacer.core.graph import OpGraph
-from dlplacer.runtime.devices.device_streams import COMPUTE_STREAM
+from dlplacer.runtime.devices.streams import COMPUTE_STREAM
+from dlplacer.runtime.program.lower import HOST_MEMORY, DeviceMemorySpace, MemorySpaces
 from dlplacer.runtime.program.program import (
     Action,
     Compute,
@@ -20,14 +21,13 @@ from dlplacer.runtime.program.program import (
     Free,
     Hold,
     Program,
-    Record,
+    RecordEvent,
     Recv,
     Send,
     Sync,
     Wait,
     interleaved,
 )
-from dlplacer.runtime.program.stream_lowering import HOST_MEMORY, DeviceMemorySpace, MemorySpaces
 
 _Line = tuple[str, str]
 """A device, and one of its streams or `_THREAD`: what is on one line happens in order."""
@@ -140,7 +140,7 @@ class _Checker:
             self._compute(device, action.op)
         elif isinstance(action, Recv):
             self._receive(device, action)
-        elif isinstance(action, Record):
+        elif isinstance(action, RecordEvent):
             if action.event in self._events:
                 raise self._error(f"event {action.event!r} has been recorded already")
             thread = self._latest[device, _THREAD]

@@ -1,14 +1,14 @@
-"""Programs: the actions of every device in order, one a line; text that parses back.
+"""Programs: the actions of every device in order, one a line; text that parses back, and the order of issue.
 
 COMPUTE, SEND, RECV and FREE are those of every device. For a device with streams a lowering pass adds the others, so
-that the order of its streams and the lifetime of the memory that they use are part of the program.
-"""
+that the order of its streams and the lifetime of the memory that they use are part of the program."""
 
 import json
+import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from dlplacer.core.errors import InputError, InternalError
 
@@ -69,7 +69,7 @@ class Copy(_Line):
 
 
 @dataclass(frozen=True, slots=True)
-class Record(_Line):
+class RecordEvent(_Line):
     """``RECORD event ON stream``: the event has happened once the stream has done what it was given so far."""
 
     form: ClassVar[str] = "RECORD {event} ON {stream}"
@@ -103,11 +103,11 @@ class Hold(_Line):
     stream: str
 
 
-StreamAction = Copy | Record | Wait | Sync | Hold
+StreamAction = Copy | RecordEvent | Wait | Sync | Hold
 Action = Compute | Send | Recv | Free | StreamAction
 
 _NAME = r'("(?:[^"\\]|\\.)*"|[^\s"]+)'
-_ACTIONS: tuple[type[Action], ...] = (Compute, Send, Recv, Free, Copy, Record, Wait, Sync, Hold)
+_ACTIONS: tuple[type[Action], ...] = (Compute, Send, Recv, Free, Copy, RecordEvent, Wait, Sync, Hold)
 _FORMS = {kind.form.split()[0]: (kind, re.compile(re.sub(r"{\w+}", lambda _: _NAME, kind.form))) for kind in _ACTIONS}
 
 
@@ -185,10 +185,10 @@ class Program:
         return f"{device}, line {self.line(device, position)}: {self.actions[device][position]}"
 
 
-def interleaved(program: Program, in_step: bool = False) -> Iterator[tuple[str, int, Action]]:
+def interleaved(program: Program) -> Iterator[tuple[str, int, Action]]:
     """(device, position, action) for all actions in an order in which threads can take them: a RECV after its SEND.
 
-    Every device goes on as far as it can, or by one action at a time (`in_step`). InternalError if the program hangs.
+    Every device goes on as far as it can. InternalError if the program hangs.
     """
     sent: set[tuple[str, str, str]] = set()
     position = dict.fromkeys(program.actions, 0)
@@ -207,8 +207,6 @@ def interleaved(program: Program, in_step: bool = False) -> Iterator[tuple[str, 
                 yield device, position[device], action
                 position[device] += 1
                 moved = True
-                if in_step:
-                    break
     stuck = [
         f"{name} waits at {actions[position[name]]} (line {program.line(name, position[name])})"
         for name, actions in program.actions.items()
@@ -216,3 +214,74 @@ def interleaved(program: Program, in_step: bool = False) -> Iterator[tuple[str, 
     ]
     if stuck:
         raise InternalError(f"the program would hang: {'; '.join(stuck)}")
+
+
+class IssuedActions(NamedTuple):
+    """Actions of one device that are issued at once: a run of COMPUTE and FREE, or one other action."""
+
+    device: str
+    actions: tuple[Action, ...]
+
+
+def issue_order(
+    program: Program, kind_of: Callable[[str], object], longest: int, starts: Mapping[str, float]
+) -> Iterator[IssuedActions]:
+    """The actions of all devices in one order: a RECV after its SEND, and else by planned start.
+
+    Ops of an equal kind may share a segment of at most `longest` actions; an op of kind None is alone. An op without a
+    planned start, in any unit, starts with the op before it.
+    """
+    parts = {name: list(_parts(name, actions, kind_of, longest)) for name, actions in program.actions.items()}
+    ranks = {name: _ranks(own, starts) for name, own in parts.items()}
+    position = dict.fromkeys(parts, 0)
+    sent: set[tuple[str, str, str]] = set()
+
+    def is_ready(name: str) -> bool:
+        if position[name] == len(parts[name]):
+            return False
+        action = parts[name][position[name]].actions[0]
+        return not isinstance(action, Recv) or (action.tensor, action.source, name) in sent
+
+    while ready := [name for name in parts if is_ready(name)]:
+        name = min(ready, key=lambda name: ranks[name][position[name]])
+        part = parts[name][position[name]]
+        position[name] += 1
+        action = part.actions[0]
+        if isinstance(action, Send):
+            sent.add((action.tensor, name, action.target))
+        elif isinstance(action, Recv):
+            sent.remove((action.tensor, action.source, name))
+        yield part
+
+
+def _parts(
+    device: str, actions: Sequence[Action], kind_of: Callable[[str], object], longest: int
+) -> Iterator[IssuedActions]:
+    """The actions of a device, cut."""
+    run: list[Action] = []
+    kinds: list[object] = []
+    for action in actions:
+        own = kind_of(action.op) if isinstance(action, Compute) else None
+        joins = isinstance(action, Free) or (isinstance(action, Compute) and not kinds)
+        if run and not joins and not (len(run) < longest and own is not None and own in kinds):
+            yield IssuedActions(device, tuple(run))
+            run, kinds = [], []
+        run.append(action)
+        if isinstance(action, Compute):
+            kinds = [own]
+        elif not isinstance(action, Free):
+            yield IssuedActions(device, (action,))
+            run = []
+    if run:
+        yield IssuedActions(device, tuple(run))
+
+
+def _ranks(parts: Sequence[IssuedActions], starts: Mapping[str, float]) -> list[float]:
+    """The planned start of the first op at or behind each part."""
+    ranks: list[float] = []
+    rank = math.inf
+    for part in reversed(parts):
+        ops = (action.op for action in part.actions if isinstance(action, Compute))
+        rank = min((starts[op] for op in ops if op in starts), default=rank)
+        ranks.append(rank)
+    return ranks[::-1]

@@ -26,10 +26,9 @@ from dlplacer.frontend.torch.tracing.joint import Slot, Traced
 from dlplacer.planning.place import place
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.open import default_names, open_devices
-from dlplacer.runtime.executor.optimizer_update import Updater
+from dlplacer.runtime.executor.stateful_ops import Updater
 from dlplacer.runtime.placed.variant import Variant, layouts_of
-from dlplacer.runtime.profile.issue_time import with_usual_issue
-from dlplacer.runtime.profile.link_times import measured_topology
+from dlplacer.runtime.profile.machine_times import measured_topology, with_usual_issue
 from dlplacer.runtime.profile.op_times import with_measured_times
 from dlplacer.runtime.profile.own_steps import OwnStep
 from dlplacer.runtime.profile.statistic import typical
@@ -164,7 +163,7 @@ class GraphRunner:
             there[code.position] = weight_on(device.torch_device, there[code.position])
         # From torch's own generator, so that ``torch.manual_seed`` decides what random ops draw.
         seed = int(torch.randint(2**62, ())) if variant.is_random else 0
-        state = variant.joint.start(variant.bind({}, there, seed, 0))
+        state = variant.joint.start(variant.bind({}, there, seed))
         variant.joint.run(state)
         return [
             value.to(home) if isinstance(value, torch.Tensor) and home is not None and value.device != home else value

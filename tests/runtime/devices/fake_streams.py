@@ -57,7 +57,7 @@ class FakeTensor:
 
 @dataclass
 class FakeStreams:
-    """See `dlplacer.runtime.devices.stream_backend.StreamBackend`. Streams of device 1 are called s1.1, s1.2, …"""
+    """See `dlplacer.runtime.devices.streams.StreamBackend`. Streams of device 1 are called s1.1, s1.2, …"""
 
     count: int = 2
     name: str = "NVIDIA H200"

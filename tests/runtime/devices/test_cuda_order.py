@@ -9,7 +9,7 @@ from runtime.host_streams import HostStreams
 
 from dlplacer.core.errors import InputError
 from dlplacer.runtime.devices.cuda import CudaDevice
-from dlplacer.runtime.devices.stream_backend import StreamBackend
+from dlplacer.runtime.devices.streams import StreamBackend
 
 GPU0, GPU1 = torch.device("cuda", 0), torch.device("cuda", 1)
 

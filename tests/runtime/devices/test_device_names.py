@@ -9,7 +9,7 @@ from runtime.devices.fake_streams import FakeStreams
 from dlplacer.core.errors import InputError
 from dlplacer.runtime.devices.cuda import CudaDevice
 from dlplacer.runtime.devices.open import KINDS, DeviceName, default_names, in_host_memory, kind_of, open_devices
-from dlplacer.runtime.program.stream_lowering import DeviceMemorySpace, memory_spaces
+from dlplacer.runtime.program.lower import DeviceMemorySpace, memory_spaces
 
 
 @pytest.mark.parametrize(

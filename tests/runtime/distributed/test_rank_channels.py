@@ -8,10 +8,9 @@ from runtime.random_plans import needs_two_cores, random_plan
 from dlplacer.frontend import capture
 from dlplacer.models import mlp
 from dlplacer.runtime.devices.open import open_devices
-from dlplacer.runtime.distributed.group import RankGroup
+from dlplacer.runtime.distributed.group import RankGroup, WireFormat
 from dlplacer.runtime.distributed.rank_channels import RankChannels
 from dlplacer.runtime.distributed.ranks import parse_ranks
-from dlplacer.runtime.distributed.wire_format import WireFormat
 from dlplacer.runtime.program.program import Program, Recv, Send
 
 pytestmark = [needs_two_cores, pytest.mark.timeout(120)]

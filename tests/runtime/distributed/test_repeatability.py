@@ -12,8 +12,8 @@ from dlplacer.frontend import Job, capture
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.models import branches
 from dlplacer.runtime.devices.jitter import DelayedDevice
-from dlplacer.runtime.distributed import apply_over_ranks as apply_module
 from dlplacer.runtime.distributed import apply_ranks, replicated_plan
+from dlplacer.runtime.distributed import rank_module as apply_module
 
 pytestmark = [needs_two_cores, pytest.mark.timeout(120)]
 

@@ -1,7 +1,6 @@
 """What ranks hold: state dicts that are loaded and gathered, random numbers, copies, weights to begin with."""
 
 import copy
-import io
 import warnings
 from dataclasses import replace
 
@@ -110,45 +109,6 @@ def test_ranks_draw_the_same_between_steps_whichever_has_the_random_ops() -> Non
 
     first, second = run_ranks(2, work)
     assert first == second
-
-
-def test_a_gathered_state_resumes_the_masks_on_every_rank() -> None:
-    """Also when it was saved by a rank that draws nothing itself."""
-
-    def work(rank: int) -> tuple[list[float], list[float]]:
-        placed, batch = applied(0.5)
-        torch.manual_seed(5)
-        placed.step(*batch)
-        file = io.BytesIO()
-        torch.save(placed.gathered_state_dict(), file)
-        file.seek(0)
-        state = torch.load(file)
-        on = [float(placed.step(*batch)) for _ in range(2)]
-        again, _ = applied(0.5)
-        torch.manual_seed(6)
-        again.load_state_dict(state)
-        return on, [float(again.step(*batch)) for _ in range(2)]
-
-    for on, resumed in run_ranks(2, work):
-        assert on == resumed
-        assert on[0] != on[1]
-
-
-def test_replicas_that_load_one_state_draw_different_masks() -> None:
-    plan = replicated(0.5)
-
-    def work(rank: int) -> tuple[float, float]:
-        job = small_job(0.5)
-        placed = apply_ranks(job, plan, REPLICAS, replicas=2, timeout_s=60)
-        state = placed.state_dict()
-        state._metadata[""]["dlplacer"] = placed.group.gathered(state._metadata[""]["dlplacer"])[0]  # rank 0's file
-        placed.load_state_dict(state)
-        placed.group.mean_over_replicas = lambda value, memory: value.double()  # type: ignore[method-assign,union-attr]
-        return placed.seed, float(placed.step(*job.args, *job.targets))
-
-    first, second = run_ranks(2, work)
-    assert first[0] == second[0]
-    assert first[1] != second[1]
 
 
 def test_a_copy_that_is_closed_leaves_the_original_running() -> None:

@@ -7,8 +7,8 @@ import torch
 from runtime.host_streams import HostStreams
 
 from dlplacer.runtime.devices.cuda import CudaDevice
-from dlplacer.runtime.devices.device_streams import as_input
-from dlplacer.runtime.executor.caller_order import CallerOrder
+from dlplacer.runtime.devices.streams import as_input
+from dlplacer.runtime.executor.run import CallerOrder
 
 
 class Pinned(torch.Tensor):

@@ -57,8 +57,8 @@ def test_a_transfer_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None
     job = build("branches")
     with placed_at_random(job, graph=graph_of("branches")) as placed:
         with monkeypatch.context() as patched:
-            patched.setattr(CpuDevice, "send", lambda self, tensor, target: 1 / 0)
-            with pytest.raises(RunError, match=r"sending tensor '.*' from cpu:[01] to cpu:[01] failed: division"):
+            patched.setattr(CpuDevice, "receive", lambda self, tensor: 1 / 0)
+            with pytest.raises(RunError, match=r"receiving tensor '.*' from d[01] on cpu:[01] failed: division"):
                 placed.step(*job.args, *job.targets)
         placed.step(*job.args, *job.targets)
 

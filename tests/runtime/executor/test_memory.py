@@ -48,7 +48,7 @@ def test_intermediate_tensors_die_when_they_are_freed(monkeypatch: pytest.Monkey
 
         monkeypatch.setattr("dlplacer.runtime.executor.segment_graph.kernel_for", watched)
         tensors = {**dict(placed.named_parameters()), **dict(placed.named_buffers())}
-        bound = variant.with_tangent(variant.bind(tensors, [*job.args, *job.targets], 0, 1), None)
+        bound = variant.with_tangent(variant.bind(tensors, [*job.args, *job.targets], 0), None)
         outside = {id(tensor) for tensor in bound.bound.values()}
         state = variant.joint.start(bound)
         variant.joint.run(state)

@@ -22,8 +22,8 @@ from dlplacer.runtime.devices.cpu import CpuDevice
 from dlplacer.runtime.executor import executor as executor_module
 from dlplacer.runtime.executor.backends import Eager
 from dlplacer.runtime.executor.executor import Executor
-from dlplacer.runtime.executor.optimizer_update import Updater
 from dlplacer.runtime.executor.run import StepInputs, StepState
+from dlplacer.runtime.executor.stateful_ops import Updater
 from dlplacer.runtime.program.lower import lower, lower_stages
 from dlplacer.runtime.program.program import Compute, Free, Program, Recv, Send, interleaved
 
@@ -144,7 +144,7 @@ def run_all(
     record: bool,
 ) -> StepState:
     executors = [Executor(graph, executable, program, devices, Updater(None), Eager()) for program in programs]
-    state = executors[0].start(StepInputs({}, 0, 0), record)
+    state = executors[0].start(StepInputs({}, 0), record)
     for executor in executors:
         executor.run(state)
     return state

@@ -13,7 +13,7 @@ from runtime.random_plans import plain_loss, random_plan
 from dlplacer.core.errors import RunError
 from dlplacer.frontend import Job
 from dlplacer.frontend.torch.capture import capture_job, default_rewrites
-from dlplacer.measure.placed_job import PlacedJob
+from dlplacer.measure.steps import PlacedJob
 from dlplacer.runtime.devices.jitter import DelayedDevice
 from dlplacer.runtime.placed.placed_module import PlacedModule
 

@@ -12,7 +12,7 @@ from dlplacer.core.errors import InputError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
 from dlplacer.frontend import Job, capture
-from dlplacer.runtime.placed.order import order_like
+from dlplacer.runtime.placed.variant import order_like
 from dlplacer.runtime.program.checks import dry_run
 from dlplacer.runtime.program.lower import lower
 

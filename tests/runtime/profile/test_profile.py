@@ -16,8 +16,7 @@ from dlplacer.frontend.torch.job import flat_inputs
 from dlplacer.frontend.torch.tracing.step_module import job_tensors
 from dlplacer.machines.usable_cores import usable_cores
 from dlplacer.runtime.devices import RuntimeDevice, open_devices
-from dlplacer.runtime.profile.issue_time import issue_time_s
-from dlplacer.runtime.profile.link_times import measured_topology
+from dlplacer.runtime.profile.machine_times import issue_time_s, measured_topology
 from dlplacer.runtime.profile.op_times import measured_types, profile_ops, timed_capture, with_measured_times
 from dlplacer.runtime.profile.own_steps import OwnStep, side_by_side
 from dlplacer.runtime.profile.statistic import settled, typical

@@ -11,20 +11,20 @@ from typing import Any
 import networkx as nx
 
 from dlplacer.core.graph import OpGraph
+from dlplacer.runtime.program.lower import MemorySpaces
 from dlplacer.runtime.program.program import (
     Compute,
     Copy,
     Free,
     Hold,
     Program,
-    Record,
+    RecordEvent,
     Recv,
     Send,
     Sync,
     Wait,
     interleaved,
 )
-from dlplacer.runtime.program.stream_lowering import MemorySpaces
 
 Node = tuple[Any, ...]
 
@@ -127,7 +127,7 @@ class _Oracle:
                 blocks[device, action.tensor] = block
             elif isinstance(action, Hold):
                 blocks[device, action.tensor].held.add((device, action.stream))
-            elif isinstance(action, Record):
+            elif isinstance(action, RecordEvent):
                 events[action.event] = work(device, position, action.stream)
             elif isinstance(action, Wait):
                 self.order.add_edge(events[action.event], work(device, position, action.stream))

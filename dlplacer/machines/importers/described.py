@@ -1,0 +1,193 @@
+"""A machine in a line of text, ``2x RTX3090, RTX3060, 64 GB DDR5-5600``, or in a short TOML file."""
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from dlplacer.core.errors import FileFormatError, InputError
+from dlplacer.core.topology import Device, Link, Router, Topology
+from dlplacer.core.units import parse_quantity
+from dlplacer.files.text import read_text
+from dlplacer.machines.costs.device_table import CORE, DEVICE_TABLE, Figure
+from dlplacer.machines.costs.type_names import known_type, unknown_type
+from dlplacer.machines.importers.products import device_of_type
+from dlplacer.machines.importers.rates import PCIE_HOP_LATENCY_S, pcie_slot_bytes_per_s
+
+CHANNELS = Figure(2, "desktops have two channels of 64 bits; write 8x DDR5-4800 for a server of eight")
+CORES = Figure(8, "cores that compute on weights in RAM; reading them is the limit of a decode step, not arithmetic")
+NETWORKS: Mapping[str, tuple[float, float, str]] = {
+    "1gbe": (0.117e9, 100e-6, "94 % of the line rate in frames of 1,500 bytes; 100 us is usual for TCP on a LAN"),
+    "2.5gbe": (0.294e9, 80e-6, "as 1gbe"),
+    "10gbe": (1.17e9, 50e-6, "as 1gbe"),
+    "25gbe": (2.9e9, 20e-6, "as 1gbe"),
+    "100gbe": (11.7e9, 5e-6, "as 1gbe, with RDMA"),
+    "wifi": (0.06e9, 3e-3, "an assumption: half of a link rate of 960 Mbit/s, and the waiting for the air"),
+    "thunderbolt": (2.7e9, 300e-6, "an assumption: 22 Gbit/s of IP over Thunderbolt 4"),
+}
+"""Network by name → bytes per second, latency, and the source. All are assumptions until they are measured."""
+
+_ITEM = re.compile(r"(?:(\d{1,3})\s*(?:x|×|\*)\s*)?(.+)", re.IGNORECASE)
+_RAM = re.compile(r"(\d+)\s*(GB|GiB)\s+(?:(\d+)\s*x\s*)?(LP)?DDR(\d)X?-(\d{3,5})", re.IGNORECASE)
+_PCIE = re.compile(r"pcie\s*(\d)(?:\.0)?(?:\s*x\s*(\d{1,2}))?", re.IGNORECASE)
+_GIB = 2**30
+
+
+def described_topology(
+    text: str, link: str | None = None, network: str | None = None, used: Mapping[str, str] | None = None
+) -> Topology:
+    """The machine that a line of text describes: hosts separated by ``;``, their devices and memory by commas.
+
+    Parameters
+    ----------
+    link
+        Of each GPU to its host: ``pcie4``, ``pcie3x8``, or a rate; None takes the slot that the type has.
+    network
+        Between hosts: a key of `NETWORKS`, or a rate.
+    used
+        Device → memory in use, which is left out; ``""`` stands for every device.
+
+    Raises
+    ------
+    InputError
+        If a name is not in the device table, with the names most like it, or a size or rate cannot be read.
+    """
+    hosts = [host for host in text.split(";") if host.strip()]
+    if not hosts:
+        raise InputError('the machine is empty; write for example "2x RTX3090, RTX3060, 64 GB DDR5-5600"')
+    devices: list[Device] = []
+    links: list[Link] = []
+    routers: list[Router] = []
+    for number, host in enumerate(hosts):
+        prefix = f"host{number}-" if len(hosts) > 1 else ""
+        added = _devices(host, prefix, sum(not _is_ram(device) for device in devices))
+        devices += added
+        routers.append(Router(f"{prefix}bus"))
+        links += [_bus(device, f"{prefix}bus", link) for device in added]
+    if len(hosts) > 1:
+        routers.append(Router("network"))
+        rate, latency_s = _network(network)
+        links += [Link(f"host{number}-bus", "network", rate, latency_s / 2) for number in range(len(hosts))]
+    elif network is not None:
+        raise InputError(f"network is {network!r}, but the machine is one host; separate hosts by ';'")
+    if len(devices) == 1:
+        links, routers = [], []
+    source = "described in words; links and RAM are assumptions until they are measured"
+    return Topology(tuple(_less(devices, used or {})), tuple(routers), tuple(links), text.strip(), source)
+
+
+def read_description(path: Path) -> Topology:
+    """The machine in a TOML file: ``hosts`` (texts as for `described_topology`), ``link``, ``network``, ``used``.
+
+    Raises
+    ------
+    FileFormatError
+        If it is no TOML, or has other keys.
+    """
+    try:
+        told: dict[str, Any] = tomllib.loads(read_text(path, 2**20))
+    except tomllib.TOMLDecodeError as error:
+        raise FileFormatError(str(path), [f"it is no TOML: {error}"]) from error
+    stray = told.keys() - {"name", "hosts", "link", "network", "used"}
+    hosts = told.get("hosts")
+    if stray or not isinstance(hosts, list) or not all(isinstance(host, str) for host in hosts):
+        wrong = f"{sorted(stray)[0]!r} is not known" if stray else "hosts is no list of texts"
+        raise FileFormatError(
+            str(path), [f'{wrong}; write hosts = ["2x RTX3090, 64 GB DDR5-5600"], link, network, used']
+        )
+    used = {str(key): str(value) for key, value in dict(told.get("used", {})).items()}
+    topology = described_topology("; ".join(hosts), told.get("link"), told.get("network"), used)
+    return replace(topology, name=str(told.get("name", path.stem)))
+
+
+def _devices(host: str, prefix: str, gpus: int) -> list[Device]:
+    found: list[Device] = []
+    for item in filter(None, (part.strip() for part in host.split(","))):
+        ram = _RAM.fullmatch(item)
+        if ram is not None:
+            found.append(_ram(ram, prefix))
+            continue
+        match = _ITEM.fullmatch(item)
+        assert match is not None
+        name = match[2].strip()
+        if known_type(name) in (None, CORE):
+            raise InputError(f"{unknown_type(name)} Memory of the host is written as 64 GB DDR5-5600")
+        for _ in range(int(match[1] or 1)):
+            found.append(device_of_type(f"{prefix}gpu{gpus}", name))
+            gpus += 1
+            if found[-1].memory_bytes is None:
+                raise InputError(f"the memory of {name!r} is not known; write it behind the name, as {name} 32GB")
+    if not found:
+        raise InputError("a host has no devices; name its GPUs or its memory")
+    return found
+
+
+def _ram(found: re.Match[str], prefix: str) -> Device:
+    size, _, channels, low_power, generation, transfers = found.groups()
+    count = int(channels or CHANNELS.value)
+    kind = f"{count}x{'LP' if low_power else ''}DDR{generation}-{transfers}"
+    core = DEVICE_TABLE[CORE]
+    flops = {dtype: CORES.value * rate for dtype, rate in core.flops_per_s.items()}
+    meta = {"assumed": f"{CORES.value:g} cores; {count} channels of 8 bytes"}
+    rate = count * 8 * float(transfers) * 1e6
+    return Device(f"{prefix}ram", kind, int(size) * _GIB, flops, rate, meta, asynchronous=False)
+
+
+def _is_ram(device: Device) -> bool:
+    return not device.asynchronous
+
+
+def _bus(device: Device, bus: str, link: str | None) -> Link:
+    """The link of a device to its host; that of RAM is as wide as its channels, so a GPU's link limits a transfer."""
+    latency_s = PCIE_HOP_LATENCY_S.value
+    if _is_ram(device):
+        return Link(device.id, bus, device.memory_bytes_per_s or 1e9, latency_s)
+    if link is None:
+        entry = DEVICE_TABLE[device.type]
+        # Apple's GPUs have no slot: what leaves them is read from unified memory.
+        rate = pcie_slot_bytes_per_s(entry.pcie) if entry.pcie else entry.memory_bytes_per_s
+        return Link(device.id, bus, rate, latency_s)
+    slot = _PCIE.fullmatch(link.strip())
+    if slot is not None:
+        return Link(device.id, bus, pcie_slot_bytes_per_s(int(slot[1]), int(slot[2] or 16)), latency_s)
+    return Link(device.id, bus, _quantity("link", link, "bytes_per_s", "pcie4, pcie3x8"), latency_s)
+
+
+def _network(text: str | None) -> tuple[float, float]:
+    if text is None:
+        raise InputError(f"several hosts need a network; give one of {', '.join(NETWORKS)}, or a rate as '1 Gbit/s'")
+    known = NETWORKS.get(text.strip().lower())
+    if known is not None:
+        return known[:2]
+    rate, _, latency = text.partition(",")
+    found = _quantity("network", rate, "bytes_per_s", ", ".join(NETWORKS))
+    return found, _quantity("network", latency, "seconds", "1 Gbit/s, 100us") if latency.strip() else 100e-6
+
+
+def _quantity(name: str, text: str, dimension: str, others: str) -> float:
+    try:
+        return parse_quantity(text, dimension)
+    except ValueError as error:
+        raise InputError(f"{name}: {error}; or write {others}") from error
+
+
+def _less(devices: list[Device], used: Mapping[str, str]) -> list[Device]:
+    """The devices without the memory that is in use already."""
+    known = {device.id for device in devices} | {device.type for device in devices} | {""}
+    for name in used:
+        if name not in known:
+            raise InputError(f"used names {name!r}, which is no device; there are {', '.join(sorted(known - {''}))}")
+    left = []
+    for device in devices:
+        text = used.get(device.id, used.get(device.type, used.get("")))
+        if text is None:
+            left.append(device)
+            continue
+        taken = int(_quantity("used", text, "bytes", "1 GiB"))
+        free = (device.memory_bytes or 0) - taken
+        if free <= 0:
+            raise InputError(f"used is {text} of {device.id}, which has no more; give what is in use")
+        left.append(replace(device, memory_bytes=free, meta={**device.meta, "used_bytes": taken}))
+    return left

@@ -1,0 +1,237 @@
+"""A decoder language model as its parts: the weights, the cache and the work of each in one step."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Annotated
+
+from dlplacer.core.errors import InputError
+from dlplacer.core.record import Bytes, Count, Filled, Name, Number, OneOf, Record
+
+KINDS = ("vision", "embedding", "attention", "mlp", "experts", "head")
+Work = tuple[float, float, str]
+"""FLOPs, bytes that are read or written, and the dtype of the arithmetic: what one kernel does."""
+
+
+@dataclass(frozen=True, repr=False)
+class Attention(Record):
+    """Attention over cached tokens.
+
+    Attributes
+    ----------
+    heads
+        Query heads.
+    widths
+        Elements that a head multiplies for each pair of tokens in a prefill: those of a key and those of a value.
+    cached
+        Elements that the cache holds for each token: keys and values of all key-value heads, or a latent vector.
+    latent_widths
+        Elements for each pair in a decode step, if the heads read the latent vector itself (MLA); else None.
+    window
+        Tokens to look back at; None for all.
+    """
+
+    heads: Count
+    widths: tuple[int, ...]
+    cached: Count
+    latent_widths: tuple[int, ...] | None = None
+    window: Count | None = None
+
+    def span(self, context: int) -> int:
+        """The tokens that the cache holds and a token looks at."""
+        return context if self.window is None else min(context, self.window)
+
+
+@dataclass(frozen=True, repr=False)
+class Part(Record):
+    """A part of a layer, or what stands before or behind all layers.
+
+    Attributes
+    ----------
+    kind
+        One of `KINDS`.
+    layer
+        Number of the layer; None outside of all layers.
+    modules
+        Paths of the modules that hold the weights.
+    weight_bytes
+        All weights as they are stored.
+    factors
+        Elements of the matrices that every token is multiplied with; all experts together.
+    kernels
+        Matrix products, each a kernel.
+    experts, chosen
+        Experts, and those that a token is sent to; 0 for none.
+    """
+
+    kind: Annotated[str, OneOf(KINDS)]
+    layer: Count | None
+    modules: tuple[str, ...]
+    weight_bytes: Bytes
+    factors: Count = 0
+    kernels: Count = 1
+    experts: Count = 0
+    chosen: Count = 0
+    attention: Attention | None = None
+
+
+@dataclass(frozen=True)
+class Step:
+    """New tokens of each sequence in one step, the tokens in the cache behind it, and the sequences.
+
+    Attributes
+    ----------
+    head_tokens
+        New tokens of each sequence whose next token is predicted.
+    cache_bits
+        Bits of an element of the cache.
+    """
+
+    tokens: int
+    context: int
+    batch: int = 1
+    head_tokens: int = 1
+    cache_bits: float = 16.0
+
+
+@dataclass(frozen=True, repr=False)
+class Decoder(Record):
+    """A decoder-only language model, without its weights.
+
+    Attributes
+    ----------
+    parts
+        In the order in which a token passes them.
+    hidden
+        Elements of the vector that goes from layer to layer.
+    widest
+        Elements of the widest vector inside a layer.
+    vocabulary
+        Elements of the head's output.
+    tied_bytes
+        Weights that embedding and head share, which `weight_bytes` counts once; 0 where they share none.
+    most_context
+        Tokens that the model was made for; None if that is not known.
+    """
+
+    name: Name
+    parts: Annotated[tuple[Part, ...], Filled()]
+    hidden: Count
+    widest: Count
+    vocabulary: Count
+    tied_bytes: Bytes = 0
+    most_context: Count | None = None
+    dtype: str = "bfloat16"
+    activation_bytes: Annotated[int, Number(positive=True, whole=True)] = 2
+
+    @cached_property
+    def layers(self) -> int:
+        """Number of layers."""
+        return len({part.layer for part in self.parts if part.layer is not None})
+
+    @property
+    def weight_bytes(self) -> int:
+        """All weights, those that embedding and head share once."""
+        return sum(part.weight_bytes for part in self.parts) - self.tied_bytes
+
+    def work(self, part: Part, step: Step) -> Iterator[Work]:
+        """The kernels of a part in a step: the products with its weights, then its attention.
+
+        What experts read is the expected number of different ones, chosen uniformly. Activations are not counted.
+        """
+        tokens = step.batch * (step.head_tokens if part.kind == "head" else step.tokens)
+        if part.kind == "embedding":
+            yield 0.0, 2.0 * tokens * self.hidden * self.activation_bytes, self.dtype
+            return
+        share, read = 1.0, 1.0
+        if part.experts:
+            share = part.chosen / part.experts
+            read = 1 - (1 - share) ** tokens
+        for _ in range(part.kernels):
+            flops, moved = 2.0 * tokens * part.factors * share, part.weight_bytes * read
+            yield flops / part.kernels, moved / part.kernels, self.dtype
+        if part.attention is not None:
+            yield self._attention_work(part.attention, step)
+
+    def _attention_work(self, attention: Attention, step: Step) -> Work:
+        span = attention.span(max(step.context, step.tokens))
+        widths = attention.widths
+        if step.tokens == 1 and attention.latent_widths is not None:
+            widths = attention.latent_widths
+        flops = 2.0 * step.batch * step.tokens * span * attention.heads * sum(widths)
+        return flops, step.batch * span * attention.cached * step.cache_bits / 8, self.dtype
+
+    def cache_bytes(self, parts: Iterable[Part], serving: "Serving") -> int:
+        """The keys and values that parts keep of the sequences that are served."""
+        spans = (part.attention.span(serving.context) * part.attention.cached for part in parts if part.attention)
+        return round(serving.batch * sum(spans) * serving.cache_bits / 8)
+
+    def working_bytes(self, batch: int, chunk: int) -> int:
+        """What a device needs for a chunk of a prompt, or for a step of a batch: vectors inside a layer, and logits.
+
+        The input, the residual and the output of a layer live beside its widest vector.
+        """
+        tokens = max(batch, chunk)
+        return tokens * (3 * self.hidden + 2 * self.widest) * self.activation_bytes + batch * self.vocabulary * 4
+
+
+def with_bytes(decoder: Decoder, sizes: Mapping[tuple[str, int | None], int]) -> Decoder:
+    """The decoder with stored bytes as a file says them: (kind, layer) → bytes.
+
+    Raises
+    ------
+    InputError
+        If the file does not hold a part.
+    """
+    missing = [part for part in decoder.parts if (part.kind, part.layer) not in sizes and part.kind != "vision"]
+    if missing:
+        where = "" if missing[0].layer is None else f" of layer {missing[0].layer}"
+        raise InputError(f"the file has no weights for the {missing[0].kind}{where}; give the file of the whole model")
+    parts = (
+        replace(part, weight_bytes=sizes.get((part.kind, part.layer), part.weight_bytes)) for part in decoder.parts
+    )
+    return replace(decoder, parts=tuple(parts))
+
+
+@dataclass(frozen=True)
+class Serving(Record):
+    """What is asked of a decoder.
+
+    Attributes
+    ----------
+    context
+        Tokens in the cache of each sequence.
+    batch
+        Sequences that a step advances.
+    prompt, generated
+        Tokens of a request, for the objectives ``prefill`` and ``request``.
+    chunk
+        Tokens of a prompt that are worked on at once.
+    """
+
+    context: Annotated[int, Number(at_least=1, whole=True)] = 4096
+    batch: Annotated[int, Number(at_least=1, whole=True)] = 1
+    cache_bits: Annotated[float, Number(positive=True)] = 16.0
+    prompt: Annotated[int, Number(at_least=1, whole=True)] = 512
+    generated: Annotated[int, Number(at_least=1, whole=True)] = 128
+    chunk: Annotated[int, Number(at_least=1, whole=True)] = 512
+    objective: Annotated[str, OneOf(("token", "throughput", "prefill", "request"))] = "token"
+
+    @property
+    def decode(self) -> Step:
+        """One step of decoding, with the cache full."""
+        return Step(1, self.context, self.batch, 1, self.cache_bits)
+
+    @property
+    def prefill(self) -> Step:
+        """The prompts of a batch."""
+        return Step(self.prompt, self.prompt, self.batch, 1, self.cache_bits)
+
+    @property
+    def steps(self) -> tuple[tuple[float, Step], ...]:
+        """The steps that the objective adds up, each with how often it comes."""
+        once: Iterable[tuple[float, Step]] = {
+            "prefill": [(1.0, self.prefill)],
+            "request": [(1.0, self.prefill), (float(self.generated), self.decode)],
+        }.get(self.objective, [(1.0, self.decode)])
+        return tuple(once)

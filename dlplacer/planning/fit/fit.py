@@ -1,0 +1,474 @@
+"""The front door of fitting: a decoder, a machine and an objective in; layers per device, bound and reasons out."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dlplacer.core.abilities import Saved, Shown
+from dlplacer.core.errors import InfeasibleError, NoPlanError
+from dlplacer.core.options import Options
+from dlplacer.core.plan import Plan
+from dlplacer.core.record import Bytes, Record, Seconds
+from dlplacer.core.topology import Device, Topology
+from dlplacer.core.units import format_bytes, format_seconds
+from dlplacer.machines.costs.roofline import rates_of
+from dlplacer.planning.fit.chain import Chain, Floats, chain_of
+from dlplacer.planning.fit.decoder import Decoder, Serving
+from dlplacer.planning.fit.splits import SPLITS, Split
+from dlplacer.planning.fit.step_graph import step_graph, steps_in, streaming, units_of, usable
+from dlplacer.planning.place import place
+
+_EXACT = 1e-9
+"""Relative error of sums of floats."""
+
+ASSUMED = Options.of_words("sum")
+"""Weights and cache stay; vectors are so small that their room is reserved."""
+
+
+@dataclass(frozen=True)
+class Judged(Record):
+    """A split beside the best one.
+
+    Attributes
+    ----------
+    value_s
+        Seconds of the objective; None if it does not fit.
+    max_context
+        The longest context with which it fits; 0 for none.
+    """
+
+    name: str
+    layers: tuple[int, ...]
+    value_s: Seconds | None
+    max_context: int
+
+
+@dataclass(frozen=True)
+class Help(Record):
+    """A change, the objective with it, and by how much that is less; exact among contiguous splits."""
+
+    change: str
+    kind: str
+    value_s: Seconds
+    gain: float
+
+
+@dataclass(frozen=True)
+class Share(Record):
+    """A device's part of a fit: its layers, what it holds, and its seconds of a step of the objective."""
+
+    device: str
+    layers: tuple[int, ...]
+    others: tuple[str, ...]
+    weight_bytes: Bytes
+    cache_bytes: Bytes
+    capacity_bytes: Bytes | None
+    time_s: Seconds
+
+
+@dataclass(frozen=True, repr=False)
+class Fit(Saved, Shown, Record):
+    """Where the layers of a decoder go on a machine. Saved, it is the file of its plan.
+
+    Attributes
+    ----------
+    plan
+        One step of the objective on average, checked.
+    value_s, lower_bound_s
+        Seconds of the objective: per token, of a prompt, of a request, or between two steps in steady state, and a
+        value that no plan, for ``throughput`` no split into stages, is below.
+    decode_s, prefill_s
+        One step of decoding and one batch of prompts with this placement.
+    binds
+        What would change most if it were doubled: ``bandwidth``, ``memory``, ``cache``, ``link`` or ``compute``.
+    max_context
+        Tokens of the longest context with which some contiguous split fits; 0 if none does.
+    alternatives
+        Other splits, and the user's own.
+    """
+
+    plan: Plan
+    serving: Serving
+    value_s: Seconds
+    lower_bound_s: Seconds
+    decode_s: Seconds
+    prefill_s: Seconds
+    binds: str
+    max_context: int
+    working_bytes: Bytes
+    alternatives: tuple[Judged, ...] = ()
+    helps: tuple[Help, ...] = ()
+    notes: tuple[str, ...] = ()
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{len(share.layers)} on {share.device}" for share in self.shares)
+        return (
+            f"<Fit of {self.plan.graph.name!r}: {counts}; {format_seconds(self.value_s)}, gap {100 * self.gap:.2f} %>"
+        )
+
+    def save(self, path: str | PathLike[str]) -> Path:
+        """Write the file of the plan; returns its path."""
+        return self.plan.save(path)
+
+    @property
+    def status(self) -> str:
+        """``optimal`` or ``feasible``; of ``throughput``, among splits into stages."""
+        return "optimal" if self.serving.objective == "throughput" else self.plan.status
+
+    @property
+    def gap(self) -> float:
+        """(value − bound) ÷ value; 0 if it is optimal."""
+        return 0.0 if self.status == "optimal" else max(0.0, 1 - self.lower_bound_s / self.value_s)
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens of all sequences in a second: one step after another, or one per interval in steady state."""
+        return self.serving.batch / (self.value_s if self.serving.objective == "throughput" else self.decode_s)
+
+    @property
+    def shares(self) -> tuple[Share, ...]:
+        """A part per device that is used, in the machine's order."""
+        scheduled = self.plan.scheduled
+        found = []
+        for device in self.plan.topology.devices:
+            ops = [self.plan.graph.op(name) for name in self.plan.order[device.id]]
+            ops.sort(key=lambda op: self.plan.graph.index[op.id])
+            if ops:
+                layers = dict.fromkeys(op.meta["layer"] for op in ops if op.meta["layer"] is not None)
+                others = tuple(op.id for op in ops if op.kind != "layer" and op.kind != "attention")
+                spent = sum(scheduled[op.id].end_s - scheduled[op.id].start_s for op in ops)
+                held = sum(op.weight_bytes for op in ops), sum(op.state_bytes for op in ops)
+                capacity = device.meta.get("capacity_bytes", device.memory_bytes)
+                found.append(Share(device.id, tuple(layers), others, *held, capacity, spent))
+        return tuple(found)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object that ``dlplacer fit --json`` prints."""
+        return {
+            "status": self.status,
+            "objective": self.serving.objective,
+            "value_s": self.value_s,
+            "time_per_token_s": self.decode_s,
+            "tokens_per_s": self.tokens_per_s,
+            "prefill_s": self.prefill_s,
+            "gap": self.gap,
+            "lower_bound_s": self.lower_bound_s,
+            "binds": self.binds,
+            "max_context": self.max_context,
+            "devices": {
+                share.device: {
+                    "layers": list(share.layers),
+                    "others": list(share.others),
+                    "weight_bytes": share.weight_bytes,
+                    "cache_bytes": share.cache_bytes,
+                    "working_bytes": self.working_bytes,
+                    "capacity_bytes": share.capacity_bytes,
+                    "time_s": share.time_s,
+                }
+                for share in self.shares
+            },
+            "alternatives": [
+                {
+                    "name": one.name,
+                    "layers": list(one.layers),
+                    "fits": one.value_s is not None,
+                    "value_s": one.value_s,
+                    "max_context": one.max_context,
+                }
+                for one in self.alternatives
+            ],
+            "what_would_help": [vars(one) for one in self.helps],
+            "notes": list(self.notes),
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """A decoder on a machine: everything from which a chain of any objective and context is made."""
+
+    decoder: Decoder
+    topology: Topology
+    serving: Serving
+    reserve_bytes: int
+    whole: str
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def working_bytes(self) -> int:
+        return self.decoder.working_bytes(self.serving.batch, min(self.serving.chunk, self.serving.context))
+
+    @property
+    def largest(self) -> bool:
+        return self.serving.objective == "throughput"
+
+    @property
+    def machine(self) -> Topology:
+        return usable(self.topology, self.reserve_bytes, self.working_bytes)
+
+    def chain(self, **serving: Any) -> Chain:
+        """The chain with some of what is asked changed."""
+        asked = replace(self.serving, **serving)
+        return chain_of(step_graph(self.decoder, asked, self.topology, self.whole, self.left_out), self.machine)
+
+    def sizes(self, context: int) -> Floats:
+        """[op] → bytes that it keeps at a context."""
+        asked = replace(self.serving, context=context)
+        units = units_of(self.decoder, self.whole)
+        weights = (sum(part.weight_bytes for part in parts) for parts in units)
+        cached = (self.decoder.cache_bytes(parts, asked) for parts in units)
+        return np.array([float(size + more) for size, more in zip(weights, cached, strict=True)])
+
+
+def fit(
+    decoder: Decoder,
+    topology: Topology,
+    serving: Serving,
+    *,
+    reserve_bytes: int = 2**30,
+    whole: str = "layers",
+    stream: bool = False,
+    longest: bool = False,
+    last: Iterable[str] = (),
+    own: Mapping[str, Split] | None = None,
+    time_limit_s: float = 10.0,
+    workers: int | None = None,
+    seed: int = 0,
+) -> Fit:
+    """Where the layers go, with a bound, the splits of others beside, what binds and what would help.
+
+    Parameters
+    ----------
+    reserve_bytes
+        Left free on every device.
+    whole
+        What stays on one device: ``layers``, ``experts`` (layers but for their experts), or ``parts``.
+    stream
+        Weights in RAM go to a GPU in every step.
+    longest
+        Plan for the longest context that fits.
+    last
+        Devices, or types of them, that are used only if the model does not fit on the others.
+    own
+        Name → a split to judge beside the others.
+
+    Raises
+    ------
+    InputError
+        If a device has no rates, or no memory is left on it.
+    InfeasibleError
+        If the model does not fit; says by how much.
+    """
+    machine = streaming(topology) if stream else topology
+    question = Question(decoder, machine, serving, reserve_bytes, whole, tuple(last))
+    if longest:
+        serving = replace(serving, context=max(1, _longest_split(replace(question, left_out=()))))
+        question = replace(question, serving=serving)
+    chain = question.chain()
+    split = chain.best_split(question.largest)
+    notes = []
+    if question.left_out and split is None:
+        notes.append(f"{', '.join(question.left_out)} is used, as the model does not fit on the others")
+        question = replace(question, left_out=())
+        chain = question.chain()
+        split = chain.best_split(question.largest)
+    plan, bound_s = _planned(question, chain, split, time_limit_s, workers, seed)
+    placement = [question.machine.device_index[plan.placement[op.id]] for op in chain.ops]
+    scale = steps_in(serving)
+    base_s = chain.value_s(placement, question.largest)
+    alternatives = _judged(question, chain, {**SPLITS, **(own or {})})
+    best_s = chain.value_s(split, question.largest) if split is not None else base_s
+    helps = _what_would_help(question, chain, best_s)
+    return Fit(
+        plan,
+        serving,
+        base_s * scale,
+        min(bound_s, base_s) * scale,
+        question.chain(objective="token").value_s(placement),
+        question.chain(objective="prefill").value_s(placement),
+        "cache" if longest else _binding(question, chain, best_s),
+        _longest_split(question),
+        question.working_bytes,
+        alternatives,
+        helps,
+        (*notes, *_notes(question)),
+    )
+
+
+def _planned(
+    question: Question, chain: Chain, split: list[int] | None, time_limit_s: float, workers: int | None, seed: int
+) -> tuple[Plan, float]:
+    """The best plan, and a bound of the objective.
+
+    The split is the best of all contiguous ones. For stages in steady state that is the answer; else the solver looks
+    for a better placement, unless a bound on all of them is reached.
+    """
+    graph = step_graph(question.decoder, question.serving, question.topology, question.whole, question.left_out)
+    machine = question.machine
+    pinned: Plan | None = None
+    if split is not None:
+        pins = {op.id: machine.devices[place].id for op, place in zip(chain.ops, split, strict=True)}
+        # The pins have the split checked; the plan is one of the problem without them.
+        pinned = replace(
+            place(graph, machine, ASSUMED, method="heft", pins=pins).plan, graph=graph, method="contiguous"
+        )
+    if question.largest:
+        if pinned is None:
+            raise _too_large(question, chain)
+        return replace(pinned, meta={"objective": "throughput"}), chain.value_s(split or [], largest=True)
+    least_s = chain.least_s()
+    if pinned is not None and least_s >= chain.value_s(split or []) * (1 - _EXACT):
+        return _with_bound(pinned, least_s, "optimal"), least_s
+    try:
+        found = place(graph, machine, ASSUMED, time_limit_s=time_limit_s, workers=workers, seed=seed).plan
+    except InfeasibleError:
+        raise _too_large(question, chain) from None
+    except NoPlanError:
+        if pinned is None:
+            raise
+        return _with_bound(pinned, least_s, "feasible"), least_s
+    bound_s = max(found.lower_bound_s, least_s)
+    # Of equal plans a contiguous one, which every runtime can be told.
+    longer_s = found.makespan_s + found.rounding_s + found.tolerance_s
+    best = pinned if pinned is not None and pinned.makespan_s <= longer_s else found
+    reached = (best.makespan_s <= longer_s and found.status == "optimal") or best.makespan_s * (1 - _EXACT) <= bound_s
+    return _with_bound(best, bound_s, "optimal" if reached else "feasible"), bound_s
+
+
+def _with_bound(plan: Plan, bound_s: float, status: str) -> Plan:
+    bound_s = min(bound_s, plan.makespan_s)
+    gap = 0.0 if status == "optimal" or not plan.makespan_s else 1 - bound_s / plan.makespan_s
+    return replace(plan, lower_bound_s=bound_s, gap=gap, status=status)
+
+
+def _too_large(question: Question, chain: Chain) -> InfeasibleError:
+    needed, there = float(chain.sizes.sum()), float(chain.capacities.sum())
+    largest = int(chain.sizes.argmax())
+    cached = sum(op.state_bytes for op in chain.ops)
+    short = f"all {len(chain.devices)} devices together have {format_bytes(there)} for it"
+    if needed <= there:
+        short += (
+            f", but not in pieces for its largest op {chain.ops[largest].id!r}, {format_bytes(chain.sizes[largest])}"
+        )
+    return InfeasibleError(
+        f"{question.decoder.name} needs {format_bytes(needed)}, of which {format_bytes(cached)} are cache; {short} "
+        f"({format_bytes(question.reserve_bytes)} are reserved on each). Shorten the context, store the cache or the "
+        "weights in fewer bits, add RAM, or lower the reserve"
+    )
+
+
+def _judged(question: Question, chain: Chain, splits: Mapping[str, Split]) -> tuple[Judged, ...]:
+    found = []
+    scale = steps_in(question.serving)
+    for name, split in splits.items():
+        placement = split(chain)
+        if placement is None:
+            found.append(Judged(name, (), None, 0))
+            continue
+        fitting = chain.fits(placement)
+        value_s = chain.value_s(placement, question.largest) * scale if fitting else None
+        places = list(placement)
+        longest = _longest(question, lambda sizes: replace(chain, sizes=sizes).fits(places))  # noqa: B023
+        found.append(Judged(name, tuple(layer_counts(chain, places)), value_s, longest))
+    return tuple(found)
+
+
+def layer_counts(chain: Chain, placement: Sequence[int]) -> list[int]:
+    """[device] → layers of which it has the first part."""
+    counts, seen = [0] * len(chain.devices), set()
+    for op, place_ in zip(chain.ops, placement, strict=True):
+        if op.meta["layer"] is not None and op.meta["layer"] not in seen:
+            seen.add(op.meta["layer"])
+            counts[place_] += 1
+    return counts
+
+
+def _longest(question: Question, fitting: Callable[[Floats], bool]) -> int:
+    """The longest context that fits, by bisection; the cache only grows with it."""
+    known = {1: question.sizes(1)}
+    if not fitting(known[1]):
+        return 0
+    low, high = 1, question.decoder.most_context or 2**24
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fitting(question.sizes(middle)) else (low, middle - 1)
+    return low
+
+
+def _longest_split(question: Question) -> int:
+    chain = question.chain()
+    return _longest(question, lambda sizes: replace(chain, sizes=sizes).best_split() is not None)
+
+
+def _what_would_help(question: Question, chain: Chain, best_s: float) -> tuple[Help, ...]:
+    """Changes of machine and request, those that help most first."""
+    largest, found = question.largest, []
+    for text, kind, changed in _changes(question, chain):
+        split = changed.best_split(largest)
+        if split is not None and best_s:
+            value_s = changed.value_s(split, largest)
+            found.append(Help(text, kind, value_s * steps_in(question.serving), 1 - value_s / best_s))
+    return tuple(sorted((one for one in found if one.gain > 0.002), key=lambda one: -one.gain))
+
+
+def _changes(question: Question, chain: Chain) -> Iterable[tuple[str, str, Chain]]:
+    serving = question.serving
+    for kind in dict.fromkeys(device.type for device in chain.devices):
+        mine = np.array([device.type == kind for device in chain.devices])
+        yield (
+            f"25 % more memory on {kind}",
+            "memory",
+            replace(chain, capacities=np.where(mine, 1.25, 1) * chain.capacities),
+        )
+        if len({device.type for device in chain.devices}) > 1:
+            yield f"{kind} twice as fast", "bandwidth", replace(chain, time_s=np.where(mine, 0.5, 1) * chain.time_s)
+    if len(chain.devices) > 1:
+        yield "links twice as fast", "link", replace(chain, crossing_s=chain.crossing_s / 2)
+    if serving.cache_bits > 8:
+        yield "cache in 8 bits", "cache", question.chain(cache_bits=8.0)
+    if serving.context > 1024 and serving.objective != "prefill":
+        yield f"context {serving.context // 2}", "cache", question.chain(context=serving.context // 2)
+
+
+def _binding(question: Question, chain: Chain, best_s: float) -> str:
+    """What changes the objective most when all of it is doubled; memory that the cache takes counts as cache."""
+
+    def gain(changed: Chain) -> float:
+        split = changed.best_split(question.largest)
+        return 0.0 if split is None else best_s - changed.value_s(split, question.largest)
+
+    def faster(flops: float, memory: float) -> Chain:
+        def device(one: Device) -> Device:
+            known = rates_of(one)
+            assert known is not None
+            computes = {dtype: flops * rate for dtype, rate in known.flops_per_s.items()}
+            return replace(one, flops_per_s=computes, memory_bytes_per_s=memory * (known.memory_bytes_per_s or 1.0))
+
+        machine = replace(question.topology, devices=tuple(map(device, question.topology.devices)))
+        return replace(question, topology=machine).chain()
+
+    gains = {
+        "bandwidth": gain(faster(flops=1.0, memory=2.0)),
+        "compute": gain(faster(flops=2.0, memory=1.0)),
+        "link": gain(replace(chain, crossing_s=chain.crossing_s / 2)),
+        "memory": gain(replace(chain, capacities=2 * chain.capacities)),
+    }
+    binds = max(gains, key=gains.__getitem__)
+    cached = sum(op.state_bytes for op in chain.ops)
+    return "cache" if binds == "memory" and 2 * cached > chain.sizes.sum() else binds
+
+
+def _notes(question: Question) -> tuple[str, ...]:
+    notes = []
+    if question.decoder.tied_bytes:
+        notes.append("embedding and head share weights; each is counted, as runtimes keep a copy on both ends")
+    assumed = [device for device in question.topology.devices if "assumed" in device.meta]
+    notes += [f"assumed of {device.id}: {device.meta['assumed']}" for device in assumed]
+    most = question.decoder.most_context
+    if most is not None and question.serving.context > most:
+        notes.append(f"the context is longer than the {most} tokens that the model was made for")
+    return tuple(notes)

@@ -1,0 +1,136 @@
+"""Splits that other tools and people make, to stand beside the best one."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from dlplacer.core.errors import InputError
+from dlplacer.machines.costs.roofline import rates_of
+from dlplacer.planning.fit.chain import Chain
+
+Split = Callable[[Chain], Sequence[int] | None]
+
+
+def by_counts(chain: Chain, counts: Sequence[int]) -> list[int]:
+    """[op] → device: so many layers on each device in order; what stands before and behind goes with its neighbours.
+
+    Raises
+    ------
+    InputError
+        If the counts are not those of the layers or of the devices.
+    """
+    numbers = [op.meta.get("layer") for op in chain.ops]
+    layers = len({number for number in numbers if number is not None})
+    if len(counts) > len(chain.devices) or sum(counts) != layers or min(counts) < 0:
+        raise InputError(
+            f"split {','.join(map(str, counts))} adds up to {sum(counts)} layers on {len(counts)} devices; the model "
+            f"has {layers} layers and the machine {len(chain.devices)} devices"
+        )
+    homes = [device for device, count in enumerate(counts) for _ in range(count)]
+    placement, here = [], homes[0]
+    for number in numbers:
+        here = here if number is None else homes[number]
+        placement.append(here)
+    return placement
+
+
+def by_map(chain: Chain, device_map: Mapping[str, Any]) -> list[int]:
+    """[op] → device by a map of accelerate: path of a module → number of a GPU, ``cpu``, or name of a device.
+
+    Raises
+    ------
+    InputError
+        If a module or a device is missing.
+    """
+    gpus = [place for place, device in enumerate(chain.devices) if device.asynchronous]
+    rams = [place for place, device in enumerate(chain.devices) if not device.asynchronous]
+    names = {device.id: place for place, device in enumerate(chain.devices)}
+    names |= {str(number): place for number, place in enumerate(gpus)}
+    names |= {"cpu": rams[0], "disk": rams[0]} if rams else {}
+    placement = []
+    for op in chain.ops:
+        path = str(op.module)
+        found = next((each for each in _prefixes(path) if each in device_map), None)
+        inside = [value for module, value in device_map.items() if module.startswith(f"{path}.")]
+        if found is None and not inside:
+            raise InputError(f"the map names no device for module {path!r}; name it, or a module that holds it")
+        told = str(inside[0] if found is None else device_map[found])
+        if told not in names:
+            raise InputError(f"the map puts {path!r} on {told!r}; the machine has {', '.join(names)}")
+        placement.append(names[told])
+    return placement
+
+
+def _prefixes(path: str) -> list[str]:
+    parts = path.split(".")
+    return [".".join(parts[:count]) for count in range(len(parts), -1, -1)]
+
+
+def _shared(weights: Sequence[float], layers: int) -> list[int]:
+    """Whole numbers that add up, in proportion, by largest remainders."""
+    total = sum(weights)
+    exact = [layers * weight / total for weight in weights]
+    counts = [int(value) for value in exact]
+    for place in sorted(range(len(exact)), key=lambda each: counts[each] - exact[each])[: layers - sum(counts)]:
+        counts[place] += 1
+    return counts
+
+
+def _in_proportion(weight: Callable[[Chain, int], float]) -> Split:
+    """A split over the GPUs, or over all devices where there are none."""
+
+    def split(chain: Chain) -> list[int]:
+        gpus = [device.asynchronous for device in chain.devices]
+        used = [place for place in range(len(gpus)) if gpus[place] or not any(gpus)]
+        layers = len({op.meta["layer"] for op in chain.ops if op.meta["layer"] is not None})
+        counts = dict(zip(used, _shared([weight(chain, place) for place in used], layers), strict=True))
+        return by_counts(chain, [counts.get(place, 0) for place in range(len(gpus))])
+
+    return split
+
+
+def _bandwidth(chain: Chain, place: int) -> float:
+    rates = rates_of(chain.devices[place])
+    return 1.0 if rates is None else rates.memory_bytes_per_s or 1.0
+
+
+def _memory(chain: Chain, place: int) -> float:
+    room = float(chain.capacities[place])
+    return room if np.isfinite(room) else 1e12
+
+
+def _filled(chain: Chain, order: Sequence[int], sizes: Sequence[float], kept: Mapping[int, float]) -> list[int] | None:
+    """Each device filled to its memory before the next; `kept` is left free on a device."""
+    placement: list[int] = []
+    for device in order:
+        room = float(chain.capacities[device]) - kept.get(device, 0.0)
+        while len(placement) < len(sizes) and sizes[len(placement)] <= room:
+            room -= sizes[len(placement)]
+            placement.append(device)
+    return placement if len(placement) == len(sizes) else None
+
+
+def _greedy(chain: Chain) -> list[int] | None:
+    order = sorted(range(len(chain.devices)), key=lambda place: -_bandwidth(chain, place))
+    return _filled(chain, order, chain.sizes.tolist(), {})
+
+
+def _accelerate(chain: Chain) -> list[int] | None:
+    """As `infer_auto_device_map`: by weights alone, in order; the first keeps room for the largest layer."""
+    weights = [float(op.weight_bytes) for op in chain.ops]
+    order = sorted(range(len(chain.devices)), key=lambda place: not chain.devices[place].asynchronous)
+    layers = [weight for op, weight in zip(chain.ops, weights, strict=True) if op.meta["layer"] is not None]
+    kept = {order[0]: max(layers, default=0.0)} if len(order) > 1 else {}
+    rams = {place: kept[order[0]] for place in order if not chain.devices[place].asynchronous and kept}
+    return _filled(chain, order, weights, {**kept, **rams})
+
+
+SPLITS: Mapping[str, Split] = {
+    "even": _in_proportion(lambda chain, place: 1.0),
+    "by memory": _in_proportion(_memory),
+    "by bandwidth": _in_proportion(_bandwidth),
+    "greedy fill": _greedy,
+    "accelerate": _accelerate,
+}
+"""Name → the split; None if it places not every layer. vLLM's default is even, llama.cpp's and exo's by memory."""

@@ -1,0 +1,173 @@
+"""A decoder and what is asked of it as a chain of ops with times, on a machine without the memory that is reserved."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby, pairwise
+
+from dlplacer.core.errors import InputError
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Edge, Op
+from dlplacer.core.topology import Device, Topology
+from dlplacer.core.units import format_bytes
+from dlplacer.machines.costs.device_table import EFFICIENCY
+from dlplacer.machines.costs.roofline import Rates, rates_of, roofline_s
+from dlplacer.planning.fit.decoder import Decoder, Part, Serving
+
+FINENESS = ("layers", "experts", "parts")
+"""What stays whole: layers; layers but for their experts; attention, MLP and experts each."""
+
+
+def step_graph(
+    decoder: Decoder, serving: Serving, topology: Topology, whole: str = "layers", left_out: Iterable[str] = ()
+) -> OpGraph:
+    """The chain of ops whose times add up to the objective, for one of its steps on average.
+
+    A request of a prompt and 128 tokens is 129 steps; an op takes the mean of its times in them, and an edge carries
+    the mean of its bytes, so the makespan is that of the request ÷ 129.
+
+    Parameters
+    ----------
+    left_out
+        Devices that no op may use.
+
+    Raises
+    ------
+    InputError
+        If a device's rates are not known, or nothing is left to use.
+    """
+    rates = {device.type: _known_rates(device) for device in topology.devices}
+    names = [device.id for device in topology.devices if not {device.id, device.type} & {*left_out}]
+    if not names:
+        raise InputError("all devices are left out; name some that may be used")
+    devices = tuple(names) if len(names) < len(topology.devices) else None
+    ops = [_op(decoder, serving, parts, rates, devices) for parts in units_of(decoder, whole)]
+    steps = sum(count for count, _ in serving.steps)
+    sent = sum(count * step.batch * step.tokens for count, step in serving.steps) / steps
+    size = round(sent * decoder.hidden * decoder.activation_bytes)
+    edges = tuple(Edge(one.id, other.id, 0 if "vision" in one.meta["kinds"] else size) for one, other in pairwise(ops))
+    meta = {"layers": decoder.layers, "tied": decoder.tied_bytes > 0, "dtype": decoder.dtype}
+    return OpGraph(tuple(ops), edges, decoder.name, "costs by the roofline of the device table", meta=meta)
+
+
+def steps_in(serving: Serving) -> float:
+    """The steps of the objective, of which the graph is the mean."""
+    return sum(count for count, _ in serving.steps)
+
+
+def units_of(decoder: Decoder, whole: str) -> list[list[Part]]:
+    """The parts that are one op each."""
+
+    def key(numbered: tuple[int, Part]) -> tuple[object, ...]:
+        number, part = numbered
+        if part.layer is None or whole == "parts":
+            return (number,)
+        return (part.layer, whole == "experts" and part.kind == "experts", "layer")
+
+    return [[part for _, part in group] for _, group in groupby(enumerate(decoder.parts), key)]
+
+
+def _op(
+    decoder: Decoder,
+    serving: Serving,
+    parts: Sequence[Part],
+    rates: Mapping[str, Rates],
+    devices: tuple[str, ...] | None,
+) -> Op:
+    first, kinds = parts[0], [part.kind for part in parts]
+    steps = steps_in(serving)
+    work = [
+        (count / steps, kernel)
+        for count, step in serving.steps
+        for part in parts
+        for kernel in decoder.work(part, step)
+    ]
+    kernels = [
+        (share, Op("kernel", "", flops=flops, bytes_accessed=size, dtype=kind)) for share, (flops, size, kind) in work
+    ]
+    times = {kind: sum(share * roofline_s(op, known) for share, op in kernels) for kind, known in rates.items()}
+    name = first.kind if first.layer is None else f"layer.{first.layer}"
+    if first.layer is not None and first.kind != "attention":
+        name = f"{name}.{first.kind}"
+    return Op(
+        name,
+        first.kind if len(parts) == 1 else "layer",
+        time_s=times,
+        flops=sum(share * op.flops for share, op in kernels),
+        bytes_accessed=sum(share * op.bytes_accessed for share, op in kernels),
+        dtype=decoder.dtype,
+        weight_bytes=sum(part.weight_bytes for part in parts),
+        state_bytes=decoder.cache_bytes(parts, serving),
+        module=first.modules[0],
+        devices=devices,
+        meta={
+            "layer": first.layer,
+            "kinds": kinds,
+            "modules": [module for part in parts for module in part.modules],
+        },
+    )
+
+
+def _known_rates(device: Device) -> Rates:
+    rates = rates_of(device)
+    if rates is None or rates.memory_bytes_per_s is None or rates.peak_flops_per_s(None) is None:
+        raise InputError(
+            f"device {device.id!r} of type {device.type!r} has no rates; give it memory_bytes_per_s and flops_per_s, "
+            "or a type of `dlplacer list devices`"
+        )
+    return rates
+
+
+def usable(topology: Topology, reserve_bytes: int, working_bytes: int) -> Topology:
+    """The machine with the memory of each device that is left for weights and cache.
+
+    Raises
+    ------
+    InputError
+        If a device has nothing left.
+    """
+    left = []
+    for device in topology.devices:
+        if device.memory_bytes is None:
+            left.append(device)
+            continue
+        free = device.memory_bytes - reserve_bytes - working_bytes
+        if free <= 0:
+            raise InputError(
+                f"device {device.id!r} has {format_bytes(device.memory_bytes)}, of which {format_bytes(reserve_bytes)} "
+                f"are reserved and {format_bytes(working_bytes)} hold vectors: nothing is left for weights; lower "
+                "reserve, chunk or batch, or take the device out"
+            )
+        meta = {**device.meta, "capacity_bytes": device.memory_bytes, "working_bytes": working_bytes}
+        left.append(replace(device, memory_bytes=free, meta={**meta, "reserve_bytes": reserve_bytes}))
+    return replace(topology, devices=tuple(left))
+
+
+def streaming(topology: Topology) -> Topology:
+    """The machine whose weights in RAM go to a GPU in every step, at the rate of the widest link, to be used there.
+
+    Raises
+    ------
+    InputError
+        If it has no RAM, or no GPU.
+    """
+    ram = {device.id for device in topology.devices if not device.asynchronous}
+    gpus = [device for device in topology.devices if device.asynchronous]
+    if not ram or not gpus:
+        raise InputError("stream needs weights in RAM and a GPU to use them; describe both, or drop stream")
+    links = {gpu.id: max(_link_rates(topology, gpu.id), default=0.0) for gpu in gpus}
+    fastest = max(gpus, key=lambda gpu: links[gpu.id])
+    # Rates of links are effective ones, of which the roofline takes no share.
+    rate = links[fastest.id] / EFFICIENCY.value
+
+    def streamed(device: Device) -> Device:
+        if device.id not in ram:
+            return device
+        slower = min(rate, device.memory_bytes_per_s or rate)
+        kind = f"{device.type} streamed"
+        return replace(device, type=kind, flops_per_s=fastest.flops_per_s, memory_bytes_per_s=slower)
+
+    return replace(topology, devices=tuple(map(streamed, topology.devices)))
+
+
+def _link_rates(topology: Topology, device: str) -> list[float]:
+    return [link.total_bytes_per_s for ends, link in topology.link_between.items() if ends[0] == device]

@@ -1,0 +1,312 @@
+"""Layers over devices in the words of other runtimes: flags, variables and tables to paste."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+import numpy as np
+
+from dlplacer.core.errors import InputError
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Op
+from dlplacer.core.plan import Plan
+from dlplacer.core.topology import Device
+from dlplacer.planning.fit.chain import Chain, chain_of
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """Ops in a row and the device of each."""
+
+    ops: tuple[Op, ...]
+    devices: tuple[Device, ...]
+    placement: tuple[int, ...]
+
+    @property
+    def layers(self) -> int:
+        return len({op.meta["layer"] for op in self.ops if op.meta["layer"] is not None})
+
+    @property
+    def gpus(self) -> list[int]:
+        return [place for place, device in enumerate(self.devices) if device.asynchronous]
+
+    @property
+    def stages(self) -> list[tuple[Device, list[int]]]:
+        """Runs of ops on one device, in order: the device, and the layers that begin there."""
+        seen: set[int] = set()
+        found = []
+        for place, group in groupby(range(len(self.ops)), self.placement.__getitem__):
+            layers = [self.ops[number].meta["layer"] for number in group]
+            new = [layer for layer in dict.fromkeys(layers) if layer is not None and layer not in seen]
+            seen.update(new)
+            found.append((self.devices[place], new))
+        return found
+
+    @property
+    def without_experts(self) -> "Layout":
+        """The ops that are more than experts."""
+        kept = [number for number, op in enumerate(self.ops) if not _is_experts(op)]
+        return Layout(tuple(self.ops[n] for n in kept), self.devices, tuple(self.placement[n] for n in kept))
+
+    @property
+    def experts_apart(self) -> dict[int, list[int]]:
+        """Device → layers whose experts it has, but not the rest."""
+        rest = self.without_experts
+        homes = {op.meta["layer"]: place for op, place in zip(rest.ops, rest.placement, strict=True)}
+        apart: dict[int, list[int]] = {}
+        for op, place in zip(self.ops, self.placement, strict=True):
+            if _is_experts(op) and homes[op.meta["layer"]] != place:
+                apart.setdefault(place, []).append(op.meta["layer"])
+        return apart
+
+
+def _is_experts(op: Op) -> bool:
+    return list(op.meta["kinds"]) == ["experts"]
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What to paste.
+
+    Attributes
+    ----------
+    loss
+        Time of the plan that the target can be told ÷ time of the plan, less one.
+    """
+
+    target: str
+    text: str
+    loss: float = 0.0
+    note: str = ""
+
+
+def _accelerate(layout: Layout) -> str:
+    names = {place: number for number, place in enumerate(layout.gpus)}
+    mapped: dict[str, int | str] = {}
+    for op, place in zip(layout.ops, layout.placement, strict=True):
+        for module in op.meta["modules"]:
+            mapped[module] = names.get(place, "cpu")
+    # A module inside one that is on the same device says nothing more.
+    short = {
+        path: home
+        for path, home in mapped.items()
+        if not any(path.startswith(f"{other}.") and mapped[other] == home for other in mapped)
+    }
+    return json.dumps(short, indent=1)
+
+
+def _vllm(layout: Layout) -> str:
+    counts = [len(layers) for _, layers in layout.stages]
+    order = ",".join(str(layout.gpus.index(layout.devices.index(device))) for device, _ in layout.stages)
+    partition = ",".join(map(str, counts))
+    return (
+        f"CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES={order} VLLM_PP_LAYER_PARTITION={partition} "
+        f"vllm serve MODEL --pipeline-parallel-size {len(counts)}"
+    )
+
+
+def _llama_cpp(layout: Layout) -> str:
+    names = {place: f"CUDA{number}" for number, place in enumerate(layout.gpus)}
+    stages = [(layout.devices.index(device), len(layers)) for device, layers in layout.without_experts.stages]
+    stages = [(place, count) for place, count in stages if place in names]
+    offloaded = sum(count for _, count in stages)
+    flags = [f"--n-gpu-layers {offloaded + 1 if stages else 0}"]
+    if stages:
+        # The output counts as one layer more, behind all others.
+        counts = [count for _, count in stages]
+        counts[-1] += 1
+        shares = ",".join(map(str, counts))
+        flags.append(f"--device {','.join(names[place] for place, _ in stages)}")
+        flags += ["--split-mode layer", f"--tensor-split {shares}", "--main-gpu 0"]
+    for place, layers in layout.experts_apart.items():
+        pattern = f"blk\\.({'|'.join(map(str, layers))})\\.ffn_.*_exps\\."
+        flags.append(f"--override-tensor '{pattern}={names.get(place, 'CPU')}'")
+    return " ".join(["llama-server -m MODEL.gguf", *flags])
+
+
+def _megatron(layout: Layout) -> str:
+    parts = [[f"t*{len(layers)}"] if layers else [] for _, layers in layout.stages]
+    parts[0] = ["E", *parts[0]]
+    parts[-1] = [*parts[-1], "L"]
+    stages = [",".join(part) for part in parts]
+    text = "|".join(stages)
+    return f"--pipeline-model-parallel-size {len(stages)} --pipeline-model-parallel-layout '{text}'"
+
+
+def _torchtitan(layout: Layout) -> str:
+    stages = [[f"layers.{layer}" for layer in layers] for _, layers in layout.stages]
+    stages[0] = ["tok_embeddings", *stages[0]]
+    stages[-1] = [*stages[-1], "norm", "output"]
+    return json.dumps({"module_fqns_per_model_part": stages, "pipeline_parallel_degree": len(stages)})
+
+
+def _pipelining(layout: Layout) -> str:
+    first = {op.meta["layer"]: op.module for op in reversed(layout.ops)}
+    splits = {str(first[layers[0]]): "SplitPoint.BEGINNING" for _, layers in layout.stages[1:] if layers}
+    count = len(splits) + 1
+    # In steady state as many micro-batches are under way as there are stages.
+    rows = [",".join(f"{stage}F{number}" for number in range(count)) for stage in range(count)]
+    return json.dumps({"split_spec": splits, "schedule_csv": "\n".join(rows)})
+
+
+def _onnxruntime(layout: Layout) -> str:
+    patterns: dict[str, list[str]] = {}
+    for op, place in zip(layout.ops, layout.placement, strict=True):
+        device = layout.devices[place]
+        name = f"gpu:{layout.gpus.index(place)}" if device.asynchronous else "cpu"
+        layer = op.meta["layer"]
+        patterns.setdefault(name, []).append(f"/{op.module}/" if layer is None else f"/layers.{layer}/")
+    text = "; ".join(f"{name}({', '.join(dict.fromkeys(found))})" for name, found in patterns.items())
+    return f"session.name_based_layer_assignment={text}"
+
+
+def _exo(layout: Layout) -> str:
+    stages, begin, rows = layout.stages, 0, []
+    for rank, (device, layers) in enumerate(stages):
+        row = {"node": device.id, "device_rank": rank, "world_size": len(stages), "n_layers": layout.layers}
+        rows.append({**row, "start_layer": begin, "end_layer": begin + len(layers)})
+        begin += len(layers)
+    return json.dumps(rows, indent=1)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A runtime and what it can be told.
+
+    Attributes
+    ----------
+    told
+        What it takes.
+    contiguous
+        One run of whole layers per device.
+    ram
+        Whether weights may be in RAM: ``no``, ``first`` (the layers before those on GPUs), or ``anywhere``.
+    experts
+        Whether experts may be apart from their layers.
+    """
+
+    text: Callable[[Layout], str]
+    told: str
+    contiguous: bool = True
+    ram: str = "no"
+    experts: bool = False
+
+
+TARGETS: Mapping[str, Target] = {
+    "accelerate": Target(_accelerate, "device_map of transformers (JSON)", False, "anywhere", True),
+    "exo": Target(_exo, "table of shards (JSON)", ram="anywhere"),
+    "llama.cpp": Target(_llama_cpp, "--n-gpu-layers, --tensor-split, --override-tensor", True, "first", True),
+    "megatron": Target(_megatron, "--pipeline-model-parallel-layout"),
+    "onnxruntime": Target(_onnxruntime, "session.name_based_layer_assignment", False, "anywhere"),
+    "torch.distributed.pipelining": Target(_pipelining, "split points and a schedule (JSON)", ram="anywhere"),
+    "torchtitan": Target(_torchtitan, "module_fqns_per_model_part (JSON)"),
+    "vllm": Target(_vllm, "VLLM_PP_LAYER_PARTITION"),
+}
+"""Name of a runtime → how it is told; a new one is a function and a row here."""
+
+
+def export(plan: Plan, target: str) -> Exported:
+    """The text with which a runtime follows a plan of `dlplacer fit`, or the best plan that it can be told.
+
+    Raises
+    ------
+    InputError
+        If there is no such target, the plan is of no decoder, or nothing that the target can be told fits.
+    """
+    if target not in TARGETS:
+        raise InputError(f"there is no target {target!r}; use one of {', '.join(TARGETS)}")
+    if any("layer" not in op.meta for op in plan.graph.ops):
+        raise InputError(f"the plan of {plan.graph.name!r} has no layers; export a plan of `dlplacer fit -o PLAN`")
+    rule, largest = TARGETS[target], plan.meta.get("objective") == "throughput"
+    graph = plan.graph if rule.experts else whole_layers(plan.graph)
+    chain = chain_of(graph, plan.topology)
+    known = _placed(plan, graph)
+    base_s = _value_s(plan, largest)
+    if known is not None and _allowed(chain, known, rule):
+        return Exported(target, rule.text(Layout(chain.ops, chain.devices, tuple(known))))
+    split = _restricted(chain, rule).best_split(largest)
+    if split is None:
+        raise InputError(f"{target} cannot be told a split that fits: {_limits(rule)}; use another target")
+    loss = chain.value_s(split, largest) / base_s - 1
+    text = rule.text(Layout(chain.ops, chain.devices, tuple(split)))
+    return Exported(target, text, loss, f"solved again, as {target} can be told only {_limits(rule)}")
+
+
+def _value_s(plan: Plan, largest: bool) -> float:
+    chain = chain_of(plan.graph, plan.topology)
+    return chain.value_s([plan.topology.device_index[plan.placement[op.id]] for op in chain.ops], largest)
+
+
+def _limits(rule: Target) -> str:
+    ram = {"no": "no weights in RAM", "first": "RAM before GPUs", "anywhere": ""}[rule.ram]
+    told = (("one run of layers per device" if rule.contiguous else ""), ram, "" if rule.experts else "whole layers")
+    return ", ".join(filter(None, told))
+
+
+def _placed(plan: Plan, graph: OpGraph) -> list[int] | None:
+    """[op] → device of the plan; None if a layer is spread over several."""
+    homes: dict[object, set[str]] = {}
+    for op in plan.graph.ops:
+        homes.setdefault(_unit(op), set()).add(plan.placement[op.id])
+    ops = [graph.op(name) for name in graph.topological_order]
+    if graph is plan.graph:
+        return [plan.topology.device_index[plan.placement[op.id]] for op in ops]
+    if any(len(found) > 1 for found in homes.values()):
+        return None
+    return [plan.topology.device_index[next(iter(homes[_unit(op)]))] for op in ops]
+
+
+def _unit(op: Op) -> object:
+    return op.id if op.meta["layer"] is None else op.meta["layer"]
+
+
+def _restricted(chain: Chain, rule: Target) -> Chain:
+    """The chain in which splits that a target cannot be told do not fit."""
+    rams = np.array([not device.asynchronous for device in chain.devices])
+    time_s, crossing_s = chain.time_s, chain.crossing_s
+    if rule.ram == "no":
+        time_s = np.where(rams[None, :], np.inf, time_s)
+    if rule.ram == "first":
+        crossing_s = np.where((~rams[:, None] & rams[None, :])[None], np.inf, crossing_s)
+    return replace(chain, time_s=time_s, crossing_s=crossing_s)
+
+
+def _allowed(chain: Chain, placement: list[int], rule: Target) -> bool:
+    limited = _restricted(chain, rule)
+    if not rule.contiguous:
+        return limited.fits(placement)
+    layout = Layout(chain.ops, chain.devices, tuple(placement)).without_experts
+    runs = [place for place, _ in groupby(layout.placement)]
+    # Experts may be apart; what else is in a layer decides the order of devices.
+    ordered = rule.ram != "first" or not any(place not in layout.gpus for place in runs[1:])
+    return len(set(runs)) == len(runs) and ordered and limited.fits(placement)
+
+
+def whole_layers(graph: OpGraph) -> OpGraph:
+    """The chain with one op per layer."""
+    order = [graph.op(name) for name in graph.topological_order]
+    grouped = [list(group) for _, group in groupby(order, _unit)]
+    joined = {ops[0].id: _joined(ops) for ops in grouped}
+    last = {ops[-1].id: ops[0].id for ops in grouped}
+    edges = tuple(replace(edge, source=last[edge.source], tensor="") for edge in graph.edges if edge.source in last)
+    return replace(graph, ops=tuple(joined.values()), edges=edges)
+
+
+def _joined(ops: Sequence[Op]) -> Op:
+    if len(ops) == 1:
+        return ops[0]
+    times = [dict(op.time_s) if isinstance(op.time_s, Mapping) else {} for op in ops]
+    meta = {
+        "layer": ops[0].meta["layer"],
+        "kinds": [kind for op in ops for kind in op.meta["kinds"]],
+        "modules": [module for op in ops for module in op.meta["modules"]],
+    }
+    return replace(
+        ops[0],
+        kind="layer",
+        time_s={kind: sum(each[kind] for each in times) for kind in times[0]},
+        weight_bytes=sum(op.weight_bytes for op in ops),
+        state_bytes=sum(op.state_bytes for op in ops),
+        meta=meta,
+    )
