@@ -39,7 +39,7 @@ from dlplacer.solvers.ilp.solver_thread import in_thread
 from dlplacer.solvers.instance.instance import build_instance
 from dlplacer.solvers.instance.outcome import Budget, Progress
 from dlplacer.solvers.instance.time_limit import counting_work, counts_work, now
-from dlplacer.solvers.methods import DEFAULT_METHOD, METHODS, SOLVERS, STARTS
+from dlplacer.solvers.methods import DEFAULT_METHOD, parts_named, require_method
 
 _MOST_WORKERS = 10_000
 """More threads than any machine has; CP-SAT would try to start them."""
@@ -126,29 +126,20 @@ def place(
             raise InputError(f"workers is {workers}; work in place of a time limit is done by one worker")
         time_limit_s, workers = work_s, 1
     options, topology = options or Options(), with_issue(topology, issue)
+    require_method(method, options.objective)
     _require_arguments(method, time_limit_s, gap, workers, warm_start)
-    _require_objective(options, method, topology, warm_start)
+    if dispatch_of(topology).delays:
+        options.require_makespan("a topology that says what issuing an op costs (dispatch_s)")
     if warm_start is not None:
+        options.require_makespan("a warm start")
         check_plan(warm_start)
-    left_out, stop = _parts_named(without), stop or Event()
+    left_out, stop = parts_named(without), stop or Event()
     with nullcontext() if work_s is None else counting_work():
         began = now()
         problem = _unless_stopped(stop, partial(prepared, graph, topology, options, pins, colocate))
         threads = workers or len(usable_cores())
         budget = Budget(began, gap, seed, threads, stop, grace_s=_grace_s(time_limit_s), without=left_out)
         return solved(problem, method, budget, time_limit_s, on_progress, warm_start)
-
-
-def _parts_named(names: Iterable[str]) -> frozenset[str]:
-    """Names of phases and heuristics; raises InputError for one that is of none."""
-    found = frozenset(names)
-    if found:
-        from dlplacer.solvers.phases import PHASES
-
-        known = [*dict.fromkeys(phase.name for phase in PHASES), *STARTS]
-        for name in sorted(found.difference(known)):
-            raise InputError(f"there is nothing {name!r} to leave out; use some of {', '.join(known)}")
-    return found
 
 
 def prepared(
@@ -274,24 +265,9 @@ def _simple_bounds(problem: Problem) -> dict[str, float]:
     return bounds | ({"dispatch_s": least_step_s(problem, dispatch)} if dispatch.delays else {})
 
 
-def _require_objective(options: Options, method: str, topology: Topology, warm_start: Plan | None) -> None:
-    known = SOLVERS[options.objective]
-    if method not in known:
-        raise InputError(
-            f"method {method!r} does not solve objective {options.objective!r}; use {', '.join(known)}, or objective "
-            "makespan"
-        )
-    if warm_start is not None:
-        options.require_makespan("a warm start")
-    if dispatch_of(topology).delays:
-        options.require_makespan("a topology that says what issuing an op costs (dispatch_s)")
-
-
 def _require_arguments(
     method: str, time_limit_s: float, gap: float, workers: int | None, warm_start: Plan | None
 ) -> None:
-    if method not in METHODS:
-        raise InputError(f"there is no method {method!r}; use one of {', '.join(METHODS)}")
     if not 0 < time_limit_s < math.inf:
         raise InputError(f"time limit is {time_limit_s:g} s; it must be positive and finite")
     if not 0 <= gap < 1:
