@@ -10,10 +10,11 @@ Fulkerson and Johnson 1954).
 import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from ortools.sat.python import cp_model
 
 from dlplacer.planning.fit.chain import Chain
@@ -21,11 +22,13 @@ from dlplacer.solvers.ilp.cp_sat_search import new_solver
 from dlplacer.solvers.ilp.solver_thread import solve_in_thread
 from dlplacer.solvers.instance.time_limit import time_is_up
 
-Node = tuple[int, int]
-"""A kind of op by its place in the periods, and a device; ``(-1, -1)`` before the first op and behind the last."""
+Node = tuple[int, int, int]
+"""A kind of op by its place in the periods, its device, and that of the last op but for experts, if runs are limited."""
 Arc = tuple[Node, Node]
 
-_OUTSIDE = (-1, -1)
+_OUTSIDE = (-1, -1, -1)
+"""Before the first op and behind the last."""
+
 _TICKS = 2**32
 """Ticks in the value of a split, or in the sum of the longest times: rounding hides less than a millionth."""
 
@@ -60,7 +63,13 @@ def periods_of(kinds: Sequence[Hashable]) -> list[tuple[int, int]]:
 
 
 def best_placement(
-    chain: Chain, known: Sequence[int] | None, seconds: float, workers: int | None = None, seed: int = 0
+    chain: Chain,
+    seconds: float,
+    known: Sequence[int] | None = None,
+    largest: bool = False,
+    follows: NDArray[np.bool_] | None = None,
+    workers: int | None = None,
+    seed: int = 0,
 ) -> Found:
     """The placement of least sum of times and crossings, with its bound.
 
@@ -68,9 +77,14 @@ def best_placement(
     ----------
     known
         A placement that fits, to start from.
+    largest
+        Minimize the largest load of a device; of crossings only those between limited runs count.
+    follows
+        [from][to] → whether a run on one device may follow that on another. If given, each device has at most one run,
+        of all but experts. None sets no limits.
     """
-    flow = _Flow(chain, None if known is None else chain.value_s(known))
-    if known is not None:
+    flow = _Flow(chain, None if known is None else chain.value_s(known, largest), largest, follows)
+    if known is not None and follows is None:
         flow.start_from(known)
     bound_s, until = 0.0, time.monotonic() + seconds
     while (left_s := until - time.monotonic()) > 0:
@@ -86,86 +100,118 @@ def best_placement(
         apart = {node for node, _ in steps} - reached
         if not apart:
             return Found(flow.placement(steps), bound_s, status == cp_model.OPTIMAL)
-        devices = {device for _, device in apart} - {device for _, device in reached}
+        devices = {node[1] for node in apart} - {node[1] for node in reached}
         flow.connect({node for node in flow.used if node[1] in devices} or apart)
     return Found(None, bound_s, False)
 
 
 class _Flow:
-    """The model: how often each arc is gone, memory, time, and cuts that connect what is used."""
+    """The model: how often each arc is gone, memory, time, and cuts that connect the nodes that are used."""
 
-    def __init__(self, chain: Chain, value_s: float | None) -> None:
+    def __init__(
+        self, chain: Chain, value_s: float | None, largest: bool, follows: NDArray[np.bool_] | None
+    ) -> None:
         self.chain, self.model = chain, cp_model.CpModel()
-        self.periods = periods_of(
-            [(size, *row) for size, row in zip(chain.sizes, map(tuple, _rows(chain)), strict=True)]
-        )
-        self.slots = _slots(self.periods)
+        self.slots = _slots(periods_of(_kinds(chain)))
+        self.firsts = {slot: number for number, slot in reversed(list(enumerate(self.slots)))}
         finite = np.where(np.isfinite(chain.time_s), chain.time_s, 0.0)
         most_s = float(finite.max(axis=1).sum() + chain.crossing_s[1:-1].max(axis=(1, 2), initial=0.0).sum())
         self.tick_s = (value_s or most_s or 1.0) / _TICKS
+        self.most_ticks = self._ticks(most_s)
         self.arcs: dict[Arc, cp_model.IntVar] = {}
-        self.used: dict[Node, cp_model.IntVar] = {}
-        self._add_arcs()
-        self._add_nodes()
+        self._add_arcs(follows)
+        self.used = {node: self.model.new_bool_var("") for node in self.passes}
+        self._balance()
+        self._fit_into_memory()
+        self._minimize(largest, follows is not None)
         for device in range(len(chain.devices)):
             self.connect({node for node in self.used if node[1] == device})
 
-    def _add_arcs(self) -> None:
-        firsts = {slot: number for number, slot in reversed(list(enumerate(self.slots)))}
-        steps: Counter[tuple[int, int]] = Counter(zip((-1, *self.slots), (*self.slots, -1), strict=True))
-        nodes = {
-            slot: [(slot, device) for device in np.flatnonzero(np.isfinite(self.chain.time_s[op])).tolist()]
-            for slot, op in firsts.items()
-        }
-        nodes[-1] = [_OUTSIDE]
-        cost = []
-        for (slot, after), count in steps.items():
-            crossing_s = self.chain.crossing_s[firsts[slot] + 1] if min(slot, after) >= 0 else None
-            arcs = [(one, other) for one in nodes[slot] for other in nodes[after]]
-            for one, other in arcs:
-                self.arcs[one, other] = self.model.new_int_var(0, count, "")
-                if crossing_s is not None:
-                    cost.append(int(crossing_s[one[1], other[1]] / self.tick_s) * self.arcs[one, other])
-            self.model.add(sum(self.arcs[arc] for arc in arcs) == count)
-        coming: dict[Node, list[cp_model.IntVar]] = defaultdict(list)
-        for (_, other), number in self.arcs.items():
-            coming[other].append(number)
-        self.passes = {node: sum(coming[node]) for slot in firsts for node in nodes[slot]}
-        for (slot, device), passes in self.passes.items():
-            cost.append(int(self.chain.time_s[firsts[slot], device] / self.tick_s) * passes)
-        self.model.minimize(sum(cost))
-        self.sizes = {slot: int(self.chain.sizes[op]) for slot, op in firsts.items()}
+    def _nodes(self, slot: int, limited: bool) -> list[Node]:
+        if slot < 0:
+            return [_OUTSIDE]
+        op = self.firsts[slot]
+        devices = np.flatnonzero(np.isfinite(self.chain.time_s[op])).tolist()
+        if limited and is_experts(self.chain, op):
+            return [(slot, device, home) for device in devices for home in range(len(self.chain.devices))]
+        return [(slot, device, device) for device in devices]
 
-    def _add_nodes(self) -> None:
+    def _add_arcs(self, follows: NDArray[np.bool_] | None) -> None:
+        limited = follows is not None
+        steps = Counter(zip((-1, *self.slots), (*self.slots, -1), strict=True))
+        coming: dict[Node, list[cp_model.IntVar]] = {}
+        begins: dict[int, list[cp_model.IntVar]] = defaultdict(list)
+        for (slot, after), count in steps.items():
+            keeps = limited and after >= 0 and is_experts(self.chain, self.firsts[after])
+            variables = []
+            for one in self._nodes(slot, limited):
+                for other in self._nodes(after, limited):
+                    moves = one[2] != other[2] and after >= 0
+                    if limited and moves and slot >= 0 and (keeps or not follows[one[2], other[2]]):
+                        continue
+                    variable = self.arcs[one, other] = self.model.new_int_var(0, count, "")
+                    variables.append(variable)
+                    coming.setdefault(other, []).append(variable)
+                    if limited and moves:
+                        begins[other[2]].append(variable)
+            self.model.add(sum(variables) == count)
+        for variables in begins.values():
+            self.model.add(sum(variables) <= 1)
+        self.passes = {node: sum(variables) for node, variables in coming.items() if node != _OUTSIDE}
+
+    def _balance(self) -> None:
+        """A walk leaves a node as often as it comes to it."""
         often = Counter(self.slots)
         leaving: dict[Node, list[cp_model.IntVar]] = defaultdict(list)
-        for (one, _), number in self.arcs.items():
-            leaving[one].append(number)
+        for (one, _), variable in self.arcs.items():
+            leaving[one].append(variable)
         for node, passes in self.passes.items():
             self.model.add(sum(leaving[node]) == passes)
-            self.used[node] = self.model.new_bool_var("")
             self.model.add(passes <= often[node[0]] * self.used[node])
             self.model.add(passes >= self.used[node])
+
+    def _fit_into_memory(self) -> None:
         for device, room in enumerate(self.chain.capacities.tolist()):
-            held = [self.sizes[slot] * passes for (slot, place), passes in self.passes.items() if place == device]
-            if np.isfinite(room) and held:
+            if math.isfinite(room):
+                size = {slot: int(self.chain.sizes[op]) for slot, op in self.firsts.items()}
+                held = [size[node[0]] * passes for node, passes in self.passes.items() if node[1] == device]
                 self.model.add(sum(held) <= int(room))
+
+    def _minimize(self, largest: bool, limited: bool) -> None:
+        loads: dict[int, list[cp_model.LinearExprT]] = defaultdict(list)
+        for (slot, device, home), passes in self.passes.items():
+            loads[device].append(self._ticks(self.chain.time_s[self.firsts[slot], device]) * passes)
+        crossings = []
+        for (one, other), variable in self.arcs.items():
+            if _OUTSIDE not in (one, other) and (not largest or (limited and one[2] != other[2])):
+                crossing_s = self.chain.crossing_s[self.firsts[one[0]] + 1, one[1], other[1]]
+                crossings.append(self._ticks(crossing_s) * variable)
+        if not largest:
+            self.model.minimize(sum(map(sum, loads.values())) + sum(crossings))
+            return
+        most = self.model.new_int_var(0, self.most_ticks, "")
+        for load in (*map(sum, loads.values()), *crossings):
+            self.model.add(load <= most)
+        self.model.minimize(most)
+
+    def _ticks(self, seconds: float) -> int:
+        return int(seconds / self.tick_s)
 
     def connect(self, nodes: Iterable[Node]) -> None:
         """Cut: a walk that uses one of these nodes comes into them from elsewhere."""
         inside = {*nodes}
-        coming = [number for (one, other), number in self.arcs.items() if other in inside and one not in inside]
+        coming = [variable for (one, other), variable in self.arcs.items() if other in inside and one not in inside]
         for node in inside:
             self.model.add(sum(coming) >= self.used[node])
 
     def start_from(self, placement: Sequence[int]) -> None:
         """Hint at the numbers of a placement."""
-        nodes = [_OUTSIDE, *zip(self.slots, placement, strict=True), _OUTSIDE]
+        nodes = [_OUTSIDE, *zip(self.slots, placement, placement, strict=True), _OUTSIDE]
         steps = Counter(zip(nodes[:-1], nodes[1:], strict=True))
-        for arc, number in self.arcs.items():
-            self.model.add_hint(number, steps[arc])
+        for arc, variable in self.arcs.items():
+            self.model.add_hint(variable, steps[arc])
 
-    def placement(self, steps: dict[Arc, int]) -> tuple[int, ...]:
+    def placement(self, steps: Mapping[Arc, int]) -> tuple[int, ...]:
         """[op] → device: a walk that goes each arc as often as told (Hierholzer), staying on a device while it can."""
         onward: dict[Node, list[Node]] = defaultdict(list)
         for (one, other), count in sorted(steps.items(), key=lambda each: each[0][0][1] == each[0][1][1]):
@@ -176,13 +222,19 @@ class _Flow:
                 trail.append(onward[trail[-1]].pop())
             else:
                 walk.append(trail.pop())
-        return tuple(device for _, device in reversed(walk[1:-1]))
+        return tuple(node[1] for node in reversed(walk[1:-1]))
 
 
-def _rows(chain: Chain) -> np.ndarray:
-    """[op] → its times, and the costs of what follows it; the last op crosses to nothing."""
+def is_experts(chain: Chain, op: int) -> bool:
+    """True if an op is experts without the rest of their layer."""
+    return list(chain.ops[op].meta.get("kinds", ())) == ["experts"]
+
+
+def _kinds(chain: Chain) -> list[Hashable]:
+    """[op] → all that the model knows of it, and the costs of leaving it."""
     crossings = chain.crossing_s[1:].reshape(len(chain.ops), -1)
-    return np.concatenate([chain.time_s, crossings], axis=1)
+    rows = np.concatenate([chain.time_s, crossings, chain.sizes[:, None]], axis=1).tolist()
+    return [(is_experts(chain, op), *row) for op, row in enumerate(rows)]
 
 
 def _slots(periods: Sequence[tuple[int, int]]) -> list[int]:
