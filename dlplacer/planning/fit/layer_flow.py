@@ -2,9 +2,9 @@
 
 A placement is a walk: op by op, through the devices. Layers repeat, so only the number of times matters that the walk
 goes from one kind of op on one device to the next kind on another. Numbers that are balanced at each node and whose
-nodes are connected are those of a walk (Euler), so the model is exact, and as large as a period of layers. Nodes that no
-walk reaches are cut off when a solution has some, as subtours are in the travelling salesman problem (Dantzig,
-Fulkerson and Johnson 1954).
+nodes are connected are those of a walk (Euler), so the model is exact, and as large as a period of layers. Where a
+solution has nodes that no walk reaches, a cut connects them, as it does subtours in the travelling salesman problem
+(Dantzig, Fulkerson and Johnson 1954).
 """
 
 import math
@@ -12,23 +12,26 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 from ortools.sat.python import cp_model
 
+from dlplacer.core.op import Op
 from dlplacer.planning.fit.chain import Chain
 from dlplacer.solvers.ilp.cp_sat_search import new_solver
 from dlplacer.solvers.ilp.solver_thread import solve_in_thread
 from dlplacer.solvers.instance.time_limit import time_is_up
 
 Node = tuple[int, int, int]
-"""A kind of op by its place in the periods, its device, and that of the last op but for experts, if runs are limited."""
+"""A kind of op by its place in the periods, its device, and that of the run it belongs to: experts may be apart."""
 Arc = tuple[Node, Node]
 
 _OUTSIDE = (-1, -1, -1)
 """Before the first op and behind the last."""
 
+total = cp_model.LinearExpr.sum
 _TICKS = 2**32
 """Ticks in the value of a split, or in the sum of the longest times: rounding hides less than a millionth."""
 
@@ -108,9 +111,7 @@ def best_placement(
 class _Flow:
     """The model: how often each arc is gone, memory, time, and cuts that connect the nodes that are used."""
 
-    def __init__(
-        self, chain: Chain, value_s: float | None, largest: bool, follows: NDArray[np.bool_] | None
-    ) -> None:
+    def __init__(self, chain: Chain, value_s: float | None, largest: bool, follows: NDArray[np.bool_] | None) -> None:
         self.chain, self.model = chain, cp_model.CpModel()
         self.slots = _slots(periods_of(_kinds(chain)))
         self.firsts = {slot: number for number, slot in reversed(list(enumerate(self.slots)))}
@@ -132,32 +133,32 @@ class _Flow:
             return [_OUTSIDE]
         op = self.firsts[slot]
         devices = np.flatnonzero(np.isfinite(self.chain.time_s[op])).tolist()
-        if limited and is_experts(self.chain, op):
+        if limited and is_experts(self.chain.ops[op]):
             return [(slot, device, home) for device in devices for home in range(len(self.chain.devices))]
         return [(slot, device, device) for device in devices]
 
     def _add_arcs(self, follows: NDArray[np.bool_] | None) -> None:
-        limited = follows is not None
+        limited, may_follow = follows is not None, follows if follows is not None else np.ones((0, 0), dtype=bool)
         steps = Counter(zip((-1, *self.slots), (*self.slots, -1), strict=True))
         coming: dict[Node, list[cp_model.IntVar]] = {}
         begins: dict[int, list[cp_model.IntVar]] = defaultdict(list)
         for (slot, after), count in steps.items():
-            keeps = limited and after >= 0 and is_experts(self.chain, self.firsts[after])
+            keeps = limited and after >= 0 and is_experts(self.chain.ops[self.firsts[after]])
             variables = []
             for one in self._nodes(slot, limited):
                 for other in self._nodes(after, limited):
                     moves = one[2] != other[2] and after >= 0
-                    if limited and moves and slot >= 0 and (keeps or not follows[one[2], other[2]]):
+                    if limited and moves and slot >= 0 and (keeps or not may_follow[one[2], other[2]]):
                         continue
                     variable = self.arcs[one, other] = self.model.new_int_var(0, count, "")
                     variables.append(variable)
                     coming.setdefault(other, []).append(variable)
                     if limited and moves:
                         begins[other[2]].append(variable)
-            self.model.add(sum(variables) == count)
+            self.model.add(total(variables) == count)
         for variables in begins.values():
-            self.model.add(sum(variables) <= 1)
-        self.passes = {node: sum(variables) for node, variables in coming.items() if node != _OUTSIDE}
+            self.model.add(total(variables) <= 1)
+        self.passes = {node: total(variables) for node, variables in coming.items() if node != _OUTSIDE}
 
     def _balance(self) -> None:
         """A walk leaves a node as often as it comes to it."""
@@ -165,8 +166,10 @@ class _Flow:
         leaving: dict[Node, list[cp_model.IntVar]] = defaultdict(list)
         for (one, _), variable in self.arcs.items():
             leaving[one].append(variable)
+        for node in leaving.keys() - self.passes.keys() - {_OUTSIDE}:
+            self.model.add(total(leaving[node]) == 0)
         for node, passes in self.passes.items():
-            self.model.add(sum(leaving[node]) == passes)
+            self.model.add(total(leaving[node]) == passes)
             self.model.add(passes <= often[node[0]] * self.used[node])
             self.model.add(passes >= self.used[node])
 
@@ -175,11 +178,21 @@ class _Flow:
             if math.isfinite(room):
                 size = {slot: int(self.chain.sizes[op]) for slot, op in self.firsts.items()}
                 held = [size[node[0]] * passes for node, passes in self.passes.items() if node[1] == device]
-                self.model.add(sum(held) <= int(room))
+                self.model.add(total([*held, -int(self.chain.shared_bytes) * self._both_ends(device)]) <= int(room))
+
+    def _both_ends(self, device: int) -> cp_model.LinearExprT:
+        """1 if the ops that share weights are on a device."""
+        ends = [(self.slots[op], device, device) for op in (self.chain.embedding, -1)]
+        if ends[0] == ends[1] or not all(end in self.passes for end in ends):
+            return 0
+        both = self.model.new_bool_var("")
+        for end in ends:
+            self.model.add(both <= self.passes[end])
+        return both
 
     def _minimize(self, largest: bool, limited: bool) -> None:
         loads: dict[int, list[cp_model.LinearExprT]] = defaultdict(list)
-        for (slot, device, home), passes in self.passes.items():
+        for (slot, device, _), passes in self.passes.items():
             loads[device].append(self._ticks(self.chain.time_s[self.firsts[slot], device]) * passes)
         crossings = []
         for (one, other), variable in self.arcs.items():
@@ -187,10 +200,10 @@ class _Flow:
                 crossing_s = self.chain.crossing_s[self.firsts[one[0]] + 1, one[1], other[1]]
                 crossings.append(self._ticks(crossing_s) * variable)
         if not largest:
-            self.model.minimize(sum(map(sum, loads.values())) + sum(crossings))
+            self.model.minimize(total([*map(total, loads.values()), *crossings]))
             return
         most = self.model.new_int_var(0, self.most_ticks, "")
-        for load in (*map(sum, loads.values()), *crossings):
+        for load in (*map(total, loads.values()), *crossings):
             self.model.add(load <= most)
         self.model.minimize(most)
 
@@ -202,12 +215,12 @@ class _Flow:
         inside = {*nodes}
         coming = [variable for (one, other), variable in self.arcs.items() if other in inside and one not in inside]
         for node in inside:
-            self.model.add(sum(coming) >= self.used[node])
+            self.model.add(total(coming) >= self.used[node])
 
     def start_from(self, placement: Sequence[int]) -> None:
         """Hint at the numbers of a placement."""
         nodes = [_OUTSIDE, *zip(self.slots, placement, placement, strict=True), _OUTSIDE]
-        steps = Counter(zip(nodes[:-1], nodes[1:], strict=True))
+        steps = Counter(pairwise(nodes))
         for arc, variable in self.arcs.items():
             self.model.add_hint(variable, steps[arc])
 
@@ -225,16 +238,17 @@ class _Flow:
         return tuple(node[1] for node in reversed(walk[1:-1]))
 
 
-def is_experts(chain: Chain, op: int) -> bool:
+def is_experts(op: Op) -> bool:
     """True if an op is experts without the rest of their layer."""
-    return list(chain.ops[op].meta.get("kinds", ())) == ["experts"]
+    return list(op.meta.get("kinds", ())) == ["experts"]
 
 
 def _kinds(chain: Chain) -> list[Hashable]:
     """[op] → all that the model knows of it, and the costs of leaving it."""
     crossings = chain.crossing_s[1:].reshape(len(chain.ops), -1)
     rows = np.concatenate([chain.time_s, crossings, chain.sizes[:, None]], axis=1).tolist()
-    return [(is_experts(chain, op), *row) for op, row in enumerate(rows)]
+    ends = {chain.embedding, len(rows) - 1} if chain.shared_bytes else {}
+    return [(is_experts(chain.ops[op]), op in ends and op, *row) for op, row in enumerate(rows)]
 
 
 def _slots(periods: Sequence[tuple[int, int]]) -> list[int]:
