@@ -103,8 +103,10 @@ def best_placement(
         apart = {node for node, _ in steps} - reached
         if not apart:
             return Found(flow.placement(steps), bound_s, status == cp_model.OPTIMAL)
-        devices = {node[1] for node in apart} - {node[1] for node in reached}
-        flow.connect({node for node in flow.used if node[1] in devices} or apart)
+        flow.connect(apart)
+        devices = {node[1] for node in apart}
+        if devices.isdisjoint(node[1] for node in reached):
+            flow.connect(node for node in flow.used if node[1] in devices)
     return Found(None, bound_s, False)
 
 

@@ -124,7 +124,10 @@ def _llama_cpp(layout: Layout) -> str:
         counts = [count for _, count in stages]
         counts[-1] += 1
         shares = ",".join(map(str, counts))
-        flags.append(f"--device {','.join(names[place] for place, _ in stages)}")
+        # Devices that hold only experts have no share, but must be named.
+        only = [place for place in layout.experts_apart if place in names and place not in dict(stages)]
+        shares = ",".join([shares, *("0" for _ in only)])
+        flags.append(f"--device {','.join(names[place] for place in (*dict(stages), *only))}")
         flags += ["--split-mode layer", f"--tensor-split {shares}", "--main-gpu 0"]
     for place, layers in layout.experts_apart.items():
         pattern = f"blk\\.({'|'.join(map(str, layers))})\\.ffn_.*_exps\\."
@@ -238,7 +241,7 @@ def export(plan: Plan, target: str) -> Exported:
         return Exported(target, rule.text(Layout(chain.ops, chain.devices, tuple(known))))
     split = _solved_again(chain, rule, largest)
     if split is None:
-        raise InputError(f"{target} cannot be told a split that fits: {_limits(rule)}; use another target")
+        raise InputError(f"{target} cannot be told a split that was found: {_limits(rule)}; use another target")
     loss = chain.value_s(split, largest) / _value_s(plan, largest) - 1
     text = rule.text(Layout(chain.ops, chain.devices, tuple(split)))
     return Exported(target, text, max(0.0, loss), f"solved again, as {target} can be told only {_limits(rule)}")
