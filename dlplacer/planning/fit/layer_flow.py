@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from ortools.sat.python import cp_model
 
 from dlplacer.core.op import Op
+from dlplacer.machines.usable_cores import usable_cores
 from dlplacer.planning.fit.chain import Chain
 from dlplacer.solvers.ilp.cp_sat_search import new_solver
 from dlplacer.solvers.ilp.solver_thread import solve_in_thread
@@ -91,7 +92,7 @@ def best_placement(
         flow.start_from(known)
     bound_s, until = 0.0, time.monotonic() + seconds
     while (left_s := until - time.monotonic()) > 0:
-        solver = new_solver(workers or 1, seed, left_s, relaxes_well=True)
+        solver = new_solver(workers or len(usable_cores()), seed, left_s, relaxes_well=True)
         status = solve_in_thread(solver, flow.model, left_s, time_is_up)
         if status == cp_model.INFEASIBLE:
             return Found(None, math.inf, True)

@@ -241,7 +241,10 @@ def export(plan: Plan, target: str) -> Exported:
         return Exported(target, rule.text(Layout(chain.ops, chain.devices, tuple(known))))
     split = _solved_again(chain, rule, largest)
     if split is None:
-        raise InputError(f"{target} cannot be told a split that was found: {_limits(rule)}; use another target")
+        raise InputError(
+            f"no split that {target} can be told fits, or none was found in {_SECONDS:g} s: it is told only {_limits(rule)}; "
+            "use another target, or more memory"
+        )
     loss = chain.value_s(split, largest) / _value_s(plan, largest) - 1
     text = rule.text(Layout(chain.ops, chain.devices, tuple(split)))
     return Exported(target, text, max(0.0, loss), f"solved again, as {target} can be told only {_limits(rule)}")
