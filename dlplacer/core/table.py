@@ -24,7 +24,7 @@ FORMATS: dict[str, Callable[[Any], str]] = {
     "bytes_per_s": format_bytes_per_s,
     "flops_per_s": lambda value: f"{value / 1e12:.4g} TFLOP/s",
     "percent": lambda value: f"{100 * value:.2f} %",
-    "change": lambda value: f"{100 * value:+.2f} %",
+    "change": lambda value: f"{round(100 * value, 2) + 0.0:+.2f} %",
     "times": lambda value: f"{value:.3f}x",
 }
 """Format of a column → how it writes a value."""

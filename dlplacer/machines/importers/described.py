@@ -63,6 +63,8 @@ def described_topology(
     for number, host in enumerate(hosts):
         prefix = f"host{number}-" if len(hosts) > 1 else ""
         added = _devices(host, prefix, sum(not _is_ram(device) for device in devices))
+        if prefix:
+            added = [replace(device, meta={**device.meta, "host": prefix[:-1]}) for device in added]
         devices += added
         routers.append(Router(f"{prefix}bus"))
         links += [_bus(device, f"{prefix}bus", link) for device in added]

@@ -19,13 +19,10 @@ from dlplacer.machines.costs.roofline_times import required_time_s
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
 State = tuple[tuple[int, ...], int]
-"""Devices of each class that are used, none in the devices' own order, and the class of the last one."""
+"""Devices of each class that are used, and the class of the last one."""
 
 _MOST_STATES = 20_000
 """Sets of devices that the program keeps; eight different ones make 256, sixteen alike 17."""
-
-_MOST_CASES = 40_000
-"""Numbers of equal ops x sets of devices, such as 4 x 81 x 32: three seconds of work."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +39,8 @@ class Chain:
         [device] → bytes; infinite for unlimited memory.
     crossing_s
         [cut][from][to] → seconds of the tensor between op ``cut − 1`` and op ``cut``.
+    embedding, shared_bytes
+        The op whose weights the last one shares, and their bytes, which are kept once if both are on one device.
     """
 
     ops: tuple[Op, ...]
@@ -50,6 +49,8 @@ class Chain:
     sizes: Floats
     capacities: Floats
     crossing_s: Floats
+    embedding: int = 0
+    shared_bytes: float = 0.0
 
     def loads_s(self, placement: Sequence[int]) -> tuple[Floats, Floats]:
         """[device] → seconds of its ops, and [cut] → seconds of each crossing."""
@@ -62,6 +63,8 @@ class Chain:
         """[device] → bytes of its ops."""
         held = np.zeros(len(self.devices))
         np.add.at(held, list(placement), self.sizes)
+        if placement[self.embedding] == placement[-1]:
+            held[placement[-1]] -= self.shared_bytes
         return held
 
     def fits(self, placement: Sequence[int]) -> bool:
@@ -94,22 +97,19 @@ class Chain:
             and np.array_equal(self.crossing_s, self.crossing_s[:, swap][:, :, swap])
         )
 
-    def best_split(self, largest: bool = False, ordered: bool = False) -> list[int] | None:
+    def best_split(self, largest: bool = False) -> list[int] | None:
         """[op] → device: the best split with one run of ops per device; None if none fits.
 
         A state is the devices that are used, the last of them, and the ops placed, so the program is exact: of two ways
         to a state the better one stays better, whatever follows. Of devices that nothing tells apart only the number
-        counts; in the devices' own order the last one says all.
+        counts.
 
         Parameters
         ----------
         largest
             Minimize the largest load, not the sum of all.
-        ordered
-            Devices come in their own order; some may be left out.
         """
-        groups = [[device] for device in range(len(self.devices))] if ordered else self.classes
-        states = _in_order(len(groups)) if ordered else _in_any_order([len(group) for group in groups])
+        groups = self.classes
         join = np.maximum if largest else np.add
         runs = [self._runs_s(group[0]) for group in groups]
         crossing = self._crossings(groups)
@@ -117,7 +117,7 @@ class Chain:
         begin[0] = 0.0
         best: dict[State, Floats] = {}
         came: dict[State, tuple[Whole, list[State | None], Whole]] = {}
-        for state, before, may_begin in states:
+        for state, before, may_begin in _states([len(group) for group in groups]):
             ways: list[State | None] = [None] * may_begin + [each for each in before if each in best]
             last = state[1]
             table = np.stack([begin if way is None else join(best[way], crossing[:, way[1], last]) for way in ways])
@@ -133,52 +133,9 @@ class Chain:
             used, last = found
             cut, ways, origin = came[found]
             start = int(cut[end])
-            placement[start:end] = [groups[last][used[last] - 1 if used else 0]] * (end - start)
+            placement[start:end] = [groups[last][used[last] - 1]] * (end - start)
             found, end = ways[int(origin[start])], start
         return placement
-
-    def least_s(self) -> float:
-        """A value that no placement is below, contiguous or not; 0 if there are too many cases to say.
-
-        For each set of devices: the least sum of times over all numbers of equal ops on each of them for which there is
-        room, and a minimum spanning tree of its cheapest crossings, as the chain goes through all devices of the set.
-        Where it also returns to the device of its first op, it crosses once more.
-        """
-        kinds: dict[tuple[float, ...], int] = {}
-        for row, size in zip(self.time_s.tolist(), self.sizes.tolist(), strict=True):
-            kinds[(size, *row)] = kinds.get((size, *row), 0) + 1
-        shape = tuple(count + 1 for count in kinds.values())
-        sets = math.prod(len(group) + 1 for group in self.classes)
-        if math.prod(shape) * sets > _MOST_CASES:
-            return 0.0
-        crossing = self.crossing_s[1:-1].min(axis=0, initial=np.inf)
-        near = np.minimum(crossing, crossing.T)
-        numbers = np.array(list(np.ndindex(*shape)))
-        table = np.array(list(kinds))
-        held = numbers @ table[:, 0]
-        ends_there = self._holds_both_ends(list(kinds), numbers)
-        between = near[~np.eye(len(near), dtype=bool)].min(initial=np.inf)
-        begin = np.full(shape, np.inf)
-        begin[tuple(numbers[0])] = 0.0
-        found: list[tuple[Floats, list[int]]] = [(begin, [])]
-        for group in self.classes:
-            barred = ~np.isfinite(table[:, group[0] + 1])
-            spent = numbers @ np.where(barred, 0.0, table[:, group[0] + 1])
-            spent[ends_there] += between
-            fits = (held <= self.capacities[group[0]]) & ~(numbers[:, barred] > 0).any(axis=1)
-            ways = [(tuple(taken), cost) for taken, cost in zip(numbers[fits], spent[fits], strict=True)]
-            ends = list(found)
-            for device in group:
-                ends = [(_with_device(best, ways), [*used, device]) for best, used in ends]
-                found = [*found, *ends]
-        return min(float(best.flat[-1]) + _spanning_tree(near, used) for best, used in found[1:])
-
-    def _holds_both_ends(self, kinds: Sequence[tuple[float, ...]], numbers: Whole) -> NDArray[np.bool_]:
-        """[numbers of ops of each kind] → True if the first and the last op are among them, but not all ops."""
-        ends = [kinds.index((self.sizes[end], *self.time_s[end])) for end in (0, -1)]
-        alone = all(numbers[-1, end] == 1 for end in ends) and len({*ends}) == 2
-        taken = (numbers[:, ends] == 1).all(axis=1) & (numbers.sum(axis=1) < len(self.ops))
-        return np.asarray(taken & alone)
 
     def _runs_s(self, device: int) -> Floats:
         """[first op][op behind the last] → seconds of a run on a device; infinite where it does not fit."""
@@ -186,7 +143,9 @@ class Chain:
         time = self.time_s[:, device]
         spent = np.concatenate([[0.0], np.cumsum(np.where(np.isfinite(time), time, 0.0))])
         barred = np.concatenate([[0], np.cumsum(~np.isfinite(time))])
-        fits = (ahead[None, :] - ahead[:, None] <= self.capacities[device]) & (barred[None, :] == barred[:, None])
+        held = ahead[None, :] - ahead[:, None]
+        held[: self.embedding + 1, -1] -= self.shared_bytes
+        fits = (held <= self.capacities[device]) & (barred[None, :] == barred[:, None])
         later = np.arange(len(ahead))[None, :] > np.arange(len(ahead))[:, None]
         return np.where(fits & later, spent[None, :] - spent[:, None], np.inf)
 
@@ -200,35 +159,8 @@ class Chain:
         return table
 
 
-def _with_device(best: Floats, ways: Sequence[tuple[tuple[int, ...], float]]) -> Floats:
-    """[ops of each kind placed] → least seconds with one device more, which takes some of them."""
-    after = np.full(best.shape, np.inf)
-    for taken, cost in ways:
-        there = after[tuple(slice(count, None) for count in taken)]
-        before = best[tuple(slice(None, end - count) for end, count in zip(best.shape, taken, strict=True))]
-        np.minimum(there, before + cost, out=there)
-    return after
-
-
-def _spanning_tree(near: Floats, used: Sequence[int]) -> float:
-    """The least sum of crossings that joins devices (Prim)."""
-    joined, total = [used[0]], 0.0
-    while len(joined) < len(used):
-        rest = [device for device in used if device not in joined]
-        reach = near[np.ix_(joined, rest)].min(axis=0)
-        total += float(reach.min())
-        joined.append(rest[int(reach.argmin())])
-    return total
-
-
-def _in_order(count: int) -> Iterator[tuple[State, list[State], bool]]:
-    """States of a split in the devices' order, the states before each, and whether a split may begin there."""
-    for last in range(count):
-        yield ((), last), [((), before) for before in range(last)], True
-
-
-def _in_any_order(counts: Sequence[int]) -> Iterator[tuple[State, list[State], bool]]:
-    """As `_in_order`, of numbers of devices of each class."""
+def _states(counts: Sequence[int]) -> Iterator[tuple[State, list[State], bool]]:
+    """States by numbers of devices of each class, the states before each, and whether a split may begin there."""
     if math.prod(count + 1 for count in counts) > _MOST_STATES:
         raise InputError(
             f"{sum(counts)} devices of {len(counts)} kinds are too many to try all their sets; leave out some"
@@ -264,5 +196,8 @@ def chain_of(graph: OpGraph, topology: Topology) -> Chain:
     for cut, edge in enumerate(graph.edges, start=1):
         crossing_s[cut] = latency_s + s_per_byte * edge.bytes
     rooms = [math.inf if device.memory_bytes is None else device.memory_bytes for device in devices]
+    shared = order[-1].meta.get("shared_bytes", 0)
     sizes = np.array([float(op.footprint_bytes) for op in order])
-    return Chain(tuple(order), devices, time_s, sizes, np.array(rooms, dtype=float), crossing_s)
+    sizes[-1] += shared
+    embedding = next((number for number, op in enumerate(order) if op.kind == "embedding"), 0)
+    return Chain(tuple(order), devices, time_s, sizes, np.array(rooms, dtype=float), crossing_s, embedding, shared)

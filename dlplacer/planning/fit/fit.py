@@ -1,5 +1,6 @@
 """The front door of fitting: a decoder, a machine and an objective in; layers per device, bound and reasons out."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike
@@ -10,6 +11,7 @@ import numpy as np
 
 from dlplacer.core.abilities import Saved, Shown
 from dlplacer.core.errors import InfeasibleError, NoPlanError
+from dlplacer.core.graph import OpGraph
 from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan
 from dlplacer.core.record import Bytes, Record, Seconds
@@ -18,12 +20,13 @@ from dlplacer.core.units import format_bytes, format_seconds
 from dlplacer.machines.costs.roofline import rates_of
 from dlplacer.planning.fit.chain import Chain, Floats, chain_of
 from dlplacer.planning.fit.decoder import Decoder, Serving
+from dlplacer.planning.fit.layer_flow import best_placement
 from dlplacer.planning.fit.splits import SPLITS, Split
-from dlplacer.planning.fit.step_graph import step_graph, steps_in, streaming, units_of, usable
+from dlplacer.planning.fit.step_graph import step_graph, steps_in, streaming, units_of, usable, with_copies
 from dlplacer.planning.place import place
 
-_EXACT = 1e-9
-"""Relative error of sums of floats."""
+_ROUNDED = 1e-6
+"""Relative error of a bound by the ticks of the flow."""
 
 ASSUMED = Options.of_words("sum")
 """Weights and cache stay; vectors are so small that their room is reserved."""
@@ -49,7 +52,7 @@ class Judged(Record):
 
 @dataclass(frozen=True)
 class Help(Record):
-    """A change, the objective with it, and by how much that is less; exact among contiguous splits."""
+    """A change, the objective of the best contiguous split with it, and by how much that is less than the fit's."""
 
     change: str
     kind: str
@@ -80,11 +83,12 @@ class Fit(Saved, Shown, Record):
         One step of the objective on average, checked.
     value_s, lower_bound_s
         Seconds of the objective: per token, of a prompt, of a request, or between two steps in steady state, and a
-        value that no plan, for ``throughput`` no split into stages, is below.
+        value that no placement is below.
     decode_s, prefill_s
         One step of decoding and one batch of prompts with this placement.
     binds
-        What would change most if it were doubled: ``bandwidth``, ``memory``, ``cache``, ``link`` or ``compute``.
+        The part of which twice as much would change the objective most: ``bandwidth``, ``memory``, room for the
+        ``cache``, ``link`` or ``compute``; of the longest context, the cache.
     max_context
         Tokens of the longest context with which some contiguous split fits; 0 if none does.
     alternatives
@@ -117,8 +121,13 @@ class Fit(Saved, Shown, Record):
 
     @property
     def status(self) -> str:
-        """``optimal`` or ``feasible``; of ``throughput``, among splits into stages."""
-        return "optimal" if self.serving.objective == "throughput" else self.plan.status
+        """``optimal`` or ``feasible``; ``optimal among stages`` for a throughput above its bound.
+
+        A throughput is that of the best split into one stage per device; its bound holds for all placements.
+        """
+        if self.value_s * (1 - _ROUNDED) <= self.lower_bound_s:
+            return "optimal"
+        return "optimal among stages" if self.serving.objective == "throughput" else "feasible"
 
     @property
     def gap(self) -> float:
@@ -210,10 +219,14 @@ class Question:
     def machine(self) -> Topology:
         return usable(self.topology, self.reserve_bytes, self.working_bytes)
 
+    def graph(self, **serving: Any) -> OpGraph:
+        """The ops of a step, with some of what is asked changed."""
+        asked = replace(self.serving, **serving)
+        return step_graph(self.decoder, asked, self.topology, self.whole, self.left_out)
+
     def chain(self, **serving: Any) -> Chain:
         """The chain with some of what is asked changed."""
-        asked = replace(self.serving, **serving)
-        return chain_of(step_graph(self.decoder, asked, self.topology, self.whole, self.left_out), self.machine)
+        return chain_of(self.graph(**serving), self.machine)
 
     def sizes(self, context: int) -> Floats:
         """[op] → bytes that it keeps at a context."""
@@ -280,9 +293,6 @@ def fit(
     placement = [question.machine.device_index[plan.placement[op.id]] for op in chain.ops]
     scale = steps_in(serving)
     base_s = chain.value_s(placement, question.largest)
-    alternatives = _judged(question, chain, {**SPLITS, **(own or {})})
-    best_s = chain.value_s(split, question.largest) if split is not None else base_s
-    helps = _what_would_help(question, chain, best_s)
     return Fit(
         plan,
         serving,
@@ -290,59 +300,41 @@ def fit(
         min(bound_s, base_s) * scale,
         question.chain(objective="token").value_s(placement),
         question.chain(objective="prefill").value_s(placement),
-        "cache" if longest else _binding(question, chain, best_s),
+        _binding(question, chain, longest),
         _longest_split(question),
         question.working_bytes,
-        alternatives,
-        helps,
-        (*notes, *_notes(question)),
+        _judged(question, chain, {**SPLITS, **(own or {})}),
+        _what_would_help(question, chain, base_s),
+        (*notes, *_notes(question, plan)),
     )
 
 
 def _planned(
     question: Question, chain: Chain, split: list[int] | None, time_limit_s: float, workers: int | None, seed: int
 ) -> tuple[Plan, float]:
-    """The best plan, and a bound of the objective.
-
-    The split is the best of all contiguous ones. For stages in steady state that is the answer; else the solver looks
-    for a better placement, unless a bound on all of them is reached.
-    """
-    graph = step_graph(question.decoder, question.serving, question.topology, question.whole, question.left_out)
-    machine = question.machine
-    pinned: Plan | None = None
-    if split is not None:
-        pins = {op.id: machine.devices[place].id for op, place in zip(chain.ops, split, strict=True)}
-        # The pins have the split checked; the plan is one of the problem without them.
-        pinned = replace(
-            place(graph, machine, ASSUMED, method="heft", pins=pins).plan, graph=graph, method="contiguous"
-        )
-    if question.largest:
-        if pinned is None:
-            raise _too_large(question, chain)
-        return replace(pinned, meta={"objective": "throughput"}), chain.value_s(split or [], largest=True)
-    least_s = chain.least_s()
-    if pinned is not None and least_s >= chain.value_s(split or []) * (1 - _EXACT):
-        return _with_bound(pinned, least_s, "optimal"), least_s
-    try:
-        found = place(graph, machine, ASSUMED, time_limit_s=time_limit_s, workers=workers, seed=seed).plan
-    except InfeasibleError:
-        raise _too_large(question, chain) from None
-    except NoPlanError:
-        if pinned is None:
-            raise
-        return _with_bound(pinned, least_s, "feasible"), least_s
-    bound_s = max(found.lower_bound_s, least_s)
+    """The best plan, and a bound of the objective over all placements; for stages in steady state the split itself."""
+    found = best_placement(chain, time_limit_s, split, question.largest, workers=workers, seed=seed)
+    placement, method = split, "contiguous"
     # Of equal plans a contiguous one, which every runtime can be told.
-    longer_s = found.makespan_s + found.rounding_s + found.tolerance_s
-    best = pinned if pinned is not None and pinned.makespan_s <= longer_s else found
-    reached = (best.makespan_s <= longer_s and found.status == "optimal") or best.makespan_s * (1 - _EXACT) <= bound_s
-    return _with_bound(best, bound_s, "optimal" if reached else "feasible"), bound_s
-
-
-def _with_bound(plan: Plan, bound_s: float, status: str) -> Plan:
+    if found.placement is not None and not question.largest:
+        value_s = chain.value_s(found.placement)
+        if split is None or value_s < chain.value_s(split) * (1 - _ROUNDED):
+            placement, method = list(found.placement), "layer flow"
+    if placement is None:
+        if question.largest or found.optimal:
+            raise _too_large(question, chain)
+        raise NoPlanError(f"no split was found in {format_seconds(time_limit_s)}; raise the time limit")
+    bound_s = chain.value_s(placement) if found.optimal and not question.largest else found.bound_s
+    machine = question.machine
+    pins = {op.id: machine.devices[place].id for op, place in zip(chain.ops, placement, strict=True)}
+    graph = with_copies(question.graph(), pins)
+    plan = replace(place(graph, machine, ASSUMED, method="heft", pins=pins).plan, graph=graph, method=method)
+    if question.largest:
+        return replace(plan, meta={"objective": "throughput"}), bound_s
     bound_s = min(bound_s, plan.makespan_s)
-    gap = 0.0 if status == "optimal" or not plan.makespan_s else 1 - bound_s / plan.makespan_s
-    return replace(plan, lower_bound_s=bound_s, gap=gap, status=status)
+    gap = 1 - bound_s / plan.makespan_s if plan.makespan_s else 0.0
+    status = "optimal" if found.optimal else "feasible"
+    return replace(plan, lower_bound_s=bound_s, gap=gap, status=status), bound_s
 
 
 def _too_large(question: Question, chain: Chain) -> InfeasibleError:
@@ -404,14 +396,14 @@ def _longest_split(question: Question) -> int:
     return _longest(question, lambda sizes: replace(chain, sizes=sizes).best_split() is not None)
 
 
-def _what_would_help(question: Question, chain: Chain, best_s: float) -> tuple[Help, ...]:
+def _what_would_help(question: Question, chain: Chain, base_s: float) -> tuple[Help, ...]:
     """Changes of machine and request, those that help most first."""
     largest, found = question.largest, []
     for text, kind, changed in _changes(question, chain):
         split = changed.best_split(largest)
-        if split is not None and best_s:
+        if split is not None and base_s:
             value_s = changed.value_s(split, largest)
-            found.append(Help(text, kind, value_s * steps_in(question.serving), 1 - value_s / best_s))
+            found.append(Help(text, kind, value_s * steps_in(question.serving), 1 - value_s / base_s))
     return tuple(sorted((one for one in found if one.gain > 0.002), key=lambda one: -one.gain))
 
 
@@ -434,12 +426,14 @@ def _changes(question: Question, chain: Chain) -> Iterable[tuple[str, str, Chain
         yield f"context {serving.context // 2}", "cache", question.chain(context=serving.context // 2)
 
 
-def _binding(question: Question, chain: Chain, best_s: float) -> str:
-    """What changes the objective most when all of it is doubled; memory that the cache takes counts as cache."""
+def _binding(question: Question, chain: Chain, longest: bool) -> str:
+    """The part of which twice as much would change the objective most; the first of equals."""
+    if longest and question.serving.context != question.decoder.most_context:
+        return "cache"
 
-    def gain(changed: Chain) -> float:
+    def value_s(changed: Chain) -> float:
         split = changed.best_split(question.largest)
-        return 0.0 if split is None else best_s - changed.value_s(split, question.largest)
+        return math.inf if split is None else changed.value_s(split, question.largest)
 
     def faster(flops: float, memory: float) -> Chain:
         def device(one: Device) -> Device:
@@ -451,21 +445,21 @@ def _binding(question: Question, chain: Chain, best_s: float) -> str:
         machine = replace(question.topology, devices=tuple(map(device, question.topology.devices)))
         return replace(question, topology=machine).chain()
 
-    gains = {
-        "bandwidth": gain(faster(flops=1.0, memory=2.0)),
-        "compute": gain(faster(flops=2.0, memory=1.0)),
-        "link": gain(replace(chain, crossing_s=chain.crossing_s / 2)),
-        "memory": gain(replace(chain, capacities=2 * chain.capacities)),
+    values = {
+        "bandwidth": value_s(faster(flops=1.0, memory=2.0)),
+        "compute": value_s(faster(flops=2.0, memory=1.0)),
+        "link": value_s(replace(chain, crossing_s=chain.crossing_s / 2)),
+        "cache": value_s(question.chain(cache_bits=question.serving.cache_bits / 2)),
+        "memory": value_s(replace(chain, capacities=2 * chain.capacities)),
     }
-    binds = max(gains, key=gains.__getitem__)
-    cached = sum(op.state_bytes for op in chain.ops)
-    return "cache" if binds == "memory" and 2 * cached > chain.sizes.sum() else binds
+    return min(values, key=values.__getitem__)
 
 
-def _notes(question: Question) -> tuple[str, ...]:
+def _notes(question: Question, plan: Plan) -> tuple[str, ...]:
     notes = []
-    if question.decoder.tied_bytes:
-        notes.append("embedding and head share weights; each is counted, as runtimes keep a copy on both ends")
+    if question.decoder.tied_bytes and not plan.graph.ops[-1].meta["shared_bytes"]:
+        size = format_bytes(question.decoder.tied_bytes)
+        notes.append(f"embedding and head share {size}, which both hold, as they are on different devices")
     assumed = [device for device in question.topology.devices if "assumed" in device.meta]
     notes += [f"assumed of {device.id}: {device.meta['assumed']}" for device in assumed]
     most = question.decoder.most_context

@@ -25,6 +25,8 @@ def step_graph(
     A request of a prompt and 128 tokens is 129 steps; an op takes the mean of its times in them, and an edge carries
     the mean of its bytes, so the makespan is that of the request ÷ 129.
 
+    Weights that the head shares with the embedding are not among its own; its meta has their bytes.
+
     Parameters
     ----------
     left_out
@@ -45,8 +47,21 @@ def step_graph(
     sent = sum(count * step.batch * step.tokens for count, step in serving.steps) / steps
     size = round(sent * decoder.hidden * decoder.activation_bytes)
     edges = tuple(Edge(one.id, other.id, 0 if "vision" in one.meta["kinds"] else size) for one, other in pairwise(ops))
-    meta = {"layers": decoder.layers, "tied": decoder.tied_bytes > 0, "dtype": decoder.dtype}
-    return OpGraph(tuple(ops), edges, decoder.name, "costs by the roofline of the device table", meta=meta)
+    if decoder.tied_bytes:
+        meta = {**ops[-1].meta, "shared_bytes": decoder.tied_bytes}
+        ops[-1] = replace(ops[-1], weight_bytes=ops[-1].weight_bytes - decoder.tied_bytes, meta=meta)
+    return OpGraph(tuple(ops), edges, decoder.name, "costs by the roofline of the device table")
+
+
+def with_copies(graph: OpGraph, placement: Mapping[str, str]) -> OpGraph:
+    """The graph whose head has a copy of the weights that it shares with an embedding on another device."""
+    ops = graph.ops
+    shared = ops[-1].meta.get("shared_bytes", 0)
+    embedding = next((op.id for op in ops if op.kind == "embedding"), ops[-1].id)
+    if not shared or placement[embedding] == placement[ops[-1].id]:
+        return graph
+    head = replace(ops[-1], weight_bytes=ops[-1].weight_bytes + shared, meta={**ops[-1].meta, "shared_bytes": 0})
+    return replace(graph, ops=(*ops[:-1], head))
 
 
 def steps_in(serving: Serving) -> float:

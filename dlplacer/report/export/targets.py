@@ -3,9 +3,10 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.graph import OpGraph
@@ -13,6 +14,10 @@ from dlplacer.core.op import Op
 from dlplacer.core.plan import Plan
 from dlplacer.core.topology import Device
 from dlplacer.planning.fit.chain import Chain, chain_of
+from dlplacer.planning.fit.layer_flow import best_placement, is_experts
+
+_SECONDS = 10.0
+"""Limit of solving again, as of a fit."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +34,9 @@ class Layout:
 
     @property
     def gpus(self) -> list[int]:
-        return [place for place, device in enumerate(self.devices) if device.asynchronous]
+        """GPUs of the hosts that are used, in the order in which a host numbers them."""
+        hosts = {_host(self.devices[place]) for place in self.placement}
+        return [place for place, device in enumerate(self.devices) if device.asynchronous and _host(device) in hosts]
 
     @property
     def stages(self) -> list[tuple[Device, list[int]]]:
@@ -46,7 +53,7 @@ class Layout:
     @property
     def without_experts(self) -> "Layout":
         """The ops that are more than experts."""
-        kept = [number for number, op in enumerate(self.ops) if not _is_experts(op)]
+        kept = [number for number, op in enumerate(self.ops) if not is_experts(op)]
         return Layout(tuple(self.ops[n] for n in kept), self.devices, tuple(self.placement[n] for n in kept))
 
     @property
@@ -56,13 +63,13 @@ class Layout:
         homes = {op.meta["layer"]: place for op, place in zip(rest.ops, rest.placement, strict=True)}
         apart: dict[int, list[int]] = {}
         for op, place in zip(self.ops, self.placement, strict=True):
-            if _is_experts(op) and homes[op.meta["layer"]] != place:
+            if is_experts(op) and homes[op.meta["layer"]] != place:
                 apart.setdefault(place, []).append(op.meta["layer"])
         return apart
 
 
-def _is_experts(op: Op) -> bool:
-    return list(op.meta["kinds"]) == ["experts"]
+def _host(device: Device) -> str:
+    return str(device.meta.get("host", ""))
 
 
 @dataclass(frozen=True)
@@ -117,7 +124,10 @@ def _llama_cpp(layout: Layout) -> str:
         counts = [count for _, count in stages]
         counts[-1] += 1
         shares = ",".join(map(str, counts))
-        flags.append(f"--device {','.join(names[place] for place, _ in stages)}")
+        # Devices that hold only experts have no share, but must be named.
+        only = [place for place in layout.experts_apart if place in names and place not in dict(stages)]
+        shares = ",".join([shares, *("0" for _ in only)])
+        flags.append(f"--device {','.join(names[place] for place in (*dict(stages), *only))}")
         flags += ["--split-mode layer", f"--tensor-split {shares}", "--main-gpu 0"]
     for place, layers in layout.experts_apart.items():
         pattern = f"blk\\.({'|'.join(map(str, layers))})\\.ffn_.*_exps\\."
@@ -184,6 +194,8 @@ class Target:
         Whether weights may be in RAM: ``no``, ``first`` (the layers before those on GPUs), or ``anywhere``.
     experts
         Whether experts may be apart from their layers.
+    hosts
+        Whether devices may be of several hosts.
     """
 
     text: Callable[[Layout], str]
@@ -191,16 +203,19 @@ class Target:
     contiguous: bool = True
     ram: str = "no"
     experts: bool = False
+    hosts: bool = False
 
 
 TARGETS: Mapping[str, Target] = {
     "accelerate": Target(_accelerate, "device_map of transformers (JSON)", False, "anywhere", True),
-    "exo": Target(_exo, "table of shards (JSON)", ram="anywhere"),
+    "exo": Target(_exo, "table of shards (JSON)", ram="anywhere", hosts=True),
     "llama.cpp": Target(_llama_cpp, "--n-gpu-layers, --tensor-split, --override-tensor", True, "first", True),
-    "megatron": Target(_megatron, "--pipeline-model-parallel-layout"),
+    "megatron": Target(_megatron, "--pipeline-model-parallel-layout", hosts=True),
     "onnxruntime": Target(_onnxruntime, "session.name_based_layer_assignment", False, "anywhere"),
-    "torch.distributed.pipelining": Target(_pipelining, "split points and a schedule (JSON)", ram="anywhere"),
-    "torchtitan": Target(_torchtitan, "module_fqns_per_model_part (JSON)"),
+    "torch.distributed.pipelining": Target(
+        _pipelining, "split points and a schedule (JSON)", ram="anywhere", hosts=True
+    ),
+    "torchtitan": Target(_torchtitan, "module_fqns_per_model_part (JSON)", hosts=True),
     "vllm": Target(_vllm, "VLLM_PP_LAYER_PARTITION"),
 }
 """Name of a runtime → how it is told; a new one is a function and a row here."""
@@ -222,15 +237,30 @@ def export(plan: Plan, target: str) -> Exported:
     graph = plan.graph if rule.experts else whole_layers(plan.graph)
     chain = chain_of(graph, plan.topology)
     known = _placed(plan, graph)
-    base_s = _value_s(plan, largest)
     if known is not None and _allowed(chain, known, rule):
         return Exported(target, rule.text(Layout(chain.ops, chain.devices, tuple(known))))
-    split = _restricted(chain, rule).best_split(largest)
+    split = _solved_again(chain, rule, largest)
     if split is None:
-        raise InputError(f"{target} cannot be told a split that fits: {_limits(rule)}; use another target")
-    loss = chain.value_s(split, largest) / base_s - 1
+        raise InputError(
+            f"no split that {target} can be told fits, or none was found in {_SECONDS:g} s: it is told only {_limits(rule)}; "
+            "use another target, or more memory"
+        )
+    loss = chain.value_s(split, largest) / _value_s(plan, largest) - 1
     text = rule.text(Layout(chain.ops, chain.devices, tuple(split)))
-    return Exported(target, text, loss, f"solved again, as {target} can be told only {_limits(rule)}")
+    return Exported(target, text, max(0.0, loss), f"solved again, as {target} can be told only {_limits(rule)}")
+
+
+def _solved_again(chain: Chain, rule: Target, largest: bool) -> tuple[int, ...] | None:
+    """The best placement of all that a target can be told, host by host if it must be one; None if none fits."""
+    hosts = np.array(["" if rule.hosts else _host(device) for device in chain.devices])
+    found = []
+    for host in np.unique(hosts):
+        usable = (hosts == host) & _may_hold(chain, rule)
+        limited = replace(chain, time_s=np.where(usable, chain.time_s, np.inf))
+        follows = _follows(chain, rule) if rule.contiguous else None
+        placement = best_placement(limited, _SECONDS, largest=largest, follows=follows).placement
+        found += [] if placement is None else [placement]
+    return min(found, key=lambda each: chain.value_s(each, largest), default=None)
 
 
 def _value_s(plan: Plan, largest: bool) -> float:
@@ -239,8 +269,10 @@ def _value_s(plan: Plan, largest: bool) -> float:
 
 
 def _limits(rule: Target) -> str:
+    host = "" if rule.hosts else "one host"
     ram = {"no": "no weights in RAM", "first": "RAM before GPUs", "anywhere": ""}[rule.ram]
-    told = (("one run of layers per device" if rule.contiguous else ""), ram, "" if rule.experts else "whole layers")
+    runs, whole = "one run of layers per device" if rule.contiguous else "", "" if rule.experts else "whole layers"
+    told = host, runs, ram, whole
     return ", ".join(filter(None, told))
 
 
@@ -261,26 +293,27 @@ def _unit(op: Op) -> object:
     return op.id if op.meta["layer"] is None else op.meta["layer"]
 
 
-def _restricted(chain: Chain, rule: Target) -> Chain:
-    """The chain in which splits that a target cannot be told do not fit."""
-    rams = np.array([not device.asynchronous for device in chain.devices])
-    time_s, crossing_s = chain.time_s, chain.crossing_s
-    if rule.ram == "no":
-        time_s = np.where(rams[None, :], np.inf, time_s)
-    if rule.ram == "first":
-        crossing_s = np.where((~rams[:, None] & rams[None, :])[None], np.inf, crossing_s)
-    return replace(chain, time_s=time_s, crossing_s=crossing_s)
+def _may_hold(chain: Chain, rule: Target) -> NDArray[np.bool_]:
+    """[device] → True if a target can be told to put weights there."""
+    return np.array([rule.ram != "no" or device.asynchronous for device in chain.devices])
+
+
+def _follows(chain: Chain, rule: Target) -> NDArray[np.bool_]:
+    """[from][to] → True if a run on one device may follow that on another."""
+    gpus = np.array([device.asynchronous for device in chain.devices])
+    return ~(gpus[:, None] & ~gpus[None, :]) if rule.ram == "first" else np.ones((len(gpus), len(gpus)), dtype=bool)
 
 
 def _allowed(chain: Chain, placement: list[int], rule: Target) -> bool:
-    limited = _restricted(chain, rule)
-    if not rule.contiguous:
-        return limited.fits(placement)
-    layout = Layout(chain.ops, chain.devices, tuple(placement)).without_experts
-    runs = [place for place, _ in groupby(layout.placement)]
+    used = sorted({*placement})
+    if not _may_hold(chain, rule)[used].all() or not chain.fits(placement):
+        return False
+    if not rule.hosts and len({_host(chain.devices[place]) for place in used}) > 1:
+        return False
     # Experts may be apart; what else is in a layer decides the order of devices.
-    ordered = rule.ram != "first" or not any(place not in layout.gpus for place in runs[1:])
-    return len(set(runs)) == len(runs) and ordered and limited.fits(placement)
+    runs = [place for place, _ in groupby(Layout(chain.ops, chain.devices, tuple(placement)).without_experts.placement)]
+    ordered = all(_follows(chain, rule)[pair] for pair in pairwise(runs))
+    return not rule.contiguous or (len({*runs}) == len(runs) and ordered)
 
 
 def whole_layers(graph: OpGraph) -> OpGraph:

@@ -149,6 +149,38 @@ def test_a_cache_of_eight_bits_makes_room_for_twice_the_context() -> None:
     assert longest[1] == pytest.approx(2 * longest[0], rel=0.01)
 
 
+def test_shared_weights_are_kept_once_on_one_device_and_twice_on_two() -> None:
+    decoder, serving = small(8, vocab_size=65536, tie_word_embeddings=True), Serving(context=64)
+    question = Question(decoder, machine((GB, 1e11)), serving, 0, "layers")
+    need = decoder.weight_bytes + question.sizes(64).sum() - question.sizes(1).sum() + 2**20
+    room = need + question.working_bytes
+    alone = fit(decoder, machine((room, 1e11)), serving, reserve_bytes=0)
+    assert sum(share.weight_bytes for share in alone.shares) == decoder.weight_bytes
+    with pytest.raises(InfeasibleError):
+        fit(decoder, machine((room - 2**22, 1e11)), serving, reserve_bytes=0)
+    stages = fit(
+        decoder, machine((room, 1e11), (room, 1e11)), replace(serving, objective="throughput"), reserve_bytes=0
+    )
+    ends = {op.id: stages.plan.placement[op.id] for op in stages.plan.graph.ops if op.kind != "layer"}
+    copies = len({*ends.values()}) - 1
+    assert sum(share.weight_bytes for share in stages.shares) == decoder.weight_bytes + copies * decoder.tied_bytes
+    assert not dp.violations(stages.plan)
+
+
+def test_a_throughput_has_a_bound_over_all_placements() -> None:
+    decoder, serving = small(3), Serving(context=64, objective="throughput")
+    two = machine((GB, 1e11), (GB, 9e10))
+    chain = Question(decoder, two, serving, 0, "layers").chain()
+    least_s = min(
+        max(sum(chain.time_s[op, place] for op, place in enumerate(places) if place == device) for device in (0, 1))
+        for places in product((0, 1), repeat=len(chain.ops))
+    )
+    found = fit(decoder, two, serving, reserve_bytes=0)
+    assert found.lower_bound_s == pytest.approx(least_s, rel=1e-6)
+    assert found.gap == pytest.approx(1 - least_s / found.value_s, abs=1e-5)
+    assert (found.status == "optimal") == (found.gap == 0)
+
+
 def test_experts_apart_are_faster_where_ram_is_needed() -> None:
     config = {**LLAMA_70B, "model_type": "mixtral", "hidden_size": 4096, "num_hidden_layers": 8, "vocab_size": 32000}
     config |= {"intermediate_size": 14336, "num_local_experts": 8, "num_experts_per_tok": 2, "num_attention_heads": 32}

@@ -185,6 +185,20 @@ def test_what_a_target_cannot_say_is_solved_again_and_costs(with_ram: dp.Plan) -
         export(with_ram, "vllm")
 
 
+def test_a_runtime_of_one_host_is_told_a_plan_of_one() -> None:
+    decoder = decoder_of_config({**CONFIG, "num_hidden_layers": 60}, "long")
+    two = dp.new_topology("RTX3090, 64 GB DDR5-5600; RTX3090", network="10gbe")
+    plan = fit(decoder, two, Serving(2048), time_limit_s=5).plan
+    assert len({device.partition("-")[0] for device in plan.placement.values()}) == 2
+    for target in ("llama.cpp", "accelerate", "onnxruntime"):
+        told = export(plan, target)
+        assert told.loss > 0
+        assert not re.search(r"CUDA1|gpu:1|: 1\b", told.text)
+    with pytest.raises(InputError):
+        export(plan, "vllm")
+    assert {row["node"] for row in json.loads(export(plan, "exo").text)} == {*plan.placement.values()}
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_plan_without_layers_is_refused(target: str) -> None:
     plan = dp.place("inception_v3-infer", "dgx1-v100-2gpu", method="single").plan
