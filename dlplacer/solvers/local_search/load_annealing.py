@@ -141,7 +141,8 @@ class LoadAnnealing:
 
     def cool(self, seconds: float, seed: int, is_over: Callable[[], bool], scale: float | None = None) -> None:
         """Moves of less and less use for some time; temperatures are shares of `scale`, the period if None."""
-        began, moves, state = now(), 200, self._state
+        # Whoever comes late has a chunk left, by which the temperature falls.
+        began, seconds, moves, state = now(), max(PARAMS.chunk_s, seconds), 200, self._state
         fast, moved = is_kept((anneal_loads,)) or seconds > 10, np.zeros((PARAMS.stretch, 2), np.int64)
         scale = scale or float(max(1, state.busy.max()))
         falls = math.log(PARAMS.last_temperature / PARAMS.first_temperature)
