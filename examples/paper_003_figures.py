@@ -202,7 +202,7 @@ def critical_share(result: dp.Result) -> float:
 
 def at_64(work_s: float) -> tuple[float, float]:
     """GiB of eq. 13's sum for a mini-batch of 64, and the speedup with live memory."""
-    graph = dp.capture(models.inception_v3(batch_size=64), colocate_backward=True)
+    graph = dp.capture(models.inception_v3(batch_size=64), whole_backward=True, colocate_backward=True)
     options = replace(dp.Options.paper(), memory="live")
     result = dp.place(graph, machine(Case()), options, work_s=work_s)
     return sum(op.footprint_bytes for op in graph.ops) / 2**30, result.speedup or 0.0
