@@ -242,7 +242,7 @@ def export(plan: Plan, target: str) -> Exported:
     split = _solved_again(chain, rule, largest)
     if split is None:
         raise InputError(
-            f"no split that {target} can be told fits, or none was found in {_SECONDS:g} s: it is told only {_limits(rule)}; "
+            f"no split that {target} can be told was found in {_SECONDS:g} s: it can be told only {_limits(rule)}; "
             "use another target, or more memory"
         )
     loss = chain.value_s(split, largest) / _value_s(plan, largest) - 1
