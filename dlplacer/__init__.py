@@ -1,4 +1,4 @@
-"""Where every op of a model should run, how good that plan is, and running it there.
+"""Device placement for deep learning: a device for every op of a model, a bound on the step time, and a runtime.
 
 >>> import dlplacer as dp
 >>> result = dp.place("inception_v3-infer", "dgx1-v100-2gpu", time_limit_s=2)

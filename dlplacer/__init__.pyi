@@ -13,6 +13,7 @@ from .api.jobs import capture as capture
 from .api.jobs import load_job as load_job
 from .api.machines import catalogue as catalogue
 from .api.machines import detect_topology as detect_topology
+from .api.machines import import_graph as import_graph
 from .api.machines import import_topology as import_topology
 from .api.machines import selftest as selftest
 from .api.running import apply as apply

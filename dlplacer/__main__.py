@@ -1,4 +1,4 @@
-"""``python -m dlplacer``, and what the script ``dlplacer`` calls."""
+"""The entry of ``python -m dlplacer`` and of the script ``dlplacer``."""
 
 from dlplacer.cli.interruption import end_on_interrupt, end_with_launcher
 

@@ -34,11 +34,13 @@ INNER_ROOMS = {
         "decode",
         "bounds",
         "ilp",
+        "assignment",
         "feasibility",
         "heuristics",
         "local_search",
         "decomposition",
         "starts",
+        "throughput",
         "parts",
         "phases",
         "default_method",
@@ -80,7 +82,13 @@ FORBIDDEN = {"check": {"problem", "solvers", "planning"}, "solvers": {"check"}}
 """Rules are said twice, by the solvers and by `check`; neither may read the other's."""
 
 ONLY_HERE = {
-    "ortools": ("solvers/ilp/", "solvers/decomposition/", "solvers/heuristics/m_sct_program.py"),
+    "ortools": (
+        "solvers/ilp/",
+        "solvers/assignment/",
+        "solvers/throughput.py",
+        "solvers/decomposition/",
+        "solvers/heuristics/m_sct_program.py",
+    ),
     "torch": (
         "data_parallel/",
         "frontend/torch/",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @checked(the.PLAN, the.DISPATCH)
 def explain(plan: PlanLike, dispatch_s: float = 0.0) -> "Explanation":
-    """Why a plan takes as long as it does: critical path, what limits its bound, idle devices, the largest transfers.
+    """The causes of a plan's step time: critical path, limit of its bound, idle devices, the largest transfers.
 
     Examples
     --------
@@ -61,8 +61,10 @@ def what_would_help(
     """
     from dlplacer.planning.what_if.what_would_help import what_would_help as ask
 
+    given = plan_of(plan, keeps_rules=True)
+    given.options.require_makespan("what_would_help")
     return ask(
-        plan_of(plan, keeps_rules=True),
+        given,
         budget_s,
         seed=seed,
         workers=workers,
@@ -75,7 +77,7 @@ def what_would_help(
 def elsewhere(
     plan: PlanLike, op: str, budget_s: float = 10.0, *, workers: int | None = None, stop: Event | None = None
 ) -> "tuple[Elsewhere, ...]":
-    """The step with an op on each of the other devices: why it is where it is.
+    """The step time with an op on each of the other devices, which explains the placement of the op.
 
     Raises
     ------
@@ -95,6 +97,7 @@ def elsewhere(
 
     expect_text("", op=op)
     given = plan_of(plan, keeps_rules=True)
+    given.options.require_makespan("elsewhere")
     given.graph.op(op)
     if not budget_s > 0:
         raise InputError(f"budget_s is {budget_s}; it must be positive")
@@ -124,6 +127,7 @@ def pinned(
     from dlplacer.planning.what_if.elsewhere import pinned_plan
 
     given = plan_of(plan, keeps_rules=True)
+    given.options.require_makespan("pinned")
     pairs, sets = pins_of(pins, given.topology), together_of(colocate)
     return pinned_plan(given, pairs, sets, max(budget_s, 0.1), workers=workers, stop=stop)
 

@@ -85,14 +85,14 @@ def fit(
     seed: int = 0,
     workers: int | None = None,
 ) -> "Fit":
-    """Where the layers of a decoder go on a machine of unequal devices, with a bound, and what would help.
+    """The devices of a decoder's layers on a machine of unequal devices, with a bound and the changes that would help.
 
     Raises
     ------
     InputError
         If the model or the machine cannot be read.
     InfeasibleError
-        If the model does not fit; says by how much.
+        If the model does not fit; the message says by how much.
 
     Examples
     --------
@@ -163,12 +163,12 @@ def _map_of(path: str | PathLike[str]) -> "Callable[[Chain], Sequence[int]]":
 
 @checked(the.PLAN, the.TARGET)
 def export(plan: "PlanLike | Fit", to: str) -> "Exported":
-    """The flags, variables or tables with which another runtime follows a plan of `fit`.
+    """The flags, variables or tables that make another runtime follow a plan of `fit`.
 
     Raises
     ------
     InputError
-        If there is no such target, or it cannot be told any split that fits.
+        If there is no such target, or it cannot express any split that fits.
 
     Examples
     --------

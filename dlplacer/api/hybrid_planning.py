@@ -102,7 +102,9 @@ def hybrid(
     work = fastest_work(timed, box)
     known.require_mini_batch(work.mini_batch)
     chosen = _degrees(degrees, speedups)
-    settings = PlaceSettings(options_of(options), method or "ilp", time_limit_s, seed=seed, workers=workers)
+    assumed = options_of(options)
+    assumed.require_makespan("hybrid")
+    settings = PlaceSettings(assumed, method or "ilp", time_limit_s, seed=seed, workers=workers)
     placed = None if speedups else Placed(timed, work.step_s, settings, stop)
     if placed is not None and split != "pipeline" and (jobs is not None or cache is not None):
         _presolve(placed, machine, devices, chosen, jobs or 1, cache, on_progress)
@@ -178,18 +180,18 @@ def _closed_form(
     measurements: object,
     overlap: bool,
 ) -> "tuple[StepTimes | None, ScalingFits | None]":
-    """Step times that are not those over links, if the arguments ask for them, and the fit behind them."""
+    """Step times from a closed form, if the arguments ask for one, and the fit behind it; None for times over links."""
     from dlplacer.planning.hybrid.scaling import ConstantEfficiency, SerialOverhead, fit_scaling
     from dlplacer.planning.hybrid.step_times import ClosedForm
 
     sources = {"scaling_efficiency": efficiency, "overhead_ratio": overhead, "measured": measured, "network": network}
     given = [name for name, value in sources.items() if value is not None]
     if len(given) > 1:
-        raise InputError(f"{' and '.join(given)} both say where step times come from; give one of them")
+        raise InputError(f"{' and '.join(given)} each give the step times; keep one of them")
     unused = [name for name, used in (("codecs", codecs), ("measurements", measurements)) if used]
     unused += [] if overlap else ["no overlap"]
     if unused and given and given != ["network"]:
-        raise InputError(f"{unused[0]} is for step times over links, but {given[0]} says what they are; drop one")
+        raise InputError(f"{unused[0]} applies to step times over links, but {given[0]} gives step times; drop one")
     if efficiency is not None:
         return ClosedForm(ConstantEfficiency(efficiency)), None
     if overhead is not None:

@@ -1,4 +1,4 @@
-"""Jobs and their graphs: `load_job` calls the user's code by its name, `capture` makes a graph of what is given."""
+"""Jobs and their graphs: `load_job` calls the user's code by its name, `capture` makes a graph of a job."""
 
 import contextlib
 import importlib
@@ -68,7 +68,7 @@ class JobOptions(TypedDict, total=False):
 
 
 class StepOptions(JobOptions, total=False):
-    """Options of `capture`: those of `load_job`, and how the step becomes a graph."""
+    """Options of `capture`: those of `load_job`, and those of turning the step into a graph."""
 
     whole_backward: bool
     colocate_backward: bool
@@ -331,7 +331,7 @@ def _example(spec: str) -> Any:
 
 @contextlib.contextmanager
 def user_code(what: str) -> Iterator[None]:
-    """Whatever the user's code raises, `sys.exit` included, is reported with its location as the user's error."""
+    """Report every error of the user's code, `sys.exit` included, as the user's error with its location."""
     try:
         yield
     except DlplacerError:
@@ -346,7 +346,7 @@ def user_code(what: str) -> Iterator[None]:
 
 
 def _place(error: BaseException) -> str:
-    """File and line of the user's code, or what comes nearest to it."""
+    """File and line of the user's code, or the nearest place known."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}"
     frames = traceback.extract_tb(error.__traceback__)

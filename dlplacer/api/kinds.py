@@ -169,11 +169,11 @@ class Parameter:
     Attributes
     ----------
     name
-        Of the parameter of the function.
+        Name of the function's parameter.
     help
-        What the option does, with its default.
+        The effect of the option, with its default.
     option
-        How the command line spells it, where it is not the name with dashes; a name without dashes is positional.
+        Its spelling on the command line, if it is not the name with dashes; a spelling without dashes is positional.
     least
         The smallest value, or None.
     repeat
@@ -181,7 +181,7 @@ class Parameter:
     settings
         Further arguments for `argparse`.
     doc
-        The meaning of the parameter in Python, where `help` is of the option alone.
+        The meaning of the parameter in Python, if `help` fits the option alone.
     """
 
     name: str

@@ -11,6 +11,7 @@ from dlplacer.api.kinds import checked
 from dlplacer.api.subjects import names_of, note
 from dlplacer.core.errors import InputError
 from dlplacer.core.expect import expect
+from dlplacer.core.graph import OpGraph
 from dlplacer.core.table import Column, Table
 from dlplacer.core.topology import Topology
 from dlplacer.core.units import format_bytes_per_s
@@ -57,7 +58,7 @@ def detect_topology(
 
 @checked(the.argument("path", "the file that the other tool wrote"), the.DEVICE_TYPE)
 def import_topology(path: str | PathLike[str], device_type: str | None = None) -> Topology:
-    """The machine in an ``nvidia-smi topo -m`` text, an NCCL topology file or a node-link graph.
+    """The machine in an ``nvidia-smi topo -m`` text, an NCCL topology file, a node-link graph or a workload.
 
     Raises
     ------
@@ -80,6 +81,29 @@ def import_topology(path: str | PathLike[str], device_type: str | None = None) -
     for text in import_notes(topology, device_type):
         note(text)
     return topology
+
+
+@checked(the.argument("path", "the file that the other tool wrote"))
+def import_graph(path: str | PathLike[str]) -> OpGraph:
+    """The graph in a workload of msr-fiddle/dnn-partitioning; `import_topology` reads its machine.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read.
+    FileFormatError
+        If its content is no such workload, with the place.
+
+    Examples
+    --------
+    >>> import dlplacer as dp
+    >>> dp.import_graph("bert24_inference.json")  # doctest: +SKIP
+    <OpGraph 'bert24_inference': 32 ops, 55 edges>
+    """
+    from dlplacer.machines.importers.dnn_partitioning import import_graph as import_file
+
+    expect("", "path", path, (str, PathLike), "the path of a file that another tool wrote")
+    return import_file(Path(path))
 
 
 @checked(the.TIMED_DEVICES, the.SELFTEST, the.CALLS)
@@ -115,7 +139,7 @@ def selftest(
 
 
 def catalogue(what: str) -> Table:
-    """The names of what ships and can be named.
+    """A table of the graphs, machines, models, methods, devices or targets that dlplacer knows by name.
 
     Parameters
     ----------

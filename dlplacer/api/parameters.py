@@ -49,7 +49,7 @@ def written(name: str, text: str, metavar: str = "F", option: str | tuple[str, .
 
 
 def pictures(subject: str) -> tuple[Parameter, ...]:
-    """An option for every picture of what a command finds."""
+    """An option for every picture of a command's result."""
     return tuple(Parameter(each.option, each.help, PICTURE) for each in pictures_of(subject))
 
 

@@ -43,7 +43,7 @@ def memory(plan: PlanLike, ax: "Axes | None" = None) -> "Axes":
 
 
 def topology(machine: TopologyLike, ax: "Axes | None" = None) -> "Axes":
-    """Devices, routers and links; `machine` is a `Topology`, its file, or the name of one that ships."""
+    """A picture of devices, routers and links; `machine` is a `Topology`, its file, or the name of one that ships."""
     return _drawn("topology", machine, ax)
 
 
@@ -58,7 +58,7 @@ def fit(found: "Fit", ax: "Axes | None" = None) -> "Axes":
 
 
 def pipeline(plan: "PipelinePlan", ax: "Axes | None" = None) -> "Axes":
-    """The schedule that `dlplacer.pipeline` found, micro-batch by micro-batch."""
+    """A picture of the schedule that `dlplacer.pipeline` found, micro-batch by micro-batch."""
     return _drawn("pipeline", plan, ax)
 
 

@@ -254,12 +254,12 @@ def over_ranks(plan: Plan, devices: Mapping[str, str] | Sequence[str], replicas:
 
 
 def replicas_of(plan: Plan) -> int:
-    """Copies of itself that a plan was made for."""
+    """The number of replicas that a plan was made for."""
     return int((plan.graph.capture or {}).get("collectives", {}).get("replicas", 1))
 
 
 def completed(entry: str | None, plan: Plan, options: JobOptions) -> tuple[str, JobOptions]:
-    """The name of a plan's job and its options, where they are left out as the plan was captured with."""
+    """The name of a plan's job and its options; those left out are as at the plan's capture."""
     described = plan.graph.capture or {}
     if entry is None:
         entry = described.get("entry")

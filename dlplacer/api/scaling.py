@@ -79,7 +79,7 @@ def advise_minibatch(
         raise InputError(f"device {fitted.id!r} has no memory_bytes, so every mini-batch fits; add it to the topology")
     named = isinstance(graph, str) and is_entry(graph)
     if batch_sizes is not None and not named:
-        raise InputError(f"batch_sizes needs module:callable, which can be captured again; {graph!r} is no name of one")
+        raise InputError(f"batch_sizes needs module:callable, which can be captured again; {graph!r} does not name one")
     steps: dict[int, StepChoices] = {}
     sizes: Sequence[int | None] = batch_sizes or [step.get("batch_size")]
     for number, size in enumerate(sizes):
@@ -161,14 +161,14 @@ def advise_servers(
 
 @dataclass(frozen=True)
 class Groups(Shown):
-    """Layers whose parameters or gradients travel together, beside other policies.
+    """Groups of layers that send parameters or gradients together, beside those of other policies.
 
     Attributes
     ----------
     policies
         Groupings by other policies; the optimum is the last.
     caps_bytes
-        Caps of the buckets of DistributedDataParallel that make these groups; None where they are not known.
+        Bucket caps of DistributedDataParallel that make these groups; None if they are not known.
     """
 
     direction: str

@@ -31,7 +31,7 @@ class HtmlPage:
     html
         The whole file.
     title
-        What the page is about.
+        The subject of the page.
     """
 
     html: str
@@ -84,7 +84,7 @@ def show(
         A `Plan`, a `Result`, the path of a plan file, or what `dlplacer.run`, `compare`, `pipeline` or `hybrid`
         returned. Of a run the predicted and the measured step are shown on one axis.
     path
-        Where to write the page too, as ``"plan.html"``.
+        The file to write the page to, as ``"plan.html"``.
     against
         A second plan, beside the first one.
 
@@ -123,7 +123,7 @@ def show(
 
 
 def _other_page(subject: object) -> HtmlPage | None:
-    """The page of what is no plan; None for what may be one."""
+    """The page of a value that is no plan; None for a value that may be one."""
     if is_run(subject):
         from dlplacer.measure.run_report import page_of_run
 

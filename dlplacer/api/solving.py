@@ -356,7 +356,7 @@ def plan_of_pipeline(
 def problem_of(
     graph: GraphLike, topology: TopologyLike, calibration: Files = (), step: Mapping[str, Any] | None = None
 ) -> tuple[OpGraph, Topology]:
-    """Graph and machine, with the measured times of calibration files; warns of how much these cover."""
+    """Graph and machine, with the measured times of calibration files; warns with the share that these cover."""
     made, machine = graph_of(graph, step=step), machine_of(topology)
     if not calibration:
         return made, machine

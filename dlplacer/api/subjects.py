@@ -40,7 +40,7 @@ DevicesLike: TypeAlias = str | Sequence["NamedDevice"] | Mapping[str, "NamedDevi
 
 
 def graph_of(value: GraphLike, name: str = "graph", step: Mapping[str, Any] | None = None) -> OpGraph:
-    """The graph that is meant; a job, its name and an ONNX file are captured with the options of a step.
+    """The graph of an argument; a job, its name and an ONNX file are captured with the options of a step.
 
     Raises
     ------

@@ -25,7 +25,7 @@ class NamedTraining:
         return self.entry
 
     def resolved(self) -> Callable[..., Iterator[float]]:
-        """The user's training.
+        """The training function that the user named.
 
         Raises
         ------

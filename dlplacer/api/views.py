@@ -75,7 +75,7 @@ def subject_of(value: object) -> str:
 
 
 def stated(plan: Plan) -> str:
-    """The status, bound and gap of a plan from a file, which nothing has proved since."""
+    """The status, bound and gap that a plan file states; loading it proves none of them."""
     return f"{plan.status}, lower bound {format_seconds(plan.lower_bound_s)}, gap {100 * plan.gap:.2f} %"
 
 
@@ -130,19 +130,20 @@ def _plan(plan: Plan) -> Iterator[Block]:
         ("options", ", ".join(f"{name} {value}" for name, value in plan.options.to_dict().items())),
         *([("pins", pins)] if pins else []),
         *([("held together", together)] if together else []),
-        ("makespan", format_seconds(plan.makespan_s)),
+        *_values(plan),
         ("as the plan states", stated(plan)),
         ("method", f"{plan.method}, {plan.solve_s:.1f} s"),
     ]
     yield Strip(plan)
     yield table.device_use(plan)
+    yield from _loads(plan)
 
 
 def _result(result: "Result") -> Iterator[Block]:
     plan, alone_s = result.plan, result.single_device_s
     yield [
         ("status", plan.status),
-        ("makespan", format_seconds(plan.makespan_s)),
+        *_values(plan),
         ("lower bound", format_seconds(plan.lower_bound_s)),
         ("gap", _percent(plan.gap)),
         *([("rounding", format_seconds(plan.rounding_s))] if plan.rounding_s else []),
@@ -152,6 +153,27 @@ def _result(result: "Result") -> Iterator[Block]:
     ]
     yield Strip(plan)
     yield table.device_use(plan)
+    yield from _loads(plan)
+
+
+def _values(plan: Plan) -> Facts:
+    """The makespan; behind the value of another objective, if the plan has one."""
+    if plan.period_s is None:
+        return [("makespan", format_seconds(plan.makespan_s))]
+    value = f"{format_seconds(plan.value_s)} per step in steady state"
+    return [(plan.objective.label, value), ("makespan of one step", format_seconds(plan.makespan_s))]
+
+
+def _loads(plan: Plan) -> Iterator[Block]:
+    """The loads behind a period, the largest first."""
+    if plan.period_s is not None:
+        from dlplacer.check import resource_loads
+
+        found = sorted(resource_loads(plan).items(), key=lambda entry: -entry[1])
+        rows = ((name, load_s, load_s / plan.period_s if plan.period_s else 0.0) for name, load_s in found if load_s)
+        yield Table.described(
+            rows, "resource|device or link direction", "load_s|load|seconds", "share|of the period|percent"
+        )
 
 
 def _split_result(found: "SplitResult") -> Iterator[Block]:

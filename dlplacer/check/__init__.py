@@ -5,7 +5,8 @@ Every rule is one function of a plan; `violations` calls them all. The equation 
 
 from collections.abc import Callable, Iterator
 
-from dlplacer.check import arithmetic, issues, memory, placement, routing, shortest, timing
+from dlplacer.check import arithmetic, issues, loads, memory, placement, routing, shortest, timing
+from dlplacer.check.loads import resource_loads
 from dlplacer.check.memory import LiveTensor, live_bytes, live_tensors, resident_bytes
 from dlplacer.check.violation import Violation
 from dlplacer.core.errors import CheckError
@@ -33,6 +34,7 @@ RULES: tuple[Rule, ...] = (
     issues.issued_inside,
     memory.peaks,
     arithmetic.makespan,
+    loads.period,
     arithmetic.bound_and_gap,
 )
 """In the order in which they are reported. The first five make the others meaningful."""
@@ -75,5 +77,6 @@ __all__ = [
     "live_bytes",
     "live_tensors",
     "resident_bytes",
+    "resource_loads",
     "violations",
 ]

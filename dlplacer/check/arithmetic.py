@@ -18,11 +18,11 @@ def makespan(plan: Plan) -> Iterator[Violation]:
 
 
 def bound_and_gap(plan: Plan) -> Iterator[Violation]:
-    """No bound above the makespan; gap = (makespan − bound) ÷ makespan up to rounding; optimal means gap 0.
+    """No bound above the objective's value; gap = (value − bound) ÷ value up to rounding; optimal means gap 0.
 
     Rounding to ticks adds less than two ticks for every op and every edge; the gap hides at most 0.01 % of it.
     """
-    slack = plan.tolerance_s
+    slack, value_s, name = plan.tolerance_s, plan.value_s, plan.objective.label
     most_s = 2 * (len(plan.graph.ops) + len(plan.graph.edges)) * _coarsest_tick_s(plan) + slack
     if not 0 <= plan.rounding_s <= most_s:
         yield Violation(
@@ -30,20 +30,20 @@ def bound_and_gap(plan: Plan) -> Iterator[Violation]:
         )
     if plan.lower_bound_s < 0:
         yield Violation("lower bound", f"{plan.lower_bound_s:.9g} s is below 0, which is always a bound")
-    if plan.lower_bound_s > plan.makespan_s + slack:
-        yield Violation("lower bound", f"{plan.lower_bound_s:.9g} s is above the makespan of {plan.makespan_s:.9g} s")
-    true_gap = (plan.makespan_s - plan.lower_bound_s) / plan.makespan_s if plan.makespan_s else 0.0
-    hidden = min(plan.rounding_s / plan.makespan_s, _NEGLIGIBLE) + slack / plan.makespan_s if plan.makespan_s else 0.0
+    if plan.lower_bound_s > value_s + slack:
+        yield Violation("lower bound", f"{plan.lower_bound_s:.9g} s is above the {name} of {value_s:.9g} s")
+    true_gap = (value_s - plan.lower_bound_s) / value_s if value_s else 0.0
+    hidden = min(plan.rounding_s / value_s, _NEGLIGIBLE) + slack / value_s if value_s else 0.0
     if abs(plan.gap - true_gap) > hidden + _GAP_TOLERANCE:
         yield Violation(
-            "gap", f"the plan says {plan.gap:.6g}; makespan and bound give {true_gap:.6g}, rounding hides {hidden:.2g}"
+            "gap", f"the plan says {plan.gap:.6g}; {name} and bound give {true_gap:.6g}, rounding hides {hidden:.2g}"
         )
     if plan.status == "optimal" and plan.gap > 0:
         yield Violation("status", f"the plan calls itself optimal with a gap of {plan.gap:.6g}")
 
 
 def _coarsest_tick_s(plan: Plan) -> float:
-    """The larger of 1 ns and horizon ÷ 2^30; here the horizon has every op at its slowest, every edge on all links."""
+    """The larger of 1 ns and horizon ÷ 2^30; its horizon has every op at its slowest and every edge over all links."""
     types, links = plan.topology.device_types, plan.topology.links
     slowest_s = sum(max(op.time_on(kind) or 0.0 for kind in types) for op in plan.graph.ops)
     s_per_byte = sum(1 / link.total_bytes_per_s for link in links)

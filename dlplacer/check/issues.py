@@ -31,9 +31,9 @@ def issued_ahead(plan: Plan) -> Iterator[Violation]:
 
 
 def issued_inside(plan: Plan) -> Iterator[Violation]:
-    """Of cores that share a process, one starts an op no earlier than `dispatch_s` after the start of another's.
+    """Cores of one process start ops at least `dispatch_s` apart.
 
-    The `dispatch_s` is that of the core that started first. Ops that take no time neither wait nor make wait.
+    The `dispatch_s` is that of the core that starts first. Ops of zero time neither wait nor delay others.
     """
     slack = plan.tolerance_s
     dispatch_s = {

@@ -1,4 +1,4 @@
-"""Eq. 13: what is on a device fits into its memory."""
+"""Eq. 13: the tensors on a device fit into its memory."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,7 +12,7 @@ from dlplacer.core.units import format_bytes
 
 
 def peaks(plan: Plan) -> Iterator[Violation]:
-    """Eq. 13: Mem(n) ≥ the footprints of the ops on n, or ≥ the peak of what is alive under ``memory: live``.
+    """Eq. 13: Mem(n) ≥ the footprints of the ops on n, or ≥ the peak of the live bytes under ``memory: live``.
 
     And the peaks and capacities that the plan reports are those of its placement and topology.
     """
@@ -51,7 +51,7 @@ def _reported(plan: Plan, used: Mapping[str, int]) -> Iterator[Violation]:
 
 
 def used_bytes(plan: Plan) -> dict[str, int]:
-    """Device → bytes: the sum of footprints, or the peak of what is alive, as the plan's options say."""
+    """Device → bytes: the sum of footprints or the peak of the live bytes, by the plan's options."""
     if plan.options.memory == "sum":
         total = dict.fromkeys(plan.topology.device_index, 0)
         for op in plan.graph.ops:
@@ -64,7 +64,7 @@ def used_bytes(plan: Plan) -> dict[str, int]:
 
 
 class LiveTensor(NamedTuple):
-    """What takes memory on a device for a part of the step.
+    """A tensor or workspace that takes memory on a device for part of the step.
 
     Attributes
     ----------
@@ -73,7 +73,7 @@ class LiveTensor(NamedTuple):
     op
         The op that makes it.
     start_s, end_s
-        As the rule has them; the end is not before the start.
+        Its lifetime by the memory rule; the end is never before the start.
     """
 
     what: str
@@ -84,9 +84,9 @@ class LiveTensor(NamedTuple):
 
 
 def live_bytes(plan: Plan, device: str) -> list[tuple[float, int]]:
-    """What is alive on a device: (time in seconds, bytes from then on), in order of time.
+    """The live bytes of a device over time: (time in seconds, bytes from then on), in order of time.
 
-    What ends no more than the tolerance of times after another starts makes room for it.
+    A tensor that ends within the time tolerance after another starts makes room for it.
     """
     return _levels(plan, resident_bytes(plan, device), live_tensors(plan, device))
 
@@ -105,7 +105,7 @@ def _levels(plan: Plan, level: int, tensors: Iterable[LiveTensor]) -> list[tuple
 
 
 def resident_bytes(plan: Plan, device: str) -> int:
-    """Weights, gradients and state of the ops on a device, which stay all step."""
+    """Bytes of the weights, gradients and state on a device, which stay during the whole step."""
     return sum(_resident_bytes(op) for op in plan.graph.ops if plan.placement[op.id] == device)
 
 
@@ -114,11 +114,11 @@ def _resident_bytes(op: Op) -> int:
 
 
 def live_tensors(plan: Plan, device: str) -> list[LiveTensor]:
-    """What is alive on a device for a part of the step, and has a size.
+    """The tensors and workspaces that are alive on a device for part of the step; those of size 0 are left out.
 
     Each output lives from its producer's start to the end of its last consumer or transfer; a copy from the start of
-    its transfer's last segment to the end of its last consumer; what is relayed until it has gone on; workspace while
-    its op runs.
+    its transfer's last segment to the end of its last consumer; a relayed tensor until it has been sent on; workspace
+    while its op runs.
     """
     return _live_by_device(plan)[device]
 
@@ -146,7 +146,7 @@ def _live_by_device(plan: Plan) -> Mapping[str, list[LiveTensor]]:
 
 
 def _last_uses(plan: Plan) -> dict[tuple[str, int], float]:
-    """(Op, output) → when its last consumer on its device or its last transfer from there ends; 0 without any."""
+    """(Op, output) → the end of its last consumer on its device or last transfer from there; 0 without any."""
     ends: dict[tuple[str, int], float] = defaultdict(float)
     scheduled, output_of = plan.scheduled, {edge.tensor: edge.output for edge in plan.graph.edges}
     for edge in plan.graph.edges:

@@ -1,4 +1,4 @@
-"""Eq. 8, 9 and 11: which transfers there are, their routes and how long they take."""
+"""Eq. 8, 9 and 11: the transfers that a plan needs, their routes and their durations."""
 
 import math
 from collections import Counter, defaultdict
@@ -93,14 +93,14 @@ def transfer_durations(plan: Plan) -> Iterator[Violation]:
 
 
 def one_transfer_at_a_time(plan: Plan) -> Iterator[Violation]:
-    """Under ``contention: link`` a link direction carries one transfer at a time; a half-duplex link one in all."""
+    """Under ``contention: link`` a link direction carries one transfer at a time, a half-duplex link one in all."""
     if plan.options.contention != "link":
         return
     slack = plan.tolerance_s
     uses: dict[tuple[str, str], list[tuple[float, float, str]]] = defaultdict(list)
     for transfer in plan.transfers:
         for segment in transfer.segments:
-            for hop, start_s, end_s in _occupied(plan, transfer.bytes, segment):
+            for hop, start_s, end_s in occupied(plan, transfer.bytes, segment):
                 link = plan.topology.link_between.get(hop)
                 if link is not None:
                     direction = hop if link.duplex == "full" else (min(hop), max(hop))
@@ -118,7 +118,8 @@ def one_transfer_at_a_time(plan: Plan) -> Iterator[Violation]:
             latest_s, since_s, latest = max((latest_s, since_s, latest), (end_s, start_s, tensor))
 
 
-def _occupied(plan: Plan, size_bytes: int, segment: TransferSegment) -> Iterator[tuple[tuple[str, str], float, float]]:
+def occupied(plan: Plan, size_bytes: int, segment: TransferSegment) -> Iterator[tuple[tuple[str, str], float, float]]:
+    """The hops of a segment, each with the times between which it is held."""
     if plan.options.delay == "cut-through":
         for hop in segment.route:
             yield hop, segment.start_s, segment.end_s
@@ -134,7 +135,7 @@ def _occupied(plan: Plan, size_bytes: int, segment: TransferSegment) -> Iterator
 
 
 def segment_delay_s(plan: Plan, size_bytes: int, segment: TransferSegment) -> float | None:
-    """What eq. 11 or cut-through gives for a segment, in seconds; None if its route names an unknown link."""
+    """The delay of a segment in seconds, by eq. 11 or cut-through; None if its route names an unknown link."""
     links = [plan.topology.link_between.get(hop) for hop in segment.route]
     present = [link for link in links if link is not None]
     if len(present) != len(links):

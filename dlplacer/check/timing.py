@@ -78,7 +78,7 @@ def order(plan: Plan) -> Iterator[Violation]:
 
 
 def _lists_in_order(plan: Plan) -> bool:
-    """True if the plan's list of all ops has every op after what it waits for, as most plans have: an order to run."""
+    """True if the plan lists every op after its predecessors, so that the list is an order to run."""
     place = {entry.op: number for number, entry in enumerate(plan.ops)}
     if plan.options.step == "autograd":
         behind = {op.id for op in plan.graph.ops if op.phase in ("backward", "optimizer")}

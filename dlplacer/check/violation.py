@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A rule that a plan breaks: its short name and what is wrong, with the numbers."""
+    """A rule that a plan breaks: its short name and a message with the numbers."""
 
     rule: str
     message: str

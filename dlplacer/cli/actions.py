@@ -45,9 +45,9 @@ def called(
     what
         Name of the work, for its progress.
     says
-        Announcement of a function that the first Ctrl-C stops, or empty for one that ends at once.
+        Announcement for a function that the first Ctrl-C stops; empty for one that ends at once.
     keep
-        Writes the result, so that a first Ctrl-C that comes too late to stop the work does not cost it.
+        Writes the result, so that a Ctrl-C that comes too late to stop the work does not lose it.
     """
     with interruptible(says) if says else nullcontext() as stop:
         extra = more if stop is None else {"stop": stop, **more}
@@ -63,7 +63,7 @@ def called(
 
 
 def shown(given: Given, value: Any, record: object = None, extra: "Sequence[Block]" = (), code: int = 0) -> int:
-    """Print a result: its view, or with ``--json`` its object, or the record in place of that; returns the code."""
+    """Print the view of a result, or with ``--json`` the record or else the result's object; returns the exit code."""
     if given.json:
         print(json.dumps(value.to_dict() if record is None else record))
     else:
@@ -74,7 +74,7 @@ def shown(given: Given, value: Any, record: object = None, extra: "Sequence[Bloc
 
 
 def show_blocks(blocks: "Iterable[Block]") -> None:
-    """Print the parts of a view, as wide as the terminal or else a file; names are never markup."""
+    """Print the parts of a view at the width of the terminal, or that of a file; names are never markup."""
     from rich import table as rich_table
     from rich.console import Console
 
@@ -147,6 +147,8 @@ def solve(given: Given) -> int:
         result = called(dp.place, read, "solving", limit_s, says, lambda result: written(given, result), **more)
     plan = result.plan
     warm = None if given.warm_start is None else f"warm start: {plan.provenance['warm_start']}"
+    if plan.period_s is not None:
+        return shown(given, result)
     say_unless_none(warm, launch_note(result))
     hint = pipeline_hint(plan.graph, plan.topology, plan.makespan_s)
     shown(given, result, {**result.to_dict(), "pipeline": None if hint is None else hint.to_dict()})
@@ -156,7 +158,7 @@ def solve(given: Given) -> int:
 
 
 def _with_read_graph(given: Given, limit_s: float) -> tuple[Given, float]:
-    """The arguments with the graph of a file read, and the limit less the time to read it and to write a plan."""
+    """The arguments with the graph read from its file, and the limit less the time to read it and to write a plan."""
     from dlplacer.api.jobs import is_entry
     from dlplacer.api.subjects import graph_of
 
@@ -189,7 +191,7 @@ def _refuse_without_split(given: Given) -> None:
 
 
 def _parts(given: Given) -> int | None:
-    """The number that ``--split`` means, None for as many as there are devices; refuses options that exclude it."""
+    """The number of parts that ``--split`` gives, None for one per device; refuses options that exclude it."""
     from dlplacer.api.jobs import is_entry
 
     excluded = {
@@ -275,7 +277,7 @@ def show(given: Given) -> int:
 
 
 def explain(given: Given) -> int:
-    """Print why a plan takes as long as it does; then what would change that."""
+    """Print the causes of a plan's step time, then the changes that would shorten it."""
     from dlplacer.api.subjects import whole_plan_of
     from dlplacer.api.views import blocks_of, elsewhere_blocks
     from dlplacer.planning.constrain import matching
@@ -283,6 +285,7 @@ def explain(given: Given) -> int:
 
     held, budget_s = bool(given.pins or given.colocate), given.get("budget_s", 10.0)
     plan = whole_plan_of(given.plan)
+    plan.options.require_makespan("explain")
     times = {entry.op: entry.end_s - entry.start_s for entry in plan.ops}
     whys = [max(matching(plan.graph, pattern), key=times.__getitem__) for pattern in given.why or ()]
     if given.dispatch_s:
@@ -392,9 +395,14 @@ def profile(given: Given) -> int:
 
 
 def capture(given: Given) -> int:
-    """Capture, write, and print what the graph holds."""
+    """Capture a graph, write it and print what it holds."""
     with progress("capturing"):
-        graph = dp.capture(**given.arguments)
+        found = dp.capture(**given.arguments)
+    return graph(given, found)
+
+
+def graph(given: Given, graph: dp.OpGraph) -> int:
+    """Write a graph where asked, and print what it holds."""
     written(given, graph)
     sums = {name: sum(getattr(op, name) for op in graph.ops) for name in ("flops", "weight_bytes")}
     counts = {"name": graph.name, "ops": len(graph.ops), "edges": len(graph.edges)}
@@ -421,7 +429,7 @@ def topology(given: Given, found: dp.Topology) -> int:
 
 
 def listed(given: Given) -> int:
-    """Print the names of what ships."""
+    """Print a table of the names of one kind that dlplacer knows."""
     table = dp.catalogue(given.what)
     names = [column.name for column in table.columns]
     return shown(given, table, {given.what: [dict(zip(names, row, strict=True)) for row in table.rows]})
@@ -534,7 +542,7 @@ def export_of(found: Any, target: str) -> str:
 
 
 def export(given: Given) -> int:
-    """Print the text to paste; what it costs goes to stderr."""
+    """Print the text to paste; its cost goes to stderr."""
     done = dp.export(given.plan, given.to)
     print(done.text)
     say_unless_none(f"{done.note}: {100 * done.loss:.2f} % slower" if done.note else None)

@@ -1,4 +1,4 @@
-"""The sub-commands: what each is called, takes and does."""
+"""The sub-commands: names, parameters and actions."""
 
 import dlplacer as dp
 from dlplacer.api import parameters as the
@@ -44,6 +44,10 @@ def _described(given: Given) -> int:
     return actions.topology(given, dp.new_topology(**given.arguments))
 
 
+def _imported_graph(given: Given) -> int:
+    return actions.graph(given, dp.import_graph(**given.arguments))
+
+
 def _completion(given: Given) -> int:
     print(completed(parser_of(COMMANDS), given.shell))
     return 0
@@ -81,7 +85,7 @@ _TOPOLOGY = (
     ),
     Command(
         "import",
-        "nvidia-smi topo -m text, topology XML of NCCL or RCCL, or networkx node-link JSON",
+        "nvidia-smi topo -m text, NCCL or RCCL topology XML, networkx node-link JSON, or dnn-partitioning workload",
         _imported,
         (
             Parameter("path", "the file that the other tool wrote", READ, "FILE", "path"),
@@ -233,6 +237,24 @@ COMMANDS = (
         topology import topo.txt --type V100 -o box.json  # the output of nvidia-smi topo -m
         """,
         below=_TOPOLOGY,
+    ),
+    Command(
+        "graph",
+        "Import a graph from another tool.",
+        examples="""
+        graph import bert24_inference.json -o graph.json  # a workload of msr-fiddle/dnn-partitioning
+        """,
+        below=(
+            Command(
+                "import",
+                "a workload of msr-fiddle/dnn-partitioning",
+                _imported_graph,
+                (
+                    Parameter("path", "the file that the other tool wrote", READ, "FILE", "path"),
+                    *(the.output("GRAPH", "graph file to write"), the.JSON),
+                ),
+            ),
+        ),
     ),
     Command(
         "groups",

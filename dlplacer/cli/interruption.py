@@ -1,6 +1,6 @@
 """Ctrl-C at any moment: one line and exit code 130, also while packages are imported.
 
-This module imports nothing of ours ahead of that: it is the first that runs.
+This module runs first, and imports no other module of dlplacer before it is ready.
 """
 
 import atexit

@@ -1,4 +1,4 @@
-"""Declared parameters as the parser of the command line, its help, and what shells complete."""
+"""Declared parameters as the parser of the command line, its help, and the completions of shells."""
 
 import argparse
 import contextlib
@@ -72,7 +72,7 @@ class Command:
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser that names the argument, and where to read on, instead of printing its whole usage."""
+    """An argument parser whose errors name the argument and the help to read, without the whole usage."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         options.setdefault("formatter_class", _Help)
@@ -96,7 +96,7 @@ class _Help(argparse.HelpFormatter):
 
 
 def parser_of(commands: Iterable[Command], words: Sequence[str] | None = None, **settings: Any) -> Parser:
-    """The parser of all commands; of those that words do not name, it knows the name alone."""
+    """The parser of all commands; for commands that `words` do not name it knows only the names."""
     parser = Parser(prog="dlplacer", **settings)
     _add_verbosity(parser)
     below = parser.add_subparsers(dest="command", metavar="COMMAND")
@@ -169,7 +169,7 @@ def _add_verbosity(parser: argparse.ArgumentParser) -> None:
 
 
 def completed(parser: argparse.ArgumentParser, shell: str) -> str:
-    """The script with which a shell completes commands, options, files, and the names of what ships."""
+    """The script with which a shell completes commands, options, files, and names that ship."""
     import shtab
 
     from dlplacer.files.load import shipped_names

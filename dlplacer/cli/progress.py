@@ -75,7 +75,7 @@ class _Line:
         return ": ".join(part for part in (self.what, self.text) if part) + f" ({times})"
 
     def _expected_s(self) -> float | None:
-        """All of it, if the rest goes on as since the first share was told; what came before tells no pace."""
+        """The expected total, at the pace since the first reported share; the limit if no pace is known."""
         if self.first is None or self.share is None or self.share - self.first[1] < _LEAST_SHARE:
             return self.limit_s
         now, (since, share) = time.monotonic(), self.first
@@ -88,7 +88,7 @@ class _Line:
 
 
 def _text_of(told: tuple[Any, ...]) -> tuple[str, float | None]:
-    """Text and share of what a function reports."""
+    """Text and share of a function's report."""
     match told:
         case (int(done), int(total)):
             return f"{done} of {total}", done / total if total else None
@@ -119,7 +119,7 @@ def interruptible(
 
 @contextlib.contextmanager
 def progress(what: str, limit_s: float | None = None) -> Iterator[Show]:
-    """A function that says what the command is at; `limit_s` is how long it may take if no share tells more."""
+    """A function that shows the command's progress; `limit_s` is its expected time until shares are reported."""
     line = _Line(what, limit_s)
     with contextlib.nullcontext() if _level <= QUIET else _live(line) if sys.stderr.isatty() else _lines(line):
         yield line.show

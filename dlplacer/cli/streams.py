@@ -1,4 +1,4 @@
-"""The standard streams as a command finds them: in another encoding, closed, full, or read by nobody."""
+"""The standard streams of a command: in another encoding, closed, full, or without a reader."""
 
 import contextlib
 import errno
@@ -18,8 +18,8 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
 def usable_streams() -> Iterator[None]:
     """Streams to which anything can be printed, for the length of a command.
 
-    What the locale's encoding lacks becomes a question mark; what is closed takes everything, as a pipe that nobody
-    reads; that a help text arrived, with which argparse ends the process, is found out here.
+    Characters that the locale's encoding lacks become question marks. A closed stream takes everything, as a pipe that
+    nobody reads. Argparse ends the process with a help text, so its arrival is checked here.
     """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
@@ -41,17 +41,17 @@ def usable_streams() -> Iterator[None]:
 
 
 def is_of_stdout(error: BaseException) -> bool:
-    """True for an error of writing to stdout; errors of files are given another form where they are written."""
+    """True for an error of writing to stdout; errors of files get another form when the file is written."""
     return isinstance(error, OSError) and error.filename is None and error.errno in (*_NOBODY_READS, *_NO_ROOM)
 
 
 def end_of_stdout(error: BaseException) -> int:
-    """The exit code where stdout takes no more: 0 if its reader has seen enough, else that of a file not written."""
+    """The exit code if stdout takes no more: 0 if its reader has closed it, else that of an unwritten file."""
     _drop(sys.stdout)
     if isinstance(error, OSError) and error.errno in _NOBODY_READS:
         return 0
     reason = error.strerror if isinstance(error, OSError) else error
-    say(f"cannot write to stdout: {reason}; what was asked for is not complete")
+    say(f"cannot write to stdout: {reason}; the output is incomplete: free disk space or redirect it elsewhere")
     return InputError.exit_code
 
 

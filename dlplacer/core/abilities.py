@@ -1,8 +1,8 @@
-"""What values do for a person that takes rooms above core: save themselves, and show themselves in a notebook.
+"""Abilities of values that need packages above core: saving themselves, and showing themselves in a notebook.
 
-Core declares that a plan can be saved; which function saves it, core must not know. The root package knows every room:
-`dlplacer/__init__.py` names the functions with `provide` when it is imported, which is before anything of dlplacer can
-be used. They are imported when they are first needed.
+Core declares that a plan can be saved, but must not know the function that saves it. The root package knows every
+package: `dlplacer/__init__.py` names the functions with `provide` when it is imported, before anything else of dlplacer
+can be used. The functions themselves are imported when they are first needed.
 """
 
 from collections.abc import Callable
@@ -49,7 +49,7 @@ class Saved:
 class Shown:
     """A value that has a view: notebooks show its figures and tables, frames and files hold them.
 
-    Its file, unless its kind has another, is `to_dict` as JSON.
+    Its file is `to_dict` as JSON, unless its kind has another format.
     """
 
     __slots__ = ()

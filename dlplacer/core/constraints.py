@@ -1,4 +1,4 @@
-"""Where the user wants ops: pins to devices, and sets of ops that stay together."""
+"""The user's constraints on a placement: pins to devices, and sets of ops that stay together."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from dlplacer.core.record import Filled, Name, Record
 
 @dataclass(frozen=True, repr=False)
 class Constraints(Record):
-    """What the user adds to what the ops of a graph say of themselves (`Op.devices`, `Op.colocate`).
+    """Constraints of the user, in addition to those of the ops themselves (`Op.devices`, `Op.colocate`).
 
     They are kept apart from the ops, so that a graph with pins still has the structure of the model's capture.
 

@@ -101,7 +101,7 @@ class InternalError(DlplacerError):
     Attributes
     ----------
     evidence
-        What contradicts what, as plain data: a bound, a schedule, a plan.
+        The contradicting values as plain data: a bound, a schedule, a plan.
     problem_file
         The file that keeps the problem and the evidence for a report; None if there is none.
     """
@@ -117,5 +117,5 @@ class InternalError(DlplacerError):
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's text that says something; its class where none does."""
+    """The first line of an error's text that is not empty; its class if there is none."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

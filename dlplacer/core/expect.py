@@ -1,4 +1,4 @@
-"""What an argument or a field must be: a wrong type is refused where it is given, with the value and the way out."""
+"""Type checks of arguments and fields: a wrong type is refused where it is given, with the value and the way out."""
 
 import numbers
 import reprlib
@@ -36,7 +36,7 @@ def brief_number(value: float) -> str:
 
 
 def refuse(owner: str, name: str, value: object, accepted: str) -> InputError:
-    """The error for a value of a wrong type: whose it is, what it is, and what is accepted."""
+    """The error for a value of a wrong type: its owner, the value, and the accepted types."""
     prefix = f"{owner}: " if owner else ""
     return InputError(f"{prefix}{name} is {brief(value)}; give {accepted}")
 
@@ -81,7 +81,7 @@ expect_table = _expecting(lambda value: isinstance(value, Mapping), "a dict")
 
 
 def expect_figure(owner: str, name: str, value: object) -> None:
-    """As `expect`, for one number, of whatever name; True and False are none."""
+    """As `expect`, for a number of any type; True and False are no numbers."""
     if not _is_number(value):
         raise refuse(owner, name, value, "a number")
 
@@ -110,7 +110,7 @@ def tuple_of(owner: str, name: str, value: Iterable[T], kinds: Kinds, accepted: 
 
 
 def short_name(name: str) -> str:
-    """A name in quotes, its middle left out where it is long; ``unnamed`` for none."""
+    """A name in quotes, without its middle if it is long; ``unnamed`` for an empty one."""
     return _brief.repr(name) if name else "unnamed"
 
 
@@ -120,7 +120,7 @@ def printable(text: str) -> str:
 
 
 def unknown(what: str, name: object, known: Iterable[str], where: str) -> InputError:
-    """The error for a name that is not there: what is called nearly so, or else some of what is there."""
+    """The error for an unknown name, with the known names most like it, or else the first ones."""
     if not isinstance(name, str):
         return refuse(where, what, name, f"the id of one of its {what}s")
     names = list(known)

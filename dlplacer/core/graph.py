@@ -39,7 +39,7 @@ class OpGraph(Saved, Shown, Record):
     ops, edges
         In the order of the file; plans and solvers do not depend on it.
     capture
-        How the graph was captured: entry, mode, args, loss, autocast, torch version, rewrites applied; None if it
+        The origin of a captured graph: entry, mode, args, loss, autocast, torch version, rewrites applied; None if it
         was not captured from a model.
     structure_sha256
         Hash over everything but costs; None if it was not captured from a model.

@@ -1,4 +1,4 @@
-"""What can be wrong between ops and edges: files and `OpGraph` refuse the same things, in the same words."""
+"""Mistakes between ops and edges, which files and `OpGraph` refuse in the same words."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
@@ -9,7 +9,7 @@ _CYCLE_SHOWN = 12
 
 
 def tensor_mistakes(output_count: Mapping[str, int], edges: Iterable[Edge]) -> Iterator[tuple[int, str, str]]:
-    """What edges say about their tensors that cannot be: position of the edge, field, and what is wrong.
+    """Contradictions of edges about their tensors: position of the edge, field, and the problem.
 
     An edge reads an output that its source has, and edges of one tensor agree in source, output and bytes.
 
@@ -40,7 +40,7 @@ def tensor_mistakes(output_count: Mapping[str, int], edges: Iterable[Edge]) -> I
 
 
 def cycle_mistake(edges: Iterable[Edge]) -> str | None:
-    """What is wrong if ops wait for each other in a circle: a text that shows the circle; None if none do."""
+    """A message that shows a cycle of the graph; None if there is none."""
     sorter: TopologicalSorter[str] = TopologicalSorter()
     for edge in edges:
         sorter.add(edge.target, edge.source)

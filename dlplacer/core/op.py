@@ -66,7 +66,7 @@ class Op(Record):
     devices
         Names or types of the devices that may run the op; None allows all.
     attrs
-        What is needed to run the op again.
+        The facts needed to run the op again.
     meta
         Free-form; no algorithm reads it.
     """

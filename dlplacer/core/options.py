@@ -1,4 +1,4 @@
-"""What a solve assumes about the machine and the step: the one place where its options are declared."""
+"""Assumptions of a solve about the machine and the step: the one place where its options are declared."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -15,9 +15,9 @@ class Assumption:
     Attributes
     ----------
     decides
-        What it decides: its help text.
+        The decision that it makes: its help text.
     meaning
-        Value → what is assumed with it, and the equation that says so; the default first.
+        Value → its assumption and the equation behind it; the default first.
     paper
         The value under which the problem is the paper's.
     """
@@ -25,6 +25,38 @@ class Assumption:
     decides: str
     meaning: Mapping[str, str]
     paper: str
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """An objective of a solve, as results name it.
+
+    Attributes
+    ----------
+    figure
+        The field of `Plan` that it minimises; lower bound and gap refer to it.
+    label
+        Name of that figure for a reader.
+    ends_pay
+        True if a transfer is part of the loads of both devices, if they are asynchronous: host cores leave it to them.
+    """
+
+    figure: str
+    label: str
+    ends_pay: bool = False
+
+    @property
+    def is_period(self) -> bool:
+        """True if it is about steps in steady state."""
+        return self.figure == "period_s"
+
+
+OBJECTIVES = {
+    "makespan": Objective("makespan_s", "makespan"),
+    "throughput": Objective("period_s", "period"),
+    "max-load": Objective("period_s", "period", ends_pay=True),
+}
+"""Objective → what it minimises."""
 
 
 def _option(decides: str, meaning: Mapping[str, str], paper: str) -> str:
@@ -35,7 +67,7 @@ def _option(decides: str, meaning: Mapping[str, str], paper: str) -> str:
 
 @dataclass(frozen=True)
 class Options:
-    """The assumptions of a solve; with their defaults, those under which a plan runs as predicted.
+    """The assumptions of a solve; under the defaults a plan runs as predicted.
 
     >>> import dlplacer as dp
     >>> dp.Options(memory="sum").to_dict()["memory"]
@@ -82,12 +114,35 @@ class Options:
         {"autograd": "no backward op before the loss is there", "joint": "no barrier at the loss"},
         paper="joint",
     )
+    objective: str = _option(
+        "least step time, or most steps per second in steady state",
+        {
+            "makespan": "the end of the last op",
+            "throughput": "the period: the largest load of a device or link direction, by routes of least delay",
+            "max-load": "the period if an asynchronous device pays once for each tensor that it sends or receives",
+        },
+        paper="makespan",
+    )
 
     def __post_init__(self) -> None:
         for name, values in CHOICES.items():
             value = getattr(self, name)
             if value not in values:
                 raise InputError(f"option {name} is {value!r}; use one of {', '.join(values)}")
+        if OBJECTIVES[self.objective].is_period:
+            object.__setattr__(self, "routing", "shortest")
+
+    def require_same_objective(self, other: "Options") -> None:
+        """Return if both have the same objective; else raise InputError, as their values do not compare."""
+        if self.objective != other.objective:
+            raise InputError(
+                f"one plan has objective {self.objective!r}, the other {other.objective!r}; take two of one"
+            )
+
+    def require_makespan(self, what: str) -> None:
+        """Return if the objective is the makespan; else raise InputError in the name of a command or parameter."""
+        if self.objective != "makespan":
+            raise InputError(f"{what} knows the makespan alone; the objective here is {self.objective!r}")
 
     @classmethod
     def paper(cls) -> "Options":

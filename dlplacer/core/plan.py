@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from dlplacer.core import table
 from dlplacer.core.abilities import Saved, Shown
+from dlplacer.core.errors import InputError
 from dlplacer.core.expect import short_name
 from dlplacer.core.graph import OpGraph
-from dlplacer.core.options import Options
+from dlplacer.core.options import OBJECTIVES, Objective, Options
 from dlplacer.core.record import Bytes, Filled, Name, Number, OneOf, Record, Seconds
 from dlplacer.core.topology import Topology
 from dlplacer.core.units import format_seconds
@@ -71,12 +72,12 @@ class Transfer(Record):
 
     @property
     def start_s(self) -> float:
-        """When the first segment starts."""
+        """The start of the first segment."""
         return self.segments[0].start_s
 
     @property
     def end_s(self) -> float:
-        """When the tensor has arrived."""
+        """The time at which the tensor has arrived."""
         return self.segments[-1].end_s
 
 
@@ -90,7 +91,7 @@ class DeviceMemory(Record):
 
 @dataclass(frozen=True, repr=False)
 class Plan(Saved, Shown, Record):
-    """Where and when every op runs, self-contained. Whether it is right is for `dlplacer.check` to say.
+    """A device and a start for every op and transfer, self-contained. `dlplacer.check` decides if it is right.
 
     >>> import dlplacer as dp
     >>> plan = dp.place("inception_v3-infer", "dgx1-v100-2gpu", method="heft").plan
@@ -105,18 +106,21 @@ class Plan(Saved, Shown, Record):
     status
         ``optimal`` or ``feasible``.
     makespan_s, lower_bound_s
-        Step time of the plan, and a time that no plan can beat.
+        Step time of the plan, and a value of the objective that no plan can beat.
     gap
-        (makespan − bound) ÷ makespan of the problem in ticks.
+        (value − bound) ÷ value of the objective, for the problem in ticks.
     rounding_s
-        What rounding to ticks may hide between makespan and bound; 0 if ticks are exact.
+        Seconds that rounding to ticks may hide between value and bound; 0 if ticks are exact.
     ops
         In execution order per device.
+    period_s
+        For throughput and max-load, the largest load of a device or link direction: in steady state a step ends every
+        so many seconds. None for the makespan.
 
     Raises
     ------
     InputError
-        If the status is not one of `STATUSES`, or a figure is not finite.
+        If the status is not one of `STATUSES`, a figure is not finite, or the period is not of the objective.
     """
 
     graph: OpGraph
@@ -134,19 +138,39 @@ class Plan(Saved, Shown, Record):
     memory: Mapping[str, DeviceMemory] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
     meta: Mapping[str, Any] = field(default_factory=dict)
+    period_s: Seconds | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.period_s is None) == self.objective.is_period:
+            raise InputError(
+                f"the plan's objective is {self.options.objective!r} and its period_s {self.period_s}; throughput and "
+                "max-load have a period, makespan has none"
+            )
+
+    @property
+    def objective(self) -> Objective:
+        """What the plan minimises."""
+        return OBJECTIVES[self.options.objective]
+
+    @property
+    def value_s(self) -> float:
+        """The value of the objective, to which lower bound and gap refer."""
+        value_s: float = getattr(self, self.objective.figure)
+        return value_s
 
     def __repr__(self) -> str:
         graph, topology = short_name(self.graph.name), short_name(self.topology.name)
         moved, used = len(self.transfers), len(set(self.placement.values()))
         return (
-            f"<Plan of {graph} on {topology}: {self.status}, {format_seconds(self.makespan_s)}, "
+            f"<Plan of {graph} on {topology}: {self.status}, {self.objective.label} {format_seconds(self.value_s)}, "
             f"gap {100 * self.gap:.2f} %, {len(self.ops)} ops on {used} of {len(self.topology.devices)} devices, "
             f"{moved} transfer{'s' * (moved != 1)}, method {self.method}>"
         )
 
     @cached_property
     def tolerance_s(self) -> float:
-        """By how much times may differ and still count as equal: see `tolerance_s`."""
+        """The largest difference of times that count as equal: see `tolerance_s`."""
         return tolerance_s(self.topology, self.ops, self.transfers)
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Records: frozen dataclasses whose annotations say what a field may hold, in Python and in files.
+"""Records: frozen dataclasses whose annotations define valid fields, in Python and in files.
 
 `Record` checks a value where it is made. `dlplacer.files` has pydantic read files by the same annotations.
 """
@@ -78,7 +78,7 @@ class Number:
         return f"finite and {lowest}{highest}"
 
     def of_file(self, value: Any) -> Any:
-        """The number that a file gives; what is none is left to pydantic."""
+        """The number that a file gives; other values are left to pydantic."""
         if isinstance(value, str) and self.dimension:
             value = parse_quantity(value, self.dimension)
         # For Python true is the number 1; in a file it is a mistake.
@@ -149,7 +149,7 @@ class Filled:
 
 
 class Record:
-    """A dataclass that checks its fields by their annotations, and whose repr leaves out what holds its default."""
+    """A dataclass that checks its fields by their annotations, and whose repr leaves out fields with their default."""
 
     __slots__ = ()
     __pydantic_config__: ClassVar = {"extra": "forbid"}
@@ -170,7 +170,7 @@ class Record:
 
     @property
     def label(self) -> str:
-        """How messages call the value."""
+        """The name of the value in messages."""
         kind = re.sub("(?<=[a-z])(?=[A-Z])", " ", type(self).__name__).lower()
         named = [name for name in ("id", "op", "tensor", "name") if name in type(self).__annotations__]
         return f"{kind} {getattr(self, named[0])!r}" if named else kind

@@ -1,4 +1,4 @@
-"""What a solve returns: status, plan, lower bound and gap."""
+"""The result of a solve: status, plan, lower bound and gap."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ class Result(Saved, Shown, Record):
     plan
         The best plan found; it has passed `check`.
     single_device_s
-        Makespan of the whole graph on the best single device; None where it fits on none.
+        Time of the whole graph on the best single device, its makespan and period; None where it fits on none.
     bounds
         Simple lower bounds in seconds: ``critical_path_s``, ``area_s``. The plan's own bound is at least as good.
     """
@@ -41,8 +41,9 @@ class Result(Saved, Shown, Record):
     def __repr__(self) -> str:
         plan, faster = self.plan, self.speedup
         gain = "" if faster is None else f", speedup {faster:.3f}x over the best single device"
+        value = f"{plan.objective.label} {format_seconds(plan.value_s)}"
         return (
-            f"<Result: {plan.status}, {format_seconds(plan.makespan_s)}, gap {100 * plan.gap:.2f} %{gain}; "
+            f"<Result: {plan.status}, {value}, gap {100 * plan.gap:.2f} %{gain}; "
             f"method {plan.method}, {plan.solve_s:.1f} s>"
         )
 
@@ -53,16 +54,18 @@ class Result(Saved, Shown, Record):
 
     @property
     def speedup(self) -> float | None:
-        """Best single device ÷ makespan; None where the graph fits on no single device or takes no time."""
-        if self.single_device_s is None or self.plan.makespan_s == 0:
+        """Best single device ÷ value of the objective; None if the graph fits on no single device or takes no time."""
+        if self.single_device_s is None or self.plan.value_s == 0:
             return None
-        return self.single_device_s / self.plan.makespan_s
+        return self.single_device_s / self.plan.value_s
 
     def to_dict(self) -> dict[str, Any]:
         """The object that ``dlplacer solve --json`` prints: times in seconds, gap and speedup as ratios."""
         plan = self.plan
         return {
             "status": plan.status,
+            "objective": plan.options.objective,
+            **({} if plan.period_s is None else {"period_s": plan.period_s}),
             "makespan_s": plan.makespan_s,
             "lower_bound_s": plan.lower_bound_s,
             "gap": plan.gap,

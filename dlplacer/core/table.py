@@ -170,7 +170,7 @@ def edges(graph: "OpGraph") -> Table:
 
 
 def devices(topology: "Topology") -> Table:
-    """A row per device of a machine: type, memory and rates, and what issuing an op costs where any device says so."""
+    """A row per device of a machine: type, memory and rates, and the issue cost if any device has one."""
     issued = any(device.dispatch_s for device in topology.devices)
     columns = (*_DEVICE, Column("dispatch_s", "dispatch", "seconds"), Column("process", "process", "text", "own"))
     rows = []
@@ -183,7 +183,7 @@ def devices(topology: "Topology") -> Table:
 
 
 def links(topology: "Topology") -> Table:
-    """A row per link of a machine; where links were timed, how far the copies are from their figures."""
+    """A row per link of a machine; for timed links also the error of the timed copies."""
     timed = any("measured" in link.meta or "refused" in link.meta for link in topology.links)
     rows = []
     for link in topology.links:
@@ -216,7 +216,7 @@ def transfers(plan: "Plan") -> Table:
 
 
 def device_use(plan: "Plan") -> Table:
-    """A row per device of a plan's machine: what it does in the step, its memory, and what it receives."""
+    """A row per device of a plan's machine: its times in the step, its memory, and the bytes it receives."""
     busy_s = dict.fromkeys(plan.topology.device_index, 0.0)
     received = dict.fromkeys(plan.topology.device_index, 0)
     counts = dict.fromkeys(plan.topology.device_index, 0)

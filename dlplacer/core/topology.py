@@ -40,7 +40,7 @@ class Device(Record):
     process
         Name of that process, which issues one op at a time for all devices that give it. Empty: a process of its own.
     asynchronous
-        Whether ops are issued ahead and queue at the device, as on GPUs; else an op runs inside the call that issues it
+        True if ops are issued ahead and queue at the device, as on GPUs; else an op runs inside the call that issues it
         and its time includes that call, as on CPU cores. See `dlplacer.problem.dispatch`.
     """
 
@@ -203,7 +203,7 @@ class Topology(Saved, Shown, Record):
         return table.devices(self).to_frame()
 
     def links_frame(self) -> "pandas.DataFrame":
-        """A row per link: its ends, bytes per second of one, latency in seconds, duplex, how many are bonded."""
+        """A row per link: its ends, bytes per second of one, latency in seconds, duplex, number of bonded links."""
         return table.links(self).to_frame()
 
     def to_networkx(self) -> Any:
@@ -217,7 +217,7 @@ class Topology(Saved, Shown, Record):
 
 
 def repeated_links(links: Iterable[Link]) -> Iterator[tuple[int, str]]:
-    """Links between two nodes that an earlier link joins already: position, and what is wrong."""
+    """Links between two nodes that an earlier link joins already: position and message."""
     seen: set[frozenset[str]] = set()
     for position, link in enumerate(links):
         ends = frozenset((link.source, link.target))

@@ -82,7 +82,7 @@ def _example_unit(dimension: str) -> str:
 
 
 def _scaled(value: float, units: Mapping[str, float], least: str) -> str:
-    """The value in the largest unit that makes it at least 1, to four digits; in the least one as `least` has it."""
+    """The value in the largest unit that makes it at least 1, to four digits; else in the least unit (`least`)."""
     unit = next((unit for unit, factor in units.items() if abs(value) >= factor), None)
     return least.format(value) if unit is None else f"{value / units[unit]:.4g} {unit}"
 
@@ -144,7 +144,7 @@ def is_multiple(value: Fraction, unit: Fraction) -> bool:
 
 
 def choose_tick(values: Iterable[Fraction], horizon: Fraction) -> Fraction:
-    """How many seconds a tick lasts.
+    """The length of a tick in seconds.
 
     If all values are multiples of a common unit and the horizon is below `MAX_TICKS` of them, the tick is that unit
     and ticks are exact. Otherwise it is the larger of 1 ns and horizon ÷ (`MAX_TICKS` − 1).
@@ -173,6 +173,6 @@ def _gcd(a: Fraction, b: Fraction) -> Fraction:
 
 
 def ticks(value_s: Fraction, tick_s: Fraction) -> int:
-    """A time in whole ticks, rounded down, so that what is a bound in ticks is a bound in seconds."""
+    """A time in whole ticks, rounded down, so that a bound in ticks is a bound in seconds."""
     # As `//` has it, in a third of the time.
     return (value_s.numerator * tick_s.denominator) // (value_s.denominator * tick_s.numerator)

@@ -61,7 +61,7 @@ class FileModel(BaseModel):
         return iter(())
 
     def located(self) -> Iterator[str]:
-        """Every mistake for which building a value refuses the content, by its path; asked for once it has refused."""
+        """Every mistake that makes a value refuse the content, by its path; for content that it has refused."""
         return iter(())
 
 
@@ -70,7 +70,7 @@ ListOf = Annotated[list[T], Field(default_factory=list)]
 
 
 def without(name: str) -> BeforeValidator:
-    """Annotation of a record that in files may have one more field, which nothing reads."""
+    """Annotation of a record that may have one more field in files, which nothing reads."""
     return BeforeValidator(
         lambda value: (
             {key: entry for key, entry in value.items() if key != name}
@@ -81,7 +81,7 @@ def without(name: str) -> BeforeValidator:
 
 
 def plain(value: Any, *, all_fields: bool = False) -> Any:
-    """The JSON value of a record, which leaves out fields that hold their default, or of what records hold."""
+    """The JSON value of a record or of a field's value; fields that hold their default are left out."""
     if isinstance(value, Record):
         kind: Any = type(value)
         shown: dict[str, Any] = {}
@@ -150,7 +150,7 @@ def _shortened(key: str) -> str:
 
 
 def field_mistakes(value: Any, model: type[BaseModel]) -> list[str]:
-    """What is wrong with the fields of a part of a file, by their paths in it."""
+    """The mistakes in the fields of a part of a file, by their paths in it."""
     try:
         model.model_validate(value)
     except ValidationError as error:
@@ -169,7 +169,7 @@ def built(where: str, build: Callable[..., T], *arguments: Any, located: Callabl
 
 
 def format_mistake(found: Any, kind: str, version: int) -> str | None:
-    """What is wrong with a file's ``format`` field; None if nothing is."""
+    """The mistake in a file's ``format`` field; None if there is none."""
     expected = f"dlplacer.{kind}/{version}"
     if found == expected:
         return None
@@ -210,7 +210,7 @@ def _describe(mistake: Any, value: Any) -> str:
 
 
 def _owner(value: Any, parts: list[str | int]) -> str:
-    """The innermost named node, edge or op around a field, to find it by more than its position."""
+    """The innermost named node, edge or op around a field, so that messages can name it."""
     owner = ""
     for part in parts[:-1]:
         value = value[part]

@@ -46,7 +46,7 @@ def load_topology(name: str | PathLike[str]) -> Topology:
 
 
 def load_plan(path: str | PathLike[str]) -> Plan:
-    """The plan in a file; `dlplacer.check` decides whether it is valid. Raises as `load_graph`."""
+    """The plan in a file; `dlplacer.check` decides if it is valid. Raises as `load_graph`."""
     expect("", "path", path, (str, PathLike), "the path of a plan file")
     if not Path(path).exists():
         raise InputError(f"there is no plan file {str(path)!r}; `dlplacer solve MODEL TOPOLOGY -o PLAN` writes one")
@@ -109,7 +109,7 @@ def locate_topology(name: str) -> Path:
 
 
 def shipped_folder(folder: str) -> Path:
-    """Where the files of a folder (``graphs``, ``topologies``) are: next to the package, or installed in it."""
+    """The path of a folder of shipped files (``graphs``, ``topologies``): next to the package, or installed in it."""
     package = Path(__file__).resolve().parents[1]
     installed = package / "shipped" / folder
     return installed if installed.is_dir() else package.parent / folder

@@ -64,6 +64,7 @@ class PlanFile(FileModel):
     memory: Annotated[dict[str, DeviceMemory], Field(default_factory=dict)]
     provenance: Table
     meta: Table
+    period_s: Seconds | None = None
 
     def mistakes(self) -> Iterator[str]:
         problem = self.problem
@@ -84,7 +85,7 @@ class PlanFile(FileModel):
             self.problem.graph.value(),
             self.problem.topology.value(),
             Options(**self.problem.options),
-            **{name: getattr(self, name) for name in (*_HEAD, "memory", "provenance", "meta")},
+            **{name: getattr(self, name) for name in (*_HEAD, "memory", "provenance", "meta", "period_s")},
             ops=tuple(self.ops),
             transfers=tuple(self.transfers),
         )
@@ -97,7 +98,7 @@ def read_plan(path: Path) -> Plan:
 
 
 def plan_of_dict(value: Any, where: str) -> Plan:
-    """The plan that `plan_to_dict` made this object of; `where` names it in an error, which is as of `read_plan`."""
+    """The plan in an object of `plan_to_dict`. `where` names it in errors, which are those of `read_plan`."""
     content = parse_model(value, PlanFile, KIND, VERSION, where)
     return built(where, content.value, located=content.located)
 
@@ -107,6 +108,8 @@ def plan_to_dict(plan: Plan) -> dict[str, Any]:
     value: dict[str, Any] = {"format": f"dlplacer.{KIND}/{VERSION}"}
     value |= {name: getattr(plan, name) for name in _HEAD}
     value |= {name: plain(getattr(plan, name)) for name in ("memory", "provenance", "meta", "ops", "transfers")}
+    if plan.period_s is not None:
+        value["period_s"] = plan.period_s
     if not plan.meta:
         del value["meta"]
     value["problem"] = {

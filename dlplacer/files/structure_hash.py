@@ -19,7 +19,7 @@ def structure_sha256(graph: OpGraph) -> str:
 
 
 def first_difference(ours: OpGraph, theirs: OpGraph) -> str | None:
-    """What distinguishes the structure of two graphs first, naming the op; None if nothing does."""
+    """The first difference between the structures of two graphs, naming the op; None if there is none."""
     for op in ours.ops:
         if op.id not in theirs.index:
             return f"op {op.id!r} ({op.kind}) is only in the first"

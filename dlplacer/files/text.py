@@ -71,7 +71,7 @@ def read_json(path: Path) -> Any:
 
 
 def read_loosely(path: Path) -> tuple[Any, list[str]]:
-    """The JSON value in a file, and what makes it unusable: repeated keys, numbers that are not finite, deep nesting.
+    """The JSON value in a file, and the reasons against its use: repeated keys, non-finite numbers, deep nesting.
 
     Raises
     ------
@@ -170,7 +170,7 @@ def _is_usable(value: Any) -> bool:
 
 
 def _unusable(value: Any) -> Iterator[str]:
-    """What makes a value unusable; texts in free-form ``meta``, which nothing prints, are left alone."""
+    """The reasons why a value cannot be used. Texts in free-form ``meta``, which nothing prints, are left alone."""
     waiting: list[tuple[tuple[str | int, ...], Any, bool]] = [((), value, False)]
     while waiting:
         parts, value, free = waiting.pop()

@@ -26,19 +26,19 @@ def alternated_times(
     """Name → seconds of its step in every round; the steps alternate, and so does their order.
 
     Each warms up first: at least `warmup` times, and on until two in a row differ by less than 3 %, at most twelve
-    times. Untimed steps precede short ones, as what ran before has filled the caches with its own data. Without a
-    `count` there are 5 to 40 rounds, until the quartiles of all compared steps are sure to 3 % of their median; none
-    begins that would end after a minute.
+    times. An untimed step precedes each short one, because the step before has filled the caches with its own data.
+    Without a `count` there are 5 to 40 rounds, until the quartiles of all compared steps are sure to 3 % of their
+    median; none begins that would end after a minute.
 
     Parameters
     ----------
     compared
-        Those that precede themselves and have to become sure; others are only run in turn.
+        Steps that get an untimed step first and must become sure; others only take turns.
     timed
-        Runs a step and returns its seconds, which alone decide how many there are: processes that are told the same
-        ones stay together.
+        Runs a step and returns its seconds. These alone decide the number of rounds, so processes with equal seconds
+        stay together.
     on_round
-        Hears the number of each round, and which share of the time or of the rounds is over.
+        Called with the number of each round, and the share of the time or of the rounds that is over.
     """
     compared = set(compared)
     ahead = {name: _warm_up(step, warmup, timed) for name, step in steps.items()}
@@ -65,12 +65,12 @@ def spread(times: Sequence[float]) -> float:
 
 
 def _are_sure(times: Iterable[Sequence[float]]) -> bool:
-    """True if so many rounds say how long each step is."""
+    """True if these rounds determine the time of each step."""
     return all(spread(of_step) <= _SURE * len(of_step) ** 0.5 for of_step in times)
 
 
 def _warm_up(step: Callable[[], object], least: int, timed: Callable[[Callable[[], object]], float]) -> int:
-    """Run the step until it is steady; how many untimed ones are to precede a timed one."""
+    """Run the step until it is steady; returns the number of untimed steps before each timed one."""
     before = now = timed(step)
     for number in range(1, max(least, _MOST_WARMUP)):
         now = timed(step)

@@ -1,4 +1,4 @@
-"""What a plan is compared with: plain PyTorch on one device and on all cores, torch.compile, and their numbers."""
+"""Baselines of a plan: plain PyTorch on one device and on all cores, torch.compile, and their numerical results."""
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
@@ -98,10 +98,11 @@ def made_baselines(
 def compare_with_eager(
     placed: PlacedJob, reference: nn.Module, device: RuntimeDevice, group: OneProcess
 ) -> Differences:
-    """Take one placed step, and the same in plain PyTorch: part by part, and with the whole batch at once.
+    """Run one placed step and the same step in plain PyTorch: part by part, and with the whole batch at once.
 
-    Compared are the loss and the gradients, or the parameters where the step has updated them, of this process; of
-    inference all tensors that the module returns. `reference` is the job's module before the step, which is left alone.
+    It compares the loss and the gradients of this process, or its parameters if the step has updated them. For
+    inference it compares all tensors that the module returns. `reference` is the job's module before the step, which is
+    left alone.
     """
     ours = placed.step()
     updated = placed.job.update is not None
@@ -154,7 +155,7 @@ def _largest_difference(pairs: Sequence[tuple[torch.Tensor | None, torch.Tensor 
 
 
 def _largest(differences: Sequence[float]) -> float:
-    """NaN if one of them is, which Python's max passes over unless it comes first."""
+    """The largest value; NaN if any is NaN, which Python's max ignores unless it comes first."""
     return float(torch.tensor(differences, dtype=torch.float64).max())
 
 

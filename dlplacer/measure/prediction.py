@@ -145,7 +145,9 @@ class Predictor:
         return replay_plan(self._plan, graph, self._group.topology, self._dispatch_s)
 
     def _measured_dispatch_s(self) -> float:
-        """Where one process feeds devices with streams, op by op; a replay knows no process per device."""
+        """Seconds to issue an op if one process feeds devices with streams op by op, else 0.
+
+        A replay knows no process per device."""
         used = (device for name, device in self._placed.devices.items() if name in self._own)
         fed = [device for device in used if streams_of(device) is not None]
         if not fed or self._group.all_reduce is not None or self._placed.placed.segments != "eager":

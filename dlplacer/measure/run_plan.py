@@ -74,7 +74,7 @@ def silent(what: str, share: float | None) -> None:
 
 @dataclass(frozen=True)
 class Request:
-    """How a run measures: arguments of `run`."""
+    """Settings of a measurement: arguments of `run`."""
 
     steps: int | None = None
     warmup: int = 3
@@ -88,9 +88,9 @@ class Request:
 
 @dataclass(frozen=True)
 class OverRanks:
-    """How a plan runs over several processes.
+    """Settings of a run over several processes.
 
-    `cut`: whether every replica takes its part of the job's batch; else all take the job as it is.
+    `cut`: True if every replica takes its part of the job's batch; else all take the whole job.
     """
 
     replicas: int = 1
@@ -120,9 +120,9 @@ def run(
     Parameters
     ----------
     steps, warmup
-        How many are timed, by default until they say how long a step is, for a minute at most; and the least before.
+        Timed steps, by default 5 to 40 for a stable median within a minute; and the least warm-up steps.
     compiled
-        Whether to time ``torch.compile`` on one device; by default where segments are compiled or captured.
+        True to time ``torch.compile`` on one device; by default if segments are compiled or captured.
     beside
         Name → another plan of the same job, on devices of the same names; its steps alternate with those of the plan.
     segments
@@ -192,7 +192,7 @@ def run_over_ranks(
 
 
 def _replicated(job: Job, plan: Plan, over: OverRanks, line: AlphaBeta) -> Plan:
-    """The plan of the joint step with what exchanges the gradients of several replicas."""
+    """The plan of the joint step with the collectives that exchange the gradients of several replicas."""
     plan = replace(plan, options=replace(plan.options, step="joint"))
     if "collectives" in (plan.graph.capture or {}):
         return plan
@@ -285,7 +285,7 @@ def _run(
 
 
 def _concluded(report: RunReport, prediction: Prediction, plan_noise: float) -> RunReport:
-    """The report with what its figures say."""
+    """The report with its conclusion."""
     devices = report.replicas * len(used_devices(prediction.plan))
     rivals, baseline_s = {}, report.baseline_s
     if baseline_s is not None:
@@ -342,7 +342,7 @@ def _times(
     samples = {f"ops of {name}": predictor.sample for name, predictor in predictors.items()}
 
     def timed(step: Callable[[], object]) -> float:
-        """The baseline is the mean of all processes, any other step as long as on the slowest."""
+        """Seconds of a step: the mean over all processes for the baseline, that of the slowest process otherwise."""
         group.gathered(None)
         begin = time.perf_counter()
         step()

@@ -1,4 +1,4 @@
-"""What a run measured against what was predicted, and one sentence about what was gained or lost, and why."""
+"""A run's measurements beside the prediction, and one sentence that explains the gain or loss."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -61,7 +61,7 @@ def losses_of(
 
 
 def conclusion(outcome: RunOutcome) -> str:
-    """One sentence: what is faster, by how much, and the largest cause of what the plan loses.
+    """One sentence: the faster of the two, its lead, and the largest cause of the plan's loss.
 
     If plain PyTorch or torch.compile is faster, it comes first. A difference below the noise is said to be none, and
     one device recommended.
@@ -99,7 +99,7 @@ def _plan(outcome: RunOutcome) -> str | None:
 
 
 def _reason(outcome: RunOutcome) -> str | None:
-    """The largest cause of the loss, if there is a loss that noise cannot be."""
+    """The largest cause of the loss, if the loss exceeds the noise."""
     if outcome.baseline_s is None:
         return None
     ideal_s = outcome.replicas * outcome.baseline_s / outcome.devices
@@ -169,7 +169,7 @@ class Offender:
 
 @dataclass(frozen=True)
 class Figures:
-    """What a run found of one plan, in seconds per step; docs/reference/printed.md says what each field is.
+    """The measurements of one plan in seconds per step; docs/reference/printed.md explains each field.
 
     Attributes
     ----------
@@ -177,8 +177,8 @@ class Figures:
         The plan replayed under costs of the same run, `RunReport.host_s` added; median of the placed steps, each on its
         slowest process.
     predicted_speedup, measured_speedup
-        Replicas × `RunReport.baseline_s` ÷ each: they differ by the error of the prediction alone. These and what else
-        needs plain PyTorch are None where it fits on no device.
+        Replicas × `RunReport.baseline_s` ÷ each: they differ by the error of the prediction alone. They are
+        None, as is every figure that needs plain PyTorch, if it fits on no device.
     max_abs_error
         Largest difference of the loss and of any gradient to plain PyTorch in one process, which takes the mean over
         the replicas' parts; with an optimizer, of the loss and of any updated parameter.
@@ -198,7 +198,7 @@ class Figures:
 
 @dataclass(frozen=True, kw_only=True)
 class RunReport(Figures):
-    """What a run measured against what was predicted; docs/reference/printed.md says what each field is.
+    """A run's measurements beside the prediction; docs/reference/printed.md explains each field.
 
     `use` is per device of the plan; the measured figures come from recorded steps. Over ranks they are of the first
     replica, whose network is busy while it waits for the others. `beside`: name → figures of another plan of the same
@@ -336,7 +336,7 @@ def device_uses(predicted: Plan, measured: Plan) -> tuple[DeviceUse, ...]:
 
 
 def worst_offenders(predicted: Plan, op_times_s: Mapping[str, float], count: int = _LISTED) -> tuple[Offender, ...]:
-    """The ops whose measured times are furthest from their predicted ones, whether longer or shorter."""
+    """The ops whose measured times differ most from their predicted ones, in either direction."""
     found = []
     for entry in predicted.ops:
         if entry.op in op_times_s:

@@ -1,4 +1,4 @@
-"""Whether devices of this machine do what plans expect of them: numbers, races, links, issue costs, step times."""
+"""A self-test of this machine against the expectations of plans: numbers, races, links, issue and step times."""
 
 import contextlib
 import math
@@ -54,7 +54,7 @@ _SOLVE_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was tried: what was measured, at most what it may be, and what a reader should know of it.
+    """One check: the measured value, its upper limit, and a note for the reader.
 
     There is no limit if it is only reported, no value if there is nothing to measure on these devices.
     """
@@ -68,7 +68,7 @@ class Check:
 
     @property
     def passed(self) -> bool:
-        """True if the value is within its limit; what is no number is not."""
+        """True if the value is within its limit; NaN never is."""
         return self.limit is None or self.value is None or self.value <= self.limit
 
     def to_dict(self) -> dict[str, Any]:
@@ -306,7 +306,7 @@ def nominal(devices: Sequence[RuntimeDevice]) -> Topology:
 def random_plan(graph: OpGraph, topology: Topology, seed: int) -> Plan:
     """A plan that puts every op, or group of ops, on a random device, in a random order that dependencies allow.
 
-    What a runtime must get right, however bad it is. Its times mean nothing: every op that computes takes as long as
+    A runtime must run it correctly, however bad it is. Its times mean nothing: every op that computes takes as long as
     any other.
     """
     from networkx import DiGraph, lexicographical_topological_sort

@@ -1,4 +1,4 @@
-"""The steps that are timed: of plain PyTorch and of a placed job, in one process or several, and their recordings."""
+"""Timed steps of plain PyTorch and of a placed job, in one process or several, and their recordings."""
 
 import copy
 import time
@@ -136,11 +136,11 @@ class OneProcess:
         self.topology: Topology = measured_topology(opened)
 
     def gathered(self, value: Any) -> list[Any]:
-        """[rank] → what it gives; every process gets there before any goes on."""
+        """[rank] → its value; every process arrives before any continues."""
         return [value]
 
     def with_exchange(self, graph: OpGraph) -> OpGraph:
-        """The graph whose collectives take what the measured all-reduce takes."""
+        """The graph whose collectives take the time of the measured all-reduce."""
         if self.replicas == 1 or self.all_reduce is None:
             return graph
         return with_exchange_times(graph, self.topology, self.all_reduce)
@@ -281,7 +281,7 @@ def median_op_times(recordings: Sequence[Recording]) -> dict[str, float]:
 
 
 def measured_plan(predicted: Plan, recording: Recording) -> Plan:
-    """The recording in the form of a plan, to be drawn and traced next to the predicted one. It has no transfers."""
+    """The recording in the form of a plan without transfers, to be drawn and traced next to the predicted one."""
     ops = [ScheduledOp(op, name, start, end) for name, ran in recording.spans.items() for op, start, end in ran]
     return replace(
         predicted,

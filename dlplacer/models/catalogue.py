@@ -1,4 +1,4 @@
-"""What the builders of this package make, read from their docstrings without importing torch."""
+"""The models that this package builds, read from the builders' docstrings without importing torch."""
 
 import ast
 from pathlib import Path

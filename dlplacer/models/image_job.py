@@ -1,4 +1,4 @@
-"""What the image classifiers share: a training step on random images and labels."""
+"""The job that all image classifiers share: a training step on random images and labels."""
 
 from collections.abc import Callable
 

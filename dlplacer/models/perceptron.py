@@ -15,7 +15,7 @@ class Perceptron(nn.Module):
     depth
         Hidden layers from `width` to `width`, between the first layer and the last.
     tied
-        Whether all hidden layers share one weight and one bias.
+        True if all hidden layers share one weight and one bias.
     """
 
     def __init__(self, features: int, width: int, depth: int, classes: int, tied: bool) -> None:

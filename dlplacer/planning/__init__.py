@@ -1,1 +1,1 @@
-"""What to do: place, compare, coarsen, pipeline, or use devices in parallel."""
+"""Planning: place, compare, coarsen, pipeline, or use devices in parallel."""

@@ -4,15 +4,17 @@ Ticks only decide placement and order. Start times are computed anew in seconds,
 and order allow, so that a plan is exact even where ticks are rounded.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from dlplacer.core.errors import InternalError
+from dlplacer.core.options import OBJECTIVES
 from dlplacer.core.plan import Plan, ScheduledOp, Transfer
 from dlplacer.files.plan_file import plan_to_dict
 from dlplacer.problem.dispatch import dispatch_of, least_step_s
 from dlplacer.problem.live_memory import memory_use
+from dlplacer.problem.loads import Loads, period_s
 from dlplacer.problem.problem import Problem
 from dlplacer.problem.seconds import realise
 from dlplacer.problem.simulate import replay
@@ -56,75 +58,90 @@ def plan_of(
 ) -> Plan:
     """The plan of ops and transfers with their times; an outcome without a schedule gives the bound alone.
 
-    Where ops wait for their processes, the times are no ticks, and bound and gap are of the plan in seconds.
+    If ops wait for their processes, the times are not whole ticks, and bound and gap refer to the plan in seconds.
 
     Raises
     ------
     InternalError
         If a bound in seconds is above the makespan, or the ops take other times than their schedule.
     """
-    makespan_s = max(entry.end_s for entry in ops)
     delayed = dispatch_of(problem.topology).delays
     bound_s = float(outcome.lower_bound * problem.tick_s)
     if delayed:
         bound_s = max(bound_s, least_step_s(problem, dispatch_of(problem.topology)))
+    objective = OBJECTIVES[problem.options.objective]
+    measure_s, measure = _MEASURES[objective.label]
+    value_s, value = measure_s(problem, ops, transfers), None
+    if outcome.schedule is not None:
+        value = measure(problem, outcome.schedule)
     # What takes longer than the limit of ticks counts for less, and makes the schedule longer than the limit.
-    ticks_s = makespan_s if outcome.schedule is None else float(outcome.schedule.makespan * problem.tick_s)
+    ticks_s = value_s if value is None else float(value * problem.tick_s)
     is_longer = problem.reached_s is not None and ticks_s > problem.reached_s
     figures = (
-        _figures_in_seconds(makespan_s, bound_s)
+        _figures_in_seconds(value_s, bound_s)
         if delayed or is_longer
-        else _figures_in_ticks(problem, makespan_s, outcome)
+        else _figures_in_ticks(problem, value_s, value, outcome.lower_bound)
     )
     plan = _plan(problem, ops, transfers, figures, method, solve_s, provenance)
     _require_bound_below(bound_s, plan)
     return plan
 
 
+def _makespan_s(problem: Problem, ops: Sequence[ScheduledOp], transfers: Sequence[Transfer]) -> float:
+    return max(entry.end_s for entry in ops)
+
+
+_MEASURES: dict[str, tuple[Callable[..., float], Callable[[Problem, ProblemSchedule], int]]] = {
+    "makespan": (_makespan_s, lambda problem, schedule: schedule.makespan),
+    "period": (period_s, lambda problem, schedule: max(Loads(problem).of(schedule.device))),
+}
+"""Label of an objective → its value of a problem's ops and transfers in seconds, and that of a schedule in ticks."""
+
+
 def with_bound(plan: Plan, bound_s: float) -> Plan:
     """The plan with another lower bound, whose gap and status follow."""
-    gap = (plan.makespan_s - bound_s) / plan.makespan_s if plan.makespan_s else 0.0
+    gap = (plan.value_s - bound_s) / plan.value_s if plan.value_s else 0.0
     gap = 0.0 if gap <= _SAME else gap
     return replace(plan, lower_bound_s=bound_s, gap=gap, status="feasible" if gap else "optimal")
 
 
-def contradicts(bound_s: float, makespan_s: float) -> bool:
-    """True if a plan is shorter than a lower bound by more than sums of floats may differ."""
-    return bound_s > (1 + _SAME) * makespan_s
+def contradicts(bound_s: float, value_s: float) -> bool:
+    """True if a plan is better than a lower bound by more than sums of floats may differ."""
+    return bound_s > (1 + _SAME) * value_s
 
 
 def _require_bound_below(bound_s: float, plan: Plan) -> None:
-    if contradicts(bound_s, plan.makespan_s):
+    if contradicts(bound_s, plan.value_s):
         raise InternalError(
-            f"the lower bound of {bound_s:.9g} s is above the makespan of {plan.makespan_s:.9g} s of a plan; "
-            "please report it",
+            f"the lower bound of {bound_s:.9g} s is above the {plan.objective.label} of {plan.value_s:.9g} s of a "
+            "plan; please report it",
             lower_bound_s=bound_s,
             plan=plan_to_dict(plan),
         )
 
 
-def _figures_in_seconds(makespan_s: float, bound_s: float) -> tuple[float, float, float, float]:
-    """Makespan, lower bound, gap and what rounding hides: nothing."""
-    if makespan_s - bound_s <= _SAME * makespan_s:
-        return makespan_s, makespan_s, 0.0, 0.0
-    return makespan_s, bound_s, (makespan_s - bound_s) / makespan_s, 0.0
+def _figures_in_seconds(value_s: float, bound_s: float) -> tuple[float, float, float, float]:
+    """Value of the objective, lower bound, gap and rounding error, which is 0."""
+    if value_s - bound_s <= _SAME * value_s:
+        return value_s, value_s, 0.0, 0.0
+    return value_s, bound_s, (value_s - bound_s) / value_s, 0.0
 
 
-def _figures_in_ticks(problem: Problem, makespan_s: float, outcome: Outcome) -> tuple[float, float, float, float]:
-    """Makespan, lower bound, gap and what rounding hides."""
-    length, bound = makespan_s / float(problem.tick_s), outcome.lower_bound
-    if outcome.schedule is None:
-        makespan = round(length) if problem.exact else int(length)
-    else:
-        makespan = min(outcome.schedule.makespan, round(length))
+def _figures_in_ticks(
+    problem: Problem, value_s: float, known: int | None, bound: int
+) -> tuple[float, float, float, float]:
+    """Value of the objective, lower bound, gap and rounding error; `known` is the value in ticks."""
+    length = value_s / float(problem.tick_s)
+    replayed = round(length) if problem.exact or known is not None else int(length)
+    value = replayed if known is None else min(known, replayed)
     # Sums of floats may end just before the tick at which they end; `_require_bound_below` refuses what is more.
-    makespan = max(makespan, bound)
-    gap = (makespan - bound) / makespan if makespan else 0.0
-    lower_bound_s = min(float(bound * problem.tick_s), makespan_s)
-    rounding_s = _rounding_s(problem, makespan_s, makespan)
-    if rounding_s > NEGLIGIBLE * makespan_s:
-        gap = (makespan_s - lower_bound_s) / makespan_s
-    return makespan_s, lower_bound_s, gap, rounding_s
+    value = max(value, bound)
+    gap = (value - bound) / value if value else 0.0
+    lower_bound_s = min(float(bound * problem.tick_s), value_s)
+    rounding_s = _rounding_s(problem, value_s, value)
+    if rounding_s > NEGLIGIBLE * value_s:
+        gap = (value_s - lower_bound_s) / value_s
+    return value_s, lower_bound_s, gap, rounding_s
 
 
 def _plan(
@@ -136,13 +153,14 @@ def _plan(
     solve_s: float,
     provenance: Mapping[str, Any],
 ) -> Plan:
-    makespan_s, lower_bound_s, gap, rounding_s = figures
+    value_s, lower_bound_s, gap, rounding_s = figures
     return Plan(
         graph=problem.graph,
         topology=problem.topology,
         options=problem.options,
         status="feasible" if gap else "optimal",
-        makespan_s=makespan_s,
+        makespan_s=_makespan_s(problem, ops, transfers),
+        period_s=value_s if OBJECTIVES[problem.options.objective].is_period else None,
         lower_bound_s=lower_bound_s,
         gap=gap,
         rounding_s=rounding_s,
@@ -155,7 +173,7 @@ def _plan(
     )
 
 
-def _rounding_s(problem: Problem, makespan_s: float, makespan: int) -> float:
+def _rounding_s(problem: Problem, value_s: float, value: int) -> float:
     """Seconds that rounding hides: less than a tick for each op and transfer of the longest chain, or none.
 
     Raises
@@ -164,12 +182,12 @@ def _rounding_s(problem: Problem, makespan_s: float, makespan: int) -> float:
         If more is hidden, which means that the schedule breaks a rule.
     """
     tick_s = float(problem.tick_s)
-    hidden_s = max(0.0, makespan_s - makespan * tick_s)
+    hidden_s = max(0.0, value_s - value * tick_s)
     steps = problem.op_count + len(problem.arcs)
     allowed = 0.5 if problem.exact else 2 * steps
     if hidden_s > allowed * tick_s:
         raise InternalError(
-            f"a schedule of {makespan} ticks takes {makespan_s / tick_s:.6g} ticks when it is replayed; please report "
+            f"a schedule of {value} ticks takes {value_s / tick_s:.6g} ticks when it is replayed; please report "
             "this graph and topology"
         )
     return 0.0 if problem.exact else hidden_s

@@ -1,4 +1,4 @@
-"""All methods on one problem: what each reaches, against the best single device and the best lower bound."""
+"""All methods on one problem: their results beside the best single device and the best lower bound."""
 
 import math
 import time
@@ -36,7 +36,7 @@ _SAME = 1e-9
 
 @dataclass(frozen=True)
 class MethodResult:
-    """What one method reached.
+    """The result of one method.
 
     Attributes
     ----------
@@ -137,12 +137,12 @@ def compare(
     colocate: Iterable[str | Iterable[str]] = (),
     issue: str = "none",
 ) -> Comparison:
-    """What every method makes of a graph on a machine.
+    """The plans and times of every method for a graph on a machine.
 
     Parameters
     ----------
     methods
-        Keys of `dlplacer.solvers.methods.METHODS`; None means all that make sense of the problem.
+        Keys of `dlplacer.solvers.methods.METHODS`; None means all that apply to the problem.
     time_limit_s
         Seconds for each method. The heuristics need far less; ``ilp`` ends early once its plan is proved optimal.
     on_progress
@@ -158,6 +158,7 @@ def compare(
         If no plan can exist; names the constraint to blame.
     """
     chosen = _known(methods)
+    (options or Options()).require_makespan("compare")
     if not 0 < time_limit_s < math.inf:
         raise InputError(f"time limit is {time_limit_s:g} s; it must be positive and finite")
     problem = prepared(graph, with_issue(topology, issue), options or Options(), pins, colocate)
@@ -213,7 +214,7 @@ class _Board:
         return min(self.lower_bound_s, self.makespan_s)
 
     def tell(self, progress: Progress) -> None:
-        """Report what a method has reached together with what is known already."""
+        """Report a method's progress together with the best plan and bound so far."""
         if progress.makespan_s is not None:
             self.makespan_s = min(self.makespan_s, progress.makespan_s)
         self.lower_bound_s = max(self.lower_bound_s, progress.lower_bound_s)

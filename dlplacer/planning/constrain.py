@@ -29,7 +29,7 @@ def constrained(
     Parameters
     ----------
     topology
-        Where pins lead; None allows no pins.
+        The machine with the devices that pins name; None allows no pins.
     pins
         Pattern → name or type of a device.
     colocate
@@ -59,12 +59,12 @@ def constrained(
 
 
 def matching(graph: OpGraph, pattern: str) -> tuple[str, ...]:
-    """The ops that a pattern means, in file order; see `constrained`.
+    """The ops that a pattern matches, in file order; see `constrained`.
 
     Raises
     ------
     InputError
-        If there are none; names the nearest ops and modules.
+        If there are none; the message names the nearest ops and modules.
     """
     if pattern in graph.index:
         return (pattern,)

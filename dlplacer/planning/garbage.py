@@ -17,9 +17,9 @@ _before = (0, 0, 0)
 
 @contextmanager
 def fewer_collections() -> Iterator[None]:
-    """Have Python look for garbage seldom, from the first that asks for it until the last is done.
+    """Collect garbage rarely while any block of this context runs.
 
-    Where the caller has switched collections off, or has them come even less often, it stays so.
+    Collections that the caller has switched off, or made even rarer, stay so.
     """
     global _inside, _before
     with _lock:

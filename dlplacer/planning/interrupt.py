@@ -21,7 +21,7 @@ _PR_SET_PDEATHSIG = 1
 
 @contextlib.contextmanager
 def stop_on_interrupt(stop: threading.Event, say: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Have the first Ctrl-C set an event; a second one does what the first would have done: KeyboardInterrupt.
+    """Have the first Ctrl-C set an event; a second one raises KeyboardInterrupt as usual.
 
     An exception out of a signal handler can strike anywhere, also where Python drops it (a weak reference's callback);
     a flag cannot be lost. It does nothing outside of the main thread, which alone may handle signals.

@@ -26,7 +26,7 @@ _NOISE = 0.05
 
 
 def single_device_s(problem: Problem) -> float | None:
-    """Seconds of all ops on the best single device, wherever the user pins them; None where they fit on none."""
+    """Seconds of all ops on the best single device, wherever the user pins them; None if they fit on none."""
     free = problem
     if problem.graph.constraints:
         unpinned = replace(problem.graph, constraints=Constraints())

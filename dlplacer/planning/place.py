@@ -39,7 +39,7 @@ from dlplacer.solvers.ilp.solver_thread import in_thread
 from dlplacer.solvers.instance.instance import build_instance
 from dlplacer.solvers.instance.outcome import Budget, Progress
 from dlplacer.solvers.instance.time_limit import counting_work, counts_work, now
-from dlplacer.solvers.methods import DEFAULT_METHOD, METHODS, STARTS
+from dlplacer.solvers.methods import DEFAULT_METHOD, parts_named, require_method
 
 _MOST_WORKERS = 10_000
 """More threads than any machine has; CP-SAT would try to start them."""
@@ -125,29 +125,21 @@ def place(
         if workers not in (None, 1):
             raise InputError(f"workers is {workers}; work in place of a time limit is done by one worker")
         time_limit_s, workers = work_s, 1
+    options, topology = options or Options(), with_issue(topology, issue)
+    require_method(method, options.objective)
     _require_arguments(method, time_limit_s, gap, workers, warm_start)
+    if dispatch_of(topology).delays:
+        options.require_makespan("a topology that says what issuing an op costs (dispatch_s)")
     if warm_start is not None:
+        options.require_makespan("a warm start")
         check_plan(warm_start)
-    left_out = _parts_named(without)
-    stop, topology = stop or Event(), with_issue(topology, issue)
+    left_out, stop = parts_named(without), stop or Event()
     with nullcontext() if work_s is None else counting_work():
         began = now()
-        problem = _unless_stopped(stop, partial(prepared, graph, topology, options or Options(), pins, colocate))
+        problem = _unless_stopped(stop, partial(prepared, graph, topology, options, pins, colocate))
         threads = workers or len(usable_cores())
         budget = Budget(began, gap, seed, threads, stop, grace_s=_grace_s(time_limit_s), without=left_out)
         return solved(problem, method, budget, time_limit_s, on_progress, warm_start)
-
-
-def _parts_named(names: Iterable[str]) -> frozenset[str]:
-    """Names of phases and heuristics; raises InputError for one that is of none."""
-    found = frozenset(names)
-    if found:
-        from dlplacer.solvers.phases import PHASES
-
-        known = [*dict.fromkeys(phase.name for phase in PHASES), *STARTS]
-        for name in sorted(found.difference(known)):
-            raise InputError(f"there is nothing {name!r} to leave out; use some of {', '.join(known)}")
-    return found
 
 
 def prepared(
@@ -209,7 +201,8 @@ def solved(
 
 def _rescaled(problem: Problem, method: str, plan: Plan, budget: Budget) -> Problem | None:
     """The problem in ticks that suit its plan, if its own are too coarse and time is left to solve again."""
-    return rescaled(problem, plan) if method == DEFAULT_METHOD and budget.left_s else None
+    may = method == DEFAULT_METHOD and problem.options.objective == "makespan" and budget.left_s
+    return rescaled(problem, plan) if may else None
 
 
 def _checked(problem: Problem, method: str, budget: Budget, time_limit_s: float, begin: Plan | None) -> Plan:
@@ -265,7 +258,9 @@ def _no_plan(problem: Problem, method: str, time_limit_s: float) -> NoPlanError:
 
 def _simple_bounds(problem: Problem) -> dict[str, float]:
     instance, tick_s = build_instance(problem), float(problem.tick_s)
-    bounds = {"critical_path_s": critical_path(instance) * tick_s, "area_s": whole_area(instance) * tick_s}
+    bounds = {"area_s": whole_area(instance) * tick_s}
+    if problem.options.objective == "makespan":
+        bounds = {"critical_path_s": critical_path(instance) * tick_s, **bounds}
     dispatch = dispatch_of(problem.topology)
     return bounds | ({"dispatch_s": least_step_s(problem, dispatch)} if dispatch.delays else {})
 
@@ -273,8 +268,6 @@ def _simple_bounds(problem: Problem) -> dict[str, float]:
 def _require_arguments(
     method: str, time_limit_s: float, gap: float, workers: int | None, warm_start: Plan | None
 ) -> None:
-    if method not in METHODS:
-        raise InputError(f"there is no method {method!r}; use one of {', '.join(METHODS)}")
     if not 0 < time_limit_s < math.inf:
         raise InputError(f"time limit is {time_limit_s:g} s; it must be positive and finite")
     if not 0 <= gap < 1:

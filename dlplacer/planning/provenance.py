@@ -1,4 +1,4 @@
-"""What a plan was made with: versions, choices, and hashes of graph and topology."""
+"""The provenance of a plan: versions, choices, and hashes of graph and topology."""
 
 import hashlib
 import json

@@ -18,12 +18,12 @@ Judge = Callable[[Sequence[int], Sequence[int]], float | None]
 
 @dataclass(frozen=True)
 class SearchParams:
-    """How long a climb remembers, and when it ends.
+    """Parameters of a climb: the length of its memory, and its end.
 
     Attributes
     ----------
     memory
-        Steps that a climb looks back: longer ones leave deeper valleys and take longer to descend.
+        Steps that a climb looks back: a longer memory leaves deeper valleys and takes longer to descend.
     patience
         Steps without a better length, as a multiple of the ops, after which a climb begins anew.
     again
@@ -112,7 +112,7 @@ class ReplayedSearch:
                     device[each] = target
 
     def _to_place(self, order: list[int]) -> None:
-        """Take an op to another place between what it reads and its first reader."""
+        """Move an op to another place between its producers and its first reader."""
         place = self.random.randrange(len(order))
         op = order[place]
         reads, readers = set(self.reads[op]), set(self.readers[op])

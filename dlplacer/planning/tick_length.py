@@ -40,7 +40,7 @@ def with_fine_ticks(problem: Problem) -> Problem:
 
 
 def rescaled(problem: Problem, plan: Plan) -> Problem | None:
-    """The problem in ticks that suit what is shorter than a plan; None if its own did."""
+    """The problem in ticks that suit schedules no longer than a plan; None if its own ticks do."""
     if problem.reached_s is not None and plan.makespan_s > problem.reached_s:
         return _limited(problem, plan.makespan_s)
     if plan.rounding_s <= NEGLIGIBLE * plan.makespan_s:
@@ -60,7 +60,7 @@ def _work_s(problem: Problem) -> float:
 
 
 def _plans_s(problem: Problem) -> list[float]:
-    """About the makespans of single devices, or of the first list schedule where none of them holds all."""
+    """About the makespans of single devices, or of the first list schedule if none of them holds all ops."""
     homes = {problem.topology.devices[single.device[0]].type for single in singles(problem)}
     if homes:
         return [sum(op.time_on(kind) or 0.0 for op in problem.graph.ops) for kind in homes]

@@ -33,13 +33,13 @@ from dlplacer.solvers.heuristics.single_device import singles
 from dlplacer.solvers.instance.incumbent import Begin
 from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule
 from dlplacer.solvers.instance.time_limit import count_work, now, within
-from dlplacer.solvers.methods import DEFAULT_METHOD, LOADS_S, METHODS, STARTS, schedules_by, solve_from
+from dlplacer.solvers.methods import DEFAULT_METHOD, LOADS_S, METHODS, SOLVERS, STARTS, schedules_by, solve_from
 
 Solver = Callable[[Problem, Budget], Outcome]
 
 
 class Heuristic(NamedTuple):
-    """What makes one schedule of a problem after another, None for what is no plan, and seconds it loads before."""
+    """A generator of schedules of a problem, None for an infeasible one, and the seconds it takes to load."""
 
     schedules: Callable[[Problem], Iterator[ProblemSchedule | None]]
     loads_s: float = 0.0
@@ -51,7 +51,7 @@ _REPLAYED_OP_S = 1e-4
 
 @dataclass(frozen=True)
 class DispatchParams:
-    """How the time is divided.
+    """Shares of the time limit.
 
     Attributes
     ----------
@@ -152,7 +152,7 @@ class Candidates:
 
 
 def best_plan(problem: Problem, method: str, budget: Budget, begin: Begin | None = None) -> tuple[Plan | None, Outcome]:
-    """The best plan of a method, None where it finds none, and its outcome.
+    """The best plan of a method, None if it finds none, and its outcome.
 
     Parameters
     ----------
@@ -164,7 +164,8 @@ def best_plan(problem: Problem, method: str, budget: Budget, begin: Begin | None
     InternalError
         If the bound is above the schedule.
     """
-    solve = METHODS[method] if begin is None else partial(solve_from, begin)
+    objective = problem.options.objective
+    solve = SOLVERS[objective][method] if begin is None else partial(solve_from, begin)
     if dispatch_of(problem.topology).delays:
         again = _single if method == "single" else METHODS[method]
         is_default = method == DEFAULT_METHOD
@@ -177,7 +178,7 @@ def best_plan(problem: Problem, method: str, budget: Budget, begin: Begin | None
     found = outcome.schedule
     if found is None:
         return None, outcome
-    if outcome.lower_bound > found.makespan:
+    if objective == "makespan" and outcome.lower_bound > found.makespan:
         raise InternalError(
             f"the lower bound of {outcome.lower_bound} ticks is above the makespan of {found.makespan} "
             "ticks of a schedule; please report it",
@@ -208,7 +209,7 @@ def best_under_dispatch(
     heuristics
         Quick ones, to be asked first.
     combine
-        Whether the plan may be taken from single devices and device subsets too: the default method's may.
+        True if the plan may be taken from single devices and device subsets too: the default method's may.
     """
     candidates = Candidates(problem)
     tick_s = float(problem.tick_s)

@@ -33,15 +33,15 @@ from dlplacer.solvers.instance.schedule_with_transfers import with_transfers
 
 @dataclass(frozen=True)
 class MappedPlacement:
-    """Where ops go that follow a plan.
+    """A placement of a problem's ops that follows a plan.
 
     Attributes
     ----------
     device
         [op] → position of its device; one that the op may use, and one for a colocation group.
     known, moved, followed
-        Ops on the device that the plan says; on another, which they or their group may use; ops that the plan does not
-        have, which follow their neighbours.
+        Ops on the plan's device; ops on another one, as their allowed devices or their group require; ops that the plan
+        lacks, which follow their neighbours.
     """
 
     device: tuple[int, ...]
@@ -59,11 +59,11 @@ class MappedPlacement:
 
 
 def placement_from(plan: Plan, problem: Problem) -> MappedPlacement:
-    """Where the ops of a problem go to follow a plan.
+    """The placement of a problem's ops that follows a plan.
 
-    An op goes where the plan has the op of the same id, or one that was made from it or that it was made from. A
-    colocation group goes where most of its work is. What the plan does not have goes to a device of what it reads, or
-    else of what reads it. Devices are matched by name, the others in order, those of the same type first.
+    An op goes to the plan's device for the op of the same id, for an op made from it, or for an op it was made from. A
+    colocation group goes to the device with most of its work. An op that the plan lacks goes to a device of its
+    producers, or else of its readers. Devices are matched by name, the others in order, those of the same type first.
     """
     wanted = list(_wanted(plan, problem))
     blocks = list(problem.groups)
@@ -122,7 +122,7 @@ def _allowed(problem: Problem, group: tuple[int, ...]) -> tuple[int, ...]:
 def _follow(
     problem: Problem, blocks: list[tuple[int, ...]], allowed: Mapping[int, tuple[int, ...]], device: dict[int, int]
 ) -> None:
-    """Decide the ops that are left, each with its group: by what it reads, then by what reads it."""
+    """Place the remaining ops, each with its group: by their producers, then by their readers."""
     group_of = {op: group for group in blocks for op in group}
     for forward in (True, False):
         for op in problem.topological if forward else reversed(problem.topological):
@@ -190,12 +190,12 @@ def _has_links(problem: Problem, transfer: Transfer) -> bool:
 
 
 class WarmStart:
-    """What a solve begins with.
+    """The warm start of a solve.
 
     Attributes
     ----------
     note
-        How much of the plan could be used: known once `begin` has run.
+        The part of the plan that could be used, as a text; known once `begin` has run.
     """
 
     def __init__(self, problem: Problem, plan: Plan) -> None:
@@ -208,7 +208,7 @@ class WarmStart:
         self._usable = False
 
     def begin(self, instance: Instance, incumbent: Incumbent) -> None:
-        """Offer the plan's schedule to an incumbent that is empty; where it is infeasible, a repaired one."""
+        """Offer the plan's schedule to an empty incumbent; if it is infeasible, a repaired one."""
         order = _order(instance, self.problem, self.plan)
         device = _devices(instance, self.placement.device)
         offered = [in_sequence(instance, device, order), self._as_scheduled(instance)]
@@ -225,7 +225,7 @@ class WarmStart:
             self.note = f"repaired: {self.placement}; {moved} moved to keep the memory"
 
     def if_better(self, found: Plan, outcome: Outcome) -> Plan:
-        """The warm plan as it was, with the new bound, where it is faster than the plan found; else the plan found."""
+        """The warm plan with the new bound if it is faster than the plan found; else the plan found."""
         if not self._usable:
             return found
         bound = Outcome(None, outcome.lower_bound)
@@ -264,7 +264,7 @@ class WarmStart:
         yield replay(self.problem, self.placement.device, _order_of_ops(self.problem, self.plan))
 
     def _inherited(self) -> str:
-        """The bound that the plan states, where it would be one of this problem too."""
+        """The bound that the plan states, if it holds for this problem too."""
         if not self.is_same or not self.plan.lower_bound_s:
             return ""
         return f"; its lower bound, {format_seconds(self.plan.lower_bound_s)} as it states, is not believed"
@@ -280,7 +280,7 @@ class WarmStart:
         return "it does not keep the memory"
 
     def _repair(self, instance: Instance, incumbent: Incumbent, order: Sequence[int]) -> str | None:
-        """Offer schedules with blocks moved off devices that hold too much; what was moved, or None."""
+        """Offer schedules with blocks moved off overfull devices; returns the number of moved ops as a text."""
         rank = [0] * instance.op_count
         for place, op in enumerate(order):
             rank[op] = place
@@ -322,7 +322,7 @@ def _devices(instance: Instance, device: Sequence[int]) -> list[int]:
 
 
 def _fitted(instance: Instance, device: Sequence[int]) -> tuple[list[int] | None, int]:
-    """[block] → device, with blocks moved until none holds more than it can (None if that fails); how many ops moved.
+    """[block] → device, with blocks moved until all fit (None if that fails); and the number of ops moved.
 
     Of a device that is too full, the blocks that need most memory for the least work go first.
     """
@@ -347,7 +347,7 @@ def _fitted(instance: Instance, device: Sequence[int]) -> tuple[list[int] | None
 
 
 def _order(instance: Instance, problem: Problem, plan: Plan) -> list[int]:
-    """The ops of the instance in the plan's order as far as it is known, each after what it reads."""
+    """The ops of the instance in the plan's order as far as it is known, each after its producers."""
     return _ordered(instance.op_count, problem, plan, [[end for end, _ in arcs] for arcs in instance.predecessors])
 
 

@@ -36,7 +36,7 @@ class Dispatch:
     process
         Number of the process.
     asynchronous
-        Whether ops are issued ahead.
+        True if ops are issued ahead.
     """
 
     seconds: tuple[float, ...]
@@ -94,7 +94,7 @@ def issue_times(
     dispatch: Dispatch,
     behind: Container[int] = frozenset(),
 ) -> list[float]:
-    """[op] → seconds until its process has issued it, in this order; 0 for what costs nothing to issue ahead.
+    """[op] → seconds until its process has issued it, in this order; 0 for an op that costs nothing to issue ahead.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Memory over time: what is alive on every device under ``memory: live``."""
+"""Memory over time: the live bytes of every device under ``memory: live``."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -60,7 +60,7 @@ def peaks(
     start, end
         [op] → ticks, or seconds.
     slack
-        What ends no later than this after another starts makes room for it.
+        A tensor that ends no later than this after another starts makes room for it.
     """
     change: list[dict[float, int]] = [defaultdict(int) for _ in range(problem.device_count)]
     for here, begin, until, size in _lives(problem, device, start, end, list(lifetimes)):
@@ -119,7 +119,7 @@ def may_bind(problem: Problem) -> bool:
 
 
 def stashes(problem: Problem) -> list[Stash]:
-    """The tensors that are alive when the barrier passes, where it stays on one device; empty under ``memory: sum``.
+    """The tensors that are alive when the barrier passes, if they stay on one device; empty under ``memory: sum``.
 
     An output lives until the last reader on its device ends. At the barrier all forward ops have ended and the backward
     ops that take time have not: so what one of these reads on the device of its producer is there.
@@ -143,7 +143,7 @@ def stashes(problem: Problem) -> list[Stash]:
 
 
 def input_bytes(problem: Problem, op: int) -> dict[int, tuple[int, int]]:
-    """Producer of what an op reads → bytes of the outputs that hold it, and of the copies that would be sent."""
+    """Producer of an op's input → bytes of the outputs that hold the input, and of the copies that would be sent."""
     sent: dict[int, dict[str, int]] = {}
     read: dict[int, set[int]] = {}
     for edge in problem.graph.edges_into[problem.graph.ops[op].id]:

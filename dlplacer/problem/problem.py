@@ -1,4 +1,4 @@
-"""Graph × topology × options as integer tables: what the solvers iterate over.
+"""Graph × topology × options as integer tables, over which the solvers iterate.
 
 Names become positions once, here; durations and delays become ticks (`dlplacer.core.units.choose_tick`), rounded down.
 """
@@ -43,7 +43,7 @@ class Problem:
     tick_s
         Length of a tick in seconds.
     exact
-        Whether all durations and delays are whole ticks; else they are rounded down.
+        True if all durations and delays are whole ticks; else they are rounded down.
     horizon
         Ticks in which all ops and all transfers, at their slowest, run one after another: no best plan is longer.
     reached_s, most

@@ -14,7 +14,7 @@ _MOST_SEGMENTS = 32
 def route_segments(topology: Topology) -> dict[str, list[Route]] | None:
     """Device → all route segments that begin there: simple paths to another device through routers only.
 
-    None where two devices are joined by more than 32 of them.
+    None if more than 32 of them join two devices.
     """
     import networkx as nx
 
@@ -48,7 +48,7 @@ def routes_within(
     Parameters
     ----------
     segments
-        What `route_segments` returns.
+        The result of `route_segments`.
     ticks
         Route segment → ticks that it takes.
     least

@@ -62,8 +62,8 @@ class RouteTable:
     resource_count
         Number of link directions (`Link.direction`); 0 where links are not contended.
     chooses
-        Whether a transfer may have other routes than one of least delay: where links are contended, or where a relay
-        may lack the memory for what it passes on. With ``routing: shortest`` those of equal delay.
+        True if a transfer may have other routes than one of least delay: where links are contended, or where a relay
+        may lack the memory for tensors that it passes on. With ``routing: shortest`` those of equal delay.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -164,7 +164,7 @@ class RouteTable:
         return bool(self._directions) and self._unavoidable_links.any
 
     def unavoidable(self, size: int, source: int, target: int) -> TimedRoute:
-        """The links that a transfer holds whatever route it takes: those that none avoids, one after another.
+        """The links that a transfer holds on every route, one after another.
 
         A relaxation: a link on all routes is held for bytes ÷ B(l) + L(l) at least, no earlier than the one before, and
         the tensor arrives when it has left the last. So segments may start together, and the last takes time.
@@ -188,7 +188,7 @@ class RouteTable:
         Parameters
         ----------
         most
-            How many are not too many.
+            The most routes to return.
         """
         if not self.chooses:
             return tuple(route for route in (self.quickest(size, source, target),) if _ticks(route) <= most_ticks)

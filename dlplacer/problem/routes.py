@@ -26,8 +26,8 @@ def least_delay_routes(
 ) -> dict[int, RoutesByPair]:
     """Bytes → for every pair of different devices the route of least delay.
 
-    The delay of a route is linear in the bytes, so a route that is best for two sizes is best for all between: only
-    where two sizes disagree are those between them searched.
+    The delay of a route is linear in the bytes, so a route that is best for two sizes is best for all between. Sizes in
+    between are searched only if the routes of two sizes differ.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ def route_delay(topology: Topology, route: Route, size_bytes: int, delay: str = 
 
 
 def route_line(topology: Topology, route: Route, delay: str = "store-and-forward") -> tuple[Fraction, Fraction]:
-    """The delay of a route as a line over the bytes: seconds per byte, and seconds for none."""
+    """The delay of a route as a line over the bytes: seconds per byte, and seconds for 0 bytes."""
     latency_s = route_delay(topology, route, 0, delay)
     return route_delay(topology, route, 1, delay) - latency_s, latency_s
 
@@ -93,7 +93,7 @@ def route_lines(topology: Topology, delay: str) -> Callable[[Route], tuple[Fract
 
 
 def any_relays(topology: Topology, tables: Iterable[RoutesByPair]) -> bool:
-    """True if some route of the tables leads through a device, which holds what it passes on for a while."""
+    """True if some route of the tables leads through a device, which holds relayed tensors for a while."""
     distinct = {id(table): table for table in tables}.values()
     return any(node in topology.device_index for table in distinct for route in table.values() for node in route[1:-1])
 

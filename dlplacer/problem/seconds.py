@@ -113,7 +113,7 @@ class _Stage:
         return found
 
     def _barrier(self) -> Activity:
-        """When all ops before the barrier have ended; the last in rank of them, so that ties go by dependency."""
+        """The activity that ends with all ops before the barrier. It has the last rank, so ties go by dependency."""
         before = [op for op in range(self.problem.op_count) if op not in self.problem.behind_barrier]
         last = max((self.end[op] for op in before), default=0)
         rank = max((self.rank[op] for op in before), default=-1)

@@ -1,4 +1,4 @@
-"""When a transfer holds each link of a route segment: eq. 11, and its cut-through form.
+"""The times at which a transfer holds each link of a route segment: eq. 11, and its cut-through form.
 
 A route segment runs from device to device, through routers only. All times count from its start.
 """
@@ -15,7 +15,7 @@ Number = TypeVar("Number", float, Fraction)
 def link_spans(
     links: Sequence[Link], size_bytes: int, delay: str, number: Callable[[float], Number]
 ) -> list[tuple[Number, Number]]:
-    """[link] → when a tensor begins and ceases to hold it, in seconds; the last one ends when the tensor has arrived.
+    """[link] → begin and end, in seconds, of a tensor's hold on it; the last end is the tensor's arrival.
 
     Cut-through streams through all links at once, at the rate of the narrowest: each is held for bytes ÷ min B(l) +
     Σ L(l). Store-and-forward passes from link to link (eq. 11): each is held for bytes ÷ B(l) + L(l), in turn.
@@ -39,5 +39,5 @@ def link_spans(
 
 
 def link_delay_s(link: Link, size_bytes: int, number: Callable[[float], Number]) -> Number:
-    """bytes ÷ B(l) + L(l): what a single link adds to the sum of eq. 11."""
+    """bytes ÷ B(l) + L(l): the term of a single link in eq. 11."""
     return size_bytes / (number(link.bytes_per_s) * link.count) + number(link.latency_s)

@@ -56,7 +56,7 @@ def replay(
 
 
 class _Clock:
-    """The state of a replay: what runs, what is waited for, what is done."""
+    """The state of a replay: running, waiting and finished ops."""
 
     def __init__(self, problem: Problem, device: Sequence[int], order: Sequence[int], dispatch: Dispatch) -> None:
         self.problem, self.device, self.dispatch = problem, device, dispatch
@@ -85,7 +85,7 @@ class _Clock:
             self._start_ready(here)
 
     def go_on(self) -> None:
-        """Take what happens next: an op ends, or gets the interpreter of its process."""
+        """Process the next event: an op ends, or gets the interpreter of its process."""
         if self.requests and not (self.running and self.running[0][0] <= self.requests[0][0]):
             self._grant_next()
         else:
@@ -104,7 +104,7 @@ class _Clock:
         self._start_ready(here)
 
     def _finish_next(self) -> None:
-        """Take the op that ends next: send its tensors, and start what now can."""
+        """End the next op: send its tensors, and start the ops that can now run."""
         now_s, _, op = heappop(self.running)
         here = self.device[op]
         touched = {here}
@@ -242,7 +242,9 @@ def replay_plan(plan: Plan, graph: OpGraph, topology: Topology, dispatch_s: floa
     if topology.device_index != plan.topology.device_index:
         # Pins name the plan's devices; its placement keeps them, whatever the machine calls its own.
         graph = replace(graph, constraints=Constraints())
-    problem = build_problem(graph, topology, plan.options)
+    # One step is replayed, so its plan is one of least makespan, whatever the objective was.
+    options = replace(plan.options, objective="makespan")
+    problem = build_problem(graph, topology, options)
     position = plan.topology.device_index
     device = [position[plan.placement[op.id]] for op in graph.ops]
     order = [graph.index[scheduled.op] for scheduled in in_order(plan)]
@@ -252,8 +254,10 @@ def replay_plan(plan: Plan, graph: OpGraph, topology: Topology, dispatch_s: floa
         plan,
         graph=graph,
         topology=topology,
+        options=options,
         status="feasible",
         makespan_s=makespan_s,
+        period_s=None,
         lower_bound_s=0.0,
         gap=1.0 if makespan_s else 0.0,
         rounding_s=0.0,
@@ -269,7 +273,7 @@ def replay_under_issue(plan: Plan, dispatch_s: float) -> Plan:
 
 
 def in_order(plan: Plan) -> list[ScheduledOp]:
-    """The plan's ops, each after what it reads, every device's in the plan's order.
+    """The plan's ops, each after its producers, those of a device in the plan's order.
 
     Start times alone cannot tell the order of ops that take no time, so dependencies and device order decide.
     """

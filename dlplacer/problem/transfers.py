@@ -12,7 +12,7 @@ from dlplacer.problem.route_table import RouteTable, TimedRoute
 
 @dataclass(frozen=True, slots=True)
 class TransferRequest:
-    """A unit of sending: a tensor with all its readers, or an edge where every edge has a transfer of its own.
+    """A unit of sending: a tensor with all its readers, or an edge if every edge has a transfer of its own.
 
     Attributes
     ----------
@@ -42,7 +42,7 @@ class ScheduledTransfer:
 
     @property
     def end(self) -> int:
-        """When it is there."""
+        """The tick of the arrival."""
         return self.start[-1] + self.route[-1].ticks
 
 

@@ -1,1 +1,1 @@
-"""What a plan looks like, for people and for other tools."""
+"""Views of a plan for people and for other tools."""

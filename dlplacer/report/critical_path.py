@@ -24,7 +24,7 @@ class ScheduleArc:
     gap_s
         Seconds between the two; below 0 only in a recorded step, whose clocks err.
     freed_s
-        When `before` is through with what `after` waits for: its end, or that of its use of a link.
+        The time at which `before` releases `after`: its end, or the end of its use of a link.
     why
         ``INPUT``: reads a tensor of this device. ``TRANSFER``: reads a tensor that arrives. ``DEVICE``, ``LINK``: next
         on the same device or link direction. ``BARRIER``: the loss. ``PRODUCER``: sends the tensor. ``RELAY``: the next
@@ -72,7 +72,7 @@ class ScheduleArcs:
 
     @cached_property
     def latest_before(self) -> list[ScheduleArc | None]:
-        """[event] → the arc from what ended last before it: what it waited for, or would have next."""
+        """[event] → the arc from the event that ended last before it, for which it waited or would have next."""
         best: list[ScheduleArc | None] = [None] * len(self.spans)
         slack_s = self.plan.tolerance_s
 
@@ -88,10 +88,10 @@ class ScheduleArcs:
 
     @cached_property
     def slack_s(self) -> list[float]:
-        """[event] → by how many seconds it can end later and the step not: the total float of project scheduling.
+        """[event] → seconds by which it can end later without delaying the step: the total float of project scheduling.
 
-        Everything behind it moves along as far as it must. Memory is not looked at: what waits longer lives longer.
-        What passes while an op is issued or a tensor handed over counts as slack, too.
+        Everything behind it moves along as far as it must. Memory is not considered, although tensors that wait longer
+        live longer. Time to issue an op or hand over a tensor counts as slack, too.
         """
         end_s = max((end_s for _, end_s in self.spans), default=0.0)
         slack = [end_s - own_s for _, own_s in self.spans]
@@ -180,7 +180,7 @@ class PathPart:
 
     @property
     def time_s(self) -> float:
-        """How much of the step's length is this part."""
+        """The length of this part in seconds."""
         return self.end_s - self.begin_s
 
 
@@ -188,18 +188,19 @@ def critical_path(plan: Plan, arcs: ScheduleArcs | None = None) -> tuple[Step, .
     """Ops and transfers up to the op that ends last, each starting when the one before it ends.
 
     A transfer that waits for a link on its way starts earlier, and one that frees a link on its way ends later:
-    `critical_parts` says how long each is on the path.
+    `critical_parts` gives the time of each on the path.
 
     Walks back from the end. An op waits for a tensor (its producer here, or the transfer that brings it), for its
-    device, or for the barrier at the loss; a transfer for its producer or for a link. Where several end at that moment,
-    what took time comes first, then in the order just given. The path begins where nothing ends at the start: at time
-    0, or at an op that starts later than it must. Where issuing ops and handing tensors over delays them, what ended
-    last comes before, and the time between is on no step. Times are compared with the tolerance of `dlplacer.check`.
+    device, or for the barrier at the loss; a transfer for its producer or for a link. If several end at that moment,
+    those with a duration come first, then the order just given. The path begins at an event that waits for none: at
+    time 0, or at an op that starts later than it must. If issuing ops or handing over tensors delays an op, the event
+    that ended last comes before it, and the time between is on no step. Times are compared with the tolerance of
+    `dlplacer.check`.
 
     Parameters
     ----------
     arcs
-        Those of the plan, where they are known already.
+        The arcs of the plan, if they are known already.
     """
     return tuple(part.step for part in critical_parts(plan, arcs))
 
@@ -233,7 +234,7 @@ def critical_parts(plan: Plan, arcs: ScheduleArcs | None = None) -> tuple[PathPa
 
 
 def _last_ended(arcs: ScheduleArcs, before: Iterable[ScheduleArc], longest_gap_s: float) -> ScheduleArc | None:
-    """The arc from what ended last, at most this long before; of several that end together from what took time."""
+    """The arc from the event that ended last, at most this long before; of several, from one with a duration."""
     tolerance_s = arcs.plan.tolerance_s
 
     def rank(arc: ScheduleArc) -> tuple[float, bool, int]:

@@ -1,4 +1,4 @@
-"""Why a plan takes as long as it does: critical path, what limits its bound, idle devices, the largest transfers."""
+"""The causes of a plan's step time: critical path, limit of its bound, idle devices, the largest transfers."""
 
 from collections import defaultdict
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class DeviceShare:
-    """What a device does during the step, in seconds."""
+    """The ops of a device, and its times during the step in seconds."""
 
     device: str
     ops: int
@@ -116,6 +116,7 @@ def explain(plan: Plan, dispatch_s: float = 0.0) -> Explanation:
         Seconds in which one process issues an op for any of the devices: the plan is replayed under it. 0 keeps the
         processes of the topology.
     """
+    plan.options.require_makespan("explain")
     plan = replay_under_issue(plan, dispatch_s) if dispatch_s else plan
     limits_s = _limits_s(plan)
     parts = critical_parts(plan)

@@ -20,7 +20,7 @@ def speedup_text(plan: Plan) -> str | None:
     alone_s = _single_device_s(plan)
     if alone_s is None:
         return FITS_NONE
-    return f"{alone_s / plan.makespan_s:.4g}× over the best single device" if plan.makespan_s else None
+    return f"{alone_s / plan.value_s:.4g}× over the best single device" if plan.value_s else None
 
 
 def _single_device_s(plan: Plan) -> float | None:
@@ -34,13 +34,14 @@ def _single_device_s(plan: Plan) -> float | None:
 
 
 def headline(plan: Plan) -> str:
-    """What was planned: graph, machine and step time."""
+    """One line with graph, machine and step time."""
     graph, machine = plan.graph.name or "graph", plan.topology.name or f"{len(plan.topology.devices)} devices"
-    return f"{graph} on {machine}: {format_seconds(plan.makespan_s)} per step"
+    each = "per step" if plan.period_s is None else "per step in steady state"
+    return f"{graph} on {machine}: {format_seconds(plan.value_s)} {each}"
 
 
 def verdict(plan: Plan) -> str:
-    """How good the plan is: status, lower bound, gap and speedup."""
+    """The quality of the plan: status, lower bound, gap and speedup."""
     parts = [plan.status, f"lower bound {format_seconds(plan.lower_bound_s)}", f"gap {100 * plan.gap:.2g} %"]
     faster = speedup_text(plan)
     if faster is not None:

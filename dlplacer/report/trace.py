@@ -44,6 +44,7 @@ def chrome_trace(plan: Plan) -> dict[str, Any]:
             "status": plan.status,
             "method": plan.method,
             "makespan_s": plan.makespan_s,
+            **({} if plan.period_s is None else {"period_s": plan.period_s}),
             "lower_bound_s": plan.lower_bound_s,
             "gap": plan.gap,
             "options": plan.options.to_dict(),

@@ -1,4 +1,4 @@
-"""Whether a plan speaks of the ops, devices and links of its own problem, without which nothing can be drawn."""
+"""A check that a plan names only ops, devices and links of its own problem; other plans cannot be drawn."""
 
 from collections.abc import Iterator
 

@@ -1,6 +1,6 @@
 """The methods by name. Every outcome carries a lower bound, so every method reports a gap."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from dlplacer.core.errors import InputError
@@ -30,6 +30,7 @@ from dlplacer.solvers.instance.memory_admission import admission, attempts, best
 from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule
 from dlplacer.solvers.instance.schedule import Schedule
 from dlplacer.solvers.instance.time_limit import counts_work, within
+from dlplacer.solvers.throughput import solve_throughput
 
 _BOUND_SHARE = 0.2
 """Share of the time limit for the bound beside a heuristic's plan: 0.3 s suffice for 2,000 ops."""
@@ -195,6 +196,36 @@ METHODS: dict[str, Callable[[Problem, Budget], Outcome]] = {
     "dlplacer": _dlplacer,
 }
 """Method → solver; the first is the default."""
+
+SOLVERS: dict[str, dict[str, Callable[[Problem, Budget], Outcome]]] = {
+    "makespan": METHODS,
+    "throughput": {DEFAULT_METHOD: solve_throughput},
+    "max-load": {DEFAULT_METHOD: solve_throughput},
+}
+"""Objective → method → its solver, whose bound is on the objective's value in ticks."""
+
+
+def require_method(method: str, objective: str) -> None:
+    """Raise InputError unless a method of this name solves the objective."""
+    if method not in METHODS:
+        raise InputError(f"there is no method {method!r}; use one of {', '.join(METHODS)}")
+    known = SOLVERS[objective]
+    if method not in known:
+        raise InputError(
+            f"method {method!r} does not solve objective {objective!r}; use {', '.join(known)}, or objective makespan"
+        )
+
+
+def parts_named(names: Iterable[str]) -> frozenset[str]:
+    """Names of phases and heuristics; raises InputError for one that is of none."""
+    found = frozenset(names)
+    if found:
+        from dlplacer.solvers.phases import PHASES
+
+        known = [*dict.fromkeys(phase.name for phase in PHASES), *STARTS]
+        for name in sorted(found.difference(known)):
+            raise InputError(f"there is nothing {name!r} to leave out; use some of {', '.join(known)}")
+    return found
 
 
 def compared(problem: Problem) -> tuple[str, ...]:

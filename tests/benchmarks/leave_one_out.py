@@ -140,10 +140,11 @@ def solve(case: str, without: str, seconds: float, seed: int) -> dict[str, Any]:
     from dlplacer.solvers.bounds.bounds import BOUNDS
 
     graph, machine, options = CASES[case]()
-    left_out = without.split(" + ")
-    for name in left_out:
-        if name.startswith("bound: "):
-            del BOUNDS[name.removeprefix("bound: ")]
+    named = [] if without == ALL else without.split(" + ")
+    bounds = [name for name in named if name.startswith("bound: ")]
+    for name in bounds:
+        del BOUNDS[name.removeprefix("bound: ")]
+    left_out = [name for name in named if name not in bounds]
     time.monotonic = time.process_time
     plan = place(graph, machine, options, time_limit_s=seconds, seed=seed, workers=1, without=left_out).plan
     return {"makespan_s": plan.makespan_s, "lower_bound_s": plan.lower_bound_s, "gap": plan.gap}

@@ -19,7 +19,7 @@ from check.broken import (
 )
 from check.plans import changed, sent
 
-from dlplacer.check import arithmetic, memory, routing, shortest
+from dlplacer.check import arithmetic, loads, memory, routing, shortest
 
 ON_THE_WAY = {
     "no transfer": Broken(routing.transfers_needed, replace(CROSSING, transfers=()), "eq. 8 transfers"),
@@ -97,6 +97,13 @@ COUNTED = {
     "reported capacity": Broken(memory.peaks, reporting(CROSSING, "a", None, 24), "eq. 13 memory"),
     "memory of no device": Broken(memory.peaks, reporting(CROSSING, "z", 100, 0), "eq. 13 memory"),
     "makespan": Broken(arithmetic.makespan, replace(CROSSING, makespan_s=7.5, lower_bound_s=7.5), "makespan"),
+    "period": Broken(
+        loads.period,
+        replace(
+            CROSSING, options=replace(CROSSING.options, objective="throughput"), period_s=100.0, lower_bound_s=100.0
+        ),
+        "period",
+    ),
     "bound above the makespan": Broken(
         arithmetic.bound_and_gap, replace(CROSSING, lower_bound_s=9.0), "lower bound", also=("gap",)
     ),

@@ -286,7 +286,7 @@ def change_link(random: Random, plan: Plan) -> Plan | None:
 
 
 def change_option(random: Random, plan: Plan) -> Plan | None:
-    name = random.choice(list(CHOICES))
+    name = random.choice([name for name in CHOICES if name != "objective"])
     return replace(plan, options=replace(plan.options, **{name: random.choice(CHOICES[name])}))
 
 

@@ -22,6 +22,7 @@ def test_the_papers_assumptions() -> None:
         "transfers": "edge",
         "memory": "sum",
         "step": "joint",
+        "objective": "makespan",
     }
 
 

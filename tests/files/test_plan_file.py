@@ -71,9 +71,11 @@ def plans(draw: st.DrawFn) -> Plan:
     )
     routes = st.lists(segments, min_size=1, max_size=2).map(tuple)
     memory = st.builds(DeviceMemory, st.none() | st.integers(0, 2**50), st.integers(0, 2**50))
+    options = Options(**{name: draw(st.sampled_from(values)) for name, values in CHOICES.items()})
     return replace(
         crossing(),
-        options=Options(**{name: draw(st.sampled_from(values)) for name, values in CHOICES.items()}),
+        options=options,
+        period_s=None if options.objective == "makespan" else draw(SECONDS),
         status=draw(st.sampled_from(STATUSES)),
         makespan_s=draw(SECONDS),
         lower_bound_s=draw(SECONDS),

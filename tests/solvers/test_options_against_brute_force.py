@@ -36,7 +36,7 @@ def test_the_default_method_finds_and_proves_the_optimum(chunk: int) -> None:
         assert plan.lower_bound_s <= float(optimum) + 1e-9, seed
         seen.update(f"{name} {value}" for name, value in plan.options.to_dict().items())
     assert min(seen.values()) > 0
-    assert len(seen) == 13
+    assert len(seen) == 14
 
 
 @pytest.mark.parametrize("method", ["list", "heft", "etf"])

@@ -60,11 +60,11 @@ class SharedMemory:
     changed
         Its lock makes an exchange one event; notified after every event.
     joined
-        Where all workers wait until each has joined.
+        A barrier at which all workers wait until each has joined.
     last
-        How many events there were, and the worker of the last.
+        The number of events, and the worker of the last.
     done, active_s
-        By worker: whether it has ended, and when it was last at work, on the monotonic clock.
+        By worker: True once it has ended, and the time of its last activity on the monotonic clock.
     """
 
     def __init__(self, context: BaseContext, workers: int, folder: Path) -> None:

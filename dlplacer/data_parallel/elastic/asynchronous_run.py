@@ -40,7 +40,7 @@ class AsyncResult:
     centre
         The centre as a state dict of the model.
     results
-        What `train` returned, by worker.
+        Return values of `train`, by worker.
     events
         Exchanges, in order, by worker; reads and writes are two where both are recorded. Empty for Hogwild without a
         record, whose order nobody knows.
@@ -176,7 +176,7 @@ def _work(
 
 
 def _supervise(arguments: tuple[Any, ...], method: str, shared: SharedMemory, timeout_s: float) -> None:
-    """Run all workers to their end, or end them all with the first that fails, is killed, or is inactive for long."""
+    """Run all workers to their end; end them all once one fails, is killed, or is inactive for too long."""
     workers = len(shared.done)
     start: Callable[..., Any] = start_processes
     running = start(_work, arguments, nprocs=workers, join=False, daemon=True, start_method=method)

@@ -1,4 +1,4 @@
-"""Workers that train by themselves and pull each other now and then: one class for EASGD, local SGD and DiLoCo."""
+"""Workers that train alone and synchronise from time to time: one class for EASGD, local SGD and DiLoCo."""
 
 import warnings
 from collections.abc import Iterator
@@ -196,7 +196,7 @@ class OuterOptimizer:
 
     def _require_started(self) -> None:
         if not self._started:
-            raise InputError("there is no centre before this outer optimizer's context has been open")
+            raise InputError("this outer optimizer has no centre yet; enter its context first")
 
     @torch.no_grad()
     def _start(self) -> None:

@@ -22,7 +22,7 @@ class OuterRule:
     by −a · d_i and the centre by a · Σ d_i (eq. 1 and 2, a = η·ρ). The others move the centre to the workers' mean, or
     by an outer optimizer whose gradient is −Σ d_i ÷ P, and workers to the centre.
 
-    The fields are as `easgd`, `local_sgd` and `diloco` describe them; without `pull` workers take the centre's values,
+    `easgd`, `local_sgd` and `diloco` describe the fields; without `pull` workers take the centre's values,
     without `outer` the centre takes the workers' mean.
     """
 

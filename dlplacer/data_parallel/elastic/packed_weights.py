@@ -50,9 +50,9 @@ class PackedWeights:
     Parameters
     ----------
     device
-        Where vectors are; None for the device of the first parameter.
+        The device of the vectors; None for that of the first parameter.
     frozen
-        Whether frozen parameters are parts too; else the attribute `frozen` holds them.
+        True if frozen parameters are parts too; else the attribute `frozen` holds them.
     """
 
     def __init__(self, module: nn.Module, device: torch.device | None = None, frozen: bool = False) -> None:
@@ -132,7 +132,7 @@ class PackedWeights:
             part.tensor.add_(part.of(vector).to(part.tensor.device), alpha=factor)
 
     def set_integers(self, vector: Tensor, before: Sequence[Tensor] | None = None) -> None:
-        """Give integer buffers a vector's values, plus what was counted here since they had those of `before`."""
+        """Give integer buffers a vector's values, plus their local increments since `before`."""
         for index, part in enumerate(self.integers):
             tensor = part.tensor
             new = part.of(vector).to(tensor.device)

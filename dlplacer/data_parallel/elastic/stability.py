@@ -41,7 +41,7 @@ class ElasticRecursion:
 
 
 def spectral_radius(eta_h: float | Array, recursion: ElasticRecursion) -> Array:
-    """By how much errors grow in a period, for every η·h given; below 1 they shrink."""
+    """The growth factor of errors in a period, for every η·h given; below 1 they shrink."""
     shrink = np.atleast_1d(np.asarray(eta_h, dtype=np.float64))
     step = _local_step(shrink, recursion)
     taken = np.linalg.matrix_power(step, recursion.period - recursion.delay)[:, 0, :]

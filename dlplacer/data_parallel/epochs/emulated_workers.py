@@ -38,8 +38,8 @@ class EmulatedWorkers:
         Model → what is compared with the goal, after every epoch, in evaluation mode and without gradients; None: the
         mean of the epoch's losses.
     rate_scaling
-        How the learning rate grows with the number of workers: ``linear`` as in the paper, ``sqrt`` or ``none``. With a
-        period above 1 it stays as it is, as every worker steps with its own mini-batch.
+        The growth of the learning rate with the number of workers: ``linear`` as in the paper, ``sqrt`` or ``none``.
+        With a period above 1 it stays as it is, as every worker steps with its own mini-batch.
     min_numel
         Smaller tensors travel in full precision under the ternary codec, as with `TernaryState`.
     name
@@ -81,7 +81,7 @@ class EmulatedWorkers:
             yield fmean(losses) if self.metric is None else self._measured(model, self.metric)
 
     def _update(self, trainer: Trainer, chosen: Sequence[Any], noise: Noise) -> float:
-        """One update by the mean of the workers' gradients; the mean of their losses."""
+        """Update once with the mean of the workers' gradients; returns the mean of their losses."""
         model, optimizer, _ = trainer
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         sums: list[Tensor | None] = [None] * len(trained)
@@ -132,7 +132,7 @@ class EmulatedWorkers:
 
 
 def _averaged(model: nn.Module) -> list[Tensor]:
-    """Parameters and float buffers: what workers average. Counters stay each worker's own."""
+    """Parameters and float buffers, which workers average. Each worker keeps its own counters."""
     return [value for value in (*model.parameters(), *model.buffers()) if value.is_floating_point()]
 
 
@@ -184,7 +184,7 @@ def rounds(batches: Iterable[Batch], size: int) -> Iterator[tuple[Batch, ...]]:
 
 
 def codec_noise(codec: str | None, seed: int, min_numel: int) -> Noise:
-    """Tensor → what the others receive of it; every call draws anew, and the same seed draws the same.
+    """Tensor → the tensor that the others receive; every call draws anew, and the same seed draws the same.
 
     Tensors below `min_numel` travel in full precision under the ternary codec.
     """

@@ -208,9 +208,9 @@ def measure_epochs(
     batches
         Batches to train with, in mini-batches per step: the number of data-parallel workers.
     reached
-        Whether a metric is good enough, as ``lambda loss: loss <= 6.1``; None: the training ends when it is.
+        True if a metric is good enough, as ``lambda loss: loss <= 6.1``; None: the training ends when it is.
     max_epochs
-        Where this many do not suffice, training with the batch counts as not converging.
+        Most epochs of a training; with a batch that needs more it counts as not converging.
     seeds
         One training for each; the planner takes the median.
     executor

@@ -1,4 +1,4 @@
-"""Which layers' parameters travel together: the batching problem of iBatch (Mai et al. 2020), solved exactly."""
+"""Groups of layers that send parameters together: the batching problem of iBatch (Mai et al. 2020), solved exactly."""
 
 from dlplacer.data_parallel.groups.layer_chain import LayerChain, best_groups, makespan_s
 

@@ -18,7 +18,7 @@ Clock = Mapping[str, tuple[float, float]]
 
 @dataclass(frozen=True)
 class ParameterUses:
-    """Where a step uses the parameters of its module, and in which order backward finishes their gradients.
+    """The modules that use the parameters of a step, and the order in which backward finishes their gradients.
 
     A tied parameter counts once, under the first of its names.
 
@@ -29,9 +29,9 @@ class ParameterUses:
     unused
         Parameters that require a gradient and get none.
     holders
-        Parameter → path of the innermost module within whose one call it is used ("" for the whole module): where
-        sharded parameters can be gathered before their first use and freed after the last. A parameter that is used
-        outside the module, as by a loss, has none.
+        Parameter → path of the innermost module that uses it within a single call ("" for the whole module). Sharded
+        parameters can be gathered before that call and freed after it. A parameter that is used outside the module, as
+        by a loss, has none.
     calls
         Paths of the holders in the order in which they are called.
     """

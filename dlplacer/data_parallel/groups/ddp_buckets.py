@@ -44,12 +44,12 @@ class DdpBucket:
 
     @property
     def ready_s(self) -> float:
-        """When the last of the gradients is finished."""
+        """The time at which the last of the gradients is finished."""
         return max(gradient.ready_s for gradient in self.gradients)
 
 
 def built_buckets(gradients: Sequence[Gradient], caps_bytes: Sequence[int]) -> tuple[DdpBucket, ...]:
-    """The buckets that DDP builds of these gradients, listed in the order in which they get ready.
+    """The buckets that DDP builds of these gradients, in the order in which they become ready.
 
     The caps are those of the first bucket of a dtype, of its second, and so on.
     """

@@ -1,4 +1,4 @@
-"""Which parameters travel together, as settings of torch: DDP's bucket caps, and FSDP2's units with their prefetch."""
+"""Groups of parameters as settings of torch: DDP's bucket caps, and FSDP2's units with their prefetch."""
 
 import inspect
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class ShardingUnit:
 
 @dataclass(frozen=True)
 class GroupPlan:
-    """Groups for both ways of data parallelism, and how long their exchanges are predicted to take.
+    """Groups for both ways of data parallelism, with the predicted times of their exchanges.
 
     Attributes
     ----------
@@ -149,7 +149,7 @@ class TrainingJob(Protocol):
         """The dataflow graph of a step."""
 
     def parameter_uses(self) -> ParameterUses:
-        """Where a step uses its parameters, and when their gradients are finished."""
+        """The modules that use the parameters of the step, and the order in which their gradients are finished."""
 
 
 def plan_groups(

@@ -18,7 +18,7 @@ DEFAULT_CAPS_BYTES = (2**20, 25 * 2**20)
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """A policy's groups and how long the pass takes with them, in seconds."""
+    """A policy's groups, and the time of the pass with them in seconds."""
 
     policy: str
     cuts: tuple[int, ...]

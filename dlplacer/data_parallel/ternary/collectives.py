@@ -20,7 +20,7 @@ reduce_scatter: Callable[..., dist.Work] = getattr(dist, "reduce_scatter_single"
 
 
 class OrderedThread:
-    """One thread that does what it is given, in that order: the same order of collectives on every rank.
+    """One thread that runs its tasks in order, so that every rank has the same order of collectives.
 
     A bucket that takes several collectives cannot wait for the first in its callback, as gloo runs callbacks on the
     threads that serve its collectives.
@@ -55,7 +55,7 @@ class OrderedThread:
 
 @contextmanager
 def naming_the_peers(group: dist.ProcessGroup, what: str) -> Iterator[None]:
-    """Say of an error of the library which exchange has failed, and with whom."""
+    """Add the failed exchange and its peers to an error of the library."""
     try:
         yield
     except DlplacerError:

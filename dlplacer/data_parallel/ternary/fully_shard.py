@@ -33,8 +33,8 @@ def sharded_units(model: nn.Module) -> Iterator[tuple[FSDPModule, list[tuple[nn.
 def ternary_reduce_scatter(model: nn.Module, state: TernaryState) -> None:
     """Let a model that fully_shard has sharded send its gradients with two bits per element.
 
-    What travels in full precision is what `TernaryState` says. A unit in which a parameter has no gradient is reduced
-    in full precision in that step, as PyTorch does not say which one is missing.
+    `TernaryState` decides the parameters that travel in full precision. A unit in which a parameter has no gradient is
+    reduced in full precision in that step, as PyTorch does not say which one is missing.
 
     Parameters
     ----------
@@ -87,7 +87,7 @@ class UnitReduceScatter:
         state.units.append(self)
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        """A buffer for what is reduced, as PyTorch's own reduce-scatter has it."""
+        """A buffer for the tensor to reduce, as in PyTorch's own reduce-scatter."""
         return torch.empty(*size, dtype=dtype, device=device)
 
     def __call__(

@@ -32,9 +32,9 @@ def ternary_hook(
     Parameters
     ----------
     state
-        One for each model and rank.
+        The state of this model on this rank.
     bucket
-        As DistributedDataParallel gives it.
+        The bucket that DistributedDataParallel gives.
 
     Raises
     ------
@@ -103,7 +103,7 @@ def _exchange(codec: BucketCodec, flat: torch.Tensor, step: int) -> torch.Tensor
 def _gather_message(
     codec: BucketCodec, flat: torch.Tensor, exact: torch.Tensor, step: int, limits: torch.Tensor, scalers: torch.Tensor
 ) -> tuple[tuple[torch.Tensor, torch.Tensor], Callable[[], None]]:
-    """(output, input) of an all-gather of codes and scalers, and what decodes the output into the bucket."""
+    """(output, input) of an all-gather of codes and scalers, and a function that decodes the output into the bucket."""
     shape, tensors = planes_shape(codec.layout.blocks), len(codec.layout.coded)
     words = int(np.prod(shape))
     own = codec.buffer("message", (words + tensors,), torch.int32, flat.device)
@@ -142,7 +142,7 @@ def _add_codes(
 
 
 def _reduce_whole(codec: BucketCodec, flat: torch.Tensor) -> tuple[list[Any], Callable[[], None]]:
-    """The all-reduce of what travels in full precision, begun, and what puts the mean back into the bucket."""
+    """The started all-reduce of the parts in full precision, and a function that puts the mean back into the bucket."""
     spans = codec.layout.whole
     if not spans:
         return [], lambda: None

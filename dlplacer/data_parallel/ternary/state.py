@@ -1,4 +1,4 @@
-"""The settings of ternary gradients, and what they keep from step to step, for one model."""
+"""The settings of ternary gradients for one model, and their state from step to step."""
 
 import gc
 import math
@@ -72,9 +72,9 @@ class NamedParameters:
 
 
 class TernaryState:
-    """Ternary gradients of one model: what `ternary_hook` is registered with.
+    """The state of `ternary_hook`: ternary gradients of one model.
 
-    Every parameter has a scaler of its own (so weights and biases have apart), its gradient is clipped at ``clip``
+    Every parameter, weight or bias, has a scaler of its own. Its gradient is clipped at ``clip``
     standard deviations, and each element becomes −1, 0 or 1 times the scaler with the clipped element as its mean. As
     DistributedDataParallel starts all replicas alike and every rank decodes the same bits in the same order, the
     replicas stay equal to the bit, and no weights are ever sent (the paper's parameter localization).
@@ -82,22 +82,22 @@ class TernaryState:
     Parameters
     ----------
     clip
-        c of eq. 21; elements beyond c standard deviations are cut. Left out where that would destroy a tensor: where
-        all elements are equal, and where the mean exceeds the deviation.
+        c of eq. 21; elements beyond c standard deviations are cut. A tensor is not clipped if that would destroy it: if
+        all elements are equal, or the mean exceeds the deviation.
     share_scaler
-        Whether all ranks use the largest scaler of all (eq. 4). It takes a collective more, and its codes vary more
-        where ranks differ; the transport ``sums`` always does it.
+        True if all ranks use the largest scaler of all (eq. 4). It takes a collective more, and its codes vary more if
+        ranks differ; the transport ``sums`` always does it.
     min_numel
         Smaller parameters travel in full precision, as the last layer always does (section 3.2), and as parameters
         do that are not floating-point.
     exclude
-        Names of more parameters to send in full precision, or patterns of names such as ``"embed.*"``.
+        Names of further parameters to send in full precision, or patterns of names such as ``"embed.*"``.
     transport
         ``all-gather``: every rank gets the codes of every rank; one collective. ``sums``: every rank adds the codes of
         a part, and the sums go to all; three collectives, fewer bytes from three ranks on. ``auto``: sums where they
         take at most half the bytes, which is from six ranks on.
     seed
-        Of the random numbers, which depend on it, the step, the parameter's name and the rank, and on nothing else.
+        Seed of the random numbers, which depend only on it, the step, the parameter's name and the rank.
 
     Raises
     ------

@@ -64,7 +64,7 @@ def decode(
     table
         (start in `out`, elements, start among the numbers) of every tensor.
     factors
-        float32, [ranks, tensors]. An infinite one makes its tensor undefined.
+        float32, [ranks, tensors]. An infinite factor makes its tensor undefined.
     """
     bits = torch.arange(32, dtype=torch.int32, device=rows.device).view(32, 1)
     for rank, planes in enumerate(rows):

@@ -30,7 +30,7 @@ class OnnxFile:
     model
         The ModelProto; node names are unique, input shapes fixed. Its external data may be left in its files.
     path, sha256
-        Where it comes from, and the hash of the file's bytes.
+        The path of the file, and the hash of its bytes.
     dims
         The axes that the user bound.
     """

@@ -23,16 +23,16 @@ _PACKED_BITS = {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2}
 
 @dataclass(frozen=True)
 class Values:
-    """What is known of the values of a graph.
+    """Shapes, types and constants among the values of a graph.
 
     Attributes
     ----------
     specs
         Value name → shape, dtype, bytes.
     constant
-        Names of the values that do not depend on any input: initializers, and what nodes make of them alone.
+        Names of the values that depend on no input: initializers, and results of nodes that read only these.
     model
-        The model with these shapes, and with those of the values inside its subgraphs.
+        The model with these shapes and those of the values inside its subgraphs.
     """
 
     specs: dict[str, TensorSpec]

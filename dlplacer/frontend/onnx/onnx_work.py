@@ -31,7 +31,7 @@ def is_view(node: NodeProto) -> bool:
 
 
 def flops_of(node: NodeProto, inputs: Specs, outputs: Specs) -> float:
-    """Multiply-adds counted as two: convolutions, matrix products and recurrences; 0 for what only moves bytes.
+    """FLOPs of convolutions, matrix products and recurrences, two per multiply-add; 0 for nodes that only move bytes.
 
     Parameters
     ----------
@@ -110,7 +110,7 @@ def _recurrent(_node: NodeProto, inputs: Specs, _outputs: Specs) -> float:
 
 
 def _attention(node: NodeProto, inputs: Specs, _outputs: Specs) -> float:
-    """Scores of every query with every key, and their product with the values; what a mask hides is counted too."""
+    """Scores of every query with every key, and their product with the values; masked products are counted too."""
     query, key, value, past = (*inputs[:3], inputs[4] if len(inputs) > 4 else None)
     if query is None or key is None or value is None or not len(query.shape) == len(key.shape) == len(value.shape):
         return 0.0
@@ -142,7 +142,7 @@ def _fused_matmul(node: NodeProto, inputs: Specs, outputs: Specs) -> float:
 
 
 def _projected_attention(_node: NodeProto, inputs: Specs, outputs: Specs) -> float:
-    """The projection to queries, keys and values, then attention over them and what the past holds."""
+    """The projection to queries, keys and values, then attention over them and the past ones."""
     tokens, weight, past = inputs[0], inputs[1], inputs[4] if len(inputs) > 4 else None
     if tokens is None or weight is None or len(tokens.shape) != 3:
         return 0.0

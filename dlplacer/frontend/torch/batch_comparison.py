@@ -39,7 +39,7 @@ _COPIES = 4
 
 @dataclass(frozen=True)
 class Difference:
-    """How far the loss and gradients of micro-batches are from those of the whole batch.
+    """The difference between the loss and gradients of micro-batches and those of the whole batch.
 
     Attributes
     ----------
@@ -64,7 +64,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class ComparedCut:
-    """A cut of the batch and what it changes in the results of a step, a text for each change."""
+    """A cut of the batch, and its changes to the results of a step, a text for each."""
 
     cut: BatchCut
     warnings: tuple[str, ...] = ()
@@ -161,9 +161,9 @@ class _Steps:
     Attributes
     ----------
     whole
-        Whether batch norms evaluate → loss and gradients of the whole batch.
+        True for batch norms in evaluation mode → loss and gradients of the whole batch.
     norms
-        How many batch norms in training mode the last step called.
+        The number of batch norms in training mode that the last step called.
     """
 
     def __init__(self, job: Job, count: int, rewrites: Sequence[str]) -> None:
@@ -194,7 +194,7 @@ class _Steps:
     def _difference(
         self, parts: Sequence[Job], shares: Sequence[float] | None, evaluates: bool = False
     ) -> tuple[Difference, list[float]]:
-        """The difference from the whole batch for shares of the micro-batches' losses (the mean), and these losses."""
+        """The difference from the whole batch, with a share of each micro-batch's loss, and these losses."""
         if evaluates not in self.whole:
             with _undone(self.job):
                 self.whole[evaluates] = self._results(self.job, evaluates)

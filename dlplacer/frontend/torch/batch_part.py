@@ -1,4 +1,4 @@
-"""A part of a job's batch: what a replica or a micro-batch takes."""
+"""A part of a job's batch, for a replica or a micro-batch."""
 
 from collections.abc import Iterator
 from dataclasses import replace

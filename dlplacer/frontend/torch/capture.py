@@ -51,7 +51,7 @@ class Captured:
     executable: Executable = field(repr=False)
 
     def with_constants(self, copies: Mapping[int, Any]) -> "Captured":
-        """The same step with other constants: id of a constant → what is in its place, for those that have one."""
+        """The same step with other constants: id of a constant → its replacement, if it has one."""
         replaced = {
             code.op: replace(code, constant=copies.get(id(code.constant), code.constant))
             for code in self.executable.of_role("constant")
@@ -187,7 +187,7 @@ def _inference(model: Any, args: tuple[Any, ...]) -> Job:
 
 
 def _changed_state(module: nn.Module, traced: joint.Traced) -> list[str]:
-    """What a step changes in Python: paths of modules and of their attributes, names of globals; not what is torch's.
+    """The Python state that a step changes, without torch's own: paths of modules and attributes, names of globals.
 
     The tables of a module's tensors are left out: tensors that are replaced are looked for by themselves.
     """
@@ -197,7 +197,7 @@ def _changed_state(module: nn.Module, traced: joint.Traced) -> list[str]:
 
 
 def _require_no_side_effects(module: nn.Module, changed: Sequence[str], replaced: Sequence[str]) -> None:
-    """The graph changes buffers in place, and nothing else: a new tensor under a buffer's name would be lost."""
+    """Refuse side effects other than in-place changes of buffers, which the graph cannot keep."""
     if replaced:
         raise CaptureError(
             f"the forward pass puts a new tensor in the place of {replaced[0]!r}; change the tensor itself instead: "
@@ -217,7 +217,7 @@ def _require_no_side_effects(module: nn.Module, changed: Sequence[str], replaced
 
 
 def _is_theirs(modules: Mapping[str, nn.Module], path: str) -> bool:
-    """True if what a forward pass changes is a global or an object of an installed package, as its bookkeeping is."""
+    """True if a forward pass changes a global or an object of an installed package, as its bookkeeping does."""
     parts = path.split(".")
     for count in range(len(parts) - 1, -1, -1):
         owner = ".".join(parts[:count])
@@ -230,7 +230,7 @@ def _is_theirs(modules: Mapping[str, nn.Module], path: str) -> bool:
 
 
 def _require_own_elements(job: Job, executable: Executable) -> None:
-    """What a step writes to, it knows by one name: readers and writers under another one would not be ordered."""
+    """Refuse a step that writes to a tensor with two names: readers under the other name would not be ordered."""
     constants = {f"constant {code.op}": code.constant for code in executable.of_role("constant")}
     written = [code.name for code in executable.of_role("mutation", "update")]
     found = sharing({**job_tensors(job), **constants}, written) if written else None
@@ -321,7 +321,7 @@ def _pairs(traced: joint.Traced, executable: Executable) -> dict[str, str]:
     """Op → the forward op whose autograd sequence number it shares; for a sum of gradients, that of its first reader.
 
     The autograd engine sums the gradients of a value with several readers between two backward functions, so these ops
-    carry the number of whatever forward op was last, which is no business of theirs.
+    carry the number of the last forward op, which is unrelated to them.
     """
     forward: dict[int, str] = {}
     members: dict[int, list[fx.Node]] = defaultdict(list)

@@ -27,7 +27,7 @@ _BY_CODE = "if the module runs with these inputs in plain PyTorch, move what can
 
 
 def explanation(error: Exception) -> str:
-    """What went wrong while tracing, with the last line of the user's code that was traced."""
+    """The reason for a failed trace, with the last line of the user's code that was traced."""
     text = str(error).strip()
     unknown = re.search(r"Found <class '([^']+)'> in output, which is not a known type", text)
     if unknown:
@@ -68,7 +68,7 @@ def require_fixed_shapes(graph: fx.Graph) -> None:
 
 
 def line_of(node: fx.Node) -> str:
-    """Where the user's code makes a traced value or reads it first, as the end of a phrase."""
+    """The line of the user's code that makes a traced value or reads it first, as the end of a phrase."""
     around = (node, *node.all_input_nodes, *node.users)
     return _at(next(filter(None, map(frames_of, around)), ()))
 

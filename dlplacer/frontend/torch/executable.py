@@ -1,4 +1,4 @@
-"""What runs when an op runs: the counterpart of a graph's ops that cannot be written to a file."""
+"""The executable counterpart of a graph's ops, which cannot be written to a file."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ class Instruction:
 
 @dataclass(frozen=True)
 class OpCode:
-    """How one op of the graph is run.
+    """The code of one op of the graph.
 
     Attributes
     ----------
@@ -40,7 +40,7 @@ class OpCode:
         ``call``, ``parameter``, ``buffer``, ``input``, ``tangent``, ``constant``, ``gradient``, ``mutation`` or
         ``update``.
     reads
-        Names of the values that it reads from other ops, each once.
+        Names of the values it reads from other ops, each once.
     value
         Name of the value that a ``parameter``, ``buffer``, ``input``, ``tangent`` or ``constant`` brings in.
     name
@@ -50,7 +50,7 @@ class OpCode:
     instructions
         The op's own call first, then tuple unpacking and views of its results.
     random
-        Whether the call draws random numbers.
+        True if the call draws random numbers.
     """
 
     op: str
@@ -83,7 +83,7 @@ class Executable:
     constants
         Position among all returned values → a returned value that is no tensor: a number, a text, None.
     trains
-        Whether the graph has a backward pass.
+        True if the graph has a backward pass.
     """
 
     codes: Mapping[str, OpCode]

@@ -79,7 +79,7 @@ which argument has these (LAPACK Working Note 41, operation counts to leading or
 
 
 def _product_flops(left: Sequence[int], right: Sequence[int]) -> int:
-    """FLOPs of a product of matrices, or of groups of rows with a matrix each: every row goes with one of them."""
+    """FLOPs of a matrix product, or of a grouped one, in which every row is multiplied by one of several matrices."""
     columns = right[-1] if len(right) > 1 else 1
     batch = right[0] if len(left) == len(right) == 3 else 1
     rows = left[-2] if len(left) > 1 else 1

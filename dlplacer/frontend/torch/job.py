@@ -1,4 +1,4 @@
-"""What is to be planned: a module with its inputs, targets, loss and mode."""
+"""A job to plan: a module with its inputs, targets, loss and mode."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -134,7 +134,7 @@ class Job:
     def with_inputs(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], targets: tuple[Any, ...], *, infers: bool = False
     ) -> "Job":
-        """The job at other inputs, or its inference; what was checked once is not checked again in every step."""
+        """The job at other inputs, or its inference; its checks are not repeated in every step."""
         made = object.__new__(type(self))
         given = {"args": args, "kwargs": kwargs, "targets": targets}
         vars(made).update(vars(self) | given | ({"mode": "infer", "optimizer": None} if infers else {}))
@@ -158,7 +158,7 @@ class Job:
         return capture(self)
 
     def parameter_uses(self) -> "ParameterUses":
-        """Where the step uses its parameters, and in which order their gradients are finished.
+        """The modules that use the parameters of the step, and the order in which their gradients are finished.
 
         Raises
         ------
@@ -177,7 +177,7 @@ def _described(leaf: Any) -> str:
 
 
 def loss_in(output: Any) -> Any:
-    """The loss that a module returned: the ``loss`` of what has one, as transformers' outputs do; else the output."""
+    """The loss that a module returned: the ``loss`` of an output with one, as in transformers; else the output."""
     if isinstance(output, Mapping) and "loss" in output:
         return output["loss"]
     return output if isinstance(output, (torch.Tensor, tuple)) else getattr(output, "loss", output)
@@ -191,13 +191,13 @@ def autocast_of(job: Job, device: torch.device) -> torch.autocast:
 
 
 def flat_inputs(job: Job) -> list[Any]:
-    """What a job's step is given, as the leaves of all nesting: arguments, keyword arguments, targets."""
+    """The inputs of a job's step as a flat list: leaves of its arguments, keyword arguments and targets."""
     named = pytree.tree_leaves(dict(job.kwargs)) if job.kwargs else ()
     return [*leaves_of(job.args), *named, *leaves_of(job.targets)]
 
 
 def leaves_of(values: tuple[Any, ...]) -> list[Any]:
-    """The leaves of nested values, as torch finds them: several times in each step, most often of tensors in a row."""
+    """The leaves of nested values in torch's order, with a fast path for flat sequences of tensors."""
     return [*values] if is_flat(values) else pytree.tree_leaves(values)
 
 

@@ -1,4 +1,4 @@
-"""What a node of the traced graph is: a view, a random op, and how its arguments are written down."""
+"""Properties of a node of the traced graph: view or not, random or not, and its arguments as JSON."""
 
 import operator
 from collections.abc import Mapping, Sequence
@@ -65,7 +65,7 @@ def draws(target: object, args: Sequence[object], kwargs: Mapping[str, object]) 
 
 
 def is_check(node: fx.Node) -> bool:
-    """True if a call only checks: what is known at capture, or values that an ``assert`` of the model reads."""
+    """True if a call only checks facts known at capture, or values that an ``assert`` of the model reads."""
     return node.target in _CHECKS
 
 

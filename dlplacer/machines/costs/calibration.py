@@ -1,7 +1,7 @@
-"""Measured op times of one device type by what the op is, to be used again for other graphs.
+"""Measured op times of one device type by the op's identity, to be used again for other graphs.
 
-An op is known by its kind, the shapes and dtypes that it reads and writes, and its other arguments; where in a model it
-stands does not matter. What was never measured takes the roofline, with the measured overhead of a call as its floor.
+An op is known by its kind, the shapes and dtypes that it reads and writes, and its other arguments; its place in a
+model does not matter. An op that was never measured takes its roofline time, at least the overhead of a call.
 """
 
 import json
@@ -23,7 +23,7 @@ _SMALL_BYTES = 2**16
 
 @dataclass(frozen=True, slots=True)
 class Entry(Record):
-    """Seconds of an op, and how many measured ops they stand for."""
+    """Seconds of an op, and the number of measured ops behind them."""
 
     time_s: Seconds
     count: Annotated[int, Number(at_least=1, whole=True)] = 1
@@ -31,20 +31,20 @@ class Entry(Record):
 
 @dataclass(frozen=True)
 class Calibration:
-    """What was measured on one device type.
+    """The measured times of one device type.
 
     Attributes
     ----------
     versions
-        What the times are valid for: hardware, torch, and the like.
+        Versions for which the times are valid: hardware, torch, and the like.
     overhead_s
-        Seconds of an op that moves next to nothing.
+        Seconds of an op that moves almost no data.
     entries
         Signature of an op (`signature`) → its time.
     copy_latency_s, copy_bytes_per_s
-        Line of a copy to another device of the type; None where none was timed.
+        Line of a copy to another device of the type; None if none was timed.
     dispatch_s
-        What issuing an op costs its process (`Device.dispatch_s`); None where that was not timed.
+        Seconds that a process takes to issue an op (`Device.dispatch_s`); None if that was not timed.
     """
 
     device_type: str
@@ -58,7 +58,7 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """How many ops took measured times, and what share of the serial time these make."""
+    """The number of ops with measured times, and their serial time, beside those of all ops."""
 
     ops: int
     known_ops: int
@@ -67,7 +67,7 @@ class Coverage:
 
 
 def signature(graph: OpGraph, op: Op) -> str:
-    """What an op is, whatever graph it stands in: kind, tensors read and written, other arguments."""
+    """The identity of an op in any graph: kind, tensors read and written, other arguments."""
     reads = [_spec(graph, edge.source, edge.output) for edge in graph.edges_into[op.id]]
     writes = [_text(spec) for spec in op.outputs]
     arguments = json.dumps(
@@ -129,9 +129,9 @@ def merged(old: Calibration, new: Calibration) -> Calibration:
 
 
 def with_calibrated_times(graph: OpGraph, calibration: Calibration) -> tuple[OpGraph, Coverage]:
-    """The graph with the calibrated time of every op that is known; others keep what they have.
+    """The graph with the calibrated time of every op that is known; others keep their times.
 
-    Where an op is not known and has a time for this type already, that is raised to the measured overhead of a call.
+    If an op is not known and has a time for this type already, its time is raised to the measured overhead of a call.
     """
     kind = calibration.device_type
     known: dict[str, float] = {}

@@ -26,7 +26,7 @@ NCCL, GLOO = LIBRARIES = ("nccl", "gloo")
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Messages that start together, and how many rounds that load the links alike follow each other.
+    """Messages that start together, and the number of consecutive rounds that load the links alike.
 
     A round starts when all messages of the round before have arrived.
     """
@@ -46,8 +46,8 @@ class CollectiveAlgorithm:
     libraries
         Those of `LIBRARIES` that have it.
     ring_passes
-        How many times parts of the vector go once around a ring; 0 where there is no ring. On a machine the ring takes
-        the widest order of the devices instead of their ranks.
+        The number of times that parts of the vector go once around a ring; 0 without a ring. On a machine the ring
+        takes the widest order of the devices instead of their ranks.
     """
 
     collective: str

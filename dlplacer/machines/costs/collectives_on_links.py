@@ -1,4 +1,4 @@
-"""What collectives cost on the devices of a real machine."""
+"""Costs of collectives on the devices of a real machine."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ class MachineCosts:
     groups
         Devices of each group in order; all have the same number.
     shares
-        What part of the whole vector each group holds; they add up to 1.
+        The share of the whole vector that each group holds; the shares add up to 1.
     islands
         The first group's ranks, parted into sets of equal size that are joined better inside than outside; with fewer
         than two sets, or sets of one, there is no hierarchical algorithm.
@@ -58,7 +58,7 @@ class MachineCosts:
 
     @property
     def devices(self) -> int:
-        """How many devices a group has."""
+        """The number of devices in a group."""
         return len(self.groups[0])
 
     def rounds(self, rounds: Sequence[Round]) -> AlphaBeta:
@@ -74,7 +74,7 @@ class MachineCosts:
         return total
 
     def line(self, algorithm: CollectiveAlgorithm) -> AlphaBeta:
-        """The line of an algorithm, whether or not the library of these devices has it."""
+        """The line of an algorithm, even if the library of these devices lacks it."""
         if algorithm.ring_passes:
             return self.ring_pass.times(algorithm.ring_passes)
         return self.rounds(algorithm.rounds(self.devices))

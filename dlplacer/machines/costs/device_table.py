@@ -23,7 +23,7 @@ _GIB = 2**30
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A number and where it comes from."""
+    """A number and its source."""
 
     value: float
     source: str

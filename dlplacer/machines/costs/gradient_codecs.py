@@ -1,4 +1,4 @@
-"""Gradient compressors: what each puts on the wire, what it costs a device, and what it does to convergence.
+"""Gradient compressors: bytes on the wire, cost on a device, and effect on convergence.
 
 A codec is added here, as an entry of `CODECS`: ``dlplacer hybrid --codecs`` lists it, the planner considers each of its
 transports (`dlplacer.machines.costs.gradient_exchange`), and the epochs of a strategy follow from its noise
@@ -25,11 +25,11 @@ class Transport:
         every worker sends to parameter servers, which share it out among themselves, a ``pull`` what it gets back; the
         other collectives are those of `dlplacer.machines.costs.collectives`.
     sums
-        Whether codes are added before they are decoded; else a device decodes those of every worker.
+        True if codes are added before they are decoded; else a device decodes those of every worker.
     decodes
-        Where codes are added: how many times over a device decodes the gradient.
+        Times that a device decodes the gradient if codes are added.
     most_workers
-        Above this many the sum overflows; None where it never does.
+        The most workers before the sum overflows; None if it never does.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What averaging gradients over workers costs: a codec of the table on one of its transports."""
+"""Costs of averaging gradients over workers: a codec of the table on one of its transports."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ from dlplacer.machines.costs.gradient_codecs import CODECS, FLOAT_BITS, Gradient
 
 @dataclass(frozen=True, slots=True)
 class CodecSeconds(Record):
-    """What coding was measured to take, per byte of the float32 gradient.
+    """Measured coding times, per byte of the float32 gradient.
 
     Attributes
     ----------
     decode_s_per_byte
-        Of the codes of one worker.
+        Seconds per byte for decoding the codes of one worker.
     """
 
     encode_s_per_byte: Seconds
@@ -37,7 +37,7 @@ class GradientExchange:
     pass_s_per_byte
         Seconds that a device takes to pass over a byte of float32 gradient; 0 makes coding free.
     measured
-        What coding takes, in place of passes over memory.
+        Measured coding times, in place of passes over memory.
     """
 
     codec: GradientCodec

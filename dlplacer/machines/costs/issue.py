@@ -11,7 +11,7 @@ ISSUES = ("none", "eager")
 
 
 def with_issue(topology: Topology, issue: str) -> Topology:
-    """The machine whose devices know their issue cost, if it is to count; what the topology says itself stays.
+    """The machine with issue costs for its devices, if they are to count; costs in the topology itself stay.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Messages over the links of a real machine: which route they take, and what they cost when they share links."""
+"""Messages over the links of a real machine: their routes, and their costs on shared links."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -41,7 +41,7 @@ class Wiring:
         """
         for name in (source, target):
             if name not in self.topology.device_index:
-                raise InputError(f"{name!r} is no device of topology {self.topology.name!r}; use one that it lists")
+                raise InputError(f"{name!r} is not a device of topology {self.topology.name!r}; use one that it lists")
         # One search serves both directions, and the rounds of a pull are those of the push turned round.
         if self.topology.device_index[target] < self.topology.device_index[source]:
             return self.route(target, source)[::-1]

@@ -1,4 +1,4 @@
-"""Rings through the devices of a real machine: the widest one, and others at the same time on what it leaves."""
+"""Rings through the devices of a real machine: the widest one, and others at the same time on the rate it leaves."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ class Ring:
     order
         Devices; each sends to the next, the last to the first.
     bytes_per_s
-        What every hop carries at once, shared links considered.
+        The bandwidth of every hop at once, with shared links considered.
     latency_s
         The largest latency of a hop.
     """
@@ -38,7 +38,7 @@ class Ring:
 def widest_ring(
     wiring: Wiring, devices: Sequence[str], used: Mapping[LinkDirection, float] | None = None
 ) -> Ring | None:
-    """The ring of the highest rate through these devices, on what others leave; None if that is nothing.
+    """The ring of the highest rate through these devices, on the rates others leave; None if no rate is left.
 
     Depth-first over the orders, widest hop first, cut off where a hop cannot beat the best ring so far; it starts from
     the order given. Two devices form a ring of two hops.
@@ -58,7 +58,7 @@ def widest_ring(
 
 
 def rings(wiring: Wiring, devices: Sequence[str]) -> tuple[Ring, ...]:
-    """Rings that run side by side, as NCCL's channels do: the widest, then the widest on what it leaves, and so on.
+    """Rings that run side by side, as NCCL's channels do: the widest, then the widest on the rates left, and so on.
 
     A ring slower than a quarter of the first is not worth splitting data for, and ends the list. The opposite direction
     of a ring over full-duplex links is a ring of its own.

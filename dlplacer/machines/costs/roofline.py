@@ -1,4 +1,4 @@
-"""How long an op takes if it runs as fast as arithmetic, memory and launch allow."""
+"""The roofline time of an op, which runs as fast as arithmetic, memory and launch allow."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from dlplacer.machines.costs.device_table import DEVICE_TABLE, EFFICIENCY, FLOAT
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Peak rates of a device; what is not known is left out.
+    """Peak rates of a device; unknown ones are left out.
 
     Attributes
     ----------
@@ -29,7 +29,7 @@ class Rates:
     overhead_s: float = 0.0
 
     def peak_flops_per_s(self, dtype: str | None) -> float | None:
-        """The rate of a dtype; that of float32 if the dtype is None or not listed, as integers; None without either."""
+        """The rate of a dtype, or of float32 if the dtype is None or not listed; None without either."""
         return self.flops_per_s.get(dtype or FLOAT32, self.flops_per_s.get(FLOAT32))
 
     def cover(self, op: Op) -> bool:
@@ -79,7 +79,7 @@ def roofline_s(op: Op, rates: Rates) -> float:
 
 
 def _parts(op: Op) -> list[Op]:
-    """The ops that run one after another inside a contracted one, scaled to what it does in all."""
+    """The ops that run one after another inside a contracted op, scaled to its total work."""
     given = op.attrs.get("parts", ())
     flops, moved_bytes = sum(part[0] for part in given), sum(part[1] for part in given)
     return [

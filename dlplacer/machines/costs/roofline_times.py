@@ -96,7 +96,7 @@ def _devices_by_type(topology: Topology) -> dict[str, list[Device]]:
 
 
 def _least_dispatch(devices: list[Device]) -> Device:
-    """The device whose process issues fastest: what an op takes on any of them."""
+    """The device whose process issues fastest; its issue cost counts for all of them."""
     return min(devices, key=lambda device: math.inf if device.dispatch_s is None else device.dispatch_s)
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from dlplacer.core.errors import FileFormatError
 from dlplacer.core.topology import Topology
 from dlplacer.files.text import read_json, read_text
+from dlplacer.machines.importers.dnn_partitioning import is_workload, topology_of_workload
 from dlplacer.machines.importers.nccl_xml import parse_nccl_xml
 from dlplacer.machines.importers.node_link import topology_of_node_link
 from dlplacer.machines.importers.nvidia_smi import parse_matrix
@@ -16,7 +17,7 @@ MAX_BYTES = 64 * 2**20
 
 
 def import_topology(path: Path, device_type: str | None = None) -> Topology:
-    """The machine in an ``nvidia-smi topo -m`` text, a topology file of NCCL or RCCL, or a node-link graph.
+    """The machine in an ``nvidia-smi topo -m`` text, an NCCL or RCCL topology file, a node-link graph or a workload.
 
     The content decides which it is; a format is added here and in a module of its own.
 
@@ -41,7 +42,10 @@ def import_topology(path: Path, device_type: str | None = None) -> Topology:
     if start.startswith("<"):
         return parse_nccl_xml(text, where, path.stem, types)
     if start.startswith(("{", "[")):
-        return with_types(topology_of_node_link(read_json(path), where, path.stem), types)
+        value = read_json(path)
+        if is_workload(value):
+            return topology_of_workload(value, where, path.stem)
+        return with_types(topology_of_node_link(value, where, path.stem), types)
     if "XGMI" in text or "ROCm System Management" in text:
         raise FileFormatError(
             where,

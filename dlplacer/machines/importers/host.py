@@ -25,7 +25,7 @@ def host_topology(root: Path = Path("/sys/devices/system/node"), cores: list[int
     Parameters
     ----------
     root
-        Where Linux lists NUMA nodes.
+        The folder in which Linux lists NUMA nodes.
     cores
         Numbers of the cores; None takes those of this process.
     """

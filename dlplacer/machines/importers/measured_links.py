@@ -87,7 +87,7 @@ def fit_line(times_s: Mapping[int, float], most_bytes_per_s: float = NO_COPY_BYT
 def measured(
     topology: Topology, timer: Timer, sizes_bytes: Sequence[int] = SIZES_BYTES, shared_memory: bool = False
 ) -> Topology:
-    """The topology with what was measured in place of what was assumed.
+    """The topology with measured figures of links in place of assumed ones.
 
     A link between two devices takes the fit of copies between them. Devices that reach each other through routers alone
     are timed to the host, which fits the first link of their route; links between routers keep their rates. A link
@@ -97,7 +97,7 @@ def measured(
     Parameters
     ----------
     shared_memory
-        Whether the devices are cores, which hand tensors over: then two devices on one router are timed, and each of
+        True if the devices are cores, which hand tensors over: then two devices on one router are timed, and each of
         their links takes half of the latency.
     """
     links = [_measured_link(topology, link, timer, sizes_bytes, shared_memory) for link in topology.links]
@@ -108,7 +108,7 @@ def measured(
 
 
 def doubts(topology: Topology) -> tuple[str, ...]:
-    """What to say of the links that `measured` left as they were assumed."""
+    """A warning for each link whose measurement `measured` refused, so that it keeps the assumed figures."""
     return tuple(
         f"link {link.source} – {link.target}: {link.meta['refused']['reason']}; it keeps the assumed "
         f"{format_bytes_per_s(link.bytes_per_s)} and {format_seconds(link.latency_s)}: measure again on a quiet machine"

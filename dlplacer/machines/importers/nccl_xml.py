@@ -37,7 +37,7 @@ _NETWORK = "network"
 
 @dataclass
 class _Found:
-    """What a walk over the file collects.
+    """The devices, routers and links that a walk over the file collects.
 
     GPUs and the targets of NVLinks are known by their host and bus, as equal machines have equal buses.
     """

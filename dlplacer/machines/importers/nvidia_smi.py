@@ -15,7 +15,7 @@ PATHS = ("PIX", "PXB", "PHB", "NODE", "SYS")
 
 @dataclass(frozen=True)
 class TopoMatrix:
-    """How every GPU reaches every other.
+    """The connection type of every pair of GPUs.
 
     Attributes
     ----------
@@ -35,7 +35,7 @@ class TopoMatrix:
     nics: tuple[str, ...] = ()
 
     def nvlinks(self, one: int, other: int) -> int:
-        """Links that the matrix gives for a pair; 0 where it has none."""
+        """The number of links in the matrix for a pair; 0 if it has none."""
         cell = self.cells[one][other]
         return int(cell[2:]) if cell.startswith("NV") else 0
 
@@ -46,7 +46,7 @@ def parse_matrix(text: str, where: str) -> TopoMatrix:
     Raises
     ------
     FileFormatError
-        Naming the line and column of what cannot be read.
+        Naming the line and column that cannot be read.
     """
     lines = [(number, _ANSI.sub("", line).rstrip()) for number, line in enumerate(text.splitlines(), start=1)]
     header = next(((number, line) for number, line in lines if _is_header(line)), None)
@@ -114,7 +114,7 @@ def _is_header(line: str) -> bool:
 
 
 def _columns(line: str) -> list[str]:
-    """Names of the columns: GPUs, network devices of any name, and what consists of words, as ``CPU Affinity``."""
+    """Names of the columns: GPUs, network devices of any name, and names of several words, as ``CPU Affinity``."""
     return re.findall(r"GPU NUMA ID|(?:CPU|NUMA) Affinity|\S+", line)
 
 

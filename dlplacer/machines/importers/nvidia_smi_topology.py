@@ -68,7 +68,7 @@ def _nvlinks(matrix: TopoMatrix, devices: Sequence[Device]) -> tuple[list[Link],
 
 
 def pcie_tree(matrix: TopoMatrix, ids: Sequence[str], slots: Sequence[float]) -> tuple[list[Link], list[Router]]:
-    """Switches from the nearest level to the sockets, each a router above what it joins.
+    """Switches from the nearest level to the sockets, each a router above the nodes that it joins.
 
     Parameters
     ----------

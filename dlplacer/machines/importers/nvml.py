@@ -101,7 +101,7 @@ def _device(nvml: Any, index: int, handle: Any) -> Device:
 def _numa(nvml: Any, handle: Any) -> str | None:
     """The NUMA nodes of the host that are nearest to a GPU, or None if it does not say.
 
-    ``nvmlDeviceGetNumaNodeId`` is of no use: that is a node of the GPU's own memory, as Grace Hopper's have one each.
+    ``nvmlDeviceGetNumaNodeId`` does not help: it names a node of the GPU's own memory, as on Grace Hopper.
     """
     scope = getattr(nvml, "NVML_AFFINITY_SCOPE_NODE", 0)
     words = _optional(nvml, "nvmlDeviceGetMemoryAffinity", handle, _NODE_WORDS, scope) or ()
@@ -139,7 +139,7 @@ def _bus(nvml: Any, handle: Any) -> str:
 
 
 def _optional(nvml: Any, name: str, *arguments: Any) -> Any:
-    """What a query says, or None where driver or library do not know it."""
+    """The answer to a query, or None if the driver or the library does not know it."""
     query = getattr(nvml, name, None)
     if query is None:
         return None

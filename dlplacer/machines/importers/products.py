@@ -160,9 +160,9 @@ def notes_on(topology: Topology) -> tuple[str, ...]:
 
 
 def unlimited_gpus(topology: Topology, imported: bool = False) -> str | None:
-    """A line on GPUs whose memory a topology leaves unlimited; None if there are none.
+    """A warning about GPUs whose memory a topology leaves unlimited; None if there are none.
 
-    A device without rates counts only if it was imported, hence real: it may be one of an example.
+    A device without rates counts only if it was imported and is thus real; it may belong to an example.
     """
     found = [
         device

@@ -112,7 +112,7 @@ _JOINS = ("aten.cat", "aten.add")
 
 @dataclass
 class MeasuredTimes:
-    """Measured seconds by op, by signature, and of ops that copy by their bytes; of one device type."""
+    """Measured seconds on one device type: by op, by signature, and by bytes for ops that copy."""
 
     device_type: str
     by_op: dict[tuple[str, str], float] = field(default_factory=dict)
@@ -120,7 +120,7 @@ class MeasuredTimes:
     copied: list[tuple[float, float]] = field(default_factory=list)
 
     def learn(self, graph: OpGraph) -> None:
-        """Remember the times of a profiled graph; of an op that is known, the first time counts."""
+        """Remember the times of a profiled graph; an op that is known keeps its first time."""
         for op in graph.ops:
             time_s = op.time_on(self.device_type)
             if time_s is None:
@@ -140,7 +140,7 @@ class MeasuredTimes:
         return median(times) if times else None
 
     def estimate(self, op: Op, origin: Op | None, overhead: float) -> float | None:
-        """Seconds of a part or a join: by its share of the op that it came from, or by its bytes."""
+        """Seconds of a part, by its share of the op that it came from, or of a join, by its bytes."""
         if origin is None or op.kind != origin.kind:
             return self.copying.time_s(op.bytes_accessed)
         whole_s = origin.time_on(self.device_type)
@@ -159,7 +159,7 @@ class MeasuredTimes:
 
 
 def share(part: Op, whole: Op) -> float:
-    """The part of an op's work that a part of it does: by FLOPs, else by bytes."""
+    """The share of an op's work that one part of it does: by FLOPs, else by bytes."""
     if whole.flops:
         return part.flops / whole.flops
     return part.bytes_accessed / whole.bytes_accessed if whole.bytes_accessed else 1.0
@@ -205,7 +205,7 @@ def on_time_base_of(whole: OpGraph, graph: OpGraph) -> OpGraph:
 
 
 def measured_overhead(whole: OpGraph, graph: OpGraph, device_type: str) -> float:
-    """What the parts of all split ops take beyond what the ops took whole: 0.01 is one percent."""
+    """The extra time of the parts of all split ops, relative to that of the whole ops: 0.01 is one percent."""
     parts_s = 0.0
     origins = {op.origin[0] for op in graph.ops if op.origin}
     for op in graph.ops:

@@ -58,7 +58,7 @@ class SplitResult:
 
     @property
     def gain(self) -> float:
-        """How many times longer the step takes without splits."""
+        """Step time without splits ÷ step time with them."""
         return self.whole.plan.makespan_s / self.split.plan.makespan_s
 
     @property
@@ -86,6 +86,7 @@ def place_with_splits(
     `solving` is for `dlplacer.planning.place.place`.
     """
     began = time.monotonic()
+    (options or Options()).require_makespan("splitting")
     step = TracedStep.of(job, rewrites)
     opened = open_devices(list(devices)) if devices else []
     try:
@@ -105,7 +106,7 @@ def place_with_splits(
 
 
 def evaluator(step: TracedStep, whole: OpGraph, topology: Topology, options: Options, parts: int | None) -> Evaluator:
-    """What predicts the step time of a set of splits; parts that were never timed cost three percent more."""
+    """A predictor of the step time under a set of splits; parts that were never timed cost three percent more."""
     count = len(topology.devices) if parts is None else parts
     if count < 2 and parts is not None:
         raise InputError(f"ops cannot be split into {parts} parts; give at least 2")

@@ -27,7 +27,7 @@ class Outputs:
 
 
 def joined_outputs(graph: OpGraph, members: Sequence[str]) -> Outputs:
-    """The outputs of a group: what is read outside, and what nothing reads, which is what the step returns."""
+    """The outputs of a group: those read outside, and those that nothing reads, which the step returns."""
     inside = set(members)
     index: dict[tuple[str, int], int] = {}
     for member in members:
@@ -54,7 +54,7 @@ class JoinedMemory:
 
 
 def joined_memory(graph: OpGraph, members: Sequence[str], outputs: Outputs) -> JoinedMemory:
-    """What members hold when they run one after another, each output until its last reader among them has run."""
+    """The memory of members that run one after another, each output kept until its last reader among them has run."""
     inside = {member: position for position, member in enumerate(members)}
     left: dict[str, list[int]] = {member: [] for member in members}
     for member, output in outputs.index:
@@ -206,7 +206,7 @@ def _joined_devices(name: str, ops: Sequence[Op]) -> tuple[str, ...] | None:
     common = tuple(device for device in given[0] if all(device in devices for devices in given))
     if not common:
         named = " and ".join(", ".join(devices) for devices in dict.fromkeys(given))
-        # Whether a device is of a type is the machine's to say, which is not known here.
+        # Only the machine, which is not known here, says if a device is of a type.
         raise InputError(f"group {name!r}: its ops have no device or type in common, they name {named}; separate them")
     return common
 
@@ -225,7 +225,7 @@ def _common_path(paths: Sequence[str | None]) -> str | None:
 
 
 def _colocation(graph: OpGraph, owner: Mapping[str, str], together: Mapping[str, str]) -> dict[str, str]:
-    """Op of the contracted graph → colocation group, where it has one; groups that meet in an op get one name."""
+    """Op of the contracted graph → its colocation group, if any; groups that meet in an op get one name."""
     held: dict[str, str] = {}
     meetings = nx.Graph()
     for op in graph.ops:

@@ -1,4 +1,4 @@
-"""How fine a graph is: ATen ops, fused chains, or modules."""
+"""Granularities of a graph: ATen ops, fused chains, or modules."""
 
 import re
 from collections.abc import Mapping
@@ -102,12 +102,12 @@ def chains(graph: OpGraph) -> dict[str, str]:
 
 
 class _Chain:
-    """What has to be known of a chain to let ops join it, whatever its length.
+    """The facts about a chain that decide if an op may join it; their size does not grow with its length.
 
     Attributes
     ----------
     readers
-        Ops of its phase outside of it that read from it and compute.
+        Ops outside the chain, of its phase, that compute and read from it.
     """
 
     def __init__(self, first: Op) -> None:
@@ -252,8 +252,8 @@ def _with_readers(graph: OpGraph) -> dict[str, str]:
 def _of_equal_devices(graph: OpGraph, label_of: Mapping[str, str]) -> dict[str, str]:
     """The labels, each taken apart where its ops name different devices or types.
 
-    Whether a device is of a type, so that they have something in common, is the machine's to say. Ops that may run
-    anywhere stay with the first.
+    A device and its type count as different names, because only the machine knows the type of a device. Ops that may
+    run anywhere stay with the first.
     """
     named: dict[str, dict[tuple[str, ...], str]] = {}
     for op in graph.ops:

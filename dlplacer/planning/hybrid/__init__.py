@@ -1,4 +1,4 @@
-"""When to use what: step time × steps × epochs over every use of N devices (sections 3–5 of the paper).
+"""The choice of parallelism for N devices: step time × steps × epochs of every strategy (sections 3–5 of the paper).
 
 >>> from dlplacer.planning.hybrid import EpochsTable, HybridProblem, SpeedupTable, StatisticalEfficiency, Work
 >>> from dlplacer.planning.hybrid import plan_hybrid

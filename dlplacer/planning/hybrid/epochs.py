@@ -158,7 +158,7 @@ class EpochsTable:
         return sorted((batch, epochs) for batch, epochs in self.points.items() if epochs is not None)
 
     def knows(self, workers: float) -> bool:
-        """True if the table says what so many mini-batches a step do, be it that nothing converges."""
+        """True if the table covers this many mini-batches a step, even if only as not converging."""
         return workers <= self.largest or workers >= min(self._unreached, default=float("inf"))
 
     def epochs(self, workers: float) -> float | None:
@@ -172,7 +172,7 @@ class EpochsTable:
         return None
 
     def fit(self) -> CriticalBatchFit | None:
-        """The critical-batch form through the table, in mini-batches; None with fewer than two points."""
+        """The critical-batch form fitted to the table, in mini-batches; None with fewer than two points."""
         return fit_critical_batch(self._known) if len(self._known) > 1 else None
 
 
@@ -267,10 +267,10 @@ class CriticalBatchFields(FileModel):
 
 
 class EpochsFile(FileModel):
-    """What the file may say.
+    """The fields of an epochs file.
 
-    ``by`` tells what the keys of ``epochs`` and ``critical_batch`` count: data-parallel ``devices`` of one mini-batch
-    each, or samples of the global ``batch``, which needs ``mini_batch``.
+    ``by`` is the unit of keys in ``epochs`` and ``critical_batch``: data-parallel ``devices`` of one mini-batch each,
+    or samples of the global ``batch``, which needs ``mini_batch``.
     """
 
     format: str
@@ -286,7 +286,7 @@ class EpochsFile(FileModel):
     period_factor: Annotated[dict[str, Positive], Field(default_factory=dict)]
 
     def mistakes(self) -> Iterator[str]:
-        """What is wrong between fields."""
+        """Contradictions between fields."""
         if (self.epochs is None) == (self.critical_batch is None):
             yield "epochs: give either 'epochs' or 'critical_batch'"
         if self.by == "batch" and self.mini_batch is None:

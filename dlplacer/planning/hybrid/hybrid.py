@@ -21,7 +21,7 @@ DEGREES = tuple(range(2, 9))
 
 @dataclass(frozen=True)
 class HybridProblem:
-    """What is to be decided.
+    """The input of the hybrid planner.
 
     Attributes
     ----------
@@ -32,16 +32,16 @@ class HybridProblem:
     model_parallel
         Speedup of M devices, or the possible splits among them.
     topology
-        The machine that model-parallel workers are taken from; None where speedups do not depend on it.
+        The machine that provides the devices of model-parallel workers; None if speedups do not depend on it.
     step_times
-        Where step times come from; None: the links of the topology, or SE = 1 without one.
+        The source of step times; None: the links of the topology, or SE = 1 without one.
     degrees
-        Model-parallel degrees to consider besides 1; those that have no split are passed over.
+        Model-parallel degrees to consider besides 1; degrees without a split are skipped.
     alone
-        As `model_parallel`, for workers of one device: below 1 where it is slower than the work says, nothing where the
-        model does not fit. None: every device does the work as it says.
+        As `model_parallel`, for workers of one device: below 1 if the device is slower than `work`, no split if the
+        model does not fit. None: every device takes the time of `work`.
     samples
-        Of the data set; with the mini-batch it gives total times.
+        Size of the data set; with the mini-batch it gives total times.
     """
 
     work: Work
@@ -68,12 +68,12 @@ def plan_hybrid(
     Parameters
     ----------
     on_progress
-        Called with how many device counts are done, and of how many.
+        Called with the number of device counts done, and the number of all.
 
     Raises
     ------
     InfeasibleError
-        If no strategy trains the model; says why.
+        If no strategy trains the model; the message gives the reason.
     """
     if devices < 1:
         raise InputError(f"a budget of {devices} devices; there must be at least 1")

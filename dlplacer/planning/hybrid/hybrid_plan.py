@@ -53,7 +53,7 @@ class Strategy:
 
     @property
     def label(self) -> str:
-        """A short text: ``32 x 2``, with the codec and the period where they are not the plain ones."""
+        """A short text: ``32 x 2``, with the codec and the period if they are not the defaults."""
         parts = [f"{self.workers} x {self.degree}"]
         if self.split.micro_batches > 1:
             parts.append(f"{self.split.micro_batches} micro-batches")
@@ -91,21 +91,21 @@ class Strategy:
 
 @dataclass(frozen=True)
 class BestOfDevices:
-    """What so many devices are good for.
+    """The best strategies within a budget of devices.
 
     Attributes
     ----------
     devices
         The budget.
     data_parallel, hybrid
-        The best with exactly this many devices, with workers of one device and of several; None where there is none.
+        The best with exactly this many devices, with workers of one device and of several; None if there is none.
     best_data_parallel, best_hybrid
         The best with at most this many.
     by_degree
         Model-parallel degree → the best with exactly this many.
     is_compared, is_best_compared
-        Whether it is known what data parallelism does with this many workers, and with every number up to this; no
-        ratio to it is given where it is not.
+        True if data parallelism is known for this many workers, and for every number up to this; ratios to it are
+        given only then.
     """
 
     devices: int
@@ -121,7 +121,7 @@ class BestOfDevices:
     def of(
         cls, devices: int, strategies: Sequence[Strategy], smaller: "BestOfDevices | None", is_compared: bool
     ) -> "BestOfDevices":
-        """The budget of these strategies, which use all devices, and of what a smaller budget could do."""
+        """The budget of these strategies, which use all devices, and of the strategies of smaller budgets."""
         by_degree: dict[int, Strategy] = {}
         for strategy in strategies:
             best = _best([by_degree.get(strategy.degree), strategy])
@@ -232,7 +232,7 @@ class HybridPlan(Shown):
         return None if strategy is None or self.reference_s is None else self.reference_s / strategy.effort_s
 
     def relative(self, strategy: Strategy) -> float:
-        """What a chart shows: the speedup, or that over the smallest budget that trains where one device does not."""
+        """The speedup in a chart: over one device, or over the smallest budget that trains if one device cannot."""
         first = next(each.best for each in self.budgets if each.best is not None)
         return (self.reference_s or first.effort_s) / strategy.effort_s
 
@@ -269,7 +269,7 @@ class HybridPlan(Shown):
 
     @property
     def crossovers(self) -> tuple[Crossover, ...]:
-        """Where the best strategy changes its model-parallel degree, one device first."""
+        """The budgets at which the best strategy changes its model-parallel degree, one device first."""
         found: list[Crossover] = []
         for budget in self.budgets:
             best = budget.best

@@ -76,7 +76,7 @@ def fewest_servers(parameter_bytes: float, workers: int, server_bytes_per_s: flo
 
 
 def transfer_s(parameter_bytes: float, workers: int, server_bytes_per_s: float, servers: int) -> float:
-    """Seconds of a round of pulls and pushes over this many servers: what must not exceed the computation.
+    """Seconds of a round of pulls and pushes over this many servers, which must not exceed the computation.
 
     Raises
     ------

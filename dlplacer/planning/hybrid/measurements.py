@@ -26,9 +26,9 @@ class MeasuredCollective:
     Attributes
     ----------
     devices
-        How many took part.
+        The number of devices that took part.
     bytes
-        Of the whole vector on one device.
+        Size of the whole vector on one device.
     """
 
     collective: str
@@ -48,7 +48,7 @@ class MeasuredCollective:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredNetwork:
-    """What joins the machines: bytes per second of a machine's card, and seconds from device to device."""
+    """The network between machines: bytes per second of a machine's card, and seconds from device to device."""
 
     bytes_per_s: float
     latency_s: float
@@ -56,12 +56,12 @@ class MeasuredNetwork:
 
 @dataclass(frozen=True)
 class Measurements:
-    """What a file of measurements says.
+    """The content of a file of measurements.
 
     Attributes
     ----------
     codecs
-        Codec → what coding takes.
+        Codec → its coding times.
     codec_factors, period_factors
         As in `StatisticalEfficiency`; they replace those of the epochs file.
     """
@@ -113,7 +113,7 @@ class NetworkFields(FileModel):
 
 
 class MeasurementsFile(FileModel):
-    """What the file may say; every field is optional."""
+    """The fields of a file of measurements; every one is optional."""
 
     format: str
     name: str = ""

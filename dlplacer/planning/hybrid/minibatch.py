@@ -91,7 +91,7 @@ def _stays_inside(graph: OpGraph, op: Op) -> bool:
 
 
 def _is_held(graph: OpGraph, op: Op) -> bool:
-    """True if an op's result is there anyway: weights and inputs, and what is stored for other modules."""
+    """True if an op's result is held anyway: weights, inputs, and results stored for other modules."""
     return op.kind in _GIVEN or (_saved_bytes(graph, op) > 0 and not _stays_inside(graph, op))
 
 
@@ -110,20 +110,20 @@ def _recomputation(graph: OpGraph, time_s: Mapping[str, float], saved: Mapping[s
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """How a mini-batch would be run.
+    """The plan for a mini-batch of one size.
 
     Attributes
     ----------
     step_s
-        T*(X); None where the batch does not fit.
+        T*(X); None if the batch does not fit.
     memory_bytes
-        What the step needs with the chosen alternatives.
+        Memory of the step with the chosen alternatives.
     recomputed
         Modules that compute their inner activations again.
     epochs, training_s
-        E(X), and the seconds of the whole training; these are None where the size of the data set is not known.
+        E(X), and the seconds of the whole training; these are None if the size of the data set is not known.
     reason
-        Why the batch does not fit.
+        The reason why the batch does not fit.
     """
 
     batch: int
@@ -141,9 +141,10 @@ class BatchPlan:
 
     @property
     def effort_s(self) -> float:
-        """What ranks batches: T*·E per sample where the data set is not known; infinite where the batch does not fit.
+        """The training time, or T*·E per sample if the size of the data set is not known; the least is best.
 
-        A data set of one sample would make every epoch one step, and the smallest batch the best.
+        It is infinite if the batch does not fit. A data set of one sample would make every epoch one step, and the
+        smallest batch the best.
         """
         if self.step_s is None or self.epochs is None:
             return math.inf
@@ -201,7 +202,7 @@ def _planned(
 
 
 def _memory_bytes(step: StepChoices, recomputed: tuple[str, ...]) -> int:
-    """What is held, what is stored, and room for the largest module while it is computed again."""
+    """The bytes that the step holds and stores, with room for the largest module while it is computed again."""
     stored = sum(each.stored_bytes for name, each in step.modules.items() if name not in recomputed)
     return step.fixed_bytes + stored + max((step.modules[name].stored_bytes for name in recomputed), default=0)
 

@@ -33,7 +33,7 @@ class Placement:
     error
         Why it failed, or an empty text. Failures are not kept: the next run tries them again.
     cached
-        Whether the result was read from the folder.
+        True if the result was read from the folder.
     """
 
     name: str
@@ -153,7 +153,7 @@ def _folder(folder: Path) -> Path:
 
 
 def _read(path: Path | None) -> Any:
-    """What the file holds; None if nothing that can be read: then it is computed again."""
+    """The result in the file; None if it cannot be read, so that it is computed again."""
     if path is None or not path.exists():
         return None
     try:

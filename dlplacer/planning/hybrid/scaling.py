@@ -15,7 +15,7 @@ _SAME = 1e-12
 
 
 class ScalingEfficiency(Protocol):
-    """What the planner asks of a closed form."""
+    """A closed form of the scaling efficiency, as the planner asks for it."""
 
     def efficiency(self, workers: int) -> float:
         """SE_N of plain data parallelism over so many workers; 1 for one."""
@@ -41,7 +41,7 @@ class ConstantEfficiency:
 class SerialOverhead:
     """Lemma 3.1 of Zou et al. 2017: SE_N = (1 + R) ÷ (1 + N R), R = overhead ÷ compute of one device.
 
-    The overhead is paid once per device, one after another. A ring's saturates instead (`RingOverhead`).
+    Every device pays the overhead, one after another. The overhead of a ring saturates instead (`RingOverhead`).
     """
 
     ratio: float
@@ -58,7 +58,7 @@ class SerialOverhead:
 
     @property
     def speedup_ceiling(self) -> float:
-        """(1 + R) ÷ R: what no number of devices reaches."""
+        """(1 + R) ÷ R, the speedup that no number of devices reaches."""
         return (1 + self.ratio) / self.ratio if self.ratio else math.inf
 
     def workers_for(self, speedup: float) -> int:

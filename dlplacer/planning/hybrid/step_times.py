@@ -30,7 +30,7 @@ class StepTime:
     algorithm
         Of the all-reduce; empty where there is none.
     grouping, groups
-        How gradients are grouped, and into how many messages.
+        The grouping of gradients, and the number of messages.
     period
         Steps between exchanges.
     step_s
@@ -61,7 +61,7 @@ class Team:
     degree
         M: devices of a worker.
     split
-        How a worker's devices share its step.
+        The split of a worker's step over its devices.
     """
 
     devices: int
@@ -75,7 +75,7 @@ class Team:
 
 
 class StepTimes(Protocol):
-    """Where step times come from."""
+    """A source of step times."""
 
     def step_times(self, work: Work, team: Team, periods: Sequence[int], /) -> Iterable[StepTime]:
         """The step with every exchange of gradients among the workers, at these periods."""
@@ -134,7 +134,7 @@ def choice_through(costs: MachineCosts, exchange: GradientExchange, servers: Seq
 
 
 def _undominated(choices: Sequence[ExchangeChoice]) -> tuple[ExchangeChoice, ...]:
-    """Those below whose line no other lies everywhere; of equal ones the first."""
+    """The choices of which no other is better at every size; of equal ones the first."""
     kept: list[ExchangeChoice] = []
     for each in sorted(choices, key=lambda choice: (choice.line.s_per_byte, choice.line.latency_s)):
         if not kept or each.line.latency_s < kept[-1].line.latency_s:
@@ -161,7 +161,7 @@ class OnMachine:
     Parameters
     ----------
     overlap
-        Whether the exchange may overlap with the backward pass.
+        True if the exchange may overlap with the backward pass.
     groupings
         Keys of `GROUPINGS`; ``optimal`` is never worse than the others. Without overlap there is one message.
     measured
@@ -244,7 +244,7 @@ class OnMachine:
         return MachineCosts(self.layout.wiring, groups, shares, self.layout.islands(groups[0]), self.factors)
 
     def _by_width(self, workers: Sequence[Worker]) -> list[Worker]:
-        """The workers, those first that have the highest rates to all others and the widest links."""
+        """The workers, ordered by falling rates to all others and widths of links."""
         everybody = [name for worker in workers for name in worker]
         own: dict[str, float] = defaultdict(float)
         for link in self.layout.topology.links:

@@ -195,7 +195,7 @@ def sub_topology(topology: Topology, devices: Sequence[str]) -> Topology:
     """
     for name in devices:
         if name not in topology.device_index:
-            raise InputError(f"{name!r} is no device of topology {topology.name!r}; use one that it lists")
+            raise InputError(f"{name!r} is not a device of topology {topology.name!r}; use one that it lists")
     kept = set(devices) | {router.id for router in topology.routers}
     links = [link for link in topology.links if link.source in kept and link.target in kept]
     while True:

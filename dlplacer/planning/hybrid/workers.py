@@ -1,4 +1,4 @@
-"""Model parallelism as the planner sees it: how much faster M devices do one worker's step."""
+"""Model parallelism for the planner: the speedup of one worker's step on M devices."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
@@ -18,20 +18,20 @@ from dlplacer.planning.place import place
 
 @dataclass(frozen=True)
 class WorkerSplit:
-    """How a worker's devices share its step.
+    """The split of a worker's step over its devices.
 
     Attributes
     ----------
     speedup
         SU^M: the step on one device ÷ on these.
     method
-        Where it comes from: ``placement``, ``pipeline``, ``given``.
+        The source of the split: ``placement``, ``pipeline``, ``given``.
     micro_batches
         Parts into which the mini-batch is cut.
     shares
-        What part of the gradients each device holds; empty for equal parts.
+        The share of the gradients that each device holds; empty for equal shares.
     used
-        How many of the devices run ops; 0 stands for all.
+        The number of devices that run ops; 0 stands for all.
     """
 
     speedup: float
@@ -99,7 +99,7 @@ class SplitPerMachine(ABC):
         self.solved: dict[tuple[object, ...], WorkerSplit | None] = {}
 
     def __call__(self, degree: int, topology: Topology | None) -> WorkerSplit | None:
-        """The split on a worker's machine; None where there is none."""
+        """The split on a worker's machine; None if there is none."""
         if topology is None:
             raise InputError("a worker's step is planned on its machine; give the planner a topology")
         key = signature(topology)
@@ -109,7 +109,7 @@ class SplitPerMachine(ABC):
 
     @abstractmethod
     def _split(self, degree: int, topology: Topology) -> WorkerSplit | None:
-        """The split on a machine that has not been looked at; None where there is none."""
+        """The split on a machine that was not tried before; None if there is none."""
 
 
 @dataclass(frozen=True)
@@ -176,17 +176,17 @@ class Placed(SplitPerMachine):
 
 
 def used_devices(plan: Plan) -> int:
-    """How many devices run ops that take time."""
+    """The number of devices that run ops with a duration."""
     return len({entry.device for entry in plan.ops if entry.end_s > entry.start_s})
 
 
 def gradient_shares(plan: Plan) -> tuple[float, ...]:
-    """What part of the gradients each device holds, in the order of the topology; empty where there are none."""
+    """The share of the gradients that each device holds, in the order of the topology; empty without gradients."""
     return shares_of(plan.graph, ((entry.op, entry.device) for entry in plan.ops), plan.topology)
 
 
 def shares_of(graph: OpGraph, placed: Iterable[tuple[str, str]], topology: Topology) -> tuple[float, ...]:
-    """What part of the gradients each device holds, by (op, its device); ops without gradients may be left out."""
+    """The share of the gradients that each device holds, by (op, its device); ops without gradients may be left out."""
     held = dict.fromkeys(topology.device_index, 0)
     for op, device in placed:
         held[device] += graph.op(op).gradient_bytes
@@ -208,7 +208,7 @@ class Several:
 class PipelinedWorkers(SplitPerMachine):
     """The best pipeline over all devices of a worker, with its number of micro-batches.
 
-    Where the graph exceeds a machine's memory, or has fewer parts than the machine has devices, there is no split.
+    There is no split if the graph exceeds a machine's memory, or has fewer parts than the machine has devices.
     """
 
     def _split(self, degree: int, topology: Topology) -> WorkerSplit | None:

@@ -33,9 +33,9 @@ class Activation:
     bytes
         For the whole batch.
     gradient_bytes
-        What travels back for it: its bytes if a weight comes before it, else nothing.
+        Bytes of its gradient: its own bytes if a weight comes before it, else 0.
     is_saved
-        Whether a backward op reads it, so that it stays until then.
+        True if a backward op reads it, so that it stays until then.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Tie:
     home, readers
         Positions of blocks: of its first reader, where it is kept, and of the others.
     bytes, gradient_bytes
-        What travels to a further stage, and back from it.
+        Bytes that travel to a further stage, and back from it.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Cuts of a pipeline: sets of blocks that nothing outside them comes before, and tensors that cross them."""
+"""Cuts of a pipeline: sets of blocks without predecessors outside the set, and the tensors that cross them."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class Cuts:
     inside
         [cut, block] → whether the block is before the cut.
     exact
-        Whether these are all cuts that there are; else those along one order of the blocks.
+        True if these are all cuts of the graph; else they follow one order of the blocks.
     """
 
     blocks: Blocks
@@ -30,7 +30,7 @@ class Cuts:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """The number of cuts."""
         return int(self.inside.shape[0])
 
     @cached_property
@@ -59,7 +59,7 @@ class Cuts:
 
     @cached_property
     def unstashed_bytes(self) -> Any:
-        """[cut] → bytes of what crosses it that no backward op reads: kept only because it is a stage's output."""
+        """[cut] → bytes of crossing tensors that no backward op reads, kept only as outputs of a stage."""
         return self._crossing(
             np.array([0 if tensor.is_saved else tensor.bytes for tensor in self.blocks.activations], dtype=float)
         )

@@ -1,4 +1,4 @@
-"""Which device takes which stage: the sequences of devices worth trying."""
+"""Sequences of devices for the stages of a pipeline: the sequences worth trying."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -54,7 +54,7 @@ class DeviceChain:
 def chains_of(
     wiring: Wiring, ranks: int, wraps: bool, most: int = MOST_CHAINS, marks: Mapping[str, object] = MappingProxyType({})
 ) -> tuple[list[DeviceChain], bool]:
-    """The sequences of so many devices of which none is as good as another everywhere, and whether all were tried.
+    """The sequences of so many devices that no other one dominates; True if all sequences were tried.
 
     Of two sequences with the same types, memories and marks, one whose routes are all at least as cheap and share no
     link directions that those of the other do not makes every split at least as good, so the other is left out.
@@ -62,7 +62,7 @@ def chains_of(
     Parameters
     ----------
     wraps
-        Whether a stage on the last device hands over to one on the first.
+        True if a stage on the last device hands over to one on the first.
     most
         Sequences to look at.
     marks
@@ -163,7 +163,7 @@ def _are_twins(wiring: Wiring, one: str, other: str, names: list[str]) -> bool:
 
 
 def _directions(wiring: Wiring, source: str, target: str, renamed: Mapping[str, str]) -> set[frozenset[str]]:
-    """The links on the route between two devices, with some nodes renamed; none where there is no route."""
+    """The links on the route between two devices, with some nodes renamed; none without a route."""
     try:
         directions = wiring.directions(source, target)
     except InfeasibleError:

@@ -1,4 +1,4 @@
-"""Whether a pipeline is worth a look: a quick estimate beside a plan of op placement."""
+"""A quick estimate of a pipeline beside a plan of op placement, as a hint to try one."""
 
 import time
 from dataclasses import dataclass

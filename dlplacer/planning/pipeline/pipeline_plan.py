@@ -1,4 +1,4 @@
-"""A pipeline: its stages, its order, and what it is predicted to do."""
+"""A pipeline: its stages, its order, and its predicted times and memory."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -65,14 +65,14 @@ class PipelinePlan(Shown):
     Attributes
     ----------
     exact
-        Whether the split is that of least bottleneck among all contiguous ones on its devices, and all sequences of
+        True if the split is that of least bottleneck among all contiguous ones on its devices, and all sequences of
         devices were compared, rather than a choice of either.
     bottleneck_s
         Seconds per micro-batch of the slowest stage or transfer.
     single_device_s
         The whole batch on the best single device; None if it fits on none.
     warnings
-        What micro-batches change in the results of a step.
+        Warnings of results that a step computes differently in micro-batches.
     """
 
     name: str

@@ -306,7 +306,7 @@ class Search:
         return best if exact else replace(best, exact=False)
 
     def problems(self, order: Order, micro_batches: int) -> tuple[list[SplitProblem], bool]:
-        """What is to be split, for each sequence of devices worth trying, and whether these are all."""
+        """A split problem for each sequence of devices worth trying; True if these are all sequences."""
         held = in_flight(order)
         require_stages(self.blocks, len(held))
         key = len(order), len(held) > len(order)

@@ -18,7 +18,7 @@ class Hop:
     forward_s, backward_s
         Seconds for the activations of a micro-batch one way, for their gradients the other way.
     forward_directions, backward_directions
-        What a transfer occupies; two that share one take turns.
+        The link directions that a transfer occupies; transfers that share one take turns.
     """
 
     forward_s: float = 0.0
@@ -72,7 +72,7 @@ class TiedStages:
 
 @dataclass(frozen=True, slots=True)
 class ActionSpan:
-    """An action, or a transfer of what it made, and when it begins and ends."""
+    """An action, or the transfer of its result, with its begin and end."""
 
     action: Action
     begin_s: float
@@ -81,7 +81,7 @@ class ActionSpan:
 
 @dataclass(frozen=True)
 class PipelineTimeline:
-    """What runs when.
+    """The start and end of every pass and transfer.
 
     Attributes
     ----------
@@ -90,7 +90,7 @@ class PipelineTimeline:
     transfers
         All transfers, named by the action whose result travels.
     step_s
-        When the last rank has finished, its optimizer included.
+        The end of the last rank, its optimizer included.
     """
 
     ranks: tuple[tuple[ActionSpan, ...], ...]
@@ -182,11 +182,11 @@ class _Player:
         return PipelineTimeline(tuple(map(tuple, self.spans)), tuple(self.transfers), step_s, update_s)
 
     def _ended_s(self, stage: int) -> float:
-        """When a stage's last action ends."""
+        """The end of a stage's last action."""
         return max(span.end_s for span in self.spans[self.ranks[stage]] if span.action.stage == stage)
 
     def _ready(self, rank: int) -> tuple[float, int] | None:
-        """When the rank's next action can begin, or None while it waits for one that has not run."""
+        """The earliest start of the rank's next action, or None while it waits for one that has not run."""
         if self.next[rank] == len(self.order[rank]):
             return None
         action = self.order[rank][self.next[rank]]

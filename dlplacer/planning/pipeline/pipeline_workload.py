@@ -94,10 +94,10 @@ _TRAINING_ARGUMENT = 5
 
 
 def mixing_warnings(graph: OpGraph, micro_batches: int) -> tuple[str, ...]:
-    """What so many micro-batches change in the results of a step, a text for each; empty if nothing is known to change.
+    """Warnings of results that a step computes differently in micro-batches; empty if no such op is known.
 
-    Batch norm in training mode takes mean and variance over the samples that it sees: those of one micro-batch. Its
-    outputs, gradients and running statistics then differ from those of a step on the whole batch.
+    Batch norm in training mode takes mean and variance over the samples of one micro-batch. Its outputs, gradients and
+    running statistics then differ from those of a step on the whole batch.
     """
     norms = list({op.origin or op.id: op for op in graph.ops if _is_training_batch_norm(op)}.values())
     if micro_batches < 2 or not norms:

@@ -75,7 +75,7 @@ def with_copies_held(graph: OpGraph, held: Constraints) -> OpGraph:
 
 
 class _Expansion:
-    """Where and when every op of the micro-batches runs.
+    """The devices and times of all ops of the micro-batches.
 
     An op that is no copy (an input, the sum of two gradients) goes with what it reads, or with its first reader.
 
@@ -101,7 +101,7 @@ class _Expansion:
 
     @property
     def order(self) -> list[str]:
-        """All ops: action after action, within one in topological order, and what leads to other stages first."""
+        """All ops, action after action; in topological order within one, with ops that lead to other stages first."""
         rank = {name: position for position, name in enumerate(self.graph.topological_order)}
         return sorted(self.graph.index, key=lambda name: (self.place[name], rank[name]))
 

@@ -107,7 +107,7 @@ def read_csv(text: str) -> Order:
 def in_flight(order: Order) -> Mapping[int, int]:
     """Stage → the most micro-batches whose activations it holds at once: forward done, backward not.
 
-    Where the backward is in two parts, activations stay until the second.
+    If the backward pass has two parts, activations stay until the second.
     """
     most: dict[int, int] = {}
     for actions in order:

@@ -35,7 +35,7 @@ class StageSplit:
 
 @dataclass(frozen=True)
 class SplitProblem:
-    """What a split costs.
+    """The problem of splitting blocks into stages: cuts, devices, times and memory.
 
     Attributes
     ----------
@@ -59,7 +59,7 @@ class SplitProblem:
 
     @property
     def stages(self) -> int:
-        """How many there are, over all devices."""
+        """The number of stages over all devices."""
         return len(self.held)
 
     def device(self, stage: int) -> Device:
@@ -67,7 +67,7 @@ class SplitProblem:
         return self.chain.devices[stage % len(self.chain.devices)]
 
     def stage_s(self, stage: int) -> Any:
-        """[cut before, cut behind] → seconds of the stage for a micro-batch; infinite where it may not be."""
+        """[cut before, cut behind] → seconds of the stage for a micro-batch; infinite if the stage is not allowed."""
         total_s = self.compute_s[self.device(stage).type]
         seconds = total_s[None, :] - total_s[:, None]
         allowed = self.cuts.nested
@@ -81,7 +81,7 @@ class SplitProblem:
         return np.where(allowed, seconds, np.inf)
 
     def memory_bytes(self, stage: int) -> Any:
-        """[cut before, cut behind] → weights, gradients, state, and what micro-batches in flight keep for backward.
+        """[cut before, cut behind] → weights, gradients, state, and activations that micro-batches in flight keep.
 
         Of every micro-batch in flight stay the tensors that come in, those made here that a backward op reads, and
         those that go out, each once; workspace is counted once, as the largest of any op. A stage that reads a weight
@@ -165,7 +165,7 @@ def least_memory_bytes(problem: SplitProblem) -> float:
 
 
 def _slower(problem: SplitProblem, stage: int, routes: tuple[Any, Any]) -> Any:
-    """[cut] → the longer of the two directions; their sum where they share a link direction."""
+    """[cut] → the longer of the two directions; their sum if they share a link direction."""
     rank = (stage - 1) % len(problem.chain.devices)
     shared = set(problem.chain.forward_directions[rank]) & set(problem.chain.backward_directions[rank])
     return routes[0] + routes[1] if shared else np.maximum(*routes)
@@ -182,7 +182,7 @@ _ROUNDS = 3
 
 
 def fitting_split(problem: SplitProblem) -> tuple[StageSplit | None, bool]:
-    """The best split that was found to fit, and whether there is none better.
+    """The best split found to fit; True if no better one exists.
 
     Dynamic programming looks at one stage after another (`best_split`), so that memory which two stages share couples
     them. Where the best split for stages one by one fits together, it is the best of all. Else every stage gets a part
@@ -225,7 +225,7 @@ def _within(problem: SplitProblem, rooms_bytes: Sequence[float]) -> StageSplit |
 
 
 def _rooms(problem: SplitProblem, split: StageSplit) -> Iterator[list[float]]:
-    """As the leanest split needs, in proportions as the best one for stages one by one does, then some for all."""
+    """Memory limits of the stages: the leanest split's needs, the proportions of `split`, then fixed shares."""
     ranks, needs = len(problem.chain.devices), needs_bytes(problem, split)
     yield _leanest_bytes(problem)
     yield [
@@ -257,7 +257,7 @@ def _leanest_bytes(problem: SplitProblem) -> list[float]:
 
 
 def _loosened(problem: SplitProblem, split: StageSplit) -> Iterator[list[float]]:
-    """What a split needs, and what is free on each device besides for its first stage, for its second, and so on."""
+    """Memory limits of the stages: their need in a split, plus the free memory of each device for one stage in turn."""
     ranks, needs = len(problem.chain.devices), needs_bytes(problem, split)
     free = [_capacity(problem, rank) - sum(needs[rank::ranks]) for rank in range(ranks)]
     for taking in range(problem.stages // ranks):

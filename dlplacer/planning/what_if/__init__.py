@@ -1,1 +1,1 @@
-"""What would help: a plan's problem solved again with one thing changed."""
+"""Changes that would help: a plan's problem solved again with one thing changed."""

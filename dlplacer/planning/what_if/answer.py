@@ -19,7 +19,7 @@ _LEAST_S = 0.05
 
 @dataclass(frozen=True)
 class Answer:
-    """What a change brings.
+    """The effect of a change on the step time.
 
     Attributes
     ----------
@@ -30,9 +30,9 @@ class Answer:
         the change; solving again may find more. ``estimated``: predicted by the model of pipelines or of data
         parallelism. ``no gain``: its bound shows that it gains next to nothing. ``not tried``: see the note.
     makespan_s
-        Step time with the change; None where none was found.
+        Step time with the change; None if none was found.
     lower_bound_s
-        No step with the change is shorter; None where nothing is known.
+        No step with the change is shorter; None if no bound is known.
     """
 
     kind: str

@@ -31,9 +31,9 @@ class Change:
     kind
         ``link``, ``device``, ``memory``, ``op``, ``split``, ``granularity``.
     text
-        What is changed, for people.
+        The change in words.
     made
-        The graph and the machine with the change; made when it is looked at, as there are many.
+        The graph and the machine with the change; made on demand, because there are many changes.
     """
 
     kind: str
@@ -133,9 +133,9 @@ def _with_faster_op(plan: Plan, op: Op) -> tuple[OpGraph, Topology]:
 
 
 def _with_halves(plan: Plan, op: Op) -> tuple[OpGraph, Topology]:
-    """Two ops of half the time read all that the op reads; an op of its name, without time, joins what they make.
+    """Two ops of half the time read all that the op reads; an op of its name, without time, joins their results.
 
-    What cutting and joining cost beside the transfers is left out, so the gain is the most that a split can bring.
+    The times to cut and join tensors are left out, so the gain is an upper limit of the gain of a split.
     """
     graph = plan.graph
     made = sum({edge.output: edge.bytes for edge in graph.edges_from[op.id]}.values())

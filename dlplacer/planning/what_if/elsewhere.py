@@ -1,4 +1,4 @@
-"""Why an op is where it is: what the step would take with it on another device; and what moves under pins."""
+"""The step time with an op on another device, which explains its placement; and a plan's changes under pins."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -92,7 +92,7 @@ def pinned_plan(
     workers: int | None = None,
     stop: Event | None = None,
 ) -> PinnedPlan:
-    """What becomes of a plan under pins: its problem solved again, beginning with it.
+    """The plan under pins: its problem solved again, with the plan as the warm start.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What is no op placement: a pipeline of micro-batches, or the batch shared by data-parallel devices."""
+"""Alternatives to op placement: a pipeline of micro-batches, or the batch shared by data-parallel devices."""
 
 import time
 from collections.abc import Iterator

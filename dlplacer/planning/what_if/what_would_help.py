@@ -1,4 +1,4 @@
-"""Changes of a graph and a machine, ranked by what they bring: bounds first, then solves within a budget."""
+"""Changes of a graph and a machine, ranked by their gains: bounds first, then solves within a budget."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -30,16 +30,16 @@ Report = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class WhatIfParams:
-    """How a budget is spread.
+    """Shares of the time budget.
 
     Attributes
     ----------
     bound_s
         Seconds for the bound of one change; more of it raises the bound of 2,000 ops by less than a percent.
     looking_share
-        Of the budget, for bounds; what is not looked at by then is not tried.
+        Of the budget, for bounds; changes without a bound by then are not tried.
     base_share
-        Of the budget, for the plan itself: without it, changes would be praised for what more search brings.
+        Of the budget, for the plan itself: without it, changes would get the credit for more search.
     least_s, least_s_per_op
         A solve with less time finds no more than the plan's own order does: measured at 2,000 ops, where replaying and
         checking alone take 2 s.
@@ -69,7 +69,7 @@ class WhatWouldHelp(Shown):
     given_s
         Step time of the plan given.
     answers
-        What each change brings, against `base`.
+        The effect of each change, against `base`.
     """
 
     base: Plan = field(repr=False)
@@ -120,12 +120,12 @@ def what_would_help(
     on_progress: Report = lambda what, done, total: None,
     stop: Event | None = None,
 ) -> WhatWouldHelp:
-    """What the step would take with one thing changed, for every change that may bring something.
+    """The step time with one thing changed, for every change that may help.
 
-    Looked at: the busiest links twice as fast, and all of them; one more device of each type; a quarter more memory;
+    The changes: the busiest links twice as fast, and all of them; one more device of each type; a quarter more memory;
     each of the ten longest ops twice as fast, or in two halves; other granularities; a pipeline; data parallelism.
-    First each change gets a lower bound. Then the changes with the largest gains left open are solved, each in an equal
-    part of what is left, beginning with the plan.
+    First each change gets a lower bound. Then the changes with the largest possible gains are solved, each in an equal
+    part of the time left, with the plan as the warm start.
 
     Parameters
     ----------
@@ -134,7 +134,7 @@ def what_would_help(
     on_progress
         Called before each look and each solve.
     stop
-        Once it is set, what has not been solved keeps the answer that it has.
+        Once it is set, changes that have not been solved keep the answers they have.
 
     Raises
     ------
@@ -147,7 +147,7 @@ def what_would_help(
 
 
 class _Search:
-    """The answers so far: of every change what its bound and the plan at hand say, then what solves find."""
+    """The answers so far: for every change from its bound and the plan at hand, then from solves."""
 
     def __init__(self, solving: Solving, budget_s: float, report: Report) -> None:
         self.solving, self.report, self.budget_s = solving, report, budget_s

@@ -62,7 +62,7 @@ class PageClock:
 
     @property
     def unit_s(self) -> float:
-        """How many seconds the unit lasts: a power of ten."""
+        """The unit in seconds: a power of ten."""
         return float(f"1e{self._exponent}")
 
     def of(self, time_s: float) -> int:
@@ -78,7 +78,7 @@ WHAT = ("output", "copy", "workspace", "relayed")
 
 
 def memory_columns(plan: Plan, clock: PageClock) -> dict[str, Any]:
-    """Per device what stays all step; and over all tensors that live for a part of it: device, op, start, end, bytes.
+    """Resident bytes per device; and columns of tensors alive for part of the step: device, op, start, end, bytes.
 
     Starts are rounded up and ends down, both with the tolerance of times taken off: what makes room for another tensor
     still does after rounding, and no level is above the rule's.
@@ -149,7 +149,7 @@ def schedule_columns(
     Parameters
     ----------
     is_run
-        Whether it is a step of a run, predicted or measured. Its devices also spend time on handing over tensors, which
+        True if it is a step of a run, predicted or measured. Its devices also spend time on handing over tensors, which
         no event represents: it has no bound, no slack and no critical path.
     """
     arcs = ScheduleArcs(plan)
@@ -161,7 +161,7 @@ def schedule_columns(
         "name": visible(name),
         "graph": graph,
         "end": clock.of(plan.makespan_s),
-        "bound": 0 if is_run else clock.of(plan.lower_bound_s),
+        "bound": 0 if is_run or plan.period_s is not None else clock.of(plan.lower_bound_s),
         "devices": _devices(plan),
         "ops": {
             "op": [plan.graph.index[entry.op] for entry in plan.ops],
@@ -184,7 +184,7 @@ def schedule_columns(
 
 
 def _knows_sizes(plan: Plan) -> bool:
-    """True if it is known what is alive: of a recorded step it is not."""
+    """True if the live tensors are known; those of a recorded step are not."""
     return plan.method != "measured" and any(op.footprint_bytes for op in plan.graph.ops)
 
 
@@ -200,7 +200,7 @@ def _devices(plan: Plan) -> dict[str, Any]:
 
 
 def _waits(arcs: ScheduleArcs, events: range) -> dict[str, list[int]]:
-    """[event] → what ended last before it, a transfer being one event whatever its segments, and why it waited."""
+    """[event] → the event that ended last before it, and the reason for the wait; a transfer is one event."""
     count = len(arcs.plan.ops)
     owner = list(range(count))
     for number in range(len(arcs.plan.transfers)):

@@ -149,7 +149,7 @@ def pipeline_page(pipeline: PipelinePlan) -> str:
 
 
 def passes_as_plan(pipeline: PipelinePlan) -> Plan:
-    """The passes of a pipeline as the ops of a plan, for what shows plans; it is not one that `check` knows.
+    """The passes of a pipeline as the ops of a plan, for views of plans; `check` does not apply to it.
 
     Ops are named as actions (``2F0``) and belong to the module of their micro-batch and stage; a transfer goes over one
     link, whose rate is what it reaches.
@@ -198,9 +198,9 @@ def _pass(action: Action, time_s: float) -> Op:
 
 
 def _readers(pipeline: PipelinePlan, action: Action, known: Set[Action]) -> Iterator[tuple[Action, int]]:
-    """Who reads what a pass makes, and the bytes that travel if it is on another device.
+    """The readers of a pass's results, and the bytes that travel if a reader is on another device.
 
-    Activations go to the next stage and gradients back; what a stage keeps for its own backward never travels.
+    Activations go to the next stage and gradients back; tensors kept for a stage's own backward pass never travel.
     """
     stage, part = action.stage, action.micro_batch
     readers = {

@@ -27,7 +27,7 @@ def highlights(plan: Plan) -> list[tuple[str, str]]:
 
 
 def result_table(plans: Sequence[tuple[str, Plan]]) -> FigureTable:
-    """Time, bound, gap, speedup and what made a plan; a column for each."""
+    """Time, bound, gap, speedup and method; a column for each plan."""
     columns = [_result(plan) for _, plan in plans]
     names = list(dict.fromkeys(name for column in columns for name in column))
     rows = [(name, *(column.get(name, "–") for column in columns)) for name in names]
@@ -35,7 +35,7 @@ def result_table(plans: Sequence[tuple[str, Plan]]) -> FigureTable:
 
 
 def assumption_table(plans: Sequence[tuple[str, Plan]]) -> FigureTable:
-    """Every option of the problem with what is assumed by it; where plans differ, a column for each."""
+    """Every option of the problem with its assumption; a column for each plan if plans differ."""
     chosen = list(dict.fromkeys(plan.options for _, plan in plans))
     heads = [name for name, _ in plans] if len(chosen) > 1 else ()
     columns = [options.to_dict() for options in (chosen if len(chosen) == 1 else [plan.options for _, plan in plans])]
@@ -60,6 +60,7 @@ def _result(plan: Plan) -> dict[str, str]:
     return {
         "status": plan.status,
         "step time": format_seconds(plan.makespan_s),
+        **({} if plan.period_s is None else {"period, the objective": format_seconds(plan.period_s)}),
         "lower bound": format_seconds(plan.lower_bound_s),
         "optimality gap": f"{100 * plan.gap:.3g} %",
         "rounding": format_seconds(plan.rounding_s),
@@ -90,17 +91,18 @@ def html_page(plan: Plan, against: Plan | None = None, names: tuple[str, str] = 
     against
         A second plan, drawn on the same axis, device by device.
     names
-        What the two are called.
+        The names of the two plans.
     """
     if against is None:
         figures = [result_table([("", plan)]), assumption_table([("", plan)]), origin_table(plan)]
         return render_page(Page(headline(plan), highlights(plan), figures, schedule_data([("plan", plan)])))
     both = [(names[0], plan), (names[1], against)]
+    against.options.require_same_objective(plan.options)
     title = f"{names[0]} against {names[1]}: {' and '.join(dict.fromkeys(map(_subject, (plan, against))))}"
     figures = [result_table(both), assumption_table(both), *map(origin_table, (plan, against))]
-    top = [(name, f"{format_seconds(each.makespan_s)}, gap {100 * each.gap:.3g} %") for name, each in both]
-    if plan.makespan_s:
-        top.append((f"{names[1]} ÷ {names[0]}", f"{against.makespan_s / plan.makespan_s:.3f}"))
+    top = [(name, f"{format_seconds(each.value_s)}, gap {100 * each.gap:.3g} %") for name, each in both]
+    if plan.value_s:
+        top.append((f"{names[1]} ÷ {names[0]}", f"{against.value_s / plan.value_s:.3f}"))
     return render_page(Page(title, top, figures, schedule_data(both, (0, 1))))
 
 
@@ -112,9 +114,9 @@ def run_page(predicted: Plan, measured: Plan, figures: Sequence[tuple[str, str]]
     measured
         As `dlplacer.measure` records it, on the devices of the predicted plan.
     figures
-        Name and value of what the run found; the first few stand at the top.
+        Name and value of the run's results; the first few stand at the top.
     conclusion
-        What they say, in a sentence.
+        A sentence that sums up the figures.
     """
     both = [("predicted", predicted), ("measured", measured)]
     devices = [device.id for device in predicted.topology.devices]
@@ -159,9 +161,9 @@ def schedule_data(
     shown
         Positions of the schedules that the page shows at first.
     is_run
-        Whether they are steps of a run.
+        True if they are steps of a run.
     more
-        What else the script reads: ``tables``, ``colorBy``.
+        Further data that the script reads: ``tables``, ``colorBy``.
     """
     texts, clock = Texts(), PageClock(max(_span_s(plan) for _, plan in plans))
     graphs: list[Plan] = []

@@ -41,7 +41,7 @@ class FigureTable:
 
 @dataclass(frozen=True)
 class Page:
-    """What a page shows.
+    """The content of a page.
 
     Attributes
     ----------

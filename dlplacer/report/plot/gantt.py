@@ -43,13 +43,13 @@ Hop = tuple[str, str]
 
 @dataclass(frozen=True, eq=False)
 class LinkRow:
-    """What one row shows.
+    """The link uses in one row.
 
     Attributes
     ----------
     nodes
-        The nodes of a direction, or of several in a chain that always carry the same at the same time; the receiving
-        device alone, if the row shows all that arrives there.
+        The nodes of a direction, or of several in a chain that always carry the same bytes at the same time; the
+        receiving device alone, if the row shows all transfers that arrive there.
     """
 
     nodes: tuple[str, ...]
@@ -62,7 +62,7 @@ class LinkRow:
 
 
 def link_rows(plan: Plan) -> list[LinkRow]:
-    """A row per link direction that is used; where that would be many, one per device for what arrives there.
+    """A row per link direction that is used; if there are many, one per device for its arriving transfers.
 
     Directions that form one route through routers and never carry anything else share a row.
     """
@@ -125,16 +125,16 @@ def plot_gantt(
     """A Gantt chart: one row per device and per link direction that is used; returns the Axes, with time in seconds.
 
     Ops that take no time are not drawn. The line below the bars is the critical path; faint lines lead from row to row.
-    Where many link directions are used, a narrow row below each device shows what arrives there, over whichever link.
+    If many link directions are used, a narrow row below each device shows all transfers that arrive there.
 
     Parameters
     ----------
     color_by
         ``phase``, or ``module`` for the blocks of the model.
     mark_path
-        Whether to draw the critical path: a step of a run has none.
+        True to draw the critical path; a step of a run has none.
     until_s
-        Where the time axis ends; at the makespan if None.
+        The end of the time axis; the makespan if None.
 
     Raises
     ------
@@ -159,7 +159,7 @@ def plot_gantt(
     legend += [Patch(color=TRANSFER, label=f"transfer{several}")] if below else []
     legend += [Patch(color=IDLE, label="idle")]
     legend += [Line2D([], [], color=CRITICAL, linewidth=2, label="critical path")] if mark_path else []
-    if plan.lower_bound_s:
+    if plan.lower_bound_s and plan.period_s is None:
         bound: dict[str, Any] = {"color": TEXT, "linewidth": 1.2, "linestyle": (0, (4, 2)), "label": "lower bound"}
         ax.axvline(plan.lower_bound_s, **bound)
         legend.append(Line2D([], [], **bound))
@@ -190,7 +190,7 @@ def _limits(rows: Mapping[Row, float]) -> tuple[float, float]:
 
 
 def _rows(plan: Plan, below: Sequence[LinkRow]) -> dict[Row, float]:
-    """Row → y of its middle: devices above links, or each above what arrives there."""
+    """Row → y of its middle: devices above links, or each device above its arriving transfers."""
     arriving = {row.device: row for row in below}
     if None in arriving or not below:
         rows: dict[Row, float] = {device.id: float(position) for position, device in enumerate(plan.topology.devices)}

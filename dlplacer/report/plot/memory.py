@@ -56,18 +56,18 @@ def place_labels(
 ) -> dict[str, Box]:
     """Name → the box of its label: the nearest to its peak that no curve, no level and no other label passes.
 
-    Where there is none, as in a picture that is full of curves, the one that fewest pass.
+    If there is no such box, as in a picture full of curves, it is the one that fewest curves pass.
 
     Parameters
     ----------
     peaks
         Name → the point that the label speaks of.
     curves
-        What labels must not cover; the last level holds up to the right edge.
+        Curves that labels must not cover; the last level holds up to the right edge.
     sizes
         Name → width and height of the label.
     picture
-        What labels stay within.
+        The box that labels stay within.
     levels
         Heights of lines from edge to edge, such as capacities.
     """
@@ -93,14 +93,14 @@ def _boxes(peak: tuple[float, float], size: tuple[float, float], picture: Box) -
 def _crossings(
     box: Box, curves: Mapping[str, Steps], placed: Mapping[str, Box], picture: Box, levels: Sequence[float]
 ) -> int:
-    """How much the box would cover: labels count most, then lines and steps of curves one by one."""
+    """A penalty for the labels, lines and curve steps that the box would cover; labels weigh most."""
     labels = sum(box.meets(other) for other in placed.values())
     lines = sum(box.low < level < box.high for level in levels)
     return 1000 * labels + lines + sum(_steps_inside(box, curve, picture.right) for curve in curves.values())
 
 
 def _steps_inside(box: Box, curve: Steps, end: float) -> int:
-    """How many steps and risers of a curve pass through the box."""
+    """The number of steps and risers of a curve that pass through the box."""
     first = max(0, bisect_right(curve, box.left, key=lambda step: step[0]) - 1)
     last = bisect_left(curve, box.right, key=lambda step: step[0])
     found = 0
@@ -132,11 +132,11 @@ def memory_size(plan: Plan) -> tuple[float, float]:
 
 
 def plot_memory(plan: Plan, ax: Axes | None = None) -> Axes:
-    """What is alive on every device over the step; returns the Axes, with seconds and bytes.
+    """Axes with the live bytes of every device over the step, in seconds and bytes.
 
     One or two devices share a scale. More have a row each, all of the same height in bytes, and the y axis counts rows.
-    Peaks are marked. Dashed: the sum of footprints of eq. 13, which counts every op's all step, and no copies. Dotted:
-    the capacity, where it is limited. What is far above all peaks is named in words.
+    Peaks are marked. Dashed: the sum of footprints of eq. 13, which counts every op during the whole step, and no
+    copies. Dotted: the capacity, if it is limited. A line far above all peaks is named in words.
     """
     ax = axes_or_new(ax, memory_size(plan))
     curves = {device.id: live_bytes(plan, device.id) for device in plan.topology.devices}

@@ -1,4 +1,4 @@
-"""Where the ops of a plan stand in a picture of its graph.
+"""Positions of a plan's ops in a picture of its graph.
 
 The forward pass runs from left to right, branches one above the other; the backward pass runs back below it, every op
 under the forward op of its module, and the optimizer below that.
@@ -147,7 +147,7 @@ def _rows(ops: Sequence[str], within: Readers, column: Mapping[str, int]) -> dic
 
 
 def _mirrored(plan: Plan, ops: Sequence[str], sources: Readers, forward: _Places) -> _Places:
-    """Every op under the forward op of its module; one without module just after, that is left of, what it reads."""
+    """Every op under the forward op of its module; an op without module just after, that is left of, its producers."""
     homes = _homes(plan, forward)
     home_of = {op_id: _home(plan.graph.op(op_id), homes) for op_id in ops}
     if not any(home_of.values()):

@@ -1,4 +1,4 @@
-"""Which pictures there are; known without loading matplotlib.
+"""The table of pictures, which is read without loading matplotlib.
 
 A picture is a module of this folder with two functions, ``plot_NAME(subject, ax=None)`` and ``NAME_size(subject)``, and
 a row in `PICTURES`: the command line and `save_picture` read them from there.
@@ -20,11 +20,11 @@ class Picture:
     Attributes
     ----------
     name
-        Of its module, and in the names of its functions.
+        Name of its module, which its functions also bear.
     subject
-        What it shows; a command that has such a thing offers the picture.
+        The kind of value that it shows; a command with such a value offers the picture.
     help
-        What it shows, on the command line.
+        Its description on the command line.
     settings
         Further parameters of the plot function that the command line may set.
     """

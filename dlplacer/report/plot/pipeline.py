@@ -69,7 +69,7 @@ def plot_pipeline(plan: PipelinePlan, ax: Axes | None = None) -> Axes:
 
 
 def _add_legend(ax: Axes, plan: PipelinePlan, colors: Mapping[str, str], labelled: bool) -> None:
-    """The colours of the micro-batches, right of the bars; below them, how bars are labelled and what heights mean."""
+    """The colours of the micro-batches, right of the bars; below them, bar labels and the meaning of heights."""
     names = [str(number) for number in range(plan.micro_batches)]
     named = names if len(names) <= _MOST_COLORS_NAMED else [names[0], names[-1]]
     handles = [Patch(color=colors[name], label=f"micro-batch {name}") for name in named]

@@ -120,7 +120,7 @@ def _joined(names: tuple[str, ...]) -> str:
 
 
 def _draw_edges(ax: Axes, plan: Plan, layout: OpPositions) -> int:
-    """Edges, from pass to pass faintly, between devices last; returns how many there are between devices."""
+    """Edges, from pass to pass faintly, between devices last; returns the number between devices."""
     lines: dict[tuple[bool, bool], list[list[tuple[float, float]]]] = {}
     for source, target in layout.edges:
         crossing = plan.placement[source] != plan.placement[target]

@@ -150,7 +150,7 @@ def draw_blocks(ax: Axes, plan: Plan) -> None:
 
 
 def blocks_legend(plan: Plan) -> list[Line2D]:
-    """What the picture shows, in words and figures."""
+    """The legend of the picture, in words and figures."""
     graph = collapse(plan)
     lines = [
         Line2D([], [], color=CROSSING, linewidth=1.6, label="sent between devices"),
@@ -161,7 +161,7 @@ def blocks_legend(plan: Plan) -> list[Line2D]:
 
 
 def legend(plan: Plan, shown: Iterable[str], lines: list[Line2D], longest_s: float, last: str = "") -> list[Line2D]:
-    """Devices with their shares of the shown ops and of the time; what lines and areas mean; transfers."""
+    """Devices with their shares of the shown ops and of the time; the meaning of lines and areas; transfers."""
     colors, busy = device_colors(plan.topology.device_index), busy_s(plan)
     count, total_s = Counter(plan.placement[op_id] for op_id in shown), sum(busy.values())
     handles = []

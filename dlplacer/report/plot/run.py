@@ -47,7 +47,7 @@ def plot_run(predicted: Plan, measured: Plan, axes: tuple[Axes, Axes], color_by:
 
 
 def _apart(plan: Plan, predicted: Plan) -> str:
-    """By how much a step is longer or shorter than predicted, in words; of the predicted one nothing."""
+    """The difference of a step from its prediction, in words; an empty text for the predicted step."""
     if plan is predicted or not predicted.makespan_s:
         return ""
     percent = 100 * (plan.makespan_s / predicted.makespan_s - 1)

@@ -51,7 +51,7 @@ def label_bytes(axis: Axis, span_bytes: float, name: str) -> None:
 
 @cache
 def text_points(text: str, size: float) -> float:
-    """How wide a text is in points, in the font that pictures use."""
+    """The width of a text in points, in the font that pictures use."""
     if not text.strip():
         return 0.0
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""A machine as a picture: devices in a row, routers above them, links coloured by what they carry."""
+"""A machine as a picture: devices in a row, routers above them, links coloured by their load."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -62,7 +62,7 @@ def _row(topology: Topology, joined: Mapping[str, list[str]], level: Mapping[str
 
 
 def _apart(wanted: Mapping[str, float]) -> dict[str, float]:
-    """Columns at least one apart, in the order and around the middle of the wanted ones."""
+    """Columns at least 1 apart, in the order of the wanted columns and around their middle."""
     placed: dict[str, float] = {}
     last = float("-inf")
     for name in sorted(wanted, key=lambda name: wanted[name]):
@@ -105,7 +105,7 @@ def _column_inches(topology: Topology) -> float:
 
 
 def _lines(topology: Topology, name: str) -> list[str]:
-    """What stands in the box of a node: the more nodes beside each other, the shorter."""
+    """The text in the box of a node: the more nodes beside each other, the shorter."""
     limit = max(8, min(24, _MOST_LETTERS // len(topology.nodes)))
     if name not in topology.device_index:
         return [plain(name, limit)]
@@ -176,12 +176,12 @@ def _carries(link: Link) -> str:
 
 
 def _arc(topology: Topology, spots: Spots, link: Link) -> float:
-    """How far below a straight line the middle of a link passes: 0 but for devices with others between them."""
+    """The depth of a link's middle below a straight line: 0 unless other devices lie between its ends."""
     both = {link.source, link.target} <= topology.device_index.keys()
     apart = abs(spots[link.source][0] - spots[link.target][0])
     return 0.25 + 0.2 * apart if both and apart > 1.5 else 0.0
 
 
 def _depth(topology: Topology, spots: Spots) -> float:
-    """How far links pass below the row of devices."""
+    """The depth of the lowest link below the row of devices."""
     return max((_arc(topology, spots, link) for link in topology.links), default=0.0)

@@ -40,7 +40,7 @@ class RuntimeDevice(Protocol):
         """Run a function on the device's thread, after all that was submitted before."""
 
     def receive(self, tensor: Value) -> Value:
-        """On this device's thread: a tensor of the host's memory in this device's, safe to use by what follows."""
+        """On this device's thread: a tensor of the host's memory in this device's, safe for later actions to use."""
 
     def drain(self) -> None:
         """From any thread: wait for all that anyone has enqueued on the device."""

@@ -74,7 +74,7 @@ class StreamBackend:
             return torch.empty_like(tensor, device=device).copy_(tensor, non_blocking=True)
 
     def upload(self, tensor: torch.Tensor, device: torch.device, stream: torch.Stream) -> torch.Tensor:
-        """Enqueue a copy from the host's memory to a device; what is not pinned is staged, and may change at once."""
+        """Enqueue a copy from the host's memory to a device; unpinned memory is staged, and may change at once."""
         with self._torch.stream(stream):
             # A copy from pageable memory makes the host wait. Torch's pool of pinned memory gives a buffer away again
             # only after the copies that read it.
@@ -86,7 +86,7 @@ class StreamBackend:
         return torch.empty_like(tensor, pin_memory=True).copy_(tensor)
 
     def protect(self, tensor: torch.Tensor, stream: torch.Stream) -> None:
-        """When the tensor is freed, keep its memory until the stream has done what it has been given by then."""
+        """Keep the memory of a tensor, once it is freed, until the stream has finished the work queued by then."""
         # The caching allocator knows nothing of kernels that other streams than the allocating one still have to run.
         tensor.record_stream(stream)
 
@@ -153,7 +153,7 @@ class Streams:
             return [*self._named]
 
     def record(self, stream: str, event: torch.Event | None = None) -> torch.Event:
-        """An event that happens once the stream has done what it was given so far.
+        """An event that happens once the stream has finished the work queued so far.
 
         `event`: an earlier one that is recorded again. Streams that wait for it already keep the earlier moment.
         """
@@ -211,7 +211,7 @@ class Streams:
         return copied
 
     def hold(self, tensor: torch.Tensor, stream: str) -> None:
-        """When the tensor is freed, keep its memory until the stream has done what it has been given by then."""
+        """Keep the memory of a tensor, once it is freed, until the stream has finished the work queued by then."""
         self.backend.protect(tensor, self.named(stream))
 
     def caller_event(self) -> torch.Event:
@@ -221,7 +221,7 @@ class Streams:
         return event
 
     def caller_waits(self, events: Iterable[torch.Event]) -> None:
-        """Let what the calling thread enqueues from now on wait for events."""
+        """Let later work of the calling thread wait for events."""
         current = self.backend.current(self.index)
         for event in events:
             current.wait_event(event)

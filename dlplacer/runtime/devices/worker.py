@@ -71,7 +71,7 @@ class Worker:
         return answer
 
     def close(self) -> None:
-        """End the thread after what is queued, and wait for it."""
+        """End the thread after its queued work, and wait for it."""
         with self._closing:
             self._finalizer()
         if threading.current_thread() is not self._thread:

@@ -115,7 +115,7 @@ def add_collectives(captured: Captured, buckets: Sequence[Bucket], devices: Sequ
 
 
 def with_collective_ops(graph: OpGraph, buckets: Sequence[Bucket], devices: Sequence[str]) -> OpGraph:
-    """The graph with three ops for every bucket, between the gradients and what reads them."""
+    """The graph with three ops for every bucket, between the gradients and their readers."""
     ops = {op.id: op if op.devices is not None else replace(op, devices=tuple(devices)) for op in graph.ops}
     edges = list(graph.edges)
     for number, bucket in enumerate(buckets):

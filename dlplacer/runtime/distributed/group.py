@@ -65,7 +65,7 @@ class WireFormat:
         return cls(value.dtype, tuple(value.shape), tuple(strides))
 
     def flat(self, value: Any, device: torch.device | None = None) -> torch.Tensor:
-        """The bytes of a tensor in this format, without copying them if they lie like that; of None one on a device."""
+        """The bytes of a tensor in this format, copied only if its layout differs; one byte on `device` for None."""
         if self.dtype is None:
             return torch.zeros(1, dtype=torch.uint8, device=device)
         if value.stride() != self.strides or value.is_conj() or value.is_neg():
@@ -184,7 +184,7 @@ class RankGroup:
 
     @contextlib.contextmanager
     def waiting(self, what: str) -> Iterator[None]:
-        """Around calls of torch.distributed: its errors become a `RunError` that says what did not come."""
+        """Context of calls of torch.distributed: its errors become a `RunError` that names the missing message."""
         try:
             yield
         except (RuntimeError, ValueError) as error:
@@ -198,7 +198,7 @@ class RankGroup:
 
     @contextlib.contextmanager
     def ending(self) -> Iterator[None]:
-        """Around calls that all processes make: an error here ends the group, but for a mistake in what was given."""
+        """Context of calls that all processes make: an error in it ends the group, except for invalid arguments."""
         if self._failing.locked():
             raise RunError(f"the run over ranks has failed before on rank {self.rank}; start all ranks again")
         try:

@@ -52,7 +52,7 @@ class _Channel:
         self._start(dist.isend, tensor, self.formats[tensor].flat(value, self.memory))
 
     def expect(self) -> None:
-        """Start to receive the tensors that come next, if it is known what they are like."""
+        """Start to receive the next tensors, if their formats are known."""
         for tensor in self.tensors[self.taken + len(self.under_way) : self.taken + AHEAD]:
             if tensor not in self.formats:
                 return
@@ -127,7 +127,7 @@ class RankChannels:
         return self._incoming[target][source].receive(tensor)
 
     def end(self, device: str) -> None:
-        """Wait for what was sent, as its memory may be written to afterwards."""
+        """Wait for sent tensors, whose memory may be written to afterwards."""
         for channel in self._outgoing[device].values():
             channel.finish()
 

@@ -51,7 +51,7 @@ class RankVariant(Variant):
         return any(code.random for code in self.whole.executable.codes.values())
 
     def outputs(self, state: StepState) -> list[Any]:
-        """The loss as the mean over replicas, or what inference returns; the same on every process of a replica."""
+        """The loss as the mean over replicas, or the output of inference; the same on every process of a replica."""
         local = super().outputs(state)
         executable = self.whole.executable
         if executable.trains:
@@ -213,7 +213,7 @@ class RankModule(PlacedModule):
 
 
 def _described(program: Program, part: Captured, home: Mapping[str, str]) -> dict[str, Any]:
-    """What all processes must have in common: every op, and what every device computes and sends."""
+    """The values that all processes must share: every op, and the computations and sends of every device."""
     ops = {f"op {op.id!r} of the step": (op.kind, home[op.id], repr(op.attrs), op.outputs) for op in part.graph.ops}
     calls = {
         f"what {name!r} computes and sends": [str(action) for action in own if isinstance(action, Compute | Send)]
@@ -228,7 +228,7 @@ def replica_seed(step_seed: int, replica: int) -> int:
 
 
 def _with_metadata(state: "OrderedDict[str, Any]", of: Mapping[str, Any]) -> "OrderedDict[str, Any]":
-    """A state dict with what another one carries besides tensors: versions of modules, seeds of random ops."""
+    """A state dict with the metadata of another one: versions of modules, seeds of random ops."""
     if hasattr(of, "_metadata"):
         state._metadata = of._metadata  # type: ignore[attr-defined]
     return state
@@ -260,10 +260,10 @@ def apply_ranks(
         Device of the plan → ``rank0/cpu:0``, or a list in the plan's order; see
         `dlplacer.runtime.distributed.ranks`.
     replicas
-        How often the plan runs side by side; more than one needs a plan with collectives
+        The number of copies of the plan that run in parallel; more than one needs a plan with collectives
         (`dlplacer.runtime.distributed.replicated_plan`).
     timeout_s
-        How long to wait for another process.
+        Seconds to wait for another process.
     segments
         As in `dlplacer.apply`, whose errors are raised too.
 
@@ -331,9 +331,10 @@ def apply_in_group(
 
 
 def settings_of(job: Job, plan: Plan, group: RankGroup) -> dict[str, Any]:
-    """What processes must have in common before the first step, in the order in which a difference is named.
+    """The settings that processes must share before the first step, in the order in which a difference is named.
 
-    Parameters are the same on all; buffers in a replica, as batch norm has statistics of its own in each.
+    Parameters are the same on all processes; buffers only within a replica, because each has its own batch norm
+    statistics.
     """
     values: dict[str, torch.Tensor] = {f"the values of {name!r}": one for name, one in job.module.named_parameters()}
     values |= {f"the values of {name!r} in replica {group.replica}": one for name, one in job.module.named_buffers()}

@@ -1,4 +1,4 @@
-"""Which process owns which device of a plan: ``{"gpu0": "rank0/cpu:0", "gpu1": "rank1/cpu:1"}``; and their start."""
+"""The process that owns each device of a plan: ``{"gpu0": "rank0/cpu:0", "gpu1": "rank1/cpu:1"}``; and their start."""
 
 import logging
 import os
@@ -42,7 +42,7 @@ class Ranks:
 
     @property
     def replicas(self) -> int:
-        """How often the plan runs side by side, each time on its own part of the batch."""
+        """The number of copies of the plan that run in parallel, each on its own part of the batch."""
         return len(self.owners)
 
     @property

@@ -180,7 +180,7 @@ def _replayed(
 
 
 def _list_scheduled(plan: Plan, replicated: Plan) -> Plan | None:
-    """The plan of one replica in the order of a list schedule that knows what waits for every gradient, if there is."""
+    """The plan of one replica in the order of a list schedule that knows the readers of every gradient, if any."""
     pinned = tuple(replace(op, devices=(replicated.placement[op.id],)) for op in replicated.graph.ops)
     graph = replace(replicated.graph, ops=pinned)
     try:

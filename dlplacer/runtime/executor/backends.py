@@ -224,7 +224,7 @@ class _Captured:
         return True
 
     def _fill(self, given: list[Any]) -> None:
-        """Bring what comes from outside to where the graph reads it."""
+        """Copy outside inputs to the memory that the graph reads."""
         for held, value in zip(self._held, given, strict=True):
             if value is not None and held is not value and not _same_memory(held, value):
                 held.copy_(value)

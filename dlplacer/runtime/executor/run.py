@@ -22,7 +22,7 @@ Values = dict[str, Any]
 
 @dataclass(frozen=True)
 class StepInputs:
-    """The inputs of one step: bound tensors by op id, and the number that decides what random ops draw."""
+    """The inputs of one step: bound tensors by op id, and the seed of the random ops."""
 
     bound: Mapping[str, Any]
     seed: int
@@ -76,9 +76,9 @@ class DeviceTimeline:
 
 @dataclass
 class StepState:
-    """What devices hold in one step, from its first program to its last: device name → values, and → timeline.
+    """The state of a step from its first program to its last: device name → values, and → timeline.
 
-    `worked_s`: device name → seconds for which the last program has held its thread.
+    `worked_s`: device name → seconds for which the last program has occupied its thread.
     """
 
     inputs: StepInputs

@@ -234,7 +234,7 @@ def _update(
 
 
 def values_read(codes: Iterable[OpCode]) -> Iterator[str]:
-    """Values that the ops read to compute and none of them makes; the end of a gradient only says where it is."""
+    """Values that the ops read to compute and none of them makes; the end of a gradient reads none."""
     made: set[str] = set()
     for code in codes:
         read = [*code.reads[: {"mutation": 1, "update": 2}.get(code.role, 0)]]

@@ -75,7 +75,7 @@ class Segment:
             values[name] = None
 
     def message(self, error: Exception) -> str:
-        """Which op failed, for the user."""
+        """A message for the user that names the op that failed."""
         op = self.graph.op(self._failing(error))
         where = f" of module {op.module!r}" if op.module else ""
         return f"op {op.id!r}{where} failed on {self.code.device.name}: {first_line(error)}"
@@ -107,7 +107,7 @@ class SegmentMaker:
     backend: SegmentBackend
 
     def kind(self, op: str) -> object:
-        """Ops of an equal kind may share a segment; None if the op is alone, as it draws random numbers."""
+        """Key of ops that may share a segment; None for an op that draws random numbers and stays alone."""
         code = self.executable.codes.get(op)
         return None if code is None or code.random else self._is_compiled(op)
 
@@ -163,7 +163,7 @@ class SegmentMaker:
 
 
 class Step(NamedTuple):
-    """A call of the issuing loop, and what it tells the user if that fails: None if the error says it itself."""
+    """A call of the issuing loop, and its message for the user on failure; None if the error has its own."""
 
     call: Callable[[ProgramRun], None]
     message: Callable[[Exception], str | None]

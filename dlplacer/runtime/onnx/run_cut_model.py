@@ -147,7 +147,7 @@ def _levels(plan: Plan, node_of: Mapping[str, str]) -> dict[str, int]:
 
 
 def _in_order(nodes: Sequence[str], by_name: Mapping[str, onnx.NodeProto], order: Mapping[str, int]) -> list[str]:
-    """The planned order, with ops of equal start after what they read: a file lists sources first."""
+    """The planned order, with ops of equal start after their producers: a file lists sources first."""
     place = {name: number for number, name in enumerate(nodes)}
     maker = {value: name for name in nodes for value in by_name[name].output if value}
     graph = nx.DiGraph((maker[value], name) for name in nodes for value in reads(by_name[name]) if value in maker)

@@ -80,7 +80,7 @@ def open_session(
     profile_prefix
         Start of the name of the trace that the session writes when profiling ends; None: it writes none.
     optimized
-        Whether nodes may be fused and folded; otherwise every node of the file is executed separately.
+        True if nodes may be fused and folded; otherwise every node of the file is executed separately.
     """
     onnxruntime = _onnxruntime()
     options = onnxruntime.SessionOptions()

@@ -46,7 +46,7 @@ def profile_onnx(file: OnnxFile, graph: OpGraph, steps: int = 7, warmup: int = 2
 
 
 def _kernel_times(model: onnx.ModelProto, inputs: Tensors, count: int) -> dict[str, list[float]]:
-    """Name of a node that ran → seconds of each of its runs, in so many runs of the model."""
+    """Name of a node that ran → seconds of each of its runs, in the given number of runs of the model."""
     with tempfile.TemporaryDirectory() as folder:
         session = open_session(model, Path(folder) / "profile", optimized=False)
         for _ in range(count):

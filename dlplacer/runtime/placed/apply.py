@@ -32,9 +32,9 @@ def apply(job: Job, plan: Plan, devices: Mapping[str, str] | Sequence[str], *, s
     devices
         Device of the plan → device of this machine (``{"gpu0": "cuda:0"}``), or a list in the plan's order.
     segments
-        How runs of ops are called: ``eager`` with PyTorch's kernels, ``inductor`` compiled when they are first called,
-        ``cuda_graph`` captured in the third step and replayed from then on (`PlacedModule.graph_notes` says what is
-        not).
+        The execution of runs of ops: ``eager`` with PyTorch's kernels, ``inductor`` compiled when they are first
+        called, ``cuda_graph`` captured in the third step and replayed from then on (`PlacedModule.graph_notes` says
+        what is not).
 
     Raises
     ------

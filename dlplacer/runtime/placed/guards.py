@@ -1,4 +1,4 @@
-"""What must be as it was at capture: inputs, dtypes and autocast. Shapes and modes are captured again instead."""
+"""Checks that inputs, dtypes and autocast are as at capture. New shapes and modes are captured again instead."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

@@ -53,7 +53,7 @@ class PlacedState(nn.Module):
         self._job = job
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Refuse what would change the job's module if this were it, and changes nothing here."""
+        """Refuse attributes that would change the job's module, but have no effect on a placed one."""
         job = self.__dict__.get("_job")
         if job is not None and name not in self.__dict__ and name in job.module.__dict__:
             raise AttributeError(
@@ -115,7 +115,7 @@ class PlacedModule(PlacedState):
     Attributes
     ----------
     records
-        Whether calls of `step` and calls in evaluation mode record when every op ran.
+        True if calls of `step` and calls in evaluation mode record the times of every op.
     timelines
         Device name in the plan → what the last recorded step took there.
     step_seed
@@ -263,7 +263,7 @@ class PlacedModule(PlacedState):
         return self._job.with_inputs(args, named, targets)
 
     def _training_step(self, job: Job) -> tuple[Variant, Mapping[str, torch.Tensor], StepInputs]:
-        """The variant of a step, the module's tensors, and what the step is given."""
+        """The variant of a step, the module's tensors, and the inputs of the step."""
         if job.mode != "train":
             raise MismatchError("the plan was made for inference; capture with mode='train' to train")
         if len(job.targets) != len(self._job.targets):
@@ -274,7 +274,7 @@ class PlacedModule(PlacedState):
         return variant, tensors, variant.bind(tensors, flat_inputs(job), self._drawn_seed(variant))
 
     def _differentiated(self, variant: Variant, tensors: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
-        """What autograd is to see as the inputs of a step: the parameters that have a gradient."""
+        """The inputs of a step for autograd: the parameters that have a gradient."""
         return [tensors[code.name] for code in variant.captured.executable.of_role("gradient")]
 
     def _run(self, variant: Variant, inputs: StepInputs) -> StepState:

@@ -187,7 +187,7 @@ class Variant:
         return replace(inputs, bound=bound)
 
     def versions(self, inputs: StepInputs) -> dict[str, int]:
-        """Name of each given tensor that the backward program reads → how often it was changed in place."""
+        """Name of each given tensor that the backward program reads → the number of in-place changes."""
         return {code.name or code.op: _version(inputs.bound[code.op]) for code in self._read_twice}
 
     def outputs(self, state: StepState) -> list[Any]:
@@ -269,7 +269,7 @@ class Variant:
 
 
 def part_of(captured: Captured, here: Collection[str]) -> Captured:
-    """A captured step with the code of some of its ops; it returns of its outputs what these make, and no constants."""
+    """A captured step with the code of some of its ops; it returns only outputs of these ops, and no constants."""
     whole = captured.executable
     codes = {op: code for op, code in whole.codes.items() if op in here}
     outputs = tuple(name for name in whole.outputs if whole.producer[name] in codes)
@@ -289,7 +289,7 @@ def layouts_of(inputs: Sequence[Any]) -> Layouts:
 
 
 def _version(tensor: torch.Tensor) -> int:
-    """How often a tensor was written to in place; those made in inference mode do not count that."""
+    """The number of in-place writes to a tensor; 0 for tensors made in inference mode, which do not count them."""
     return 0 if tensor.is_inference() else tensor._version
 
 

@@ -1,4 +1,4 @@
-"""The compiled steps of a placed module, by what a call is guarded on: the state of its modules, and its inputs."""
+"""The compiled steps of a placed module, by the guards of a call: the state of its modules, and its inputs."""
 
 import struct
 import sys

@@ -1,1 +1,1 @@
-"""Ops and links timed on the devices where they will run, under the conditions in which they will run."""
+"""Timing of ops and links on the devices and under the conditions of later runs."""

@@ -64,7 +64,7 @@ def with_timed_issue(topology: Topology, opened: Sequence[RuntimeDevice]) -> Top
 def with_usual_issue(topology: Topology, opened: Sequence[RuntimeDevice]) -> Topology:
     """The machine of these devices, with the issue cost of cores of one process on the machine of the device table.
 
-    What issuing an op to other devices costs is left open.
+    The issue cost of other devices is left open.
     """
     return _with_issue(topology, opened, TURN.value if in_host_memory(opened) else 0.0, "of a generic host")
 
@@ -80,7 +80,7 @@ def _with_issue(topology: Topology, opened: Sequence[RuntimeDevice], issue_s: fl
 
 
 class _Chain(nn.Module):
-    """Ops that read what the one before has made."""
+    """Ops that each read the result of the one before."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -137,7 +137,7 @@ def _parts(ops: Sequence[Op], memory_bytes: int) -> Iterator[list[str]]:
 
 
 def _free_bytes(device: RuntimeDevice) -> int:
-    """Memory that ops may still take on a device; all cores share what the host has."""
+    """Memory that ops may still take on a device; all cores share the host's memory."""
     if not in_host_memory([device]):
         free: int = torch.get_device_module(device.torch_device).mem_get_info(device.torch_device)[0]
         return free
@@ -172,7 +172,7 @@ def _least_s(timed: tuple[Captured, Times]) -> float:
 
 
 def with_measured_times(graph: OpGraph, times: Mapping[str, Mapping[str, float]]) -> OpGraph:
-    """The graph with measured times for these device types beside the times that it has for others."""
+    """The graph with measured times for these device types; times for other types stay."""
     ops = []
     for op in graph.ops:
         old = dict(op.time_s) if isinstance(op.time_s, Mapping) else {}

@@ -1,4 +1,4 @@
-"""The ops of one device, run and timed on their own: what they read from elsewhere is a tensor of its shape."""
+"""The ops of one device, run and timed alone: inputs from elsewhere are replaced by tensors of the same shape."""
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence

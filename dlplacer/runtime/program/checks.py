@@ -59,7 +59,7 @@ def require_no_races(
 
 
 def races(graph: OpGraph, programs: Sequence[Program], spaces: MemorySpaces, empty: Collection[str] = ()) -> list[str]:
-    """What nothing orders in programs that are run one after another, one line for each case.
+    """Races in programs that run one after another, one line for each.
 
     They may leave out ops; else it raises as `dry_run`. `empty`: names of tensors that only carry an order, and have no
     memory.
@@ -97,7 +97,7 @@ class _Moment:
 
 @dataclass
 class _Memory:
-    """What one or several devices hold together: its uses, and what its return waits for."""
+    """Memory of a tensor that one or several devices hold: its uses, and the events before its return."""
 
     owner: _Line | None
     written: _Moment
@@ -221,7 +221,7 @@ class _Checker:
         return memory
 
     def _hand_to_transport(self, device: str, action: Send, memory: _Memory, clock: _Clock) -> None:
-        """A transport takes what is in the host's memory at once, and orders itself behind what is on the device."""
+        """A transport takes tensors in the host's memory at once, and waits for work on the device."""
         if self._spaces[action.target].memory != HOST_MEMORY:
             _merge(clock, self._after[self._computing(device)])
         elif not memory.written.precedes(clock):
@@ -247,7 +247,7 @@ class _Checker:
                 self.found.append(f"{self._latest[device, _THREAD]} gives back memory that {use} may still use")
 
     def _end(self) -> None:
-        """Threads wait for what is computed; then everything must have ended."""
+        """Threads wait for computed tensors; then everything must have ended."""
         ended: _Clock = {}
         for device in self._program.actions:
             _merge(ended, self._after[device, _THREAD])

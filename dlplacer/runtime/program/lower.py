@@ -43,8 +43,8 @@ def lower(graph: OpGraph, order: Order, keep: Iterable[str] = ()) -> Program:
 def lower_stages(graph: OpGraph, stages: Sequence[Order], keep: Iterable[str] = ()) -> list[Program]:
     """One program for each stage of a step, run one after another on the same devices: forward, then backward.
 
-    What a later stage reads is sent in the stage that makes it, received at that stage's end if nothing there reads it,
-    and stays on its device between the programs.
+    A tensor that a later stage reads is sent in the stage that makes it. It is received at the end of that stage if
+    nothing there reads it, and stays on its device between the programs.
     """
     state = _State(graph, stages, frozenset(keep))
     return [Program({device: tuple(state.actions(device, order)) for device in order}) for order in stages]

@@ -70,7 +70,7 @@ class Copy(_Line):
 
 @dataclass(frozen=True, slots=True)
 class RecordEvent(_Line):
-    """``RECORD event ON stream``: the event has happened once the stream has done what it was given so far."""
+    """``RECORD event ON stream``: the event has happened once the stream has finished the work queued so far."""
 
     form: ClassVar[str] = "RECORD {event} ON {stream}"
     event: str
@@ -96,7 +96,7 @@ class Sync(_Line):
 
 @dataclass(frozen=True, slots=True)
 class Hold(_Line):
-    """``HOLD tensor FOR stream``: once the tensor is freed, its memory waits for what the stream has by then."""
+    """``HOLD tensor FOR stream``: once the tensor is freed, its memory waits for the work queued there by then."""
 
     form: ClassVar[str] = "HOLD {tensor} FOR {stream}"
     tensor: str
@@ -136,12 +136,12 @@ def unquoted(text: str) -> str:
     try:
         return str(json.loads(text))
     except ValueError as error:
-        raise InputError(f"{text!r} is no name; write a JSON string, or the name without quotes") from error
+        raise InputError(f"{text!r} is not a name; write a JSON string, or the name without quotes") from error
 
 
 @dataclass(frozen=True)
 class Program:
-    """Device name → its actions in order; what crosses devices goes through matching SEND and RECV."""
+    """Device name → its actions in order; tensors cross devices through matching SEND and RECV."""
 
     actions: Mapping[str, tuple[Action, ...]]
 

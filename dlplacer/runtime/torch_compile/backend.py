@@ -54,7 +54,7 @@ class CompileOptions:
         links are timed, and cores have their usual issue cost: a step that would time it cannot be captured while
         Dynamo compiles another.
     method
-        How a graph is planned: a key of `dlplacer.solvers.methods.METHODS`.
+        The method that plans a graph: a key of `dlplacer.solvers.methods.METHODS`.
     time_limit_s
         Seconds to plan one graph.
     seed
@@ -122,7 +122,7 @@ def dlplacer(
 
 
 def _boxed(run: Callable[..., Any]) -> Callable[..., Any]:
-    """Called with a list that it empties, so that inputs do not outlive their last reader: the form autograd wants."""
+    """A function that empties its list of inputs, as autograd wants, so that they do not outlive their last reader."""
 
     def boxed(inputs: list[object]) -> Any:
         given = tuple(inputs)

@@ -58,7 +58,7 @@ def place_contiguously(
     instance: Instance, fixed: Sequence[int] | None, parameters: ContiguousParams
 ) -> list[int] | None:
     """[block] → device: the contiguous placement of least summed time and delay; None if none keeps to memory."""
-    units = _units(instance, parameters.most_units)
+    units = units_in_order(instance, parameters.most_units)
     time, size = _costs(instance, units, fixed)
     devices = _candidates(time, parameters.most_devices)
     crossing = _crossings(instance, units, devices)
@@ -73,7 +73,7 @@ def place_contiguously(
     return placement
 
 
-def _units(instance: Instance, most: int) -> list[list[int]]:
+def units_in_order(instance: Instance, most: int) -> list[list[int]]:
     """Blocks in the order of their first working op; blocks of sources alone stand before the first that reads them."""
     place = {op: position for position, op in enumerate(instance.order)}
     position: list[tuple[int, bool, int]] = []

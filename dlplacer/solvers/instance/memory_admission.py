@@ -92,7 +92,7 @@ def _up_to_a_plan(problem: Problem, rule: Rule, several: Iterable[Instance]) -> 
                 return
             if found is None:
                 break
-            surrogate = _tightened(surrogate, found, excess)
+            surrogate = tightened(surrogate, [found.device[ops[0]] for ops in surrogate.members], excess)
 
 
 def best_admitted(problem: Problem, instance: Instance, rule: Rule) -> tuple[Schedule, Instance] | None:
@@ -111,11 +111,11 @@ def best_admitted(problem: Problem, instance: Instance, rule: Rule) -> tuple[Sch
     return min(found, key=lambda pair: pair[0].makespan, default=None)
 
 
-def _tightened(surrogate: Instance, schedule: Schedule, excess: Sequence[int]) -> Instance:
-    """The surrogate whose devices hold less than in a schedule by what they exceed there."""
+def tightened(surrogate: Instance, place: Sequence[int], excess: Sequence[int]) -> Instance:
+    """The surrogate whose devices hold less than under a placement [block] → device by what they exceed there."""
     taken = [0] * surrogate.device_count
-    for ops, size in zip(surrogate.members, surrogate.footprint, strict=True):
-        taken[schedule.device[ops[0]]] += size
+    for here, size in zip(place, surrogate.footprint, strict=True):
+        taken[here] += size
     capacity = tuple(
         min(taken[device] if room is None else room, taken[device]) - excess[device] if excess[device] else room
         for device, room in enumerate(surrogate.capacity)

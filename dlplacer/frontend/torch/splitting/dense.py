@@ -19,7 +19,7 @@ def mm(node: fx.Node) -> Patterns:
 
 
 def addmm(node: fx.Node) -> Patterns:
-    """Rows of the left or columns of the right, with the bias sliced where it is not broadcast."""
+    """Rows of the left or columns of the right, with the bias sliced if it is not broadcast."""
     yield "batch", Pattern({1: 0, **_broadcast(node, 0)}, (0,))
     yield "channel", Pattern({2: 1, **_broadcast(node, 1)}, (1,))
 
@@ -32,7 +32,7 @@ def bmm(node: fx.Node) -> Patterns:
 
 
 def baddbmm(node: fx.Node) -> Patterns:
-    """As a batched product, with the first argument sliced where it is not broadcast."""
+    """As a batched product, with the first argument sliced if it is not broadcast."""
     yield "batch", Pattern({1: 0, 2: 0, **_broadcast(node, 0)}, (0,))
     yield "channel", Pattern({1: 1, **_broadcast(node, 1)}, (1,))
     yield "dim2", Pattern({2: 2, **_broadcast(node, 2)}, (2,))
@@ -98,7 +98,7 @@ def embedding_backward(node: fx.Node) -> Patterns:
 
 
 def _broadcast(node: fx.Node, dim: int) -> dict[int, int]:
-    """How the first argument, broadcast to the result, is sliced along a dimension of the result."""
+    """The slices of the first argument, which broadcasts to the result, for a cut along a dimension of the result."""
     added, result = value(node.args[0]), node.meta["val"]
     own = dim - (result.dim() - added.dim())
     return {0: own} if own >= 0 and added.shape[own] == result.shape[dim] else {}

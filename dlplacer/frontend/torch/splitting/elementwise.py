@@ -22,7 +22,7 @@ POINTWISE = frozenset(
 
 
 def pointwise(node: fx.Node) -> Patterns:
-    """Along every dimension of the result, with tensors sliced where they are not broadcast."""
+    """Along every dimension of the result, with tensors sliced if they are not broadcast."""
     result = node.meta["val"]
     if not isinstance(result, torch.Tensor) or any(is_tensor(entry) for entry in node.kwargs.values()):
         return

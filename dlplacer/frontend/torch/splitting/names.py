@@ -12,13 +12,12 @@ _PREFIX = "split:"
 
 @dataclass(frozen=True, order=True)
 class OpSplit:
-    """An op, the axis along which it is cut, and into how many parts.
+    """An op, the axis along which it is cut, and the number of its parts.
 
     Attributes
     ----------
     axis
-        One of those that `dlplacer.frontend.torch.splitting.rules.patterns_of` names for the op: ``batch``,
-        ``channel``, …
+        An axis of `dlplacer.frontend.torch.splitting.rules.patterns_of` for the op: ``batch``, ``channel``, …
     """
 
     op: str

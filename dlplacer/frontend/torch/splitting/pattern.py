@@ -1,4 +1,4 @@
-"""How an op can be cut: which slices a part reads, and how the parts' results make the whole."""
+"""Cuts of an op: the slices that a part reads, and the way to join the parts' results."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field

@@ -28,7 +28,7 @@ class Pieces:
 
 
 class PieceTable:
-    """Which values of a graph are in pieces. Inserts nodes in front of `reader`, each only once."""
+    """The values of a graph that are in pieces. It inserts nodes in front of `reader`, each only once."""
 
     def __init__(self, graph: fx.Graph) -> None:
         self.graph = graph
@@ -65,7 +65,7 @@ class PieceTable:
         return self._slices[key]
 
     def follow(self, node: fx.Node) -> bool:
-        """Let a view of a value in pieces be in pieces too, or each of several views; whether it is."""
+        """Take a view of each piece of a value, or each of several views; True if possible."""
         source = node.args[0] if node.args else None
         found = self.pieces.get(source) if isinstance(source, fx.Node) else None
         if found is None or found.dim == SUM or node.target is operator.getitem:
@@ -150,7 +150,7 @@ def memory_order(tensor: torch.Tensor) -> list[int]:
 
 
 def stand_in(node: fx.Node) -> Any:
-    """What a call gives for the stand-ins of its arguments."""
+    """The result of a call on the stand-ins of its arguments."""
     tensors = [entry.meta["val"] for entry in node.all_input_nodes]
     args, kwargs = stand_ins(node)
     assert callable(node.target)

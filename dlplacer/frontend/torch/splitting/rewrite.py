@@ -1,4 +1,4 @@
-"""Split ops of a traced graph: every part reads slices, and what is read whole is joined as late as possible."""
+"""Split ops of a traced graph: every part reads slices, and parts are joined only for readers of the whole."""
 
 import operator
 from collections.abc import Sequence

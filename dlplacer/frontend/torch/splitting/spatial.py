@@ -56,7 +56,7 @@ def pool(node: fx.Node) -> Patterns:
 
 
 def batch_norm(node: fx.Node) -> Patterns:
-    """Per channel, statistics included; along the samples only where the statistics are given."""
+    """Cuts per channel, statistics included; along the samples only if the statistics are given."""
     outputs = node.meta["val"]
     per_channel = {index: 0 for index, entry in enumerate(node.args) if index > 0 and is_tensor(entry)}
     dims = tuple(_CHANNEL if index == 0 else 0 if entry.numel() else None for index, entry in enumerate(outputs))

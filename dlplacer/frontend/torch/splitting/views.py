@@ -56,7 +56,7 @@ Rule = Callable[[_Piece], PieceView | None]
 
 
 def view_of_piece(node: fx.Node, dim: int, piece: tuple[int, int]) -> PieceView | None:
-    """How a view is taken of a piece of the tensor that it reads; None if it mixes pieces."""
+    """The view of one piece of the tensor that a view op reads; None if it mixes pieces."""
     rule = _RULES.get(node.target)
     if rule is None or node.kwargs:
         return None

@@ -15,9 +15,9 @@ _ARGUMENTS = 9
 
 
 def fuse_lstms(module: fx.GraphModule) -> bool:
-    """Let the LSTMs of a module as Dynamo captured it call the fused kernel where plain PyTorch does; whether any does.
+    """Replace the LSTMs of a captured module by the fused kernel that plain PyTorch uses; True if any is replaced.
 
-    Where any region of the step casts automatically, all stay: what they compute in depends on it.
+    If any region of the step uses autocast, all LSTMs stay as they are, because autocast decides their dtype.
     """
     if any(_casts(node) for node in module.graph.nodes):
         return False
@@ -44,7 +44,7 @@ def lstm(
     bidirectional: bool,
     batch_first: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """What ``torch.lstm`` returns, in the calls that it makes on CPUs (``aten/src/ATen/native/mkldnn/RNN.cpp``)."""
+    """The result of ``torch.lstm``, by the calls that it makes on CPUs (``aten/src/ATen/native/mkldnn/RNN.cpp``)."""
     directions, per_layer = 1 + bidirectional, 2 + 2 * has_biases
     data = (data.transpose(0, 1) if batch_first else data).contiguous()
     hidden, cells = [], []

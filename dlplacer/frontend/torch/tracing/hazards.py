@@ -1,4 +1,4 @@
-"""Edges that carry nothing but an order: what overwrites a tensor waits for all who read it."""
+"""Edges that carry only an order: an op that overwrites a tensor waits for all its readers."""
 
 from collections.abc import Iterator, Mapping, Sequence
 

@@ -30,7 +30,7 @@ def _global_backward_hooks() -> dict[str, Mapping[int, Callable[..., Any]]]:
 
 
 def has_backward_hooks(module: nn.Module) -> bool:
-    """True if the autograd engine would call something when it passes the module."""
+    """True if the autograd engine calls a hook when it passes the module."""
     return bool(module._backward_hooks or module._backward_pre_hooks)
 
 
@@ -40,12 +40,12 @@ def has_hooks(module: nn.Module) -> bool:
 
 
 def gradient_hooks(tensor: torch.Tensor) -> list[Callable[[torch.Tensor], Any]]:
-    """What ``tensor.register_hook`` registered: called with a gradient, it may return another."""
+    """The hooks of ``tensor.register_hook``: each is called with a gradient and may return another."""
     return list((getattr(tensor, "_backward_hooks", None) or {}).values())
 
 
 def accumulation_hooks(tensor: torch.Tensor) -> list[Callable[[torch.Tensor], None]]:
-    """What ``register_post_accumulate_grad_hook`` registered: called with the tensor once it has its gradient."""
+    """The hooks of ``register_post_accumulate_grad_hook``: each is called with the tensor once it has its gradient."""
     return list((getattr(tensor, "_post_accumulate_grad_hooks", None) or {}).values())
 
 

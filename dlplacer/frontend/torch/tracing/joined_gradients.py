@@ -25,7 +25,7 @@ class _Term:
     Attributes
     ----------
     views
-        What its value passes on the way into the sum.
+        The views through which its value reaches the sum.
     """
 
     call: fx.Node
@@ -130,7 +130,7 @@ def _joined(graph: fx.Graph, terms: Sequence[_Term], rows: dict[_Rows, fx.Node])
 
 
 def _together(graph: fx.Graph, parts: Sequence[fx.Node], like: fx.Node, rows: dict[_Rows, fx.Node]) -> fx.Node:
-    """All rows in one matrix, made once, as soon as the last of them are there."""
+    """All rows in one matrix, made once, as soon as the last of them is available."""
     key = tuple(_row(part) for part in parts)
     if key not in rows:
         with graph.inserting_after(max(parts)):

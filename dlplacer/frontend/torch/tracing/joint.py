@@ -33,7 +33,7 @@ from dlplacer.frontend.torch.tracing.step_module import StepModule
 
 @dataclass(frozen=True)
 class Slot:
-    """What an input or output of the traced graph is.
+    """The meaning of an input or output of the traced graph.
 
     Attributes
     ----------
@@ -306,7 +306,7 @@ def _own_name(target: str) -> str:
 
 @functools.cache
 def _path(source: str) -> str | None:
-    """``L['self']._modules['module']._modules['fc']`` → ``fc``; None for what is not inside the job's module."""
+    """``L['self']._modules['module']._modules['fc']`` → ``fc``; None for a path outside the job's module."""
     source = re.sub(r"\._modules\['([^']*)'\]", r".\1", source)
     source = re.sub(r"\[['\"]?([^'\"\]]*)['\"]?\]", r".\1", source)
     parts = source.split(".")

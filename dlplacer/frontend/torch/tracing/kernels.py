@@ -1,4 +1,4 @@
-"""Which code runs an op on a type of device: torch's own kernel there, or a portable one if it has none."""
+"""Kernels of ops by type of device: torch's own, or a portable one if torch has none there."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ aten = torch.ops.aten
 
 
 def kernel_for(target: Callable[..., Any], device_type: str) -> Callable[..., Any]:
-    """What to call in place of a captured op on a device: the op itself where torch can run it there."""
+    """The function to call for a captured op on a device: the op itself if torch can run it there."""
     if runs_on(target, device_type):
         return CALLED_BY.get(target, target)
     return KERNELS.get(device_type, PORTABLE).get(target, target)
@@ -30,7 +30,7 @@ def runs_on(target: Callable[..., Any], device_type: str) -> bool:
 
 
 def laid_out(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
-    """A tensor with these strides: itself where it has them, else a copy."""
+    """The tensor itself if it has these strides, else a copy with them."""
     if tensor.stride() == strides:
         return tensor
     if all(
@@ -73,7 +73,7 @@ def attention(
     attn_mask: torch.Tensor | None = None,
     scale: float | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Scaled dot product attention in matrix products: what the CPU kernel returns, on any device.
+    """The results of the CPU kernel of scaled dot product attention on any device, by matrix products.
 
     Returns the output and the logarithm of the sum of exponentials of every row of scores. The kernel is never captured
     with dropout.
@@ -163,7 +163,7 @@ def _fits_efficient_attention(
 
 
 def _aligned(mask: torch.Tensor | None, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor | None:
-    """The mask for all heads, in rows that begin where the kernel can read them."""
+    """The mask for all heads, in rows aligned for the kernel."""
     if mask is None:
         return None
     width = mask.shape[-1]
@@ -194,7 +194,7 @@ CALLED_BY: dict[Callable[..., Any], Callable[..., Any]] = {FORWARD: run_forward}
 def _scores(
     query: torch.Tensor, key: torch.Tensor, is_causal: bool, mask: torch.Tensor | None, scale: float | None
 ) -> torch.Tensor:
-    """Scores before the softmax, in float32 at least; -inf where a position may not look."""
+    """Scores before the softmax, in float32 at least; -inf for masked positions."""
     # The CPU kernel accumulates scores of half precision in float32; a softmax in bfloat16 would differ from it
     # visibly.
     scores = torch.matmul(query, key.mT).to(torch.promote_types(query.dtype, torch.float32)) * _scale(query, scale)

@@ -73,7 +73,7 @@ def divisor_value(traced: Traced, node: fx.Node, given: Mapping[str, torch.Tenso
 
 
 class _Copies:
-    """Builds the graph of all copies: what they share first, then copy after copy, then what joins them.
+    """Builds the graph of all copies: shared nodes first, then copy after copy, then the nodes that join them.
 
     Attributes
     ----------
@@ -120,7 +120,7 @@ class _Copies:
         return replace(self.traced, module=fx.GraphModule(self.traced.module, self.graph))
 
     def _share_weights(self) -> None:
-        """Compute once what depends on parameters alone: views, casts, normalised weights.
+        """Compute values that depend on parameters alone only once: views, casts, normalised weights.
 
         A weight that several stages read then crosses between them once a step, not once a micro-batch.
         """
@@ -132,7 +132,7 @@ class _Copies:
                 self.shared[node] = self.graph.node_copy(node, self.shared.__getitem__)
 
     def _sliced(self, number: int) -> dict[fx.Node, fx.Node]:
-        """Placeholder or constant → what this copy reads of it."""
+        """Placeholder or constant → the slice that this copy reads."""
         made = dict(self.shared)
         for node, slot in _slots(self.traced, "input"):
             dim = self.cut.dim(slot.position)
@@ -257,7 +257,7 @@ def _counted(node: fx.Node, value: Any, call: Any) -> Any:
     Parameters
     ----------
     value, call
-        What a node stands for; and ``call(target, args)``, which makes or computes one call.
+        The value that a node stands for; and ``call(target, args)``, which makes or computes one call.
     """
     loss = node.args[0]
     assert isinstance(loss, fx.Node)

@@ -1,4 +1,4 @@
-"""Derivatives that plain PyTorch takes in a way of its own, which Dynamo's graph does not hold.
+"""Custom derivatives of plain PyTorch, which Dynamo's graph does not hold.
 
 The adapter to Dynamo's private handling of autograd.Function; known to work with torch 2.11 to 2.13.
 """

@@ -23,7 +23,7 @@ _DESCRIBE = ("__get__", "size", "stride", "dim", "ndimension", "numel", "is_floa
 
 
 def parameter_uses(job: Job) -> ParameterUses:
-    """What a training step tells about the parameters of its module; nothing is allocated.
+    """The uses of a module's parameters in its training step, found without allocating tensors.
 
     The autograd engine is torch's own, and it orders its work by the graph alone, so the order of the gradients is that
     of a real step.
@@ -80,7 +80,7 @@ class _Calls:
         self._readers: dict[str, list[str]] = {}
 
     def read(self, name: str) -> None:
-        """A parameter is used by what is called just now."""
+        """Record that the module called at this moment uses a parameter."""
         inside = list(self.open)
         if name in self._readers:
             inside = [path for path in self._readers[name] if path in inside]

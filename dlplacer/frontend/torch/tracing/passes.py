@@ -94,7 +94,7 @@ def require_known(names: Sequence[str]) -> None:
 
 
 def apply_passes(graph: fx.Graph, names: Sequence[str]) -> None:
-    """Apply the named passes, then all splits together, and drop checks and what nothing reads any more.
+    """Apply the named passes, then all splits together, and drop checks and unread nodes.
 
     Raises
     ------

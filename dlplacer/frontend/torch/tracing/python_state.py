@@ -1,4 +1,4 @@
-"""Python state that a step changes: whether the next step computes something else because of it."""
+"""A check that a step changes no Python state on which the next step depends."""
 
 from itertools import zip_longest
 from typing import Any
@@ -16,7 +16,7 @@ _DRAWS = ("rand", "normal", "bernoulli", "multinomial", "poisson", "dropout")
 
 
 class _TwoSteps(nn.Module):
-    """One step after the other: Dynamo keeps what the first leaves in Python, and changes nothing outside its trace."""
+    """Two steps in a row: Dynamo keeps the Python state of the first, and changes nothing outside its trace."""
 
     def __init__(self, step: StepModule) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ def require_same_next_step(step: StepModule, args: tuple[Any, ...]) -> None:
 
 
 def _numbered(graph: fx.Graph) -> list[tuple[fx.Node, int]]:
-    """The calls that depend on what is given, write or draw; equal calls on equal values have equal numbers.
+    """The calls that depend on inputs, write or draw; equal calls on equal values have equal numbers.
 
     Other calls make the same value in every step, as a mask that the first step keeps for the next.
     """
@@ -74,7 +74,7 @@ def _numbered(graph: fx.Graph) -> list[tuple[fx.Node, int]]:
 
 
 def _code(node: fx.Node) -> Any:
-    """What a node calls, the sub-graph of a higher-order op without the names in it."""
+    """The kind of a node and the function that it calls; the sub-graph of a higher-order op comes without its names."""
     if node.op == "placeholder":
         return node.op, node.target
     value = getattr(node.graph.owning_module, str(node.target), None) if node.op == "get_attr" else None

@@ -25,7 +25,7 @@ def autocast_types() -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """Without what the caller may have switched on: inference mode, autocast, a fake tensor mode; without warnings."""
+    """Switch off the caller's inference mode, autocast and fake tensor mode, and all warnings."""
     with (
         quiet(),
         _autocast_as_it_was(),
@@ -38,10 +38,10 @@ def undisturbed() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _autocast_as_it_was() -> Iterator[None]:
-    """Afterwards autocast is what it was before, and no deeper.
+    """Restore the state and the depth of autocast afterwards.
 
-    A traced graph enters and leaves autocast by calls; one that fails in between would stay in it. Then the casts of
-    weights that autocast keeps until its end would be kept for ever, and plain training would read old weights.
+    A traced graph enters and leaves autocast by calls, and would stay in it if it failed in between. Autocast would
+    then keep its casts of weights for ever, and plain training would read old weights.
     """
     kinds = {kind: (torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in autocast_types()}
     caches, depth = torch.is_autocast_cache_enabled(), torch.autocast_increment_nesting()
@@ -62,7 +62,7 @@ def _autocast_as_it_was() -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[list[warnings.WarningMessage]]:
-    """Torch's tracing warns and logs about its own internals; what it warns about is collected instead."""
+    """Collect the warnings of torch's tracing, which warns and logs about its own internals."""
     logger = logging.getLogger("torch")
     level = logger.level
     with warnings.catch_warnings(record=True) as caught:

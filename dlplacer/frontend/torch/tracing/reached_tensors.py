@@ -71,7 +71,7 @@ def _require_unwritten(node: fx.Node) -> None:
 
 
 def _inputs_named(name: str) -> list[str]:
-    """What Dynamo calls the input that is a module's own tensor."""
+    """Dynamo's names for the input that is a module's own tensor."""
     *modules, leaf = re.sub(r"[^\w.]", "_", name).split(".")
     owner = "L_self_" + "".join(f"modules_{module}_" for module in modules)
     return [f"{owner}parameters_{leaf}_", f"{owner}buffers_{leaf}_"]

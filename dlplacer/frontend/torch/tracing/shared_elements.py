@@ -1,4 +1,4 @@
-"""Tensors of a step that share elements: what is written to one of them changes the other."""
+"""Tensors of a step that share elements: a write to one of them changes the other."""
 
 from collections.abc import Iterable, Mapping
 
@@ -25,7 +25,7 @@ def sharing(tensors: Mapping[str, torch.Tensor], written: Iterable[str]) -> tupl
 
 
 def extent(tensor: torch.Tensor) -> tuple[int, int]:
-    """First byte of a tensor in its storage, and the first behind the last; one without elements has none."""
+    """First byte of a tensor in its storage, and the first one after its last; equal for a tensor without elements."""
     begin = int(tensor.storage_offset()) * tensor.element_size()
     if not tensor.numel():
         return begin, begin
@@ -34,7 +34,7 @@ def extent(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 def storage_of(tensor: torch.Tensor) -> int | None:
-    """Where a tensor's storage lies; None for one without data."""
+    """The address of a tensor's storage; None for a tensor without data."""
     if tensor.is_meta or isinstance(tensor, FakeTensor) or not tensor.numel():
         return None
     return tensor.untyped_storage().data_ptr()

@@ -15,7 +15,7 @@ aten = torch.ops.aten
 def stack_gradients(graph: fx.Graph) -> None:
     """Make the gradients of all slices of a dimension one stack, or one concatenation.
 
-    Where a model reads ``x[:, 0]``, ``x[:, 1]`` and so on, each gradient is put into zeros of the size of x, and these
+    If a model reads ``x[:, 0]``, ``x[:, 1]`` and so on, each gradient is put into zeros of the size of x, and these
     are added: for n slices 2n - 1 ops as large as all of x. Attention does so with queries, keys and values, a
     hand-made recurrent layer with every step of its sequence. Adding zeros rounds nothing: the elements stay the same,
     but for the sign of zeros, and for the order of summation where x is read as a whole more than once besides.

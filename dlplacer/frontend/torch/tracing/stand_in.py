@@ -71,7 +71,7 @@ def stood_in(roots: Iterable[Any], stand_ins: Mapping[int, torch.Tensor]) -> Ite
 
 
 def _entered(value: Any, stand_ins: Mapping[int, torch.Tensor], undo: list[Callable[[], None]]) -> list[Any]:
-    """What a value leads to, with stand-ins in it from now on."""
+    """The values that a value refers to; from now on it holds stand-ins in place of tensors."""
     if isinstance(value, types.FunctionType):
         return [] if is_installed(value.__module__ or "") else _variables(value, undo)
     if isinstance(value, types.MethodType):
@@ -109,7 +109,7 @@ def _variables(function: types.FunctionType, undo: list[Callable[[], None]]) -> 
 
 
 def _is_own(kind: type) -> bool:
-    """True for classes of the user, and for plain holders: those of installed packages keep what is theirs."""
+    """True for classes of the user and for plain holders; False for those of installed packages."""
     module = kind.__module__
     return module in _HOLDERS or not (module in sys.stdlib_module_names or is_installed(module))
 

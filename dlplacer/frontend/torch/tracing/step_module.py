@@ -1,4 +1,4 @@
-"""The step as one module: what is traced."""
+"""The step as one module, for tracing."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -43,7 +43,7 @@ class StepModule(nn.Module):
         self.autocast = None if job.autocast is None else getattr(torch, job.autocast)
 
     def forward(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], targets: tuple[Any, ...]) -> Any:
-        """The loss as a 1-tuple when training, else what the module returns."""
+        """The loss as a 1-tuple when training, else the module's output."""
         with torch.autocast(TRACED_ON.type, dtype=self.autocast or torch.bfloat16, enabled=self.autocast is not None):
             if not self.trains:
                 return self.module(*args, **kwargs)

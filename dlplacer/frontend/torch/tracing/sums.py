@@ -1,4 +1,4 @@
-"""Sums of a traced graph, each whole: what is added, however it is parenthesised."""
+"""Sums of a traced graph, each with all its terms, however it is parenthesised."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ def sums_of(graph: fx.Graph) -> list[fx.Node]:
 
 
 def terms_of(total: fx.Node) -> list[fx.Node]:
-    """What a sum adds, its own sums resolved, in the order in which it is written."""
+    """The terms of a sum in their written order, with nested sums resolved."""
     found, open_nodes = [], list(reversed(total.all_input_nodes))
     while open_nodes:
         node = open_nodes.pop()

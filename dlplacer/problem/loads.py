@@ -1,0 +1,136 @@
+"""Loads of devices and link directions in steady state, whose largest objective throughput minimises.
+
+Every step has the same ops and transfers, so the order within a step plays no part in them. Tensors take the routes of
+least delay that `dlplacer.problem.routes` tabulates.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import pairwise
+from math import fsum
+from typing import Protocol
+
+from dlplacer.core.options import OBJECTIVES
+from dlplacer.core.plan import ScheduledOp, Transfer
+from dlplacer.core.units import exact, ticks
+from dlplacer.problem.problem import Problem
+from dlplacer.problem.routes import segments
+from dlplacer.problem.segment_timing import link_spans
+from dlplacer.problem.transfers import TransferRequest, transfer_requests
+
+APART = 2**40
+"""More ticks than any load of a plan."""
+
+
+class LoadTerms(Protocol):
+    """The terms of loads, by which placements are judged.
+
+    Attributes
+    ----------
+    requests
+        Everything that is sent if its readers are elsewhere; `size` is the kind of its prices.
+    load_of
+        [device] → number of the load that it adds to.
+    """
+
+    @property
+    def requests(self) -> tuple[TransferRequest, ...]: ...
+    @property
+    def load_of(self) -> Sequence[int]: ...
+    @property
+    def load_count(self) -> int: ...
+    @property
+    def kind_count(self) -> int: ...
+
+    def paid(self, kind: int, source: int, target: int) -> tuple[int, int]:
+        """Ticks that sender and receiver pay for a transfer; `APART` where no route joins them."""
+
+    def on_links(self, kind: int, source: int, target: int, /) -> list[tuple[int, int]]:
+        """(load, ticks) of all else that a transfer adds to."""
+
+
+class Loads:
+    """The loads of devices, then of link directions, in ticks, rounded down, and the period of a placement."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._links: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
+        self.requests: tuple[TransferRequest, ...] = transfer_requests(problem)
+        ends_pay = OBJECTIVES[problem.options.objective].ends_pay
+        self._pays = [ends_pay and device.asynchronous for device in problem.topology.devices]
+        links = problem.topology.links if problem.options.contention == "link" else ()
+        directions = [
+            link.direction(hop) for link in links for hop in ((link.source, link.target), (link.target, link.source))
+        ]
+        self.load_of, self.kind_count = range(problem.device_count), len(problem.sizes_bytes)
+        self._numbers = {name: number for number, name in enumerate(dict.fromkeys(directions), problem.device_count)}
+        self.load_count = problem.device_count + len(self._numbers)
+
+    def on_links(self, size: int, source: int, target: int) -> list[tuple[int, int]]:
+        """(load of a link direction, ticks) for a tensor sent from a device to another."""
+        key = size, source, target
+        if key not in self._links:
+            joined = self._problem.delay[size][source][target] is not None
+            self._links[key] = list(self._timed(*key)) if self._numbers and joined else []
+        return self._links[key]
+
+    def paid(self, size: int, source: int, target: int) -> tuple[int, int]:
+        """Ticks that sender and receiver pay for a transfer; `APART` where no route joins them."""
+        delay = self._problem.delay[size][source][target]
+        if delay is None:
+            return APART, APART
+        return delay * self._pays[source], delay * self._pays[target]
+
+    def of(self, device: Sequence[int]) -> list[int]:
+        """Ticks of every device, then of every link direction, under a placement [op] → device."""
+        problem = self._problem
+        busy = [0] * self.load_count
+        for op, here in enumerate(device):
+            busy[here] += problem.duration[op][here] or 0
+        for request in self.requests:
+            here, sent = device[request.source], 0
+            for there in {device[reader] for reader in request.readers} - {here}:
+                paid, received = self.paid(request.size, here, there)
+                busy[there] += received
+                sent = max(sent, paid)
+                for number, time in self.on_links(request.size, here, there):
+                    busy[number] += time
+            busy[here] += sent
+        return busy
+
+    def _timed(self, size: int, source: int, target: int) -> list[tuple[int, int]]:
+        problem, found = self._problem, list[tuple[int, int]]()
+        topology, names = problem.topology, problem.topology.devices
+        for route in segments(topology, problem.routes[size][names[source].id, names[target].id]):
+            hops = list(pairwise(route))
+            links = [topology.link_between[hop] for hop in hops]
+            spans = link_spans(links, problem.sizes_bytes[size], problem.options.delay, exact)
+            for hop, link, (begin_s, end_s) in zip(hops, links, spans, strict=True):
+                found.append((self._numbers[link.direction(hop)], ticks(end_s - begin_s, problem.tick_s)))
+        return found
+
+
+def period_s(problem: Problem, ops: Sequence[ScheduledOp], transfers: Sequence[Transfer]) -> float:
+    """The largest load in seconds of ops and transfers, each over its whole length."""
+    busy: dict[object, list[float]] = defaultdict(list)
+    for entry in ops:
+        busy[entry.device].append(entry.end_s - entry.start_s)
+    place = {entry.op: entry.device for entry in ops}
+    topology, options = problem.topology, problem.options
+    hosts = {device.id for device in topology.devices if not device.asynchronous}
+    sent: dict[tuple[str, str | int], float] = {}
+    for number, transfer in enumerate(transfers):
+        paid_s = 0.0
+        for segment in transfer.segments:
+            links = [topology.link_between[hop] for hop in segment.route]
+            spans = link_spans(links, transfer.bytes, options.delay, float)
+            paid_s += spans[-1][1]
+            for hop, link, (begin_s, end_s) in zip(segment.route, links, spans, strict=True):
+                busy[link.direction(hop)].append((end_s - begin_s) if options.contention == "link" else 0.0)
+        if OBJECTIVES[options.objective].ends_pay:
+            busy[transfer.target].append(0.0 if transfer.target in hosts else paid_s)
+            key = place[transfer.source], transfer.tensor if options.transfers == "device" else number
+            sent[key] = max(paid_s, sent.get(key, 0.0))
+    for (device, _), paid_s in sent.items():
+        busy[device].append(0.0 if device in hosts else paid_s)
+    return max(map(fsum, busy.values()))
