@@ -303,7 +303,7 @@ def fit(
         _binding(question, chain, longest),
         _longest_split(question),
         question.working_bytes,
-        _judged(question, chain, {**SPLITS, **(own or {})}),
+        _judged(replace(question, left_out=()), {**SPLITS, **(own or {})}),
         _what_would_help(question, chain, base_s),
         (*notes, *_notes(question, plan)),
     )
@@ -353,8 +353,8 @@ def _too_large(question: Question, chain: Chain) -> InfeasibleError:
     )
 
 
-def _judged(question: Question, chain: Chain, splits: Mapping[str, Split]) -> tuple[Judged, ...]:
-    found = []
+def _judged(question: Question, splits: Mapping[str, Split]) -> tuple[Judged, ...]:
+    found, chain = [], question.chain()
     scale = steps_in(question.serving)
     for name, split in splits.items():
         placement = split(chain)

@@ -121,12 +121,21 @@ def test_streamed_weights_take_the_time_of_the_link() -> None:
     assert ram.time_s >= (ram.weight_bytes - decoder.parts[0].weight_bytes) / 24e9
 
 
+def test_weights_that_are_streamed_from_another_host_pass_the_network() -> None:
+    decoder, far = small(8), dp.new_topology("RTX4090; 64 GB DDR5-5600", network="1gbe")
+    far = replace(far, devices=(replace(far.devices[0], memory_bytes=GB // 8), far.devices[1]))
+    found = fit(decoder, far, Serving(context=256), reserve_bytes=0, stream=True, time_limit_s=2)
+    ram = next(share for share in found.shares if share.device == "host1-ram")
+    assert ram.time_s >= (ram.weight_bytes - decoder.parts[0].weight_bytes) / 0.117e9
+
+
 def test_devices_named_last_are_spared_until_they_are_needed() -> None:
     decoder = small(16)
     need = Question(decoder, machine((GB, 1e11)), Serving(context=256), 0, "layers").sizes(256).sum()
     roomy, tight = (machine((share * need + 1e8, 5e11), (need, 9e11)) for share in (1.0, 0.6))
     spared, used = (fit(decoder, each, Serving(context=256), reserve_bytes=0, last=["gpu1"]) for each in (roomy, tight))
     assert counts(spared) == {"gpu0": 16}
+    assert {one.name: one.value_s is not None for one in spared.alternatives}["even"]
     assert set(counts(used)) == {"gpu0", "gpu1"}
     assert any("gpu1" in note for note in used.notes)
 
