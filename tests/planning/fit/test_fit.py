@@ -190,6 +190,29 @@ def test_a_throughput_has_a_bound_over_all_placements() -> None:
     assert (found.status == "optimal") == (found.gap == 0)
 
 
+def test_batches_in_flight_have_room_for_their_caches() -> None:
+    decoder = decoder_of_config(LLAMA_70B, "Llama-3-70B", 4.5)
+    found = fit(decoder, dp.new_topology("4x RTX3090"), Serving(8192, 16, objective="throughput"), time_limit_s=2)
+    # 40 GiB of cache for 16 sequences: one batch is in flight and passes all stages before its next token.
+    assert found.serving.groups == 1
+    assert found.tokens_per_s == pytest.approx(16 / found.decode_s)
+    short = fit(decoder, dp.new_topology("4x RTX3090"), Serving(1024, 16, objective="throughput"), time_limit_s=2)
+    assert sum(share.cache_bytes for share in short.shares) == short.serving.groups * 16 * 1024 * 80 * 2 * 8 * 128 * 2
+    assert short.tokens_per_s <= 16 * short.serving.groups / short.decode_s * 1.000001
+    assert short.tokens_per_s > 2 * 16 / short.decode_s
+
+
+def test_a_change_that_helps_is_better_than_the_plan() -> None:
+    config = {**LLAMA_70B, "model_type": "mixtral", "hidden_size": 4096, "num_hidden_layers": 32, "vocab_size": 32000}
+    config |= {"intermediate_size": 14336, "num_local_experts": 8, "num_experts_per_tok": 2, "num_attention_heads": 32}
+    box, serving = dp.new_topology("RTX4090, 64 GB DDR5-5600"), Serving(32768)
+    found = fit(decoder_of_config(config, "mixtral", 4.5), box, serving, whole="experts", time_limit_s=4)
+    assert found.plan.method == "layer flow"
+    assert found.helps
+    assert all(one.gain == pytest.approx(1 - one.value_s / found.value_s) for one in found.helps)
+    assert all(one.value_s < found.value_s for one in found.helps)
+
+
 def test_experts_apart_are_faster_where_ram_is_needed() -> None:
     config = {**LLAMA_70B, "model_type": "mixtral", "hidden_size": 4096, "num_hidden_layers": 8, "vocab_size": 32000}
     config |= {"intermediate_size": 14336, "num_local_experts": 8, "num_experts_per_tok": 2, "num_attention_heads": 32}
