@@ -31,7 +31,9 @@ NETWORKS: Mapping[str, tuple[float, float, str]] = {
 """Network by name → bytes per second, latency, and the source. All are assumptions until they are measured."""
 
 _ITEM = re.compile(r"(?:(\d{1,3})\s*(?:x|×|\*)\s*)?(.+)", re.IGNORECASE)
-_RAM = re.compile(r"(?:(\d{1,3})\s*(?:x|×|\*)\s*)?(\d+)\s*(GB|GiB)\s+(?:(\d+)\s*x\s*)?(LP)?DDR(\d)X?-(\d{3,5})", re.IGNORECASE)
+_RAM = re.compile(
+    r"(?:(\d{1,3})\s*(?:x|×|\*)\s*)?(\d+)\s*(GB|GiB)\s+(?:(\d+)\s*x\s*)?(LP)?DDR(\d)X?-(\d{3,5})", re.IGNORECASE
+)
 _PCIE = re.compile(r"pcie\s*(\d)(?:\.0)?(?:\s*x\s*(\d{1,2}))?", re.IGNORECASE)
 _GIB = 2**30
 

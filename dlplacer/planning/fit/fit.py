@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dlplacer.core.abilities import Saved, Shown
-from dlplacer.core.errors import InfeasibleError, NoPlanError
+from dlplacer.core.errors import InfeasibleError, InputError, NoPlanError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan
@@ -91,7 +91,7 @@ class Fit(Saved, Shown, Record):
         One step of decoding and one batch of prompts with this placement.
     binds
         The part of which twice as much would change the objective most: ``bandwidth``, ``memory``, room for the
-        ``cache``, ``link`` or ``compute``; of the longest context, the cache.
+        ``cache``, ``link`` or ``compute``; of the longest context, the cache, or the ``model`` that has no longer one.
     max_context
         Tokens of the longest context with which some contiguous split fits; 0 if none does.
     alternatives
@@ -208,7 +208,7 @@ class Question:
 
     @property
     def working_bytes(self) -> int:
-        return self.decoder.working_bytes(self.serving.batch, min(self.serving.chunk, self.serving.context))
+        return self.decoder.working_bytes(self.serving.batch, self.serving.chunk)
 
     @property
     def largest(self) -> bool:
@@ -279,8 +279,12 @@ def fit(
     machine = streaming(topology) if stream else topology
     question = Question(decoder, machine, serving, reserve_bytes, whole, tuple(last))
     if longest:
-        serving = replace(serving, context=max(1, _longest_split(replace(question, left_out=()))))
+        widest = replace(question, left_out=(), serving=replace(serving, context=1))
+        serving = replace(serving, context=max(1, _longest_split(widest)))
         question = replace(question, serving=serving)
+    needed = {"prefill": serving.prompt, "request": serving.prompt + serving.generated}.get(serving.objective, 0)
+    if needed > serving.context:
+        raise InputError(f"context is {serving.context}, but a {serving.objective} has {needed} tokens; make it longer")
     question, chain, split = _in_flight(question)
     notes = []
     if question.left_out and split is None:
@@ -405,11 +409,11 @@ def layer_counts(chain: Chain, placement: Sequence[int]) -> list[int]:
 
 
 def _longest(question: Question, fitting: Callable[[Floats], bool]) -> int:
-    """The longest context that fits, by bisection; the cache only grows with it."""
+    """The longest context that fits and that the model was made for, or is asked for, by bisection."""
     known = {1: question.sizes(1)}
     if not fitting(known[1]):
         return 0
-    low, high = 1, question.decoder.most_context or 2**24
+    low, high = 1, max(question.decoder.most_context or 2**24, question.serving.context)
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if fitting(question.sizes(middle)) else (low, middle - 1)
@@ -454,8 +458,8 @@ def _changes(question: Question, chain: Chain) -> Iterable[tuple[str, str, Chain
 
 def _binding(question: Question, chain: Chain, placement: list[int], longest: bool) -> str:
     """The part of which twice as much would change the objective most; the first of equals."""
-    if longest and question.serving.context != question.decoder.most_context:
-        return "cache"
+    if longest:
+        return "model" if question.serving.context == question.decoder.most_context else "cache"
 
     def value_s(changed: Chain) -> float:
         split = changed.quickest(question.largest, placement)

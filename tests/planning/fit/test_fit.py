@@ -150,6 +150,25 @@ def test_the_longest_context_fits_and_one_token_more_does_not() -> None:
     assert replace(chain, sizes=question.sizes(found.max_context + 1)).best_split() is None
 
 
+def test_the_longest_context_is_the_same_whatever_context_is_asked() -> None:
+    decoder, box = small(16), machine((1e9, 5e11), (8e8, 5e11))
+    longest = {fit(decoder, box, Serving(each), reserve_bytes=0, longest=True).max_context for each in (1, 4096)}
+    assert len(longest) == 1
+
+
+def test_the_model_binds_a_context_that_memory_does_not() -> None:
+    decoder, box = small(4, max_position_embeddings=512), machine((1e9, 5e11))
+    found = fit(decoder, box, Serving(), reserve_bytes=0, longest=True)
+    assert (found.max_context, found.binds) == (512, "model")
+    assert fit(decoder, box, Serving(1000), reserve_bytes=0).max_context == 1000
+
+
+@pytest.mark.parametrize("objective", ["prefill", "request"])
+def test_a_prompt_longer_than_the_context_is_refused(objective: str) -> None:
+    with pytest.raises(InputError):
+        fit(small(), machine((1e9, 5e11)), Serving(100, prompt=8192, objective=objective), reserve_bytes=0)
+
+
 def test_a_cache_of_eight_bits_makes_room_for_twice_the_context() -> None:
     decoder, box = small(16), machine((1e9, 5e11), (8e8, 5e11))
     longest = [
@@ -237,8 +256,13 @@ def test_a_map_of_accelerate_is_read_as_it_means() -> None:
     chain = Question(decoder, machine((GB, 1e11), (GB, 1e11)), Serving(context=64), 0, "layers").chain()
     told = {"model.embed_tokens": 0, "model.layers.0": 0, "model.layers": 1, "model.norm": 1, "lm_head": 1}
     assert by_map(chain, told) == [0, 0, 1, 1, 1, 1]
-    with pytest.raises(InputError):
-        by_map(chain, {"model.layers": 0})
+    assert by_map(chain, {"model": "cuda:0", "lm_head": "cuda:1"}) == [0, 0, 0, 0, 0, 1]
+    apart = {"": 0, "model.layers.2.self_attn": 0, "model.layers.2.mlp": 1}
+    parts = Question(decoder, machine((GB, 1e11), (GB, 1e11)), Serving(context=64), 0, "parts").chain()
+    assert by_map(parts, apart) == [0, *(0, 0), *(0, 0), *(0, 1), *(0, 0), 0]
+    for wrong in ({"model.layers": 0}, apart):
+        with pytest.raises(InputError):
+            by_map(chain, wrong)
     with pytest.raises(InputError):
         by_counts(chain, [3, 3])
 
