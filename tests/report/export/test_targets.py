@@ -204,3 +204,14 @@ def test_a_plan_without_layers_is_refused(target: str) -> None:
     plan = dp.place("inception_v3-infer", "dgx1-v100-2gpu", method="single").plan
     with pytest.raises(InputError):
         export(plan, target)
+
+
+@pytest.mark.parametrize(
+    ("words", "names", "order"),
+    [("M2Max 96GB", "Metal", False), ("2x RX7900XTX", "ROCm0,ROCm1", False), ("2x RTX3090", "CUDA0,CUDA1", True)],
+)
+def test_devices_have_the_names_of_their_vendor(words: str, names: str, order: bool) -> None:
+    plan = planned(words)
+    text = export(plan, "llama.cpp").text
+    assert re.findall(r"--device (\S+)", text) == [names]
+    assert [("CUDA_DEVICE_ORDER" in export(plan, target).text) for target in ("llama.cpp", "vllm")] == [order] * 2
