@@ -81,6 +81,8 @@ class Row:
         Ours; assumptions that are no numbers are not handed over.
     note
         A caveat, or why it differs.
+    within
+        A share by which the text itself allows a number to be off.
     """
 
     item: str
@@ -89,6 +91,7 @@ class Row:
     function: Callable[..., float]
     inputs: tuple[Given, ...]
     note: str = ""
+    within: float = 0.0
 
     @cached_property
     def here(self) -> float:
@@ -123,7 +126,8 @@ class Row:
         if self.text is None or self.paper is None or self.basis == "circle":
             return None
         unit = 10.0 ** -len(self.text.partition(".")[2])
-        return abs(self.here - self.paper) <= 0.5 * unit * (1 + 1e-9)
+        is_near = self.paper / (1 + self.within) <= self.here <= self.paper * (1 + self.within)
+        return is_near or abs(self.here - self.paper) <= 0.5 * unit * (1 + 1e-9)
 
     @property
     def verdict(self) -> str:

@@ -8,7 +8,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 from itertools import pairwise
 from math import fsum
-from typing import Protocol
 
 from dlplacer.core.options import OBJECTIVES
 from dlplacer.core.plan import ScheduledOp, Transfer
@@ -22,35 +21,14 @@ APART = 2**40
 """More ticks than any load of a plan."""
 
 
-class LoadTerms(Protocol):
-    """The terms of loads, by which placements are judged.
+class Loads:
+    """The terms of all loads in ticks, rounded down, and the period of a placement.
 
     Attributes
     ----------
     requests
-        Everything that is sent if its readers are elsewhere; `size` is the kind of its prices.
-    load_of
-        [device] → number of the load that it adds to.
+        Everything that is sent if its readers are elsewhere.
     """
-
-    @property
-    def requests(self) -> tuple[TransferRequest, ...]: ...
-    @property
-    def load_of(self) -> Sequence[int]: ...
-    @property
-    def load_count(self) -> int: ...
-    @property
-    def kind_count(self) -> int: ...
-
-    def paid(self, kind: int, source: int, target: int) -> tuple[int, int]:
-        """Ticks that sender and receiver pay for a transfer; `APART` where no route joins them."""
-
-    def on_links(self, kind: int, source: int, target: int, /) -> list[tuple[int, int]]:
-        """(load, ticks) of all else that a transfer adds to."""
-
-
-class Loads:
-    """The loads of devices, then of link directions, in ticks, rounded down, and the period of a placement."""
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
@@ -62,12 +40,15 @@ class Loads:
         directions = [
             link.direction(hop) for link in links for hop in ((link.source, link.target), (link.target, link.source))
         ]
-        self.load_of, self.kind_count = range(problem.device_count), len(problem.sizes_bytes)
-        self._numbers = {name: number for number, name in enumerate(dict.fromkeys(directions), problem.device_count)}
-        self.load_count = problem.device_count + len(self._numbers)
+        self._numbers = {name: number for number, name in enumerate(dict.fromkeys(directions))}
+
+    @property
+    def link_count(self) -> int:
+        """Number of link directions that carry one transfer at a time."""
+        return len(self._numbers)
 
     def on_links(self, size: int, source: int, target: int) -> list[tuple[int, int]]:
-        """(load of a link direction, ticks) for a tensor sent from a device to another."""
+        """(link direction, ticks) for a tensor sent from a device to another."""
         key = size, source, target
         if key not in self._links:
             joined = self._problem.delay[size][source][target] is not None
@@ -84,7 +65,7 @@ class Loads:
     def of(self, device: Sequence[int]) -> list[int]:
         """Ticks of every device, then of every link direction, under a placement [op] → device."""
         problem = self._problem
-        busy = [0] * self.load_count
+        busy = [0] * (problem.device_count + self.link_count)
         for op, here in enumerate(device):
             busy[here] += problem.duration[op][here] or 0
         for request in self.requests:
@@ -94,7 +75,7 @@ class Loads:
                 busy[there] += received
                 sent = max(sent, paid)
                 for number, time in self.on_links(request.size, here, there):
-                    busy[number] += time
+                    busy[problem.device_count + number] += time
             busy[here] += sent
         return busy
 

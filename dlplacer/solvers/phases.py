@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 
 from dlplacer.core.errors import InternalError
 from dlplacer.problem.problem import Problem
-from dlplacer.solvers.assignment.path import build_path_model, serial_path
 from dlplacer.solvers.bounds.bounds import Bounds, lower_bounds
 from dlplacer.solvers.decode.decode import is_decoded_fast
 from dlplacer.solvers.decode.machine_code import is_kept
@@ -28,11 +27,12 @@ from dlplacer.solvers.ilp.cp_sat_search import SearchEnd
 from dlplacer.solvers.ilp.cp_sat_search import search as search_model
 from dlplacer.solvers.ilp.exact_model import solve_exactly
 from dlplacer.solvers.ilp.ilp_model import build_model
+from dlplacer.solvers.ilp.serial_model import build_serial_model, serial_path
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule, keeps_blocks_and_memory
 from dlplacer.solvers.instance.time_limit import counts_work, now, within
-from dlplacer.solvers.local_search.compile_ahead import ANNEALING_CODE, LOAD_CODE, compile_in_thread, seconds_to_load
+from dlplacer.solvers.local_search.compile_ahead import ANNEALING_CODE, PATH_CODE, compile_in_thread, seconds_to_load
 from dlplacer.solvers.local_search.critical_swaps import swap_critical
 
 
@@ -202,8 +202,8 @@ def _assign_serial(search: PhaseContext, seconds: float) -> None:
         return
     if len(path) <= PARAMS.exact_up_to:
         _assign(search, path, seconds)
-    worth = not search.incumbent.closed and (is_kept(LOAD_CODE) or seconds > PARAMS.serial_compile_s)
-    if worth and compile_in_thread(LOAD_CODE, lambda: not search.incumbent.budget.left_s):
+    worth = not search.incumbent.closed and (is_kept(PATH_CODE) or seconds > PARAMS.serial_compile_s)
+    if worth and compile_in_thread(PATH_CODE, lambda: not search.incumbent.budget.left_s):
         from dlplacer.solvers.local_search.serial_annealing import anneal_serial
 
         anneal_serial(search.instance, search.incumbent, path, seconds)
@@ -215,7 +215,7 @@ def _assign(search: PhaseContext, path: list[int], seconds: float) -> None:
     """Solve the model of placements alone, whose optimum no schedule beats."""
     best = search.incumbent.best
     if best is not None and not search.incumbent.closed:
-        model, variables = build_path_model(search.problem, search.instance, path, best)
+        model, variables = build_serial_model(search.problem, search.instance, path, best)
         end = search_model(model, variables, search.instance, search.incumbent, seconds, relaxes_well=True)
         _require_known(end, best)
 

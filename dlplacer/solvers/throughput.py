@@ -89,8 +89,8 @@ class _Search:
     def _anneal(self) -> None:
         """Offer contiguous runs, then what annealing makes of the best placement."""
         instance = self.instance
-        tables = load_tables(instance, self.loads)
-        search = LoadAnnealing(tables, instance.capacity, self.loads.load_count)
+        tables = load_tables(self.problem, instance, self.loads)
+        search = LoadAnnealing(tables, instance.capacity, self.loads.link_count)
         for units in block_orders(self.problem, instance, tables):
             if (place := contiguous_loads(instance, tables, units)) is not None:
                 self.offer([place[block] for block in instance.block])
@@ -153,7 +153,7 @@ class _Search:
         seconds = share * self.budget.left_s
         stop_at = now() + seconds
         most = self.problem.horizon if self.best is None else self.best[0]
-        owner = AssignmentModel(instance, self.loads, self.bound, max(most, self.bound))
+        owner = AssignmentModel(self.problem, instance, self.loads, self.bound, max(most, self.bound))
         if self.best is not None:
             device = self.best[1].device
             owner.hint([device[ops[0]] if ops[0] < len(device) else 0 for ops in instance.members], most)

@@ -10,7 +10,8 @@ from functools import partial
 
 from ortools.sat.python import cp_model
 
-from dlplacer.problem.loads import APART, LoadTerms
+from dlplacer.problem.loads import Loads
+from dlplacer.problem.problem import Problem
 from dlplacer.solvers.ilp.variables import Literal, place_blocks
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.time_limit import ask_time
@@ -20,7 +21,7 @@ Place = Sequence[int]
 
 
 class AssignmentModel:
-    """The model of an instance's placements with its memory rows.
+    """The model of a problem's placements with its memory rows, whose capacities are the instance's.
 
     Parameters
     ----------
@@ -28,13 +29,13 @@ class AssignmentModel:
         Bounds on the period in ticks.
     """
 
-    def __init__(self, instance: Instance, loads: LoadTerms, least: int, most: int) -> None:
-        self.instance, self.loads = instance, loads
+    def __init__(self, problem: Problem, instance: Instance, loads: Loads, least: int, most: int) -> None:
+        self.problem, self.instance, self.loads = problem, instance, loads
         self.model = cp_model.CpModel()
         self.place = place_blocks(self.model, instance)
         self.period = self.model.new_int_var(least, most, "period")
         self.values: list[tuple[cp_model.IntVar, Callable[[Place], int]]] = []
-        self.busy: list[list[tuple[Literal, int]]] = [[] for _ in range(loads.load_count)]
+        self.busy: list[list[tuple[Literal, int]]] = [[] for _ in range(instance.device_count + loads.link_count)]
         self._place_every_block()
         self._fit_into_memory()
         self._compute()
@@ -77,7 +78,7 @@ class AssignmentModel:
         for ops, literals in zip(self.instance.members, self.place, strict=True):
             for device, literal in literals.items():
                 if ticks := sum(self.instance.duration[op][device] for op in ops):
-                    self.charge(device, literal, ticks)
+                    self.busy[device].append((literal, ticks))
 
     def _communicate(self) -> None:
         block = self.instance.block
@@ -90,10 +91,6 @@ class AssignmentModel:
         for (source, readers), sizes in sent.items():
             ask_time()
             _Sent(self, source, readers, sizes).add()
-
-    def charge(self, device: int, literal: Literal, ticks: int) -> None:
-        """Add a term to the load of a device."""
-        self.busy[self.loads.load_of[device]].append((literal, ticks))
 
     def new_bool(self, value: Callable[[Place], int]) -> cp_model.IntVar:
         """A literal that is true where `value` of a placement is."""
@@ -112,25 +109,24 @@ class _Sent:
         self.targets = list(dict.fromkeys(device for reader in readers for device in owner.place[reader]))
 
     def add(self) -> None:
-        loads = self.loads
+        delay, loads = self.owner.problem.delay, self.loads
         pairs = [(a, b) for a in self.sources for b in self.targets if a != b]
-        joined = [pair for pair in pairs if all(max(loads.paid(size, *pair)) < APART for size in self.sizes)]
+        joined = [pair for pair in pairs if all(delay[size][pair[0]][pair[1]] is not None for size in self.sizes)]
         self._forbid(set(pairs) - set(joined))
         sent, received = ({device: set[int]() for device in row} for row in (self.sources, self.targets))
         for a, b in joined:
             both = [loads.paid(size, a, b) for size in self.sizes]
             sent[a].add(sum(paid for paid, _ in both))
             received[b].add(sum(paid for _, paid in both))
-        on_links = any(loads.on_links(size, *pair) for pair in joined for size in self.sizes)
-        if on_links or any(len(each) > 1 for each in (*sent.values(), *received.values())):
+        if loads.link_count or any(len(each) > 1 for each in (*sent.values(), *received.values())):
             self._add_pairs(joined)
             return
         for device, each in received.items():
             if ticks := max(each, default=0):
-                self.owner.charge(device, self._arrives(device), ticks)
+                self.owner.busy[device].append((self._arrives(device), ticks))
         for device, each in sent.items():
             if ticks := max(each, default=0):
-                self.owner.charge(device, self._leaves(device), ticks)
+                self.owner.busy[device].append((self._leaves(device), ticks))
 
     def _forbid(self, pairs: set[tuple[int, int]]) -> None:
         for a, b in pairs:
@@ -162,35 +158,21 @@ class _Sent:
         return leaves
 
     def _add_pairs(self, joined: list[tuple[int, int]]) -> None:
-        travels = self._flow(joined) if len(self.readers) == 1 else self._cover(joined)
-        for size in self.sizes:
-            for (a, b), literal in travels.items():
-                if received := self.loads.paid(size, a, b)[1]:
-                    self.owner.charge(b, literal, received)
-                for number, ticks in self.loads.on_links(size, a, b):
-                    self.owner.busy[number].append((literal, ticks))
-            for a in self.sources:
-                self._pay_once(a, {b: travels[a, b] for b in self.targets if (a, b) in travels}, size)
-
-    def _cover(self, joined: list[tuple[int, int]]) -> dict[tuple[int, int], cp_model.IntVar]:
-        """Literals that are true where the source is on the one device, and readers are on the other."""
+        busy = self.owner.busy
         travels = {}
         for a, b in joined:
             travels[a, b] = self.owner.new_bool(partial(self._joins, a, b))
             self.model.add_implication(travels[a, b], self.sources[a])
         for b in self.targets:
             self.model.add_bool_or(~self._arrives(b), *(travels[pair] for pair in joined if pair[1] == b))
-        return travels
-
-    def _flow(self, joined: list[tuple[int, int]]) -> dict[tuple[int, int], cp_model.IntVar]:
-        """The same for one reader: every source and every target has one of them, so the relaxation is close."""
-        ends = self.sources, self.owner.place[self.readers[0]]
-        stays = [(device, device) for device in ends[0] if device in ends[1]]
-        travels = {(a, b): self.owner.new_bool(partial(self._joins, a, b)) for a, b in (*joined, *stays)}
-        for side, place in enumerate(ends):
-            for device, literal in place.items():
-                self.model.add(sum(there for pair, there in travels.items() if pair[side] == device) == literal)
-        return {pair: travels[pair] for pair in joined}
+        for size in self.sizes:
+            for (a, b), literal in travels.items():
+                if received := self.loads.paid(size, a, b)[1]:
+                    busy[b].append((literal, received))
+                for number, ticks in self.loads.on_links(size, a, b):
+                    busy[self.owner.instance.device_count + number].append((literal, ticks))
+            for a in self.sources:
+                self._pay_once(a, {b: travels[a, b] for b in self.targets if (a, b) in travels}, size)
 
     def _joins(self, a: int, b: int, where: Place) -> int:
         """True if the source is on a, and a reader on b."""
@@ -211,4 +193,4 @@ class _Sent:
         )
         for b, literal in travels.items():
             self.model.add(longest >= paid[b] * literal)
-        self.owner.charge(a, longest, 1)
+        self.owner.busy[a].append((longest, 1))

@@ -20,8 +20,8 @@ from dlplacer.solvers.decode.machine_code import Kernel, code_folder, is_kept
 from dlplacer.solvers.decode.runs import run_from, take_over
 from dlplacer.solvers.ilp.solver_thread import in_thread
 from dlplacer.solvers.instance.time_limit import OutOfTimeError
-from dlplacer.solvers.local_search.load_moves import anneal_loads
 from dlplacer.solvers.local_search.moves import anneal
+from dlplacer.solvers.local_search.path_moves import anneal_path
 
 ANNEALING_CODE = (run_from, take_over, anneal)
 """Kernels of annealing."""
@@ -29,10 +29,10 @@ ANNEALING_CODE = (run_from, take_over, anneal)
 HEURISTICS_CODE = KERNELS
 """Kernels of heuristics."""
 
-LOAD_CODE = (anneal_loads,)
-"""The kernel of annealing by loads."""
+PATH_CODE = (anneal_path,)
+"""The kernel of annealing along a path."""
 
-ALL_CODE = (*ANNEALING_CODE, *HEURISTICS_CODE, *LOAD_CODE)
+ALL_CODE = (*ANNEALING_CODE, *HEURISTICS_CODE, *PATH_CODE)
 
 _LOAD_S, _COMPILE_S, _POLL_S = 0.3, 12.0, 0.05
 """Seconds to load and to compile annealing's code on two cores, measured: 0.2 and 11; and between two looks for it."""
@@ -138,7 +138,7 @@ def compile_all(code: Collection[Kernel] = ALL_CODE) -> None:
     from dlplacer.solvers.decode.arrays import tables_of
     from dlplacer.solvers.instance.instance import build_instance
     from dlplacer.solvers.local_search.chain import Chain
-    from dlplacer.solvers.local_search.serial_annealing import compile_load_code
+    from dlplacer.solvers.local_search.serial_annealing import compile_path_code
 
     ops = tuple(Op(name, "op", {"device": 1e-3}) for name in ("first", "last"))
     graph = OpGraph(ops, (Edge("first", "last", 1000),))
@@ -151,8 +151,8 @@ def compile_all(code: Collection[Kernel] = ALL_CODE) -> None:
     if set(HEURISTICS_CODE) <= set(code):
         for works_on in (False, True):
             decode(instance, Rule(instance.order, works_on=works_on), fast=True)
-    if set(LOAD_CODE) <= set(code):
-        compile_load_code(instance)
+    if set(PATH_CODE) <= set(code):
+        compile_path_code(instance)
 
 
 if __name__ == "__main__":

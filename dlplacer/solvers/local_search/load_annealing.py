@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from dlplacer.problem.loads import APART, LoadTerms
+from dlplacer.problem.loads import APART, Loads
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.decode.arrays import Ints
 from dlplacer.solvers.decode.machine_code import is_kept, run
@@ -52,7 +52,7 @@ class LoadAnnealingParams:
 PARAMS = LoadAnnealingParams()
 
 
-def load_tables(instance: Instance, loads: LoadTerms) -> LoadTables:
+def load_tables(problem: Problem, instance: Instance, loads: Loads) -> LoadTables:
     """The tables of all placements."""
     blocks, devices = len(instance.members), instance.device_count
     work, allowed = np.zeros((blocks, devices), np.int64), np.zeros((blocks, devices), np.int64)
@@ -66,11 +66,11 @@ def load_tables(instance: Instance, loads: LoadTerms) -> LoadTables:
     for number, (source, readers, _) in enumerate(sent):
         for block in (source, *readers):
             at[block].append(number)
-    kinds = range(loads.kind_count)
+    kinds = range(len(problem.sizes_bytes))
     pairs = [(kind, a, b) for kind in kinds for a in range(devices) for b in range(devices)]
     paid = np.array([loads.paid(*pair) for pair in pairs], np.int64).reshape(len(kinds), devices, devices, 2)
     held = [[] if a == b else loads.on_links(kind, a, b) for kind, a, b in pairs]
-    first_link, links = _rows([[number for number, _ in row] for row in held])
+    first_link, links = _rows([[devices + number for number, _ in row] for row in held])
     first_reader, reader = _rows([readers for _, readers, _ in sent])
     first_at, requests = _rows(at)
     return LoadTables(
@@ -87,14 +87,13 @@ def load_tables(instance: Instance, loads: LoadTerms) -> LoadTables:
         requests,
         paid[..., 0].copy(),
         paid[..., 1].copy(),
-        np.array(loads.load_of, np.int64),
         first_link,
         links,
         np.array([ticks for row in held for _, ticks in row], np.int64),
     )
 
 
-def _sent(instance: Instance, loads: LoadTerms) -> Iterable[tuple[int, list[int], int]]:
+def _sent(instance: Instance, loads: Loads) -> Iterable[tuple[int, list[int], int]]:
     for request in loads.requests:
         source = instance.block[request.source]
         readers = sorted({instance.block[reader] for reader in request.readers} - {source})
@@ -116,9 +115,9 @@ class LoadAnnealing:
         The least period found in ticks, -1 if no placement fitted yet, and its placement by block.
     """
 
-    def __init__(self, tables: LoadTables, capacity: Sequence[int | None], load_count: int) -> None:
+    def __init__(self, tables: LoadTables, capacity: Sequence[int | None], link_count: int) -> None:
         self._tables, self._capacity = tables, [UNLIMITED if size is None else size for size in capacity]
-        self._load_count = load_count
+        self._link_count = link_count
         self.least, self.best = -1, np.zeros(len(tables.size), np.int64)
 
     def begin(self, place: Sequence[int]) -> None:
@@ -127,23 +126,23 @@ class LoadAnnealing:
         self._state = state = LoadState(
             np.zeros(len(tables.size), np.int64),
             np.zeros((len(tables.source), devices), np.int64),
-            np.zeros(self._load_count, np.int64),
+            np.zeros(devices + self._link_count, np.int64),
             np.array(self._capacity, np.int64),
         )
         state.readers[:, 0] = np.diff(tables.first_reader)
-        state.busy[tables.load[0]] = tables.work[:, 0].sum()
-        state.left[0] -= tables.size.sum()
+        state.busy[0], state.left[0] = tables.work[:, 0].sum(), state.left[0] - tables.size.sum()
         for block, device in enumerate(place):
             put(tables, state, block, device)
         period = int(state.busy.max())
         if (state.left >= 0).all() and (self.least < 0 or period < self.least):
             self.least, self.best = period, state.place.copy()
 
-    def cool(self, seconds: float, seed: int, is_over: Callable[[], bool], scale: float | None = None) -> None:
-        """Moves of less and less use for some time; temperatures are shares of `scale`, the period if None."""
-        began, moves, state = now(), 200, self._state
+    def cool(self, seconds: float, seed: int, is_over: Callable[[], bool]) -> None:
+        """Moves of less and less use for some time."""
+        # Whoever comes late has a chunk left, by which the temperature falls.
+        began, seconds, moves, state = now(), max(PARAMS.chunk_s, seconds), 200, self._state
         fast, moved = is_kept((anneal_loads,)) or seconds > 10, np.zeros((PARAMS.stretch, 2), np.int64)
-        scale = scale or float(max(1, state.busy.max()))
+        scale = float(max(1, state.busy.max()))
         falls = math.log(PARAMS.last_temperature / PARAMS.first_temperature)
         while (spent := (now() - began) / seconds) < 1 and not is_over():
             ask_time()

@@ -34,8 +34,6 @@ class LoadTables(NamedTuple):
         The same for [block] → requests that it sends or reads.
     sent, received
         [kind, device, device] → ticks that the ends pay.
-    load
-        [device] → number of the load that it adds to.
     first_link, link, link_ticks
         The same for [kind × devices² + device × devices + device] → resources that carry it, and for how long.
     """
@@ -53,7 +51,6 @@ class LoadTables(NamedTuple):
     at: Ints
     sent: Ints
     received: Ints
-    load: Ints
     first_link: Ints
     link: Ints
     link_ticks: Ints
@@ -75,12 +72,12 @@ def _charge(tables: LoadTables, state: LoadState, request: int, sign: int) -> No
     sent = 0
     for there in range(devices):
         if there != here and state.readers[request, there] > 0:
-            state.busy[tables.load[there]] += sign * tables.received[kind, here, there]
+            state.busy[there] += sign * tables.received[kind, here, there]
             sent = max(sent, tables.sent[kind, here, there])
             row = (kind * devices + here) * devices + there
             for number in range(tables.first_link[row], tables.first_link[row + 1]):
                 state.busy[tables.link[number]] += sign * tables.link_ticks[number]
-    state.busy[tables.load[here]] += sign * sent
+    state.busy[here] += sign * sent
 
 
 def put(tables: LoadTables, state: LoadState, block: int, device: int) -> None:
@@ -97,8 +94,8 @@ def put(tables: LoadTables, state: LoadState, block: int, device: int) -> None:
     state.place[block] = device
     for number in range(begin, end):
         _charge(tables, state, tables.at[number], 1)
-    state.busy[tables.load[here]] -= tables.work[block, here]
-    state.busy[tables.load[device]] += tables.work[block, device]
+    state.busy[here] -= tables.work[block, here]
+    state.busy[device] += tables.work[block, device]
     state.left[here] += tables.size[block]
     state.left[device] -= tables.size[block]
 

@@ -4,14 +4,19 @@ The length of a path through all ops is then the makespan, and a move changes a 
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from threading import Event
 
-from dlplacer.solvers.assignment.path import PathLoads
+import numpy as np
+
 from dlplacer.solvers.decode.in_sequence import in_sequence
+from dlplacer.solvers.decode.machine_code import machine_code
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
-from dlplacer.solvers.instance.time_limit import now
-from dlplacer.solvers.local_search.load_annealing import LoadAnnealing, load_tables
+from dlplacer.solvers.instance.time_limit import count_work, now
+from dlplacer.solvers.local_search.path_moves import PathTables, anneal_path
 
 
 @dataclass(frozen=True)
@@ -23,26 +28,35 @@ class SerialParams:
     round_s, rounds, patience
         Seconds of a round by op and device, if there is time for so many rounds, and how many in a row may bring
         nothing. Each cools down once and begins with the placement of the last.
-    scale
-        Mean durations of an op of the path in which the temperatures of `LoadAnnealing` count.
+    first_temperature, last_temperature
+        In mean durations of an op of the path.
+    chunk_s
+        Seconds between two looks at the clock.
     steps
         The smallest memory in steps of the room that placements leave.
+    stretch
+        Blocks that move at once, at most.
     """
 
     round_s: float = 1e-3
     rounds: int = 12
     patience: int = 8
-    scale: float = 50.0
+    first_temperature: float = 0.5
+    last_temperature: float = 0.0025
+    chunk_s: float = 0.02
     steps: int = 256
+    stretch: int = 16
 
 
 PARAMS = SerialParams()
 
-_SEEDS = 1000
-"""Seeds that a round may use up."""
+_MOVE_S = 1e-6
+"""Seconds of work for a move of the compiled code."""
+_FEWEST_MOVES = 256
+"""Moves of the first chunk, and of every one at least."""
 
 
-def anneal_serial(instance: Instance, incumbent: Incumbent, path: list[int], seconds: float) -> None:
+def anneal_serial(instance: Instance, incumbent: Incumbent, path: Sequence[int], seconds: float) -> None:
     """Offer the best placements found, each with its ops in topological order.
 
     Memory over time is known to the incumbent alone: where it refuses a placement, the next ones leave more room on
@@ -55,21 +69,19 @@ def anneal_serial(instance: Instance, incumbent: Incumbent, path: list[int], sec
     """
     assert incumbent.best is not None
     began, budget, seed = now(), incumbent.budget, incumbent.budget.seed % 2**31
-    loads = PathLoads(instance, path)
-    tables = load_tables(instance, loads)
-    scale = PARAMS.scale * max(1.0, sum(instance.mean_duration[op] for op in path) / len(path))
+    tables, mean = path_tables(instance, path), sum(instance.mean_duration[op] for op in path) / len(path)
     round_s = min(PARAMS.round_s * len(path) * instance.device_count, seconds / PARAMS.rounds)
     placement = [incumbent.best.device[ops[0]] for ops in instance.members]
     step = min((size for size in instance.capacity if size is not None), default=0) // PARAMS.steps
     refused, accepted, room, in_vain = 0, math.inf, 0, 0
     while now() < began + seconds and in_vain < PARAMS.patience and budget.left_s and not incumbent.closed:
         before = incumbent.best.makespan
-        rooms = [None if size is None else size - room for size in instance.capacity]
-        search = LoadAnnealing(tables, rooms, loads.load_count)
-        search.begin(placement)
-        search.cool(min(round_s, began + seconds - now()), seed, lambda: not budget.left_s, scale)
-        seed, found = seed + _SEEDS, None if search.least < 0 else search.best.tolist()
-        placement = found or placement
+        search = _Search(instance, tables, placement, room)
+        left_s = max(PARAMS.chunk_s, min(round_s, began + seconds - now()))
+        seed = search.cool(mean, left_s, seed, budget.stop)
+        found = search.found()
+        if found is not None:
+            placement = found
         devices = [placement[block] for block in instance.block]
         if found is None or incumbent.accepts(in_sequence(instance, devices, instance.order)):
             accepted = room
@@ -80,9 +92,68 @@ def anneal_serial(instance: Instance, incumbent: Incumbent, path: list[int], sec
         room = max(between, step) if accepted - refused > step else int(accepted)
 
 
-def compile_load_code(instance: Instance) -> None:
-    """Have the code that anneals by loads compiled."""
-    loads = PathLoads(instance, list(instance.order))
-    search = LoadAnnealing(load_tables(instance, loads), instance.capacity, loads.load_count)
-    search.begin([0] * len(instance.members))
-    search.cool(1e-3, 0, lambda: False)
+def compile_path_code(instance: Instance) -> None:
+    """Have the code above compiled."""
+    search = _Search(instance, path_tables(instance, instance.order), [0] * len(instance.members), 0)
+    search.cool(1.0, 1e-3, 0, Event())
+
+
+def path_tables(instance: Instance, path: Sequence[int]) -> PathTables:
+    """The costs of placements along a path."""
+    blocks = [instance.block[op] for op in path]
+    work = np.zeros((len(instance.members), instance.device_count), np.int64)
+    at: list[list[int]] = [[] for _ in instance.members]
+    for position, (op, block) in enumerate(zip(path, blocks, strict=True)):
+        work[block] += np.array(instance.duration[op], np.int64)
+        at[block].append(position)
+    delay = np.zeros((len(path), instance.device_count, instance.device_count), np.int64)
+    for position, (op, behind) in enumerate(pairwise(path)):
+        delay[position] = next(ticks for target, ticks in instance.successors[op] if target == behind)
+    allowed = np.zeros(work.shape, np.int64)
+    for block, ops in enumerate(instance.members):
+        allowed[block, list(instance.allowed[ops[0]])] = 1
+    first = np.cumsum([0, *map(len, at)], dtype=np.int64)
+    positions = np.array([position for row in at for position in row], np.int64)
+    size = np.array(instance.footprint, np.int64)
+    return PathTables(np.array(blocks, np.int64), first, positions, work, delay, allowed, size)
+
+
+class _Search:
+    """A placement that moves, and the best one that leaves enough room."""
+
+    def __init__(self, instance: Instance, tables: PathTables, placement: Sequence[int], room: int) -> None:
+        self._tables, self._place, self._least = tables, np.array(placement, np.int64), -1
+        self._best, self._moved = self._place.copy(), np.zeros((PARAMS.stretch, 2), np.int64)
+        self._left = np.array([2**62 if size is None else size - room for size in instance.capacity], np.int64)
+        np.subtract.at(self._left, self._place, tables.size)
+
+    def found(self) -> list[int] | None:
+        """[block] → device; None if nothing leaves enough room."""
+        return None if self._least < 0 else [int(device) for device in self._best]
+
+    def cool(self, mean: float, seconds: float, seed: int, stop: Event) -> int:
+        """Moves of less and less use for some time; the next seed."""
+        began, best, moves = now(), self._best.copy(), _FEWEST_MOVES
+        while (spent := (now() - began) / seconds) < 1 and not stop.is_set():
+            seed += 1
+            temperature = self._temperature(mean, spent)
+            asked = now()
+            least = machine_code(anneal_path)(
+                self._tables, self._place, self._left, best, self._moved, self._length(), moves, temperature, seed
+            )
+            count_work(_MOVE_S * moves)
+            if least >= 0 and (self._least < 0 or least < self._least):
+                self._least, self._best = least, best.copy()
+            in_time = int(moves * PARAMS.chunk_s / max(1e-6, now() - asked))
+            moves = max(_FEWEST_MOVES, min(4 * moves, in_time))
+        return seed
+
+    def _temperature(self, mean: float, spent: float) -> float:
+        falls = math.log(PARAMS.last_temperature / PARAMS.first_temperature)
+        return max(1e-9, PARAMS.first_temperature * mean * math.exp(falls * spent))
+
+    def _length(self) -> int:
+        tables, place = self._tables, self._place
+        along = place[tables.blocks]
+        work = tables.work[np.arange(len(place)), place].sum()
+        return int(work + tables.delay[np.arange(len(along) - 1), along[:-1], along[1:]].sum())

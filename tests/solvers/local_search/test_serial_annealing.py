@@ -8,8 +8,8 @@ from solvers.serial_chains import MIB, tight_chain
 
 from dlplacer.core.options import Options
 from dlplacer.problem.problem import build_problem
-from dlplacer.solvers.assignment.path import serial_path
 from dlplacer.solvers.decode.in_sequence import in_sequence
+from dlplacer.solvers.ilp.serial_model import serial_path
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import build_instance
 from dlplacer.solvers.instance.schedule import Schedule, keeps_blocks_and_memory

@@ -8,9 +8,9 @@ from solvers.serial_chains import tight_chain
 
 from dlplacer.core.options import Options
 from dlplacer.problem.problem import Problem, build_problem
-from dlplacer.solvers.assignment.path import build_path_model, serial_path
 from dlplacer.solvers.decode.in_sequence import in_sequence
 from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, search
+from dlplacer.solvers.ilp.serial_model import build_serial_model, serial_path
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.schedule import Schedule, keeps_blocks_and_memory
@@ -41,7 +41,7 @@ def test_its_optimum_is_the_shortest_path_of_all_placements(seed: int, skips: in
     incumbent = Incumbent(one_worker())
     worst = max(every, key=lambda schedule: schedule.makespan)
     assert incumbent.offer(worst)
-    model, variables = build_path_model(problem, instance, path, worst)
+    model, variables = build_serial_model(problem, instance, path, worst)
     assert search(model, variables, instance, incumbent, 20.0, relaxes_well=True) is SearchEnd.OPTIMAL
     assert incumbent.bound == min(_path_ticks(instance, path, schedule) for schedule in every)
     least = min(schedule.makespan for schedule in every)
