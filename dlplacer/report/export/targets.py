@@ -1,6 +1,7 @@
 """Layers over devices in the words of other runtimes: flags, variables and tables to paste."""
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
@@ -185,8 +186,9 @@ def _onnxruntime(layout: Layout) -> str:
     for op, place in zip(layout.ops, layout.placement, strict=True):
         device = layout.devices[place]
         name = f"gpu:{layout.gpus.index(place)}" if device.asynchronous else "cpu"
-        layer = op.meta["layer"]
-        patterns.setdefault(name, []).append(f"/{op.module}/" if layer is None else f"/layers.{layer}/")
+        # Names of nodes have a slash where a module has one of a name, and a dot before a number in a list.
+        paths = [op.module] if op.meta["layer"] is not None else op.meta["modules"]
+        patterns.setdefault(name, []).extend(f"/{re.sub(r'[.](?![0-9])', '/', str(path))}/" for path in paths)
     text = "; ".join(f"{name}({', '.join(dict.fromkeys(found))})" for name, found in patterns.items())
     return f"session.name_based_layer_assignment={text}"
 
