@@ -526,7 +526,8 @@ def fit(given: Given) -> int:
     """Fit, write the plan, and print layers per device, other splits, and the texts to paste."""
     from dlplacer.api.fitting import exports
 
-    found = dp.fit(**given.but("to", "picture").arguments)
+    # Not `given.arguments`, which leaves the objective to the options of a problem.
+    found = dp.fit(**given.only(the.DECODER, the.MACHINE, the.SERVED, the.FITTED, the.DESCRIBED))
     written(given, found, "fit")
     texts = [export_of(found, target) for target in given.to or ()]
     return shown(given, found, {**found.to_dict(), "exports": exports(found)} if given.json else None, texts)

@@ -126,8 +126,32 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
     "shared_inner": ("shared_expert_intermediate_size",),
     "dense_first": ("first_k_dense_replace",),
     "sparse_every": ("decoder_sparse_step",),
+    "head_width": ("head_dim",),
+    "groups": ("num_key_value_heads",),
+    "window": ("sliding_window",),
+    "window_pattern": ("sliding_window_pattern",),
+    "full_below": ("max_window_layers",),
+    "latent": ("kv_lora_rank",),
+    "query_latent": ("q_lora_rank",),
+    "nope": ("qk_nope_head_dim",),
+    "rope": ("qk_rope_head_dim",),
+    "value": ("v_head_dim",),
 }
 """Name here → names in config.json, of which the first that is there counts."""
+
+MAY_BE_ZERO = frozenset({"experts", "shared", "shared_inner", "expert_inner", "dense_first", "window", "full_below"})
+"""Names of `FIELDS` whose number may be 0."""
+
+DEFAULTS: Mapping[str, Mapping[str, int]] = {
+    "gemma3_text": {
+        "vocab_size": 262208,
+        "head_dim": 256,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "max_position_embeddings": 131072,
+    },
+}
+"""``model_type`` → the numbers of transformers' class of configs, which published files leave out."""
 
 BITS: Mapping[str, float] = {
     "float32": 32,
@@ -163,7 +187,7 @@ def bits_of(text: str | float) -> float:
     """
     try:
         bits = BITS.get(str(text).lower()) or float(text)
-    except ValueError:
+    except (TypeError, ValueError):
         bits = 0.0
     if not 0 < bits <= 64:
         raise InputError(f"type {text!r} is not known; give bits per element, as 4.89, or one of {', '.join(BITS)}")

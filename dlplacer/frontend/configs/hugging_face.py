@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any
 
 from dlplacer.core.errors import InputError
-from dlplacer.frontend.configs.families import FIELDS, Family, bits_of, family_of
+from dlplacer.frontend.configs.families import DEFAULTS, FIELDS, MAY_BE_ZERO, Family, bits_of, family_of
 from dlplacer.planning.fit.decoder import Attention, Decoder, Part
 
 
@@ -26,7 +26,9 @@ def decoder_of_config(config: Mapping[str, Any], name: str, weights: str | float
     """
     inner = config.get("text_config")
     text = {**config, **inner} if isinstance(inner, Mapping) else dict(config)
-    shapes = _Shapes(text, *family_of(str(text.get("model_type", ""))), _bits(config, text, weights), name)
+    kind, family = family_of(str(text.get("model_type", "")))
+    shapes = _Shapes({**DEFAULTS.get(kind, {}), **text}, kind, family, _bits(config, text, weights), name)
+    shapes.check()
     parts = [*_vision(config, shapes), *shapes.parts()]
     context = shapes.get("context")
     return Decoder(
@@ -36,7 +38,7 @@ def decoder_of_config(config: Mapping[str, Any], name: str, weights: str | float
         max(shapes.inner, shapes.heads * shapes.head_width),
         shapes.need("vocabulary"),
         shapes.tied_bytes,
-        int(context) if context else None,
+        context,
         "float32" if shapes.stored == 32 else "bfloat16",
         4 if shapes.stored == 32 else 2,
     )
@@ -47,11 +49,35 @@ def _bits(config: Mapping[str, Any], text: Mapping[str, Any], weights: str | flo
     stored = bits_of(text.get("dtype") or text.get("torch_dtype") or config.get("torch_dtype") or "bfloat16")
     if weights is not None:
         return stored, bits_of(weights)
-    told = config.get("quantization_config") or {}
-    method, bits = str(told.get("quant_method", "")), told.get("bits")
+    told = config.get("quantization_config") or config.get("quantization") or {}
+    if not isinstance(told, Mapping):
+        raise InputError(f"quantization_config is {told!r}; it must be an object with quant_method, or left out")
+    method, bits = str(told.get("quant_method", "")), told.get("bits", _bits_by_method(told))
     if bits is None and method:
         bits = 4 if told.get("load_in_4bit") or method == "awq" else "mxfp4" if method == "mxfp4" else 8
     return stored, stored if bits is None else bits_of(bits)
+
+
+def _bits_by_method(told: Mapping[str, Any]) -> Any:
+    """The bits as quanto writes them, or compressed-tensors in its first group; None if they are not there."""
+    groups = told.get("config_groups")
+    first = next(iter(groups.values()), None) if isinstance(groups, Mapping) else None
+    inside = first.get("weights") if isinstance(first, Mapping) else None
+    return inside.get("num_bits") if isinstance(inside, Mapping) else told.get("weights")
+
+
+def _number(name: str, field: str, value: Any, least: int) -> int:
+    """The number that a field of a config is.
+
+    Raises
+    ------
+    InputError
+        If it is none, or too small.
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        accepted = "a whole number, 0 or more" if least == 0 else "a positive whole number"
+        raise InputError(f"config {name!r}: {field} is {value!r}; it must be {accepted}")
+    return value
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,14 +90,44 @@ class _Shapes:
     bits: tuple[float, float]
     name: str
 
-    def get(self, field: str) -> Any:
-        return next((self.text[each] for each in FIELDS[field] if self.text.get(each) is not None), None)
+    def get(self, field: str) -> int | None:
+        """The number of a field; None if the file has none."""
+        names = (each for each in FIELDS[field] if self.text.get(each) is not None)
+        found = next(names, None)
+        least = 0 if field in MAY_BE_ZERO else 1
+        return None if found is None else _number(self.name, found, self.text[found], least)
 
     def need(self, field: str) -> int:
-        value = self.get(field)
-        if not isinstance(value, int) or value < 1:
-            raise InputError(f"config {self.name!r}: {FIELDS[field][0]} is {value!r}; it must be a positive number")
-        return value
+        return _number(self.name, FIELDS[field][0], self.get(field), 1)
+
+    def listed(self, field: str) -> list[Any]:
+        """A list in the file; empty if it has none."""
+        told = self.text.get(field) or []
+        if not isinstance(told, list):
+            raise InputError(f"config {self.name!r}: {field} is {told!r}; it must be a list")
+        return told
+
+    def check(self) -> None:
+        """Return if the numbers agree with each other.
+
+        Raises
+        ------
+        InputError
+            Otherwise.
+        """
+        hidden, heads, groups = self.need("hidden"), self.heads, self.get("groups") or self.heads
+        experts, chosen, kinds = self.get("experts") or 0, self.get("chosen") or 0, self.listed("layer_types")
+        wrong = ""
+        if not self.get("latent") and heads % groups:
+            wrong = f"{groups} num_key_value_heads do not divide {heads} num_attention_heads"
+        elif not self.get("latent") and not self.get("head_width") and hidden % heads:
+            wrong = f"{heads} num_attention_heads do not divide hidden_size {hidden}, and there is no head_dim"
+        elif experts and chosen > experts:
+            wrong = f"num_experts_per_tok is {chosen}, of {experts} experts"
+        elif kinds and len(kinds) < self.need("layers"):
+            wrong = f"layer_types has {len(kinds)} entries for {self.need('layers')} layers"
+        if wrong:
+            raise InputError(f"config {self.name!r}: {wrong}; correct the file")
 
     @property
     def stored(self) -> float:
@@ -87,7 +143,7 @@ class _Shapes:
 
     @cached_property
     def head_width(self) -> int:
-        return int(self.text.get("head_dim") or self.need("hidden") // self.heads)
+        return self.get("head_width") or self.need("hidden") // self.heads
 
     @property
     def tied(self) -> bool:
@@ -120,17 +176,17 @@ class _Shapes:
     def _is_sparse(self, layer: int) -> bool:
         if not self.get("experts"):
             return False
-        if layer in (self.text.get("mlp_only_layers") or ()):
+        if layer in self.listed("mlp_only_layers"):
             return False
         return layer >= (self.get("dense_first") or 0) and (layer + 1) % (self.get("sparse_every") or 1) == 0
 
     def _attention(self, layer: int) -> Part:
         hidden, width = self.need("hidden"), self.head_width
-        if self.text.get("kv_lora_rank"):
+        if self.get("latent"):
             factors, extra, attention = self._latent()
             kernels = 5
         else:
-            groups = int(self.text.get("num_key_value_heads") or self.heads)
+            groups = self.get("groups") or self.heads
             queried, grouped = self.heads * width, groups * width
             factors, kernels = hidden * (queried + 2 * grouped) + queried * hidden, 2
             bias_q = bool(self.text.get("attention_bias")) or "q" in self.family.biases
@@ -145,9 +201,9 @@ class _Shapes:
 
     def _latent(self) -> tuple[int, int, Attention]:
         """Multi-head latent attention: what is cached are a latent vector and the rotated part of a key."""
-        hidden, heads, latent = self.need("hidden"), self.heads, int(self.text["kv_lora_rank"])
-        nope, rope = int(self.text["qk_nope_head_dim"]), int(self.text["qk_rope_head_dim"])
-        value, rank = int(self.text["v_head_dim"]), self.text.get("q_lora_rank")
+        hidden, heads, latent = self.need("hidden"), self.heads, self.need("latent")
+        nope, rope = self.need("nope"), self.need("rope")
+        value, rank = self.need("value"), self.get("query_latent")
         queries = heads * (nope + rope)
         asked = hidden * queries if rank is None else hidden * rank + rank * queries
         factors = asked + hidden * (latent + rope) + latent * heads * (nope + value) + heads * value * hidden
@@ -155,15 +211,18 @@ class _Shapes:
         return factors, latent + (rank or 0), attention
 
     def _window(self, layer: int) -> int | None:
-        window, kinds = self.text.get("sliding_window"), self.text.get("layer_types")
-        if not window or self.text.get("use_sliding_window") is False:
+        window, kinds = self.get("window"), self.listed("layer_types")
+        # Qwen's classes have windows only if they are told so, and from a layer on.
+        qwen = self.kind.startswith("qwen")
+        if not window or not self.text.get("use_sliding_window", not qwen):
             return None
         if kinds:
-            return int(window) if kinds[layer] == "sliding_attention" else None
-        every = {"gemma2": 2, "gemma3_text": int(self.text.get("sliding_window_pattern") or 6), "gpt_oss": 2}.get(
-            self.kind
-        )
-        return int(window) if every is None or (layer + 1) % every else None
+            return window if kinds[layer] == "sliding_attention" else None
+        if qwen:
+            below = self.get("full_below")
+            return window if layer >= (28 if below is None else below) else None
+        every = {"gemma2": 2, "gemma3_text": self.get("window_pattern") or 6, "gpt_oss": 2}.get(self.kind)
+        return window if every is None or (layer + 1) % every else None
 
     def _mlp(self, layer: int) -> Part:
         hidden, inner = self.need("hidden"), self.inner
@@ -175,8 +234,8 @@ class _Shapes:
     def _experts(self, layer: int) -> Iterator[Part]:
         """What every token passes, the router and shared experts, then the experts of which it passes some."""
         hidden, count, chosen = self.need("hidden"), self.need("experts"), self.need("chosen")
-        inner = int(self.get("expert_inner") or self.inner)
-        shared = 3 * hidden * int(self.get("shared_inner") or inner * (self.get("shared") or 0))
+        inner = self.get("expert_inner") or self.inner
+        shared = 3 * hidden * (self.get("shared_inner") or inner * (self.get("shared") or 0))
         gate = hidden if self.get("shared_inner") else 0
         router = hidden * count + gate + self.bias("m", count) + (count if self.kind == "deepseek_v3" else 0)
         module = f"{self.family.layer.format(layer)}.mlp"
@@ -188,12 +247,23 @@ class _Shapes:
 
 
 def _vision(config: Mapping[str, Any], shapes: _Shapes) -> Iterator[Part]:
-    """A vision tower as a plain transformer of its own: 4 h² + 2 h i elements in a layer, patches and positions."""
+    """A vision tower as a plain transformer of its own: 4 h² + 2 h i elements in a layer, patches and positions.
+
+    Where it merges patches, two matrices bring them to the width of the text. Qwen2-VL calls that width hidden_size.
+    """
     told = config.get("vision_config")
-    if isinstance(told, Mapping) and told.get("hidden_size"):
-        hidden, inner = int(told["hidden_size"]), int(told.get("intermediate_size") or 4 * told["hidden_size"])
-        layers = int(told.get("num_hidden_layers") or told.get("depth") or 0)
-        patch = int(told.get("patch_size") or 14)
-        factors = layers * (4 * hidden * hidden + 2 * hidden * inner) + 3 * patch * patch * hidden
+    if isinstance(told, Mapping) and (told.get("embed_dim") or told.get("hidden_size")):
+
+        def number(*fields: str, default: int = 0) -> int:
+            found = next((each for each in fields if told.get(each)), None)
+            return default if found is None else _number(shapes.name, f"vision_config.{found}", told[found], 1)
+
+        hidden = number("embed_dim", "hidden_size")
+        inner = number("intermediate_size", default=4 * hidden)
+        layers, patch = number("num_hidden_layers", "depth"), number("patch_size", default=14)
+        frames = number("temporal_patch_size", default=1)
+        factors = layers * (4 * hidden * hidden + 2 * hidden * inner) + 3 * frames * patch * patch * hidden
+        merged = hidden * number("spatial_merge_size") ** 2
+        factors += merged * (merged + number("out_hidden_size", default=shapes.need("hidden")))
         # A step of decoding passes it by: the picture was read with the prompt.
         yield Part("vision", None, ("vision_tower",), shapes.plain(factors), 0, 0)

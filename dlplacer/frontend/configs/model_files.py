@@ -59,7 +59,8 @@ def _of_index(decoder: Decoder, index: Path) -> Decoder:
         If the index gives no total.
     """
     told = read_json(index)
-    total = told.get("metadata", {}).get("total_size") if isinstance(told, Mapping) else None
+    metadata = told.get("metadata") if isinstance(told, Mapping) else None
+    total = metadata.get("total_size") if isinstance(metadata, Mapping) else None
     if not isinstance(total, int):
         raise InputError(f"{index.name} has no metadata.total_size; save the model again, or remove the file")
     outside = sum(part.weight_bytes for part in decoder.parts if part.layer is None) - decoder.tied_bytes
@@ -126,6 +127,8 @@ def _of_gguf(path: Path) -> Decoder:
     tied = not any(tensor.name == "output.weight" for tensor in reader.tensors)
     config["tie_word_embeddings"] = tied
     if "kv_lora_rank" in config:
+        # Files from before the keys of MLA have those of whole heads.
+        config.setdefault("v_head_dim", value(f"{kind}.attention.value_length"))
         config["qk_nope_head_dim"] = config["v_head_dim"]
     if tied:
         sizes["head", None] += sizes["embedding", None]

@@ -1,5 +1,6 @@
 """A machine in a line of text, ``2x RTX3090, RTX3060, 64 GB DDR5-5600``, or in a short TOML file."""
 
+import math
 import re
 import tomllib
 from collections.abc import Mapping
@@ -30,7 +31,9 @@ NETWORKS: Mapping[str, tuple[float, float, str]] = {
 """Network by name → bytes per second, latency, and the source. All are assumptions until they are measured."""
 
 _ITEM = re.compile(r"(?:(\d{1,3})\s*(?:x|×|\*)\s*)?(.+)", re.IGNORECASE)
-_RAM = re.compile(r"(\d+)\s*(GB|GiB)\s+(?:(\d+)\s*x\s*)?(LP)?DDR(\d)X?-(\d{3,5})", re.IGNORECASE)
+_RAM = re.compile(
+    r"(?:(\d{1,3})\s*(?:x|×|\*)\s*)?(\d+)\s*(GB|GiB)\s+(?:(\d+)\s*x\s*)?(LP)?DDR(\d)X?-(\d{3,5})", re.IGNORECASE
+)
 _PCIE = re.compile(r"pcie\s*(\d)(?:\.0)?(?:\s*x\s*(\d{1,2}))?", re.IGNORECASE)
 _GIB = 2**30
 
@@ -109,6 +112,8 @@ def _devices(host: str, prefix: str, gpus: int) -> list[Device]:
     for item in filter(None, (part.strip() for part in host.split(","))):
         ram = _RAM.fullmatch(item)
         if ram is not None:
+            if any(map(_is_ram, found)):
+                raise InputError(f"a host has one memory, and {item!r} is a second; write their sum as 64 GB DDR5-5600")
             found.append(_ram(ram, prefix))
             continue
         match = _ITEM.fullmatch(item)
@@ -116,10 +121,12 @@ def _devices(host: str, prefix: str, gpus: int) -> list[Device]:
         name = match[2].strip()
         if known_type(name) in (None, CORE):
             raise InputError(f"{unknown_type(name)} Memory of the host is written as 64 GB DDR5-5600")
+        if int(match[1] or 1) < 1:
+            raise InputError(f"{item!r} is no device; write how many there are, as 2x {name}, or leave it out")
         for _ in range(int(match[1] or 1)):
             found.append(device_of_type(f"{prefix}gpu{gpus}", name))
             gpus += 1
-            if found[-1].memory_bytes is None:
+            if not found[-1].memory_bytes:
                 raise InputError(f"the memory of {name!r} is not known; write it behind the name, as {name} 32GB")
     if not found:
         raise InputError("a host has no devices; name its GPUs or its memory")
@@ -127,14 +134,16 @@ def _devices(host: str, prefix: str, gpus: int) -> list[Device]:
 
 
 def _ram(found: re.Match[str], prefix: str) -> Device:
-    size, _, channels, low_power, generation, transfers = found.groups()
+    modules, size, _, channels, low_power, generation, transfers = found.groups()
     count = int(channels or CHANNELS.value)
     kind = f"{count}x{'LP' if low_power else ''}DDR{generation}-{transfers}"
     core = DEVICE_TABLE[CORE]
     flops = {dtype: CORES.value * rate for dtype, rate in core.flops_per_s.items()}
     meta = {"assumed": f"{CORES.value:g} cores; {count} channels of 8 bytes"}
-    rate = count * 8 * float(transfers) * 1e6
-    return Device(f"{prefix}ram", kind, int(size) * _GIB, flops, rate, meta, asynchronous=False)
+    rate, capacity = count * 8 * float(transfers) * 1e6, int(modules or 1) * int(size) * _GIB
+    if not capacity or not rate:
+        raise InputError(f"{found[0]!r} is no memory; write its size and rate as 64 GB DDR5-5600")
+    return Device(f"{prefix}ram", kind, capacity, flops, rate, meta, asynchronous=False)
 
 
 def _is_ram(device: Device) -> bool:
@@ -153,6 +162,8 @@ def _bus(device: Device, bus: str, link: str | None) -> Link:
         return Link(device.id, bus, rate, latency_s)
     slot = _PCIE.fullmatch(link.strip())
     if slot is not None:
+        if slot[1] not in "123456" or int(slot[2] or 16) not in (1, 2, 4, 8, 16):
+            raise InputError(f"link {link!r} is no slot; write pcie1 to pcie6, with x1, x2, x4, x8 or x16, as pcie3x8")
         return Link(device.id, bus, pcie_slot_bytes_per_s(int(slot[1]), int(slot[2] or 16)), latency_s)
     return Link(device.id, bus, _quantity("link", link, "bytes_per_s", "pcie4, pcie3x8"), latency_s)
 
@@ -170,9 +181,12 @@ def _network(text: str | None) -> tuple[float, float]:
 
 def _quantity(name: str, text: str, dimension: str, others: str) -> float:
     try:
-        return parse_quantity(text, dimension)
+        found = parse_quantity(text, dimension)
     except ValueError as error:
         raise InputError(f"{name}: {error}; or write {others}") from error
+    if not 0 <= found < math.inf or (dimension == "bytes_per_s" and not found):
+        raise InputError(f"{name} is {text!r}; give a positive number, or {others}")
+    return found
 
 
 def _less(devices: list[Device], used: Mapping[str, str]) -> list[Device]:

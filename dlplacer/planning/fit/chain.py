@@ -41,6 +41,8 @@ class Chain:
         [cut][from][to] → seconds of the tensor between op ``cut − 1`` and op ``cut``.
     embedding, shared_bytes
         The op whose weights the last one shares, and their bytes, which are kept once if both are on one device.
+    groups
+        Batches in flight in steady state.
     """
 
     ops: tuple[Op, ...]
@@ -51,6 +53,7 @@ class Chain:
     crossing_s: Floats
     embedding: int = 0
     shared_bytes: float = 0.0
+    groups: float = math.inf
 
     def loads_s(self, placement: Sequence[int]) -> tuple[Floats, Floats]:
         """[device] → seconds of its ops, and [cut] → seconds of each crossing."""
@@ -73,11 +76,19 @@ class Chain:
         return bool(allowed and (self.held_bytes(placement) <= self.capacities).all())
 
     def value_s(self, placement: Sequence[int], largest: bool = False) -> float:
-        """Seconds of all ops and crossings one after another; with `largest`, of the largest load among them."""
+        """Seconds of all ops and crossings one after another; with `largest`, between two batches in steady state.
+
+        In steady state the largest load limits, or the whole way of a batch, if few are in flight.
+        """
         busy, crossings = self.loads_s(placement)
-        if largest:
-            return float(max(busy.max(), crossings.max(initial=0.0)))
-        return float(busy.sum() + crossings.sum())
+        way_s = float(busy.sum() + crossings.sum())
+        return max(busy.max(), crossings.max(initial=0.0), way_s / self.groups) if largest else way_s
+
+    def quickest(self, largest: bool, known: Sequence[int] | None = None) -> list[int] | None:
+        """The best of a known placement and the splits of least sum and least largest load; None if none fits."""
+        found = [self.best_split(each) for each in {False, largest}]
+        found += [None if known is None or not self.fits(known) else [*known]]
+        return min((each for each in found if each), key=lambda each: self.value_s(each, largest), default=None)
 
     @cached_property
     def classes(self) -> list[list[int]]:

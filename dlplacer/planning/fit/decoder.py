@@ -164,7 +164,7 @@ class Decoder(Record):
     def cache_bytes(self, parts: Iterable[Part], serving: "Serving") -> int:
         """The keys and values that parts keep of the sequences that are served."""
         spans = (part.attention.span(serving.context) * part.attention.cached for part in parts if part.attention)
-        return round(serving.batch * sum(spans) * serving.cache_bits / 8)
+        return round(serving.groups * serving.batch * sum(spans) * serving.cache_bits / 8)
 
     def working_bytes(self, batch: int, chunk: int) -> int:
         """What a device needs for a chunk of a prompt, or for a step of a batch: vectors inside a layer, and logits.
@@ -207,6 +207,8 @@ class Serving(Record):
         Tokens of a request, for the objectives ``prefill`` and ``request``.
     chunk
         Tokens of a prompt that are worked on at once.
+    groups
+        Batches in flight, each with a cache of its own; several stages work at once only on different ones.
     """
 
     context: Annotated[int, Number(at_least=1, whole=True)] = 4096
@@ -216,6 +218,7 @@ class Serving(Record):
     generated: Annotated[int, Number(at_least=1, whole=True)] = 128
     chunk: Annotated[int, Number(at_least=1, whole=True)] = 512
     objective: Annotated[str, OneOf(("token", "throughput", "prefill", "request"))] = "token"
+    groups: Annotated[int, Number(at_least=1, whole=True)] = 1
 
     @property
     def decode(self) -> Step:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dlplacer.core.abilities import Saved, Shown
-from dlplacer.core.errors import InfeasibleError, NoPlanError
+from dlplacer.core.errors import InfeasibleError, InputError, NoPlanError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan
@@ -52,7 +52,10 @@ class Judged(Record):
 
 @dataclass(frozen=True)
 class Help(Record):
-    """A change, the objective of the best contiguous split with it, and by how much that is less than the fit's."""
+    """A change, the objective with it, and by how much that is less than the fit's.
+
+    The objective is that of the better one of this placement and the best contiguous split.
+    """
 
     change: str
     kind: str
@@ -88,7 +91,7 @@ class Fit(Saved, Shown, Record):
         One step of decoding and one batch of prompts with this placement.
     binds
         The part of which twice as much would change the objective most: ``bandwidth``, ``memory``, room for the
-        ``cache``, ``link`` or ``compute``; of the longest context, the cache.
+        ``cache``, ``link`` or ``compute``; of the longest context, the cache, or the ``model`` that has no longer one.
     max_context
         Tokens of the longest context with which some contiguous split fits; 0 if none does.
     alternatives
@@ -121,13 +124,8 @@ class Fit(Saved, Shown, Record):
 
     @property
     def status(self) -> str:
-        """``optimal`` or ``feasible``; ``optimal among stages`` for a throughput above its bound.
-
-        A throughput is that of the best split into one stage per device; its bound holds for all placements.
-        """
-        if self.value_s * (1 - _ROUNDED) <= self.lower_bound_s:
-            return "optimal"
-        return "optimal among stages" if self.serving.objective == "throughput" else "feasible"
+        """``optimal``, or ``feasible`` for a value above its bound, which holds for all placements."""
+        return "optimal" if self.value_s * (1 - _ROUNDED) <= self.lower_bound_s else "feasible"
 
     @property
     def gap(self) -> float:
@@ -168,6 +166,7 @@ class Fit(Saved, Shown, Record):
             "gap": self.gap,
             "lower_bound_s": self.lower_bound_s,
             "binds": self.binds,
+            "batches_in_flight": self.serving.groups,
             "max_context": self.max_context,
             "devices": {
                 share.device: {
@@ -209,7 +208,7 @@ class Question:
 
     @property
     def working_bytes(self) -> int:
-        return self.decoder.working_bytes(self.serving.batch, min(self.serving.chunk, self.serving.context))
+        return self.decoder.working_bytes(self.serving.batch, self.serving.chunk)
 
     @property
     def largest(self) -> bool:
@@ -226,7 +225,8 @@ class Question:
 
     def chain(self, **serving: Any) -> Chain:
         """The chain with some of what is asked changed."""
-        return chain_of(self.graph(**serving), self.machine)
+        asked = replace(self.serving, **serving)
+        return replace(chain_of(self.graph(**serving), self.machine), groups=asked.groups)
 
     def sizes(self, context: int) -> Floats:
         """[op] → bytes that it keeps at a context."""
@@ -279,16 +279,18 @@ def fit(
     machine = streaming(topology) if stream else topology
     question = Question(decoder, machine, serving, reserve_bytes, whole, tuple(last))
     if longest:
-        serving = replace(serving, context=max(1, _longest_split(replace(question, left_out=()))))
+        widest = replace(question, left_out=(), serving=replace(serving, context=1))
+        serving = replace(serving, context=max(1, _longest_split(widest)))
         question = replace(question, serving=serving)
-    chain = question.chain()
-    split = chain.best_split(question.largest)
+    needed = {"prefill": serving.prompt, "request": serving.prompt + serving.generated}.get(serving.objective, 0)
+    if needed > serving.context:
+        raise InputError(f"context is {serving.context}, but a {serving.objective} has {needed} tokens; make it longer")
+    question, chain, split = _in_flight(question)
     notes = []
     if question.left_out and split is None:
         notes.append(f"{', '.join(question.left_out)} is used, as the model does not fit on the others")
-        question = replace(question, left_out=())
-        chain = question.chain()
-        split = chain.best_split(question.largest)
+        question, chain, split = _in_flight(replace(question, left_out=()))
+    serving = question.serving
     plan, bound_s = _planned(question, chain, split, time_limit_s, workers, seed)
     placement = [question.machine.device_index[plan.placement[op.id]] for op in chain.ops]
     scale = steps_in(serving)
@@ -300,20 +302,46 @@ def fit(
         min(bound_s, base_s) * scale,
         question.chain(objective="token").value_s(placement),
         question.chain(objective="prefill").value_s(placement),
-        _binding(question, chain, longest),
+        _binding(question, chain, placement, longest),
         _longest_split(question),
         question.working_bytes,
-        _judged(question, chain, {**SPLITS, **(own or {})}),
-        _what_would_help(question, chain, base_s),
+        _judged(replace(question, left_out=()), {**SPLITS, **(own or {})}),
+        _what_would_help(question, chain, placement),
         (*notes, *_notes(question, plan)),
     )
+
+
+def _in_flight(question: Question) -> tuple[Question, Chain, list[int] | None]:
+    """The question with the batches in flight that give the most tokens, its chain and best split.
+
+    More batches keep more stages busy, but each has a cache of its own.
+    """
+    most = len(question.topology.devices) if question.largest else 1
+    asked = [replace(question, serving=replace(question.serving, groups=groups + 1)) for groups in range(most)]
+    tried = [(each, chain := each.chain(), chain.quickest(each.largest)) for each in asked]
+
+    def value_s(found: tuple[Question, Chain, list[int] | None]) -> float:
+        _, chain, split = found
+        return math.inf if split is None else chain.value_s(split, question.largest)
+
+    return min(tried, key=value_s)
+
+
+def _way_bound_s(question: Question, chain: Chain) -> float:
+    """Seconds between two batches in flight, by their way at best and as many as memory holds at most."""
+    cached = sum(op.state_bytes for op in chain.ops) / chain.groups
+    room = chain.capacities.sum() - chain.sizes.sum() + cached * chain.groups + chain.shared_bytes
+    groups = max(1.0, math.floor(room / cached)) if cached and math.isfinite(room) else math.inf
+    return float(chain.time_s.min(axis=1).sum() / groups)
 
 
 def _planned(
     question: Question, chain: Chain, split: list[int] | None, time_limit_s: float, workers: int | None, seed: int
 ) -> tuple[Plan, float]:
     """The best plan, and a bound of the objective over all placements; for stages in steady state the split itself."""
-    found = best_placement(chain, time_limit_s, split, question.largest, workers=workers, seed=seed)
+    # With the cache of one batch in flight the bound holds for any number.
+    least = question.chain(groups=1) if question.largest else chain
+    found = best_placement(least, time_limit_s, split, question.largest, workers=workers, seed=seed)
     placement, method = split, "contiguous"
     # Of equal plans a contiguous one, which every runtime can be told.
     if found.placement is not None and not question.largest:
@@ -325,6 +353,7 @@ def _planned(
             raise _too_large(question, chain)
         raise NoPlanError(f"no split was found in {format_seconds(time_limit_s)}; raise the time limit")
     bound_s = chain.value_s(placement) if found.optimal and not question.largest else found.bound_s
+    bound_s = max(bound_s, _way_bound_s(question, chain)) if question.largest else bound_s
     machine = question.machine
     pins = {op.id: machine.devices[place].id for op, place in zip(chain.ops, placement, strict=True)}
     graph = with_copies(question.graph(), pins)
@@ -353,8 +382,8 @@ def _too_large(question: Question, chain: Chain) -> InfeasibleError:
     )
 
 
-def _judged(question: Question, chain: Chain, splits: Mapping[str, Split]) -> tuple[Judged, ...]:
-    found = []
+def _judged(question: Question, splits: Mapping[str, Split]) -> tuple[Judged, ...]:
+    found, chain = [], question.chain()
     scale = steps_in(question.serving)
     for name, split in splits.items():
         placement = split(chain)
@@ -380,11 +409,11 @@ def layer_counts(chain: Chain, placement: Sequence[int]) -> list[int]:
 
 
 def _longest(question: Question, fitting: Callable[[Floats], bool]) -> int:
-    """The longest context that fits, by bisection; the cache only grows with it."""
+    """The longest context that fits and that the model was made for, or is asked for, by bisection."""
     known = {1: question.sizes(1)}
     if not fitting(known[1]):
         return 0
-    low, high = 1, question.decoder.most_context or 2**24
+    low, high = 1, max(question.decoder.most_context or 2**24, question.serving.context)
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if fitting(question.sizes(middle)) else (low, middle - 1)
@@ -396,11 +425,12 @@ def _longest_split(question: Question) -> int:
     return _longest(question, lambda sizes: replace(chain, sizes=sizes).best_split() is not None)
 
 
-def _what_would_help(question: Question, chain: Chain, base_s: float) -> tuple[Help, ...]:
+def _what_would_help(question: Question, chain: Chain, placement: list[int]) -> tuple[Help, ...]:
     """Changes of machine and request, those that help most first."""
     largest, found = question.largest, []
+    base_s = chain.value_s(placement, largest)
     for text, kind, changed in _changes(question, chain):
-        split = changed.best_split(largest)
+        split = changed.quickest(largest, placement)
         if split is not None and base_s:
             value_s = changed.value_s(split, largest)
             found.append(Help(text, kind, value_s * steps_in(question.serving), 1 - value_s / base_s))
@@ -426,13 +456,13 @@ def _changes(question: Question, chain: Chain) -> Iterable[tuple[str, str, Chain
         yield f"context {serving.context // 2}", "cache", question.chain(context=serving.context // 2)
 
 
-def _binding(question: Question, chain: Chain, longest: bool) -> str:
+def _binding(question: Question, chain: Chain, placement: list[int], longest: bool) -> str:
     """The part of which twice as much would change the objective most; the first of equals."""
-    if longest and question.serving.context != question.decoder.most_context:
-        return "cache"
+    if longest:
+        return "model" if question.serving.context == question.decoder.most_context else "cache"
 
     def value_s(changed: Chain) -> float:
-        split = changed.best_split(question.largest)
+        split = changed.quickest(question.largest, placement)
         return math.inf if split is None else changed.value_s(split, question.largest)
 
     def faster(flops: float, memory: float) -> Chain:
@@ -457,6 +487,8 @@ def _binding(question: Question, chain: Chain, longest: bool) -> str:
 
 def _notes(question: Question, plan: Plan) -> tuple[str, ...]:
     notes = []
+    if question.largest:
+        notes.append(f"{question.serving.groups} batches of {question.serving.batch} in flight, each with its cache")
     if question.decoder.tied_bytes and not plan.graph.ops[-1].meta["shared_bytes"]:
         size = format_bytes(question.decoder.tied_bytes)
         notes.append(f"embedding and head share {size}, which both hold, as they are on different devices")

@@ -1,11 +1,13 @@
 """Splits that other tools and people make, to stand beside the best one."""
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from dlplacer.core.errors import InputError
+from dlplacer.core.op import Op
 from dlplacer.machines.costs.roofline import rates_of
 from dlplacer.planning.fit.chain import Chain
 
@@ -41,25 +43,38 @@ def by_map(chain: Chain, device_map: Mapping[str, Any]) -> list[int]:
     Raises
     ------
     InputError
-        If a module or a device is missing.
+        If a module or a device is missing, or an op is spread over several devices.
     """
     gpus = [place for place, device in enumerate(chain.devices) if device.asynchronous]
     rams = [place for place, device in enumerate(chain.devices) if not device.asynchronous]
     names = {device.id: place for place, device in enumerate(chain.devices)}
-    names |= {str(number): place for number, place in enumerate(gpus)}
+    names |= {f"{prefix}{number}": place for number, place in enumerate(gpus) for prefix in ("", "cuda:")}
     names |= {"cpu": rams[0], "disk": rams[0]} if rams else {}
+    owners = {str(module): op for op in chain.ops for module in op.meta["modules"]}
     placement = []
     for op in chain.ops:
-        path = str(op.module)
-        found = next((each for each in _prefixes(path) if each in device_map), None)
-        inside = [value for module, value in device_map.items() if module.startswith(f"{path}.")]
-        if found is None and not inside:
-            raise InputError(f"the map names no device for module {path!r}; name it, or a module that holds it")
-        told = str(inside[0] if found is None else device_map[found])
-        if told not in names:
-            raise InputError(f"the map puts {path!r} on {told!r}; the machine has {', '.join(names)}")
-        placement.append(names[told])
+        told = {str(device_map[path]) for path in _paths_of(op, owners, device_map)}
+        if len(told) != 1:
+            fault = f"spreads it over {' and '.join(sorted(told))}; place it whole, or give --fine parts"
+            missing = "names no device for it; name it, or a module that holds it"
+            raise InputError(f"module {str(op.module)!r}: the map {fault if told else missing}")
+        home = told.pop()
+        if home not in names:
+            raise InputError(f"the map puts {str(op.module)!r} on {home!r}; the machine has {', '.join(names)}")
+        placement.append(names[home])
     return placement
+
+
+def _paths_of(op: Op, owners: Mapping[str, Op], device_map: Mapping[str, Any]) -> set[str]:
+    """The entries of a map that decide where an op is."""
+    inside = {path for path in device_map if next((owners[up] for up in _prefixes(path) if up in owners), None) is op}
+    modules = [str(module) for module in op.meta["modules"]]
+    # The head's norm is small, and comes first.
+    first = modules[::-1] if op.kind == "head" else modules[:1]
+    above = (up for module in first for up in _prefixes(module) if up in device_map)
+    if op.kind == "head":
+        return {*islice(above, 1)}
+    return inside or {*islice(above, 1)}
 
 
 def _prefixes(path: str) -> list[str]:

@@ -10,6 +10,7 @@ from dlplacer.core.op import Edge, Op
 from dlplacer.core.topology import Device, Topology
 from dlplacer.core.units import format_bytes
 from dlplacer.machines.costs.device_table import EFFICIENCY
+from dlplacer.machines.costs.message_routes import Wiring
 from dlplacer.machines.costs.roofline import Rates, rates_of, roofline_s
 from dlplacer.planning.fit.decoder import Decoder, Part, Serving
 
@@ -158,31 +159,29 @@ def usable(topology: Topology, reserve_bytes: int, working_bytes: int) -> Topolo
 
 
 def streaming(topology: Topology) -> Topology:
-    """The machine whose weights in RAM go to a GPU in every step, at the rate of the widest link, to be used there.
+    """The machine whose weights in RAM go to a GPU in every step, over the fastest path to one, to be used there.
 
     Raises
     ------
     InputError
         If it has no RAM, or no GPU.
     """
-    ram = {device.id for device in topology.devices if not device.asynchronous}
     gpus = [device for device in topology.devices if device.asynchronous]
-    if not ram or not gpus:
+    if not gpus or len(gpus) == len(topology.devices):
         raise InputError("stream needs weights in RAM and a GPU to use them; describe both, or drop stream")
-    links = {gpu.id: max(_link_rates(topology, gpu.id), default=0.0) for gpu in gpus}
-    fastest = max(gpus, key=lambda gpu: links[gpu.id])
-    # Rates of links are effective ones, of which the roofline takes no share.
-    rate = links[fastest.id] / EFFICIENCY.value
+    wiring = Wiring(topology)
 
     def streamed(device: Device) -> Device:
-        if device.id not in ram:
+        if device.asynchronous:
             return device
+        s_per_byte, nearest = min(
+            ((wiring.channel(device.id, gpu.id).s_per_byte, gpu) for gpu in gpus), key=lambda path: path[0]
+        )
+        # Rates of links are effective ones, of which the roofline takes no share.
+        rate = 1 / s_per_byte / EFFICIENCY.value
         slower = min(rate, device.memory_bytes_per_s or rate)
-        kind = f"{device.type} streamed"
-        return replace(device, type=kind, flops_per_s=fastest.flops_per_s, memory_bytes_per_s=slower)
+        # Times go by type, and another RAM of the same type may be farther from a GPU.
+        kind = f"{device.type} streamed to {nearest.type} at {1e-9 / s_per_byte:.3g} GB/s"
+        return replace(device, type=kind, flops_per_s=nearest.flops_per_s, memory_bytes_per_s=slower)
 
     return replace(topology, devices=tuple(map(streamed, topology.devices)))
-
-
-def _link_rates(topology: Topology, device: str) -> list[float]:
-    return [link.total_bytes_per_s for ends, link in topology.link_between.items() if ends[0] == device]

@@ -1,6 +1,7 @@
 """Layers over devices in the words of other runtimes: flags, variables and tables to paste."""
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
@@ -13,6 +14,7 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Op
 from dlplacer.core.plan import Plan
 from dlplacer.core.topology import Device
+from dlplacer.machines.costs.device_table import DEVICE_TABLE
 from dlplacer.planning.fit.chain import Chain, chain_of
 from dlplacer.planning.fit.layer_flow import best_placement, is_experts
 
@@ -88,6 +90,21 @@ class Exported:
     note: str = ""
 
 
+_BACKENDS = {
+    "NVIDIA": ("CUDA{}", "CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES"),
+    "AMD": ("ROCm{}", "HIP_VISIBLE_DEVICES"),
+    "Apple": ("Metal", ""),
+}
+"""Vendor → name of a device in llama.cpp, and the variable that selects devices."""
+
+
+def _vendor(device: Device) -> str:
+    """The vendor by the device table; that of most GPUs for a type that it does not have."""
+    entry = DEVICE_TABLE.get(device.type)
+    vendor = entry.source.split()[0] if entry is not None else ""
+    return vendor if vendor in _BACKENDS else "NVIDIA"
+
+
 def _accelerate(layout: Layout) -> str:
     names = {place: number for number, place in enumerate(layout.gpus)}
     mapped: dict[str, int | str] = {}
@@ -107,14 +124,17 @@ def _vllm(layout: Layout) -> str:
     counts = [len(layers) for _, layers in layout.stages]
     order = ",".join(str(layout.gpus.index(layout.devices.index(device))) for device, _ in layout.stages)
     partition = ",".join(map(str, counts))
+    visible = _BACKENDS[_vendor(layout.stages[0][0])][1]
     return (
-        f"CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES={order} VLLM_PP_LAYER_PARTITION={partition} "
+        f"{visible and f'{visible}={order} '}VLLM_PP_LAYER_PARTITION={partition} "
         f"vllm serve MODEL --pipeline-parallel-size {len(counts)}"
     )
 
 
 def _llama_cpp(layout: Layout) -> str:
-    names = {place: f"CUDA{number}" for number, place in enumerate(layout.gpus)}
+    backends = {place: _BACKENDS[_vendor(layout.devices[place])][0] for place in layout.gpus}
+    alike = {place: [each for each in layout.gpus if backends[each] == backends[place]] for place in layout.gpus}
+    names = {place: backends[place].format(alike[place].index(place)) for place in layout.gpus}
     stages = [(layout.devices.index(device), len(layers)) for device, layers in layout.without_experts.stages]
     stages = [(place, count) for place, count in stages if place in names]
     offloaded = sum(count for _, count in stages)
@@ -132,7 +152,8 @@ def _llama_cpp(layout: Layout) -> str:
     for place, layers in layout.experts_apart.items():
         pattern = f"blk\\.({'|'.join(map(str, layers))})\\.ffn_.*_exps\\."
         flags.append(f"--override-tensor '{pattern}={names.get(place, 'CPU')}'")
-    return " ".join(["llama-server -m MODEL.gguf", *flags])
+    order = ["CUDA_DEVICE_ORDER=PCI_BUS_ID"] if "CUDA{}" in backends.values() else []
+    return " ".join([*order, "llama-server -m MODEL.gguf", *flags])
 
 
 def _megatron(layout: Layout) -> str:
@@ -152,8 +173,8 @@ def _torchtitan(layout: Layout) -> str:
 
 
 def _pipelining(layout: Layout) -> str:
-    first = {op.meta["layer"]: op.module for op in reversed(layout.ops)}
-    splits = {str(first[layers[0]]): "SplitPoint.BEGINNING" for _, layers in layout.stages[1:] if layers}
+    begins = [next(run) for _, run in groupby(range(len(layout.ops)), layout.placement.__getitem__)]
+    splits = {str(layout.ops[number].module): "SplitPoint.BEGINNING" for number in begins[1:]}
     count = len(splits) + 1
     # In steady state as many micro-batches are under way as there are stages.
     rows = [",".join(f"{stage}F{number}" for number in range(count)) for stage in range(count)]
@@ -165,8 +186,9 @@ def _onnxruntime(layout: Layout) -> str:
     for op, place in zip(layout.ops, layout.placement, strict=True):
         device = layout.devices[place]
         name = f"gpu:{layout.gpus.index(place)}" if device.asynchronous else "cpu"
-        layer = op.meta["layer"]
-        patterns.setdefault(name, []).append(f"/{op.module}/" if layer is None else f"/layers.{layer}/")
+        # Names of nodes have a slash where a module has one of a name, and a dot before a number in a list.
+        paths = [op.module] if op.meta["layer"] is not None else op.meta["modules"]
+        patterns.setdefault(name, []).extend(f"/{re.sub(r'[.](?![0-9])', '/', str(path))}/" for path in paths)
     text = "; ".join(f"{name}({', '.join(dict.fromkeys(found))})" for name, found in patterns.items())
     return f"session.name_based_layer_assignment={text}"
 
@@ -242,7 +264,7 @@ def export(plan: Plan, target: str) -> Exported:
     split = _solved_again(chain, rule, largest)
     if split is None:
         raise InputError(
-            f"no split that {target} can be told fits, or none was found in {_SECONDS:g} s: it is told only {_limits(rule)}; "
+            f"no split that {target} can be told was found in {_SECONDS:g} s: it can be told only {_limits(rule)}; "
             "use another target, or more memory"
         )
     loss = chain.value_s(split, largest) / _value_s(plan, largest) - 1

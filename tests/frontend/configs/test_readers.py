@@ -140,6 +140,69 @@ def test_an_index_of_safetensors_says_how_many_bytes_there_are(tmp_path: Path) -
     assert read_decoder(tmp_path).weight_bytes == pytest.approx(0.6 * full, abs=50)
 
 
+@pytest.mark.parametrize("index", [[], {"metadata": None}, {"metadata": {"total_size": "9"}}])
+def test_an_index_without_a_total_is_refused(tmp_path: Path, index: object) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({**GROUPED, "model_type": "llama"}))
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(InputError):
+        read_decoder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"quantization_config": {"quant_method": "gptq", "bits": 4}},
+        {"quantization_config": {"quant_method": "quanto", "weights": "int4"}},
+        {"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}},
+        {
+            "quantization_config": {
+                "quant_method": "compressed-tensors",
+                "config_groups": {"a": {"weights": {"num_bits": 4}}},
+            }
+        },
+        {"quantization": {"group_size": 64, "bits": 4}},
+    ],
+)
+def test_four_bits_are_read_as_each_method_writes_them(told: dict[str, Any]) -> None:
+    config = {**GROUPED, "model_type": "llama", "dtype": "bfloat16"}
+    read, asked = decoder_of_config({**config, **told}, "read"), decoder_of_config(config, "asked", "int4")
+    assert read.weight_bytes == asked.weight_bytes
+
+
+def test_a_vision_tower_has_the_bytes_of_the_module() -> None:
+    vision = {"depth": 2, "embed_dim": 32, "mlp_ratio": 4, "num_heads": 2, "in_chans": 3, "hidden_size": 64}
+    vision |= {"patch_size": 14, "spatial_merge_size": 2, "temporal_patch_size": 2}
+    from transformers.models.qwen2_vl.modeling_qwen2_vl import (
+        Qwen2VisionTransformerPretrainedModel,
+        Qwen2VLVisionConfig,
+    )
+
+    module = Qwen2VisionTransformerPretrainedModel._from_config(Qwen2VLVisionConfig(**vision))
+    decoder = decoder_of_config({**GROUPED, "model_type": "qwen2_vl", "vision_config": vision}, "qwen2_vl")
+    tower = next(part for part in decoder.parts if part.kind == "vision")
+    # Norms and biases, which are not counted, weigh little.
+    assert tower.weight_bytes == pytest.approx(2 * sum(each.numel() for each in module.parameters()), rel=0.03)
+
+
+@pytest.mark.parametrize("below", [0, 1, 3])
+def test_qwen_has_windows_where_the_class_has_them(below: int) -> None:
+    fields = {**GROUPED, "use_sliding_window": True, "sliding_window": 8, "max_window_layers": below}
+    kinds = transformers.Qwen2Config(**fields).layer_types
+    decoder = decoder_of_config({**fields, "model_type": "qwen2"}, "windows")
+    windows = [part.attention.window for part in decoder.parts if part.attention is not None]
+    assert windows == [8 if kind == "sliding_attention" else None for kind in kinds]
+
+
+def test_numbers_that_gemma_leaves_out_are_those_of_its_class() -> None:
+    left_out = ("vocab_size", "head_dim", "max_position_embeddings", "num_attention_heads", "num_key_value_heads")
+    kept = {key: value for key, value in GROUPED.items() if key not in left_out}
+    known = transformers.Gemma3TextConfig()
+    full = {**kept, "model_type": "gemma3_text", **{name: getattr(known, name) for name in left_out}}
+    short = {"model_type": "gemma3", "text_config": {**kept, "model_type": "gemma3_text"}}
+    one, other = decoder_of_config(full, "gemma"), decoder_of_config(short, "gemma")
+    assert (one.parts, one.vocabulary, one.most_context) == (other.parts, other.vocabulary, other.most_context)
+
+
 @pytest.mark.parametrize("name", ["llama", "qwen2_moe"])
 def test_a_gguf_header_gives_the_bytes_of_its_tensors(tmp_path: Path, name: str) -> None:
     gguf = pytest.importorskip("gguf")
@@ -173,8 +236,22 @@ def test_a_gguf_header_gives_the_bytes_of_its_tensors(tmp_path: Path, name: str)
     ("config", "named"),
     [
         ({"model_type": "bert"}, "bert"),
-        ({"model_type": "llama", "hidden_size": 64, "vocab_size": 9}, "num_hidden_layers"),
+        ({"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 9}, "num_hidden_layers"),
         ({"model_type": "llama", **GROUPED, "hidden_size": -1}, "hidden_size"),
+        ({"model_type": "llama", **GROUPED, "quantization_config": "fp8"}, "quantization_config"),
+        ({"model_type": "gemma2", **GROUPED, "sliding_window": 8, "layer_types": ["full_attention"]}, "layer_types"),
+        ({"model_type": "llama", **GROUPED, "num_key_value_heads": "eight"}, "num_key_value_heads"),
+        ({"model_type": "llama", **GROUPED, "num_key_value_heads": 0}, "num_key_value_heads"),
+        ({"model_type": "llama", **GROUPED, "num_key_value_heads": 3}, "num_key_value_heads"),
+        ({"model_type": "llama", **GROUPED, "num_attention_heads": 6}, "num_attention_heads"),
+        ({"model_type": "llama", **GROUPED, "num_hidden_layers": True}, "num_hidden_layers"),
+        ({"model_type": "llama", **GROUPED, "head_dim": "abc"}, "head_dim"),
+        ({"model_type": "llama", **GROUPED, "sliding_window": "x"}, "sliding_window"),
+        ({"model_type": "llama", **GROUPED, "max_position_embeddings": "8k"}, "max_position_embeddings"),
+        ({"model_type": "llama", **GROUPED, "vision_config": {"hidden_size": "a"}}, "vision_config.hidden_size"),
+        ({"model_type": "mixtral", **GROUPED, "num_local_experts": 8, "num_experts_per_tok": 9}, "num_experts_per_tok"),
+        ({"model_type": "qwen2_moe", **SPARSE, "decoder_sparse_step": -1}, "decoder_sparse_step"),
+        ({"model_type": "deepseek_v3", **GROUPED, **LATENT, "qk_nope_head_dim": None}, "qk_nope_head_dim"),
     ],
 )
 def test_a_mistake_names_the_field(config: dict[str, Any], named: str) -> None:

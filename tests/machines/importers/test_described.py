@@ -41,9 +41,27 @@ def test_a_toml_file_says_the_same(tmp_path: Path) -> None:
         ("RTX3090; RTX4090", "network"),
         ("M2Max", "memory"),
         ("2x", "2x"),
+        ("0x RTX3090, RTX3060", "0x RTX3090"),
+        ("RTX3090 0GB", "memory"),
+        ("64 GB DDR5-5600, 32 GB DDR4-3200", "32 GB DDR4-3200"),
     ],
 )
 def test_a_mistake_says_what_to_write(words: str, named: str) -> None:
     with pytest.raises(DlplacerError) as raised:
         dp.new_topology(words)
     assert named in str(raised.value)
+
+
+def test_modules_of_memory_add_up() -> None:
+    box = dp.new_topology("RTX3090, 2x 64 GB DDR5-5600")
+    assert box.device("ram").memory_bytes == 128 * 2**30
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("used", ["gpu0=-1GiB"]), ("link", "pcie9"), ("link", "pcie4x99"), ("network", "-5 GB/s")]
+)
+def test_a_number_that_cannot_be_names_its_option(option: str, value: object) -> None:
+    words = "RTX3090; RTX4090" if option == "network" else "RTX3090, RTX3060"
+    with pytest.raises(DlplacerError) as raised:
+        dp.new_topology(words, **{option: value})  # type: ignore[arg-type]
+    assert str(raised.value).startswith(option)

@@ -121,12 +121,21 @@ def test_streamed_weights_take_the_time_of_the_link() -> None:
     assert ram.time_s >= (ram.weight_bytes - decoder.parts[0].weight_bytes) / 24e9
 
 
+def test_weights_that_are_streamed_from_another_host_pass_the_network() -> None:
+    decoder, far = small(8), dp.new_topology("RTX4090; 64 GB DDR5-5600", network="1gbe")
+    far = replace(far, devices=(replace(far.devices[0], memory_bytes=GB // 8), far.devices[1]))
+    found = fit(decoder, far, Serving(context=256), reserve_bytes=0, stream=True, time_limit_s=2)
+    ram = next(share for share in found.shares if share.device == "host1-ram")
+    assert ram.time_s >= (ram.weight_bytes - decoder.parts[0].weight_bytes) / 0.117e9
+
+
 def test_devices_named_last_are_spared_until_they_are_needed() -> None:
     decoder = small(16)
     need = Question(decoder, machine((GB, 1e11)), Serving(context=256), 0, "layers").sizes(256).sum()
     roomy, tight = (machine((share * need + 1e8, 5e11), (need, 9e11)) for share in (1.0, 0.6))
     spared, used = (fit(decoder, each, Serving(context=256), reserve_bytes=0, last=["gpu1"]) for each in (roomy, tight))
     assert counts(spared) == {"gpu0": 16}
+    assert {one.name: one.value_s is not None for one in spared.alternatives}["even"]
     assert set(counts(used)) == {"gpu0", "gpu1"}
     assert any("gpu1" in note for note in used.notes)
 
@@ -139,6 +148,25 @@ def test_the_longest_context_fits_and_one_token_more_does_not() -> None:
     chain = question.chain()
     assert chain.best_split() is not None
     assert replace(chain, sizes=question.sizes(found.max_context + 1)).best_split() is None
+
+
+def test_the_longest_context_is_the_same_whatever_context_is_asked() -> None:
+    decoder, box = small(16), machine((1e9, 5e11), (8e8, 5e11))
+    longest = {fit(decoder, box, Serving(each), reserve_bytes=0, longest=True).max_context for each in (1, 4096)}
+    assert len(longest) == 1
+
+
+def test_the_model_binds_a_context_that_memory_does_not() -> None:
+    decoder, box = small(4, max_position_embeddings=512), machine((1e9, 5e11))
+    found = fit(decoder, box, Serving(), reserve_bytes=0, longest=True)
+    assert (found.max_context, found.binds) == (512, "model")
+    assert fit(decoder, box, Serving(1000), reserve_bytes=0).max_context == 1000
+
+
+@pytest.mark.parametrize("objective", ["prefill", "request"])
+def test_a_prompt_longer_than_the_context_is_refused(objective: str) -> None:
+    with pytest.raises(InputError):
+        fit(small(), machine((1e9, 5e11)), Serving(100, prompt=8192, objective=objective), reserve_bytes=0)
 
 
 def test_a_cache_of_eight_bits_makes_room_for_twice_the_context() -> None:
@@ -181,6 +209,29 @@ def test_a_throughput_has_a_bound_over_all_placements() -> None:
     assert (found.status == "optimal") == (found.gap == 0)
 
 
+def test_batches_in_flight_have_room_for_their_caches() -> None:
+    decoder = decoder_of_config(LLAMA_70B, "Llama-3-70B", 4.5)
+    found = fit(decoder, dp.new_topology("4x RTX3090"), Serving(8192, 16, objective="throughput"), time_limit_s=2)
+    # 40 GiB of cache for 16 sequences: one batch is in flight and passes all stages before its next token.
+    assert found.serving.groups == 1
+    assert found.tokens_per_s == pytest.approx(16 / found.decode_s)
+    short = fit(decoder, dp.new_topology("4x RTX3090"), Serving(1024, 16, objective="throughput"), time_limit_s=2)
+    assert sum(share.cache_bytes for share in short.shares) == short.serving.groups * 16 * 1024 * 80 * 2 * 8 * 128 * 2
+    assert short.tokens_per_s <= 16 * short.serving.groups / short.decode_s * 1.000001
+    assert short.tokens_per_s > 2 * 16 / short.decode_s
+
+
+def test_a_change_that_helps_is_better_than_the_plan() -> None:
+    config = {**LLAMA_70B, "model_type": "mixtral", "hidden_size": 4096, "num_hidden_layers": 32, "vocab_size": 32000}
+    config |= {"intermediate_size": 14336, "num_local_experts": 8, "num_experts_per_tok": 2, "num_attention_heads": 32}
+    box, serving = dp.new_topology("RTX4090, 64 GB DDR5-5600"), Serving(32768)
+    found = fit(decoder_of_config(config, "mixtral", 4.5), box, serving, whole="experts", time_limit_s=4)
+    assert found.plan.method == "layer flow"
+    assert found.helps
+    assert all(one.gain == pytest.approx(1 - one.value_s / found.value_s) for one in found.helps)
+    assert all(one.value_s < found.value_s for one in found.helps)
+
+
 def test_experts_apart_are_faster_where_ram_is_needed() -> None:
     config = {**LLAMA_70B, "model_type": "mixtral", "hidden_size": 4096, "num_hidden_layers": 8, "vocab_size": 32000}
     config |= {"intermediate_size": 14336, "num_local_experts": 8, "num_experts_per_tok": 2, "num_attention_heads": 32}
@@ -205,8 +256,13 @@ def test_a_map_of_accelerate_is_read_as_it_means() -> None:
     chain = Question(decoder, machine((GB, 1e11), (GB, 1e11)), Serving(context=64), 0, "layers").chain()
     told = {"model.embed_tokens": 0, "model.layers.0": 0, "model.layers": 1, "model.norm": 1, "lm_head": 1}
     assert by_map(chain, told) == [0, 0, 1, 1, 1, 1]
-    with pytest.raises(InputError):
-        by_map(chain, {"model.layers": 0})
+    assert by_map(chain, {"model": "cuda:0", "lm_head": "cuda:1"}) == [0, 0, 0, 0, 0, 1]
+    apart = {"": 0, "model.layers.2.self_attn": 0, "model.layers.2.mlp": 1}
+    parts = Question(decoder, machine((GB, 1e11), (GB, 1e11)), Serving(context=64), 0, "parts").chain()
+    assert by_map(parts, apart) == [0, *(0, 0), *(0, 0), *(0, 1), *(0, 0), 0]
+    for wrong in ({"model.layers": 0}, apart):
+        with pytest.raises(InputError):
+            by_map(chain, wrong)
     with pytest.raises(InputError):
         by_counts(chain, [3, 3])
 

@@ -153,7 +153,7 @@ def test_onnxruntime_takes_the_setting(with_ram: dp.Plan) -> None:
     key, _, value = export(with_ram, "onnxruntime").text.partition("=")
     devices = dict(re.findall(r"([\w:]+)\(([^)]*)\)", value))
     named = {pattern: device for device, text in devices.items() for pattern in text.split(", ")}
-    assert len([pattern for pattern in named if pattern.startswith("/layers.")]) == LAYERS
+    assert len([pattern for pattern in named if pattern.startswith("/model/layers.")]) == LAYERS
     graph = onnx.helper.make_graph(
         [onnx.helper.make_node("Relu", ["x"], ["y"], name="/model/layers.0/relu")],
         "small",
@@ -204,3 +204,21 @@ def test_a_plan_without_layers_is_refused(target: str) -> None:
     plan = dp.place("inception_v3-infer", "dgx1-v100-2gpu", method="single").plan
     with pytest.raises(InputError):
         export(plan, target)
+
+
+@pytest.mark.parametrize(
+    ("words", "names", "order"),
+    [("M2Max 96GB", "Metal", False), ("2x RX7900XTX", "ROCm0,ROCm1", False), ("2x RTX3090", "CUDA0,CUDA1", True)],
+)
+def test_devices_have_the_names_of_their_vendor(words: str, names: str, order: bool) -> None:
+    plan = planned(words)
+    text = export(plan, "llama.cpp").text
+    assert re.findall(r"--device (\S+)", text) == [names]
+    assert [("CUDA_DEVICE_ORDER" in export(plan, target).text) for target in ("llama.cpp", "vllm")] == [order] * 2
+
+
+def test_onnxruntime_is_told_names_of_the_family() -> None:
+    names = {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 64, "vocab_size": 256}
+    plan = fit(decoder_of_config({"model_type": "gpt2", **names}, "gpt2"), dp.new_topology("RTX3090"), Serving(32)).plan
+    told = re.findall(r"[(,] ?(/[^,)]*/)", export(plan, "onnxruntime").text)
+    assert {"/transformer/wte/", "/transformer/h.0/", "/transformer/h.1/", "/lm_head/"} <= {*told}
