@@ -88,6 +88,7 @@ ONLY_HERE = {
         "solvers/throughput.py",
         "solvers/decomposition/",
         "solvers/heuristics/m_sct_program.py",
+        "planning/fit/layer_flow.py",
     ),
     "torch": (
         "data_parallel/",
