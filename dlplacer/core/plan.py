@@ -150,7 +150,7 @@ class Plan(Saved, Shown, Record):
 
     @property
     def objective(self) -> Objective:
-        """What the plan minimises."""
+        """The objective that the plan minimises."""
         return OBJECTIVES[self.options.objective]
 
     @property

@@ -8,7 +8,7 @@ from dlplacer.core.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What a config.json of a family does not say.
+    """Facts of a family that its config.json does not say.
 
     Attributes
     ----------

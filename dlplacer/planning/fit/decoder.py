@@ -195,7 +195,7 @@ def with_bytes(decoder: Decoder, sizes: Mapping[tuple[str, int | None], int]) ->
 
 @dataclass(frozen=True)
 class Serving(Record):
-    """What is asked of a decoder.
+    """The demands on a decoder.
 
     Attributes
     ----------

@@ -76,7 +76,7 @@ def _host(device: Device) -> str:
 
 @dataclass(frozen=True)
 class Exported:
-    """What to paste.
+    """The text to paste.
 
     Attributes
     ----------
