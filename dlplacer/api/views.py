@@ -335,7 +335,6 @@ def _what_would_help(found: "WhatWouldHelp") -> Iterator[Block]:
     left = f", of which {_percent(1 - bound_s / base_s)} is open without any change" if bound_s and base_s else ""
     if helping:
         yield f"gain: by how much the step found with the change is shorter; at most: what its bound allows{left}"
-    yield from (f"{one.text}: {one.note}" for one in helping if one.status == "estimated" and one.note)
     untried = sum(one.status == "not tried" for one in found.answers)
     little = len(found.answers) - len(rows) - untried
     yield f"{_count(little, 'other change')} found to bring less than {_percent(_LEAST_GAIN)}, or less than these"

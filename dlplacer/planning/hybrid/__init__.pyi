@@ -9,7 +9,6 @@ from .measurements import MeasuredCollective as MeasuredCollective
 from .measurements import MeasuredNetwork as MeasuredNetwork
 from .measurements import Measurements as Measurements
 from .measurements import read_measurements as read_measurements
-from .measurements import write_measurements as write_measurements
 from .placements import presolve as presolve
 from .scaling import ConstantEfficiency as ConstantEfficiency
 from .scaling import RingOverhead as RingOverhead

@@ -1,5 +1,6 @@
 """Step times of data-parallel workers: in closed form, or over the links of a machine."""
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -9,7 +10,6 @@ from typing import Protocol
 from dlplacer.core.errors import InputError
 from dlplacer.core.topology import Topology
 from dlplacer.data_parallel.groups.layer_chain import LayerChain, best_groups, makespan_s
-from dlplacer.data_parallel.groups.policies import by_bytes, per_layer, single_group
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.machines.costs.collectives_on_links import MachineCosts
 from dlplacer.machines.costs.gradient_exchange import GradientExchange, exchanges
@@ -115,7 +115,7 @@ class ExchangeChoice:
     servers: int = 0
 
 
-def choices_among(costs: MachineCosts, exchange: GradientExchange) -> tuple[ExchangeChoice, ...]:
+def choices_among(costs: MachineCosts, exchange: GradientExchange) -> Iterator[ExchangeChoice]:
     """Every choice of algorithms that is the fastest for gradients of some size."""
     used = tuple(dict.fromkeys(collective for collective, _ in exchange.steps(costs.devices)))
     found = []
@@ -124,26 +124,12 @@ def choices_among(costs: MachineCosts, exchange: GradientExchange) -> tuple[Exch
         line = exchange.line({collective: line for collective, (_, line) in by_collective.items()}, costs.devices)
         algorithm = by_collective["all-reduce"][0] if "all-reduce" in by_collective else ""
         found.append(ExchangeChoice(exchange, costs.devices, algorithm, line))
-    return _undominated(found)
+    least_s = math.inf
+    for each in sorted(found, key=lambda choice: (choice.line.s_per_byte, choice.line.latency_s)):
+        if each.line.latency_s < least_s:
+            least_s = each.line.latency_s
+            yield each
 
-
-def choice_through(costs: MachineCosts, exchange: GradientExchange, servers: Sequence[str]) -> ExchangeChoice:
-    """The exchange of these workers through these servers."""
-    line = exchange.line(costs.served(servers), costs.devices)
-    return ExchangeChoice(exchange, costs.devices, "", line, len(servers))
-
-
-def _undominated(choices: Sequence[ExchangeChoice]) -> tuple[ExchangeChoice, ...]:
-    """The choices of which no other is better at every size; of equal ones the first."""
-    kept: list[ExchangeChoice] = []
-    for each in sorted(choices, key=lambda choice: (choice.line.s_per_byte, choice.line.latency_s)):
-        if not kept or each.line.latency_s < kept[-1].line.latency_s:
-            kept.append(each)
-    return tuple(kept)
-
-
-GROUPINGS = {"single": single_group, "per-layer": per_layer, "25 MiB": by_bytes, "optimal": best_groups}
-"""How gradients are grouped into messages → the cuts of a chain."""
 
 SERVED_DEVICES = 64
 """In larger teams nothing goes through parameter servers: all workers would wait for few links."""
@@ -162,8 +148,6 @@ class OnMachine:
     ----------
     overlap
         True if the exchange may overlap with the backward pass.
-    groupings
-        Keys of `GROUPINGS`; ``optimal`` is never worse than the others. Without overlap there is one message.
     measured
         Collectives as they were timed; what the links promise is scaled to them.
     """
@@ -174,21 +158,16 @@ class OnMachine:
         gradient_exchanges: Sequence[GradientExchange] | None = None,
         *,
         overlap: bool = True,
-        groupings: Sequence[str] = ("optimal",),
         measured: Sequence[MeasuredCollective] = (),
     ) -> None:
-        for name in groupings:
-            if name not in GROUPINGS:
-                raise InputError(f"there is no grouping {name!r}; use some of {', '.join(GROUPINGS)}")
         self.layout, self.overlap = layout, overlap
         self.gradient_exchanges = tuple(
             exchanges(memory_rate(layout.topology)) if gradient_exchanges is None else gradient_exchanges
         )
-        self.groupings = tuple(groupings)
         self.factors = {each.collective: _factor(layout, each) for each in measured}
 
     def step_times(self, work: Work, team: Team, periods: Sequence[int], /) -> Iterator[StepTime]:
-        """Every exchange with every algorithm that may be best, every grouping and period.
+        """Every exchange with every algorithm that may be best, at every period, gradients in the best groups.
 
         Parameter servers stand in for whole workers: for 1, 2, 4 … of them, up to half, those that are joined best.
         They are looked at for up to `SERVED_DEVICES` devices.
@@ -213,7 +192,7 @@ class OnMachine:
         if not served or team.devices > SERVED_DEVICES:
             return
         widest = self._by_width(workers)
-        for count in _powers(team.workers // 2):
+        for count in (1 << power for power in range((team.workers // 2).bit_length())):
             computing = [worker for worker in workers if worker not in widest[:count]]
             if len(computing) == 1:
                 continue
@@ -221,18 +200,19 @@ class OnMachine:
             servers = [name for worker in widest[:count] for name in worker]
             for exchange in served:
                 if exchange.fits(len(computing)):
-                    yield choice_through(fewer, exchange, servers)
+                    line = exchange.line(fewer.served(servers), fewer.devices)
+                    yield ExchangeChoice(exchange, fewer.devices, "", line, len(servers))
 
     def _timed(self, work: Work, team: Team, periods: Sequence[int], choice: ExchangeChoice) -> Iterator[StepTime]:
-        """The step with one exchange, in every grouping and period."""
+        """The step with one exchange, at every period."""
         compute_s, line = work.step_s / team.split.speedup, choice.line
         coding = choice.exchange.codec_s_per_byte(choice.workers)
         # Coding keeps the device busy, not the link: it goes to the computation, and only the rest may overlap with it.
         wire = AlphaBeta(line.latency_s, max(0.0, line.s_per_byte - coding))
         names = choice.exchange.codec.name, choice.exchange.transport.name, choice.algorithm
-        for grouping in self.groupings if self.overlap else ():
-            groups, step_s = _overlapped(work, team.split, wire, coding, grouping)
-            yield StepTime(*names, grouping, groups, 1, step_s, step_s - compute_s, choice.servers)
+        if self.overlap:
+            groups, step_s = _overlapped(work, team.split, wire, coding)
+            yield StepTime(*names, "optimal", groups, 1, step_s, step_s - compute_s, choice.servers)
         for period in (period for period in periods if period > 1 or not self.overlap):
             exposed_s = line.time_s(work.gradient_bytes) / period
             yield StepTime(*names, "single", 1, period, compute_s + exposed_s, exposed_s, choice.servers)
@@ -271,18 +251,13 @@ def _factor(layout: WorkerLayout, measured: MeasuredCollective) -> float:
     return measured.seconds / promised[measured.collective].time_s(measured.bytes)
 
 
-def _powers(most: int) -> Iterator[int]:
-    """1, 2, 4 … up to this."""
-    yield from (1 << place for place in range(most.bit_length()))
-
-
 def memory_rate(topology: Topology) -> float | None:
     """Bytes per second of the slowest memory among the devices; None where no rate is known."""
     known = [rates.memory_bytes_per_s for device in topology.devices if (rates := rates_of(device)) is not None]
     return min((rate for rate in known if rate is not None), default=None)
 
 
-def _overlapped(work: Work, split: WorkerSplit, wire: AlphaBeta, coding: float, grouping: str) -> tuple[int, float]:
+def _overlapped(work: Work, split: WorkerSplit, wire: AlphaBeta, coding: float) -> tuple[int, float]:
     """Number of groups and step time."""
     speedup, last = split.speedup, split.speedup * split.micro_batches
     # Gradients are listed as backward makes them; a chain lists its layers in the order of the forward pass.
@@ -290,7 +265,7 @@ def _overlapped(work: Work, split: WorkerSplit, wire: AlphaBeta, coding: float, 
     sizes = tuple(layer.gradient_bytes for layer in layers)
     computes = tuple(layer.backward_s / last + coding * layer.gradient_bytes for layer in layers)
     chain = LayerChain(wire.latency_s, tuple(wire.s_per_byte * size for size in sizes), computes, sizes)
-    cuts = GROUPINGS[grouping](chain)
+    cuts = best_groups(chain)
     exchanged_s = makespan_s(chain, cuts, "backward")
     computed_s = sum(computes) + work.tail_s / last
     before_s = work.forward_s / speedup + (work.backward_s + work.tail_s) * (1 / speedup - 1 / last)

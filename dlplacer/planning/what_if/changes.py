@@ -6,14 +6,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from dlplacer.core.graph import OpGraph
-from dlplacer.core.op import Edge, Op
+from dlplacer.core.op import Op
 from dlplacer.core.plan import Plan
 from dlplacer.core.topology import Device, Topology
 from dlplacer.machines.costs.roofline_times import with_times
 from dlplacer.planning.coarsen.granularity import FINEST, GRANULARITIES, coarsen
 
 ALL_LINKS = "all links twice as fast"
-RELAXING = ("link", "device", "memory", "op", "split")
+RELAXING = ("link", "device", "memory", "op")
 """Kinds of change under which the plan as it is remains possible, and no longer."""
 
 _BUSIEST, _LONGEST = 3, 10
@@ -29,7 +29,7 @@ class Change:
     Attributes
     ----------
     kind
-        ``link``, ``device``, ``memory``, ``op``, ``split``, ``granularity``.
+        ``link``, ``device``, ``memory``, ``op``, ``granularity``.
     text
         The change in words.
     made
@@ -45,7 +45,7 @@ def changes(plan: Plan) -> Iterator[Change]:
     """All changes of a plan, in the order in which they are looked at: a budget that is too small leaves out the last.
 
     The busiest links twice as fast, then all of them; one more device of each type; a quarter more memory; other
-    granularities; each of the longest ops in two halves, then in half its time.
+    granularities; each of the longest ops in half its time.
     """
     yield from _faster_links(plan)
     for kind in plan.topology.device_types:
@@ -61,11 +61,9 @@ def changes(plan: Plan) -> Iterator[Change]:
             if name != FINEST:
                 yield Change("granularity", f"granularity {name}", partial(_with_granularity, plan, name))
     entries = sorted(plan.ops, key=lambda entry: entry.start_s - entry.end_s)[:_LONGEST]
-    longest = [plan.graph.op(entry.op) for entry in entries if entry.end_s > entry.start_s]
-    for kind, how, with_change in (("split", "in two halves", _with_halves), ("op", "twice as fast", _with_faster_op)):
-        for op in longest:
-            where = f" of {op.module}" if op.module else ""
-            yield Change(kind, f"op {op.id}{where} {how}", partial(with_change, plan, op))
+    for op in (plan.graph.op(entry.op) for entry in entries if entry.end_s > entry.start_s):
+        where = f" of {op.module}" if op.module else ""
+        yield Change("op", f"op {op.id}{where} twice as fast", partial(_with_faster_op, plan, op))
 
 
 def _faster_links(plan: Plan) -> Iterator[Change]:
@@ -130,42 +128,6 @@ def _with_granularity(plan: Plan, granularity: str) -> tuple[OpGraph, Topology]:
 def _with_faster_op(plan: Plan, op: Op) -> tuple[OpGraph, Topology]:
     ops = tuple(replace(other, time_s=_half(other.time_s)) if other is op else other for other in plan.graph.ops)
     return replace(plan.graph, ops=ops), plan.topology
-
-
-def _with_halves(plan: Plan, op: Op) -> tuple[OpGraph, Topology]:
-    """Two ops of half the time read all that the op reads; an op of its name, without time, joins their results.
-
-    The times to cut and join tensors are left out, so the gain is an upper limit of the gain of a split.
-    """
-    graph = plan.graph
-    made = sum({edge.output: edge.bytes for edge in graph.edges_from[op.id]}.values())
-    half = replace(
-        op,
-        time_s=_half(op.time_s),
-        flops=op.flops / 2,
-        bytes_accessed=op.bytes_accessed / 2,
-        outputs=(),
-        output_bytes=op.output_bytes // 2,
-        workspace_bytes=op.workspace_bytes // 2,
-        colocate=None,
-        origin=(op.id,),
-        weight_bytes=0,
-        gradient_bytes=0,
-        state_bytes=0,
-    )
-    halves = tuple(replace(half, id=_free(graph, f"{op.id}/half{number}")) for number in (1, 2))
-    joined = replace(op, time_s=0.0, flops=0, bytes_accessed=0, workspace_bytes=0)
-    ops = tuple(part for other in graph.ops for part in ((*halves, joined) if other is op else (other,)))
-    edges = [edge for edge in graph.edges if edge.target != op.id]
-    edges += [replace(edge, target=each.id) for edge in graph.edges_into[op.id] for each in halves]
-    edges += [Edge(each.id, op.id, made // 2) for each in halves]
-    return replace(graph, ops=ops, edges=tuple(edges), structure_sha256=None), plan.topology
-
-
-def _free(graph: OpGraph, name: str) -> str:
-    while name in graph.index:
-        name += "'"
-    return name
 
 
 def _half(time_s: float | Mapping[str, float] | None) -> float | Mapping[str, float] | None:

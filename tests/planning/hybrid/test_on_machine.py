@@ -110,7 +110,7 @@ def test_micro_batches_have_their_gradients_in_the_last_pass_alone() -> None:
     layers = (GradientLayer(2.0, 4 * 10**9), GradientLayer(4.0, 2 * 10**9), GradientLayer(2.0, 10**9))
     work = Work(14.0, layers, tail_s=1.0, update_s=1.0)
     topology = Topology(tuple(map(Device, "abcd")), (), (Link("a", "c", 1e9), Link("b", "d", 1e9), Link("a", "b", 1e9)))
-    step_times = OnMachine(WorkerLayout(topology), exchanges(codecs=["none"]), groupings=("per-layer",))
+    step_times = OnMachine(WorkerLayout(topology), exchanges(codecs=["none"]))
     for micro_batches in (1, 2, 4):
         split = WorkerSplit(2.0, "pipeline", micro_batches, (0.5, 0.5))
         (step,) = [
