@@ -134,16 +134,6 @@ def blocks_of(graph: OpGraph) -> Blocks:
     members, before = _ordered(graph, joined)
     block_of = {op: block for block, group in enumerate(members) for op in group}
     backward = _backward(graph, block_of, len(members))
-    return _blocks(graph, members, backward, before)
-
-
-def _blocks(
-    graph: OpGraph,
-    members: tuple[tuple[int, ...], ...],
-    backward: tuple[tuple[int, ...], ...],
-    before: tuple[frozenset[int], ...],
-) -> Blocks:
-    block_of = {op: block for block, group in enumerate(members) for op in group}
     activations, ties = tuple(_activations(graph, block_of)), tuple(_ties(graph, block_of))
     return Blocks(graph, members, backward, before, activations, ties)
 
@@ -330,34 +320,6 @@ def _trained(graph: OpGraph) -> set[str | None]:
 
 def _is_floating(op: Op, output: int) -> bool:
     return output >= len(op.outputs) or "float" in op.outputs[output].dtype
-
-
-def merged(blocks: Blocks, group: Sequence[int]) -> Blocks:
-    """The blocks with those of one group made one; no two groups may wait for each other.
-
-    Parameters
-    ----------
-    group
-        [block] → a number.
-    """
-    first = {number: position for position, number in reversed(list(enumerate(group)))}
-    needs: dict[int, set[int]] = {number: set() for number in first}
-    for position, before in enumerate(blocks.before):
-        needs[group[position]].update(group[other] for other in before if group[other] != group[position])
-    place: dict[int, int] = {}
-    while len(place) < len(first):
-        ready = [number for number in first if number not in place and needs[number] <= place.keys()]
-        place[min(ready, key=first.__getitem__)] = len(place)
-    order = sorted(first, key=place.__getitem__)
-    members, backward = (
-        tuple(
-            tuple(sorted(op for position, number in enumerate(group) if number == wanted for op in parts[position]))
-            for wanted in order
-        )
-        for parts in (blocks.members, blocks.backward)
-    )
-    needed = tuple(frozenset(place[other] for other in needs[number]) for number in order)
-    return _blocks(blocks.graph, members, backward, needed)
 
 
 def require_stages(blocks: Blocks, stages: int) -> None:

@@ -9,7 +9,7 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.topology import Topology
 from dlplacer.core.units import format_bytes
 from dlplacer.planning.pipeline.blocks import STAGE_INPUTS, binding_weight, require_stages
-from dlplacer.planning.pipeline.cuts import MOST_CUTS, Cuts, searchable_cuts
+from dlplacer.planning.pipeline.cuts import MOST_CUTS, Cuts, cuts_of
 from dlplacer.planning.pipeline.device_chains import MOST_CHAINS, DeviceChain, chains_of
 from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan, Stage
 from dlplacer.planning.pipeline.pipeline_timeline import Hop, StageTimes, TiedStages, play
@@ -192,7 +192,7 @@ def plan_pipeline(
     schedule
         A key of `dlplacer.planning.pipeline.schedules.SCHEDULES`; None tries all.
     most_cuts
-        Beyond this many cuts, not all are searched.
+        Beyond this many cuts, those along one order of the blocks are searched.
     on_progress
         Called with how many choices of stages, micro-batches and schedule have been tried, and of how many.
 
@@ -277,8 +277,7 @@ class Search:
     @cached_property
     def cuts(self) -> Cuts:
         """The cuts to choose from."""
-        times = self.work.times(self.topology.devices[0].type, 1)
-        return searchable_cuts(self.blocks, self.work.block_s(times), self.most_cuts)
+        return cuts_of(self.blocks, self.most_cuts)
 
     def plan(self, ranks: int, micro_batches: int, schedule: str) -> PipelinePlan:
         """The best pipeline over so many devices under a schedule.

@@ -5,8 +5,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
-from dlplacer.core.errors import InputError
-from dlplacer.planning.pipeline.schedules import Action, Order, require_complete, stage_ranks
+from dlplacer.planning.pipeline.schedules import Action, Order, stage_ranks
 
 
 @dataclass(frozen=True)
@@ -124,19 +123,8 @@ def play(
         [stage] → the route to stage + 1; stages of one rank hand over at once.
     ties
         Weights that cross between stages once a step, over links that nothing else keeps busy.
-
-    Raises
-    ------
-    InputError
-        If the order is not complete, its stages are not those given, or ranks wait for each other.
     """
-    require_complete(order)
-    ranks = stage_ranks(order)
-    if sorted(ranks) != list(range(len(stages))) or len(hops) != len(stages) - 1:
-        raise InputError(
-            f"the order has {len(ranks)} stages, but there are times for {len(stages)} and routes for {len(hops) + 1}"
-        )
-    return _Player(order, stages, hops, ranks, ties).play()
+    return _Player(order, stages, hops, ties).play()
 
 
 class _Player:
@@ -145,10 +133,10 @@ class _Player:
         order: Order,
         stages: Sequence[StageTimes],
         hops: Sequence[Hop],
-        ranks: dict[int, int],
         ties: Sequence[TiedStages],
     ) -> None:
-        self.order, self.stages, self.hops, self.ranks, self.ties = order, stages, hops, ranks, ties
+        self.order, self.stages, self.hops, self.ties = order, stages, hops, ties
+        self.ranks = stage_ranks(order)
         self.ready_s: dict[int, float] = {}
         for tie in ties:
             self.ready_s[tie.reader] = max(tie.there_s, self.ready_s.get(tie.reader, 0.0))
@@ -166,10 +154,8 @@ class _Player:
             begin_s, rank = min(filter(None, map(self._ready, range(len(self.order)))), default=(math.inf, -1))
             if self.waiting and self.waiting[0][0] <= begin_s:
                 self._send(*heappop(self.waiting))
-            elif rank >= 0:
-                self._run(begin_s, rank)
             else:
-                raise InputError(f"the order cannot run: {self._stuck()} waits for a pass that comes behind it")
+                self._run(begin_s, rank)
         update_s = tuple(
             sum(self.stages[stage].update_s for stage, owner in self.ranks.items() if owner == rank)
             for rank in range(len(self.order))
@@ -237,6 +223,3 @@ class _Player:
 
     def _arrived(self, action: Action, there: int, at_s: float) -> None:
         self.arrival_s[there, "in" if there > action.stage else "out", action.micro_batch] = at_s
-
-    def _stuck(self) -> Action:
-        return next(actions[at] for at, actions in zip(self.next, self.order, strict=True) if at < len(actions))

@@ -175,33 +175,19 @@ def _times(line: AlphaBeta, sizes: Any) -> Any:
     return np.where(sizes > 0, line.latency_s + line.s_per_byte * sizes, 0.0)
 
 
-_FIRST_SHARES = tuple(tenths / 10 for tenths in range(1, 10))
-"""Of a device's memory, for its first stage; the others have equal parts of the rest."""
-
-_ROUNDS = 3
-
-
 def fitting_split(problem: SplitProblem) -> tuple[StageSplit | None, bool]:
     """The best split found to fit; True if no better one exists.
 
     Dynamic programming looks at one stage after another (`best_split`), so that memory which two stages share couples
     them. Where the best split for stages one by one fits together, it is the best of all. Else every stage gets a part
-    of its device's memory, so that what fits by stage fits together; some parts are tried, and what the best split
-    leaves free is given to one of its stages or another.
+    of its device's memory: in the proportions of that split, or of the split that takes least of all memories.
     """
     split = best_split(problem)
     if split is None or fits_together(problem, split):
         return split, True
-    tried = [found for rooms in _rooms(problem, split) if (found := _within(problem, rooms)) is not None]
-    best = min(tried, key=_worth, default=None)
-    for _ in range(_ROUNDS if best is not None else 0):
-        assert best is not None
-        around = [found for rooms in _loosened(problem, best) if (found := _within(problem, rooms)) is not None]
-        better = min([best, *around], key=_worth)
-        if _worth(better) >= _worth(best):
-            break
-        best = better
-    return best, False
+    tried = (best_split(replace(problem, rooms_bytes=rooms)) for rooms in _rooms(problem, split))
+    fitting = (found for found in tried if found is not None and fits_together(problem, found))
+    return min(fitting, key=lambda found: (found.bottleneck_s, found.sum_s), default=None), False
 
 
 def needs_bytes(problem: SplitProblem, split: StageSplit) -> list[float]:
@@ -219,24 +205,13 @@ def fits_together(problem: SplitProblem, split: StageSplit) -> bool:
     )
 
 
-def _within(problem: SplitProblem, rooms_bytes: Sequence[float]) -> StageSplit | None:
-    found = best_split(replace(problem, rooms_bytes=tuple(rooms_bytes)))
-    return found if found is not None and fits_together(problem, found) else None
-
-
 def _rooms(problem: SplitProblem, split: StageSplit) -> Iterator[list[float]]:
-    """Memory limits of the stages: the leanest split's needs, the proportions of `split`, then fixed shares."""
-    ranks, needs = len(problem.chain.devices), needs_bytes(problem, split)
-    yield _leanest_bytes(problem)
-    yield [
-        _capacity(problem, stage) * (need / (sum(needs[stage % ranks :: ranks]) or 1.0))
-        for stage, need in enumerate(needs)
-    ]
-    others = problem.stages // ranks - 1
-    for first in _FIRST_SHARES:
+    """Memory limits of the stages: parts of their devices' memories in proportion to the needs of two splits."""
+    ranks = len(problem.chain.devices)
+    for needs in (_leanest_bytes(problem), needs_bytes(problem, split)):
         yield [
-            _capacity(problem, stage) * (first if stage < ranks else (1 - first) / others)
-            for stage in range(problem.stages)
+            _capacity(problem, stage) * (need / (sum(needs[stage % ranks :: ranks]) or 1.0))
+            for stage, need in enumerate(needs)
         ]
 
 
@@ -256,18 +231,6 @@ def _leanest_bytes(problem: SplitProblem) -> list[float]:
     return needs_bytes(problem, StageSplit(tuple(reversed(borders)), 0.0, 0.0))
 
 
-def _loosened(problem: SplitProblem, split: StageSplit) -> Iterator[list[float]]:
-    """Memory limits of the stages: their need in a split, plus the free memory of each device for one stage in turn."""
-    ranks, needs = len(problem.chain.devices), needs_bytes(problem, split)
-    free = [_capacity(problem, rank) - sum(needs[rank::ranks]) for rank in range(ranks)]
-    for taking in range(problem.stages // ranks):
-        yield [need + (free[stage % ranks] if stage // ranks == taking else 0.0) for stage, need in enumerate(needs)]
-
-
 def _capacity(problem: SplitProblem, stage: int) -> float:
     room_bytes = problem.device(stage).memory_bytes
     return float("inf") if room_bytes is None else float(room_bytes)
-
-
-def _worth(split: StageSplit) -> tuple[float, float]:
-    return split.bottleneck_s, split.sum_s
