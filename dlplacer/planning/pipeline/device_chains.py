@@ -106,15 +106,15 @@ def _marked(chain: DeviceChain, marks: Mapping[str, object]) -> tuple[object, ..
 
 def _chain(wiring: Wiring, names: tuple[str, ...]) -> DeviceChain | None:
     ahead = list(zip(names, (*names[1:], names[0]), strict=True))
-    back = [pair[::-1] for pair in ahead]
+    lines: list[tuple[AlphaBeta, ...]] = []
+    directions: list[tuple[tuple[LinkDirection, ...], ...]] = []
     try:
-        lines = (tuple(wiring.channel(*pair) for pair in pairs) for pairs in (ahead, back))
-        directions = (
-            tuple(wiring.directions(*pair) if pair[0] != pair[1] else () for pair in p) for p in (ahead, back)
-        )
-        return DeviceChain(tuple(map(wiring.topology.device, names)), *lines, *directions)
+        for pairs in (ahead, [(b, a) for a, b in ahead]):
+            lines.append(tuple(wiring.channel(a, b) for a, b in pairs))
+            directions.append(tuple(wiring.directions(a, b) if a != b else () for a, b in pairs))
     except InfeasibleError:
         return None
+    return DeviceChain(tuple(map(wiring.topology.device, names)), lines[0], lines[1], directions[0], directions[1])
 
 
 def _sequences(topology: Topology, ranks: int, marks: Mapping[str, object]) -> Iterator[tuple[str, ...]]:

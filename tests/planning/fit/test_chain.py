@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import dlplacer as dp
-from dlplacer.planning.fit.chain import Chain
+from dlplacer.planning.fit.chain import ChainCosts
 
 
-def random_chain(rng: np.random.Generator, alike: bool) -> Chain:
+def random_chain(rng: np.random.Generator, alike: bool) -> ChainCosts:
     ops, devices = int(rng.integers(1, 7)), int(rng.integers(1, 5))
     time_s = rng.integers(1, 9, (ops, devices)).astype(float)
     capacities = rng.integers(3, 20, devices).astype(float)
@@ -19,10 +19,10 @@ def random_chain(rng: np.random.Generator, alike: bool) -> Chain:
     crossing_s[:, range(devices), range(devices)] = 0.0
     names = tuple(dp.Op(f"op{number}", "layer") for number in range(ops))
     machine = tuple(dp.Device(f"gpu{number}") for number in range(devices))
-    return Chain(names, machine, time_s, rng.integers(1, 6, ops).astype(float), capacities, crossing_s)
+    return ChainCosts(names, machine, time_s, rng.integers(1, 6, ops).astype(float), capacities, crossing_s)
 
 
-def naive_least(chain: Chain, largest: bool) -> float:
+def naive_least(chain: ChainCosts, largest: bool) -> float:
     """Over every set and order of devices and every cut, by the definition of the objective."""
     best, count = np.inf, len(chain.ops)
     for used in range(1, len(chain.devices) + 1):
