@@ -360,8 +360,7 @@ def problem_of(
     made, machine = graph_of(graph, step=step), machine_of(topology)
     if not calibration:
         return made, machine
-    from dlplacer.machines.costs.calibration import with_calibrated_links, with_calibrated_times
-    from dlplacer.machines.costs.calibration_file import read_calibration
+    from dlplacer.machines.costs.calibration import read_calibration, with_calibrated_links, with_calibrated_times
     from dlplacer.machines.costs.roofline_times import with_times
 
     made = with_times(made, machine)

@@ -15,7 +15,7 @@ from dlplacer.check import check_plan
 from dlplacer.core.errors import CheckError, InputError
 from dlplacer.files import locate_topology, plan_to_dict, read_graph, read_plan, read_topology
 from dlplacer.files.graph_file import graph_from_dict
-from dlplacer.machines.costs.calibration_file import read_calibration
+from dlplacer.machines.costs.calibration import read_calibration
 from dlplacer.machines.importers.any_format import import_topology
 from dlplacer.planning.hybrid.epochs import read_epochs
 from dlplacer.runtime.program.program import Program

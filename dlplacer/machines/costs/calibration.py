@@ -8,14 +8,17 @@ import json
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Op, TensorSpec
-from dlplacer.core.record import Number, Record, Seconds
+from dlplacer.core.record import BytesPerSecond, Name, Number, Record, Seconds
 from dlplacer.core.topology import Device, Link, Topology
+from dlplacer.files.fields import FileModel, Table, built, load_model, plain
+from dlplacer.files.text import write_json
 
 _SMALL_BYTES = 2**16
 """An op that moves no more than this spends its time on being called."""
@@ -195,3 +198,65 @@ def _without_names(value: Any) -> Any:
     if isinstance(value, Mapping):
         return "tensor" if "tensor" in value else {key: _without_names(each) for key, each in value.items()}
     return [_without_names(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+
+KIND, VERSION = "calibration", 1
+
+
+class CopyModel(FileModel):
+    latency_s: Seconds
+    bytes_per_s: BytesPerSecond
+
+
+class CalibrationModel(FileModel):
+    format: str
+    device_type: Name
+    versions: dict[str, str]
+    overhead_s: Seconds
+    copy_line: CopyModel | None = None
+    dispatch_s: Seconds | None = None
+    ops: dict[str, Entry]
+    meta: Table
+
+
+def read_calibration(path: Path) -> Calibration:
+    """The calibration in a file.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read.
+    FileFormatError
+        With every mistake and its path.
+    """
+    content = load_model(path, CalibrationModel, KIND, VERSION)
+    return built(str(path), _calibration, content)
+
+
+def write_calibration(path: Path, calibration: Calibration) -> None:
+    """Write a calibration file atomically."""
+    value: dict[str, Any] = {
+        "format": f"dlplacer.{KIND}/{VERSION}",
+        "device_type": calibration.device_type,
+        "versions": dict(calibration.versions),
+        "overhead_s": calibration.overhead_s,
+    }
+    if calibration.copy_latency_s is not None and calibration.copy_bytes_per_s is not None:
+        value["copy_line"] = {"latency_s": calibration.copy_latency_s, "bytes_per_s": calibration.copy_bytes_per_s}
+    if calibration.dispatch_s is not None:
+        value["dispatch_s"] = calibration.dispatch_s
+    value["ops"] = {name: plain(entry, all_fields=True) for name, entry in sorted(calibration.entries.items())}
+    write_json(path, value)
+
+
+def _calibration(content: CalibrationModel) -> Calibration:
+    line = content.copy_line
+    return Calibration(
+        content.device_type,
+        content.versions,
+        content.overhead_s,
+        content.ops,
+        None if line is None else line.latency_s,
+        None if line is None else line.bytes_per_s,
+        content.dispatch_s,
+    )

@@ -6,8 +6,7 @@ from typing import Any
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.topology import Device, Topology
-from dlplacer.machines.importers.nvidia_smi import TopoMatrix
-from dlplacer.machines.importers.nvidia_smi_topology import pcie_tree
+from dlplacer.machines.importers.nvidia_smi import TopoMatrix, pcie_tree
 from dlplacer.machines.importers.products import device_of_type
 from dlplacer.machines.importers.rates import link_figures, nvlinks, pcie_slot_bytes_per_s
 

@@ -11,8 +11,7 @@ from dlplacer.core.errors import InputError
 from dlplacer.core.record import BytesPerSecond, Number, Record, Seconds
 from dlplacer.files.fields import FileModel, ListOf, Table, built, count_key_mistakes, load_model
 from dlplacer.machines.costs.collectives import ALGORITHMS
-from dlplacer.machines.costs.gradient_codecs import CODECS
-from dlplacer.machines.costs.gradient_exchange import CodecSeconds
+from dlplacer.machines.costs.gradient_codecs import CODECS, CodecSeconds
 from dlplacer.planning.hybrid.epochs import StatisticalEfficiency
 
 COLLECTIVES = tuple(dict.fromkeys(algorithm.collective for algorithm in ALGORITHMS))

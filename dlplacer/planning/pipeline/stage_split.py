@@ -8,7 +8,7 @@ import numpy as np
 
 from dlplacer.core.topology import Device
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
-from dlplacer.planning.pipeline.cuts import Cuts
+from dlplacer.planning.pipeline.blocks import Cuts
 from dlplacer.planning.pipeline.device_chains import DeviceChain
 
 _TOLERANCE = 1 + 1e-9

@@ -17,8 +17,7 @@ from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.job import Job, flat_inputs
 from dlplacer.frontend.torch.tracing.fused_lstm import FORWARD, FUSED_LSTM
 from dlplacer.frontend.torch.tracing.step_module import job_tensors
-from dlplacer.machines.costs.calibration import Calibration, calibration_of, merged
-from dlplacer.machines.costs.calibration_file import read_calibration, write_calibration
+from dlplacer.machines.costs.calibration import Calibration, calibration_of, merged, read_calibration, write_calibration
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.cpu import reserve_heap
 from dlplacer.runtime.devices.open import in_host_memory, kind_of

@@ -15,11 +15,12 @@ from dlplacer.machines.costs.calibration import (
     Entry,
     calibration_of,
     merged,
+    read_calibration,
     signature,
     with_calibrated_links,
     with_calibrated_times,
+    write_calibration,
 )
-from dlplacer.machines.costs.calibration_file import read_calibration, write_calibration
 
 VERSIONS = {"torch": "2.13.0", "hardware": "a processor"}
 

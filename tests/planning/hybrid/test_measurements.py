@@ -8,7 +8,7 @@ import pytest
 from dlplacer.core.errors import InputError
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.machines.costs.collectives_on_links import MachineCosts
-from dlplacer.machines.costs.gradient_exchange import CodecSeconds, exchanges
+from dlplacer.machines.costs.gradient_codecs import CodecSeconds, exchanges
 from dlplacer.machines.costs.message_routes import Wiring
 from dlplacer.planning.hybrid import (
     EpochsTable,
@@ -20,8 +20,7 @@ from dlplacer.planning.hybrid import (
     WorkerLayout,
     read_measurements,
 )
-from dlplacer.planning.hybrid.step_times import Team
-from dlplacer.planning.hybrid.step_workload import GradientLayer
+from dlplacer.planning.hybrid.step_times import GradientLayer, Team
 from dlplacer.planning.hybrid.workers import ALONE
 
 

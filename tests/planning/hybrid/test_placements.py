@@ -11,8 +11,7 @@ import pytest
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
 from dlplacer.core.topology import Device, Link, Topology
-from dlplacer.planning.hybrid.placements import presolve
-from dlplacer.planning.hybrid.workers import Placed, PlaceSettings
+from dlplacer.planning.hybrid.workers import Placed, PlaceSettings, presolve
 
 
 class Inline(Executor):

@@ -5,7 +5,7 @@ from collections.abc import Collection
 
 import pytest
 
-from dlplacer.planning.pipeline.pipeline_timeline import Hop, StageTimes, play
+from dlplacer.planning.pipeline.pipeline_plan import Hop, StageTimes, play
 from dlplacer.planning.pipeline.schedules import (
     SCHEDULES,
     STAGES_PER_RANK,
