@@ -1,7 +1,6 @@
 """Scaling efficiency SE_N = T_1 ÷ T_N in closed form, and the form that measured step times follow."""
 
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -274,10 +273,7 @@ def most_overhead_ratio(wanted_efficiency: float, gpus: int) -> float:
     InputError
         If the efficiency is not in (0, 1], or is at most 1 ÷ G, which any overhead allows.
     """
-    if gpus < 1:
-        raise InputError(f"there are {gpus} GPUs; give at least 1")
-    if gpus > MOST_WORKERS:
-        raise InputError(f"there are 10^{len(str(gpus)) - 1} GPUs or more; give at most {MOST_WORKERS:g}")
+    require_workers(gpus)
     if not 0 < wanted_efficiency <= 1:
         raise InputError(f"efficiency is {wanted_efficiency:g}; it must be above 0 and at most 1 (0.8 is 80 %)")
     if wanted_efficiency * gpus <= 1:
@@ -301,16 +297,15 @@ def fewest_channels(load_bytes: float | Fraction, channel_bytes_per_s: float, co
         needed.
     """
     for name, value in (("channel_bytes_per_s", channel_bytes_per_s), ("compute_s", compute_s)):
-        if not (value > 0 and math.isfinite(value)):
+        if not 0 < value < math.inf:
             raise InputError(f"{name} is {value:g}; it must be positive and finite")
-    # A fraction may be larger than any float, and is finite.
-    if not (load_bytes >= 0 and load_bytes < math.inf):
-        raise InputError(f"load_bytes is {_shown(load_bytes)}; it must be finite and at least 0")
+    if not 0 <= load_bytes < math.inf:
+        raise InputError(f"load_bytes is {load_bytes}; it must be finite and at least 0")
     exact = Fraction(str(load_bytes)) / (Fraction(str(channel_bytes_per_s)) * Fraction(str(compute_s)))
     if exact > _MOST:
         raise InputError(
-            f"{_shown(load_bytes)} bytes at {channel_bytes_per_s:g} bytes/s do not hide behind {compute_s:g} s of "
-            f"computation, even with {_MOST:,} channels: compute longer, or load less"
+            f"the load does not hide behind {compute_s:g} s of computation, even with {_MOST:,} channels of "
+            f"{channel_bytes_per_s:g} bytes/s: compute longer, or load less"
         )
     return max(1, math.ceil(exact))
 
@@ -323,29 +318,13 @@ def fewest_servers(parameter_bytes: float, workers: int, server_bytes_per_s: flo
     InputError
         If there are no workers; else as `fewest_channels` does.
     """
-    if workers < 1:
-        raise InputError(f"there are {workers} workers; give at least 1")
     require_workers(workers)
-    if not (parameter_bytes >= 0 and math.isfinite(parameter_bytes)):
+    if not 0 <= parameter_bytes < math.inf:
         raise InputError(f"parameter_bytes is {parameter_bytes:g}; it must be finite and at least 0")
     return fewest_channels(2 * workers * Fraction(str(parameter_bytes)), server_bytes_per_s, compute_s)
 
 
 def transfer_s(parameter_bytes: float, workers: int, server_bytes_per_s: float, servers: int) -> float:
-    """Seconds of a round of pulls and pushes over this many servers, which must not exceed the computation.
-
-    Raises
-    ------
-    InputError
-        If there are no servers, or their rate is not positive.
-    """
-    if servers < 1 or not server_bytes_per_s > 0:
-        raise InputError(f"{servers} servers of {server_bytes_per_s:g} bytes/s; there must be at least 1, of some rate")
-    if not math.isfinite(parameter_bytes) or math.isinf(server_bytes_per_s):
-        return 2 * parameter_bytes * (workers / servers) / server_bytes_per_s
+    """Seconds of a round of pulls and pushes over this many servers, which must not exceed the computation."""
     # Exactly, as products of sizes and rates may leave the range of floats where the quotient does not.
     return float(2 * workers * Fraction(parameter_bytes) / (servers * Fraction(server_bytes_per_s)))
-
-
-def _shown(load_bytes: float | Fraction) -> str:
-    return f"over {sys.float_info.max:g}" if load_bytes > sys.float_info.max else f"{float(load_bytes):g}"

@@ -13,7 +13,6 @@ from typing import Any
 from dlplacer.core.errors import DlplacerError, FileFormatError, InfeasibleError, InputError, NoPlanError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.options import Options
-from dlplacer.core.plan import Plan
 from dlplacer.core.result import Result
 from dlplacer.core.topology import Topology
 from dlplacer.core.version import __version__
@@ -172,10 +171,7 @@ class Placed(SplitPerMachine):
     def _split(self, degree: int, topology: Topology) -> WorkerSplit | None:
         try:
             method = "single" if degree == 1 else self.settings.method
-            plan = self.settings.place(self.graph, topology, method, self.stop).plan
-            split = WorkerSplit(
-                self.single_s / plan.makespan_s, "placement", 1, gradient_shares(plan), used_devices(plan)
-            )
+            split = self.split_of(_solved(self.graph, topology, self.settings, method, self.stop))
         except (InfeasibleError, NoPlanError):
             split = None
         # Ctrl-C ends a solve with the best plan so far, or none; the solves that would follow are not wanted either.
@@ -183,15 +179,10 @@ class Placed(SplitPerMachine):
             raise KeyboardInterrupt
         return split
 
-
-def used_devices(plan: Plan) -> int:
-    """The number of devices that run ops with a duration."""
-    return len({entry.device for entry in plan.ops if entry.end_s > entry.start_s})
-
-
-def gradient_shares(plan: Plan) -> tuple[float, ...]:
-    """The share of the gradients that each device holds, in the order of the topology; empty without gradients."""
-    return shares_of(plan.graph, ((entry.op, entry.device) for entry in plan.ops), plan.topology)
+    def split_of(self, value: Mapping[str, Any]) -> WorkerSplit:
+        """The split in the fields of a `Placement`."""
+        speedup, shares = self.single_s / value["makespan_s"], tuple(value["gradient_shares"])
+        return WorkerSplit(speedup, "placement", 1, shares, value["used"])
 
 
 def shares_of(graph: OpGraph, placed: Iterable[tuple[str, str]], topology: Topology) -> tuple[float, ...]:
@@ -291,36 +282,41 @@ def presolve(
     found: dict[Any, Placement] = {}
     futures: dict[Future[Any], Any] = {}
     paths = {key: _path(folder, placed.graph, machine, settings) for key, machine in machines.items()}
+    names = {
+        key: f"{placed.graph.name or 'graph'} on {machine.name or f'{len(machine.devices)} devices'}, {settings.method}"
+        for key, machine in machines.items()
+    }
+
+    def done(key: Any, row: Placement) -> None:
+        found[key] = row
+        if row.value is not None:
+            placed.solved[key] = placed.split_of(row.value)
+        on_progress(len(found), len(machines))
+
     for key, machine in machines.items():
         kept = _read(paths[key])
         if kept is not None:
-            found[key] = Placement(_name(placed.graph, machine, settings), kept, cached=True)
-            on_progress(len(found), len(machines))
+            done(key, Placement(names[key], kept, cached=True))
         else:
-            futures[executor.submit(_solved, placed.graph, machine, settings)] = key
+            futures[executor.submit(_solved, placed.graph, machine, settings, settings.method)] = key
     try:
         for future in as_completed(futures):
             key = futures[future]
-            name = _name(placed.graph, machines[key], settings)
             try:
-                found[key] = Placement(name, future.result())
-            except (InfeasibleError, NoPlanError) as error:
-                found[key], placed.solved[key] = Placement(name, None, str(error)), None
+                row = Placement(names[key], future.result())
             except DlplacerError as error:
-                found[key] = Placement(name, None, str(error))
-            path, value = paths[key], found[key].value
-            if path is not None and value is not None:
-                write_json(path, {"format": FORMAT, "task": name, "result": value})
-            on_progress(len(found), len(machines))
+                row = Placement(names[key], None, str(error))
+                if isinstance(error, InfeasibleError | NoPlanError):
+                    placed.solved[key] = None
+            path = paths[key]
+            if path is not None and row.value is not None:
+                write_json(path, {"format": FORMAT, "task": row.name, "result": row.value})
+            done(key, row)
     except BaseException:
         # Ctrl-C or a mistake: an executor would run all that is queued before it lets the program end.
         for future in futures:
             future.cancel()
         raise
-    for key, row in found.items():
-        if row.value is not None:
-            speedup, shares = placed.single_s / row.value["makespan_s"], tuple(row.value["gradient_shares"])
-            placed.solved[key] = WorkerSplit(speedup, "placement", 1, shares, row.value["used"])
     return tuple(found[key] for key in machines)
 
 
@@ -336,15 +332,15 @@ def _machines(topology: Topology, devices: int, degrees: Sequence[int]) -> dict[
     return found
 
 
-def _solved(graph: OpGraph, topology: Topology, settings: PlaceSettings) -> dict[str, Any]:
-    result = settings.place(graph, topology)
-    shares, used = list(gradient_shares(result.plan)), used_devices(result.plan)
-    return {**result.to_dict(), "gradient_shares": shares, "used": used}
-
-
-def _name(graph: OpGraph, topology: Topology, settings: PlaceSettings) -> str:
-    machine = topology.name or f"{len(topology.devices)} devices"
-    return f"{graph.name or 'graph'} on {machine}, {settings.method}"
+def _solved(
+    graph: OpGraph, topology: Topology, settings: PlaceSettings, method: str, stop: Event | None = None
+) -> dict[str, Any]:
+    """The result of one solve, each device's share of the gradients, and how many devices run ops with a duration."""
+    result = settings.place(graph, topology, method, stop)
+    plan = result.plan
+    shares = shares_of(graph, ((entry.op, entry.device) for entry in plan.ops), topology)
+    used = len({entry.device for entry in plan.ops if entry.end_s > entry.start_s})
+    return {**result.to_dict(), "gradient_shares": list(shares), "used": used}
 
 
 def _path(folder: Path | None, graph: OpGraph, topology: Topology, settings: PlaceSettings) -> Path | None:
