@@ -1,7 +1,7 @@
 """Costs of collectives on the devices of a real machine."""
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -64,13 +64,15 @@ def widest_ring(
     used
         LinkDirection → bytes per second that other rings take.
     """
-    search = _Search(wiring, devices, used or {})
-    search.run()
-    if search.best is None:
-        return None
+    search = _RingSearch(wiring, devices, used or {})
     order = search.best
-    hops = list(zip(order, (*order[1:], order[0]), strict=True))
-    return Ring(order, search.best_rate, max(wiring.latency_s(a, b) for a, b in hops))
+    if order is None:
+        return None
+    return Ring(order, search.best_rate, max(wiring.latency_s(a, b) for a, b in _hops(order)))
+
+
+def _hops(order: Sequence[str]) -> Iterator[tuple[str, str]]:
+    return zip(order, (*order[1:], order[0]), strict=True)
 
 
 def rings(wiring: Wiring, devices: Sequence[str]) -> tuple[Ring, ...]:
@@ -85,13 +87,13 @@ def rings(wiring: Wiring, devices: Sequence[str]) -> tuple[Ring, ...]:
         if found and ring.bytes_per_s < _WORTH_SHARE * found[0].bytes_per_s:
             break
         found.append(ring)
-        for a, b in zip(ring.order, (*ring.order[1:], ring.order[0]), strict=True):
+        for a, b in _hops(ring.order):
             for direction in wiring.directions(a, b):
                 used[direction] += ring.bytes_per_s
     return tuple(found)
 
 
-class _Search:
+class _RingSearch:
     """Depth-first search for the ring whose narrowest link is widest."""
 
     def __init__(self, wiring: Wiring, devices: Sequence[str], used: Mapping[LinkDirection, float]) -> None:
@@ -101,45 +103,28 @@ class _Search:
         # Complete up to 8 devices, which have 5,040 rings; beyond it what the widest hops lead to has to do.
         self.left = SEARCH_STEPS if len(devices) > EXHAUSTIVE_DEVICES else 1 << 60
         self.loads: dict[LinkDirection, int] = defaultdict(int)
-
-    def run(self) -> None:
         self._offer(self.devices)
-        if len(self.devices) > SEARCHED_DEVICES:
-            return
-        ceiling = self._ceiling()
-        stack = [(self.devices[:1], self._choices(self.devices[:1]))]
-        while stack and self.left > 0 and self.best_rate < ceiling * (1 - 1e-12):
-            path, choices = stack[-1]
-            if not choices:
-                stack.pop()
-                if len(path) > 1:
-                    self._load(path[-2], path[-1], -1)
-                continue
+        if len(self.devices) <= SEARCHED_DEVICES:
+            # No ring is wider: every device must be entered and left by some hop.
+            leave = [max(self._alone(a, b) for b in self.devices if b != a) for a in self.devices]
+            enter = [max(self._alone(a, b) for a in self.devices if b != a) for b in self.devices]
+            self._extend(self.devices[:1], min(*leave, *enter) * (1 - 1e-12))
+
+    def _extend(self, path: tuple[str, ...], ceiling: float) -> None:
+        others = (device for device in self.devices if device not in path)
+        for following in sorted(others, key=lambda other: self._alone(path[-1], other), reverse=True):
+            if self.left <= 0 or self.best_rate >= ceiling:
+                return
             self.left -= 1
-            following = choices.pop()
-            self._load(path[-1], following, 1)
-            longer = (*path, following)
+            directions = self.wiring.directions(path[-1], following)
+            for direction in directions:
+                self.loads[direction] += 1
             # A ring is as wide as its narrowest hop, and loads only grow: no order through this hop can be better.
-            if self._narrowest(path[-1], following) <= self.best_rate:
-                self._load(path[-1], following, -1)
-            elif len(longer) == len(self.devices):
-                self._offer(longer)
-                self._load(path[-1], following, -1)
-            else:
-                stack.append((longer, self._choices(longer)))
-
-    def _choices(self, path: tuple[str, ...]) -> list[str]:
-        """Devices to go on to, the best last."""
-        others = [device for device in reversed(self.devices) if device not in path]
-        return sorted(others, key=lambda other: self._alone(path[-1], other))
-
-    def _load(self, a: str, b: str, count: int) -> None:
-        for direction in self.wiring.directions(a, b):
-            self.loads[direction] += count
-
-    def _narrowest(self, a: str, b: str) -> float:
-        directions = self.wiring.directions(a, b)
-        return min(self._free(direction) / self.loads[direction] for direction in directions)
+            if min(self._free(direction) / self.loads[direction] for direction in directions) > self.best_rate:
+                longer = (*path, following)
+                self._offer(longer) if len(longer) == len(self.devices) else self._extend(longer, ceiling)
+            for direction in directions:
+                self.loads[direction] -= 1
 
     def _alone(self, a: str, b: str) -> float:
         return min(map(self._free, self.wiring.directions(a, b)))
@@ -147,17 +132,8 @@ class _Search:
     def _free(self, direction: LinkDirection) -> float:
         return max(0.0, self.wiring.rate(direction) - self.used.get(direction, 0.0))
 
-    def _ceiling(self) -> float:
-        """No ring is wider: every device must be entered and left by some hop."""
-        leave = [max(self._alone(a, b) for b in self.devices if b != a) for a in self.devices]
-        enter = [max(self._alone(a, b) for a in self.devices if b != a) for b in self.devices]
-        return min(*leave, *enter)
-
     def _offer(self, order: tuple[str, ...]) -> None:
-        loads: dict[LinkDirection, int] = defaultdict(int)
-        for a, b in zip(order, (*order[1:], order[0]), strict=True):
-            for direction in self.wiring.directions(a, b):
-                loads[direction] += 1
+        loads = Counter(direction for a, b in _hops(order) for direction in self.wiring.directions(a, b))
         rate = min(self._free(direction) / load for direction, load in loads.items())
         if rate > self.best_rate:
             self.best, self.best_rate = order, rate

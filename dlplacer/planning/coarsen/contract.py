@@ -47,16 +47,8 @@ def joined_outputs(graph: OpGraph, members: Sequence[str]) -> Outputs:
     return Outputs(index, tuple(specs))
 
 
-@dataclass(frozen=True, slots=True)
-class JoinedMemory:
-    """Outputs and workspace of a contracted op."""
-
-    output_bytes: int
-    workspace_bytes: int
-
-
-def joined_memory(graph: OpGraph, members: Sequence[str], outputs: Outputs) -> JoinedMemory:
-    """The memory of members that run one after another, each output kept until its last reader among them has run."""
+def joined_memory(graph: OpGraph, members: Sequence[str], outputs: Outputs) -> tuple[int, int]:
+    """Bytes of outputs and of workspace of members run in turn, each output kept until its last reader has run."""
     inside = {member: position for position, member in enumerate(members)}
     left: dict[str, list[int]] = {member: [] for member in members}
     for member, output in outputs.index:
@@ -72,7 +64,7 @@ def joined_memory(graph: OpGraph, members: Sequence[str], outputs: Outputs) -> J
         readers = [inside[edge.target] for edge in graph.edges_from[member] if edge.target in inside]
         ends.setdefault(max(readers, default=position), []).append(inner_bytes)
         alive -= sum(ends.pop(position, ()))
-    return JoinedMemory(sum(kept.values()), peak)
+    return sum(kept.values()), peak
 
 
 def _kept_bytes(op: Op, left: Sequence[int]) -> int:
@@ -159,7 +151,7 @@ def _joined(graph: OpGraph, key: str, members: Sequence[str], kind: str, outputs
         raise InputError(
             f"group {key[1:]!r} mixes ops of the phases {', '.join(sorted(map(str, phases)))}; separate them"
         )
-    memory = joined_memory(graph, members, outputs)
+    output_bytes, workspace_bytes = joined_memory(graph, members, outputs)
     return Op(
         key,
         kind,
@@ -171,8 +163,8 @@ def _joined(graph: OpGraph, key: str, members: Sequence[str], kind: str, outputs
         weight_bytes=sum(op.weight_bytes for op in ops),
         gradient_bytes=sum(op.gradient_bytes for op in ops),
         state_bytes=sum(op.state_bytes for op in ops),
-        output_bytes=memory.output_bytes,
-        workspace_bytes=memory.workspace_bytes,
+        output_bytes=output_bytes,
+        workspace_bytes=workspace_bytes,
         phase=ops[0].phase,
         module=_common_path([op.module for op in ops]),
         origin=tuple(name for op in ops for name in members_of(op)),
