@@ -128,40 +128,44 @@ def best_split(problem: SplitProblem) -> StageSplit | None:
     so the best way to reach J does not depend on what follows, and a prefix of an optimal split is optimal for its cut.
     A second pass of the same form takes the least sum among splits with no part above the bottleneck found.
     """
-    stages = problem.stages
-    stage_s = [problem.stage_s(stage) for stage in range(stages)]
-    routes = [problem.transfers_s(stage) for stage in range(stages)]
-    slowest = [_slower(problem, stage, routes[stage]) for stage in range(stages)]
-    reached = np.full(problem.cuts.count, np.inf)
-    reached[0] = 0.0
-    for stage in range(stages):
-        reached = np.maximum(np.maximum(reached, slowest[stage])[:, None], stage_s[stage]).min(axis=0)
-    bottleneck_s = float(reached[-1])
+    stage_s = [problem.stage_s(stage) for stage in range(problem.stages)]
+    routes = [problem.transfers_s(stage) for stage in range(problem.stages)]
+    slowest = [_slower(problem, stage, route) for stage, route in enumerate(routes)]
+    bottleneck_s, _ = _least(np.maximum, slowest, stage_s)
     if not np.isfinite(bottleneck_s):
         return None
     limit_s = bottleneck_s * _TOLERANCE
-    total = np.full(problem.cuts.count, np.inf)
-    total[0] = 0.0
+    into_s = [np.where(slow <= limit_s, sum(route), np.inf) for slow, route in zip(slowest, routes, strict=True)]
+    sum_s, borders = _least(np.add, into_s, [np.where(table <= limit_s, table, np.inf) for table in stage_s])
+    return StageSplit(borders, bottleneck_s, sum_s)
+
+
+def _least(join: Any, into: Sequence[Any], tables: Sequence[Any]) -> tuple[float, tuple[int, ...]]:
+    """The least value of a walk over nested cuts, a step per stage, and its borders.
+
+    Parameters
+    ----------
+    join
+        ``np.add`` or ``np.maximum`` of the values of all steps.
+    into, tables
+        [stage] → [cut before] and [cut before, cut behind] → value.
+    """
+    reached = np.where(np.arange(len(into[0])) == 0, 0.0, np.inf)
     came_from = []
-    for stage in range(stages):
-        into_s = np.where(slowest[stage] <= limit_s, total + routes[stage][0] + routes[stage][1], np.inf)
-        table = into_s[:, None] + np.where(stage_s[stage] <= limit_s, stage_s[stage], np.inf)
-        came_from.append(table.argmin(axis=0))
-        total = table.min(axis=0)
-    borders = [problem.cuts.count - 1]
-    for stage in range(stages - 1, 0, -1):
-        borders.append(int(came_from[stage][borders[-1]]))
-    return StageSplit(tuple(reversed(borders)), bottleneck_s, float(total[-1]))
+    for enter, table in zip(into, tables, strict=True):
+        whole = join(join(reached, enter)[:, None], table)
+        came_from.append(whole.argmin(axis=0))
+        reached = whole.min(axis=0)
+    borders = [len(reached) - 1]
+    for came in reversed(came_from[1:]):
+        borders.append(int(came[borders[-1]]))
+    return float(reached[-1]), tuple(reversed(borders))
 
 
 def least_memory_bytes(problem: SplitProblem) -> float:
     """The least that the fullest stage needs in any split, whatever the capacities."""
-    reached = np.full(problem.cuts.count, np.inf)
-    reached[0] = 0.0
-    for stage in range(problem.stages):
-        need = np.where(problem.cuts.nested, problem.memory_bytes(stage), np.inf)
-        reached = np.maximum(reached[:, None], need).min(axis=0)
-    return float(reached[-1])
+    needs = [np.where(problem.cuts.nested, problem.memory_bytes(stage), np.inf) for stage in range(problem.stages)]
+    return _least(np.maximum, [np.zeros(problem.cuts.count)] * problem.stages, needs)[0]
 
 
 def _slower(problem: SplitProblem, stage: int, routes: tuple[Any, Any]) -> Any:
@@ -217,18 +221,12 @@ def _rooms(problem: SplitProblem, split: StageSplit) -> Iterator[list[float]]:
 
 def _leanest_bytes(problem: SplitProblem) -> list[float]:
     """[stage] → its memory in the split that takes the least of all devices, each in shares of its own."""
-    total = np.full(problem.cuts.count, np.inf)
-    total[0] = 0.0
-    came_from = []
+    shares = []
     for stage in range(problem.stages):
         share = problem.memory_bytes(stage) / max(1.0, _capacity(problem, stage))
-        table = total[:, None] + np.where(np.isfinite(problem.stage_s(stage)), share, np.inf)
-        came_from.append(table.argmin(axis=0))
-        total = table.min(axis=0)
-    borders = [problem.cuts.count - 1]
-    for stage in range(problem.stages - 1, 0, -1):
-        borders.append(int(came_from[stage][borders[-1]]))
-    return needs_bytes(problem, StageSplit(tuple(reversed(borders)), 0.0, 0.0))
+        shares.append(np.where(np.isfinite(problem.stage_s(stage)), share, np.inf))
+    _, borders = _least(np.add, [np.zeros(problem.cuts.count)] * problem.stages, shares)
+    return needs_bytes(problem, StageSplit(borders, 0.0, 0.0))
 
 
 def _capacity(problem: SplitProblem, stage: int) -> float:
