@@ -32,8 +32,7 @@ from dlplacer.core.topology import Topology
 
 if TYPE_CHECKING:
     from dlplacer.frontend.torch.job import Job
-    from dlplacer.measure.splitting.choose_splits import Prospect
-    from dlplacer.measure.splitting.place_with_splits import SplitResult
+    from dlplacer.measure.splitting import Prospect, SplitResult
     from dlplacer.planning.compare import Comparison
     from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
     from dlplacer.runtime.devices.base import NamedDevice

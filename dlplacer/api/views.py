@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from dlplacer.core.topology import Topology
     from dlplacer.measure.run_report import Run
     from dlplacer.measure.selftest import Selftest
-    from dlplacer.measure.splitting.choose_splits import SplitChoice
-    from dlplacer.measure.splitting.place_with_splits import SplitResult
+    from dlplacer.measure.splitting import SplitChoice, SplitResult
     from dlplacer.planning.compare import Comparison
     from dlplacer.planning.fit.fit import Fit
     from dlplacer.planning.hybrid.hybrid_plan import HybridPlan
