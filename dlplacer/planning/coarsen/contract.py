@@ -274,13 +274,6 @@ _FLOPS_PER_BYTE = 10
 """FLOPs that take about as long as moving a byte: between 5 (a CPU core) and 20 (a V100 in float32)."""
 
 
-def expanded_order(coarse: OpGraph, order: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """Device → the original ops in execution order: every coarse op in place of its origin, in the origin's order."""
-    return {
-        device: [member for name in names for member in members_of(coarse.op(name))] for device, names in order.items()
-    }
-
-
 def expanded_plan(plan: Plan, fine: OpGraph) -> Plan:
     """The plan of a coarse graph as a plan of the graph that it was made from: same devices, same order.
 

@@ -7,6 +7,7 @@ import pytest
 
 import dlplacer as dp
 from dlplacer.planning.fit.chain import ChainCosts
+from dlplacer.planning.fit.splits import SPLITS
 
 
 def random_chain(rng: np.random.Generator, alike: bool) -> ChainCosts:
@@ -47,3 +48,11 @@ def test_the_split_is_the_best_of_all(seed: int, largest: bool) -> None:
     found = np.inf if split is None else chain.value_s(split, largest)
     assert found == naive_least(chain, largest)
     assert split is None or chain.fits(split)
+
+
+def test_greedy_fill_counts_weights_that_embedding_and_head_share_once() -> None:
+    ops, gpu = tuple(dp.Op(name, name) for name in ("embedding", "layer", "head")), (dp.Device("gpu0"),)
+    nothing = np.zeros((4, 1, 1))
+    for room, placed in ((10.0, [0, 0, 0]), (9.0, None)):
+        chain = ChainCosts(ops, gpu, np.ones((3, 1)), np.array([4.0, 5.0, 5.0]), np.array([room]), nothing, 0, 4.0)
+        assert SPLITS["greedy fill"](chain) == placed
