@@ -11,6 +11,9 @@ from dlplacer.core.topology import Device, Topology
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.machines.costs.message_routes import LinkDirection, Wiring
 
+Routes = tuple[float, ...]
+Shared = frozenset[tuple[int, ...]]
+
 MOST_CHAINS = 20_000
 MOST_KEPT = 32
 
@@ -31,17 +34,13 @@ class DeviceChain:
     forward_directions: tuple[tuple[LinkDirection, ...], ...]
     backward_directions: tuple[tuple[LinkDirection, ...], ...]
 
-    @property
-    def _kind(self) -> tuple[tuple[str, int | None], ...]:
-        return tuple((device.type, device.memory_bytes) for device in self.devices)
-
-    def routes(self, wraps: bool) -> tuple[float, ...]:
+    def routes(self, wraps: bool) -> Routes:
         """The numbers of all routes that stages use; smaller is better."""
         count = len(self.devices) if wraps else len(self.devices) - 1
         lines = (*self.forward[:count], *self.backward[:count])
         return tuple(number for line in lines for number in (line.latency_s, line.s_per_byte))
 
-    def shared(self, wraps: bool) -> frozenset[tuple[int, ...]]:
+    def shared(self, wraps: bool) -> Shared:
         """The routes that share a link direction, by their numbers: their transfers take turns."""
         count = len(self.devices) if wraps else len(self.devices) - 1
         users: dict[LinkDirection, list[int]] = defaultdict(list)
@@ -78,30 +77,24 @@ def chains_of(
     count = len(wiring.topology.devices)
     if not 1 <= ranks <= count:
         raise InputError(f"a pipeline over {ranks} devices; the topology has {count}: use 1 to {count}")
-    found: dict[tuple[object, ...], DeviceChain] = {}
+    found: dict[tuple[Routes, Shared, object], DeviceChain] = {}
     sequences = list(islice(_sequences(wiring.topology, ranks, marks), most + 1))
     for names in sequences[:most]:
         chain = _chain(wiring, names)
         if chain is not None:
-            found.setdefault((_marked(chain, marks), chain.routes(wraps), chain.shared(wraps)), chain)
+            kinds = tuple((each.type, each.memory_bytes, marks.get(each.id)) for each in chain.devices)
+            found.setdefault((chain.routes(wraps), chain.shared(wraps), kinds), chain)
     if not found:
         raise InfeasibleError(f"no {ranks} devices of topology {wiring.topology.name!r} are joined by links")
-    best = sorted(found.values(), key=lambda chain: (sum(chain.routes(wraps)), len(chain.shared(wraps))))
-    kept: list[DeviceChain] = []
-    for chain in best:
-        routes, shared = chain.routes(wraps), chain.shared(wraps)
+    kept: list[tuple[Routes, Shared, object]] = []
+    for routes, shared, own in sorted(found, key=lambda profile: (sum(profile[0]), len(profile[1]))):
         if not any(
-            _marked(other, marks) == _marked(chain, marks)
-            and other.shared(wraps) <= shared
-            and all(a <= b for a, b in zip(other.routes(wraps), routes, strict=True))
-            for other in kept
+            other == own and less <= shared and all(a <= b for a, b in zip(cheaper, routes, strict=True))
+            for cheaper, less, other in kept
         ):
-            kept.append(chain)
-    return kept[:MOST_KEPT], len(sequences) <= most and len(kept) <= MOST_KEPT
-
-
-def _marked(chain: DeviceChain, marks: Mapping[str, object]) -> tuple[object, ...]:
-    return chain._kind, *(marks.get(device.id) for device in chain.devices)
+            kept.append((routes, shared, own))
+    is_all = len(sequences) <= most and len(kept) <= MOST_KEPT
+    return [found[profile] for profile in kept[:MOST_KEPT]], is_all
 
 
 def _chain(wiring: Wiring, names: tuple[str, ...]) -> DeviceChain | None:
