@@ -1,4 +1,4 @@
-"""Scaling efficiency SE_N = T_1 ÷ T_N in closed form, the form that measured times follow, lemmas of Zou et al. 2017."""
+"""Scaling efficiency SE_N = T_1 ÷ T_N: closed forms, their fit to measured times, lemmas of Zou et al. 2017."""
 
 import math
 from collections.abc import Sequence
