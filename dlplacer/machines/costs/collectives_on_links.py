@@ -1,4 +1,4 @@
-"""Costs of collectives on the devices of a real machine."""
+"""Costs of collectives on the devices of a real machine, and the rings through them."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,8 +1,7 @@
-"""Gradient compressors: bytes on the wire, cost on a device, and effect on convergence.
+"""Gradient compressors: bytes on the wire, cost on a device, effect on convergence, and averaging over workers.
 
 A codec is added here, as an entry of `CODECS`: ``dlplacer hybrid --codecs`` lists it, the planner considers each of its
-transports (`dlplacer.machines.costs.gradient_codecs`), and the epochs of a strategy follow from its noise
-(`dlplacer.planning.hybrid.epochs`).
+transports (`exchanges`), and the epochs of a strategy follow from its noise (`dlplacer.planning.hybrid.epochs`).
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -1,4 +1,4 @@
-"""The text of ``nvidia-smi topo -m`` as a matrix of how GPUs reach each other."""
+"""The text of ``nvidia-smi topo -m`` as a topology: NVLinks, and the PCIe tree that explains the rest."""
 
 import re
 from collections.abc import Iterable, Sequence

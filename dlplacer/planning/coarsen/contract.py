@@ -1,4 +1,4 @@
-"""Sets of ops become one op each: its cost, its memory, its inputs and outputs."""
+"""Sets of ops become one op each: its cost, its memory, its inputs and outputs; and a plan of it is expanded again."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""Model parallelism for the planner: the speedup of one worker's step on M devices."""
+"""Model parallelism for the planner: the speedup of one worker's step on M devices, solved one by one or ahead."""
 
 import hashlib
 import json

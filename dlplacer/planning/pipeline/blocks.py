@@ -1,4 +1,4 @@
-"""The parts of a model that a pipeline cannot tear: ops grouped into blocks, and the tensors between blocks."""
+"""The parts of a model that a pipeline cannot tear, ops grouped into blocks; and cuts, between which stages are."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
