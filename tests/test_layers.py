@@ -55,7 +55,6 @@ INNER_ROOMS = {
         "tick_length",
         "constrain",
         "saved_problem",
-        "replayed_search",
         "under_dispatch",
         "warm_start",
         "place",

@@ -49,7 +49,7 @@ def what_would_help(
     """The step with one thing changed, for every change that may bring something, found by solving again.
 
     Looked at: links twice as fast, one more device of each type, a quarter more memory, each of the ten longest ops
-    twice as fast or in two halves, other granularities, a pipeline, data parallelism.
+    twice as fast, other granularities.
 
     Examples
     --------

@@ -13,7 +13,7 @@ from dlplacer.core.errors import InputError
 from dlplacer.core.topology import Topology
 
 if TYPE_CHECKING:
-    from dlplacer.planning.fit.chain import Chain
+    from dlplacer.planning.fit.chain import ChainCosts
     from dlplacer.planning.fit.decoder import Decoder
     from dlplacer.planning.fit.fit import Fit
     from dlplacer.report.export.targets import Exported
@@ -114,7 +114,7 @@ def fit(
     for name in (*prefer, *last):
         if name not in known:
             raise InputError(f"there is no device {name!r} in the machine; it has {', '.join(sorted(known))}")
-    own: dict[str, Callable[[Chain], Sequence[int]]] = {}
+    own: dict[str, Callable[[ChainCosts], Sequence[int]]] = {}
     if split is not None:
         own["yours"] = partial(by_counts, counts=tuple(split))
     if map is not None:
@@ -151,7 +151,7 @@ def _machine(
     return machine_of(machine, "machine")
 
 
-def _map_of(path: str | PathLike[str]) -> "Callable[[Chain], Sequence[int]]":
+def _map_of(path: str | PathLike[str]) -> "Callable[[ChainCosts], Sequence[int]]":
     from dlplacer.files.text import read_json
     from dlplacer.planning.fit.splits import by_map
 

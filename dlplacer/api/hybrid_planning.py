@@ -88,7 +88,7 @@ def hybrid(
     from dlplacer.machines.costs.roofline_times import with_times
     from dlplacer.planning.hybrid.hybrid import HybridProblem, plan_hybrid, plan_notes
     from dlplacer.planning.hybrid.measurements import NOTHING_MEASURED, read_measurements
-    from dlplacer.planning.hybrid.step_workload import fastest_work
+    from dlplacer.planning.hybrid.step_times import fastest_work
     from dlplacer.planning.hybrid.workers import Placed, PlaceSettings, SpeedupTable
 
     _require_used(devices, speedups, split, network, method, jobs, cache, network_latency_s)
@@ -255,7 +255,7 @@ def _presolve(
     import multiprocessing
     from concurrent.futures import ProcessPoolExecutor
 
-    from dlplacer.planning.hybrid.placements import presolve
+    from dlplacer.planning.hybrid.workers import presolve
     from dlplacer.planning.interrupt import leave_signals_to_parent
 
     def told(done: int, total: int) -> None:
@@ -273,8 +273,7 @@ def _presolve(
 
 
 def _exchanges(machine: Topology, codecs: Sequence[str] | None, overlap: bool, measured: "Measurements") -> "StepTimes":
-    from dlplacer.machines.costs.gradient_codecs import CODECS
-    from dlplacer.machines.costs.gradient_exchange import exchanges
+    from dlplacer.machines.costs.gradient_codecs import CODECS, exchanges
     from dlplacer.planning.hybrid.step_times import OnMachine, memory_rate
     from dlplacer.planning.hybrid.worker_layout import WorkerLayout
 

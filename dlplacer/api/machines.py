@@ -38,7 +38,7 @@ def detect_topology(
     >>> dp.detect_topology("cpu").device_types
     ('cpu-core',)
     """
-    from dlplacer.machines.importers.detect import detected_topology
+    from dlplacer.machines.importers.nvml import detected_topology
 
     topology = detected_topology(kind)
     if not measure:

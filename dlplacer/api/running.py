@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from dlplacer.frontend.torch.job import Job
     from dlplacer.measure.run_report import Run
-    from dlplacer.measure.splitting.choose_splits import Prospect, SplitChoice
+    from dlplacer.measure.splitting import Prospect, SplitChoice
     from dlplacer.runtime.devices.base import NamedDevice, RuntimeDevice
     from dlplacer.runtime.onnx.run_cut_model import OnnxReport
     from dlplacer.runtime.onnx.session import OnnxDevice
@@ -167,8 +167,7 @@ def profile_splits(
     """
     from dlplacer.core.options import Options
     from dlplacer.frontend.torch.capture import default_rewrites
-    from dlplacer.measure.splitting.choose_splits import TracedStep
-    from dlplacer.measure.splitting.place_with_splits import chosen, evaluator, whole_graph
+    from dlplacer.measure.splitting import TracedStep, chosen, evaluator, whole_graph
     from dlplacer.runtime.profile.machine_times import measured_topology
 
     with _opened(devices) as opened:

@@ -32,8 +32,7 @@ from dlplacer.core.topology import Topology
 
 if TYPE_CHECKING:
     from dlplacer.frontend.torch.job import Job
-    from dlplacer.measure.splitting.choose_splits import Prospect
-    from dlplacer.measure.splitting.place_with_splits import SplitResult
+    from dlplacer.measure.splitting import Prospect, SplitResult
     from dlplacer.planning.compare import Comparison
     from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
     from dlplacer.runtime.devices.base import NamedDevice
@@ -360,8 +359,7 @@ def problem_of(
     made, machine = graph_of(graph, step=step), machine_of(topology)
     if not calibration:
         return made, machine
-    from dlplacer.machines.costs.calibration import with_calibrated_links, with_calibrated_times
-    from dlplacer.machines.costs.calibration_file import read_calibration
+    from dlplacer.machines.costs.calibration import read_calibration, with_calibrated_links, with_calibrated_times
     from dlplacer.machines.costs.roofline_times import with_times
 
     made = with_times(made, machine)

@@ -17,7 +17,7 @@ from dlplacer.core.topology import Topology
 if TYPE_CHECKING:
     from dlplacer.frontend.torch.job import Job
     from dlplacer.measure.run_report import Run
-    from dlplacer.measure.splitting.place_with_splits import SplitResult
+    from dlplacer.measure.splitting import SplitResult
     from dlplacer.runtime.devices.base import NamedDevice
 
 Name: TypeAlias = str | PathLike[str]
@@ -202,7 +202,7 @@ def is_run(value: object) -> "TypeGuard[Run]":
 
 
 def _is_split_result(value: object) -> "TypeGuard[SplitResult]":
-    return is_a(value, "dlplacer.measure.splitting.place_with_splits", "SplitResult")
+    return is_a(value, "dlplacer.measure.splitting", "SplitResult")
 
 
 def _is_module(value: object) -> bool:

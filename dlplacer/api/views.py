@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from dlplacer.core.topology import Topology
     from dlplacer.measure.run_report import Run
     from dlplacer.measure.selftest import Selftest
-    from dlplacer.measure.splitting.choose_splits import SplitChoice
-    from dlplacer.measure.splitting.place_with_splits import SplitResult
+    from dlplacer.measure.splitting import SplitChoice, SplitResult
     from dlplacer.planning.compare import Comparison
     from dlplacer.planning.fit.fit import Fit
     from dlplacer.planning.hybrid.hybrid_plan import HybridPlan
@@ -335,7 +334,6 @@ def _what_would_help(found: "WhatWouldHelp") -> Iterator[Block]:
     left = f", of which {_percent(1 - bound_s / base_s)} is open without any change" if bound_s and base_s else ""
     if helping:
         yield f"gain: by how much the step found with the change is shorter; at most: what its bound allows{left}"
-    yield from (f"{one.text}: {one.note}" for one in helping if one.status == "estimated" and one.note)
     untried = sum(one.status == "not tried" for one in found.answers)
     little = len(found.answers) - len(rows) - untried
     yield f"{_count(little, 'other change')} found to bring less than {_percent(_LEAST_GAIN)}, or less than these"

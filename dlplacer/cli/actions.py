@@ -132,7 +132,7 @@ def solve(given: Given) -> int:
     """Solve, write the plan, and print the result."""
     from dlplacer.planning.garbage import fewer_collections
     from dlplacer.planning.one_device import launch_note, one_device_is_best
-    from dlplacer.planning.pipeline.hint import pipeline_hint
+    from dlplacer.planning.pipeline.pipeline_search import pipeline_hint
 
     limit_s, says = given.get("time_limit_s", _LIMIT_S), "stopping with the best plan so far; once more to give up"
     if given.split is not None:

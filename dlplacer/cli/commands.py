@@ -175,11 +175,10 @@ COMMANDS = (
         explain plan.json --pin 'encoder.*=gpu0'  # what moves, and what it costs, when a module is pinned
         """,
         description="Gain: (step of the plan - step found with the change) / step of the plan; a step counts as found "
-        "when a plan with it has passed every check, or, for a pipeline or data parallelism, when their models predict "
-        "it. At most: the same with a lower bound in place of the step, so no plan with the change gains more; what "
-        "better search could gain without any change is part of it. Changes are: the busiest links twice as fast, and "
-        "all of them; one more device of each type; 25 %% more memory; each of the ten longest ops twice as fast, or "
-        "in two halves without the cost of cutting; other granularities; a pipeline; data parallelism.",
+        "when a plan with it has passed every check. At most: the same with a lower bound in place of the step, so no "
+        "plan with the change gains more; what better search could gain without any change is part of it. Changes "
+        "are: the busiest links twice as fast, and all of them; one more device of each type; 25 %% more memory; each "
+        "of the ten longest ops twice as fast; other granularities.",
     ),
     Command(
         "run",
