@@ -4,8 +4,7 @@ from collections.abc import Callable
 from threading import Event
 from typing import TYPE_CHECKING
 
-from dlplacer.api import parameters as the
-from dlplacer.api.kinds import checked
+from dlplacer.api.parameters import checked
 from dlplacer.api.solving import Pins, Together, pins_of, together_of
 from dlplacer.api.subjects import PlanLike, plan_of, whole_plan_of
 from dlplacer.core.errors import InputError
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from dlplacer.report.explanation import Explanation
 
 
-@checked(the.PLAN, the.DISPATCH)
+@checked
 def explain(plan: PlanLike, dispatch_s: float = 0.0) -> "Explanation":
     """The causes of a plan's step time: critical path, limit of its bound, idle devices, the largest transfers.
 
@@ -36,7 +35,7 @@ def explain(plan: PlanLike, dispatch_s: float = 0.0) -> "Explanation":
     return explain_plan(whole_plan_of(plan), dispatch_s)
 
 
-@checked(the.PLAN, the.BUDGET, the.SEED, the.WORKERS, the.CALLS)
+@checked
 def what_would_help(
     plan: PlanLike,
     budget_s: float = 10.0,
@@ -73,7 +72,7 @@ def what_would_help(
     )
 
 
-@checked(the.PLAN, the.argument("op", "id of an op of the plan"), the.BUDGET, the.WORKERS, the.CALLS)
+@checked
 def elsewhere(
     plan: PlanLike, op: str, budget_s: float = 10.0, *, workers: int | None = None, stop: Event | None = None
 ) -> "tuple[Elsewhere, ...]":
@@ -104,7 +103,7 @@ def elsewhere(
     return tuple(moved(given, op, budget_s, workers=workers, stop=stop))
 
 
-@checked(the.PLAN, the.HELD, the.BUDGET, the.WORKERS, the.CALLS)
+@checked
 def pinned(
     plan: PlanLike,
     pins: Pins = (),
@@ -132,7 +131,7 @@ def pinned(
     return pinned_plan(given, pairs, sets, max(budget_s, 0.1), workers=workers, stop=stop)
 
 
-@checked(the.PLAN)
+@checked
 def check_plan(plan: PlanLike) -> None:
     """Return if the plan keeps every rule of the problem.
 
@@ -151,7 +150,7 @@ def check_plan(plan: PlanLike) -> None:
     check.check_plan(plan_of(plan))
 
 
-@checked(the.PLAN)
+@checked
 def violations(plan: PlanLike) -> "tuple[Violation, ...]":
     """Every rule of the problem that a plan breaks, with the numbers; empty if the plan is valid.
 

@@ -6,8 +6,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dlplacer.api import parameters as the
-from dlplacer.api.kinds import checked
+from dlplacer.api.parameters import checked
 from dlplacer.api.subjects import PlanLike, TopologyLike, machine_of, plan_of
 from dlplacer.core.errors import InputError
 from dlplacer.core.topology import Topology
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from dlplacer.report.export.targets import Exported
 
 
-@checked(the.DESCRIPTION, the.DESCRIBED)
+@checked
 def new_topology(
     description: str | PathLike[str],
     *,
@@ -57,7 +56,7 @@ def _taken(text: str) -> tuple[str, str]:
     return (name, size) if equals else ("", text)
 
 
-@checked(the.DECODER, the.MACHINE, the.DESCRIBED, the.SERVED, the.FITTED)
+@checked
 def fit(
     decoder: "Decoder | str | PathLike[str]",
     machine: TopologyLike,
@@ -161,7 +160,7 @@ def _map_of(path: str | PathLike[str]) -> "Callable[[Chain], Sequence[int]]":
     return partial(by_map, device_map=told)
 
 
-@checked(the.PLAN, the.TARGET)
+@checked
 def export(plan: "PlanLike | Fit", to: str) -> "Exported":
     """The flags, variables or tables that make another runtime follow a plan of `fit`.
 

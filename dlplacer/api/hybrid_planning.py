@@ -8,9 +8,7 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Unpack
 
-from dlplacer.api import parameters as the
-from dlplacer.api.jobs import StepOptions
-from dlplacer.api.kinds import FLAG, Parameter, checked
+from dlplacer.api.parameters import StepOptions, checked
 from dlplacer.api.solving import Together, held_graph
 from dlplacer.api.subjects import GraphLike, OptionsLike, TopologyLike, graph_of, machine_of, note, options_of
 from dlplacer.core.errors import InputError
@@ -25,23 +23,11 @@ if TYPE_CHECKING:
     from dlplacer.planning.hybrid.step_times import StepTimes
     from dlplacer.planning.hybrid.workers import ModelParallel, Placed
 
-OVERLAP = Parameter("overlap", kind=FLAG, doc="true if gradients travel during the backward pass")
 _MOST_DEVICES = 65536
 _NETWORK_LATENCY_S = 5e-6
 
 
-@checked(
-    the.SUBJECT,
-    the.OPTIONS,
-    the.STEP,
-    the.HYBRID,
-    the.EPOCHS_FILE,
-    the.SCALING,
-    the.COLOCATE,
-    the.CALLS,
-    OVERLAP,
-    the.TAKEN_STEP,
-)
+@checked
 def hybrid(
     graph: GraphLike,
     topology: TopologyLike,

@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
-from dlplacer.api import parameters as the
-from dlplacer.api.kinds import checked
+from dlplacer.api.parameters import JobOptions, StepOptions, checked
 from dlplacer.api.subjects import note
 from dlplacer.core.errors import DlplacerError, InputError
 from dlplacer.core.graph import OpGraph
@@ -32,21 +31,6 @@ _LONGEST_MESSAGE = 200
 _OF_JOB = ("mode", "optimizer", "autocast", "autocast_on")
 
 
-OF_JOB = the.argument(
-    "options",
-    '`batch_size` for the callable; `inputs` of a bare module, as ``["float32:8x3x299x299"]``; `mode`, `optimizer`, '
-    "`autocast` and `autocast_on` of the job",
-)
-ARGS = the.argument("args", "inputs of a Module, fx.GraphModule or ExportedProgram, which is captured as inference")
-OF_STEP = the.argument(
-    "step",
-    "options of `load_job`; `whole_backward` keeps the backward of a convolution in one op, `colocate_backward` holds "
-    "backward ops with their forward ops; `granularity` is ``aten``, ``fused`` or ``module``; "
-    "`splits_of` is a file whose splits are applied; `micro_batches` and `allow_other_loss` cut the batch; `dims` are "
-    "sizes of axes of an ONNX file; `device_type` adds roofline times",
-)
-
-
 class UserCodeError(InputError):
     """The user's module raised while it was imported or called."""
 
@@ -56,31 +40,7 @@ def is_entry(name: str) -> bool:
     return _ENTRY.fullmatch(name) is not None and not os.path.exists(name)
 
 
-class JobOptions(TypedDict, total=False):
-    """Options of `load_job`."""
-
-    batch_size: int | None
-    inputs: Sequence[str]
-    mode: str | None
-    optimizer: str | None
-    autocast: str | None
-    autocast_on: str | None
-
-
-class StepOptions(JobOptions, total=False):
-    """Options of `capture`: those of `load_job`, and those of turning the step into a graph."""
-
-    whole_backward: bool
-    colocate_backward: bool
-    granularity: str
-    splits_of: str | PathLike[str] | None
-    micro_batches: int | None
-    allow_other_loss: bool
-    dims: Mapping[str, int] | Sequence[str]
-    device_type: str | None
-
-
-@checked(the.argument("entry", "``module:callable``, as on the command line; the module is imported"), the.JOB, OF_JOB)
+@checked
 def load_job(entry: str, **options: Unpack[JobOptions]) -> "Job":
     """The job that ``module:callable`` returns; a bare module becomes an inference job on the given inputs.
 
@@ -132,7 +92,7 @@ def fake_job(entry: str, **options: Unpack[JobOptions]) -> "Job":
     return load_job(entry, **options)
 
 
-@checked(the.CODE, ARGS, the.STEP, the.RECORDED, the.ROOFLINE, OF_STEP)
+@checked
 def capture(job: "Traceable | str | PathLike[str]", args: tuple[Any, ...] = (), **step: Unpack[StepOptions]) -> OpGraph:
     """The dataflow graph of a step, without times; nothing is allocated.
 

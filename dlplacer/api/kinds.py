@@ -1,17 +1,12 @@
-"""Parameters of the public functions, declared once: functions check them, and the command line reads them as options.
+"""Declarations of the public functions' parameters: a `Parameter` has a `Kind`, which checks values and reads texts."""
 
-A `Parameter` has a `Kind`, which checks and completes a value given in Python and reads the text of an option.
-"""
-
-import inspect
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import wraps
 from os import PathLike
 from pathlib import Path
 from threading import Event
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.expect import (
@@ -25,9 +20,6 @@ from dlplacer.core.expect import (
     tuple_of,
 )
 from dlplacer.core.units import parse_quantity
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +39,7 @@ class Kind:
     """
 
     take: Callable[[str, Any], Any]
-    read: Callable[[str], Any]
+    read: Callable[[str], Any] = str
     metavar: str | None = None
     unit: str = ""
 
@@ -82,8 +74,8 @@ def _share(text: str) -> float:
     return float(text.strip().removesuffix("%")) / (100 if text.strip().endswith("%") else 1)
 
 
-def _quantity(dimension: str) -> Callable[[str], float]:
-    return lambda text: parse_quantity(text, dimension)
+def _quantity(dimension: str, kind: type = float) -> Callable[[str], Any]:
+    return lambda text: kind(parse_quantity(text, dimension))
 
 
 def _series(kind: type, accepted: str) -> Kind:
@@ -146,20 +138,20 @@ def _picture_file(text: str) -> Path:
 
 
 _PATH = _of((str, PathLike), "the path of a file")
-TEXT = Kind(_checked_by(expect_text), str)
+TEXT = Kind(_checked_by(expect_text))
 WHOLE = Kind(_checked_by(expect_whole), _read_by(int, "a whole number"), "N")
 NUMBER = Kind(_checked_by(expect_number), _read_by(float, "a number"))
 SHARE = Kind(_checked_by(expect_number), _read_by(_share, "a share; write for example 0.01 or 1%"))
-FLAG = Kind(_checked_by(expect_flag), str)
+FLAG = Kind(_checked_by(expect_flag))
 SECONDS = Kind(_checked_by(expect_number), _quantity("seconds"), "TIME", "_s")
-BYTES = Kind(_checked_by(expect_number), lambda text: int(parse_quantity(text, "bytes")), "SIZE", "_bytes")
+BYTES = Kind(_checked_by(expect_number), _quantity("bytes", int), "SIZE", "_bytes")
 RATE = Kind(_checked_by(expect_number), _quantity("bytes_per_s"), "RATE")
 NAMES, WHOLES = _series(str, "names"), _series(int, "whole numbers")
 FIGURES, TIMES = _table(float), _table(SECONDS.read)
-CALL = Kind(_checked_by(expect_call), str)
-STOP = Kind(_of(Event, "a threading.Event or None"), str)
+CALL = Kind(_checked_by(expect_call))
+STOP = Kind(_of(Event, "a threading.Event or None"))
 READ, WRITTEN, PICTURE = Kind(_PATH, Path, "FILE"), Kind(_PATH, written_file, "F"), Kind(_PATH, _picture_file, "F")
-ANY = Kind(lambda name, value: value, str)
+ANY = Kind(lambda name, value: value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +161,9 @@ class Parameter:
     Attributes
     ----------
     name
-        Name of the function's parameter.
+        Name of the function's parameter; behind the function's name and a dot, if it is declared for that one alone.
     help
-        The effect of the option, with its default.
+        The effect of the option, with its default; empty if no option sets the parameter.
     option
         Its spelling on the command line, if it is not the name with dashes; a spelling without dashes is positional.
     least
@@ -182,6 +174,8 @@ class Parameter:
         Further arguments for `argparse`.
     doc
         The meaning of the parameter in Python, if `help` fits the option alone.
+    group
+        The title above the option in help texts.
     """
 
     name: str
@@ -195,12 +189,18 @@ class Parameter:
     repeat: bool = False
     settings: tuple[tuple[str, Any], ...] = ()
     doc: str = ""
+    group: str = ""
+
+    @property
+    def dest(self) -> str:
+        """The name in its function."""
+        return self.name.rpartition(".")[2]
 
     @property
     def spellings(self) -> tuple[str, ...]:
         """The option as one types it."""
         given = (self.option,) if isinstance(self.option, str) else self.option
-        return given if any(given) else (f"--{self.name.removesuffix(self.kind.unit).replace('_', '-')}",)
+        return given if any(given) else (f"--{self.dest.removesuffix(self.kind.unit).replace('_', '-')}",)
 
     def taken(self, value: Any) -> Any:
         """A value given in Python, checked and completed; raises InputError."""
@@ -208,11 +208,11 @@ class Parameter:
             try:
                 value = self.kind.read(value)
             except ValueError as error:
-                raise InputError(f"{self.name}: {error}") from error
-        value = self.kind.take(self.name, value)
+                raise InputError(f"{self.dest}: {error}") from error
+        value = self.kind.take(self.dest, value)
         wrong = self._wrong(value)
         if wrong:
-            raise InputError(f"{self.name} is {value!r}; {wrong}")
+            raise InputError(f"{self.dest} is {value!r}; {wrong}")
         return value
 
     def read(self, text: str) -> Any:
@@ -233,51 +233,3 @@ class Parameter:
             if self.above is not None and not one > self.above:
                 return f"it must be above {self.above:g}"
         return ""
-
-
-def checked(*groups: Parameter | tuple[Parameter, ...]) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Check the arguments of a function by their declarations, and add these to its docstring.
-
-    An argument that is left out, or None by default, is not checked.
-    """
-    known = {each.name: each for group in groups for each in (group if isinstance(group, tuple) else (group,))}
-
-    def wrap(function: Callable[P, R]) -> Callable[P, R]:
-        signature = inspect.signature(function)
-        rest = next((name for name, each in signature.parameters.items() if each.kind is each.VAR_KEYWORD), "")
-        optional = {name for name, each in signature.parameters.items() if each.default is None}
-
-        def taken(name: str, value: Any) -> Any:
-            free = name not in known or (value is None and (name in optional or name not in signature.parameters))
-            return value if free else known[name].taken(value)
-
-        @wraps(function)
-        def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            bound = signature.bind(*args, **kwargs)
-            for name in bound.arguments.get(rest, ()):
-                if name not in known:
-                    raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}")
-            for name, value in bound.arguments.items():
-                options = {option: taken(option, given) for option, given in value.items()} if name == rest else None
-                bound.arguments[name] = taken(name, value) if options is None else options
-            return function(*bound.args, **bound.kwargs)
-
-        call.__doc__ = _documented(
-            function.__doc__ or "", [known[name] for name in signature.parameters if name in known]
-        )
-        return call
-
-    return wrap
-
-
-def _documented(doc: str, parameters: Sequence[Parameter]) -> str:
-    """The docstring with a section of parameters before the next one."""
-    text = inspect.cleandoc(doc)
-    entries = [f"{each.name}\n    {_sentence(each.doc or each.help)}" for each in parameters]
-    section = "\n".join(["Parameters", "----------", *entries])
-    place = min((at for at in map(text.find, ("\nRaises\n---", "\nExamples\n---")) if at >= 0), default=len(text))
-    return f"{text[:place].rstrip()}\n\n{section}\n{text[place:]}"
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."

@@ -6,8 +6,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dlplacer.api import parameters as the
-from dlplacer.api.kinds import checked
+from dlplacer.api.parameters import LISTS, checked
 from dlplacer.api.subjects import names_of, note
 from dlplacer.core.errors import InputError
 from dlplacer.core.expect import expect
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from dlplacer.runtime.devices.base import NamedDevice
 
 
-@checked(the.KIND, the.MEASURE, the.CALLS)
+@checked
 def detect_topology(
     kind: str = "auto", *, measure: bool = False, on_progress: Callable[[str], None] | None = None
 ) -> Topology:
@@ -56,7 +55,7 @@ def detect_topology(
     return timed
 
 
-@checked(the.argument("path", "the file that the other tool wrote"), the.DEVICE_TYPE)
+@checked
 def import_topology(path: str | PathLike[str], device_type: str | None = None) -> Topology:
     """The machine in an ``nvidia-smi topo -m`` text, an NCCL topology file, a node-link graph or a workload.
 
@@ -83,7 +82,7 @@ def import_topology(path: str | PathLike[str], device_type: str | None = None) -
     return topology
 
 
-@checked(the.argument("path", "the file that the other tool wrote"))
+@checked
 def import_graph(path: str | PathLike[str]) -> OpGraph:
     """The graph in a workload of msr-fiddle/dnn-partitioning; `import_topology` reads its machine.
 
@@ -106,7 +105,7 @@ def import_graph(path: str | PathLike[str]) -> OpGraph:
     return import_file(Path(path))
 
 
-@checked(the.TIMED_DEVICES, the.SELFTEST, the.CALLS)
+@checked
 def selftest(
     devices: "str | Sequence[NamedDevice]",
     *,
@@ -152,8 +151,8 @@ def catalogue(what: str) -> Table:
     >>> dp.catalogue("topologies").to_frame()["name"][0]
     'cpu-2core'
     """
-    if what not in the.LISTS:
-        raise InputError(f"there is no list {what!r}; use one of {', '.join(the.LISTS)}")
+    if what not in LISTS:
+        raise InputError(f"there is no list {what!r}; use one of {', '.join(LISTS)}")
     rows = {"graphs": _graphs, "topologies": _topologies, "models": _models, "methods": _methods, "devices": _devices}
     rows["targets"] = _targets
     records = rows[what]()

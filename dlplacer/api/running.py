@@ -8,10 +8,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from dlplacer.api import parameters as the
 from dlplacer.api.jobs import (
-    JobOptions,
-    StepOptions,
     is_entry,
     is_onnx,
     job_options,
@@ -20,7 +17,7 @@ from dlplacer.api.jobs import (
     rewrites_of,
     sizes_of,
 )
-from dlplacer.api.kinds import checked
+from dlplacer.api.parameters import JobOptions, StepOptions, checked
 from dlplacer.api.subjects import DevicesLike, GraphLike, PlanLike, devices_of, graph_of, job_of, names_of, plan_of
 from dlplacer.core.errors import InputError
 from dlplacer.core.expect import expect_table, expect_text
@@ -38,13 +35,12 @@ if TYPE_CHECKING:
     from dlplacer.runtime.onnx.session import OnnxDevice
     from dlplacer.runtime.placed.placed_module import PlacedModule
 
-BESIDE = the.argument("beside", "name → another plan of the same job, whose steps alternate with those of the plan")
 _CORE = re.compile(r"cpu(?::(\d+))?")
 _ONNX_DEVICE = re.compile(r"([a-z]+)(?::(\d+))?")
 _OWN_MODELS = "dlplacer.models:"
 
 
-@checked(the.TYPED_JOB, the.PLAN, the.DEVICES, the.SEGMENTS)
+@checked
 def apply(
     job: "Job",
     plan: PlanLike,
@@ -79,7 +75,7 @@ def apply(
     return apply_plan(job, plan, devices_of(plan, devices), segments=segments)
 
 
-@checked(the.CODE, the.TIMED_DEVICES, the.PROFILED, the.STEP, the.RECORDED, the.CALLS, the.TAKEN_STEP)
+@checked
 def profile(
     job: "Job | str | PathLike[str]",
     devices: "str | Sequence[NamedDevice]",
@@ -131,17 +127,7 @@ def profile(
     return coarsen(with_measured_times(captured.graph, times), step.get("granularity", "aten"))
 
 
-@checked(
-    the.CODE,
-    the.TIMED_DEVICES,
-    the.PROFILED,
-    the.WHOLE_GRAPH,
-    the.PARTS_COUNT,
-    the.WHOLE_BACKWARD,
-    the.CALLS,
-    the.JOB,
-    the.TAKEN_JOB,
-)
+@checked
 def profile_splits(
     job: "Job | str",
     devices: "str | Sequence[NamedDevice]",
@@ -178,7 +164,7 @@ def profile_splits(
         return chosen(evaluate, opened, search_s, stop, on_progress or _ignore)
 
 
-@checked(the.CODE, the.PLAN, the.DEVICES, the.RUN, BESIDE, the.STEP, the.CALLS, the.TAKEN_STEP)
+@checked
 def run(
     job: "Job | str | PathLike[str] | None",
     plan: PlanLike,
@@ -265,7 +251,7 @@ def completed(entry: str | None, plan: Plan, options: JobOptions) -> tuple[str, 
         entry = described.get("entry")
         if not isinstance(entry, str) or not entry.startswith(_OWN_MODELS):
             raise InputError(
-                f"name the model, as in dlplacer run the.PLAN module:callable (the plan was captured from "
+                f"name the model, as in dlplacer run PLAN module:callable (the plan was captured from "
                 f"{entry or 'a model in memory'}; code is only imported by the name that you type)"
             )
     if not is_entry(entry):

@@ -10,10 +10,9 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from dlplacer.api import parameters as the
 from dlplacer.api.hybrid_planning import epochs_of
-from dlplacer.api.jobs import StepOptions, fake_job, is_entry, job_options
-from dlplacer.api.kinds import checked
+from dlplacer.api.jobs import fake_job, is_entry, job_options
+from dlplacer.api.parameters import StepOptions, checked
 from dlplacer.api.subjects import GraphLike, TopologyLike, graph_of, is_job, note, topology_of
 from dlplacer.api.training import Goal, NamedTraining
 from dlplacer.core.abilities import Shown
@@ -45,7 +44,7 @@ class Batches(Shown):
         return {"device": self.device.id, "batches": [asdict(plan) for plan in self.plans]}
 
 
-@checked(the.SUBJECT, the.STEP, the.MINIBATCH, the.CALLS, the.TAKEN_STEP)
+@checked
 def advise_minibatch(
     graph: GraphLike,
     topology: TopologyLike,
@@ -97,7 +96,7 @@ def advise_minibatch(
     return Batches(fitted, tuple(plans))
 
 
-@checked(the.GPUS)
+@checked
 def advise_gpus(
     *,
     overhead: float | None = None,
@@ -137,7 +136,7 @@ def advise_gpus(
     }
 
 
-@checked(the.SERVERS)
+@checked
 def advise_servers(
     load_bytes: float, bytes_per_s: float, compute_s: float, workers: int | None = None
 ) -> dict[str, float]:
@@ -205,7 +204,7 @@ class Groups(Shown):
         }
 
 
-@checked(the.SUBJECT, the.GROUPS, the.STEP, the.TAKEN_STEP)
+@checked
 def groups(
     graph: GraphLike,
     topology: TopologyLike,
@@ -294,7 +293,7 @@ class Epochs(Shown):
         return Path(path)
 
 
-@checked(the.TRAINING, the.EPOCHS, the.CALLS)
+@checked
 def epochs(
     training: str | Callable[..., Iterator[float]],
     batches: Sequence[int],

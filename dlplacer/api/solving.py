@@ -7,9 +7,8 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
-from dlplacer.api import parameters as the
-from dlplacer.api.jobs import JobOptions, StepOptions, fake_job, is_entry
-from dlplacer.api.kinds import checked
+from dlplacer.api.jobs import fake_job, is_entry
+from dlplacer.api.parameters import CaptureOptions, JobOptions, StepOptions, checked
 from dlplacer.api.subjects import (
     GraphLike,
     OptionsLike,
@@ -39,14 +38,6 @@ if TYPE_CHECKING:
     from dlplacer.runtime.devices.base import NamedDevice
     from dlplacer.solvers.instance.outcome import Progress
 
-PROFILING = the.argument(
-    "devices", "devices of this machine on which the chosen splits are profiled; empty estimates them"
-)
-JOB_OPTIONS = the.argument("job_options", "options of `load_job`, for ``module:callable``")
-REWRITES = the.argument("rewrites", "names of the rewrites of the capture; None means the usual ones")
-FOUND = the.argument("found", "the result of `pipeline`")
-CUT = the.argument("graph", "the step in its micro-batches: ``dp.capture(job, micro_batches=found.micro_batches)``")
-CONSTRAINTS = the.argument("held", "constraints of the step, which hold for every copy of an op")
 
 Pins: TypeAlias = Mapping[str, str] | Iterable[str | tuple[str, str]]
 """Op, module or glob → name or type of a device; also as texts: ``"encoder.*=gpu0"``."""
@@ -58,22 +49,7 @@ Files: TypeAlias = Sequence[str | PathLike[str]]
 """Calibration files: op times measured on a type of device."""
 
 
-@checked(
-    the.SUBJECT,
-    the.OPTIONS,
-    the.SOLVED,
-    the.WORK,
-    the.WITHOUT,
-    the.EXPORT,
-    the.ISSUE,
-    the.CALLS,
-    the.HELD,
-    the.WARM_START,
-    the.CALIBRATION,
-    the.STEP,
-    the.RECORDED,
-    the.TAKEN_STEP,
-)
+@checked
 def place(
     graph: GraphLike,
     topology: TopologyLike,
@@ -149,19 +125,7 @@ def place(
     )
 
 
-@checked(
-    the.CODE,
-    the.TOPOLOGY,
-    the.OPTIONS,
-    the.SOLVED,
-    the.WHOLE_GRAPH,
-    the.PARTS_COUNT,
-    PROFILING,
-    REWRITES,
-    the.CALLS,
-    the.JOB,
-    JOB_OPTIONS,
-)
+@checked
 def place_with_splits(
     job: "Job | str",
     topology: TopologyLike,
@@ -218,18 +182,7 @@ def place_with_splits(
     )
 
 
-@checked(
-    the.SUBJECT,
-    the.OPTIONS,
-    the.COMPARED,
-    the.ISSUE,
-    the.CALLS,
-    the.HELD,
-    the.CALIBRATION,
-    the.STEP,
-    the.RECORDED,
-    the.TAKEN_STEP,
-)
+@checked
 def compare(
     graph: GraphLike,
     topology: TopologyLike,
@@ -280,7 +233,7 @@ def compare(
     )
 
 
-@checked(the.SUBJECT, the.STEP, the.STAGES, the.CALLS, the.HELD, the.CALIBRATION, the.TAKEN_STEP)
+@checked
 def pipeline(
     graph: GraphLike,
     topology: TopologyLike,
@@ -292,7 +245,7 @@ def pipeline(
     colocate: Together = (),
     calibration: Files = (),
     on_progress: Callable[[int, int], None] | None = None,
-    **step: Any,
+    **step: Unpack[CaptureOptions],
 ) -> "PipelinePlan":
     """The pipeline of least predicted step time: contiguous stages, and the order of micro-batches on their devices.
 
@@ -323,7 +276,7 @@ def pipeline(
     )
 
 
-@checked(FOUND, CUT, the.TOPOLOGY, CONSTRAINTS, the.CALIBRATION)
+@checked
 def plan_of_pipeline(
     found: "PipelinePlan",
     graph: GraphLike,

@@ -2,25 +2,24 @@
 
 import json
 import os
-import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import dlplacer as dp
-from dlplacer.api import parameters as the
+from dlplacer.api.parameters import CaptureOptions, StepOptions, parameters_of
 from dlplacer.cli.parser import Given
 from dlplacer.cli.progress import Show, interruptible, note, progress, told_written
+from dlplacer.cli.streams import say
 from dlplacer.core.errors import CheckError, DlplacerError, InputError, NoPlanError
 from dlplacer.core.options import CHOICES, Options
 from dlplacer.core.table import Table, schedule, transfers
 from dlplacer.core.units import format_seconds
+from dlplacer.report.plot.pictures import pictures_of
 
 if TYPE_CHECKING:
     from dlplacer.api.views import Block
-
-T = TypeVar("T")
 
 _WIDTH = 150
 _LIMIT_S = 60.0
@@ -30,30 +29,37 @@ _PARTIAL = "stopping with the answers so far; once more to give up"
 
 
 def called(
-    function: Callable[..., T],
     given: Given,
-    what: str,
+    call: str = "",
     limit_s: float | None = None,
     says: str = "",
-    keep: Callable[[T], None] = lambda value: None,
+    keep: Callable[[Any], None] = lambda value: None,
     **more: Any,
-) -> T:
+) -> Any:
     """The result of a function of `dlplacer` on the given arguments, its progress shown meanwhile.
 
     Parameters
     ----------
-    what
-        Name of the work, for its progress.
-    says
-        Announcement for a function that the first Ctrl-C stops; empty for one that ends at once.
+    call, says
+        Name of the function, and announcement for one that the first Ctrl-C stops; else those of the command.
     keep
         Writes the result, so that a Ctrl-C that comes too late to stop the work does not lose it.
+    more
+        Arguments in place of, or beside, the given ones.
     """
+    function, says, doing = getattr(dp, call or given.spec.call), says or given.spec.says, given.spec.doing
+    known = parameters_of(function)
+    arguments = given.of(function)
+    if "options" in known:
+        arguments["options"] = options_of(given)
     with interruptible(says) if says else nullcontext() as stop:
-        extra = more if stop is None else {"stop": stop, **more}
+        if stop is not None:
+            arguments["stop"] = stop
         try:
-            with progress(what, limit_s) as show:
-                value = function(**{**given.arguments, "on_progress": show, **extra})
+            with progress(doing, limit_s) if doing else nullcontext() as show:
+                if "on_progress" in known:
+                    arguments["on_progress"] = show
+                value = function(**{**arguments, **more})
         except NoPlanError:
             if stop is not None and stop.is_set():
                 raise KeyboardInterrupt from None
@@ -62,15 +68,45 @@ def called(
     return value
 
 
-def shown(given: Given, value: Any, record: object = None, extra: "Sequence[Block]" = (), code: int = 0) -> int:
+def answer(given: Given) -> int:
+    """Call the function of the command, write its result where asked, and print it."""
+    return answered(given, called(given))
+
+
+def answered(given: Given, value: Any) -> int:
+    """Write a result where asked, and print it; exit code 5 for one that did not pass."""
+    written(given, value)
+    code = shown(given, value)
+    for warning in getattr(value, "warnings", ()):
+        say(warning)
+    return code if getattr(value, "passed", True) else CheckError.exit_code
+
+
+def shown(given: Given, value: Any, record: object = None, extra: "Sequence[Block]" = ()) -> int:
     """Print the view of a result, or with ``--json`` the record or else the result's object; returns the exit code."""
     if given.json:
-        print(json.dumps(value.to_dict() if record is None else record))
+        print(json.dumps(_record_of(value) if record is None else record))
     else:
         from dlplacer.api.views import blocks_of
 
         show_blocks([*blocks_of(value), *extra])
-    return code
+    return 0
+
+
+def _record_of(value: Any) -> object:
+    """The object that stands for a value in JSON."""
+    if isinstance(value, dict):
+        # JSON has no infinity, so no ceiling is null.
+        return {name: None if figure == float("inf") else figure for name, figure in value.items()}
+    if isinstance(value, dp.OpGraph):
+        sums = {name: sum(getattr(op, name) for op in value.ops) for name in ("flops", "weight_bytes")}
+        counts = {"name": value.name, "ops": len(value.ops), "edges": len(value.edges)}
+        return {**counts, **sums, "structure_sha256": value.structure_sha256}
+    if isinstance(value, dp.Topology):
+        from dlplacer.files.topology_file import topology_to_dict
+
+        return topology_to_dict(value)
+    return value.to_dict()
 
 
 def show_blocks(blocks: "Iterable[Block]") -> None:
@@ -94,17 +130,17 @@ def show_blocks(blocks: "Iterable[Block]") -> None:
             print(block)
 
 
-def written(given: Given, value: Any, subject: str = "") -> None:
+def written(given: Given, value: Any) -> None:
     """Write a result, its pictures and its page where the command line asks for them."""
     if given.output is not None:
         value.save(given.output)
-    pictures = [each.name for each in the.pictures(subject) if each.name in given]
-    for name in pictures:
+    drawn = {each.option: each.name for each in pictures_of(given.spec.subject) if each.option in given}
+    for option, name in drawn.items():
         colors = {"color_by": given.color_by} if name == "gantt" and given.color_by else {}
-        dp.plot.save(given[name], name if subject == "plan" else subject.split()[0], value, **colors)
+        dp.plot.save(given[option], name, value, **colors)
     if given.html is not None:
         dp.show(value if given.against is None else given.plan, given.html, against=given.against)
-    told_written(given.output, *(given[name] for name in pictures), given.html)
+    told_written(given.output, *(given[option] for option in drawn), given.html)
 
 
 def say_unless_none(*texts: str | None) -> None:
@@ -140,16 +176,15 @@ def solve(given: Given) -> int:
     _refuse_without_split(given)
     if "work_s" in given and "time_limit_s" in given:
         raise InputError("work_s is in place of time_limit_s; leave one of them out")
-    options = options_of(given)
     with fewer_collections():
         read, limit_s = _with_read_graph(given, limit_s)
-        more = {"options": options, "time_limit_s": limit_s}
-        result = called(dp.place, read, "solving", limit_s, says, lambda result: written(given, result), **more)
+        result = called(read, "", limit_s, says, lambda result: written(given, result), time_limit_s=limit_s)
     plan = result.plan
-    warm = None if given.warm_start is None else f"warm start: {plan.provenance['warm_start']}"
     if plan.period_s is not None:
         return shown(given, result)
-    say_unless_none(warm, launch_note(result))
+    say_unless_none(
+        None if given.warm_start is None else f"warm start: {plan.provenance['warm_start']}", launch_note(result)
+    )
     hint = pipeline_hint(plan.graph, plan.topology, plan.makespan_s)
     shown(given, result, {**result.to_dict(), "pipeline": None if hint is None else hint.to_dict()})
     alone = one_device_is_best(plan, result.bounds.get("critical_path_s"))
@@ -164,21 +199,18 @@ def _with_read_graph(given: Given, limit_s: float) -> tuple[Given, float]:
 
     if is_entry(given.graph):
         return given, limit_s
-    began, step = time.monotonic(), given.only(the.STEP, the.RECORDED)
+    began, step = time.monotonic(), {name: given[name] for name in StepOptions.__annotations__ if name in given}
     graph = graph_of(given.graph, step=step)
     files_s = (time.monotonic() - began) * (1 if given.output is None else 1 + _WRITE_FACTOR)
-    return Given({**given.but(*step), "graph": graph}), max(limit_s - files_s, limit_s / 2)
+    return given.but(*step, graph=graph), max(limit_s - files_s, limit_s / 2)
 
 
 def _solve_with_splits(given: Given, limit_s: float, says: str) -> int:
     from dlplacer.frontend.torch.capture import default_rewrites
 
     parts, rewrites = _parts(given), default_rewrites(bool(given.whole_backward))
-    more = {"options": options_of(given), "graph": given.times, "parts": parts, "rewrites": rewrites}
-    named = given.but("graph", "split", "times", "whole_backward", "granularity", "allow_other_loss", "dims")
-    found = called(
-        dp.place_with_splits, named, "solving with splits", limit_s, says, job=given.graph, time_limit_s=limit_s, **more
-    )
+    more = {"job": given.graph, "graph": given.times, "parts": parts, "rewrites": rewrites}
+    found = called(given, "place_with_splits", limit_s, says, time_limit_s=limit_s, **more)
     written(given, found.split)
     record = {**found.split.to_dict(), "speedup": found.speedup, "splits": [str(split) for split in found.splits]}
     return shown(given, found, {**record, "without_splits": found.whole.to_dict()})
@@ -218,13 +250,11 @@ def _parts(given: Given) -> int | None:
 
 
 def compare(given: Given) -> int:
-    """Run every method, draw the picture, and print the table."""
+    """Run every method, and print the table."""
     from dlplacer.planning.one_device import one_device_is_best
 
-    says, limit_s = "stopping with the best plans so far; once more to give up", given.get("time_limit_s", _LIMIT_S)
-    found = called(dp.compare, given, "comparing", limit_s, says, options=options_of(given))
-    written(given, found, "comparison")
-    shown(given, found)
+    found = called(given, limit_s=given.get("time_limit_s", _LIMIT_S))
+    answered(given, found)
     best = found.rows[0].plan
     say_unless_none(None if best is None else one_device_is_best(best))
     return 0
@@ -238,7 +268,8 @@ def check(given: Given) -> int:
     found = dp.violations(plan)
     if given.json:
         listed = [{"rule": violation.rule, "message": violation.message} for violation in found]
-        return shown(given, None, {"valid": not found, "violations": listed}, code=CheckError.exit_code if found else 0)
+        print(json.dumps({"valid": not found, "violations": listed}))
+        return CheckError.exit_code if found else 0
     if found:
         raise CheckError([str(violation) for violation in found])
     kept = f"{given.plan}: {len(plan.ops)} ops and {len(plan.transfers)} transfers keep every rule"
@@ -259,7 +290,7 @@ def show(given: Given) -> int:
             raise InputError(f"{name} {given[name]} is for --{target}; add it, or leave out the other")
     plan = whole_plan_of(given.plan)
     shown(given, plan)
-    written(given, plan, "plan")
+    written(given, plan)
     if given.trace is not None:
         write_json(given.trace, chrome_trace(plan))
     if given.device_map is not None:
@@ -341,8 +372,7 @@ def run(given: Given) -> int:
     hushed: Show = lambda *told: None  # noqa: E731
     with progress("running") if is_first else nullcontext(hushed) as told:
         told("capturing and compiling")
-        arguments = given.but("gantt", "trace", "one_process").arguments
-        done = dp.run(**{**arguments, "job": job, "plan": plan, "devices": devices, "on_progress": told})
+        done = dp.run(**{**given.of(dp.run), "job": job, "plan": plan, "devices": devices, "on_progress": told})
     if is_first:
         shown(given, done)
         _write_run(given, done)
@@ -380,81 +410,23 @@ def profile(given: Given) -> int:
     """Profile, write the graph, and print the serial time."""
     if given.split is not None:
         more = {"graph": given.times, "parts": _parts(given)}
-        named = given.but("split", "times", "granularity", "calibration", "allow_other_loss", "dims")
-        choice = called(dp.profile_splits, named, "choosing splits", None, _PARTIAL, **more)
+        choice = called(given, "profile_splits", says=_PARTIAL, **more)
         written(given, choice.graph)
         found = {"without_splits_s": choice.whole_s, "with_splits_s": choice.split_s}
         splits = [str(split) for split in choice.splits]
         return shown(given, choice, {"ops": len(choice.graph.ops), **found, "splits": splits})
     _refuse_without_split(given)
-    graph = called(dp.profile, given, "profiling")
+    graph = called(given)
     written(given, graph)
     types = (graph.capture or {}).get("measured_on", ())
     serial = {kind: sum(op.time_on(kind) or 0.0 for op in graph.ops) for kind in types}
     return shown(given, graph, {"ops": len(graph.ops), "serial_s": serial})
 
 
-def capture(given: Given) -> int:
-    """Capture a graph, write it and print what it holds."""
-    with progress("capturing"):
-        found = dp.capture(**given.arguments)
-    return graph(given, found)
-
-
-def graph(given: Given, graph: dp.OpGraph) -> int:
-    """Write a graph where asked, and print what it holds."""
-    written(given, graph)
-    sums = {name: sum(getattr(op, name) for op in graph.ops) for name in ("flops", "weight_bytes")}
-    counts = {"name": graph.name, "ops": len(graph.ops), "edges": len(graph.edges)}
-    return shown(given, graph, {**counts, **sums, "structure_sha256": graph.structure_sha256})
-
-
-def selftest(given: Given) -> int:
-    """Try everything and print; exit code 5 if a check failed."""
-    from dlplacer.files import write_json
-
-    done = called(dp.selftest, given, "trying the runtime")
-    if given.output is not None:
-        write_json(given.output, done.to_dict())
-        told_written(given.output)
-    return shown(given, done, code=0 if done.passed else CheckError.exit_code)
-
-
-def topology(given: Given, found: dp.Topology) -> int:
-    """Write a topology where asked, and print it."""
-    from dlplacer.files.topology_file import topology_to_dict
-
-    written(given, found, "topology")
-    return shown(given, found, topology_to_dict(found) if given.json else None)
-
-
 def listed(given: Given) -> int:
     """Print a table of the names of one kind that dlplacer knows."""
     table = dp.catalogue(given.what)
-    names = [column.name for column in table.columns]
-    return shown(given, table, {given.what: [dict(zip(names, row, strict=True)) for row in table.rows]})
-
-
-def epochs(given: Given) -> int:
-    """Train, count, and write the file."""
-    found = called(dp.epochs, given, "trainings")
-    written(given, found)
-    return shown(given, found)
-
-
-def hybrid(given: Given) -> int:
-    """Plan, draw the picture, and print the table."""
-    if given.pins is not None:
-        raise InputError("--pin: each worker of a hybrid gets devices of its own; use --colocate, or pin in `solve`")
-    more: dict[str, Any] = {"options": options_of(given), **({"overlap": False} if given.no_overlap else {})}
-    # There is no plan before the end: after the first Ctrl-C nothing new is begun.
-    says = "giving up after the solve at hand; once more to give up at once"
-    plan = called(dp.hybrid, given.but("no_overlap"), "hybrids", None, says, **more)
-    written(given, plan, "hybrid plan")
-    shown(given, plan)
-    for warning in plan.warnings:
-        print(f"dlplacer: {warning}", file=sys.stderr)
-    return 0
+    return shown(given, table, {given.what: table.records})
 
 
 def pipeline(given: Given) -> int:
@@ -465,19 +437,20 @@ def pipeline(given: Given) -> int:
 
     if given.plan_file is not None:
         _require_capturable(given)
-    step = given.only(the.STEP)
+    step = {name: given[name] for name in CaptureOptions.__annotations__ if name in given}
     with progress("capturing"):
         graph, machine = problem_of(given.graph, given.topology, given.calibration or (), step)
     graph = held_graph(graph, machine, given.pins or (), given.colocate or ())
-    plan = called(dp.pipeline, given.only(the.STAGES), "pipelines tried", graph=graph, topology=machine)
+    plan = called(given.but(*step, "pins", "colocate", "calibration", graph=graph, topology=machine))
     for warning in plan.warnings:
-        print(f"dlplacer: {warning}", file=sys.stderr)
+        say(warning)
     if given.csv is not None:
         write_text(given.csv, write_csv(plan.order))
-    written(given, plan, "pipeline plan")
+    written(given, plan)
     if given.plan_file is not None:
         count = plan.micro_batches if plan.micro_batches > 1 else None
-        cut = dp.capture(given.graph, **step, **given.only(the.OTHER_LOSS), micro_batches=count)
+        other = bool(given.allow_other_loss)
+        cut = dp.capture(given.graph, **step, allow_other_loss=other, micro_batches=count)
         made = dp.plan_of_pipeline(
             plan, cut, given.topology, held=graph.constraints, calibration=given.calibration or ()
         )
@@ -517,18 +490,12 @@ def _op_placement(graph: dp.OpGraph, machine: dp.Topology, limit_s: float) -> di
     return {"status": result.plan.status, "makespan_s": result.plan.makespan_s, "speedup": result.speedup}
 
 
-def figures(given: Given, found: dict[str, float]) -> int:
-    """Print single figures; JSON has no infinity, so no ceiling is null."""
-    return shown(given, found, {name: None if value == float("inf") else value for name, value in found.items()})
-
-
 def fit(given: Given) -> int:
     """Fit, write the plan, and print layers per device, other splits, and the texts to paste."""
     from dlplacer.api.fitting import exports
 
-    # Not `given.arguments`, which leaves the objective to the options of a problem.
-    found = dp.fit(**given.only(the.DECODER, the.MACHINE, the.SERVED, the.FITTED, the.DESCRIBED))
-    written(given, found, "fit")
+    found = called(given)
+    written(given, found)
     texts = [export_of(found, target) for target in given.to or ()]
     return shown(given, found, {**found.to_dict(), "exports": exports(found)} if given.json else None, texts)
 
