@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from dlplacer.api.parameters import checked
 from dlplacer.api.solving import Pins, Together, pins_of, together_of
-from dlplacer.api.subjects import PlanLike, plan_of, whole_plan_of
+from dlplacer.api.subjects import PlanLike, plan_of, silent, whole_plan_of
 from dlplacer.core.errors import InputError
 from dlplacer.core.expect import expect_text
 
@@ -42,7 +42,7 @@ def what_would_help(
     *,
     seed: int = 0,
     workers: int | None = None,
-    on_progress: Callable[[str, int, int], None] | None = None,
+    on_progress: Callable[[str, int, int], None] = silent,
     stop: Event | None = None,
 ) -> "WhatWouldHelp":
     """The step with one thing changed, for every change that may bring something, found by solving again.
@@ -67,7 +67,7 @@ def what_would_help(
         budget_s,
         seed=seed,
         workers=workers,
-        on_progress=on_progress or (lambda what, done, total: None),
+        on_progress=on_progress,
         stop=stop,
     )
 

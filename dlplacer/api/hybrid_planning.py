@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from dlplacer.api.parameters import StepOptions, checked
 from dlplacer.api.solving import Together, held_graph
-from dlplacer.api.subjects import GraphLike, OptionsLike, TopologyLike, graph_of, machine_of, note, options_of
+from dlplacer.api.subjects import GraphLike, OptionsLike, TopologyLike, graph_of, machine_of, note, options_of, silent
 from dlplacer.core.errors import InputError
 from dlplacer.core.expect import expect_figure, expect_number, refuse
 from dlplacer.core.topology import Topology
@@ -53,7 +53,7 @@ def hybrid(
     workers: int | None = None,
     jobs: int | None = None,
     cache: str | PathLike[str] | None = None,
-    on_progress: Callable[[int, int], None] | None = None,
+    on_progress: Callable[[int, int], None] = silent,
     stop: Event | None = None,
     **step: Unpack[StepOptions],
 ) -> "HybridPlan":
@@ -105,7 +105,7 @@ def hybrid(
         known.samples,
         f"{timed.name or 'graph'} on {devices} devices of {machine.name}",
     )
-    plan = plan_hybrid(problem, devices, on_progress or (lambda done, total: None))
+    plan = plan_hybrid(problem, devices, on_progress)
     doubts = (*_doubts(degrees, speedups, machine), *plan_notes(plan, timed))
     return replace(plan, warnings=doubts, scaling_fit=fits, epochs_fit=problem.efficiency.fit())
 
@@ -235,7 +235,7 @@ def _presolve(
     degrees: tuple[int, ...],
     jobs: int,
     cache: str | PathLike[str] | None,
-    on_progress: Callable[[int, int], None] | None,
+    on_progress: Callable[[int, int], None],
 ) -> None:
     """Solve all placements ahead, in processes of their own."""
     import multiprocessing
@@ -247,8 +247,7 @@ def _presolve(
     def told(done: int, total: int) -> None:
         if placed.stop is not None and placed.stop.is_set():
             raise KeyboardInterrupt
-        if on_progress is not None:
-            on_progress(done, total)
+        on_progress(done, total)
 
     spawned = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, spawned, leave_signals_to_parent, (os.getpid(),)) as executor:

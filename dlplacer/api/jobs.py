@@ -22,13 +22,11 @@ if TYPE_CHECKING:
     from dlplacer.frontend.onnx import OnnxFile
     from dlplacer.frontend.torch.capture import Traceable
     from dlplacer.frontend.torch.job import Job
-    from dlplacer.frontend.torch.splitting.names import OpSplit
 
 _ENTRY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _INPUT = re.compile(r"(?:(?P<dtype>\w+):)?(?P<shape>\d+(?:x\d+)*)")
 _MOST = 2**31
 _LONGEST_MESSAGE = 200
-_OF_JOB = ("mode", "optimizer", "autocast", "autocast_on")
 
 
 class UserCodeError(InputError):
@@ -75,8 +73,9 @@ def load_job(entry: str, **options: Unpack[JobOptions]) -> "Job":
             f"{entry!r} returned an object of type {type(made).__name__}; it must return a dlplacer.Job or a "
             "torch.nn.Module"
         )
-    changes: dict[str, Any] = {name: value for name, value in options.items() if name in _OF_JOB and value is not None}
-    return replace(made, entry=entry, **changes)
+    of_callable = ("batch_size", "inputs")
+    changes = {name: value for name, value in options.items() if name not in of_callable and value is not None}
+    return replace(made, entry=entry, **changes)  # type: ignore[arg-type]
 
 
 def fake_job(entry: str, **options: Unpack[JobOptions]) -> "Job":
@@ -159,13 +158,7 @@ def rewrites_of(job: "Job", step: StepOptions, build: "Callable[[], Job] | None"
     from dlplacer.frontend.torch.batch_comparison import compared_cut
     from dlplacer.frontend.torch.capture import default_rewrites
 
-    rewrites, count, splits_of = (
-        list(default_rewrites(step.get("whole_backward", False), job)),
-        step.get("micro_batches"),
-        step.get("splits_of"),
-    )
-    if splits_of is not None:
-        rewrites += map(str, splits_in(splits_of))
+    rewrites, count = list(default_rewrites(step.get("whole_backward", False), job)), step.get("micro_batches")
     if count is None:
         return rewrites
     whole = job if build is None else build()
@@ -173,21 +166,6 @@ def rewrites_of(job: "Job", step: StepOptions, build: "Callable[[], Job] | None"
     for warning in found.warnings:
         note(warning)
     return [*rewrites, str(found.cut)]
-
-
-def splits_in(path: str | PathLike[str]) -> "list[OpSplit]":
-    """The splits that a graph file, or the graph of a plan file, records; raises InputError if there are none."""
-    from dlplacer.files.load import load_graph, load_plan
-    from dlplacer.files.text import read_json
-    from dlplacer.frontend.torch.splitting.names import parse_splits
-
-    value = read_json(Path(path))
-    of_plan = isinstance(value, dict) and str(value.get("format", "")).startswith("dlplacer.plan")
-    graph = load_plan(str(path)).graph if of_plan else load_graph(str(path))
-    splits = list(parse_splits([str(name) for name in (graph.capture or {}).get("rewrites", ())]))
-    if not splits:
-        raise InputError(f"{str(path)!r} records no splits; write it with --split")
-    return splits
 
 
 def is_onnx(name: str) -> bool:
@@ -226,7 +204,9 @@ def imported(entry: str) -> Callable[..., Any]:
         If there is no such module or callable, or the module cannot be imported.
     """
     module_name, _, attribute = entry.partition(":")
-    with _current_folder_on_path(), user_code(f"module {module_name!r} cannot be imported"):
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    with user_code(f"module {module_name!r} cannot be imported"):
         try:
             module = importlib.import_module(module_name)
         except ModuleNotFoundError as error:
@@ -310,20 +290,6 @@ def _place(error: BaseException) -> str:
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}"
     frames = traceback.extract_tb(error.__traceback__)
-    here = str(Path(__file__).resolve())
-    own = [frame for frame in frames if "site-packages" not in frame.filename and "<frozen" not in frame.filename]
-    own = [frame for frame in own if frame.filename != here and "/lib/python" not in frame.filename] or list(frames)
+    others = (str(Path(__file__).resolve()), "site-packages", "<frozen", "/lib/python")
+    own = [frame for frame in frames if not any(other in frame.filename for other in others)] or list(frames)
     return f"{own[-1].filename}:{own[-1].lineno}"
-
-
-@contextlib.contextmanager
-def _current_folder_on_path() -> Iterator[None]:
-    folder = os.getcwd()
-    added = folder not in sys.path
-    if added:
-        sys.path.insert(0, folder)
-    try:
-        yield
-    finally:
-        if added:
-            sys.path.remove(folder)

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dlplacer.api.parameters import LISTS, checked
-from dlplacer.api.subjects import names_of, note
+from dlplacer.api.subjects import names_of, note, silent
 from dlplacer.core.errors import InputError
-from dlplacer.core.expect import expect
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.table import Column, Table
 from dlplacer.core.topology import Topology
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 @checked
 def detect_topology(
-    kind: str = "auto", *, measure: bool = False, on_progress: Callable[[str], None] | None = None
+    kind: str = "auto", *, measure: bool = False, on_progress: Callable[[str], None] = silent
 ) -> Topology:
     """This machine: its GPUs as NVML reports them or, without any, the CPU cores of this process.
 
@@ -46,10 +45,10 @@ def detect_topology(
     from dlplacer.machines.importers.measured_links import doubts
     from dlplacer.runtime.profile.machine_times import with_timed_links
 
-    told, load = on_progress or (lambda text: None), load_note()
+    load = load_note()
     if load is not None:
         note(load)
-    timed = with_timed_links(topology, lambda source, target: told(f"{source} to {target}"))
+    timed = with_timed_links(topology, lambda source, target: on_progress(f"{source} to {target}"))
     for doubt in doubts(timed):
         note(doubt)
     return timed
@@ -75,7 +74,6 @@ def import_topology(path: str | PathLike[str], device_type: str | None = None) -
     from dlplacer.machines.importers.any_format import import_topology as import_file
     from dlplacer.machines.importers.products import import_notes
 
-    expect("", "path", path, (str, PathLike), "the path of a file that another tool wrote")
     topology = import_file(Path(path), device_type)
     for text in import_notes(topology, device_type):
         note(text)
@@ -101,7 +99,6 @@ def import_graph(path: str | PathLike[str]) -> OpGraph:
     """
     from dlplacer.machines.importers.dnn_partitioning import import_graph as import_file
 
-    expect("", "path", path, (str, PathLike), "the path of a file that another tool wrote")
     return import_file(Path(path))
 
 
@@ -112,7 +109,7 @@ def selftest(
     repeats: int = 5,
     no_steps: bool = False,
     seed: int = 0,
-    on_progress: Callable[[str], None] | None = None,
+    on_progress: Callable[[str], None] = silent,
 ) -> "Selftest":
     """The checks of the runtime on devices of this machine: numbers, races, links, issue costs, steps of Inception-V3.
 
@@ -133,8 +130,7 @@ def selftest(
     timed: dict[str, Build] = {"branches, batch 1": partial(models.branches, batch_size=1, image_size=48, count=4)}
     if not all(name.startswith("cpu") for name in names):
         timed = {f"inception_v3, batch {size}": partial(models.inception_v3, batch_size=size) for size in (1, 32)}
-    told = on_progress or (lambda what: None)
-    return try_runtime(small, {} if no_steps else timed, names, repeats=repeats, seed=seed, on_progress=told)
+    return try_runtime(small, {} if no_steps else timed, names, repeats=repeats, seed=seed, on_progress=on_progress)
 
 
 def catalogue(what: str) -> Table:

@@ -1,11 +1,10 @@
-"""The parameters of the public functions, declared once: functions check and explain them, the command line offers them."""
+"""Parameters of the public functions, declared once: functions check and document them, commands offer them."""
 
 import inspect
 from argparse import SUPPRESS, BooleanOptionalAction
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
-from os import PathLike
 from typing import Any, ParamSpec, TypedDict, TypeVar, get_args
 
 from dlplacer.api.kinds import (
@@ -61,7 +60,6 @@ class CaptureOptions(JobOptions, total=False):
 class StepOptions(CaptureOptions, total=False):
     """Options of `capture`."""
 
-    splits_of: str | PathLike[str] | None
     micro_batches: int | None
     allow_other_loss: bool
     device_type: str | None
@@ -180,14 +178,8 @@ _STEP = _under(
         metavar="aten|fused|module",
     ),
     Parameter(
-        "dims",
-        "size of a symbolic axis of an ONNX file, as batch=8 or input:0=8",
-        ANY,
-        "AXIS=N",
-        "--dim",
-        repeat=True,
+        "dims", "size of a symbolic axis of an ONNX file, as batch=8 or input:0=8", ANY, "AXIS=N", "--dim", repeat=True
     ),
-    Parameter("splits_of", "apply the splits that this file records, choose none", READ, "GRAPH|PLAN"),
     count("micro_batches", "run the step as N micro-batches with gradient accumulation", least=2),
     flag("allow_other_loss", "accept micro-batches whose loss differs from the whole batch's"),
     Parameter("device_type", "add roofline times for a device type, such as V100", metavar="TYPE"),

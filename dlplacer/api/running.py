@@ -18,7 +18,17 @@ from dlplacer.api.jobs import (
     sizes_of,
 )
 from dlplacer.api.parameters import JobOptions, StepOptions, checked
-from dlplacer.api.subjects import DevicesLike, GraphLike, PlanLike, devices_of, graph_of, job_of, names_of, plan_of
+from dlplacer.api.subjects import (
+    DevicesLike,
+    GraphLike,
+    PlanLike,
+    devices_of,
+    graph_of,
+    job_of,
+    names_of,
+    plan_of,
+    silent,
+)
 from dlplacer.core.errors import InputError
 from dlplacer.core.expect import expect_table, expect_text
 from dlplacer.core.graph import OpGraph
@@ -38,6 +48,7 @@ if TYPE_CHECKING:
 _CORE = re.compile(r"cpu(?::(\d+))?")
 _ONNX_DEVICE = re.compile(r"([a-z]+)(?::(\d+))?")
 _OWN_MODELS = "dlplacer.models:"
+_NO_DIMS = "dims are for ONNX files; a model in torch takes batch_size or inputs"
 
 
 @checked
@@ -83,19 +94,12 @@ def profile(
     steps: int = 7,
     warmup: int = 2,
     calibration: str | PathLike[str] | None = None,
-    on_progress: Callable[[str, float], None] | None = None,
+    on_progress: Callable[[str, float], None] = silent,
     **step: Unpack[StepOptions],
 ) -> OpGraph:
     """The job's graph with the seconds of every op, measured inside whole steps on devices of this machine.
 
     On cores LSTMs are timed as the kernel that plain PyTorch runs as well, and are what takes less.
-
-    Raises
-    ------
-    InputError
-        If a device is not here, or an argument cannot be.
-    CaptureError
-        If the model cannot be captured.
 
     Examples
     --------
@@ -119,7 +123,7 @@ def profile(
         captured, times = timed_capture(
             job,
             lambda more: capture_job(job, [*rewrites, *more], step.get("colocate_backward", False)),
-            lambda captured: profile_ops(job, captured, opened, steps, warmup, on_progress or _ignore),
+            lambda captured: profile_ops(job, captured, opened, steps, warmup, on_progress),
             in_host_memory(opened),
         )
         if calibration is not None:
@@ -138,7 +142,7 @@ def profile_splits(
     steps: int = 7,
     warmup: int = 2,
     search_s: float = 30.0,
-    on_progress: "Callable[[Prospect], None] | None" = None,
+    on_progress: "Callable[[Prospect], None]" = silent,
     stop: "Event | None" = None,
     **options: Unpack[JobOptions],
 ) -> "SplitChoice":
@@ -161,7 +165,7 @@ def profile_splits(
         step = TracedStep.of(_named_job(job, options), default_rewrites(whole_backward))
         whole = whole_graph(step, None if graph is None else graph_of(graph), opened, steps, warmup)
         evaluate = evaluator(step, whole, measured_topology(opened), Options(), parts)
-        return chosen(evaluate, opened, search_s, stop, on_progress or _ignore)
+        return chosen(evaluate, opened, search_s, stop, on_progress)
 
 
 @checked
@@ -179,8 +183,9 @@ def run(
     bucket_bytes: int | None = None,
     timeout_s: float = 120.0,
     provider: str | None = None,
-    on_progress: Callable[[str, float | None], None] | None = None,
-    **step: Unpack[StepOptions],
+    dims: Mapping[str, int] | Sequence[str] = (),
+    on_progress: Callable[[str, float | None], None] = silent,
+    **options: Unpack[JobOptions],
 ) -> "Run | OnnxReport":
     """A plan run on devices of this machine, compared with its prediction and with plain PyTorch.
 
@@ -201,8 +206,10 @@ def run(
     """
     plan = plan_of(plan)
     if is_onnx_plan(plan):
-        return _run_onnx(job, plan, devices, steps, warmup, provider, step.get("dims", ()))
-    here, told, options = devices_of(plan, devices), on_progress or _ignore, job_options(step)
+        return _run_onnx(job, plan, devices, steps, warmup, provider, dims)
+    if dims:
+        raise InputError(_NO_DIMS)
+    here = devices_of(plan, devices)
     if job is None or isinstance(job, str):
         job, options = completed(job, plan, options)
     if over_ranks(plan, here, replicas):
@@ -215,7 +222,7 @@ def run(
         cut = not isinstance(job, str) or size is not None
         over = OverRanks(count, cut, bucket_bytes or DEFAULT_BUCKET_BYTES, timeout_s, segments=segments)
         whole = _named_job(job, options if size is None else {**options, "batch_size": size * count})
-        return run_over_ranks(whole, plan, here, over, steps, warmup, on_progress=told)
+        return run_over_ranks(whole, plan, here, over, steps, warmup, on_progress=on_progress)
     expect_table("", optional=True, beside=beside)
     others = {}
     for name, other in (beside or {}).items():
@@ -224,7 +231,7 @@ def run(
     from dlplacer.measure.run_plan import run as run_plan
 
     job = _named_job(job, options)
-    return run_plan(job, plan, here, steps, warmup, others, told, segments=segments, compiled=compile_baseline)
+    return run_plan(job, plan, here, steps, warmup, others, on_progress, segments=segments, compiled=compile_baseline)
 
 
 def is_onnx_plan(plan: Plan) -> bool:
@@ -321,7 +328,7 @@ def _profiled_onnx(
 
 def _named_job(job: "Job | str | PathLike[str]", step: Mapping[str, Any]) -> "Job":
     if step.get("dims"):
-        raise InputError("dims are for ONNX files; a model in torch takes batch_size or inputs")
+        raise InputError(_NO_DIMS)
     options = job_options(step)
     if not isinstance(job, (str, PathLike)):
         if options:
@@ -347,7 +354,3 @@ def _opened(devices: "str | Sequence[NamedDevice]") -> "Iterator[Sequence[Runtim
     finally:
         for device in opened:
             device.close()
-
-
-def _ignore(*progress: Any) -> None:
-    pass

@@ -1,5 +1,6 @@
 """Advice for data parallelism: `advise_minibatch`, `advise_gpus`, `advise_servers`, `groups`, `epochs`."""
 
+import inspect
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,10 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from dlplacer.api.hybrid_planning import epochs_of
-from dlplacer.api.jobs import fake_job, is_entry, job_options
+from dlplacer.api.jobs import fake_job, imported, is_entry, job_options, user_code
 from dlplacer.api.parameters import StepOptions, checked
-from dlplacer.api.subjects import GraphLike, TopologyLike, graph_of, is_job, note, topology_of
-from dlplacer.api.training import Goal, NamedTraining
+from dlplacer.api.subjects import GraphLike, TopologyLike, graph_of, is_job, note, silent, topology_of
 from dlplacer.core.abilities import Shown
 from dlplacer.core.errors import InputError, RunError
 
@@ -53,7 +53,7 @@ def advise_minibatch(
     batch_sizes: Sequence[int] | None = None,
     dataset_size: int | None = None,
     epochs: Any = None,
-    on_progress: Callable[[int, int], None] | None = None,
+    on_progress: Callable[[int, int], None] = silent,
     **step: Unpack[StepOptions],
 ) -> Batches:
     """Mini-batches that fit into a device's memory, the modules to recompute, and the time that training takes.
@@ -82,8 +82,7 @@ def advise_minibatch(
     steps: dict[int, StepChoices] = {}
     sizes: Sequence[int | None] = batch_sizes or [step.get("batch_size")]
     for number, size in enumerate(sizes):
-        if on_progress is not None:
-            on_progress(number, len(sizes))
+        on_progress(number, len(sizes))
         made = with_times(graph_of(graph, step={**step, "batch_size": size}), machine)
         samples = size or work_of(made, fitted.type).mini_batch
         if samples is None:
@@ -269,6 +268,74 @@ def _group_bytes(chain: "LayerChain", cuts: tuple[int, ...]) -> list[int]:
 
 
 @dataclass(frozen=True)
+class NamedTraining:
+    """``module:callable`` as a training, which other processes import for themselves.
+
+    The callable is the training itself, taking the number of workers and the seed, or makes one when it is called
+    without arguments.
+    """
+
+    entry: str
+
+    @property
+    def name(self) -> str:
+        """For a checkpoint."""
+        return self.entry
+
+    def resolved(self) -> Callable[..., Iterator[float]]:
+        """The training function that the user named.
+
+        Raises
+        ------
+        InputError
+            If the name leads to nothing that trains.
+        """
+        found = imported(self.entry)
+        if _takes(found, 1, 0):
+            return found
+        if _takes(found):
+            with user_code(f"{self.entry!r} cannot be built"):
+                made: Callable[..., Iterator[float]] = found()
+            if callable(made) and _takes(made, 1, 0):
+                return made
+        raise InputError(
+            f"{self.entry!r} is no training: it must take the number of workers and a seed and yield a metric after "
+            "every epoch, or return something that does, as dlplacer.data_parallel.EmulatedWorkers"
+        )
+
+    def __call__(self, workers: int, seed: int, /, **options: Any) -> Iterator[float]:
+        """The metric after every epoch."""
+        training = self.resolved()
+        with user_code(f"{self.entry!r} failed with {workers} workers"):
+            yield from training(workers, seed, **options)
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """The goal of a metric: at most, or at least, a value."""
+
+    most: float | None = None
+    least: float | None = None
+
+    @property
+    def name(self) -> str:
+        """For a checkpoint, whose epochs are those until this goal."""
+        return f"at least {self.least:g}" if self.most is None else f"at most {self.most:g}"
+
+    def __call__(self, metric: float) -> bool:
+        """NaN never is."""
+        return (self.most is not None and metric <= self.most) or (self.least is not None and metric >= self.least)
+
+
+def _takes(function: Callable[..., Any], *arguments: int) -> bool:
+    try:
+        inspect.signature(function).bind(*arguments)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+@dataclass(frozen=True)
 class Epochs(Shown):
     """Measured epochs: with exact gradients at every step first, then with codecs and periods.
 
@@ -308,7 +375,7 @@ def epochs(
     checkpoint: str | PathLike[str] | None = None,
     mini_batch: int | None = None,
     samples: int | None = None,
-    on_progress: Callable[[int, int, int, float], None] | None = None,
+    on_progress: Callable[[int, int, int, float], None] = silent,
 ) -> Epochs:
     """The epochs that every batch needs, workers emulated on one device: the file for `hybrid`.
 
@@ -342,7 +409,7 @@ def epochs(
                 checkpoint=None if checkpoint is None else Path(checkpoint),
                 codec=codec,
                 period=period,
-                on_progress=on_progress or (lambda workers, seed, epoch, metric: None),
+                on_progress=on_progress,
             )
             for codec, period in variants
         )

@@ -21,6 +21,7 @@ from dlplacer.api.subjects import (
     note,
     options_of,
     plan_of,
+    silent,
 )
 from dlplacer.core.constraints import Constraints
 from dlplacer.core.expect import refuse, tuple_of
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
     from dlplacer.runtime.devices.base import NamedDevice
     from dlplacer.solvers.instance.outcome import Progress
-
 
 Pins: TypeAlias = Mapping[str, str] | Iterable[str | tuple[str, str]]
 """Op, module or glob → name or type of a device; also as texts: ``"encoder.*=gpu0"``."""
@@ -63,7 +63,7 @@ def place(
     gap: float = 0.0,
     seed: int = 0,
     workers: int | None = None,
-    on_progress: "Callable[[Progress], None] | None" = None,
+    on_progress: "Callable[[Progress], None]" = silent,
     stop: Event | None = None,
     pins: Pins = (),
     colocate: Together = (),
@@ -115,7 +115,7 @@ def place(
         gap=gap,
         seed=seed,
         workers=workers,
-        on_progress=on_progress or _ignore,
+        on_progress=on_progress,
         stop=stop,
         pins=held,
         colocate=together,
@@ -136,7 +136,7 @@ def place_with_splits(
     parts: int | None = None,
     rewrites: Sequence[str] | None = None,
     time_limit_s: float = 120.0,
-    on_progress: "Callable[[Prospect], None] | None" = None,
+    on_progress: "Callable[[Prospect], None]" = silent,
     method: str = "ilp",
     gap: float = 0.0,
     seed: int = 0,
@@ -145,13 +145,6 @@ def place_with_splits(
     **job_options: Unpack[JobOptions],
 ) -> "SplitResult":
     """The best plans found for a job without and with splits of its ops.
-
-    Raises
-    ------
-    InputError
-        If the graph is not the job's, or an argument cannot be meant.
-    InfeasibleError, NoPlanError
-        As `dlplacer.place` does.
 
     Examples
     --------
@@ -173,7 +166,7 @@ def place_with_splits(
         parts=parts,
         rewrites=None if rewrites is None else tuple_of("", "rewrites", rewrites, str, "names of rewrites"),
         time_limit_s=time_limit_s,
-        on_progress=on_progress or _ignore,
+        on_progress=on_progress,
         method=method,
         gap=gap,
         seed=seed,
@@ -192,7 +185,7 @@ def compare(
     time_limit_s: float = 60.0,
     seed: int = 0,
     workers: int | None = None,
-    on_progress: "Callable[[Progress], None] | None" = None,
+    on_progress: "Callable[[Progress], None]" = silent,
     stop: Event | None = None,
     pins: Pins = (),
     colocate: Together = (),
@@ -201,11 +194,6 @@ def compare(
     **step: Unpack[StepOptions],
 ) -> "Comparison":
     """The plans of all methods for a graph on a machine: the best first, judged by the best bound of all.
-
-    Raises
-    ------
-    InputError, InfeasibleError
-        As `place` does.
 
     Examples
     --------
@@ -225,7 +213,7 @@ def compare(
         time_limit_s=time_limit_s,
         seed=seed,
         workers=workers,
-        on_progress=on_progress or _ignore,
+        on_progress=on_progress,
         stop=stop,
         pins=pins_of(pins, machine),
         colocate=together_of(colocate),
@@ -244,7 +232,7 @@ def pipeline(
     pins: Pins = (),
     colocate: Together = (),
     calibration: Files = (),
-    on_progress: Callable[[int, int], None] | None = None,
+    on_progress: Callable[[int, int], None] = silent,
     **step: Unpack[CaptureOptions],
 ) -> "PipelinePlan":
     """The pipeline of least predicted step time: contiguous stages, and the order of micro-batches on their devices.
@@ -272,7 +260,7 @@ def pipeline(
         stages=stages,
         micro_batches=micro_batches,
         schedule=schedule,
-        on_progress=on_progress or _ignore,
+        on_progress=on_progress,
     )
 
 
@@ -353,12 +341,9 @@ def pins_of(pins: Pins, machine: Topology) -> tuple[tuple[str, str], ...]:
 
 
 def together_of(colocate: Together) -> tuple[str | tuple[str, ...], ...]:
+    """Patterns, and sets of patterns."""
     entries = tuple_of("", "colocate", colocate, object, "patterns, or lists of patterns")
     return tuple(
         entry if isinstance(entry, str) else tuple_of("colocate", "a set", entry, str, "patterns of ops or modules")
         for entry in entries
     )
-
-
-def _ignore(*progress: Any) -> None:
-    pass

@@ -2,13 +2,12 @@
 
 import json
 import os
-import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import dlplacer as dp
-from dlplacer.api.parameters import CaptureOptions, StepOptions, parameters_of
+from dlplacer.api.parameters import CaptureOptions, parameters_of
 from dlplacer.cli.parser import Given
 from dlplacer.cli.progress import Show, interruptible, note, progress, told_written
 from dlplacer.cli.streams import say
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
 
 _WIDTH = 150
 _LIMIT_S = 60.0
-_WRITE_FACTOR = 0.6
-"""Time to write a plan ÷ time to read its graph: 0.4 to 0.6 on 106,000 ops, which take seconds."""
 _PARTIAL = "stopping with the answers so far; once more to give up"
 
 
@@ -57,7 +54,7 @@ def called(
             arguments["stop"] = stop
         try:
             with progress(doing, limit_s) if doing else nullcontext() as show:
-                if "on_progress" in known:
+                if show is not None and "on_progress" in known:
                     arguments["on_progress"] = show
                 value = function(**{**arguments, **more})
         except NoPlanError:
@@ -177,8 +174,7 @@ def solve(given: Given) -> int:
     if "work_s" in given and "time_limit_s" in given:
         raise InputError("work_s is in place of time_limit_s; leave one of them out")
     with fewer_collections():
-        read, limit_s = _with_read_graph(given, limit_s)
-        result = called(read, "", limit_s, says, lambda result: written(given, result), time_limit_s=limit_s)
+        result = called(given, "", limit_s, says, lambda result: written(given, result))
     plan = result.plan
     if plan.period_s is not None:
         return shown(given, result)
@@ -190,19 +186,6 @@ def solve(given: Given) -> int:
     alone = one_device_is_best(plan, result.bounds.get("critical_path_s"))
     say_unless_none(alone, str(hint) if hint is not None and hint.is_faster else None)
     return 0
-
-
-def _with_read_graph(given: Given, limit_s: float) -> tuple[Given, float]:
-    """The arguments with the graph read from its file, and the limit less the time to read it and to write a plan."""
-    from dlplacer.api.jobs import is_entry
-    from dlplacer.api.subjects import graph_of
-
-    if is_entry(given.graph):
-        return given, limit_s
-    began, step = time.monotonic(), {name: given[name] for name in StepOptions.__annotations__ if name in given}
-    graph = graph_of(given.graph, step=step)
-    files_s = (time.monotonic() - began) * (1 if given.output is None else 1 + _WRITE_FACTOR)
-    return given.but(*step, graph=graph), max(limit_s - files_s, limit_s / 2)
 
 
 def _solve_with_splits(given: Given, limit_s: float, says: str) -> int:
@@ -231,7 +214,6 @@ def _parts(given: Given) -> int | None:
         "calibration": "measures or estimates its own times",
         "issue": "knows no cost of issuing but the topology's",
         "micro_batches": "splits the step's ops in another way",
-        "splits_of": "chooses splits and takes none of a file",
         "colocate_backward": "must not hold all parts together",
     }
     for name, reason in excluded.items():

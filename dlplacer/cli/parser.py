@@ -17,7 +17,7 @@ from dlplacer.core.errors import InputError
 _HEAD = "examples:"
 _SHIPPED = {"TOPOLOGY": "topologies", "MODEL|GRAPH": "graphs"}
 """Metavar of an argument → folder whose names it takes beside files."""
-_FILES = frozenset({"PLAN", "GRAPH", "F", "FILE", "DIR", "MODEL", "GRAPH|PLAN", "EPOCHS"})
+_FILES = frozenset({"PLAN", "GRAPH", "F", "FILE", "DIR", "MODEL", "EPOCHS"})
 _BASH = '_dlplacer_{folder}() {{ compgen -W "{names}" -- "$1"; compgen -f -- "$1"; }}\n'
 _ZSH = "_dlplacer_{folder}() {{ _alternative 'names:shipped name:({names})' 'files:file:_files'; }}\n"
 
