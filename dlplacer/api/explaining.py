@@ -8,7 +8,7 @@ from dlplacer.api.parameters import checked
 from dlplacer.api.solving import Pins, Together, pins_of, together_of
 from dlplacer.api.subjects import PlanLike, plan_of, silent, whole_plan_of
 from dlplacer.core.errors import InputError
-from dlplacer.core.expect import expect_text
+from dlplacer.core.plan import Plan
 
 if TYPE_CHECKING:
     from dlplacer.check import Violation
@@ -60,16 +60,8 @@ def what_would_help(
     """
     from dlplacer.planning.what_if.what_would_help import what_would_help as ask
 
-    given = plan_of(plan, keeps_rules=True)
-    given.options.require_makespan("what_would_help")
-    return ask(
-        given,
-        budget_s,
-        seed=seed,
-        workers=workers,
-        on_progress=on_progress,
-        stop=stop,
-    )
+    given = _of_makespan(plan, "what_would_help")
+    return ask(given, budget_s, seed=seed, workers=workers, on_progress=on_progress, stop=stop)
 
 
 @checked
@@ -77,11 +69,6 @@ def elsewhere(
     plan: PlanLike, op: str, budget_s: float = 10.0, *, workers: int | None = None, stop: Event | None = None
 ) -> "tuple[Elsewhere, ...]":
     """The step time with an op on each of the other devices, which explains the placement of the op.
-
-    Raises
-    ------
-    InputError
-        If the plan has no such op, or an argument cannot be meant.
 
     Examples
     --------
@@ -94,9 +81,7 @@ def elsewhere(
     """
     from dlplacer.planning.what_if.elsewhere import elsewhere as moved
 
-    expect_text("", op=op)
-    given = plan_of(plan, keeps_rules=True)
-    given.options.require_makespan("elsewhere")
+    given = _of_makespan(plan, "elsewhere")
     given.graph.op(op)
     if not budget_s > 0:
         raise InputError(f"budget_s is {budget_s}; it must be positive")
@@ -125,10 +110,16 @@ def pinned(
     """
     from dlplacer.planning.what_if.elsewhere import pinned_plan
 
-    given = plan_of(plan, keeps_rules=True)
-    given.options.require_makespan("pinned")
+    given = _of_makespan(plan, "pinned")
     pairs, sets = pins_of(pins, given.topology), together_of(colocate)
     return pinned_plan(given, pairs, sets, max(budget_s, 0.1), workers=workers, stop=stop)
+
+
+def _of_makespan(plan: PlanLike, asked: str) -> Plan:
+    """The plan, which keeps every rule, and whose objective is the makespan."""
+    found = plan_of(plan, keeps_rules=True)
+    found.options.require_makespan(asked)
+    return found
 
 
 @checked

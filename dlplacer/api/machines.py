@@ -1,6 +1,6 @@
 """Machines and what ships: `detect_topology`, `import_topology`, `selftest`, `catalogue`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -24,11 +24,6 @@ def detect_topology(
     kind: str = "auto", *, measure: bool = False, on_progress: Callable[[str], None] = silent
 ) -> Topology:
     """This machine: its GPUs as NVML reports them or, without any, the CPU cores of this process.
-
-    Raises
-    ------
-    InputError
-        If there are no such devices.
 
     Examples
     --------
@@ -58,13 +53,6 @@ def detect_topology(
 def import_topology(path: str | PathLike[str], device_type: str | None = None) -> Topology:
     """The machine in an ``nvidia-smi topo -m`` text, an NCCL topology file, a node-link graph or a workload.
 
-    Raises
-    ------
-    InputError
-        If the file cannot be read, or there is no such type.
-    FileFormatError
-        If its content is none of these, with the place.
-
     Examples
     --------
     >>> import dlplacer as dp
@@ -83,13 +71,6 @@ def import_topology(path: str | PathLike[str], device_type: str | None = None) -
 @checked
 def import_graph(path: str | PathLike[str]) -> OpGraph:
     """The graph in a workload of msr-fiddle/dnn-partitioning; `import_topology` reads its machine.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read.
-    FileFormatError
-        If its content is no such workload, with the place.
 
     Examples
     --------
@@ -149,74 +130,65 @@ def catalogue(what: str) -> Table:
     """
     if what not in LISTS:
         raise InputError(f"there is no list {what!r}; use one of {', '.join(LISTS)}")
-    rows = {"graphs": _graphs, "topologies": _topologies, "models": _models, "methods": _methods, "devices": _devices}
-    rows["targets"] = _targets
-    records = rows[what]()
+    records = list(_LISTED[what]())
     return Table.of(records, [Column(name, format="list") for name in records[0]])
 
 
-def _graphs() -> list[dict[str, Any]]:
+def _graphs() -> Iterator[dict[str, Any]]:
     from dlplacer.files.load import load_graph, shipped_names
 
-    graphs = {name: load_graph(name) for name in shipped_names("graphs")}
-    return [
-        {
-            "name": name,
-            "ops": len(graph.ops),
-            "edges": len(graph.edges),
-            "phases": list(dict.fromkeys(op.phase for op in graph.ops if op.phase)),
-        }
-        for name, graph in graphs.items()
-    ]
+    for name in shipped_names("graphs"):
+        graph = load_graph(name)
+        phases = list(dict.fromkeys(op.phase for op in graph.ops if op.phase))
+        yield {"name": name, "ops": len(graph.ops), "edges": len(graph.edges), "phases": phases}
 
 
-def _topologies() -> list[dict[str, Any]]:
+def _topologies() -> Iterator[dict[str, Any]]:
     from dlplacer.files.load import load_topology, shipped_names
 
-    machines = {name: load_topology(name) for name in shipped_names("topologies")}
-    return [
-        {
-            "name": name,
-            "devices": len(machine.devices),
-            "types": list(machine.device_types),
-            "links": len(machine.links),
-        }
-        for name, machine in machines.items()
-    ]
+    for name in shipped_names("topologies"):
+        machine = load_topology(name)
+        counts = {"devices": len(machine.devices), "types": list(machine.device_types), "links": len(machine.links)}
+        yield {"name": name, **counts}
 
 
-def _models() -> list[dict[str, Any]]:
+def _models() -> Iterator[dict[str, Any]]:
     from dlplacer.models.catalogue import builders
 
-    return [{"name": f"dlplacer.models:{name}", "is": summary} for name, summary in builders().items()]
+    return ({"name": f"dlplacer.models:{name}", "is": summary} for name, summary in builders().items())
 
 
-def _methods() -> list[dict[str, Any]]:
+def _methods() -> Iterator[dict[str, Any]]:
     from dlplacer.solvers.methods import METHODS, SUMMARIES
 
-    return [{"name": name, "is": SUMMARIES[name]} for name in METHODS]
+    return ({"name": name, "is": SUMMARIES[name]} for name in METHODS)
 
 
-def _targets() -> list[dict[str, Any]]:
+def _targets() -> Iterator[dict[str, Any]]:
     from dlplacer.report.export.targets import TARGETS
 
-    return [{"name": name, "is": target.told} for name, target in TARGETS.items()]
+    return ({"name": name, "is": target.told} for name, target in TARGETS.items())
 
 
-def _devices() -> list[dict[str, Any]]:
+def _devices() -> Iterator[dict[str, Any]]:
     """Devices of this machine as ``--devices`` names them, then the types that the device table knows."""
     from dlplacer.machines.costs.device_table import DEVICE_TABLE, FLOAT32
     from dlplacer.machines.importers.host import host_topology
     from dlplacer.machines.importers.nvml import has_gpus, nvml_topology
 
-    machines = [("cpu", host_topology()), *([("cuda", nvml_topology())] if has_gpus() else [])]
-    rows: list[dict[str, Any]] = [
-        {"name": f"{kind}:{number}", "is": f"{device.type} of this machine"}
-        for kind, machine in machines
-        for number, device in enumerate(machine.devices)
-    ]
+    for kind, machine in [("cpu", host_topology()), *([("cuda", nvml_topology())] if has_gpus() else [])]:
+        for number, device in enumerate(machine.devices):
+            yield {"name": f"{kind}:{number}", "is": f"{device.type} of this machine"}
     for name, known in DEVICE_TABLE.items():
-        rate = known.flops_per_s[FLOAT32] / 1e12
-        memory = format_bytes_per_s(known.memory_bytes_per_s)
-        rows.append({"name": name, "is": f"type with known rates: {rate:.4g} TFLOP/s in float32, memory {memory}"})
-    return rows
+        rate, memory = known.flops_per_s[FLOAT32] / 1e12, format_bytes_per_s(known.memory_bytes_per_s)
+        yield {"name": name, "is": f"type with known rates: {rate:.4g} TFLOP/s in float32, memory {memory}"}
+
+
+_LISTED = {
+    "graphs": _graphs,
+    "topologies": _topologies,
+    "models": _models,
+    "methods": _methods,
+    "devices": _devices,
+    "targets": _targets,
+}

@@ -2,25 +2,22 @@
 
 import inspect
 import math
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from dlplacer.api.hybrid_planning import epochs_of
+from dlplacer.api.hybrid_planning import epochs_of, process_pool
 from dlplacer.api.jobs import fake_job, imported, is_entry, job_options, user_code
 from dlplacer.api.parameters import StepOptions, checked
 from dlplacer.api.subjects import GraphLike, TopologyLike, graph_of, is_job, note, silent, topology_of
 from dlplacer.core.abilities import Shown
-from dlplacer.core.errors import InputError, RunError
+from dlplacer.core.errors import InputError
 
 if TYPE_CHECKING:
-    from concurrent.futures import Executor
-
     from dlplacer.core.graph import OpGraph
     from dlplacer.core.topology import Device
     from dlplacer.data_parallel import MeasuredEpochs
@@ -70,10 +67,7 @@ def advise_minibatch(
     from dlplacer.planning.hybrid.step_workload import work_of
 
     machine = topology_of(topology)
-    known = {each.id: each for each in machine.devices}
-    if device is not None and device not in known:
-        raise InputError(f"device {device!r} is not in the topology; it has {', '.join(known)}")
-    fitted = machine.devices[0] if device is None else known[device]
+    fitted = machine.devices[0] if device is None else machine.device(device)
     if fitted.memory_bytes is None:
         raise InputError(f"device {fitted.id!r} has no memory_bytes, so every mini-batch fits; add it to the topology")
     named = isinstance(graph, str) and is_entry(graph)
@@ -116,8 +110,8 @@ def advise_gpus(
 
     figures = {"overhead": overhead, "speedup": speedup, "efficiency": efficiency, "gpus": gpus}
     given = {name for name, value in figures.items() if value is not None}
-    if efficiency is not None and gpus is not None and len(given) == 2:
-        return {"overhead_ratio": most_overhead_ratio(efficiency, gpus)}
+    if given == {"efficiency", "gpus"}:
+        return {"overhead_ratio": most_overhead_ratio(efficiency or 0.0, gpus or 0)}
     if overhead is None or given not in ({"overhead", "speedup"}, {"overhead", "gpus"}):
         raise InputError(
             f"{', '.join(sorted(given)) or 'nothing'} is given; give two figures: overhead with speedup or gpus, or "
@@ -127,12 +121,8 @@ def advise_gpus(
     count = serial.workers_for(speedup) if speedup is not None else gpus or 0
     found: dict[str, float] = {} if speedup is None else {"gpus": count}
     reached = serial.efficiency(count)
-    return {
-        **found,
-        "speedup": count * reached,
-        "efficiency": reached,
-        "speedup_ceiling": serial.speedup_ceiling,
-    }
+    found |= {"speedup": count * reached, "efficiency": reached, "speedup_ceiling": serial.speedup_ceiling}
+    return found
 
 
 @checked
@@ -159,14 +149,9 @@ def advise_servers(
 
 @dataclass(frozen=True)
 class Groups(Shown):
-    """Groups of layers that send parameters or gradients together, beside those of other policies.
+    """Groups of layers that send parameters or gradients together, beside those of other policies, the optimum last.
 
-    Attributes
-    ----------
-    policies
-        Groupings by other policies; the optimum is the last.
-    caps_bytes
-        Bucket caps of DistributedDataParallel that make these groups; None if they are not known.
+    `caps_bytes` are bucket caps of DistributedDataParallel that make these groups; None if they are not known.
     """
 
     direction: str
@@ -337,13 +322,7 @@ def _takes(function: Callable[..., Any], *arguments: int) -> bool:
 
 @dataclass(frozen=True)
 class Epochs(Shown):
-    """Measured epochs: with exact gradients at every step first, then with codecs and periods.
-
-    Attributes
-    ----------
-    content
-        Of the epochs file.
-    """
+    """Measured epochs, with exact gradients at every step first, and the content of their file."""
 
     measured: "tuple[MeasuredEpochs, ...]"
     content: Mapping[str, Any]
@@ -351,13 +330,6 @@ class Epochs(Shown):
     def to_dict(self) -> dict[str, Any]:
         """The content of the epochs file."""
         return dict(self.content)
-
-    def save(self, path: str | PathLike[str]) -> Path:
-        """Write the epochs file, atomically; returns its path."""
-        from dlplacer.files.text import write_json
-
-        write_json(Path(path), self.to_dict())
-        return Path(path)
 
 
 @checked
@@ -397,7 +369,7 @@ def epochs(
     for name, value in (("at_most", at_most), ("at_least", at_least)):
         if value is not None and not math.isfinite(value):
             raise InputError(f"{name} is {value:g}, which no metric or every one reaches; give a finite number")
-    with _executor(jobs) as executor:
+    with nullcontext() if jobs is None else process_pool(jobs) as executor:
         measured = tuple(
             measure_epochs(
                 named,
@@ -421,39 +393,6 @@ def epochs(
         )
     name = training if isinstance(training, str) else getattr(training, "__name__", "training")
     return Epochs(measured, exact.to_dict(name, mini_batch, samples, others))
-
-
-@contextmanager
-def _executor(jobs: int | None) -> "Iterator[Executor | None]":
-    """So many processes; none for None."""
-    if jobs is None:
-        yield None
-        return
-    import multiprocessing
-    import threading
-    from concurrent.futures import ProcessPoolExecutor
-    from concurrent.futures.process import BrokenProcessPool
-
-    from dlplacer.planning.interrupt import leave_signals_to_parent, stop_on_interrupt
-
-    def end_all() -> None:
-        for process in multiprocessing.active_children():
-            process.kill()
-
-    # Not forked: threads of the user's framework, which importing the training may have started, would be missing.
-    spawned, stop = multiprocessing.get_context("spawn"), threading.Event()
-    pool = ProcessPoolExecutor(jobs, spawned, leave_signals_to_parent, (os.getpid(),))
-    try:
-        # A training may go on for hours, so that Ctrl-C does not wait for those that run.
-        with stop_on_interrupt(stop, end_all), pool as executor:
-            yield executor
-    except BrokenProcessPool:
-        if stop.is_set():
-            raise KeyboardInterrupt from None
-        raise RunError(
-            "a process that trained has ended without a word, as for want of memory; use fewer jobs, and a checkpoint "
-            "to go on from the trainings that have ended"
-        ) from None
 
 
 def _epochs_by_batch(epochs: Any) -> Callable[[int], float | None]:

@@ -126,7 +126,7 @@ def plan_of(value: PlanLike, name: str = "plan", *, keeps_rules: bool = False) -
     if isinstance(value, Result):
         return value.plan
     if is_a(value, "dlplacer.measure.splitting.place_with_splits", "SplitResult"):
-        return value.split.plan
+        return value.split.plan  # type: ignore[union-attr]
     if is_run(value):
         return value.predicted
     if isinstance(value, (OpGraph, Topology)):
