@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan
 from dlplacer.core.units import format_seconds
-from dlplacer.files.disk import write_bytes
+from dlplacer.files.text import write_bytes
 from dlplacer.report.link_use import waited_for
 from dlplacer.report.plot.formats import picture_format
 from dlplacer.report.plot.gantt import gantt_size, plot_gantt

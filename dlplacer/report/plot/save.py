@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from dlplacer.files.disk import write_bytes
+from dlplacer.files.text import write_bytes
 from dlplacer.report.plot.formats import picture_format
 from dlplacer.report.plot.pictures import PICTURES
 
