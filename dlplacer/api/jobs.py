@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from dlplacer.api.parameters import JobOptions, StepOptions, checked
-from dlplacer.api.subjects import note
+from dlplacer.api.subjects import is_job, note
 from dlplacer.core.errors import DlplacerError, InputError
+from dlplacer.core.expect import refuse
 from dlplacer.core.graph import OpGraph
 
 if TYPE_CHECKING:
@@ -128,24 +129,40 @@ def _captured(job: "Traceable | str | PathLike[str]", args: tuple[Any, ...], ste
             if value and option not in ("dims", "granularity", "device_type"):
                 raise InputError(f"{option} is for models in torch; an ONNX file takes sizes of its axes: batch=8")
         return onnx_graph(onnx_file(name, step.get("dims", ())))
-    if step.get("dims"):
-        raise InputError(f"dims are for ONNX files; {job!r} takes batch_size or inputs")
-    if name and not is_entry(name):
-        raise InputError(
-            f"{name!r} is neither module:callable nor an .onnx file; write for example dlplacer.models:inception_v3"
-        )
-    options = job_options(step)
-    if options and not name:
-        raise InputError(f"{next(iter(options))} is for module:callable; change the job itself")
+    made = _named(job, step, fake_job)
     from dlplacer.frontend import Job, capture, capture_job
 
-    made = fake_job(name, **options) if name else job
     whole, together = step.get("whole_backward", False), step.get("colocate_backward", False)
     if not isinstance(made, Job):
-        return capture(made, args, whole_backward=whole, colocate_backward=together)  # type: ignore[arg-type]
+        return capture(made, args, whole_backward=whole, colocate_backward=together)
     # Micro-batches are compared with the whole batch, which takes real tensors.
-    rewrites = rewrites_of(made, step, (lambda: load_job(name, **options)) if name else None)
+    rewrites = rewrites_of(made, step, (lambda: load_job(name, **job_options(step))) if name else None)
     return capture_job(made, rewrites, together).graph
+
+
+def job_of(value: "Job | str | PathLike[str]", step: Mapping[str, Any] | None = None, fake: bool = False) -> "Job":
+    """The job that is meant, or that its name makes; a bare module is none, as nobody can guess its loss."""
+    made = _named(value, step or {}, fake_job if fake else load_job)
+    if not is_job(made):
+        raise refuse("", "job", made, "a dp.Job(module, args=(inputs,), targets=(labels,), loss=loss_function)")
+    return made
+
+
+def _named(value: object, step: Mapping[str, Any], make: Callable[..., Any]) -> Any:
+    """The value itself, or what `make` makes of its name with the options of a step."""
+    if step.get("dims"):
+        raise InputError(f"dims are for ONNX files; {value!r} takes batch_size or inputs")
+    options = job_options(step)
+    if not isinstance(value, (str, PathLike)):
+        if options:
+            raise InputError(f"{next(iter(options))} is for module:callable; change the job itself")
+        return value
+    if not is_entry(str(value)):
+        raise InputError(
+            f"{str(value)!r} is neither module:callable nor an .onnx file; write for example "
+            "dlplacer.models:inception_v3"
+        )
+    return make(str(value), **options)
 
 
 def job_options(step: Mapping[str, Any]) -> JobOptions:

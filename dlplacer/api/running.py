@@ -6,29 +6,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
-from dlplacer.api.jobs import (
-    is_entry,
-    is_onnx,
-    job_options,
-    load_job,
-    onnx_file,
-    rewrites_of,
-    sizes_of,
-)
+from dlplacer.api.jobs import is_entry, is_onnx, job_of, job_options, onnx_file, rewrites_of, sizes_of
 from dlplacer.api.parameters import JobOptions, StepOptions, checked
-from dlplacer.api.subjects import (
-    DevicesLike,
-    GraphLike,
-    PlanLike,
-    devices_of,
-    graph_of,
-    job_of,
-    names_of,
-    plan_of,
-    silent,
-)
+from dlplacer.api.subjects import DevicesLike, GraphLike, PlanLike, devices_of, graph_of, names_of, plan_of, silent
 from dlplacer.core.errors import InputError
 from dlplacer.core.expect import expect_table, expect_text
 from dlplacer.core.graph import OpGraph
@@ -48,17 +30,10 @@ if TYPE_CHECKING:
 _CORE = re.compile(r"cpu(?::(\d+))?")
 _ONNX_DEVICE = re.compile(r"([a-z]+)(?::(\d+))?")
 _OWN_MODELS = "dlplacer.models:"
-_NO_DIMS = "dims are for ONNX files; a model in torch takes batch_size or inputs"
 
 
 @checked
-def apply(
-    job: "Job",
-    plan: PlanLike,
-    devices: DevicesLike = None,
-    *,
-    segments: str = "eager",
-) -> "PlacedModule":
+def apply(job: "Job", plan: PlanLike, devices: DevicesLike = None, *, segments: str = "eager") -> "PlacedModule":
     """The job's module, running as planned. Its parameters move to their planned devices.
 
     Raises
@@ -117,7 +92,7 @@ def profile(
         return _profiled_onnx(job, names_of(devices), step.get("dims", ()), steps, warmup)
     from dlplacer.frontend.torch.capture import capture_job
 
-    job = _named_job(job, step)
+    job = job_of(job, step)
     rewrites = rewrites_of(job, step)
     with _opened(devices) as opened:
         captured, times = timed_capture(
@@ -162,7 +137,7 @@ def profile_splits(
     from dlplacer.runtime.profile.machine_times import measured_topology
 
     with _opened(devices) as opened:
-        step = TracedStep.of(_named_job(job, options), default_rewrites(whole_backward))
+        step = TracedStep.of(job_of(job, options), default_rewrites(whole_backward))
         whole = whole_graph(step, None if graph is None else graph_of(graph), opened, steps, warmup)
         evaluate = evaluator(step, whole, measured_topology(opened), Options(), parts)
         return chosen(evaluate, opened, search_s, stop, on_progress)
@@ -208,7 +183,7 @@ def run(
     if is_onnx_plan(plan):
         return _run_onnx(job, plan, devices, steps, warmup, provider, dims)
     if dims:
-        raise InputError(_NO_DIMS)
+        raise InputError("dims are for ONNX files; a model in torch takes batch_size or inputs")
     here = devices_of(plan, devices)
     if job is None or isinstance(job, str):
         job, options = completed(job, plan, options)
@@ -221,7 +196,7 @@ def run(
         count, size = replicas or replicas_of(plan), options.get("batch_size")
         cut = not isinstance(job, str) or size is not None
         over = OverRanks(count, cut, bucket_bytes or DEFAULT_BUCKET_BYTES, timeout_s, segments=segments)
-        whole = _named_job(job, options if size is None else {**options, "batch_size": size * count})
+        whole = job_of(job, options if size is None else {**options, "batch_size": size * count})
         return run_over_ranks(whole, plan, here, over, steps, warmup, on_progress=on_progress)
     expect_table("", optional=True, beside=beside)
     others = {}
@@ -230,7 +205,7 @@ def run(
         others[name] = plan_of(other, f"beside[{name!r}]")
     from dlplacer.measure.run_plan import run as run_plan
 
-    job = _named_job(job, options)
+    job = job_of(job, options)
     return run_plan(job, plan, here, steps, warmup, others, on_progress, segments=segments, compiled=compile_baseline)
 
 
@@ -324,21 +299,6 @@ def _profiled_onnx(
     file = onnx_file(path, dims, with_weights=True)
     graph = onnx_graph(onnx_file(path, dims))
     return with_measured_times(graph, profile_onnx(file, graph, steps, warmup))
-
-
-def _named_job(job: "Job | str | PathLike[str]", step: Mapping[str, Any]) -> "Job":
-    if step.get("dims"):
-        raise InputError(_NO_DIMS)
-    options = job_options(step)
-    if not isinstance(job, (str, PathLike)):
-        if options:
-            raise InputError(f"{next(iter(options))} is for module:callable; change the job itself")
-        return job_of(job)
-    if not is_entry(str(job)):
-        raise InputError(
-            f"{str(job)!r} is neither module:callable nor an ONNX file; only a model that can run can be timed"
-        )
-    return load_job(str(job), **options)
 
 
 @contextmanager

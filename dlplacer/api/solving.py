@@ -7,7 +7,7 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
-from dlplacer.api.jobs import fake_job, is_entry
+from dlplacer.api.jobs import is_entry, job_of
 from dlplacer.api.parameters import CaptureOptions, JobOptions, StepOptions, checked
 from dlplacer.api.subjects import (
     GraphLike,
@@ -15,7 +15,6 @@ from dlplacer.api.subjects import (
     PlanLike,
     TopologyLike,
     graph_of,
-    job_of,
     machine_of,
     names_of,
     note,
@@ -158,7 +157,7 @@ def place_with_splits(
     from dlplacer.measure.splitting import place_with_splits as place_job
 
     return place_job(
-        fake_job(job, **job_options) if isinstance(job, str) else job_of(job),
+        job_of(job, job_options, fake=True),
         machine_of(topology),
         options_of(options),
         graph=None if graph is None else graph_of(graph),

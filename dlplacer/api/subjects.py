@@ -157,14 +157,6 @@ def whole_plan_of(value: PlanLike, name: str = "plan") -> Plan:
     return plan
 
 
-def job_of(value: "Job", name: str = "job") -> "Job":
-    """The job; a bare module is none, as nobody can guess its inputs and its loss."""
-    if is_job(value):
-        return value
-    accepted = "a dp.Job(module, args=(inputs,), targets=(labels,), loss=loss_function)"
-    raise refuse("", name, value, accepted)
-
-
 def names_of(value: "str | Sequence[NamedDevice]", name: str = "devices") -> list[str]:
     """Names of devices of this machine: from ``"cpu:0,cpu:1"`` or a series of names or of torch's devices."""
     if isinstance(value, str):

@@ -12,16 +12,7 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.graph_mistakes import cycle_mistake, graph_mistakes
 from dlplacer.core.op import Edge, Op
 from dlplacer.core.record import Count
-from dlplacer.files.fields import (
-    FileModel,
-    ListOf,
-    Table,
-    built,
-    load_model,
-    parse_model,
-    plain,
-    without,
-)
+from dlplacer.files.fields import FileModel, ListOf, Table, built, load_model, parse_model, plain, without
 
 KIND, VERSION = "graph", 1
 

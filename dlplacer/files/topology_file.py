@@ -7,16 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Discriminator, Tag
 
 from dlplacer.core.topology import Device, Link, Router, Topology, topology_mistakes
-from dlplacer.files.fields import (
-    FileModel,
-    ListOf,
-    Table,
-    built,
-    load_model,
-    parse_model,
-    plain,
-    without,
-)
+from dlplacer.files.fields import FileModel, ListOf, Table, built, load_model, parse_model, plain, without
 
 KIND, VERSION = "topology", 1
 
