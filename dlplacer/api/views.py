@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -35,14 +35,7 @@ Facts: TypeAlias = list[tuple[str, str]]
 """Names and values of single figures."""
 
 
-@dataclass(frozen=True, slots=True)
-class Strip:
-    """A small picture of a plan's devices over time; terminals show none."""
-
-    plan: Plan
-
-
-Block: TypeAlias = Facts | Table | Strip | str
+Block: TypeAlias = Facts | Table | str
 """Part of a view; a text is a note."""
 
 _KINDS, _PATH, _MOVED, _CHANGES, _BUDGETS, _HELPS = 8, 12, 20, 8, 24, 5
@@ -174,8 +167,7 @@ def _values(plan: Plan) -> Facts:
 
 
 def _use(plan: Plan) -> Iterator[Block]:
-    """The devices over time, their use, and the loads behind a period, the largest first."""
-    yield Strip(plan)
+    """The use of the devices, and the loads behind a period, the largest first."""
     yield table.device_use(plan)
     if plan.period_s is not None:
         from dlplacer.check import resource_loads
@@ -218,7 +210,6 @@ def _run(done: "Run") -> Iterator[Block]:
     report = done.report
     yield report.conclusion
     yield shown_figures(report)
-    yield Strip(done.measured)
     shares = [(share, how) for share in ("busy", "idle") for how in ("predicted", "measured")]
     rows = ((use.device, *(getattr(use, f"{how}_{share}_s") for share, how in shares)) for use in report.use)
     heads = (f"{how}_{share}_s|{share}, {how}|seconds" for share, how in shares)

@@ -266,7 +266,7 @@ def show(given: Given) -> int:
     from dlplacer.report.export.device_map import device_map, overfull_devices, spread_modules
     from dlplacer.report.trace import chrome_trace
 
-    for name, needed in (("against", "html"), ("color_by", "gantt"), ("device_map_rule", "device_map")):
+    for name, needed in (("against", "html"), ("color_by", "gantt")):
         if name in given and needed not in given:
             target = needed.replace("_", "-")
             raise InputError(f"{name} {given[name]} is for --{target}; add it, or leave out the other")
@@ -276,7 +276,7 @@ def show(given: Given) -> int:
     if given.trace is not None:
         write_json(given.trace, chrome_trace(plan))
     if given.device_map is not None:
-        write_json(given.device_map, device_map(plan, rule=given.get("device_map_rule", "majority")))
+        write_json(given.device_map, device_map(plan))
         spread = len(spread_modules(plan))
         say_unless_none(f"{spread} modules are spread over devices; the map names one" if spread else None)
         say_unless_none(*overfull_devices(plan))
@@ -304,27 +304,26 @@ def explain(given: Given) -> int:
     if given.dispatch_s:
         # What would help is asked under it too.
         plan = replay_under_issue(plan, given.dispatch_s)
+    found: dict[str, Any] = {}
     explanation = dp.explain(plan)
-    record = explanation.to_dict()
     if not given.json:
         show_blocks([[("makespan", format_seconds(plan.makespan_s))], *blocks_of(explanation)])
-    blocks: list[Block] = []
     share_s = budget_s / (held + len(whys) or 1)
-    solving = {"plan": plan, "workers": given.workers}
     with interruptible(_PARTIAL) as stop, progress("solving again", budget_s) as told:
+        solving = {"plan": plan, "workers": given.workers, "stop": stop}
         if held:
-            pinned = dp.pinned(
-                pins=given.pins or (), colocate=given.colocate or (), budget_s=share_s, stop=stop, **solving
-            )
-            record["pinned"], blocks = pinned.to_dict(), [*blocks_of(pinned)]
+            sets: dict[str, Any] = {"pins": given.pins or (), "colocate": given.colocate or ()}
+            found["pinned"] = dp.pinned(budget_s=share_s, **sets, **solving)
         if whys:
-            moved = [one for op in whys for one in dp.elsewhere(op=op, budget_s=share_s, stop=stop, **solving)]
-            record["elsewhere"] = [one.to_dict() for one in moved]
-            blocks += elsewhere_blocks(plan, moved)
+            found["elsewhere"] = [one for op in whys for one in dp.elsewhere(op=op, budget_s=share_s, **solving)]
         if not held and not whys and budget_s:
-            helping = dp.what_would_help(budget_s=budget_s, on_progress=told, stop=stop, **solving)
-            record["what_would_help"], blocks = helping.to_dict(), [*blocks_of(helping)]
-    print(json.dumps(record)) if given.json else show_blocks(blocks)
+            found["what_would_help"] = dp.what_would_help(budget_s=budget_s, on_progress=told, **solving)
+    if given.json:
+        moved = {name: [one.to_dict() for one in each] for name, each in found.items() if isinstance(each, list)}
+        others = {name: each.to_dict() for name, each in found.items() if name not in moved}
+        print(json.dumps({**explanation.to_dict(), **moved, **others}))
+    for each in found.values() if not given.json else ():
+        show_blocks(elsewhere_blocks(plan, each) if isinstance(each, list) else blocks_of(each))
     return 0
 
 
@@ -474,7 +473,7 @@ def _op_placement(graph: dp.OpGraph, machine: dp.Topology, limit_s: float) -> di
 
 def fit(given: Given) -> int:
     """Fit, write the plan, and print layers per device, other splits, and the texts to paste."""
-    from dlplacer.api.fitting import exports
+    from dlplacer.api.machines import exports
 
     found = called(given)
     written(given, found)

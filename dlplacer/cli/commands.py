@@ -48,12 +48,7 @@ _TOPOLOGY = (
 _SPLITTING = ("split", "times")
 _SHOWN = (
     written("trace", "Chrome trace (JSON), for ui.perfetto.dev"),
-    written("device_map", "Hugging Face device_map (JSON): module path to device"),
-    Parameter(
-        "device_map_rule",
-        "of --device-map: a module spread over devices goes where most of its parameters are (default), or is refused",
-        choices=("majority", "exact"),
-    ),
+    written("device_map", "Hugging Face device_map (JSON): module path to the device of most of its parameters"),
     written("html", "one page to walk through, with everything"),
     Parameter("against", "a second plan, beside the first one on the page of --html", READ, "PLAN"),
     written("csv", "the ops as CSV; the transfers go to F with -transfers in its name"),

@@ -27,10 +27,6 @@ _MISLEADING = re.compile(
 """Control characters, which a terminal obeys; marks that turn the direction of the text around them (Trojan Source,
 Boucher and Anderson 2023); characters of no width, so that two names look like one; and halves of surrogate pairs,
 which no terminal or file can be given."""
-_ESCAPED = re.compile(
-    r"\\u(?:00[0189]|007f|00ad|034f|061c|11(?:5f|60)|180e|200[b-f]|202[89a-e]|206|3164|feff|ffa0|fff[9ab]|d[89a-f])",
-    re.IGNORECASE,
-)
 _FREE = "meta"
 
 
@@ -163,7 +159,7 @@ def read_loosely(path: Path) -> tuple[Any, list[str]]:
     except ValueError as error:
         raise FileFormatError(str(path), ["the file: holds a number of thousands of digits; round it"]) from error
     # Few files hold a mistake, and none is worth a walk with paths over a million nodes.
-    suspect = _MISLEADING.search(text) or _ESCAPED.search(text) or not _is_usable(value)
+    suspect = _MISLEADING.search(text) or "\\u" in text or not _is_usable(value)
     return value, [*_unusable(value)] if suspect else []
 
 

@@ -11,7 +11,7 @@ import dlplacer as dp
 
 MODULES = (
     *("dlplacer", "dlplacer.api.plot", "dlplacer.api.hybrid_planning", "dlplacer.api.machines", "dlplacer.api.running"),
-    *("dlplacer.api.explaining", "dlplacer.api.jobs", "dlplacer.api.scaling", "dlplacer.api.showing"),
+    *("dlplacer.api.jobs", "dlplacer.api.scaling", "dlplacer.api.showing"),
     *("dlplacer.api.solving", "dlplacer.core.graph"),
     *("dlplacer.core.options", "dlplacer.core.plan", "dlplacer.core.result", "dlplacer.core.topology"),
     *("dlplacer.frontend.torch.job", "dlplacer.planning.hybrid"),
