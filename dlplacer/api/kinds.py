@@ -3,22 +3,14 @@
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from numbers import Integral, Real
 from os import PathLike
 from pathlib import Path
 from threading import Event
 from typing import Any
 
 from dlplacer.core.errors import InputError
-from dlplacer.core.expect import (
-    expect,
-    expect_call,
-    expect_figure,
-    expect_flag,
-    expect_number,
-    expect_text,
-    expect_whole,
-    tuple_of,
-)
+from dlplacer.core.expect import expect, refuse, tuple_of
 from dlplacer.core.units import parse_quantity
 
 
@@ -44,17 +36,11 @@ class Kind:
     unit: str = ""
 
 
-def _checked_by(expected: Callable[..., None]) -> Callable[[str, Any], Any]:
+def _of(accepted: str, *types: type) -> Callable[[str, Any], Any]:
     def take(name: str, value: Any) -> Any:
-        expected("", **{name: value})
-        return value
-
-    return take
-
-
-def _of(kinds: type | tuple[type, ...], accepted: str) -> Callable[[str, Any], Any]:
-    def take(name: str, value: Any) -> Any:
-        expect("", name, value, kinds, accepted)
+        # For Python True is the number 1.
+        if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+            raise refuse("", name, value, accepted)
         return value
 
     return take
@@ -102,8 +88,8 @@ def _table(read: Callable[[str], float]) -> Kind:
         for table in value if isinstance(value, list) else [value]:
             expect("", name, table, Mapping, "a dict from devices to numbers")
             for count, figure in table.items():
-                expect_whole(name, devices=count)
-                expect_figure(name, f"of {count} devices", figure)
+                WHOLE.take(f"{name}: devices", count)
+                _NUMBER(f"{name} of {count} devices", figure)
                 if found.setdefault(count, figure) != figure:
                     raise InputError(f"{name} says {found[count]:g} and {figure:g} of {count} devices; drop one")
         return found
@@ -137,19 +123,19 @@ def _picture_file(text: str) -> Path:
     return path
 
 
-_PATH = _of((str, PathLike), "the path of a file")
-TEXT = Kind(_checked_by(expect_text))
-WHOLE = Kind(_checked_by(expect_whole), _read_by(int, "a whole number"), "N")
-NUMBER = Kind(_checked_by(expect_number), _read_by(float, "a number"))
-SHARE = Kind(_checked_by(expect_number), _read_by(_share, "a share; write for example 0.01 or 1%"))
-FLAG = Kind(_checked_by(expect_flag))
-SECONDS = Kind(_checked_by(expect_number), _quantity("seconds"), "TIME", "_s")
-BYTES = Kind(_checked_by(expect_number), _quantity("bytes", int), "SIZE", "_bytes")
-RATE = Kind(_checked_by(expect_number), _quantity("bytes_per_s"), "RATE")
+_PATH, _NUMBER = _of("the path of a file", str, PathLike), _of("a number", Real)
+TEXT = Kind(_of("a text", str))
+WHOLE = Kind(_of("a whole number", Integral), _read_by(int, "a whole number"), "N")
+NUMBER = Kind(_NUMBER, _read_by(float, "a number"))
+SHARE = Kind(_NUMBER, _read_by(_share, "a share; write for example 0.01 or 1%"))
+FLAG = Kind(_of("True or False", bool))
+SECONDS = Kind(_NUMBER, _quantity("seconds"), "TIME", "_s")
+BYTES = Kind(_NUMBER, _quantity("bytes", int), "SIZE", "_bytes")
+RATE = Kind(_NUMBER, _quantity("bytes_per_s"), "RATE")
 NAMES, WHOLES = _series(str, "names"), _series(int, "whole numbers")
 FIGURES, TIMES = _table(float), _table(SECONDS.read)
-CALL = Kind(_checked_by(expect_call))
-STOP = Kind(_of(Event, "a threading.Event or None"))
+CALL = Kind(_of("a function", Callable))  # type: ignore[arg-type]
+STOP = Kind(_of("a threading.Event or None", Event))
 READ, WRITTEN, PICTURE = Kind(_PATH, Path, "FILE"), Kind(_PATH, written_file, "F"), Kind(_PATH, _picture_file, "F")
 ANY = Kind(lambda name, value: value)
 
