@@ -191,7 +191,7 @@ def solve(given: Given) -> int:
 def _solve_with_splits(given: Given, limit_s: float, says: str) -> int:
     from dlplacer.frontend.torch.capture import default_rewrites
 
-    parts, rewrites = _parts(given), default_rewrites(bool(given.whole_backward))
+    parts, rewrites = _parts(given, "place_with_splits"), default_rewrites(bool(given.whole_backward))
     more = {"job": given.graph, "graph": given.times, "parts": parts, "rewrites": rewrites}
     found = called(given, "place_with_splits", limit_s, says, time_limit_s=limit_s, **more)
     written(given, found.split)
@@ -205,25 +205,17 @@ def _refuse_without_split(given: Given) -> None:
             raise InputError(f"{name} is read by --split alone; add --split, or leave it out")
 
 
-def _parts(given: Given) -> int | None:
-    """The number of parts that ``--split`` gives, None for one per device; refuses options that exclude it."""
+def _parts(given: Given, call: str) -> int | None:
+    """The number of parts that ``--split`` gives, None for one per device; refuses options without use."""
     from dlplacer.api.jobs import is_entry
 
-    excluded = {
-        **dict.fromkeys(("pins", "colocate", "warm_start"), "chooses splits and devices together"),
-        "calibration": "measures or estimates its own times",
-        "issue": "knows no cost of issuing but the topology's",
-        "micro_batches": "splits the step's ops in another way",
-        "colocate_backward": "must not hold all parts together",
-    }
-    for name, reason in excluded.items():
-        if name in given and not (name == "calibration" and "devices" in given):
-            raise InputError(f"{name} does not go together with --split, which {reason}; give one of them")
+    own = {"graph", "job", "split", "times", "whole_backward", "output", "json", "paper", *CHOICES}
+    for name in given.spelled:
+        if name in given and name not in own and name not in parameters_of(getattr(dp, call)):
+            raise InputError(f"{name} does not go together with --split; drop one of them")
     model = given.get("graph", given.job)
     if not is_entry(model):
         raise InputError(f"--split needs the model as module:callable, to rewrite its step; {model!r} is a file")
-    if given.get("granularity", "aten") != "aten":
-        raise InputError(f"granularity is {given.granularity}, but --split works on ATen calls; drop it")
     if given.split == "auto":
         return None
     if not given.split.isdecimal() or int(given.split) < 2:
@@ -390,7 +382,7 @@ def _write_run(given: Given, done: Any) -> None:
 def profile(given: Given) -> int:
     """Profile, write the graph, and print the serial time."""
     if given.split is not None:
-        more = {"graph": given.times, "parts": _parts(given)}
+        more = {"graph": given.times, "parts": _parts(given, "profile_splits")}
         choice = called(given, "profile_splits", says=_PARTIAL, **more)
         written(given, choice.graph)
         found = {"without_splits_s": choice.whole_s, "with_splits_s": choice.split_s}
