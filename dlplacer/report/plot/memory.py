@@ -29,8 +29,8 @@ _ROW_INCHES = 0.85
 _ROW_FILLED = 0.86
 _FAR_ABOVE = 2.5
 _APART_POINTS = 5
-_LOW = 0.15
-"""Share of the height below which a label has no room under its peak."""
+_EDGE = 0.2
+"""Share of width and height that a label takes at most."""
 
 
 def memory_size(plan: Plan) -> tuple[float, float]:
@@ -122,11 +122,17 @@ def _footprints(plan: Plan) -> dict[str, int]:
 
 
 def _mark_peaks(ax: Axes, peaks: Mapping[str, tuple[float, int]], colors: Mapping[str, str]) -> None:
-    """A labelled dot on every peak, once the limits of the axes are set: above the greatest, below the other."""
+    """A labelled dot on every peak, once the limits of the axes are set; labels lead away from each other."""
     (_, span_s), (_, top) = ax.get_xlim(), ax.get_ylim()
-    greatest = max(peaks, key=lambda device: peaks[device][1])
+    first, greatest = min(peaks, key=lambda device: peaks[device]), max(peaks, key=lambda device: peaks[device][1])
+    sides = {
+        device: ("left" if time_s < _EDGE * span_s else "right")
+        if device == first
+        else ("right" if time_s > (1 - _EDGE) * span_s else "left")
+        for device, (time_s, _) in peaks.items()
+    }
     for device, (time_s, peak) in peaks.items():
-        above = device == greatest or peak < _LOW * top
+        above = device == greatest or peak < _EDGE * top or len({*sides.values()}) > 1
         ax.plot([time_s], [peak], marker="o", markersize=5, color=colors[device], markeredgecolor="white", zorder=4)
         ax.annotate(
             f"peak {format_bytes(peak)}",
@@ -136,7 +142,7 @@ def _mark_peaks(ax: Axes, peaks: Mapping[str, tuple[float, int]], colors: Mappin
             color=colors[device],
             fontsize=9,
             fontweight="bold",
-            ha="left" if time_s < span_s / 2 else "right",
+            ha=sides[device],
             va="bottom" if above else "top",
             bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 0.5},
             zorder=5,
