@@ -142,18 +142,19 @@ def plan_of(value: PlanLike, name: str = "plan", *, keeps_rules: bool = False) -
 
 
 def whole_plan_of(value: PlanLike, name: str = "plan") -> Plan:
-    """The plan to draw or explain: that of a file keeps every rule, one that a caller has changed fits together.
+    """The plan to draw or explain: that of a file keeps every rule, in one of a caller every op has its place.
 
     Raises
     ------
-    CheckError, MismatchError
+    CheckError
         If it does not.
     """
     plan = plan_of(value, name, keeps_rules=True)
     if value is plan:
-        from dlplacer.report.whole_plan import require_whole
+        from dlplacer.check.placement import every_op_once
 
-        require_whole(plan, name)
+        if broken := [*every_op_once(plan)]:
+            raise CheckError([str(violation) for violation in broken])
     return plan
 
 
