@@ -40,9 +40,7 @@ def hybrid(
     options: OptionsLike = None,
     *,
     network: float | str | None = None,
-    network_latency_s: float | None = None,
     scaling_efficiency: float | None = None,
-    overhead_ratio: float | None = None,
     measured: Mapping[int, float] | None = None,
     measurements: str | PathLike[str] | None = None,
     degrees: Sequence[int] | None = None,
@@ -78,7 +76,6 @@ def hybrid(
     from dlplacer.machines.costs.roofline_times import with_times
     from dlplacer.planning.hybrid.hybrid import DEGREES, HybridProblem, plan_hybrid, plan_notes
     from dlplacer.planning.hybrid.measurements import NOTHING_MEASURED, read_measurements
-    from dlplacer.planning.hybrid.scaling import fit_scaling
     from dlplacer.planning.hybrid.step_times import ClosedForm
     from dlplacer.planning.hybrid.step_workload import fastest_work
     from dlplacer.planning.hybrid.workers import Placed, PlaceSettings, SpeedupTable
@@ -88,19 +85,11 @@ def hybrid(
     solving = {"split": split, "method": method, "jobs": jobs, "cache": cache}
     _refuse_unused("speedups say what a solve would find", bool(speedups), solving)
     _refuse_unused("split 'pipeline' places nothing", split == "pipeline", {"jobs": jobs, "cache": cache})
-    _refuse_unused("there is no network", network is None, {"network_latency_s": network_latency_s})
-    closed = {"scaling_efficiency": scaling_efficiency, "overhead_ratio": overhead_ratio, "measured": measured}
-    given = [name for name, value in {**closed, "network": network}.items() if value is not None]
-    if len(given) > 1:
-        raise InputError(f"{' and '.join(given)} each give the step times; keep one of them")
-    of_links = {"codecs": codecs, "measurements": measurements, "overlap": None if overlap else False}
-    _refuse_unused(f"{''.join(given)} gives the step times", bool(given) and network is None, of_links)
-    fits = None if measured is None else fit_scaling(list(measured.items()))
-    scaling = _scaling(scaling_efficiency, overhead_ratio, fits)
+    scaling, fits = _scaling(scaling_efficiency, measured, network, (codecs, measurements, overlap))
     found = NOTHING_MEASURED if measurements is None else read_measurements(Path(measurements))
     box, known = machine_of(topology), epochs_of(epochs)
     timed = with_times(held_graph(graph_of(graph, step=step), box, (), colocate), box)
-    machine = box if scaling is not None else _machine(box, devices, network, network_latency_s, found)
+    machine = box if scaling is not None else _machine(box, devices, network, found)
     work = fastest_work(timed, box)
     known.require_mini_batch(work.mini_batch)
     chosen = tuple(degrees or speedups or DEGREES)
@@ -153,21 +142,25 @@ def _refuse_unused(reason: str, holds: bool, given: Mapping[str, object]) -> Non
 
 
 def _scaling(
-    efficiency: float | None, overhead: float | None, fits: "ScalingFits | None"
-) -> "ScalingEfficiency | None":
-    """The closed form of the step times that the arguments ask for; None for times over links."""
-    from dlplacer.planning.hybrid.scaling import ConstantEfficiency, SerialOverhead
+    efficiency: float | None, measured: Mapping[int, float] | None, network: object, of_links: tuple[object, ...]
+) -> "tuple[ScalingEfficiency | None, ScalingFits | None]":
+    """The closed form of the step times, if the arguments ask for one, and the fit behind it; None for links."""
+    from dlplacer.planning.hybrid.scaling import ConstantEfficiency, fit_scaling
 
-    if fits is not None:
-        return fits.best.model
-    if efficiency is not None:
-        return ConstantEfficiency(efficiency)
-    return None if overhead is None else SerialOverhead(overhead)
+    sources = {"scaling_efficiency": efficiency, "measured": measured, "network": network}
+    given = [name for name, value in sources.items() if value is not None]
+    if len(given) > 1:
+        raise InputError(f"{' and '.join(given)} each give the step times; keep one of them")
+    codecs, measurements, overlap = of_links
+    unused = {"codecs": codecs, "measurements": measurements, "overlap": None if overlap else False}
+    _refuse_unused(f"{''.join(given)} gives the step times", bool(given) and network is None, unused)
+    if measured is not None:
+        fits = fit_scaling(list(measured.items()))
+        return fits.best.model, fits
+    return None if efficiency is None else ConstantEfficiency(efficiency), None
 
 
-def _machine(
-    box: Topology, devices: int, network: float | str | None, latency_s: float | None, measured: "Measurements"
-) -> Topology:
+def _machine(box: Topology, devices: int, network: float | str | None, measured: "Measurements") -> Topology:
     """The machine itself, or as many copies of it as the budget takes, joined by network cards."""
     from dlplacer.planning.hybrid.worker_layout import cluster
 
@@ -177,7 +170,7 @@ def _machine(
     if measured.network is not None and boxes > 1:
         return cluster(box, boxes, measured.network.bytes_per_s, measured.network.latency_s)
     if network is not None:
-        return cluster(box, boxes, float(network), _NETWORK_LATENCY_S if latency_s is None else latency_s)
+        return cluster(box, boxes, float(network), _NETWORK_LATENCY_S)
     if boxes > 1:
         raise InputError(
             f"devices is {devices}; topology {box.name!r} has {len(box.devices)}: join copies of it with "

@@ -409,10 +409,8 @@ _HYBRID = (
     *_under(
         "step times of data parallelism (default: over the links of the topology)",
         Parameter("scaling_efficiency", "a constant; the paper assumes 1", NUMBER, "SE"),
-        Parameter("overhead_ratio", "Lemma 3.1: (1 + R) / (1 + N R)", NUMBER, "R"),
         Parameter("measured", "measured step times per device count, to be fitted: 1=0.5s,8=90ms", TIMES, "N=S,..."),
-        Parameter("hybrid.network", 'join copies of the topology, each by a card of "12.5 GB/s"', RATE),
-        Parameter("network_latency_s", "between devices of two copies (5 us)", SECONDS, least=0),
+        Parameter("hybrid.network", 'join copies of the topology, each by a card of "12.5 GB/s" and 5 us', RATE),
         Parameter("codecs", f"some of {', '.join(CODECS)} (all)", NAMES, "C[,C...]", choices=tuple(CODECS)),
         Parameter(
             "measurements",
