@@ -18,16 +18,8 @@ from dlplacer.core.units import parse_quantity
 class Kind:
     """The values that a parameter takes: in Python a value or its text, on the command line its text.
 
-    Attributes
-    ----------
-    take
-        (name, value) → the value checked and completed; raises InputError.
-    read
-        Text → value; raises ValueError with the reason.
-    metavar
-        The value in help texts.
-    unit
-        Ending of names of parameters that options do without.
+    `take` checks and completes the value of a name, or raises InputError. `read` makes a value of a text, or raises
+    ValueError. Options do without a `unit` at the end of a name.
     """
 
     take: Callable[[str, Any], Any]
@@ -148,18 +140,15 @@ class Parameter:
     ----------
     name
         Name of the function's parameter; behind the function's name and a dot, if it is declared for that one alone.
-    help
-        The effect of the option, with its default; empty if no option sets the parameter.
+    help, doc
+        The effect of the option, with its default, and that of the parameter in Python if it differs; without help no
+        option sets the parameter.
     option
         Its spelling on the command line, if it is not the name with dashes; a spelling without dashes is positional.
-    least
-        The smallest value, or None.
     repeat
         The option may be given several times; their values are collected.
     settings
         Further arguments for `argparse`.
-    doc
-        The meaning of the parameter in Python, if `help` fits the option alone.
     group
         The title above the option in help texts.
     """

@@ -33,16 +33,9 @@ def called(
     keep: Callable[[Any], None] = lambda value: None,
     **more: Any,
 ) -> Any:
-    """The result of a function of `dlplacer` on the given arguments, its progress shown meanwhile.
+    """The result of the command's function, or of another, on the given and more arguments, with progress.
 
-    Parameters
-    ----------
-    call, says
-        Name of the function, and announcement for one that the first Ctrl-C stops; else those of the command.
-    keep
-        Writes the result, so that a Ctrl-C that comes too late to stop the work does not lose it.
-    more
-        Arguments in place of, or beside, the given ones.
+    `keep` writes the result, so that a Ctrl-C that comes too late to stop the work does not lose it.
     """
     function, says, doing = getattr(dp, call or given.spec.call), says or given.spec.says, given.spec.doing
     known = parameters_of(function)

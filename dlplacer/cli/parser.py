@@ -49,16 +49,12 @@ class Command:
         Options of the command itself, or the names of their declarations.
     action
         The given arguments → exit code; None calls the function, writes and prints its result.
-    doing
-        Name of the work, for its progress.
-    says
-        Announcement for a function that the first Ctrl-C stops; empty for one that ends at once.
+    doing, says
+        Name of the work, for its progress, and announcement if the first Ctrl-C stops it.
     subject
         The kind of result, for which there may be pictures.
     examples
         A line for each: arguments of ``dlplacer``, and after ``  # `` what they do.
-    below
-        Sub-commands of its own.
     """
 
     name: str
