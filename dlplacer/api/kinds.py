@@ -105,7 +105,7 @@ def written_file(text: str) -> Path:
 
 
 def _picture_file(text: str) -> Path:
-    from dlplacer.report.plot.formats import picture_format
+    from dlplacer.report.plot.pictures import picture_format
 
     path = written_file(text)
     try:

@@ -68,8 +68,9 @@ def table_of(value: object) -> Table:
 def subject_of(value: object) -> str:
     """The names of graph and machine that a value is about."""
     if isinstance(value, Plan):
-        devices = f"{len(value.topology.devices)} devices"
-        return f"{value.graph.name or 'graph'} on {value.topology.name or devices}"
+        from dlplacer.report.summary import subject
+
+        return subject(value)
     for attribute in ("plan", "predicted", "base"):
         if isinstance(getattr(value, attribute, None), Plan):
             return subject_of(getattr(value, attribute))

@@ -13,8 +13,8 @@ from dlplacer.core.plan import Plan
 from dlplacer.core.units import format_seconds
 from dlplacer.files.text import write_bytes
 from dlplacer.report.link_use import waited_for
-from dlplacer.report.plot.formats import picture_format
 from dlplacer.report.plot.gantt import gantt_size, plot_gantt
+from dlplacer.report.plot.pictures import picture_format
 from dlplacer.report.plot.save import figure_bytes
 from dlplacer.report.plot.style import GUIDE
 
