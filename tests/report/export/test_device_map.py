@@ -38,9 +38,6 @@ def test_the_fewest_modules_are_named() -> None:
     ops = tuple(stored(name, 8) for name in ("body.0.weight", "body.1.weight", "body.1.bias", "body.2.w", "head.fc.w"))
     plan = plan_of({"body.0.weight": 0, "body.1.weight": 0, "body.1.bias": 0, "body.2.w": 1, "head.fc.w": 1}, ops)
     assert device_map(plan) == {"body.0": 0, "body.1": 0, "body.2": 1, "head": 1}
-    names = {"d0": "cuda:2", "d1": "cpu"}
-    assert device_map(plan, names) == {"body.0": "cuda:2", "body.1": "cuda:2", "body.2": "cpu", "head": "cpu"}
-    assert device_map(plan, {"d0": 0, "d1": 0}) == {"": 0}
 
 
 def with_ties(plan: Plan, ties: dict[str, str]) -> Plan:
