@@ -160,14 +160,14 @@ def solve(given: Given) -> int:
     from dlplacer.planning.one_device import launch_note, one_device_is_best
     from dlplacer.planning.pipeline.hint import pipeline_hint
 
-    limit_s, says = given.get("time_limit_s", _LIMIT_S), "stopping with the best plan so far; once more to give up"
+    limit_s = given.get("time_limit_s", _LIMIT_S)
     if given.split is not None:
-        return _solve_with_splits(given, limit_s, says)
+        return _solve_with_splits(given, limit_s)
     _refuse_without_split(given)
     if "work_s" in given and "time_limit_s" in given:
         raise InputError("work_s is in place of time_limit_s; leave one of them out")
     with fewer_collections():
-        result = called(given, "", limit_s, says, lambda result: written(given, result))
+        result = called(given, limit_s=limit_s, keep=lambda result: written(given, result))
     plan = result.plan
     if plan.period_s is not None:
         return shown(given, result)
@@ -181,12 +181,12 @@ def solve(given: Given) -> int:
     return 0
 
 
-def _solve_with_splits(given: Given, limit_s: float, says: str) -> int:
+def _solve_with_splits(given: Given, limit_s: float) -> int:
     from dlplacer.frontend.torch.capture import default_rewrites
 
     parts, rewrites = _parts(given, "place_with_splits"), default_rewrites(bool(given.whole_backward))
     more = {"job": given.graph, "graph": given.times, "parts": parts, "rewrites": rewrites}
-    found = called(given, "place_with_splits", limit_s, says, time_limit_s=limit_s, **more)
+    found = called(given, "place_with_splits", limit_s, time_limit_s=limit_s, **more)
     written(given, found.split)
     record = {**found.split.to_dict(), "speedup": found.speedup, "splits": [str(split) for split in found.splits]}
     return shown(given, found, {**record, "without_splits": found.whole.to_dict()})

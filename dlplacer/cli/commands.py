@@ -90,6 +90,7 @@ COMMANDS = (
         (output("PLAN", "plan file to write"), "json", *_SPLITTING),
         actions.solve,
         doing="solving",
+        says="stopping with the best plan so far; once more to give up",
         examples="""
         solve inception_v3-train dgx1-v100-2gpu -o plan.json  # a graph and a machine that ship; see dlplacer list
         solve my_model:build my_box.json --batch-size 8 --time-limit 5min -o plan.json  # a model and a box of yours
