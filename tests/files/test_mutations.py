@@ -10,7 +10,6 @@ from files.mutations import mutated
 from machines.importers import samples
 
 import dlplacer as dp
-from dlplacer.api.jobs import splits_in
 from dlplacer.check import check_plan
 from dlplacer.core.errors import CheckError, InputError
 from dlplacer.files import locate_topology, plan_to_dict, read_graph, read_plan, read_topology
@@ -116,8 +115,6 @@ READERS: dict[str, tuple[Callable[[], Any], Callable[[Path], Any]]] = {
     "plan": (plan, checked),
     "calibration": (lambda: CALIBRATION, read_calibration),
     "epochs": (lambda: EPOCHS, read_epochs),
-    "splits of a graph": (lambda: GRAPH, splits_in),
-    "splits of a plan": (plan, splits_in),
     "node-link": (lambda: NODE_LINK, import_topology),
     "matrix": (lambda: samples.DGX1, import_topology),
     "NCCL": (lambda: samples.NCCL_XML, import_topology),
