@@ -10,6 +10,7 @@ from dlplacer.check import violations
 from dlplacer.core.errors import DlplacerError
 from dlplacer.core.plan import Plan, ScheduledOp, Transfer
 from dlplacer.core.topology import Topology
+from dlplacer.core.units import format_seconds
 from dlplacer.planning.assemble import assemble, plan_of
 from dlplacer.problem.problem import Problem
 from dlplacer.problem.simulate import in_order, replay
@@ -206,7 +207,9 @@ class WarmStart:
             if schedule is not None and keeps_blocks_and_memory(instance, schedule):
                 self._usable = incumbent.offer(schedule) or self._usable
         if self._usable:
-            self.note = str(self.placement)
+            bound_s = self.plan.lower_bound_s
+            stated = f"; its lower bound, {format_seconds(bound_s)} as it states, is not believed" if bound_s else ""
+            self.note = f"{self.placement}{stated}"
             return
         moved = self._repair(instance, incumbent, order)
         if moved is None:
