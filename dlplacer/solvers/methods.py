@@ -8,20 +8,16 @@ from dlplacer.problem.live_memory import may_bind
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.bounds.bounds import critical_path, lower_bounds, whole_area
 from dlplacer.solvers.decode.decode import is_decoded_fast
-from dlplacer.solvers.feasibility.graph_size import EXACT_UP_TO
-from dlplacer.solvers.heuristics.common.memory_state import Fixed, Priority
-from dlplacer.solvers.heuristics.common.module_blocks import by_module
+from dlplacer.solvers.feasibility.reasons import EXACT_UP_TO
 from dlplacer.solvers.heuristics.construct import Rule, construct, construct_on_placement
-from dlplacer.solvers.heuristics.contiguous import contiguous
-from dlplacer.solvers.heuristics.cpop import cpop
+from dlplacer.solvers.heuristics.contiguous import by_module, contiguous
 from dlplacer.solvers.heuristics.device_map import balanced, sequential
 from dlplacer.solvers.heuristics.etf import etf, m_etf
-from dlplacer.solvers.heuristics.heft import heft
-from dlplacer.solvers.heuristics.list_schedule import list_schedule
+from dlplacer.solvers.heuristics.list_rules import cpop, heft, list_schedule, peft
 from dlplacer.solvers.heuristics.m_sct import m_sct
 from dlplacer.solvers.heuristics.m_topo import m_topo
 from dlplacer.solvers.heuristics.min_cut import min_cut
-from dlplacer.solvers.heuristics.peft import peft
+from dlplacer.solvers.heuristics.occupancy import Fixed, Priority
 from dlplacer.solvers.heuristics.single_device import best_single
 from dlplacer.solvers.heuristics.start_method import StartMethod
 from dlplacer.solvers.instance.incumbent import Begin, Incumbent

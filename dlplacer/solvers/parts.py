@@ -14,7 +14,7 @@ from dlplacer.problem.transfers import ScheduledTransfer
 from dlplacer.solvers.bounds.bounds import lower_bounds
 from dlplacer.solvers.decode.in_sequence import in_sequence
 from dlplacer.solvers.decomposition.device_subset import device_subsets
-from dlplacer.solvers.feasibility.simple_reasons import may_have_plan
+from dlplacer.solvers.feasibility.reasons import may_have_plan
 from dlplacer.solvers.heuristics.start_method import StartMethod
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance, build_instance

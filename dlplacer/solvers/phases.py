@@ -20,7 +20,7 @@ from dlplacer.solvers.decomposition.segment_search import (
 from dlplacer.solvers.decomposition.segments import GraphSegment
 from dlplacer.solvers.decomposition.stage_search import search_stages
 from dlplacer.solvers.feasibility.explanation import explain_overflow
-from dlplacer.solvers.feasibility.graph_size import EXACT_UP_TO
+from dlplacer.solvers.feasibility.reasons import EXACT_UP_TO
 from dlplacer.solvers.heuristics.randomized_restarts import improve
 from dlplacer.solvers.heuristics.reluctant import offer_reluctant
 from dlplacer.solvers.ilp.cp_sat_search import SearchEnd

@@ -15,7 +15,7 @@ from dlplacer.solvers.assignment.model import AssignmentModel
 from dlplacer.solvers.bounds.bounds import whole_area
 from dlplacer.solvers.feasibility.explanation import explain_infeasible
 from dlplacer.solvers.heuristics.construct import construct
-from dlplacer.solvers.heuristics.list_schedule import list_schedule
+from dlplacer.solvers.heuristics.list_rules import list_schedule
 from dlplacer.solvers.ilp.cp_sat_search import new_solver
 from dlplacer.solvers.ilp.solver_thread import solve_in_thread
 from dlplacer.solvers.instance.instance import Instance, build_instance

@@ -12,7 +12,7 @@ from dlplacer.core.errors import InfeasibleError
 from dlplacer.planning.assemble import assemble
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.feasibility.explanation import explain_infeasible
-from dlplacer.solvers.feasibility.simple_reasons import require_feasible
+from dlplacer.solvers.feasibility.reasons import require_feasible
 from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, search
 from dlplacer.solvers.ilp.ilp_model import build_model
 from dlplacer.solvers.instance.incumbent import Incumbent

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from dlplacer.solvers.bounds.arc_delays import arc_delays
 from dlplacer.solvers.bounds.area import Ints, Prices
+from dlplacer.solvers.bounds.heads_tails import arc_delays
 from dlplacer.solvers.instance.instance import FAR, Instance
 from dlplacer.solvers.instance.time_limit import ask_time
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from threading import Event
 
-from dlplacer.solvers.decomposition.window_model import build_window_model
-from dlplacer.solvers.decomposition.windows import Window, WindowSequence, replaced
+from dlplacer.solvers.decomposition.windows import Window, WindowSequence, build_window_model, replaced
 from dlplacer.solvers.ilp.cp_sat_search import new_solver, read_schedule
 from dlplacer.solvers.ilp.solver_thread import solved_in_thread
 from dlplacer.solvers.instance.incumbent import Incumbent

@@ -16,8 +16,7 @@ from dlplacer.solvers.decomposition.segments import Series
 from dlplacer.solvers.decomposition.series import SegmentChain
 from dlplacer.solvers.decomposition.series_search import anneal_series
 from dlplacer.solvers.heuristics.construct import construct
-from dlplacer.solvers.heuristics.heft import heft
-from dlplacer.solvers.heuristics.list_schedule import list_schedule
+from dlplacer.solvers.heuristics.list_rules import heft, list_schedule
 from dlplacer.solvers.ilp.cp_sat_search import new_solver, read_schedule
 from dlplacer.solvers.ilp.ilp_model import build_model
 from dlplacer.solvers.ilp.solver_thread import solved_in_thread

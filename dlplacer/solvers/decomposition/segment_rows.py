@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 from ortools.sat.python import cp_model
 
-from dlplacer.solvers.bounds.arc_delays import arc_delays
 from dlplacer.solvers.bounds.bounds import Bounds
-from dlplacer.solvers.bounds.reachable_memory import reachable_capacity
+from dlplacer.solvers.bounds.heads_tails import arc_delays
+from dlplacer.solvers.bounds.memory_assignment import reachable_capacity
 from dlplacer.solvers.decomposition.segments import GraphSegment
 from dlplacer.solvers.ilp.variables import Variables
 from dlplacer.solvers.instance.instance import FAR, Instance

@@ -5,13 +5,12 @@ from dataclasses import dataclass, replace
 from dlplacer.problem.live_memory import stashes
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.bounds.bounds import Bounds
-from dlplacer.solvers.bounds.reachable_memory import reachable_capacity
+from dlplacer.solvers.bounds.memory_assignment import reachable_capacity
 from dlplacer.solvers.decomposition.stage_bound import StageBoundParams, StageDual
 from dlplacer.solvers.decomposition.stages import build_stages
-from dlplacer.solvers.heuristics.common.place_blocks import fitted
-from dlplacer.solvers.heuristics.common.ready_order import program_order
-from dlplacer.solvers.heuristics.common.upward_rank import by_rank, upward_ranks
-from dlplacer.solvers.heuristics.list_schedule import list_schedule
+from dlplacer.solvers.heuristics.list_rules import list_schedule
+from dlplacer.solvers.heuristics.occupancy import fitted
+from dlplacer.solvers.heuristics.orders import by_rank, program_order, upward_ranks
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import FAR, Instance
 from dlplacer.solvers.instance.time_limit import now

@@ -6,8 +6,14 @@ from dataclasses import replace
 from dlplacer.core.errors import InfeasibleError
 from dlplacer.core.units import format_bytes
 from dlplacer.problem.problem import Problem
-from dlplacer.solvers.feasibility.memory_demand import demands_by_type, largest_working_set
-from dlplacer.solvers.feasibility.problem_texts import bytes_text, capacities_text, groups_text, op_text
+from dlplacer.solvers.feasibility.reasons import (
+    bytes_text,
+    capacities_text,
+    demands_by_type,
+    groups_text,
+    largest_working_set,
+    op_text,
+)
 from dlplacer.solvers.feasibility.room_search import missed_by
 
 _SECONDS = 2.0

@@ -3,9 +3,8 @@
 from collections.abc import Callable
 
 from dlplacer.problem.problem import Problem
-from dlplacer.solvers.heuristics.common.memory_state import Fixed, Priority
-from dlplacer.solvers.heuristics.common.pack import choose_components, pack
-from dlplacer.solvers.heuristics.common.upward_rank import by_rank, upward_ranks
+from dlplacer.solvers.heuristics.occupancy import Fixed, Priority, choose_components, pack
+from dlplacer.solvers.heuristics.orders import by_rank, upward_ranks
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule
 from dlplacer.solvers.instance.time_limit import OutOfTimeError

@@ -2,10 +2,9 @@
 
 from dataclasses import replace
 
-from dlplacer.solvers.heuristics.common.memory_state import Fixed, Occupancy, Priority
-from dlplacer.solvers.heuristics.common.place_blocks import place_blocks
-from dlplacer.solvers.heuristics.common.ready_order import program_order
-from dlplacer.solvers.heuristics.list_schedule import list_schedule
+from dlplacer.solvers.heuristics.list_rules import list_schedule
+from dlplacer.solvers.heuristics.occupancy import Fixed, Occupancy, Priority, place_blocks
+from dlplacer.solvers.heuristics.orders import program_order
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule
 

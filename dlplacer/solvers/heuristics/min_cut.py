@@ -8,10 +8,9 @@ from itertools import accumulate
 from types import ModuleType
 
 from dlplacer.core.errors import InputError
-from dlplacer.solvers.bounds.arc_delays import arc_delays
-from dlplacer.solvers.heuristics.common.memory_state import Fixed, Priority
-from dlplacer.solvers.heuristics.common.place_blocks import fitted
-from dlplacer.solvers.heuristics.list_schedule import list_schedule
+from dlplacer.solvers.bounds.heads_tails import arc_delays
+from dlplacer.solvers.heuristics.list_rules import list_schedule
+from dlplacer.solvers.heuristics.occupancy import Fixed, Priority, fitted
 from dlplacer.solvers.instance.instance import FAR, Instance
 from dlplacer.solvers.instance.schedule import Schedule
 from dlplacer.solvers.instance.time_limit import ask_time

@@ -5,9 +5,8 @@ from functools import partial
 from threading import Lock
 
 from dlplacer.solvers.decode.decode import Rule, decode
-from dlplacer.solvers.heuristics.common.ready_order import in_order
-from dlplacer.solvers.heuristics.common.upward_rank import by_rank, upward_ranks
 from dlplacer.solvers.heuristics.construct import DELAY_WEIGHTS
+from dlplacer.solvers.heuristics.orders import by_rank, in_order, upward_ranks
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.side_by_side import side_by_side

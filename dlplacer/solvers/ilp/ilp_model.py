@@ -6,9 +6,9 @@ from dlplacer.problem.problem import Problem
 from dlplacer.solvers.bounds.bounds import Bounds
 from dlplacer.solvers.ilp import constraints
 from dlplacer.solvers.ilp import transfer_constraints as transfers
+from dlplacer.solvers.ilp.assignment import leave_working_room
 from dlplacer.solvers.ilp.live_memory_constraints import fit_into_memory_at_all_times
 from dlplacer.solvers.ilp.variables import Variables, create_variables, hint
-from dlplacer.solvers.ilp.working_room import leave_working_room
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule
 from dlplacer.solvers.instance.symmetry import interchangeable, relabelled

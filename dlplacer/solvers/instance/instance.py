@@ -123,7 +123,7 @@ class Instance:
 
     @cached_property
     def delay_summaries(self) -> dict[Any, Any]:
-        """The cache of `dlplacer.solvers.bounds.arc_delays`."""
+        """The cache of `dlplacer.solvers.bounds.heads_tails`."""
         return {}
 
     @cached_property

@@ -21,7 +21,7 @@ from dlplacer.solvers.decode.runs import run_from, take_over
 from dlplacer.solvers.ilp.solver_thread import in_thread
 from dlplacer.solvers.instance.time_limit import OutOfTimeError
 from dlplacer.solvers.local_search.moves import anneal
-from dlplacer.solvers.local_search.path_moves import anneal_path
+from dlplacer.solvers.local_search.serial_annealing import anneal_path
 
 ANNEALING_CODE = (run_from, take_over, anneal)
 """Kernels of annealing."""

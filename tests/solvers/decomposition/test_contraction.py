@@ -10,7 +10,7 @@ from solvers.random_problems import random_problem
 from dlplacer.core.graph import OpGraph
 from dlplacer.solvers.decomposition.contraction import Reduction, reduction
 from dlplacer.solvers.heuristics.construct import construct
-from dlplacer.solvers.heuristics.list_schedule import list_schedule
+from dlplacer.solvers.heuristics.list_rules import list_schedule
 from dlplacer.solvers.ilp.cp_sat_search import search
 from dlplacer.solvers.ilp.ilp_model import build_model
 from dlplacer.solvers.instance.incumbent import Incumbent

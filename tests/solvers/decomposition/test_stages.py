@@ -24,8 +24,7 @@ from dlplacer.solvers.decomposition.stage_walks import NEVER, StageWalks
 from dlplacer.solvers.decomposition.stages import DecisionStage, StageChain, build_stages
 from dlplacer.solvers.heuristics.construct import construct
 from dlplacer.solvers.heuristics.contiguous import contiguous
-from dlplacer.solvers.heuristics.heft import heft
-from dlplacer.solvers.heuristics.list_schedule import list_schedule
+from dlplacer.solvers.heuristics.list_rules import heft, list_schedule
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance, build_instance
 

@@ -18,8 +18,7 @@ from dlplacer.solvers.decode.in_sequence import in_sequence
 from dlplacer.solvers.decode.solution import DEVICE, MAKESPAN, START
 from dlplacer.solvers.decode.turns import TURN_ROUTE, TURN_SEGMENT
 from dlplacer.solvers.heuristics.construct import Rule, construct
-from dlplacer.solvers.heuristics.heft import heft
-from dlplacer.solvers.heuristics.list_schedule import list_schedule
+from dlplacer.solvers.heuristics.list_rules import heft, list_schedule
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.schedule import Schedule, keeps_blocks_and_memory, sequence
 from dlplacer.solvers.local_search.chain import Chain

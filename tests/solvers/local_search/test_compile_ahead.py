@@ -13,8 +13,7 @@ from solvers.serial_chains import tight_chain
 from dlplacer.core.options import Options
 from dlplacer.problem.problem import build_problem
 from dlplacer.solvers.decode import machine_code
-from dlplacer.solvers.heuristics.list_schedule import list_schedule
-from dlplacer.solvers.heuristics.peft import peft
+from dlplacer.solvers.heuristics.list_rules import list_schedule, peft
 from dlplacer.solvers.ilp.serial_model import serial_path
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import build_instance

@@ -11,7 +11,7 @@ from dlplacer.core.op import Edge, Op
 from dlplacer.core.options import Options
 from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.problem.problem import build_problem
-from dlplacer.solvers.heuristics.list_schedule import list_schedule
+from dlplacer.solvers.heuristics.list_rules import list_schedule
 from dlplacer.solvers.instance.instance import build_instance
 from dlplacer.solvers.local_search.critical_swaps import DisjunctiveGraph
 

@@ -1,12 +1,133 @@
-"""Reasons that exclude every plan and need no search, named with their numbers and a way out."""
+"""Reasons that exclude every plan, named with their numbers and a way out: simple ones need no search."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from dlplacer.core.errors import InfeasibleError
+from dlplacer.core.errors import InfeasibleError, InputError
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.units import format_bytes, format_seconds
+from dlplacer.problem.live_memory import input_bytes
 from dlplacer.problem.problem import Problem
-from dlplacer.solvers.feasibility.memory_demand import demands_by_type, most_working_sets, working_set
-from dlplacer.solvers.feasibility.problem_texts import bytes_text, devices_text, group_text, op_text
 from dlplacer.solvers.instance.instance import Instance, build_instance
+
+
+def op_text(problem: Problem, op: int) -> str:
+    return repr(problem.graph.ops[op].id)
+
+
+def devices_text(problem: Problem, devices: Iterable[int]) -> str:
+    return ", ".join(repr(problem.topology.devices[device].id) for device in devices)
+
+
+def capacities_text(problem: Problem, devices: Iterable[int]) -> str:
+    """Sizes with device types, equal ones together: ``2 × 8 GiB (type 'gpu'), unlimited (type 'cpu')``."""
+    counts: dict[tuple[str, str], int] = {}
+    for device in devices:
+        capacity = problem.capacity_bytes[device]
+        text = "unlimited" if capacity is None else format_bytes(capacity)
+        kind = text, problem.topology.devices[device].type
+        counts[kind] = counts.get(kind, 0) + 1
+    return ", ".join(
+        f"{f'{count} × ' if count > 1 else ''}{text} (type {name!r})" for (text, name), count in counts.items()
+    )
+
+
+def group_text(problem: Problem, ops: Sequence[int]) -> str:
+    return f"colocation group {_name_of_group(problem, ops)}"
+
+
+def groups_text(problem: Problem) -> str:
+    return ", ".join(_name_of_group(problem, group) for group in problem.groups[:5])
+
+
+def _name_of_group(problem: Problem, ops: Sequence[int]) -> str:
+    """The ops' name for their group; one that the constraints make is called by two of its ops."""
+    names = dict.fromkeys(problem.graph.ops[op].colocate for op in ops)
+    if len(names) == 1 and None not in names:
+        return repr(next(iter(names)))
+    return "({})".format(", ".join([op_text(problem, op) for op in ops[:2]] + ["…"] * (len(ops) > 2)))
+
+
+def bytes_text(size: int, other: int) -> str:
+    """The size in a readable unit, or in bytes where the readable texts of both would be the same."""
+    text = format_bytes(size)
+    return f"{size} bytes" if text == format_bytes(other) else text
+
+
+def demands_by_type(problem: Problem) -> Iterator[tuple[str, int, int]]:
+    """(devices, bytes that must be there, bytes that they have): all, and each type with what runs on it only."""
+    type_of = [device.type for device in problem.topology.devices]
+    for chosen in (None, *dict.fromkeys(type_of)):
+        here = [device for device, name in enumerate(type_of) if chosen in (None, name)]
+        sizes = [size for device in here if (size := problem.capacity_bytes[device]) is not None]
+        if len(sizes) == len(here):
+            only = [op for op, allowed in enumerate(problem.allowed) if allowed and set(allowed) <= set(here)]
+            name = "devices" if chosen is None else f"devices of type {chosen!r}"
+            yield name, sum(problem.footprint_bytes[op] for op in only), sum(sizes)
+
+
+def working_set(problem: Problem, op: int, device: int) -> int:
+    """The least bytes on a device while an op runs there; its inputs count as the smaller of copy and original."""
+    group = problem.group_of[op]
+    members = (op,) if group is None else problem.groups[group]
+    size = sum(problem.resident_bytes[member] for member in members)
+    if not problem.duration[op][device]:
+        return size
+    inputs = sum(min(original, copies) for original, copies in input_bytes(problem, op).values())
+    return size + inputs + problem.output_bytes[op] + problem.workspace_bytes[op]
+
+
+def most_working_sets(problem: Problem) -> list[int]:
+    """[op] → what `working_set` is at most on any device, in a tenth of its time."""
+    inputs = [0] * problem.op_count
+    for edge, arc in zip(problem.graph.edges, problem.arcs, strict=True):
+        inputs[arc.target] += edge.bytes
+    resident = list(problem.resident_bytes)
+    for members in problem.groups:
+        size = sum(problem.resident_bytes[member] for member in members)
+        for member in members:
+            resident[member] = size
+    rows = zip(resident, inputs, problem.output_bytes, problem.workspace_bytes, strict=True)
+    return list(map(sum, rows))
+
+
+def largest_working_set(problem: Problem) -> tuple[int, int, int]:
+    """The op that needs most, the largest device that it may use, and the bytes."""
+
+    def roomiest(op: int) -> int:
+        return max(problem.allowed[op], key=lambda device: problem.capacity_bytes[device] or float("inf"))
+
+    sizes = {op: working_set(problem, op, roomiest(op)) for op in range(problem.op_count) if problem.allowed[op]}
+    op = max(sizes, key=lambda op: sizes[op])
+    return op, roomiest(op), sizes[op]
+
+
+MOST_OPS = 300_000
+"""Ops above which no plan is tried: 106,000 were planned in a minute; the first plan of 10^6 takes more than that."""
+
+_PART_BYTES, _PART_S = 4096, 1.5e-4
+"""Memory and CPU seconds for each op and each edge until the first plan: 4.5 KiB on 100,000 ops, 16 s on 60,000."""
+
+
+EXACT_UP_TO = 40
+"""Ops that take time up to which the whole problem is given to the model that proves under every option; a guess."""
+
+
+def require_size(graph: OpGraph) -> None:
+    """Return if a graph is small enough to be planned.
+
+    Raises
+    ------
+    InputError
+        If it has more than `MOST_OPS` ops; names what it would need and the way out.
+    """
+    ops, parts = len(graph.ops), len(graph.ops) + len(graph.edges)
+    if ops > MOST_OPS:
+        needed = f"{format_bytes(parts * _PART_BYTES)} and {format_seconds(parts * _PART_S)}"
+        raise InputError(
+            f"the graph has {ops:,} ops and {len(graph.edges):,} edges; at most {MOST_OPS:,} ops are planned, and "
+            f"these would need about {needed} before the first plan; make it coarser: --granularity fused joins chains "
+            "of ops, --granularity module makes one op of each module"
+        )
 
 
 def require_feasible(problem: Problem) -> None:
