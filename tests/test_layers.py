@@ -87,7 +87,7 @@ ONLY_HERE = {
         "solvers/assignment/",
         "solvers/throughput.py",
         "solvers/decomposition/",
-        "solvers/heuristics/m_sct_program.py",
+        "solvers/heuristics/m_sct.py",
         "planning/fit/layer_flow.py",
     ),
     "torch": (

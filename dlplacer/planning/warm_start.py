@@ -27,8 +27,7 @@ from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import FAR, Instance, build_instance
 from dlplacer.solvers.instance.memory_admission import admission, surrogates
 from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule
-from dlplacer.solvers.instance.schedule import Schedule, keeps_blocks_and_memory
-from dlplacer.solvers.instance.schedule_with_transfers import with_transfers
+from dlplacer.solvers.instance.schedule import Schedule, keeps_blocks_and_memory, with_transfers
 
 
 @dataclass(frozen=True)

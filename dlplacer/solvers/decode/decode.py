@@ -11,8 +11,7 @@ from dlplacer.solvers.decode.in_sequence import sent_in_turn
 from dlplacer.solvers.decode.insertion import GAP_TO, GAPS, insert_all
 from dlplacer.solvers.decode.machine_code import is_fast, run
 from dlplacer.solvers.decode.runs import run_from
-from dlplacer.solvers.decode.solution import DEVICE, NEVER, TRIAL_START, Solution, filled, transfers
-from dlplacer.solvers.decode.turns import no_turns
+from dlplacer.solvers.decode.solution import DEVICE, NEVER, TRIAL_START, Solution, filled, no_turns, transfers
 from dlplacer.solvers.decode.work_conserving import new_desk, work_on
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule, sequence

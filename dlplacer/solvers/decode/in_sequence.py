@@ -7,11 +7,9 @@ import numpy as np
 from dlplacer.solvers.decode.arrays import Tables, tables_of
 from dlplacer.solvers.decode.machine_code import is_fast, run
 from dlplacer.solvers.decode.runs import run_from
-from dlplacer.solvers.decode.solution import NEVER, TRIAL_START, Solution, filled, transfers
-from dlplacer.solvers.decode.turns import no_turns
+from dlplacer.solvers.decode.solution import NEVER, TRIAL_START, Solution, filled, no_turns, transfers
 from dlplacer.solvers.instance.instance import Instance
-from dlplacer.solvers.instance.schedule import Schedule, sequence
-from dlplacer.solvers.instance.schedule_with_transfers import with_transfers
+from dlplacer.solvers.instance.schedule import Schedule, sequence, with_transfers
 from dlplacer.solvers.instance.time_limit import ask_time
 
 

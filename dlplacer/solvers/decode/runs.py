@@ -47,6 +47,7 @@ from dlplacer.solvers.decode.solution import (
     TRIAL_LEGS,
     TRIAL_START,
     TRIAL_USES,
+    TURN_NEXT,
     USES,
     Solution,
 )
@@ -56,9 +57,6 @@ from dlplacer.solvers.decode.transfers import (
     receive,
     take_turn,
     touch,
-)
-from dlplacer.solvers.decode.turns import (
-    TURN_NEXT,
 )
 
 

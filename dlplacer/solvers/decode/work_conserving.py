@@ -20,7 +20,6 @@ from dlplacer.solvers.decode.arrays import (
     InstanceArrays,
     Ints,
 )
-from dlplacer.solvers.decode.heaps import FIRST, SECOND, pop, push
 from dlplacer.solvers.decode.machine_code import ask
 from dlplacer.solvers.decode.placing import admits, expect, idle_ticks, nearest, settle, settle_rest, settle_sources
 from dlplacer.solvers.decode.solution import (
@@ -33,7 +32,7 @@ from dlplacer.solvers.decode.solution import (
     TRIAL_START,
     Solution,
 )
-from dlplacer.solvers.decode.transfers import receive
+from dlplacer.solvers.decode.transfers import FIRST, SECOND, pop, push, receive
 
 DONE, MISSING, KEY, BY_KEY, INSTANT, INSTANT_AT, LEFT, RELEASED = range(8)
 """Columns of `Desk.ops`: whether an op has run, how many arcs from ops that have not reach it, and its key: its place

@@ -23,9 +23,8 @@ from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.outcome import Budget
 from dlplacer.solvers.instance.schedule import Schedule
-from dlplacer.solvers.instance.side_by_side import side_by_side
 from dlplacer.solvers.instance.symmetry import interchangeable
-from dlplacer.solvers.instance.time_limit import now
+from dlplacer.solvers.instance.time_limit import now, side_by_side
 
 _BOUND_S = 0.5
 """Seconds for the bounds of a segment, at most: all bounds of a graph of 2,000 ops take 0.3 s."""

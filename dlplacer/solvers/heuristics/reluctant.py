@@ -9,8 +9,7 @@ from dlplacer.solvers.heuristics.construct import DELAY_WEIGHTS
 from dlplacer.solvers.heuristics.orders import by_rank, in_order, upward_ranks
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
-from dlplacer.solvers.instance.side_by_side import side_by_side
-from dlplacer.solvers.instance.time_limit import ask_time
+from dlplacer.solvers.instance.time_limit import ask_time, side_by_side
 
 RELUCTANCES = (1.0, 0.25, 2.0, 4.0)
 """By how much the end of an op on a device counts as later for each tick that its inputs are on their way: what is sent

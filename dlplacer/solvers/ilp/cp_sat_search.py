@@ -15,8 +15,7 @@ from dlplacer.solvers.ilp.solver_thread import limit, solve_in_thread
 from dlplacer.solvers.ilp.variables import Literal, Variables
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
-from dlplacer.solvers.instance.schedule import Schedule
-from dlplacer.solvers.instance.schedule_with_transfers import with_transfers
+from dlplacer.solvers.instance.schedule import Schedule, with_transfers
 from dlplacer.solvers.instance.time_limit import counts_work, time_is_up
 
 

@@ -2,12 +2,9 @@
 
 from ortools.sat.python import cp_model
 
-from dlplacer.problem.problem import Problem
 from dlplacer.solvers.bounds.bounds import Bounds
 from dlplacer.solvers.ilp import constraints
 from dlplacer.solvers.ilp import transfer_constraints as transfers
-from dlplacer.solvers.ilp.assignment import leave_working_room
-from dlplacer.solvers.ilp.live_memory_constraints import fit_into_memory_at_all_times
 from dlplacer.solvers.ilp.variables import Variables, create_variables, hint
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule
@@ -49,24 +46,6 @@ def build_model(
     constraints.minimize_makespan(model, variables)
     if start_from is not None:
         _hint_relabelled(model, instance, variables, start_from)
-    return model, variables
-
-
-def build_exact_model(
-    problem: Problem, instance: Instance, bounds: Bounds, upper: int, start_from: Schedule | None, every_route: bool
-) -> tuple[cp_model.CpModel, Variables]:
-    """The model of a problem with traffic, memory over time included.
-
-    Parameters
-    ----------
-    instance
-        Under ``memory: live`` without sources and sinks, as all times matter then.
-    """
-    model, variables = build_model(instance, bounds, upper, start_from, with_transfers=True, every_route=every_route)
-    if problem.options.memory == "live" and instance.traffic is not None:
-        fit_into_memory_at_all_times(model, problem, instance, instance.traffic, variables, upper)
-        # These rows follow, but CP-SAT does not see it: without them a few tight problems stay open for minutes.
-        leave_working_room(model, problem, [variables.place[block] for block in instance.block[: problem.op_count]])
     return model, variables
 
 

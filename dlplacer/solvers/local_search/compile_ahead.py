@@ -137,7 +137,7 @@ def compile_all(code: Collection[Kernel] = ALL_CODE) -> None:
     from dlplacer.problem.problem import build_problem
     from dlplacer.solvers.decode.arrays import tables_of
     from dlplacer.solvers.instance.instance import build_instance
-    from dlplacer.solvers.local_search.chain import Chain
+    from dlplacer.solvers.local_search.anneal import Chain
     from dlplacer.solvers.local_search.serial_annealing import compile_path_code
 
     ops = tuple(Op(name, "op", {"device": 1e-3}) for name in ("first", "last"))

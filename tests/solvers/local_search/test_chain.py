@@ -15,14 +15,12 @@ from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.problem.problem import build_problem
 from dlplacer.solvers.decode.arrays import build_tables
 from dlplacer.solvers.decode.in_sequence import in_sequence
-from dlplacer.solvers.decode.solution import DEVICE, MAKESPAN, START
-from dlplacer.solvers.decode.turns import TURN_ROUTE, TURN_SEGMENT
+from dlplacer.solvers.decode.solution import DEVICE, MAKESPAN, START, TURN_ROUTE, TURN_SEGMENT
 from dlplacer.solvers.heuristics.construct import Rule, construct
 from dlplacer.solvers.heuristics.list_rules import heft, list_schedule
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.schedule import Schedule, keeps_blocks_and_memory, sequence
-from dlplacer.solvers.local_search.chain import Chain
-from dlplacer.solvers.local_search.units import move_units
+from dlplacer.solvers.local_search.anneal import Chain, move_units
 
 _MACHINES = {"linked": linked, "ring": ring, "star": star}
 
