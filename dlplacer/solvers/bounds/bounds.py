@@ -26,7 +26,7 @@ class BoundParams:
     most_pairs
         Ops × working ops up to which there are intervals: who comes before whom takes a bit for each, twice.
     most_thresholds
-        Tails that `_window_area` tries; each costs a pass over all ops. Never tuned.
+        Tails that `_window_area` tries; each costs a pass over all ops.
     """
 
     multiplications_per_s: float = 2e9

@@ -18,26 +18,18 @@ from dlplacer.solvers.instance.time_limit import now
 
 @dataclass(frozen=True)
 class WindowSearchParams:
-    """The size of windows, and the effort for each.
-
-    On 2,000 ops × 8 devices windows of 40 ops at 0.3 s each reached a gap of 1.6 % in a minute, windows of 60 at 1 s
-    2.4 %, windows of 80 at 0.3 s 6.0 %: those that are not solved to the end bring nothing. So the size follows what is
-    solved.
+    """The size of windows, and the effort for each: a window that is not solved to the end brings nothing.
 
     Attributes
     ----------
     first_size, least_size, largest_size
-        Ops. It begins small, since windows grow quickly while they are easy; above the largest, CP-SAT sets up no
-        precedence literals any more (its default limit is 60 intervals per device). First and least were never tuned.
+        Ops. Above the largest, CP-SAT sets up no precedence literals (its limit is 60 intervals per device).
     growth, shrinkage
-        Factors on the size after an easy window and after one that was not solved: one failure undoes five successes.
-        Never tuned.
-    work
-        Deterministic seconds of CP-SAT per window; a window that takes more is rather made smaller. Never tuned.
-    easy_work
-        Up to so many deterministic seconds a window counts as easy; a third of `work`, never tuned.
+        Factors on the size after an easy window and after one that was not solved.
+    work, easy_work
+        Deterministic seconds of CP-SAT per window, and those up to which a window counts as easy.
     stuck_after
-        Windows in a row without success from which on solutions as good as the present one are taken too. Never tuned.
+        Windows in a row without success from which on solutions as good as the present one are taken too.
     most_s
         Seconds per window, should the deterministic limit fail.
     """

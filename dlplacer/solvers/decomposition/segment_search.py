@@ -16,34 +16,20 @@ from dlplacer.solvers.instance.time_limit import now
 
 @dataclass(frozen=True)
 class SegmentParams:
-    """The effort for segments: they gave 45 to 100 % of the bound wherever a graph falls apart.
+    """The effort for segments; shares are of the time that is left.
 
     Attributes
     ----------
     largest_whole
-        Up to so many ops a graph that does not fall apart is one segment, searched as a whole; larger ones are left to
-        the windows. The size of the largest series that is searched.
-    share
-        Share of the time that is left, without transfers. A guess.
+        Up to so many ops a graph that does not fall apart is one segment; larger ones are left to the windows.
+    share, transfer_share, bound_share, find_share
+        For series without transfers, then with them, for the bounds of the whole after a round, and to find segments.
     work, growth
-        Deterministic seconds of CP-SAT per series in the first round, and the factor for every further one. Of the 9
-        segments that bounds leave open in Inception's forward pass 7 are proven within 0.03; with a factor of 4 what
-        was spent in vain before the last round is a third of it.
+        Deterministic seconds of CP-SAT per series in the first round, and the factor for every further one.
     again_work
-        Work up to which series are searched without transfers where one comes again and again, as a layer does: its
-        best schedule with transfers is worth the rest of the time.
-    transfer_share
-        Share of the time that is then left for series with their traffic; the contention-aware search brought up to
-        42 % of a plan's improvement.
-    bound_share
-        Share of the time that is left for the bounds of the whole after each round.
-    find_share
-        Share of the time that is left for finding the segments, at most. Where it is too short, large segments stay
-        whole: GPT-2's training step with 48 layers falls into 979 within 1.1 s and 1,239 within 1.7, and the bound of
-        these is 1.5 % higher.
+        Work up to which series are searched without transfers where one comes again and again, as a layer does.
     joins
-        Whether best schedules of series without their traffic are put together. That takes list schedules of the whole
-        in Python: a second for GPT-2's training step with 48 layers.
+        Whether best schedules of series without their traffic are put together.
     """
 
     largest_whole: int = 250

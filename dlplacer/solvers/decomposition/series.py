@@ -27,11 +27,10 @@ from dlplacer.solvers.instance.symmetry import interchangeable
 from dlplacer.solvers.instance.time_limit import now, side_by_side
 
 _BOUND_S = 0.5
-"""Seconds for the bounds of a segment, at most: all bounds of a graph of 2,000 ops take 0.3 s."""
+"""Seconds for the bounds of a segment, at most."""
 
 _LARGEST_SEARCH = 250
-"""Ops above which a series is not searched. CP-SAT proves 62-op series in seconds, not 122 ops in a minute, and gains
-nothing on 2,000; where it stops being worth its time between these is a guess."""
+"""Ops above which a series is not searched: CP-SAT proves 62-op series in seconds, not 122 ops in a minute."""
 
 _OFTEN = 4
 """Times per device from which a series comes again and again."""

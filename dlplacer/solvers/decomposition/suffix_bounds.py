@@ -20,19 +20,14 @@ from dlplacer.solvers.instance.time_limit import now
 class SuffixParams:
     """The suffixes that are solved, and the effort for each.
 
-    They gave 30 to 55 % of the bound on training graphs whose weight gradients nothing waits for, nothing elsewhere.
-
     Attributes
     ----------
     sizes
-        Working ops of a suffix; each size gives one. Larger ones bound more but are proven less often, and above 60
-        intervals per device CP-SAT sets up no precedence literals.
-    share
-        Share of the time that is left, for each. A guess.
+        Working ops of a suffix; each size gives one. Larger ones bound more but are proven less often.
+    share, bound_share
+        Share of the time that is left, for each, and of that for its bounds.
     work
-        Deterministic seconds of CP-SAT for each: one search, not repeated. A guess.
-    bound_share
-        Share of a suffix's time for its bounds before that.
+        Deterministic seconds of CP-SAT for each.
     """
 
     sizes: tuple[int, ...] = (15, 30, 60)

@@ -140,16 +140,12 @@ class LocalSearchParams:
     chunk_s, least_chunk_s
         Seconds between looks at the clock and at what was found; these become fewer, down to the least, while that is
         refused for its memory over time, which the compiled code does not know.
-    chunk_share
-        Of the time that is left, a chunk at most: trials that are given up soon tell little of the next ones, which
-        took 2.6 s of 4,500 ops' last 3 where the pace so far foretold 0.5.
-    most_growth
-        So many times as many moves at most from one look at the clock to the next, from one on: a trial may be given up
-        at once, or run the whole sequence, which takes a tenth of a second on large graphs.
+    chunk_share, most_growth
+        A chunk at most, of the time that is left, and in moves of the last one: a trial may be given up at once, or run
+        the whole sequence.
     cycles, patience
         Times that the search is warmed up again, from the best schedule of all chains, and how many in a row may bring
-        nothing: with one Inception's training step on eight GPUs ended 0.06, 0.15 and 0.29 % above its bound after a
-        minute, with two 0.06 three times and 0.14; the seeds were not all the same.
+        nothing.
     """
 
     warm: float = 3e-4

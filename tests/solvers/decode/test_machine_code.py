@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dlplacer.solvers.decode import transfers as heaps, machine_code
+from dlplacer.solvers.decode import machine_code
+from dlplacer.solvers.decode import transfers as heaps
 from dlplacer.solvers.decode.arrays import Ints
 from dlplacer.solvers.decode.machine_code import ask
 from dlplacer.solvers.decode.transfers import FIRST, pop, push
