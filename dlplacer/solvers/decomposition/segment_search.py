@@ -8,7 +8,7 @@ from dlplacer.solvers.decomposition.segments import GraphSegment, find_segments
 from dlplacer.solvers.decomposition.series import SegmentChain
 from dlplacer.solvers.decomposition.series_search import search_series
 from dlplacer.solvers.decomposition.suffix_bounds import raise_suffix_bounds
-from dlplacer.solvers.decomposition.with_transfers import TransferSearch
+from dlplacer.solvers.decomposition.with_transfers import search_with_transfers
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.time_limit import now
@@ -98,6 +98,5 @@ def solve_segments(
     if len(chain.segments) > 1 and not incumbent.closed:
         bounds = raise_suffix_bounds(chain, bounds, incumbent)
     if instance.traffic is not None and len(chain.segments) > 1 and budget.left_s:
-        stop_at = now() + params.transfer_share * budget.left_s
-        bounds = TransferSearch(chain, incumbent).run(bounds, stop_at)
+        bounds = search_with_transfers(chain, incumbent, bounds, now() + params.transfer_share * budget.left_s)
     return bounds

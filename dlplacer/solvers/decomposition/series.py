@@ -53,8 +53,6 @@ class SegmentChain:
         What is known of the series' instances.
     exhausted
         Instances of series whose model is solved, although it is not exact: another search would find the same.
-    returning
-        Series that comes again and again, with the devices that are decided → its schedules so, the best one last.
     """
 
     def __init__(
@@ -64,7 +62,6 @@ class SegmentChain:
         self.alone: list[Series] = []
         self.incumbents: dict[Instance, Incumbent] = {}
         self.exhausted: set[Instance] = set()
-        self.returning: dict[tuple[Instance, frozenset[tuple[int, int]]], list[Schedule]] = {}
         self.budget = Budget(0.0)
 
     @classmethod
