@@ -11,7 +11,7 @@ from dlplacer.solvers.decode.in_sequence import sent_in_turn
 from dlplacer.solvers.decode.insertion import GAP_TO, GAPS, insert_all
 from dlplacer.solvers.decode.machine_code import is_fast, run
 from dlplacer.solvers.decode.runs import run_from
-from dlplacer.solvers.decode.solution import DEVICE, NEVER, TRIAL_START, Solution, filled, no_turns, transfers
+from dlplacer.solvers.decode.solution import DEVICE, NEVER, TRIAL_START, Solution, filled, transfers
 from dlplacer.solvers.decode.work_conserving import new_desk, work_on
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule, sequence
@@ -70,7 +70,7 @@ def decode(instance: Instance, rule: Rule, fast: bool | None = None) -> Schedule
     build = (_working_on if rule.works_on else _ending_first)(instance, arrays, rule, usable, fast)
     ops = np.array([op for op in rule.order if op not in instance.sources], np.int64)
     nowhere = np.zeros(instance.op_count, np.int64)
-    solution, makespan = filled(tables, nowhere, ops, no_turns(arrays), build)
+    solution, makespan = filled(tables, nowhere, ops, build)
     if makespan == NEVER:
         return None
     if not rule.works_on and tables.arrays.holds.size:

@@ -7,7 +7,7 @@ import numpy as np
 from dlplacer.solvers.decode.arrays import Tables, tables_of
 from dlplacer.solvers.decode.machine_code import is_fast, run
 from dlplacer.solvers.decode.runs import run_from
-from dlplacer.solvers.decode.solution import NEVER, TRIAL_START, Solution, filled, no_turns, transfers
+from dlplacer.solvers.decode.solution import NEVER, TRIAL_START, Solution, filled, transfers
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule, sequence, with_transfers
 from dlplacer.solvers.instance.time_limit import ask_time
@@ -47,7 +47,7 @@ def sent_in_turn(tables: Tables, device: Sequence[int], ops: Sequence[int], fast
     def build(solution: Solution) -> int:
         return run(run_from, fast, arrays, solution, 0, NEVER)
 
-    return filled(tables, np.array(device, np.int64), working, no_turns(arrays), build)
+    return filled(tables, np.array(device, np.int64), working, build)
 
 
 def _by_delays(instance: Instance, device: Sequence[int], ops: Sequence[int]) -> Schedule:

@@ -98,5 +98,6 @@ def solve_segments(
     if len(chain.segments) > 1 and not incumbent.closed:
         bounds = raise_suffix_bounds(chain, bounds, incumbent)
     if instance.traffic is not None and len(chain.segments) > 1 and budget.left_s:
-        bounds = search_with_transfers(chain, incumbent, bounds, now() + params.transfer_share * budget.left_s)
+        stop_at = now() + params.transfer_share * budget.left_s
+        bounds = search_with_transfers(chain, instance.traffic, incumbent, bounds, stop_at)
     return bounds

@@ -1,15 +1,22 @@
 """The series of a chain with link contention: inside each, a link direction carries one transfer at a time."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from random import Random
+from typing import TypeAlias
 
+from ortools.sat.python import cp_model
+
+from dlplacer.problem.transfers import Traffic, TransferRequest
 from dlplacer.solvers.bounds.bounds import Bounds
-from dlplacer.solvers.decomposition.segments import Series
 from dlplacer.solvers.decomposition.series import SegmentChain
 from dlplacer.solvers.decomposition.series_search import anneal_series, search_series
 from dlplacer.solvers.heuristics.construct import construct
 from dlplacer.solvers.heuristics.list_rules import heft, list_schedule
+from dlplacer.solvers.ilp.cp_sat_search import new_solver, read_schedule
+from dlplacer.solvers.ilp.ilp_model import build_model
+from dlplacer.solvers.ilp.solver_thread import solved_in_thread
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule
@@ -27,9 +34,14 @@ class TransferSearchParams:
     work, large_work, large_from, growth
         Deterministic seconds of CP-SAT per series in the first round, less in chains of so many ops; and the factor for
         every further one.
-    far
-        Share by which the schedule that the series make up may be above the best plan: what ops outside all segments
-        make longer, other placements of the segments do not mend.
+    slacks
+        Shares by which a series may take longer than its best schedule in favour of less traffic: first none.
+    low_traffic_work, most_s, anew
+        Deterministic seconds of CP-SAT for each communication-minimising subproblem, seconds should these fail, and
+        the share of known answers that are asked for again.
+    far, near
+        Shares by which the best schedule that the series make up may be above the best plan, without low traffic and
+        with it: what ops outside all segments make longer, other placements of the segments do not mend.
     patience
         Rounds in a row that may bring nothing.
     closing, again_s
@@ -43,7 +55,12 @@ class TransferSearchParams:
     large_work: float = 0.1
     large_from: int = 20_000
     growth: float = 3.0
+    slacks: tuple[float, ...] = (0.0, 0.01, 0.03)
+    low_traffic_work: float = 0.12
+    most_s: float = 5.0
+    anew: float = 0.25
     far: float = 0.25
+    near: float = 0.1
     patience: int = 2
     closing: float = 0.005
     again_s: float = 0.5
@@ -52,7 +69,9 @@ class TransferSearchParams:
 PARAMS = TransferSearchParams()
 
 
-def search_with_transfers(chain: SegmentChain, incumbent: Incumbent, bounds: Bounds, stop_at: float) -> Bounds:
+def search_with_transfers(
+    chain: SegmentChain, traffic: Traffic, incumbent: Incumbent, bounds: Bounds, stop_at: float
+) -> Bounds:
     """Solve the series of a chain with their traffic, in rounds of growing work; the bounds that follow.
 
     Their best schedules make up schedules of the whole: the search ends when several rounds in a row have brought
@@ -63,10 +82,11 @@ def search_with_transfers(chain: SegmentChain, incumbent: Incumbent, bounds: Bou
     ----------
     chain
         Of series without their traffic, searched before.
+    traffic
+        Of the whole.
     """
-    chain, budget, traffic = chain.with_traffic(), incumbent.budget, chain.instance.traffic
-    bounding = traffic is not None and (traffic.routes.complete or traffic.routes.share_links)
-    layers = Layers(chain)
+    chain, budget = chain.with_traffic(), incumbent.budget
+    bounding, low_traffic = traffic.routes.complete or traffic.routes.share_links, LowTraffic(chain, traffic)
     work, idle = PARAMS.large_work if chain.instance.op_count >= PARAMS.large_from else PARAMS.work, 0
     while idle < PARAMS.patience and budget.left_s and (asked := now()) < stop_at and not incumbent.closed:
         reached = incumbent.bound, incumbent.best
@@ -83,57 +103,129 @@ def search_with_transfers(chain: SegmentChain, incumbent: Incumbent, bounds: Bou
         if bounding:
             bounds = chain.raised(bounds, PARAMS.bound_share * budget.left_s)
             incumbent.raise_bound(bounds.makespan)
-        least = float("inf")
-        for schedule in layers.schedules() if chain.repeats else chain.candidates():
-            incumbent.offer(schedule)
-            least = min(least, schedule.makespan)
-        if incumbent.best is not None and least > (1 + PARAMS.far) * incumbent.best.makespan:
+        near = chain.repeats or _offer(incumbent, chain.candidates(), PARAMS.far)
+        for slack in PARAMS.slacks:
+            near = near and _offer(incumbent, low_traffic.schedules(slack), PARAMS.near)
+        if not near:
             return bounds
         idle = idle + 1 if reached == (incumbent.bound, incumbent.best) else 0
     return bounds
 
 
-class Layers:
-    """A chain in which a series comes again and again, put together so that each begins where the last one ended.
+def _offer(incumbent: Incumbent, schedules: Iterable[Schedule], margin: float) -> bool:
+    """Offer schedules; True if one of them is at most this share above the best."""
+    near = False
+    for schedule in schedules:
+        incumbent.offer(schedule)
+        near = near or incumbent.best is None or schedule.makespan <= (1 + margin) * incumbent.best.makespan
+    return near
 
-    Equal series between equal surroundings are asked once: of 2,000 equal layers there are as many as devices on which
-    one may begin. Each pass begins with another seed.
+
+_Cost: TypeAlias = tuple[int, int, int]
+"""Block of a series, device, and the ticks that it costs on links outside the series to have it there."""
+
+_Question: TypeAlias = tuple[Instance, frozenset[tuple[int, int]], tuple[_Cost, ...]]
+"""Series, block → device where that is decided, costs."""
+
+
+class LowTraffic:
+    """Schedules of the whole from those of its series that send least: *communication-minimising subproblems*.
+
+    Many placements give a series its best time. They differ in what else has to be sent: tensors that later segments
+    read, and inputs of ops outside all segments. Where a link carries one transfer at a time, that traffic delays the
+    segments. A series that comes again and again, as that of a layer does, ends where the next one begins.
     """
 
-    def __init__(self, chain: SegmentChain) -> None:
-        self.chain, self.instance = chain, chain.instance
+    def __init__(self, chain: SegmentChain, traffic: Traffic) -> None:
+        self.chain, self.instance, self.traffic = chain, chain.instance, traffic
         self.passes = 0
-        self.returning: dict[tuple[Instance, frozenset[tuple[int, int]]], Schedule] = {}
+        self.random = Random(chain.budget.seed)
+        self.known: dict[_Question, Schedule] = {}
+        self.inside = {op for segment in chain.segments for op in segment.ops}
+        self.made: dict[int, list[TransferRequest]] = {}
+        for request in traffic.requests:
+            self.made.setdefault(request.source, []).append(request)
 
-    def schedules(self) -> Iterator[Schedule]:
-        """Schedules of the whole; none if some series has none, or time is up."""
+    def schedules(self, slack: float) -> Iterator[Schedule]:
+        """Schedules in which no series takes longer than its best time and a share of it; each pass has a new seed.
+
+        Equal series between equal surroundings are asked once a pass.
+        """
         self.passes += 1
-        assigned, parts = [-1] * len(self.instance.members), list[tuple[Schedule, range]]()
-        answers: dict[tuple[Instance, frozenset[tuple[int, int]]], Schedule] = {}
+        self.assigned = [-1] * len(self.instance.members)
+        parts, answers = list[tuple[Schedule, range]](), dict[_Question, Schedule]()
         for series in self.chain.series:
             best = self.chain.incumbents[series.instance].best
             if best is None or not self.chain.budget.left_s:
                 return
-            block, decided = series.instance.block, dict[int, int]()
-            ops = self._positions(series)
-            for op, position in ops.items():
-                here = assigned[self.instance.block[op]]
-                if here in series.instance.allowed[position]:
-                    decided.setdefault(block[position], here)
-            question = series.instance, frozenset(decided.items())
+            ops = {op: at for part, first in self.chain.spans(series) for at, op in enumerate(part.ops, first)}
+            question = self._question(series.instance, ops)
             if question not in answers:
-                again = self.chain.comes_again(series.instance)
-                answers[question] = self._closed(series.instance, decided, best) if again else best
-            found = answers[question]
+                answers[question] = self._answer(question, best, best.makespan + int(slack * best.makespan))
             for op, position in ops.items():
-                if assigned[self.instance.block[op]] < 0:
-                    assigned[self.instance.block[op]] = found.device[position]
-            parts.append((found, range(self.instance.device_count)))
+                if self.assigned[self.instance.block[op]] < 0:
+                    self.assigned[self.instance.block[op]] = answers[question].device[position]
+            parts.append((answers[question], range(self.instance.device_count)))
         yield from self.chain.combined(parts)
 
-    def _positions(self, series: Series) -> dict[int, int]:
-        """Op of the whole → its position in a series."""
-        return {op: place for part, first in self.chain.spans(series) for place, op in enumerate(part.ops, first)}
+    def _question(self, instance: Instance, ops: Mapping[int, int]) -> _Question:
+        decided: dict[int, int] = {}
+        for op, position in ops.items():
+            here = self.assigned[self.instance.block[op]]
+            if here in instance.allowed[position]:
+                decided.setdefault(instance.block[position], here)
+        return instance, frozenset(decided.items()), tuple(self._outside(ops, instance))
+
+    def _answer(self, question: _Question, best: Schedule, upper: int) -> Schedule:
+        instance, decided, _ = question
+        if self.chain.comes_again(instance):
+            return self._closed(instance, dict(decided), best)
+        known = self.known.get(question)
+        if known is None or known.makespan > upper or self.random.random() < PARAMS.anew:
+            known = self.known[question] = self._solve(question, upper) or best
+        return known
+
+    def _solve(self, question: _Question, upper: int) -> Schedule | None:
+        """A schedule of at most so many ticks that sends least; None where none is found."""
+        instance, decided, outside = question
+        # Earlier series have named the devices, so they are no longer interchangeable.
+        model, variables = build_model(instance, self.chain.bounds[instance], upper, None, True, symmetric=False)
+        for number, device in decided:
+            model.add(variables.place[number][device] == 1)
+        terms = [(one.used, sum(segment.ticks for segment in one.route)) for one in variables.optional_transfers]
+        terms += [(variables.place[number][device], cost) for number, device, cost in outside]
+        model.minimize(cp_model.LinearExpr.weighted_sum([term for term, _ in terms], [cost for _, cost in terms]))
+        budget = self.chain.budget
+        seconds = min(PARAMS.most_s, budget.left_s)
+        solver = new_solver(budget.workers, budget.seed + self.passes, seconds, PARAMS.low_traffic_work)
+        if solved_in_thread(solver, model, seconds, budget.stop.is_set):
+            return read_schedule(variables, instance, solver.boolean_value, solver.value)
+        return None
+
+    def _outside(self, ops: Mapping[int, int], instance: Instance) -> Iterator[_Cost]:
+        """Costs of arcs from assigned ops into the series, and from both to ops outside all segments."""
+        for op, position in ops.items():
+            block, allowed = instance.block[position], instance.allowed[position]
+            for source, _ in self.instance.predecessors[op]:
+                if source not in ops:
+                    for size in self._sent(source, op):
+                        yield from self._apart(block, allowed, source, size)
+            for reader, _ in self.instance.successors[op]:
+                if reader not in self.inside:
+                    own = min(self._sent(op, reader), default=0)
+                    for other, _ in self.instance.predecessors[reader]:
+                        if other not in ops:
+                            yield from self._apart(block, allowed, other, min([own, *self._sent(other, reader)]))
+
+    def _sent(self, source: int, reader: int) -> list[int]:
+        return [request.size for request in self.made.get(source, ()) if reader in request.readers]
+
+    def _apart(self, block: int, allowed: Sequence[int], other: int, size: int) -> Iterator[_Cost]:
+        """The cost of being apart from another op."""
+        there = self.assigned[self.instance.block[other]]
+        for device in allowed:
+            if there not in (-1, device) and self.traffic.routes.joined(size, there, device):
+                yield block, device, sum(segment.ticks for segment in self.traffic.routes.quickest(size, there, device))
 
     def _closed(self, instance: Instance, decided: dict[int, int], best: Schedule) -> Schedule:
         """A schedule that begins and ends on the device that is decided, or on that of the best schedule.
@@ -151,15 +243,15 @@ class Layers:
     def _improved(self, instance: Instance, decided: dict[int, int], best: Schedule) -> Schedule | None:
         """The best schedule that keeps to what is decided: that of the last pass, or a better one from another seed."""
         kept = instance.limited({number: (device,) for number, device in decided.items()})
-        key = instance, frozenset(decided.items())
+        key = instance, frozenset(decided.items()), ()
         budget = replace(self.chain.budget_of(self.chain.budget.left_s), seed=self.chain.budget.seed + self.passes)
         incumbent = Incumbent(budget)
         incumbent.raise_bound(self.chain.incumbents[instance].bound)
         if all(best.device[instance.members[number][0]] == device for number, device in decided.items()):
             incumbent.offer(best)
-        for found in (self.returning.get(key), construct(kept, list_schedule), construct(kept, heft)):
+        for found in (self.known.get(key), construct(kept, list_schedule), construct(kept, heft)):
             incumbent.offer(found)
         anneal_series(kept, incumbent, PARAMS.again_s)
         if incumbent.best is not None:
-            self.returning[key] = incumbent.best
+            self.known[key] = incumbent.best
         return incumbent.best

@@ -15,9 +15,7 @@ from dlplacer.solvers.decode.solution import (
     TRIAL_START,
     Solution,
     filled,
-    no_turns,
     transfers,
-    turns_of,
     width_of,
 )
 from dlplacer.solvers.instance.incumbent import Incumbent
@@ -63,37 +61,25 @@ class Chain:
     """
 
     def __init__(self, tables: Tables, schedule: Schedule) -> None:
-        """Begin with a schedule, run anew: with its transfers' own turns where these make it shorter."""
+        """Begin with a schedule, run anew."""
         ops = sequence(tables.instance, schedule.device, schedule.start)
         self._tables, self._width = tables, 0
         self._device = np.array(schedule.device, np.int64)
         self._sequence = np.array([op for op in ops if op not in tables.instance.sources], np.int64)
-        self._turns = no_turns(tables.arrays)
-        self._begin()
-        if self.makespan > schedule.makespan:
-            without, before = self._turns, self.makespan
-            self._turns = turns_of(tables, schedule, self._sequence.tolist())
-            self._begin()
-            if self.makespan >= before:
-                self._turns = without
-                self._begin()
-
-    def _begin(self) -> None:
-        self._kept = self._device.copy(), self._sequence.copy(), self._turns
+        self._kept = self._device.copy(), self._sequence.copy()
         self.makespan = self._run()
 
     def go_on_from(self, other: "Chain") -> None:
         """Take the best solution of another chain, or of this one, as the present one."""
-        self._device, self._sequence, self._turns = other._device.copy(), other._sequence.copy(), other._turns
+        self._device, self._sequence = other._device.copy(), other._sequence.copy()
         self.makespan = self._run()
 
     def keep(self, admitted: bool) -> None:
         """Hear whether the best solution was a plan; if not, go back to the last one that was."""
         if admitted:
-            self._kept = self._device.copy(), self._sequence.copy(), self._turns
+            self._kept = self._device.copy(), self._sequence.copy()
         else:
-            devices, ops, self._turns = self._kept
-            self._device, self._sequence = devices.copy(), ops.copy()
+            self._device, self._sequence = (values.copy() for values in self._kept)
             self.makespan = self._run()
 
     def go_on(self, trials: int, temperature: float, seed: int) -> bool:
@@ -126,7 +112,7 @@ class Chain:
         def run_all(solution: Solution) -> int:
             return machine_code(run_from)(self._tables.arrays, solution, 0, NEVER)
 
-        return filled(self._tables, self._device, self._sequence, self._turns, run_all, self._width)
+        return filled(self._tables, self._device, self._sequence, run_all, self._width)
 
 
 @dataclass(frozen=True)

@@ -43,25 +43,15 @@ def put(arrays: InstanceArrays, solution: Solution, unit: int, device: int) -> i
     first, lists, ops = solution.sequence.shape[0], arrays.lists, solution.ops
     for member in range(arrays.units[unit, MEMBERS], arrays.units[unit, MEMBERS + 1]):
         op = lists[member]
-        before = ops[op, DEVICE]
-        ops[op, DEVICE], ops[op, DEVICE_BEFORE] = device, before
+        ops[op, DEVICE], ops[op, DEVICE_BEFORE] = device, ops[op, DEVICE]
         ops[op, PATH], ops[op, PATH_BEFORE] = 0, ops[op, PATH]
         if not arrays.ops[op, IS_SOURCE]:
             first = min(first, ops[op, PLACE])
-            for number in range(arrays.ops[op, READS], arrays.ops[op, READS + 1]):
-                for target in (before, device):
-                    asker = solution.asker[lists[number], target]
-                    if asker >= 0:
-                        first = min(first, ops[asker, PLACE])
             continue
         for number in range(arrays.ops[op, WRITES], arrays.ops[op, WRITES + 1]):
             request = lists[number]
             for reader in range(arrays.requests[request, READERS], arrays.requests[request, READERS + 1]):
                 first = min(first, ops[lists[reader], PLACE])
-            for target in range(solution.used.shape[0]):
-                asker = solution.asker[request, target]
-                if asker >= 0:
-                    first = min(first, ops[asker, PLACE])
     return int(first)
 
 

@@ -15,7 +15,7 @@ from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.problem.problem import build_problem
 from dlplacer.solvers.decode.arrays import build_tables
 from dlplacer.solvers.decode.in_sequence import in_sequence
-from dlplacer.solvers.decode.solution import DEVICE, MAKESPAN, START, TURN_ROUTE, TURN_SEGMENT
+from dlplacer.solvers.decode.solution import DEVICE, MAKESPAN, START
 from dlplacer.solvers.heuristics.construct import Rule, construct
 from dlplacer.solvers.heuristics.list_rules import heft, list_schedule
 from dlplacer.solvers.instance.instance import Instance, build_instance
@@ -40,7 +40,7 @@ def test_a_run_is_that_of_the_sequence(machine: str, seed: int) -> None:
     start = list_schedule(instance, Random(seed).sample(range(80), 80))
     assert start is not None
     expected = in_sequence(instance, start.device, sequence(instance, start.device, start.start))
-    chain = _chain(instance, expected)
+    chain = _chain(instance, start)
     # Ticks of a route come from a line through two sizes, so each transfer may be a tick off.
     assert chain.makespan == pytest.approx(expected.makespan, abs=len(expected.transfers))
     assert chain.schedule().makespan == pytest.approx(expected.makespan, abs=len(expected.transfers))
@@ -52,10 +52,6 @@ def test_what_moves_leave_behind_is_what_a_fresh_run_gives(machine: str, rule: R
     start = construct(instance, rule)
     assert start is not None
     chain = _chain(instance, start)
-    # Only HEFT's transfers lie otherwise than their readers' turns would have them; on linked devices some are relayed.
-    rows = chain._turns.rows
-    assert len(rows) > 0 or rule is list_schedule
-    assert machine == "star" or (rows[:, TURN_SEGMENT] > chain._tables.arrays.segments_at[rows[:, TURN_ROUTE]]).any()
     for seed in range(20):
         chain.go_on(100, 0.01 * start.makespan, seed)
         # The present solution, not the best one: it has come through thousands of undone and taken moves.
@@ -100,7 +96,7 @@ def test_moves_that_are_not_taken_leave_nothing_behind() -> None:
         for number in range(2):
             chain.go_on(20, 0.02 * start.makespan, number)
             now = chain._solution
-            again._device, again._sequence, again._turns = now.ops[:, DEVICE].copy(), now.sequence.copy(), chain._turns
+            again._device, again._sequence = now.ops[:, DEVICE].copy(), now.sequence.copy()
             assert again._run() == now.counts[MAKESPAN], seed
             assert (again._solution.ops[:, START] == now.ops[:, START]).all(), seed
             used = [0] * instance.device_count
