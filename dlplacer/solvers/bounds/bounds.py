@@ -8,7 +8,6 @@ import numpy as np
 from dlplacer.solvers.bounds.area import Prices, best_prices
 from dlplacer.solvers.bounds.energetic import backwards, interval_areas, raised_heads
 from dlplacer.solvers.bounds.heads_tails import heads, tails
-from dlplacer.solvers.bounds.memory_assignment import memory_assignment_bound
 from dlplacer.solvers.bounds.one_machine import block_bound, packing_bound
 from dlplacer.solvers.instance.instance import Instance
 
@@ -125,6 +124,5 @@ BOUNDS: dict[str, Callable[[Instance, Prices, list[int], list[int]], int]] = {
     "window area": _window_area,
     "packing": lambda instance, prices, head, tail: packing_bound(instance, head, tail),
     "blocks": lambda instance, prices, head, tail: block_bound(instance, head, tail),
-    "memory assignment": lambda instance, prices, head, tail: memory_assignment_bound(instance),
 }
 """Name → bound on the makespan in ticks, from an instance, prices of its devices' time, and heads and tails."""

@@ -1,10 +1,15 @@
-"""Bounds from colocation: all ops of a block run on one device, one at a time."""
+"""Bounds from colocation, as all ops of a block run on one device, one at a time; and sums that fill a device."""
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from heapq import heappop, heappush
 from itertools import accumulate
+from math import gcd
 
 from dlplacer.solvers.instance.instance import Instance
+
+_MOST_UNITS = 2**21
+"""Units of the greatest common divisor up to which all sums are listed, a bit for each: a shift takes 0.03 ms."""
 
 
 def block_bound(instance: Instance, head: Sequence[int], tail: Sequence[int]) -> int:
@@ -64,3 +69,27 @@ def preemptive_end(jobs: Iterable[tuple[int, int, int]]) -> int:
         else:
             end = max(end, now - tail)
     return end
+
+
+def reachable_capacity(sizes: Iterable[int], capacity: Sequence[int | None]) -> list[int | None]:
+    """[device] → the most bytes that some of the sizes fill without exceeding its memory.
+
+    Ten layers of 3 bytes fill 18 of 20 bytes. Where sizes have no large common divisor the sums are too many to list,
+    and the capacity is rounded down to a multiple of the divisor.
+    """
+    taken = tuple(sorted(size for size in sizes if size > 0))
+    return [None if room is None else min(room, _reachable(taken, room)) for room in capacity]
+
+
+@lru_cache(maxsize=64)
+def _reachable(sizes: tuple[int, ...], room: int) -> int:
+    unit = gcd(*sizes)
+    if not unit or sum(sizes) <= room:
+        return room
+    units = room // unit
+    if units > _MOST_UNITS:
+        return units * unit
+    inside, sums = (1 << (units + 1)) - 1, 1
+    for size in sizes:
+        sums |= (sums << (size // unit)) & inside
+    return (sums.bit_length() - 1) * unit

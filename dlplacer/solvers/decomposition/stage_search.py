@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from dlplacer.problem.live_memory import stashes
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.bounds.bounds import Bounds
-from dlplacer.solvers.bounds.memory_assignment import reachable_capacity
+from dlplacer.solvers.bounds.one_machine import reachable_capacity
 from dlplacer.solvers.decomposition.stage_bound import StageBoundParams, StageDual
 from dlplacer.solvers.decomposition.stages import build_stages
 from dlplacer.solvers.heuristics.list_rules import list_schedule
