@@ -34,7 +34,6 @@ INNER_ROOMS = {
         "decode",
         "bounds",
         "ilp",
-        "assignment",
         "feasibility",
         "heuristics",
         "local_search",
@@ -84,7 +83,6 @@ FORBIDDEN = {"check": {"problem", "solvers", "planning"}, "solvers": {"check"}}
 ONLY_HERE = {
     "ortools": (
         "solvers/ilp/",
-        "solvers/assignment/",
         "solvers/throughput.py",
         "solvers/decomposition/",
         "solvers/heuristics/m_sct.py",

@@ -21,7 +21,7 @@ from dlplacer.planning.assemble import assemble, plan_of
 from dlplacer.problem.problem import Problem
 from dlplacer.problem.simulate import in_order, replay
 from dlplacer.problem.transfers import ScheduledTransfer, Traffic
-from dlplacer.solvers.decode.in_sequence import compact, in_sequence
+from dlplacer.solvers.decode.decode import compact, in_sequence
 from dlplacer.solvers.heuristics.list_rules import list_schedule
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import FAR, Instance, build_instance

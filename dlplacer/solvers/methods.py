@@ -79,7 +79,7 @@ def _single(problem: Problem, budget: Budget) -> Outcome:
 
 def _dlplacer(problem: Problem, budget: Budget) -> Outcome:
     """The best schedule that CP-SAT finds of the paper's own program, timed under the problem's rules."""
-    from dlplacer.solvers.feasibility.explanation import explain_infeasible
+    from dlplacer.solvers.feasibility.reasons import explain_infeasible
     from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, search
     from dlplacer.solvers.ilp.dlplacer_model import build_dlplacer_model
 

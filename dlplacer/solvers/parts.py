@@ -12,7 +12,7 @@ from dlplacer.problem.restriction import on_devices
 from dlplacer.problem.route_table import TimedRoute
 from dlplacer.problem.transfers import ScheduledTransfer
 from dlplacer.solvers.bounds.bounds import lower_bounds
-from dlplacer.solvers.decode.in_sequence import in_sequence
+from dlplacer.solvers.decode.decode import in_sequence
 from dlplacer.solvers.decomposition.device_subset import device_subsets
 from dlplacer.solvers.feasibility.reasons import may_have_plan
 from dlplacer.solvers.heuristics.start_method import StartMethod

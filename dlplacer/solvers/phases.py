@@ -10,7 +10,6 @@ from dlplacer.solvers.decode.decode import is_decoded_fast
 from dlplacer.solvers.decode.machine_code import is_kept
 from dlplacer.solvers.decomposition.contraction import Contracted, reduction
 from dlplacer.solvers.decomposition.device_subset import device_subsets
-from dlplacer.solvers.decomposition.lns import search_windows
 from dlplacer.solvers.decomposition.segment_search import (
     SegmentParams,
     segments_of,
@@ -19,8 +18,8 @@ from dlplacer.solvers.decomposition.segment_search import (
 )
 from dlplacer.solvers.decomposition.segments import GraphSegment
 from dlplacer.solvers.decomposition.stage_search import search_stages
-from dlplacer.solvers.feasibility.explanation import explain_overflow
-from dlplacer.solvers.feasibility.reasons import EXACT_UP_TO
+from dlplacer.solvers.decomposition.windows import search_windows
+from dlplacer.solvers.feasibility.reasons import EXACT_UP_TO, explain_overflow
 from dlplacer.solvers.heuristics.randomized_restarts import improve
 from dlplacer.solvers.heuristics.reluctant import offer_reluctant
 from dlplacer.solvers.ilp.cp_sat_search import SearchEnd

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from dlplacer.problem.problem import Problem
-from dlplacer.solvers.decode.in_sequence import in_sequence
-from dlplacer.solvers.feasibility.explanation import require_placement
-from dlplacer.solvers.feasibility.reasons import EXACT_UP_TO
+from dlplacer.solvers.decode.decode import in_sequence
+from dlplacer.solvers.feasibility.reasons import EXACT_UP_TO, require_placement
 from dlplacer.solvers.heuristics.start_method import StartMethod
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance

@@ -12,7 +12,7 @@ from solvers.helpers import make_machine, one_worker
 
 import dlplacer as dp
 from dlplacer.problem.problem import Problem, build_problem
-from dlplacer.solvers.decode.in_sequence import in_sequence
+from dlplacer.solvers.decode.decode import in_sequence
 from dlplacer.solvers.heuristics.start_method import StartMethod
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance, build_instance

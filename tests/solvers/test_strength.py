@@ -19,11 +19,10 @@ from dlplacer.solvers.bounds.area import best_prices
 from dlplacer.solvers.bounds.bounds import _window_area, critical_path, lower_bounds, whole_area
 from dlplacer.solvers.bounds.heads_tails import heads, tails
 from dlplacer.solvers.bounds.one_machine import block_bound, packing_bound
-from dlplacer.solvers.decomposition.lns import search_windows
 from dlplacer.solvers.decomposition.segments import couple, find_segments
 from dlplacer.solvers.decomposition.series import SegmentChain
-from dlplacer.solvers.decomposition.series_search import search_series
-from dlplacer.solvers.decomposition.suffix_bounds import SuffixParams, raise_suffix_bounds
+from dlplacer.solvers.decomposition.series_search import SuffixParams, raise_suffix_bounds, search_series
+from dlplacer.solvers.decomposition.windows import search_windows
 from dlplacer.solvers.heuristics.construct import construct
 from dlplacer.solvers.heuristics.list_rules import list_schedule
 from dlplacer.solvers.heuristics.randomized_restarts import improve

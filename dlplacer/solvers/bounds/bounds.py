@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dlplacer.solvers.bounds.area import Prices, best_prices
-from dlplacer.solvers.bounds.energetic import backwards, interval_areas, raised_heads
+from dlplacer.solvers.bounds.area import Prices, backwards, best_prices, interval_areas, raised_heads
 from dlplacer.solvers.bounds.heads_tails import heads, tails
 from dlplacer.solvers.bounds.one_machine import block_bound, packing_bound
 from dlplacer.solvers.instance.instance import Instance

@@ -1,4 +1,4 @@
-"""Placing ops one by one: what is expected to arrive, and the memory that is taken."""
+"""Placing ops one by one: each in turn goes where it ends first, with insertion, as HEFT and PEFT have it."""
 
 from dlplacer.solvers.decode.arrays import (
     BYTES,
@@ -12,15 +12,20 @@ from dlplacer.solvers.decode.arrays import (
     InstanceArrays,
     Ints,
 )
+from dlplacer.solvers.decode.machine_code import ask
 from dlplacer.solvers.decode.solution import (
     DEVICE,
     EPOCH,
+    NEVER,
+    OVERFLOW,
     TRIAL_ARRIVAL,
     TRIAL_END,
     TRIAL_EPOCH,
+    TRIAL_LEGS,
+    TRIAL_START,
     Solution,
 )
-from dlplacer.solvers.decode.transfers import best_route, line
+from dlplacer.solvers.decode.transfers import best_route, line, receive
 from dlplacer.solvers.instance.instance import FAR
 
 
@@ -125,3 +130,130 @@ def settle_rest(arrays: InstanceArrays, solution: Solution, usable: Ints, placed
                 return False
             settle(arrays, solution, unit, best, placed)
     return True
+
+
+FROM, TO, GAP_FROM, GAP_TO = range(4)
+"""Columns of booked time: when a device is busy, in order, and the gaps between, the last without end."""
+
+BUSY, GAPS = 0, 1
+"""Columns of the counts of these rows."""
+
+
+def _first_above(booked: Ints, here: int, count: int, column: int, tick: int) -> int:
+    """The first row of a device whose column is above a tick, or `count`."""
+    low, high = 0, count
+    while low < high:
+        middle = (low + high) >> 1
+        if booked[here, middle, column] > tick:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def _earliest(booked: Ints, counts: Ints, here: int, arrival: int, ticks: int) -> int:
+    """The first moment from `arrival` on at which an op of this length fits on a device."""
+    if ticks:
+        row = _first_above(booked, here, counts[here, GAPS], GAP_TO, arrival)
+        while max(arrival, booked[here, row, GAP_FROM]) + ticks > booked[here, row, GAP_TO]:
+            row += 1
+        return int(max(arrival, booked[here, row, GAP_FROM]))
+    row = _first_above(booked, here, counts[here, BUSY], FROM, arrival - 1)
+    return int(max(arrival, booked[here, row - 1, TO])) if row else arrival
+
+
+def _make_row(booked: Ints, here: int, count: int, row: int, column: int) -> None:
+    """Make room for a row in two columns of a device."""
+    for at in range(count, row, -1):
+        booked[here, at, column] = booked[here, at - 1, column]
+        booked[here, at, column + 1] = booked[here, at - 1, column + 1]
+
+
+def _book(booked: Ints, counts: Ints, here: int, begin: int, end: int) -> None:
+    """Enter time that is free on a device, and leave of the gap around it what is before and after."""
+    row = _first_above(booked, here, counts[here, BUSY], FROM, begin)
+    while row and booked[here, row - 1, TO] > begin:
+        row -= 1
+    _make_row(booked, here, counts[here, BUSY], row, FROM)
+    booked[here, row, FROM], booked[here, row, TO] = begin, end
+    counts[here, BUSY] += 1
+    gap = _first_above(booked, here, counts[here, GAPS], GAP_FROM, begin) - 1
+    if gap < 0 or booked[here, gap, GAP_TO] <= begin:
+        return
+    first, last = booked[here, gap, GAP_FROM], booked[here, gap, GAP_TO]
+    if first < begin:
+        booked[here, gap, GAP_TO] = begin
+        if end < last:
+            _make_row(booked, here, counts[here, GAPS], gap + 1, GAP_FROM)
+            booked[here, gap + 1, GAP_FROM], booked[here, gap + 1, GAP_TO] = end, last
+            counts[here, GAPS] += 1
+    elif end < last:
+        booked[here, gap, GAP_FROM] = end
+    else:
+        for at in range(gap, counts[here, GAPS] - 1):
+            booked[here, at, GAP_FROM] = booked[here, at + 1, GAP_FROM]
+            booked[here, at, GAP_TO] = booked[here, at + 1, GAP_TO]
+        counts[here, GAPS] -= 1
+
+
+def insert_all(
+    arrays: InstanceArrays,
+    solution: Solution,
+    usable: Ints,
+    placed: Ints,
+    ahead: Ints,
+    booked: Ints,
+    rows: Ints,
+    reluctance: float,
+) -> int:
+    """The makespan when every op of the sequence in turn goes to the device on which it ends first; `NEVER` if none is.
+
+    Each goes into the earliest gap that holds it. Ops that move together go where the first of them goes.
+
+    Parameters
+    ----------
+    usable, placed
+        [device] → 1 where it may be used, and [unit] → 0, for use inside.
+    ahead
+        [op, device] → ticks that count besides the end there, or no rows: none.
+    booked, rows
+        [device, row, column] and [device, column], for use inside: with room for a row more than there are ops.
+    reluctance
+        By how much an end counts as later for each tick that the op's inputs are on their way.
+    """
+    ops, sequence, counts, used = solution.ops, solution.sequence, solution.counts, solution.used
+    counts[EPOCH] += 1
+    counts[TRIAL_LEGS] = 0
+    for here in range(used.shape[0]):
+        used[here], rows[here, BUSY], rows[here, GAPS] = 0, 0, 1
+        booked[here, 0, GAP_FROM], booked[here, 0, GAP_TO] = 0, NEVER
+    makespan = 0
+    for at in range(sequence.shape[0]):
+        op = sequence[at]
+        ask()
+        unit, best, soonest, first, ends = arrays.ops[op, UNIT], -1, NEVER, 0, NEVER
+        for here in range(used.shape[0]):
+            if admits(arrays, solution, unit, here, usable, placed):
+                arrival, sent = expect(arrays, solution, op, here, usable, placed)
+                begin = _earliest(booked, rows, here, arrival, arrays.ticks[op, here])
+                end = begin + arrays.ticks[op, here]
+                cost = end + int(reluctance * sent)
+                if ahead.shape[0]:
+                    cost += ahead[op, here]
+                if cost < soonest or (cost == soonest and end < ends):
+                    best, soonest, first, ends = here, cost, begin, end
+        if best < 0:
+            return NEVER
+        if not placed[unit]:
+            settle(arrays, solution, unit, best, placed)
+        if not settle_sources(arrays, solution, op, best, usable, placed):
+            return NEVER
+        arrival = max(first, receive(arrays, solution, op, 0, 0, at))
+        begin = _earliest(booked, rows, best, arrival, arrays.ticks[op, best])
+        end = begin + arrays.ticks[op, best]
+        _book(booked, rows, best, begin, end)
+        ops[op, TRIAL_START], ops[op, TRIAL_END] = begin, end
+        makespan = max(makespan, end)
+        if counts[OVERFLOW]:
+            return NEVER
+    return makespan if settle_rest(arrays, solution, usable, placed) else NEVER

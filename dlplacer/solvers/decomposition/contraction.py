@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dlplacer.solvers.decode.in_sequence import compact, in_sequence
+from dlplacer.solvers.decode.decode import compact, in_sequence
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Delay, Instance
 from dlplacer.solvers.instance.schedule import Schedule, sequence

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from dlplacer.solvers.decode.in_sequence import in_sequence
+from dlplacer.solvers.decode.decode import in_sequence
 from dlplacer.solvers.instance.instance import Delay, Instance
 from dlplacer.solvers.instance.schedule import Schedule, keeps_blocks_and_memory
 

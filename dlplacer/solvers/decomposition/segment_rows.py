@@ -9,7 +9,7 @@ from dlplacer.solvers.bounds.bounds import Bounds
 from dlplacer.solvers.bounds.heads_tails import arc_delays
 from dlplacer.solvers.bounds.one_machine import reachable_capacity
 from dlplacer.solvers.decomposition.segments import GraphSegment
-from dlplacer.solvers.ilp.variables import Variables
+from dlplacer.solvers.ilp.constraints import Variables
 from dlplacer.solvers.instance.instance import FAR, Instance
 
 _MOST_UNITS = 2**17

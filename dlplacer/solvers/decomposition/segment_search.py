@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from dlplacer.solvers.bounds.bounds import Bounds
 from dlplacer.solvers.decomposition.segments import GraphSegment, find_segments
 from dlplacer.solvers.decomposition.series import SegmentChain
-from dlplacer.solvers.decomposition.series_search import search_series
-from dlplacer.solvers.decomposition.suffix_bounds import raise_suffix_bounds
+from dlplacer.solvers.decomposition.series_search import raise_suffix_bounds, search_series
 from dlplacer.solvers.decomposition.with_transfers import search_with_transfers
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance

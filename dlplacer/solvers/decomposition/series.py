@@ -12,7 +12,7 @@ from functools import cached_property, partial
 from itertools import accumulate
 
 from dlplacer.solvers.bounds.bounds import Bounds, lower_bounds
-from dlplacer.solvers.decode.in_sequence import compact
+from dlplacer.solvers.decode.decode import compact
 from dlplacer.solvers.decomposition.segment_order import in_segment_order
 from dlplacer.solvers.decomposition.segment_rows import ticks_with_idle_ends
 from dlplacer.solvers.decomposition.segments import GraphSegment, Series, couple, with_traffic

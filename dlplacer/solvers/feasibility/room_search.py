@@ -13,7 +13,7 @@ from random import Random
 
 from dlplacer.problem.problem import Problem
 from dlplacer.problem.transfers import ScheduledTransfer
-from dlplacer.solvers.decode.in_sequence import in_sequence
+from dlplacer.solvers.decode.decode import in_sequence
 from dlplacer.solvers.instance.instance import FAR, Instance
 from dlplacer.solvers.instance.memory_admission import overflow
 from dlplacer.solvers.instance.schedule import Schedule

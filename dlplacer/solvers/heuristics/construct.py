@@ -39,7 +39,7 @@ def construct_on_placement(problem: Problem, instance: Instance, rule: Rule, sec
     InfeasibleError
         If no placement exists.
     """
-    from dlplacer.solvers.feasibility.explanation import require_placement
+    from dlplacer.solvers.feasibility.reasons import require_placement
 
     placement = require_placement(problem, seconds)
     if placement is None:

@@ -7,7 +7,7 @@ from itertools import chain
 from dlplacer.core.graph import OpGraph
 from dlplacer.machines.costs.device_table import is_core
 from dlplacer.problem.problem import Problem
-from dlplacer.solvers.decode.in_sequence import in_sequence
+from dlplacer.solvers.decode.decode import in_sequence
 from dlplacer.solvers.heuristics.construct import Rule
 from dlplacer.solvers.heuristics.occupancy import Fixed, Occupancy, Priority
 from dlplacer.solvers.heuristics.orders import program_order

@@ -10,8 +10,8 @@ from ortools.sat.python import cp_model
 
 from dlplacer.problem.live_memory import input_bytes
 from dlplacer.problem.problem import Problem
+from dlplacer.solvers.ilp.constraints import Literal
 from dlplacer.solvers.ilp.solver_thread import limit, solve_in_thread
-from dlplacer.solvers.ilp.variables import Literal
 from dlplacer.solvers.instance.time_limit import OutOfTimeError, ask_time, ends_when, now, time_is_up
 
 _MOST_WORKING = 20_000

@@ -8,10 +8,10 @@ from ortools.sat.python import cp_model
 
 from dlplacer.core.errors import InternalError
 from dlplacer.problem.transfers import ScheduledTransfer
-from dlplacer.solvers.decode.in_sequence import compact
+from dlplacer.solvers.decode.decode import compact
+from dlplacer.solvers.ilp.constraints import Literal, Variables
 from dlplacer.solvers.ilp.solver_thread import PARAMS as THREAD
 from dlplacer.solvers.ilp.solver_thread import limit, solve_in_thread
-from dlplacer.solvers.ilp.variables import Literal, Variables
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule, with_transfers

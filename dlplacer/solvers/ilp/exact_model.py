@@ -13,9 +13,9 @@ from dlplacer.problem.problem import Problem
 from dlplacer.problem.transfers import Traffic
 from dlplacer.solvers.bounds.bounds import Bounds
 from dlplacer.solvers.ilp.assignment import leave_working_room
+from dlplacer.solvers.ilp.constraints import Linear, Literal, OptionalTransfer, Variables, duration
 from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, search
 from dlplacer.solvers.ilp.ilp_model import build_model
-from dlplacer.solvers.ilp.variables import Linear, Literal, OptionalTransfer, Variables, duration
 from dlplacer.solvers.instance.incumbent import Incumbent, SchedulesOnly
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule

@@ -5,7 +5,7 @@ from ortools.sat.python import cp_model
 from dlplacer.solvers.bounds.bounds import Bounds
 from dlplacer.solvers.ilp import constraints
 from dlplacer.solvers.ilp import transfer_constraints as transfers
-from dlplacer.solvers.ilp.variables import Variables, create_variables, hint
+from dlplacer.solvers.ilp.constraints import Variables, create_variables, hint
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule
 from dlplacer.solvers.instance.symmetry import interchangeable, relabelled

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dlplacer.solvers.decode.arrays import Ints
-from dlplacer.solvers.decode.in_sequence import in_sequence
+from dlplacer.solvers.decode.decode import in_sequence
 from dlplacer.solvers.decode.machine_code import machine_code
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance

@@ -7,8 +7,7 @@ from ortools.sat.python import cp_model
 from solvers.helpers import broken_rules, make_problem, no_bounds, one_worker
 from solvers.random_problems import random_fork_join, random_problem
 
-from dlplacer.solvers.decomposition.lns import search_windows
-from dlplacer.solvers.decomposition.windows import Window, WindowSequence, build_window_model, replaced
+from dlplacer.solvers.decomposition.windows import Window, WindowSequence, build_window_model, replaced, search_windows
 from dlplacer.solvers.heuristics.construct import construct
 from dlplacer.solvers.heuristics.list_rules import list_schedule
 from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, new_solver, read_schedule, search

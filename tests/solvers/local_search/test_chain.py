@@ -14,7 +14,7 @@ from dlplacer.core.options import Options
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.problem.problem import build_problem
 from dlplacer.solvers.decode.arrays import build_tables
-from dlplacer.solvers.decode.in_sequence import in_sequence
+from dlplacer.solvers.decode.decode import in_sequence
 from dlplacer.solvers.decode.solution import DEVICE, MAKESPAN, START
 from dlplacer.solvers.heuristics.construct import Rule, construct
 from dlplacer.solvers.heuristics.list_rules import heft, list_schedule
