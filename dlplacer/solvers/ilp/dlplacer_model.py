@@ -19,7 +19,7 @@ from dlplacer.core.errors import InputError
 from dlplacer.core.units import exact, ticks
 from dlplacer.files.disk import write_bytes
 from dlplacer.problem.problem import Problem
-from dlplacer.problem.segment_timing import link_delay_s
+from dlplacer.problem.routes import link_delay_s
 from dlplacer.solvers.ilp.constraints import Literal, Variables, duration
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.time_limit import ask_time

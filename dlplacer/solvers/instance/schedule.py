@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from dlplacer.problem.activities import Activity, ResourceUse, earliest
+from dlplacer.problem.seconds import Activity, ResourceUse, earliest
 from dlplacer.problem.transfers import ScheduledTransfer, Traffic
 from dlplacer.solvers.instance.instance import Instance
 

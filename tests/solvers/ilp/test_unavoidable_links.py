@@ -11,7 +11,7 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.options import Options
 from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.problem.problem import build_problem
-from dlplacer.problem.route_search import UnavoidableLinks
+from dlplacer.problem.route_table import UnavoidableLinks
 from dlplacer.solvers.ilp.cp_sat_search import new_solver
 from dlplacer.solvers.ilp.ilp_model import build_model
 from dlplacer.solvers.instance.instance import build_instance
