@@ -86,7 +86,7 @@ def _run_phases(problem: Problem, instance: Instance, incumbent: Incumbent, star
         return
     # It loads solvers: a third of a second, that first schedules at a limit of one second do without.
     in_thread(partial(import_module, "dlplacer.solvers.phases"), inf, _unless_out_of_time, lambda: None)
-    from dlplacer.solvers.phases import AGAIN, PHASES, PhaseContext, run_phases
+    from dlplacer.solvers.phases import PHASES, PhaseContext, run_phases
 
     def search_part(problem: Problem, instance: Instance, incumbent: Incumbent) -> None:
         run_phases(PhaseContext(problem, instance, instance, incumbent, is_part=True), PHASES)
@@ -101,7 +101,6 @@ def _run_phases(problem: Problem, instance: Instance, incumbent: Incumbent, star
         if instance.traffic is not None and "parts" not in incumbent.budget.without:
             parts.run_ahead()
         run_phases(PhaseContext(problem, instance, heuristics.surrogate, incumbent, later), PHASES)
-        run_phases(PhaseContext(problem, instance, heuristics.surrogate, incumbent), [AGAIN])
 
 
 def _unless_out_of_time() -> bool:

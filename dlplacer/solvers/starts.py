@@ -11,7 +11,7 @@ from functools import partial
 
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.decode.decode import in_sequence
-from dlplacer.solvers.feasibility.reasons import EXACT_UP_TO, require_placement
+from dlplacer.solvers.feasibility.reasons import require_placement
 from dlplacer.solvers.heuristics.start_method import StartMethod
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
@@ -33,9 +33,8 @@ class StartParams:
         For those that had no time at the start.
     pace_s
         Seconds of a list schedule per op and device. A heuristic that would not end in time waits.
-    placement_share, room_share, room_op_s
-        Where they find no plan: for a placement by itself; for a search for any plan, and seconds for each op of that
-        where an exact model follows.
+    placement_share
+        Where they find no plan: for a placement by itself.
     """
 
     share: float = 0.3
@@ -45,8 +44,6 @@ class StartParams:
     late_share: float = 0.3
     pace_s: float = 5e-5
     placement_share: float = 0.25
-    room_share: float = 0.5
-    room_op_s: float = 0.1
 
 
 PARAMS = StartParams()
@@ -84,8 +81,6 @@ class StartSearch:
         self.surrogate = instance
         self._waiting = deque(map(self._fresh, starts))
         self._in_vain: list[StartMethod] = []
-        self._placement: list[int] | None = None
-        self._rooms_made = 0
 
     def run(self) -> None:
         """Ask each once, in a share of the time; where there is no plan yet, until there is one."""
@@ -93,19 +88,9 @@ class StartSearch:
         self._go_on(PARAMS.share)
         if incumbent.best is None:
             within(incumbent.budget.stop.is_set, self._on_placement)
-        if incumbent.best is None:
-            seconds = PARAMS.room_share * incumbent.budget.left_s
-            if self._instance.working_count <= EXACT_UP_TO:
-                seconds = min(seconds, PARAMS.room_op_s * self._instance.op_count)
-            self._make_room(seconds)
 
     def go_on(self) -> None:
-        """Ask those that there was no time for, and those that found no room on a placement that has it.
-
-        Where there is no plan yet, the search for any goes on as long as there is time.
-        """
-        if self._incumbent.best is None:
-            self._make_room(self._incumbent.budget.left_s)
+        """Ask those that there was no time for, and those that found no room on a placement that has it."""
         self._go_on(PARAMS.late_share)
         if self._in_vain and self._instance.memory_binds and not self._incumbent.closed:
             within(lambda: not self._incumbent.budget.left_s, self._on_placement)
@@ -157,16 +142,6 @@ class StartSearch:
             self.surrogate = attempt.surrogate
         return behind
 
-    def _make_room(self, seconds: float) -> None:
-        """Search any plan, with one op after another."""
-        from dlplacer.solvers.feasibility.room_search import search_room
-
-        problem, instance, incumbent = self._problem, self._instance, self._incumbent
-        seed, self._rooms_made = incumbent.budget.seed + self._rooms_made, self._rooms_made + 1
-        search = partial(search_room, problem, instance, self._placement, seconds, seed)
-        self._placement = None
-        incumbent.offer(within(incumbent.budget.stop.is_set, search))
-
     def _on_placement(self) -> None:
         """Ask those that found no plan, on a placement that a search for room alone finds.
 
@@ -179,7 +154,6 @@ class StartSearch:
         without = [*self._in_vain, *(run.start for run in self._waiting if not run.found)]
         self._in_vain = []
         placement = require_placement(self._problem, PARAMS.placement_share * incumbent.budget.left_s)
-        self._placement = placement
         if placement is None:
             return
         blocks: dict[int, tuple[int, ...]] = {

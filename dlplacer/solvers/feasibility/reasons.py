@@ -8,7 +8,6 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.units import format_bytes, format_seconds
 from dlplacer.problem.live_memory import input_bytes
 from dlplacer.problem.problem import Problem
-from dlplacer.solvers.feasibility.room_search import missed_by
 from dlplacer.solvers.instance.instance import Instance, build_instance
 
 
@@ -388,13 +387,6 @@ def shortage(problem: Problem) -> str | None:
     everything = sum(problem.footprint_bytes) + passing
     if all(size is None or size >= everything for size in problem.capacity_bytes):
         return None
-    if nearest := missed_by(problem):
-        here, excess = nearest
-        room, place = problem.capacity_bytes[here] or 0, problem.topology.devices[here]
-        return (
-            f"the order that came nearest needs {bytes_text(room + excess, room)} on device {place.id!r} of type "
-            f"{place.type!r}, which has {bytes_text(room, room + excess)}"
-        )
     parts = []
     fullest = max(demands_by_type(problem), key=lambda demand: demand[1] / max(1, demand[2]), default=None)
     if fullest is not None:

@@ -1,4 +1,4 @@
-"""Small problems with traffic solved as a whole: transfers, routes and memory over time in one model."""
+"""Small problems solved as a whole: transfers, routes and memory over time in one model."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -146,8 +146,10 @@ def solve_exactly(problem: Problem, instance: Instance, bounds: Bounds, incumben
     that are looked at is sought, and the bound stays.
     """
     traffic = instance.traffic
-    if traffic is None or incumbent.closed or seconds <= 0:
+    if incumbent.closed or seconds <= 0:
         return True
+    if traffic is None:
+        return _solve(problem, instance, bounds, incumbent, seconds, every_route=True)
     if len(traffic.requests) * instance.device_count * (instance.device_count - 1) > _MOST_REQUESTS_BY_PAIR:
         return True
     timed = instance
@@ -165,9 +167,11 @@ def _solve(
     problem: Problem, instance: Instance, bounds: Bounds, incumbent: Incumbent, seconds: float, every_route: bool
 ) -> bool:
     """Solve the model for some time; False if it proves that no plan exists."""
-    assert instance.traffic is not None
-    best = incumbent.best
-    upper = _one_after_another(instance, instance.traffic) if best is None else best.makespan
+    best, traffic = incumbent.best, instance.traffic
+    if best is not None:
+        upper = best.makespan
+    else:
+        upper = problem.horizon if traffic is None else _one_after_another(instance, traffic)
     is_cut = upper > _MOST_TICKS
     upper = min(upper, _MOST_TICKS)
     model, variables = build_exact_model(problem, instance, bounds, upper, best, every_route)
