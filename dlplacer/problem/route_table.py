@@ -8,12 +8,12 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache, cached_property, partial
+from functools import cached_property, partial
 from itertools import islice, pairwise
 from typing import Any
 
 from dlplacer.core.topology import Topology
-from dlplacer.core.units import exact, ticks
+from dlplacer.core.units import exact
 from dlplacer.problem.live_memory import may_bind
 from dlplacer.problem.problem import Problem
 from dlplacer.problem.routes import Route, any_relays, link_delay_s, link_spans, route_delay, segments
@@ -77,41 +77,6 @@ def routes_within(
                 yield (*route, *segment[1:])
             else:
                 pending.append(((*route, *segment[1:]), here))
-
-
-class UnavoidableLinks:
-    """The links of a machine without which some devices would be cut off: all of them on stars, trees and clusters."""
-
-    def __init__(self, topology: Topology) -> None:
-        import networkx as nx
-
-        self._graph = nx.Graph((link.source, link.target) for link in topology.links)
-        self._devices = {device.id for device in topology.devices}
-        self._bridges = {frozenset(ends) for ends in nx.bridges(self._graph) if self._parts_devices(ends)}
-        self.between = cache(self._between)
-
-    @property
-    def any(self) -> bool:
-        """True if there is one; in rings, and where all devices are joined to all, there is none."""
-        return bool(self._bridges)
-
-    def _parts_devices(self, ends: tuple[str, str]) -> bool:
-        """True if devices lie on both sides of a bridge: routers alone may be left over on a part of a machine."""
-        import networkx as nx
-
-        rest = nx.restricted_view(self._graph, (), [ends])
-        return all(self._devices & nx.node_connected_component(rest, end) for end in ends)
-
-    def _between(self, source: str, target: str) -> tuple[tuple[str, str], ...]:
-        """The hops that every route from one device to another takes, in the order in which all of them take them.
-
-        Proof: a route that avoids a bridge would join what the bridge separates. A route visits no node twice, so it
-        crosses each bridge once; and behind a bridge lie the same other bridges for every route.
-        """
-        import networkx as nx
-
-        path = nx.shortest_path(self._graph, source, target)
-        return tuple(hop for hop in pairwise(path) if frozenset(hop) in self._bridges)
 
 
 Hop = tuple[str, str]
@@ -252,26 +217,6 @@ class RouteTable:
             self._routes_by_pair[key] = first, *others[: _MOST_ROUTES - 1]
         return self._routes_by_pair[key]
 
-    @property
-    def share_links(self) -> bool:
-        """True if there are links that no route between some devices avoids."""
-        return bool(self._directions) and self._unavoidable_links.any
-
-    def unavoidable(self, size: int, source: int, target: int) -> TimedRoute:
-        """The links that a transfer holds on every route, one after another.
-
-        A relaxation: a link on all routes is held for bytes ÷ B(l) + L(l) at least, no earlier than the one before, and
-        the tensor arrives when it has left the last. So segments may start together, and the last takes time.
-        """
-        problem, size_bytes = self._problem, self._problem.sizes_bytes[size]
-        hops = self._unavoidable_links.between(*self._pair(source, target)) if self._directions else ()
-        links = (problem.topology.link_between[hop] for hop in hops)
-        held = [ticks(link_delay_s(link, size_bytes, exact), problem.tick_s) for link in links]
-        return tuple(
-            RouteSegment((hop,), target, busy if hop == hops[-1] else 0, ((self._directions[hop], 0, busy),))
-            for hop, busy in zip(hops, held, strict=True)
-        ) or (RouteSegment((), target, 0, ()),)
-
     def along(self, segments: Sequence[Sequence[Hop]], size: int) -> TimedRoute:
         """The route over given links, in segments from device to device, for tensors of a size."""
         return tuple(self._segment(tuple(hops), self._problem.sizes_bytes[size]) for hops in segments)
@@ -330,10 +275,6 @@ class RouteTable:
         )
         least = delay(self._problem.routes[size][pair])
         return [route for route in routes if delay(route) == least]
-
-    @cached_property
-    def _unavoidable_links(self) -> UnavoidableLinks:
-        return UnavoidableLinks(self._problem.topology)
 
     @cached_property
     def _route_segments(self) -> Mapping[str, Sequence[Route]] | None:

@@ -13,7 +13,6 @@ from itertools import accumulate
 
 from dlplacer.solvers.bounds.bounds import Bounds, lower_bounds
 from dlplacer.solvers.decode.decode import compact
-from dlplacer.solvers.decomposition.segment_order import in_segment_order
 from dlplacer.solvers.decomposition.segment_rows import ticks_with_idle_ends
 from dlplacer.solvers.decomposition.segments import GraphSegment, Series, couple, with_traffic
 from dlplacer.solvers.heuristics.construct import construct
@@ -34,10 +33,6 @@ _LARGEST_SEARCH = 250
 
 _OFTEN = 4
 """Times per device from which a series comes again and again."""
-
-_LISTED_UP_TO, _DENSE = 2000, 0.95
-"""Ops up to which segments' schedules are put together by list rules, which take a second for 10,000 ops; and the share
-of the work that must lie in segments for their order alone."""
 
 
 class SegmentChain:
@@ -192,10 +187,6 @@ class SegmentChain:
                     assigned[instance.block[op]] = name[schedule.device[position]]
                 place.setdefault(op, offset + schedule.start[position] - began)
             offset += schedule.start[span[-1]] - began
-        if self._in_order_suffices:
-            found = in_segment_order(instance, assigned, place, offset)
-            yield from () if found is None else (found,)
-            return
         ranks = upward_ranks(instance)
         late = [-place[op] if op in place else rank - offset - max(ranks) for op, rank in enumerate(ranks)]
         for op in reversed(instance.order):
@@ -206,13 +197,6 @@ class SegmentChain:
                 yield found
             if not self.budget.left_s:
                 return
-
-    @cached_property
-    def _in_order_suffices(self) -> bool:
-        """True if list schedules would take seconds, and segments hold so much that none is needed."""
-        inside = {op for segment in self.segments for op in segment.ops}
-        work = sum(self.instance.shortest[op] for op in inside)
-        return self.instance.op_count > _LISTED_UP_TO and work >= _DENSE * sum(self.instance.shortest)
 
     def spans(self, series: Series) -> list[tuple[GraphSegment, int]]:
         """The segments of a series, and where each begins in its instance."""

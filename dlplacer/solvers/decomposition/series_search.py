@@ -73,9 +73,7 @@ def search_series(
         return
     hint = best if upper == best.makespan else None
     routes = instance.traffic.routes if with_transfers and instance.traffic is not None else None
-    # Where routes are too many to list them, what all of them hold bounds the series.
-    relaxed = routes is not None and not routes.complete and routes.share_links
-    model, variables = build_model(instance, bounds, upper, hint, with_transfers, relaxed=relaxed)
+    model, variables = build_model(instance, bounds, upper, hint, with_transfers)
     for segment, offset in chain.spans(series):
         charge_idle_ends(model, instance, variables, segment, chain.bounds[segment.instance], offset)
         if not with_transfers:
@@ -83,11 +81,11 @@ def search_series(
             last = variables.start[offset + len(segment.ops) - 1]
             model.add(last - (0 if segment.begins else variables.start[offset]) >= chain.least_ticks(segment))
     exact = routes is None or routes.complete
-    known = incumbent if exact or relaxed else SchedulesOnly(incumbent)
+    known = incumbent if exact else SchedulesOnly(incumbent)
     end = search(model, variables, instance, known, incumbent.budget.left_s, work)
     if not exact and (known.closed or end is not SearchEnd.UNDECIDED):
         chain.exhausted.add(instance)
-    if end is not SearchEnd.INFEASIBLE or not (exact or relaxed):
+    if end is not SearchEnd.INFEASIBLE or not exact:
         return
     if upper < best.makespan:
         incumbent.raise_bound(upper + 1)

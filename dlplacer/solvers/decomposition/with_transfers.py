@@ -75,8 +75,7 @@ def search_with_transfers(
     """Solve the series of a chain with their traffic, in rounds of growing work; the bounds that follow.
 
     Their best schedules make up schedules of the whole: the search ends when several rounds in a row have brought
-    nothing. Where routes are many, series are bounded by what all of them hold, if they share any link; else the bounds
-    are those without contention.
+    nothing. Where routes are many, the bounds are those without contention.
 
     Parameters
     ----------
@@ -86,7 +85,7 @@ def search_with_transfers(
         Of the whole.
     """
     chain, budget = chain.with_traffic(), incumbent.budget
-    bounding, low_traffic = traffic.routes.complete or traffic.routes.share_links, LowTraffic(chain, traffic)
+    low_traffic = LowTraffic(chain, traffic)
     work, idle = PARAMS.large_work if chain.instance.op_count >= PARAMS.large_from else PARAMS.work, 0
     while idle < PARAMS.patience and budget.left_s and (asked := now()) < stop_at and not incumbent.closed:
         reached = incumbent.bound, incumbent.best
@@ -100,7 +99,7 @@ def search_with_transfers(
             work *= PARAMS.growth
             if chain.repeats and chain.open_ticks == before:
                 break
-        if bounding:
+        if traffic.routes.complete:
             bounds = chain.raised(bounds, PARAMS.bound_share * budget.left_s)
             incumbent.raise_bound(bounds.makespan)
         near = chain.repeats or _offer(incumbent, chain.candidates(), PARAMS.far)

@@ -54,8 +54,6 @@ class Variables:
         (device, blocks, block) → literal that is true if one of the blocks is there and the last one is not.
     optional_transfers
         The routes of all transfer requests, where transfers are part of the model. Filled by the constraints.
-    relaxed_transfers
-        In place of these, where routes are many: what every route of a request holds.
     left_out
         Transfer requests that may take other routes too: no bound may rest on the model then. Filled by the
         constraints.
@@ -68,7 +66,6 @@ class Variables:
     used: dict[tuple[int, tuple[int, ...]], cp_model.IntVar] = field(default_factory=dict)
     away: dict[tuple[int, tuple[int, ...], int], cp_model.IntVar] = field(default_factory=dict)
     optional_transfers: list[OptionalTransfer] = field(default_factory=list)
-    relaxed_transfers: list[OptionalTransfer] = field(default_factory=list)
     left_out: set[int] = field(default_factory=set)
 
 

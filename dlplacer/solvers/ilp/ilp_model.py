@@ -19,7 +19,6 @@ def build_model(
     with_transfers: bool = False,
     symmetric: bool = True,
     every_route: bool = False,
-    relaxed: bool = False,
 ) -> tuple[cp_model.CpModel, Variables]:
     """The model of all schedules of at most `upper` ticks, hinted with a schedule if one is given.
 
@@ -32,8 +31,6 @@ def build_model(
         Whether devices that can be swapped may be renamed, which leaves fewer solutions.
     every_route
         Whether to list all routes that transfers may take, which is for small problems.
-    relaxed
-        Whether transfers hold only the links that no route avoids: then the model is a relaxation.
     """
     model = cp_model.CpModel()
     variables = create_variables(model, instance, bounds, upper)
@@ -41,7 +38,7 @@ def build_model(
     if symmetric:
         constraints.break_symmetry(model, instance, variables)
     if instance.traffic is not None and with_transfers:
-        transfers.add_transfers(model, instance, instance.traffic, variables, bounds, upper, every_route, relaxed)
+        transfers.add_transfers(model, instance, instance.traffic, variables, bounds, upper, every_route)
         transfers.one_transfer_at_a_time(model, variables)
     constraints.minimize_makespan(model, variables)
     if start_from is not None:
