@@ -141,9 +141,7 @@ def selftest(
             seconds = issue_time_s([device for device in opened if device.type == kind])
             checks.append(Check("issue", kind, seconds or None, None, "s per op"))
         two = _two_of(opened, devices, stack) if timed else []
-        for name, build in timed.items():
-            on_progress(f"steps: {name}")
-            checks += _steps(name, build, opened[0], two, on_progress)
+        checks += _steps(timed, opened[0], two, on_progress)
         names = tuple(device.name for device in opened)
         return Selftest(names, tuple(checks), environment_of(opened), topology)
 
@@ -224,22 +222,30 @@ def _segments(name: str, build: Build, device: RuntimeDevice, seed: int) -> Iter
 
 
 def _backends(device: RuntimeDevice) -> list[str]:
-    return [name for name in BACKENDS if name != "cuda_graph" or streams_of(device) is not None]
+    """The backends that the device has, those that compile last: a compilation takes a minute and more."""
+    names = [name for name in BACKENDS if name != "cuda_graph" or streams_of(device) is not None]
+    return sorted(names, key=lambda name: name == "inductor")
 
 
 def _steps(
-    name: str, build: Build, device: RuntimeDevice, two: Sequence[RuntimeDevice], on_progress: Callable[[str], None]
+    timed: Mapping[str, Build],
+    device: RuntimeDevice,
+    two: Sequence[RuntimeDevice],
+    on_progress: Callable[[str], None],
 ) -> Iterator[Check]:
     """Steps in plain PyTorch, and as placed on one and on two devices with every backend."""
-    job = build()
-    yield Check("step", f"{name}, plain PyTorch", _median_s(EagerStep([job], job.module, device).step), None, "s")
-    captured = capture_job(job, default_rewrites())
-    graph = with_measured_times(captured.graph, profile_ops(build(), captured, [device], steps=3))
-    for devices in ([device], two):
-        if not devices:
-            continue
-        plan = place(graph, measured_topology(devices), method="heft", time_limit_s=_SOLVE_S).plan
-        for segments in _backends(device):
+    planned: list[tuple[str, Build, Captured, Plan, Sequence[RuntimeDevice]]] = []
+    for name, build in timed.items():
+        on_progress(f"steps: {name}")
+        job = build()
+        yield Check("step", f"{name}, plain PyTorch", _median_s(EagerStep([job], job.module, device).step), None, "s")
+        captured = capture_job(job, default_rewrites())
+        graph = with_measured_times(captured.graph, profile_ops(build(), captured, [device], steps=3))
+        for devices in filter(None, ([device], two)):
+            plan = place(graph, measured_topology(devices), method="heft", time_limit_s=_SOLVE_S).plan
+            planned.append((name, build, captured, plan, devices))
+    for segments in _backends(device):
+        for name, build, captured, plan, devices in planned:
             subject = f"{name}, {segments}, on {', '.join(each.name for each in devices)}"
             on_progress(f"steps: {subject}")
             try:
