@@ -1,4 +1,4 @@
-"""The phases of the default method after its first schedules: bounds, segments, annealing, windows, the exact model."""
+"""The phases of the default method after its first schedules: bounds, segments, annealing, the exact model."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -15,7 +15,6 @@ from dlplacer.solvers.decomposition.segment_search import (
 )
 from dlplacer.solvers.decomposition.segments import GraphSegment
 from dlplacer.solvers.decomposition.stage_search import search_stages
-from dlplacer.solvers.decomposition.windows import search_windows
 from dlplacer.solvers.feasibility.reasons import EXACT_UP_TO, explain_overflow
 from dlplacer.solvers.heuristics.randomized_restarts import improve
 from dlplacer.solvers.ilp.cp_sat_search import SearchEnd
@@ -24,7 +23,7 @@ from dlplacer.solvers.ilp.exact_model import solve_exactly
 from dlplacer.solvers.ilp.serial_model import build_serial_model, serial_path
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
-from dlplacer.solvers.instance.schedule import Schedule, keeps_blocks_and_memory
+from dlplacer.solvers.instance.schedule import Schedule
 from dlplacer.solvers.instance.time_limit import now
 from dlplacer.solvers.local_search.compile_ahead import ANNEALING_CODE, PATH_CODE, compile_in_thread, seconds_to_load
 
@@ -60,8 +59,6 @@ class PhaseParams:
         seconds from which annealing is worth the compilation of its code.
     exact_up_to, exact_share
         Working ops up to which the model with transfers and memory over time is solved as a whole, and its share.
-    windows_share, windows_patience
-        For windows ahead of annealing, and how many in a row may bring nothing.
     """
 
     bound_share: float = 0.1
@@ -80,8 +77,6 @@ class PhaseParams:
     serial_compile_s: float = 5.0
     exact_up_to: int = EXACT_UP_TO
     exact_share: float = 0.8
-    windows_share: float = 0.3
-    windows_patience: int = 200
 
 
 PARAMS = PhaseParams()
@@ -208,7 +203,7 @@ def _solve_segments(search: PhaseContext, seconds: float) -> None:
 
 
 def _anneal(search: PhaseContext, seconds: float, patience: float | None = None) -> None:
-    """Move single ops with all transfers in their queues: windows know delays only, and those of idle links."""
+    """Move single ops with all transfers in their queues."""
     asked = now()
     load_s = seconds_to_load((PARAMS.compile_patience if patience is None else patience) * seconds)
     seconds -= now() - asked
@@ -234,22 +229,6 @@ def _restart(search: PhaseContext, seconds: float) -> None:
     improve(search.surrogate, search.incumbent, seconds, PARAMS.restarts)
 
 
-def _windows(search: PhaseContext, seconds: float, patience: int | None = None) -> None:
-    """Solve windows of the best schedule exactly: on 2,000 ops they cut a gap of 6.4 % to 1.6, CP-SAT alone to 6.3.
-
-    Where memory over time is short, windows of the instance, which do not know it, would give no plans.
-    """
-    best = search.incumbent.best
-    known = best is not None and keeps_blocks_and_memory(search.surrogate, best)
-    instance = search.surrogate if known else search.instance
-    search_windows(instance, search.incumbent, seconds, patience or PARAMS.windows_patience)
-
-
-def _last_windows(search: PhaseContext, seconds: float) -> None:
-    """Windows lie at random, and each place deserves its tries."""
-    _windows(search, seconds, PARAMS.windows_patience * search.instance.op_count)
-
-
 def _require_known(end: SearchEnd, best: Schedule) -> None:
     if end is SearchEnd.INFEASIBLE:
         raise InternalError(
@@ -265,12 +244,13 @@ def _solve_exactly(search: PhaseContext, seconds: float) -> None:
 
 
 def _again(search: PhaseContext, seconds: float) -> None:
-    """Restarts and windows, drawn anew, for as long as there is time and no proof: only a proof ends a search early."""
+    """Restarts and annealing, drawn anew, for as long as there is time: only a proof ends a search early."""
     incumbent = search.incumbent
     while incumbent.best is not None and not incumbent.closed and incumbent.budget.left_s:
         incumbent.budget = replace(incumbent.budget, seed=incumbent.budget.seed + 1)
         _restart(search, PARAMS.restart_share * incumbent.budget.left_s)
-        _windows(search, incumbent.budget.left_s)
+        if _many_contended(search):
+            _anneal(search, incumbent.budget.left_s)
 
 
 def _many(search: PhaseContext) -> bool:
@@ -298,9 +278,7 @@ PHASES = (
     Phase("restarts", _restart, PARAMS.restart_share),
     Phase("exact model", _solve_exactly, PARAMS.exact_share, lambda s: s.few),
     Phase("parts", lambda s, seconds: s.later(), applies=lambda s: s.few),
-    Phase("windows", _windows, PARAMS.windows_share, _many),
     Phase("annealing", _anneal, applies=_many_contended),
-    Phase("windows", _last_windows),
     Phase("again", _again, applies=lambda s: not s.is_part),
 )
 """The default method after its first schedules."""

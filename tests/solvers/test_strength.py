@@ -22,7 +22,6 @@ from dlplacer.solvers.bounds.one_machine import block_bound, packing_bound
 from dlplacer.solvers.decomposition.segments import couple, find_segments
 from dlplacer.solvers.decomposition.series import SegmentChain
 from dlplacer.solvers.decomposition.series_search import SuffixParams, raise_suffix_bounds, search_series
-from dlplacer.solvers.decomposition.windows import search_windows
 from dlplacer.solvers.heuristics.construct import construct
 from dlplacer.solvers.heuristics.list_rules import list_schedule
 from dlplacer.solvers.heuristics.randomized_restarts import improve
@@ -173,12 +172,3 @@ def test_restarts_and_their_justification_improve_a_list_schedule() -> None:
     improve(instance, incumbent, _FOREVER_S, 60)
     # Without forward-backward improvement the same rounds end at 32778760.
     assert incumbent.best.makespan <= 32533466
-
-
-def test_windows_improve_a_list_schedule() -> None:
-    instance = _branchy(3, 60)
-    incumbent = _listed(instance)
-    assert incumbent.best is not None
-    assert incumbent.best.makespan <= 60793373
-    search_windows(instance, incumbent, _FOREVER_S, 8)
-    assert incumbent.best.makespan <= 58771146

@@ -20,7 +20,7 @@ class SegmentParams:
     Attributes
     ----------
     largest_whole
-        Up to so many ops a graph that does not fall apart is one segment; larger ones are left to the windows.
+        Up to so many ops a graph that does not fall apart is one segment.
     share, transfer_share, bound_share, find_share
         For series without transfers, then with them, for the bounds of the whole after a round, and to find segments.
     work, growth
