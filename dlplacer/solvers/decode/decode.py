@@ -88,18 +88,12 @@ class Rule(NamedTuple):
         Whether no device idles while an op could run on it (`work_on`); else each op goes where it ends first.
     ahead
         [op, device] → ticks that count besides the end there, as PEFT's; None: none, as HEFT has it.
-    devices
-        Those that may be used; None for all.
-    reluctance
-        By how much an end counts as later for each tick that the op's inputs are on their way.
     """
 
     order: Sequence[int]
     placement: Sequence[int] | None = None
     works_on: bool = False
     ahead: Ints | None = None
-    devices: Sequence[int] | None = None
-    reluctance: float = 0.0
 
 
 def decode(instance: Instance, rule: Rule, fast: bool | None = None) -> Schedule | None:
@@ -113,13 +107,11 @@ def decode(instance: Instance, rule: Rule, fast: bool | None = None) -> Schedule
     fast
         Whether to decide in machine code; by default where that is worth it.
     """
-    tables, devices = tables_of(instance), range(instance.device_count)
+    tables = tables_of(instance)
     arrays = tables.arrays if rule.placement is None else _placed(instance, tables.arrays, rule.placement)
-    usable = np.zeros(instance.device_count, np.int64)
-    usable[list(devices if rule.devices is None else rule.devices)] = 1
     count_work(_OP_S * instance.op_count)
     fast = is_decoded_fast(instance) if fast is None else fast
-    build = (_working_on if rule.works_on else _ending_first)(instance, arrays, rule, usable, fast)
+    build = (_working_on if rule.works_on else _ending_first)(instance, arrays, rule, fast)
     ops = np.array([op for op in rule.order if op not in instance.sources], np.int64)
     nowhere = np.zeros(instance.op_count, np.int64)
     solution, makespan = filled(tables, nowhere, ops, build)
@@ -151,26 +143,22 @@ def _placed(instance: Instance, arrays: InstanceArrays, placement: Sequence[int]
     return arrays._replace(allowed=allowed, units=units, capacity=capacity)
 
 
-def _working_on(
-    instance: Instance, arrays: InstanceArrays, rule: Rule, usable: Ints, fast: bool
-) -> Callable[[Solution], int]:
+def _working_on(instance: Instance, arrays: InstanceArrays, rule: Rule, fast: bool) -> Callable[[Solution], int]:
     order = np.array(rule.order, np.int64)
 
     def build(solution: Solution) -> int:
-        return run(work_on, fast, arrays, solution, new_desk(arrays, usable, order), not instance.uniform)
+        return run(work_on, fast, arrays, solution, new_desk(arrays, order), not instance.uniform)
 
     return build
 
 
-def _ending_first(
-    instance: Instance, arrays: InstanceArrays, rule: Rule, usable: Ints, fast: bool
-) -> Callable[[Solution], int]:
+def _ending_first(instance: Instance, arrays: InstanceArrays, rule: Rule, fast: bool) -> Callable[[Solution], int]:
     ahead = np.zeros((0, instance.device_count), np.int64) if rule.ahead is None else rule.ahead
     booked = np.zeros((instance.device_count, len(rule.order) + 2, GAP_TO + 1), np.int64)
     rows = np.zeros((instance.device_count, GAPS + 1), np.int64)
 
     def build(solution: Solution) -> int:
         placed = np.zeros(len(arrays.units), np.int64)
-        return run(insert_all, fast, arrays, solution, usable, placed, ahead, booked, rows, rule.reluctance)
+        return run(insert_all, fast, arrays, solution, placed, ahead, booked, rows)
 
     return build

@@ -39,33 +39,26 @@ def idle_ticks(arrays: InstanceArrays, request: int, source: int, target: int) -
     return ticks
 
 
-def nearest(
-    arrays: InstanceArrays, solution: Solution, request: int, here: int, usable: Ints, placed: Ints
-) -> tuple[int, int]:
+def nearest(arrays: InstanceArrays, solution: Solution, request: int, here: int, placed: Ints) -> tuple[int, int]:
     """The device from which a request is soonest on another, of those where its producer may be, and its ticks.
 
     The producer is a source that nobody has read so far; device -1 if it may be nowhere.
     """
     best, least = -1, FAR
     unit = arrays.ops[arrays.requests[request, SOURCE], UNIT]
-    if admits(arrays, solution, unit, here, usable, placed):
+    if admits(arrays, solution, unit, here, placed):
         return here, 0
-    for there in range(usable.shape[0]):
-        if admits(arrays, solution, unit, there, usable, placed):
+    for there in range(solution.used.shape[0]):
+        if admits(arrays, solution, unit, there, placed):
             ticks = idle_ticks(arrays, request, there, here)
             if best < 0 or ticks < least:
                 best, least = there, ticks
     return best, least
 
 
-def expect(
-    arrays: InstanceArrays, solution: Solution, op: int, here: int, usable: Ints, placed: Ints
-) -> tuple[int, int]:
-    """When all that an op reads would be on a device if it were sent now by the quickest routes, each alone.
-
-    The second value is how long it would be on its way in all if nothing else were.
-    """
-    ops, counts, latest, sent = solution.ops, solution.counts, 0, 0
+def expect(arrays: InstanceArrays, solution: Solution, op: int, here: int, placed: Ints) -> int:
+    """When all that an op reads would be on a device if it were sent now by the quickest routes, each alone."""
+    ops, counts, latest = solution.ops, solution.counts, 0
     for number in range(arrays.ops[op, WAITS], arrays.ops[op, WAITS + 1]):
         latest = max(latest, ops[arrays.lists[number], TRIAL_END])
     for number in range(arrays.ops[op, READS], arrays.ops[op, READS + 1]):
@@ -73,24 +66,23 @@ def expect(
         source = arrays.requests[request, SOURCE]
         there = ops[source, DEVICE]
         if not placed[arrays.ops[source, UNIT]]:
-            latest = max(latest, nearest(arrays, solution, request, here, usable, placed)[1])
+            latest = max(latest, nearest(arrays, solution, request, here, placed)[1])
         elif there == here:
             latest = max(latest, ops[source, TRIAL_END])
         elif solution.arrivals[request, here, TRIAL_EPOCH] == counts[EPOCH]:
             latest = max(latest, solution.arrivals[request, here, TRIAL_ARRIVAL])
         else:
             _, arrival = best_route(arrays, solution, request, there, here, ops[source, TRIAL_END], 0)
-            sent += idle_ticks(arrays, request, there, here)
             latest = max(latest, arrival)
-    return latest, sent
+    return int(latest)
 
 
-def admits(arrays: InstanceArrays, solution: Solution, unit: int, device: int, usable: Ints, placed: Ints) -> bool:
+def admits(arrays: InstanceArrays, solution: Solution, unit: int, device: int, placed: Ints) -> bool:
     """True if a unit may go to a device: it is there, or it is allowed there and fits."""
     if placed[unit]:
         return bool(solution.ops[arrays.lists[arrays.units[unit, MEMBERS]], DEVICE] == device)
     room = solution.used[device] + arrays.units[unit, BYTES] <= arrays.capacity[device]
-    return bool(usable[device] and arrays.allowed[unit, device] and room)
+    return bool(arrays.allowed[unit, device] and room)
 
 
 def settle(arrays: InstanceArrays, solution: Solution, unit: int, device: int, placed: Ints) -> None:
@@ -101,30 +93,28 @@ def settle(arrays: InstanceArrays, solution: Solution, unit: int, device: int, p
         solution.ops[arrays.lists[member], DEVICE] = device
 
 
-def settle_sources(
-    arrays: InstanceArrays, solution: Solution, op: int, device: int, usable: Ints, placed: Ints
-) -> bool:
+def settle_sources(arrays: InstanceArrays, solution: Solution, op: int, device: int, placed: Ints) -> bool:
     """Put the sources that an op is the first to read as near as they may be; whether they may be anywhere."""
     for number in range(arrays.ops[op, READS], arrays.ops[op, READS + 1]):
         request = arrays.lists[number]
         source = arrays.requests[request, SOURCE]
         unit = arrays.ops[source, UNIT]
         if arrays.ops[source, IS_SOURCE] and not placed[unit]:
-            there, _ = nearest(arrays, solution, request, device, usable, placed)
+            there, _ = nearest(arrays, solution, request, device, placed)
             if there < 0:
                 return False
             settle(arrays, solution, unit, there, placed)
     return True
 
 
-def settle_rest(arrays: InstanceArrays, solution: Solution, usable: Ints, placed: Ints) -> bool:
+def settle_rest(arrays: InstanceArrays, solution: Solution, placed: Ints) -> bool:
     """Put units of sources that nothing reads where most room is; whether there is any."""
     for unit in range(arrays.units.shape[0]):
         if not placed[unit]:
             best, most = -1, -1
-            for here in range(usable.shape[0]):
+            for here in range(solution.used.shape[0]):
                 room = arrays.capacity[here] - solution.used[here]
-                if admits(arrays, solution, unit, here, usable, placed) and room > most:
+                if admits(arrays, solution, unit, here, placed) and room > most:
                     best, most = here, room
             if best < 0:
                 return False
@@ -199,12 +189,10 @@ def _book(booked: Ints, counts: Ints, here: int, begin: int, end: int) -> None:
 def insert_all(
     arrays: InstanceArrays,
     solution: Solution,
-    usable: Ints,
     placed: Ints,
     ahead: Ints,
     booked: Ints,
     rows: Ints,
-    reluctance: float,
 ) -> int:
     """The makespan when every op of the sequence in turn goes to the device on which it ends first; `NEVER` if none is.
 
@@ -212,14 +200,12 @@ def insert_all(
 
     Parameters
     ----------
-    usable, placed
-        [device] → 1 where it may be used, and [unit] → 0, for use inside.
+    placed
+        [unit] → 0, for use inside.
     ahead
         [op, device] → ticks that count besides the end there, or no rows: none.
     booked, rows
         [device, row, column] and [device, column], for use inside: with room for a row more than there are ops.
-    reluctance
-        By how much an end counts as later for each tick that the op's inputs are on their way.
     """
     ops, sequence, counts, used = solution.ops, solution.sequence, solution.counts, solution.used
     counts[EPOCH] += 1
@@ -233,11 +219,11 @@ def insert_all(
         ask()
         unit, best, soonest, first, ends = arrays.ops[op, UNIT], -1, NEVER, 0, NEVER
         for here in range(used.shape[0]):
-            if admits(arrays, solution, unit, here, usable, placed):
-                arrival, sent = expect(arrays, solution, op, here, usable, placed)
+            if admits(arrays, solution, unit, here, placed):
+                arrival = expect(arrays, solution, op, here, placed)
                 begin = _earliest(booked, rows, here, arrival, arrays.ticks[op, here])
                 end = begin + arrays.ticks[op, here]
-                cost = end + int(reluctance * sent)
+                cost = end
                 if ahead.shape[0]:
                     cost += ahead[op, here]
                 if cost < soonest or (cost == soonest and end < ends):
@@ -246,7 +232,7 @@ def insert_all(
             return NEVER
         if not placed[unit]:
             settle(arrays, solution, unit, best, placed)
-        if not settle_sources(arrays, solution, op, best, usable, placed):
+        if not settle_sources(arrays, solution, op, best, placed):
             return NEVER
         arrival = max(first, receive(arrays, solution, op, 0, 0, at))
         begin = _earliest(booked, rows, best, arrival, arrays.ticks[op, best])
@@ -256,4 +242,4 @@ def insert_all(
         makespan = max(makespan, end)
         if counts[OVERFLOW]:
             return NEVER
-    return makespan if settle_rest(arrays, solution, usable, placed) else NEVER
+    return makespan if settle_rest(arrays, solution, placed) else NEVER
