@@ -31,8 +31,9 @@ class StartParams:
         so many seconds, up to a share: where time is short a search gains less than they do.
     late_share
         For those that had no time at the start.
-    pace_s
-        Seconds of a list schedule per op and device. A heuristic that would not end in time waits.
+    op_s, pace_s
+        Seconds of any schedule per op, and of a list schedule per op and device. A heuristic that would not end in
+        time waits.
     placement_share
         Where they find no plan: for a placement by itself.
     """
@@ -42,6 +43,7 @@ class StartParams:
     least_s: float = 2.0
     most_share: float = 0.8
     late_share: float = 0.3
+    op_s: float = 7e-5
     pace_s: float = 5e-5
     placement_share: float = 0.25
 
@@ -106,7 +108,7 @@ class StartSearch:
         """
         incumbent, late = self._incumbent, list[_Run]()
         began, left_s, first_s = now(), incumbent.budget.left_s, incumbent.budget.for_first.left_s
-        foretold_s = PARAMS.pace_s * self._instance.op_count * self._instance.device_count
+        ops, devices = self._instance.op_count, self._instance.device_count
 
         def ends_at() -> float:
             if incumbent.best is None and not (incumbent.refused or self._in_vain):
@@ -119,7 +121,8 @@ class StartSearch:
 
         while self._waiting and not incumbent.closed and not is_over():
             run = self._waiting.popleft()
-            if incumbent.best is not None and now() + foretold_s * run.start.cost > ends_at():
+            foretold_s = ops * (PARAMS.op_s + PARAMS.pace_s * devices * run.start.cost)
+            if incumbent.best is not None and now() + foretold_s > ends_at():
                 late.append(run)
                 continue
             made = within(is_over, lambda run=run: [next(run.attempts, None)])  # type: ignore[misc]
