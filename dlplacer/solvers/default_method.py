@@ -10,7 +10,6 @@ from math import inf
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.bounds.bounds import critical_path, whole_area
 from dlplacer.solvers.decode.machine_code import is_kept
-from dlplacer.solvers.heuristics.start_method import StartMethod
 from dlplacer.solvers.ilp.solver_thread import in_thread
 from dlplacer.solvers.instance.incumbent import Begin, Incumbent
 from dlplacer.solvers.instance.instance import Instance, build_instance
@@ -19,7 +18,7 @@ from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule
 from dlplacer.solvers.instance.time_limit import ask_time, within
 from dlplacer.solvers.local_search.compile_ahead import HEURISTICS_CODE, compile_in_thread, compiling_ahead
 from dlplacer.solvers.parts import PartSearch
-from dlplacer.solvers.starts import StartSearch, single_device
+from dlplacer.solvers.starts import StartMethod, StartSearch, single_device
 
 
 @dataclass(frozen=True)

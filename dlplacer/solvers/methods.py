@@ -15,17 +15,16 @@ from dlplacer.solvers.heuristics.device_map import balanced, sequential
 from dlplacer.solvers.heuristics.etf import etf, m_etf
 from dlplacer.solvers.heuristics.list_rules import cpop, heft, list_schedule, peft
 from dlplacer.solvers.heuristics.m_sct import m_sct
-from dlplacer.solvers.heuristics.m_topo import m_topo
-from dlplacer.solvers.heuristics.min_cut import min_cut
 from dlplacer.solvers.heuristics.occupancy import Fixed, Priority
+from dlplacer.solvers.heuristics.partitions import m_topo, min_cut
 from dlplacer.solvers.heuristics.single_device import best_single
-from dlplacer.solvers.heuristics.start_method import StartMethod
 from dlplacer.solvers.instance.incumbent import Begin, Incumbent
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.memory_admission import admission, attempts, best_admitted
 from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule
 from dlplacer.solvers.instance.schedule import Schedule
 from dlplacer.solvers.instance.time_limit import counts_work, within
+from dlplacer.solvers.starts import StartMethod
 from dlplacer.solvers.throughput import solve_throughput
 
 _BOUND_SHARE = 0.2

@@ -5,19 +5,37 @@ all that is slow, and one that takes long keeps no other from its turn.
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.decode.decode import in_sequence
 from dlplacer.solvers.feasibility.reasons import require_placement
-from dlplacer.solvers.heuristics.start_method import StartMethod
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.memory_admission import Attempt, attempts
 from dlplacer.solvers.instance.schedule import Schedule, keeps_blocks_and_memory
 from dlplacer.solvers.instance.time_limit import now, within
+
+Start = Callable[[Problem, Instance], Schedule | None]
+"""A heuristic; None where it runs out of memory."""
+
+
+class StartMethod(NamedTuple):
+    """A heuristic, and what tells when to ask it.
+
+    Attributes
+    ----------
+    cost
+        About how long it takes, in list schedules.
+    find
+        The heuristic.
+    """
+
+    cost: float
+    find: Start
 
 
 @dataclass(frozen=True)
