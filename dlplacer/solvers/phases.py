@@ -32,33 +32,26 @@ from dlplacer.solvers.local_search.compile_ahead import ANNEALING_CODE, PATH_COD
 class PhaseParams:
     """The default method's shares of time.
 
-    Shares are of the time that is left when a phase begins. Together they leave each later phase something at any
-    limit; they were chosen on Inception-V3 and the benchmark families by hand, never tuned one by one.
+    Shares are of the time that is left when a phase begins; together they leave each later phase something.
 
     Attributes
     ----------
-    bound_share
-        For the combinatorial bounds; they end early on small graphs.
-    stage_share
-        For the bound over stages where memory is short; it ends when its prices are the best.
+    bound_share, stage_share, restart_share, anneal_share, serial_share, exact_share
+        For the phases of these names.
     segments, sparse_segments
         What is spent on segments, and where they are sparse.
     sparse_from, sparse_from_ops
         Work outside all segments, and ops, from which these are sparse: then they bring a bound, but hardly plans.
-        GPT-2's weight gradients are 27 % of its training step's work.
-    restart_share, restarts
-        For randomized restarts, and their number. In a minute 500 ops allow 6,000 of them, 2,000 ops 800.
-    anneal_share, compile_patience
-        For annealing where links are contended, ahead of what else improves plans; and the share of that for which it
-        waits for its code, if that is being compiled.
+    restarts
+        Randomized restarts in a row.
+    compile_patience
+        Share of its time for which annealing waits for its code, if that is being compiled.
     anneal_ahead_share, anneal_ahead_up_to
-        For annealing ahead of sparse segments, and ops up to which it brings something in half a minute: GPT-2's
-        training step with 48 layers fell from 362 to 347 ms on four GPUs.
-    serial_share, serial_compile_s
-        For annealing placements of ops that run one after another where memory is short, and for their model; and
-        seconds from which annealing is worth the compilation of its code.
-    exact_up_to, exact_share
-        Working ops up to which the model with transfers and memory over time is solved as a whole, and its share.
+        For annealing ahead of sparse segments, and ops up to which it brings something in half a minute.
+    serial_compile_s
+        Seconds from which annealing placements is worth the compilation of its code.
+    exact_up_to
+        Working ops up to which the exact model is solved.
     """
 
     bound_share: float = 0.1
