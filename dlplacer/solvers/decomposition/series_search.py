@@ -38,17 +38,13 @@ class SeriesSearchParams:
 PARAMS = SeriesSearchParams()
 
 
-def search_series(
-    chain: SegmentChain, series: Series, work: float, most: int | None = None, with_transfers: bool = False
-) -> None:
+def search_series(chain: SegmentChain, series: Series, work: float, with_transfers: bool = False) -> None:
     """Improve and prove the best schedule of a series of segments.
 
     Parameters
     ----------
     work
         Deterministic seconds of CP-SAT.
-    most
-        Makespans above it are of no interest: it suffices to prove that there is none of at most so many ticks.
     with_transfers
         Whether the traffic of the series is part of the model.
 
@@ -64,16 +60,8 @@ def search_series(
     best = incumbent.best
     if best is None or incumbent.closed or not incumbent.budget.left_s:
         return
-    upper = best.makespan if most is None else min(best.makespan, most)
-    if upper < incumbent.bound:
-        return
-    bounds = chain.bounds[instance]
-    if bounds.makespan > upper:
-        incumbent.raise_bound(upper + 1)
-        return
-    hint = best if upper == best.makespan else None
     routes = instance.traffic.routes if with_transfers and instance.traffic is not None else None
-    model, variables = build_model(instance, bounds, upper, hint, with_transfers)
+    model, variables = build_model(instance, chain.bounds[instance], best.makespan, best, with_transfers)
     for segment, offset in chain.spans(series):
         charge_idle_ends(model, instance, variables, segment, chain.bounds[segment.instance], offset)
         if not with_transfers:
@@ -85,11 +73,7 @@ def search_series(
     end = search(model, variables, instance, known, incumbent.budget.left_s, work)
     if not exact and (known.closed or end is not SearchEnd.UNDECIDED):
         chain.exhausted.add(instance)
-    if end is not SearchEnd.INFEASIBLE or not exact:
-        return
-    if upper < best.makespan:
-        incumbent.raise_bound(upper + 1)
-    elif with_transfers:
+    if end is SearchEnd.INFEASIBLE and exact and with_transfers:
         raise InternalError(
             f"CP-SAT finds no schedule of a segment of at most {best.makespan} ticks, where one is known; please "
             "report this graph and topology"

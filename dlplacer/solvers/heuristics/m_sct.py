@@ -74,8 +74,6 @@ class _SmallCommunication(EarliestFirst):
         super().__init__(instance, priority, fixed)
         self.child = favourite_children(instance)
         self.last = [-1] * instance.device_count
-        self.earliest: list[tuple[int, int] | None] = [None] * instance.device_count
-        self.earlier = [0] * instance.device_count
         self.inputs_end = [0] * instance.op_count
         self.everywhere = [0] * instance.op_count
         self.urgent = [Queue() for _ in self.free]
@@ -109,24 +107,9 @@ class _SmallCommunication(EarliestFirst):
             return False
         if not self.occupancy.admits(child, device):
             return False
-        return self._starts_nowhere_earlier(child, device)
-
-    def _starts_nowhere_earlier(self, child: int, device: int) -> bool:
-        """True if no other device can start a child before this one can.
-
-        Starts only become later and devices only fill up. So the answer yes holds for as long as the start here is the
-        same, and the device that made the answer no is asked first the next time.
-        """
         own = self._start(child, device)
-        if self.earliest[device] == (child, own):
-            return True
-        others = self.instance.allowed[child]
-        for other in (self.earlier[device], *others):
-            if other != device and self.occupancy.admits(child, other) and self._start(child, other) < own:
-                self.earlier[device] = other
-                return False
-        self.earliest[device] = child, own
-        return True
+        others = (other for other in self.instance.allowed[child] if other != device)
+        return not any(self.occupancy.admits(child, other) and self._start(child, other) < own for other in others)
 
     def _start(self, op: int, device: int) -> int:
         return max(self.free[device], self.arrival_at(op, device) or 0)
