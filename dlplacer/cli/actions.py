@@ -24,8 +24,8 @@ T = TypeVar("T")
 
 _WIDTH = 150
 _LIMIT_S = 60.0
-_WRITE_FACTOR = 0.6
-"""Time to write a plan ÷ time to read its graph: 0.4 to 0.6 on 106,000 ops, which take seconds."""
+_WRITE_FACTOR = 1.0
+"""Time to write a plan ÷ time to read its graph: 0.4 to 0.9 on 106,000 ops, which take seconds."""
 _PARTIAL = "stopping with the answers so far; once more to give up"
 
 
