@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from dlplacer.core.errors import InternalError
 from dlplacer.solvers.bounds.bounds import Bounds, lower_bounds
-from dlplacer.solvers.decode.machine_code import is_kept
 from dlplacer.solvers.decomposition.segment_rows import charge_idle_ends
 from dlplacer.solvers.decomposition.segments import GraphSegment, Series, relaxed
 from dlplacer.solvers.decomposition.series import SegmentChain
@@ -15,27 +14,9 @@ from dlplacer.solvers.ilp.ilp_model import build_model
 from dlplacer.solvers.instance.incumbent import Incumbent, SchedulesOnly
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.time_limit import now
-from dlplacer.solvers.local_search.compile_ahead import ANNEALING_CODE
 
-
-@dataclass(frozen=True)
-class SeriesSearchParams:
-    """The search ahead of CP-SAT, which gains from a good hint.
-
-    Attributes
-    ----------
-    restarts
-        Randomized restarts.
-    anneal_s, anneal_gap
-        Seconds of annealing for what comes again and again where links are contended, from which gap on.
-    """
-
-    restarts: int = 30
-    anneal_s: float = 0.25
-    anneal_gap: float = 0.01
-
-
-PARAMS = SeriesSearchParams()
+_RESTARTS = 30
+"""Randomized restarts ahead of CP-SAT, which gains from a good hint."""
 
 
 def search_series(chain: SegmentChain, series: Series, work: float, with_transfers: bool = False) -> None:
@@ -54,9 +35,7 @@ def search_series(chain: SegmentChain, series: Series, work: float, with_transfe
         If with transfers there is no schedule as good as one that is known.
     """
     instance, incumbent = series.instance, chain.incumbents[series.instance]
-    improve(instance, incumbent, incumbent.budget.left_s, PARAMS.restarts)
-    if with_transfers and chain.comes_again(instance):
-        anneal_series(instance, incumbent)
+    improve(instance, incumbent, incumbent.budget.left_s, _RESTARTS)
     best = incumbent.best
     if best is None or incumbent.closed or not incumbent.budget.left_s:
         return
@@ -78,16 +57,6 @@ def search_series(chain: SegmentChain, series: Series, work: float, with_transfe
             f"CP-SAT finds no schedule of a segment of at most {best.makespan} ticks, where one is known; please "
             "report this graph and topology"
         )
-
-
-def anneal_series(instance: Instance, incumbent: Incumbent, seconds: float = PARAMS.anneal_s) -> None:
-    """Move single ops with their transfers, where the code is compiled and much is to be gained."""
-    best = incumbent.best
-    worth = best is not None and best.makespan - incumbent.bound > PARAMS.anneal_gap * best.makespan
-    if worth and is_kept(ANNEALING_CODE):
-        from dlplacer.solvers.local_search.anneal import anneal_schedule
-
-        anneal_schedule(instance, incumbent, seconds)
 
 
 @dataclass(frozen=True)

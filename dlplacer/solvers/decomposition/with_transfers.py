@@ -10,8 +10,9 @@ from ortools.sat.python import cp_model
 
 from dlplacer.problem.transfers import Traffic, TransferRequest
 from dlplacer.solvers.bounds.bounds import Bounds
+from dlplacer.solvers.decode.machine_code import is_kept
 from dlplacer.solvers.decomposition.series import SegmentChain
-from dlplacer.solvers.decomposition.series_search import anneal_series, search_series
+from dlplacer.solvers.decomposition.series_search import search_series
 from dlplacer.solvers.heuristics.construct import construct
 from dlplacer.solvers.heuristics.list_rules import heft, list_schedule
 from dlplacer.solvers.ilp.cp_sat_search import new_solver, read_schedule
@@ -21,6 +22,8 @@ from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule
 from dlplacer.solvers.instance.time_limit import now
+from dlplacer.solvers.local_search.anneal import anneal_schedule
+from dlplacer.solvers.local_search.compile_ahead import ANNEALING_CODE
 
 
 @dataclass(frozen=True)
@@ -44,9 +47,9 @@ class TransferSearchParams:
         with it: what ops outside all segments make longer, other placements of the segments do not mend.
     patience
         Rounds in a row that may bring nothing.
-    closing, again_s
-        For a series that comes again and again: the share by which it may take longer to end where it began, and
-        seconds of annealing.
+    closing, again_s, anneal_gap
+        For a series that comes again and again: the share by which it may take longer to end where it began, seconds of
+        annealing, and the gap from which these are spent.
     """
 
     advance_share: float = 0.5
@@ -64,6 +67,7 @@ class TransferSearchParams:
     patience: int = 2
     closing: float = 0.005
     again_s: float = 0.5
+    anneal_gap: float = 0.01
 
 
 PARAMS = TransferSearchParams()
@@ -248,9 +252,12 @@ class LowTraffic:
         incumbent.raise_bound(self.chain.incumbents[instance].bound)
         if all(best.device[instance.members[number][0]] == device for number, device in decided.items()):
             incumbent.offer(best)
-        for found in (self.known.get(key), construct(kept, list_schedule), construct(kept, heft)):
-            incumbent.offer(found)
-        anneal_series(kept, incumbent, PARAMS.again_s)
+        for start in (self.known.get(key), construct(kept, list_schedule), construct(kept, heft)):
+            incumbent.offer(start)
+        found = incumbent.best
+        worth = found is not None and found.makespan - incumbent.bound > PARAMS.anneal_gap * found.makespan
+        if worth and is_kept(ANNEALING_CODE):
+            anneal_schedule(kept, incumbent, PARAMS.again_s)
         if incumbent.best is not None:
             self.known[key] = incumbent.best
         return incumbent.best

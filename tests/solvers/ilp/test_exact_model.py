@@ -31,7 +31,7 @@ def _ring_with_chords(seed: int) -> Problem:
     return build_problem(OpGraph(ops, edges), Topology(devices, (), links), dp.Options())
 
 
-@pytest.mark.parametrize("seed", [*range(10), 14, 19, 21, 43, 44, 50, 54, 61, 66, 70, 74])
+@pytest.mark.parametrize("seed", [*range(5), 14, 19, 21, 43, 44, 50])
 def test_what_bounds_a_model_without_some_routes_bounds_nothing(seed: int) -> None:
     problem = _ring_with_chords(seed)
     instance = build_instance(problem)

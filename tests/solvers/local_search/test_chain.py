@@ -33,8 +33,7 @@ def _chain(instance: Instance, start: Schedule) -> Chain:
     return Chain(build_tables(instance, move_units(instance)), start)
 
 
-@pytest.mark.parametrize("machine", _MACHINES)
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("machine", "seed"), [("linked", 0), ("ring", 1), ("star", 2)])
 def test_a_run_is_that_of_the_sequence(machine: str, seed: int) -> None:
     instance = _instance(FAMILIES["layered"](80, seed, 3.0), _MACHINES[machine](4))
     start = list_schedule(instance, Random(seed).sample(range(80), 80))
@@ -71,7 +70,7 @@ def _gather(count: int, seed: int) -> Instance:
     return _instance(OpGraph((*ops, join), edges), Topology(nodes, (), (Link("d0", "d1", 1e6),)))
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(2))
 def test_what_an_op_reads_is_sent_by_the_ends_of_its_producers(seed: int) -> None:
     instance = _gather(200, seed)
     start = list_schedule(instance, Random(seed).sample(range(201), 201))
