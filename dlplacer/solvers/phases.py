@@ -14,12 +14,12 @@ from dlplacer.solvers.decomposition.segment_search import (
     work_outside,
 )
 from dlplacer.solvers.decomposition.segments import GraphSegment
-from dlplacer.solvers.decomposition.stage_search import search_stages
+from dlplacer.solvers.decomposition.stage_bound import search_stages
 from dlplacer.solvers.feasibility.reasons import EXACT_UP_TO, explain_overflow
 from dlplacer.solvers.heuristics.randomized_restarts import improve
 from dlplacer.solvers.ilp.cp_sat_search import SearchEnd
 from dlplacer.solvers.ilp.cp_sat_search import search as search_model
-from dlplacer.solvers.ilp.exact_model import solve_exactly
+from dlplacer.solvers.ilp.ilp_model import solve_exactly
 from dlplacer.solvers.ilp.serial_model import build_serial_model, serial_path
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance

@@ -16,9 +16,15 @@ from dlplacer.files.load import load_graph, load_topology
 from dlplacer.machines.costs.roofline_times import with_times
 from dlplacer.problem.problem import build_problem
 from dlplacer.solvers.bounds.area import best_prices
-from dlplacer.solvers.bounds.bounds import _window_area, critical_path, lower_bounds, whole_area
+from dlplacer.solvers.bounds.bounds import (
+    _window_area,
+    block_bound,
+    critical_path,
+    lower_bounds,
+    packing_bound,
+    whole_area,
+)
 from dlplacer.solvers.bounds.heads_tails import heads, tails
-from dlplacer.solvers.bounds.one_machine import block_bound, packing_bound
 from dlplacer.solvers.decomposition.segments import couple, find_segments
 from dlplacer.solvers.decomposition.series import SegmentChain
 from dlplacer.solvers.decomposition.series_search import SuffixParams, raise_suffix_bounds, search_series

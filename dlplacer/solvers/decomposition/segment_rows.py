@@ -5,9 +5,8 @@ from collections.abc import Sequence
 
 from ortools.sat.python import cp_model
 
-from dlplacer.solvers.bounds.bounds import Bounds
+from dlplacer.solvers.bounds.bounds import Bounds, reachable_capacity
 from dlplacer.solvers.bounds.heads_tails import arc_delays
-from dlplacer.solvers.bounds.one_machine import reachable_capacity
 from dlplacer.solvers.decomposition.segments import GraphSegment
 from dlplacer.solvers.ilp.constraints import Variables
 from dlplacer.solvers.instance.instance import FAR, Instance

@@ -19,10 +19,9 @@ from dlplacer.solvers.heuristics.construct import construct
 from dlplacer.solvers.heuristics.list_rules import heft, list_schedule
 from dlplacer.solvers.heuristics.orders import by_rank, upward_ranks
 from dlplacer.solvers.instance.incumbent import Incumbent
-from dlplacer.solvers.instance.instance import Instance
+from dlplacer.solvers.instance.instance import Instance, interchangeable
 from dlplacer.solvers.instance.outcome import Budget
 from dlplacer.solvers.instance.schedule import Schedule
-from dlplacer.solvers.instance.symmetry import interchangeable
 from dlplacer.solvers.instance.time_limit import now, side_by_side
 
 _BOUND_S = 0.5

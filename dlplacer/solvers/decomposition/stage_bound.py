@@ -13,12 +13,19 @@ says how its cost grows with the prices; a linear program takes the prices at wh
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dlplacer.solvers.decomposition.stages import DecisionStage, Ints, StageChain
+from dlplacer.problem.live_memory import stashes
+from dlplacer.problem.problem import Problem
+from dlplacer.solvers.bounds.bounds import Bounds, reachable_capacity
+from dlplacer.solvers.decomposition.stages import DecisionStage, Ints, StageChain, build_stages
+from dlplacer.solvers.heuristics.list_rules import list_schedule
+from dlplacer.solvers.heuristics.occupancy import fitted
+from dlplacer.solvers.heuristics.orders import by_rank, program_order, upward_ranks
+from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import FAR, Instance
 from dlplacer.solvers.instance.time_limit import ask_time, now, within
 
@@ -318,3 +325,58 @@ class StageDual:
             return float(FAR), (1.0, np.zeros(count), np.zeros(count))
         x = solved.x
         return x[0] * self.scale, (x[1], x[2 + count :] / rooms * self.scale, x[2 : 2 + count])
+
+
+@dataclass(frozen=True)
+class StagePhaseParams:
+    """Limits of the phase.
+
+    Attributes
+    ----------
+    most_ops
+        Larger graphs take seconds for every set of prices.
+    dual_share
+        Of the time, for the bound; the rest is for placements.
+    placements
+        Placements that are scheduled.
+    """
+
+    most_ops: int = 20_000
+    dual_share: float = 0.7
+    placements: int = 12
+
+
+def search_stages(
+    problem: Problem,
+    instance: Instance,
+    bounds: Bounds,
+    incumbent: Incumbent,
+    seconds: float,
+    params: StagePhaseParams = StagePhaseParams(),
+) -> None:
+    """Raise the bound, and offer list schedules on the placements that come up.
+
+    Nothing where all ops fit on every device, or where there are too many devices.
+    """
+    began, kept = now(), stashes(problem)
+    everything = sum(instance.footprint) + sum(stash.size for stash in kept)
+    binds = any(room is not None and room < everything for room in instance.capacity)
+    followers = [op for op in range(instance.op_count) if op not in instance.sources]
+    few = instance.device_count <= StageBoundParams().most_devices and instance.op_count <= params.most_ops
+    if not binds or not followers or not few or incumbent.closed:
+        return
+    last = max(followers, key=lambda op: bounds.head[op] + instance.shortest[op])
+    chain = build_stages(instance, last, kept, seconds * (1 - params.dual_share))
+    if not chain.stages:
+        return
+    sizes = [*instance.footprint, *(stash.size for stash in kept)]
+    dual = StageDual(replace(instance, capacity=tuple(reachable_capacity(sizes, instance.capacity))), chain)
+    enough = FAR if incumbent.best is None else incumbent.best.makespan
+    incumbent.raise_bound(dual.solve(began + params.dual_share * seconds, enough))
+    ranks, order = [by_rank(instance, upward_ranks(instance, weight)) for weight in (1.0, 0.0)], program_order(instance)
+    for wished in dual.placements()[: params.placements]:
+        placement = fitted(instance, wished, order)
+        for rank in ranks if placement is not None else ():
+            if now() > began + seconds or incumbent.closed:
+                return
+            incumbent.offer(list_schedule(instance, rank, placement))

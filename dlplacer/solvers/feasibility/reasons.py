@@ -1,7 +1,6 @@
 """Why no plan can exist: each reason named with its numbers and a way out, found with or without a search."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 
 from dlplacer.core.errors import InfeasibleError, InputError
 from dlplacer.core.graph import OpGraph
@@ -332,8 +331,7 @@ def explain_infeasible(problem: Problem) -> InfeasibleError:
     sizes = f"the largest op {op_text(problem, largest)} needs {format_bytes(problem.footprint_bytes[largest])}"
     devices = f"devices have {capacities_text(problem, range(problem.device_count))}"
     reasons = {
-        "memory": f"no placement of {ops} fits: {sizes}, the {devices}{_binding(problem, blamed)}; use a larger "
-        "topology or split the largest ops",
+        "memory": f"no placement of {ops} fits: {sizes}, the {devices}; use a larger topology or split the largest ops",
         "pins": "every placement breaks the 'devices' that some op may use; allow more devices",
         "colocation": f"every placement tears a colocation group apart: {groups_text(problem)}; make the groups "
         "smaller",
@@ -345,24 +343,6 @@ def explain_infeasible(problem: Problem) -> InfeasibleError:
             f"{devices}); relax two of them"
         )
     return InfeasibleError("; or: ".join(reasons[family] for family in blamed))
-
-
-def _binding(problem: Problem, blamed: Sequence[str]) -> str:
-    """The device type whose memory is too small even if all others' were unlimited; empty where there is one type."""
-    from dlplacer.solvers.ilp.assignment import find_placement
-
-    types = [device.type for device in problem.topology.devices]
-    if "memory" not in blamed or len(set(types)) == 1:
-        return ""
-    short = []
-    for chosen in dict.fromkeys(types):
-        rooms = zip(types, problem.capacity_bytes, strict=True)
-        roomy = replace(problem, capacity_bytes=tuple(room if name == chosen else None for name, room in rooms))
-        if find_placement(roomy, _SECONDS) == (True, None):
-            short.append(repr(chosen))
-    if short:
-        return f"; the memory of type {' and of type '.join(short)} is too small for what must run there"
-    return "; no type is short alone, but all of them together"
 
 
 def explain_overflow(problem: Problem) -> InfeasibleError:

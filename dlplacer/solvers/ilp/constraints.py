@@ -13,8 +13,7 @@ from ortools.sat.python import cp_model
 
 from dlplacer.problem.route_table import TimedRoute
 from dlplacer.solvers.bounds.bounds import Bounds
-from dlplacer.solvers.instance.instance import FAR, Delay, Instance
-from dlplacer.solvers.instance.symmetry import interchangeable
+from dlplacer.solvers.instance.instance import FAR, Delay, Instance, interchangeable
 
 Literal = cp_model.LiteralT
 Linear = cp_model.LinearExpr

@@ -7,9 +7,15 @@ from solvers.random_problems import random_problem
 
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.solvers.bounds.area import best_prices
-from dlplacer.solvers.bounds.bounds import critical_path, lower_bounds, whole_area
+from dlplacer.solvers.bounds.bounds import (
+    block_bound,
+    critical_path,
+    lower_bounds,
+    packing_bound,
+    preemptive_end,
+    whole_area,
+)
 from dlplacer.solvers.bounds.heads_tails import heads, tails
-from dlplacer.solvers.bounds.one_machine import block_bound, packing_bound, preemptive_end
 from dlplacer.solvers.instance.instance import build_instance
 
 

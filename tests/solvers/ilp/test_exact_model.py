@@ -14,7 +14,7 @@ from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.solvers.bounds.bounds import lower_bounds
 from dlplacer.solvers.heuristics.construct import construct
 from dlplacer.solvers.heuristics.list_rules import list_schedule
-from dlplacer.solvers.ilp.exact_model import solve_exactly
+from dlplacer.solvers.ilp.ilp_model import solve_exactly
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import build_instance
 

@@ -10,7 +10,7 @@ from solvers.random_problems import random_step
 from dlplacer.core.topology import Device
 from dlplacer.problem.problem import build_problem
 from dlplacer.solvers.ilp.cp_sat_search import new_solver
-from dlplacer.solvers.ilp.exact_model import build_exact_model
+from dlplacer.solvers.ilp.ilp_model import build_exact_model
 from dlplacer.solvers.instance.instance import build_instance
 
 
