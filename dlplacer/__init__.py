@@ -12,6 +12,6 @@ import lazy_loader
 
 from dlplacer.core.abilities import provide
 
-provide(save="dlplacer.files.load:save", html="dlplacer.api.notebook:html", table="dlplacer.api.views:table_of")
+provide(save="dlplacer.files.load:save", html="dlplacer.api.showing:html", table="dlplacer.api.views:table_of")
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -17,7 +17,7 @@ from _paper_table import Page, Row, Undetermined, assumed, derived, report, stat
 from dlplacer.planning.hybrid.epochs import EpochsTable, StatisticalEfficiency
 from dlplacer.planning.hybrid.hybrid import HybridProblem, plan_hybrid
 from dlplacer.planning.hybrid.hybrid_plan import BestOfDevices, HybridPlan
-from dlplacer.planning.hybrid.step_workload import Work
+from dlplacer.planning.hybrid.step_times import Work
 from dlplacer.planning.hybrid.workers import SpeedupTable
 
 EPOCHS = {

@@ -54,7 +54,6 @@ INNER_ROOMS = {
         "tick_length",
         "constrain",
         "saved_problem",
-        "replayed_search",
         "under_dispatch",
         "warm_start",
         "place",

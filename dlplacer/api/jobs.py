@@ -11,40 +11,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
-from dlplacer.api import parameters as the
-from dlplacer.api.kinds import checked
-from dlplacer.api.subjects import note
+from dlplacer.api.parameters import JobOptions, StepOptions, checked
+from dlplacer.api.subjects import is_job, note
 from dlplacer.core.errors import DlplacerError, InputError
+from dlplacer.core.expect import refuse
 from dlplacer.core.graph import OpGraph
 
 if TYPE_CHECKING:
     from dlplacer.frontend.onnx import OnnxFile
     from dlplacer.frontend.torch.capture import Traceable
     from dlplacer.frontend.torch.job import Job
-    from dlplacer.frontend.torch.splitting.names import OpSplit
 
 _ENTRY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _INPUT = re.compile(r"(?:(?P<dtype>\w+):)?(?P<shape>\d+(?:x\d+)*)")
 _MOST = 2**31
 _LONGEST_MESSAGE = 200
-_OF_JOB = ("mode", "optimizer", "autocast", "autocast_on")
-
-
-OF_JOB = the.argument(
-    "options",
-    '`batch_size` for the callable; `inputs` of a bare module, as ``["float32:8x3x299x299"]``; `mode`, `optimizer`, '
-    "`autocast` and `autocast_on` of the job",
-)
-ARGS = the.argument("args", "inputs of a Module, fx.GraphModule or ExportedProgram, which is captured as inference")
-OF_STEP = the.argument(
-    "step",
-    "options of `load_job`; `whole_backward` keeps the backward of a convolution in one op, `colocate_backward` holds "
-    "backward ops with their forward ops; `granularity` is ``aten``, ``fused`` or ``module``; "
-    "`splits_of` is a file whose splits are applied; `micro_batches` and `allow_other_loss` cut the batch; `dims` are "
-    "sizes of axes of an ONNX file; `device_type` adds roofline times",
-)
 
 
 class UserCodeError(InputError):
@@ -56,31 +39,7 @@ def is_entry(name: str) -> bool:
     return _ENTRY.fullmatch(name) is not None and not os.path.exists(name)
 
 
-class JobOptions(TypedDict, total=False):
-    """Options of `load_job`."""
-
-    batch_size: int | None
-    inputs: Sequence[str]
-    mode: str | None
-    optimizer: str | None
-    autocast: str | None
-    autocast_on: str | None
-
-
-class StepOptions(JobOptions, total=False):
-    """Options of `capture`: those of `load_job`, and those of turning the step into a graph."""
-
-    whole_backward: bool
-    colocate_backward: bool
-    granularity: str
-    splits_of: str | PathLike[str] | None
-    micro_batches: int | None
-    allow_other_loss: bool
-    dims: Mapping[str, int] | Sequence[str]
-    device_type: str | None
-
-
-@checked(the.argument("entry", "``module:callable``, as on the command line; the module is imported"), the.JOB, OF_JOB)
+@checked
 def load_job(entry: str, **options: Unpack[JobOptions]) -> "Job":
     """The job that ``module:callable`` returns; a bare module becomes an inference job on the given inputs.
 
@@ -115,8 +74,9 @@ def load_job(entry: str, **options: Unpack[JobOptions]) -> "Job":
             f"{entry!r} returned an object of type {type(made).__name__}; it must return a dlplacer.Job or a "
             "torch.nn.Module"
         )
-    changes: dict[str, Any] = {name: value for name, value in options.items() if name in _OF_JOB and value is not None}
-    return replace(made, entry=entry, **changes)
+    of_callable = ("batch_size", "inputs")
+    changes = {name: value for name, value in options.items() if name not in of_callable and value is not None}
+    return replace(made, entry=entry, **changes)  # type: ignore[arg-type]
 
 
 def fake_job(entry: str, **options: Unpack[JobOptions]) -> "Job":
@@ -132,7 +92,7 @@ def fake_job(entry: str, **options: Unpack[JobOptions]) -> "Job":
     return load_job(entry, **options)
 
 
-@checked(the.CODE, ARGS, the.STEP, the.RECORDED, the.ROOFLINE, OF_STEP)
+@checked
 def capture(job: "Traceable | str | PathLike[str]", args: tuple[Any, ...] = (), **step: Unpack[StepOptions]) -> OpGraph:
     """The dataflow graph of a step, without times; nothing is allocated.
 
@@ -169,24 +129,40 @@ def _captured(job: "Traceable | str | PathLike[str]", args: tuple[Any, ...], ste
             if value and option not in ("dims", "granularity", "device_type"):
                 raise InputError(f"{option} is for models in torch; an ONNX file takes sizes of its axes: batch=8")
         return onnx_graph(onnx_file(name, step.get("dims", ())))
-    if step.get("dims"):
-        raise InputError(f"dims are for ONNX files; {job!r} takes batch_size or inputs")
-    if name and not is_entry(name):
-        raise InputError(
-            f"{name!r} is neither module:callable nor an .onnx file; write for example dlplacer.models:inception_v3"
-        )
-    options = job_options(step)
-    if options and not name:
-        raise InputError(f"{next(iter(options))} is for module:callable; change the job itself")
+    made = _named(job, step, fake_job)
     from dlplacer.frontend import Job, capture, capture_job
 
-    made = fake_job(name, **options) if name else job
     whole, together = step.get("whole_backward", False), step.get("colocate_backward", False)
     if not isinstance(made, Job):
-        return capture(made, args, whole_backward=whole, colocate_backward=together)  # type: ignore[arg-type]
+        return capture(made, args, whole_backward=whole, colocate_backward=together)
     # Micro-batches are compared with the whole batch, which takes real tensors.
-    rewrites = rewrites_of(made, step, (lambda: load_job(name, **options)) if name else None)
+    rewrites = rewrites_of(made, step, (lambda: load_job(name, **job_options(step))) if name else None)
     return capture_job(made, rewrites, together).graph
+
+
+def job_of(value: "Job | str | PathLike[str]", step: Mapping[str, Any] | None = None, fake: bool = False) -> "Job":
+    """The job that is meant, or that its name makes; a bare module is none, as nobody can guess its loss."""
+    made = _named(value, step or {}, fake_job if fake else load_job)
+    if not is_job(made):
+        raise refuse("", "job", made, "a dp.Job(module, args=(inputs,), targets=(labels,), loss=loss_function)")
+    return made
+
+
+def _named(value: object, step: Mapping[str, Any], make: Callable[..., Any]) -> Any:
+    """The value itself, or what `make` makes of its name with the options of a step."""
+    if step.get("dims"):
+        raise InputError(f"dims are for ONNX files; {value!r} takes batch_size or inputs")
+    options = job_options(step)
+    if not isinstance(value, (str, PathLike)):
+        if options:
+            raise InputError(f"{next(iter(options))} is for module:callable; change the job itself")
+        return value
+    if not is_entry(str(value)):
+        raise InputError(
+            f"{str(value)!r} is neither module:callable nor an .onnx file; write for example "
+            "dlplacer.models:inception_v3"
+        )
+    return make(str(value), **options)
 
 
 def job_options(step: Mapping[str, Any]) -> JobOptions:
@@ -199,13 +175,7 @@ def rewrites_of(job: "Job", step: StepOptions, build: "Callable[[], Job] | None"
     from dlplacer.frontend.torch.batch_comparison import compared_cut
     from dlplacer.frontend.torch.capture import default_rewrites
 
-    rewrites, count, splits_of = (
-        list(default_rewrites(step.get("whole_backward", False), job)),
-        step.get("micro_batches"),
-        step.get("splits_of"),
-    )
-    if splits_of is not None:
-        rewrites += map(str, splits_in(splits_of))
+    rewrites, count = list(default_rewrites(step.get("whole_backward", False), job)), step.get("micro_batches")
     if count is None:
         return rewrites
     whole = job if build is None else build()
@@ -213,21 +183,6 @@ def rewrites_of(job: "Job", step: StepOptions, build: "Callable[[], Job] | None"
     for warning in found.warnings:
         note(warning)
     return [*rewrites, str(found.cut)]
-
-
-def splits_in(path: str | PathLike[str]) -> "list[OpSplit]":
-    """The splits that a graph file, or the graph of a plan file, records; raises InputError if there are none."""
-    from dlplacer.files.load import load_graph, load_plan
-    from dlplacer.files.text import read_json
-    from dlplacer.frontend.torch.splitting.names import parse_splits
-
-    value = read_json(Path(path))
-    of_plan = isinstance(value, dict) and str(value.get("format", "")).startswith("dlplacer.plan")
-    graph = load_plan(str(path)).graph if of_plan else load_graph(str(path))
-    splits = list(parse_splits([str(name) for name in (graph.capture or {}).get("rewrites", ())]))
-    if not splits:
-        raise InputError(f"{str(path)!r} records no splits; write it with --split")
-    return splits
 
 
 def is_onnx(name: str) -> bool:
@@ -266,7 +221,9 @@ def imported(entry: str) -> Callable[..., Any]:
         If there is no such module or callable, or the module cannot be imported.
     """
     module_name, _, attribute = entry.partition(":")
-    with _current_folder_on_path(), user_code(f"module {module_name!r} cannot be imported"):
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    with user_code(f"module {module_name!r} cannot be imported"):
         try:
             module = importlib.import_module(module_name)
         except ModuleNotFoundError as error:
@@ -350,20 +307,6 @@ def _place(error: BaseException) -> str:
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}"
     frames = traceback.extract_tb(error.__traceback__)
-    here = str(Path(__file__).resolve())
-    own = [frame for frame in frames if "site-packages" not in frame.filename and "<frozen" not in frame.filename]
-    own = [frame for frame in own if frame.filename != here and "/lib/python" not in frame.filename] or list(frames)
+    others = (str(Path(__file__).resolve()), "site-packages", "<frozen", "/lib/python")
+    own = [frame for frame in frames if not any(other in frame.filename for other in others)] or list(frames)
     return f"{own[-1].filename}:{own[-1].lineno}"
-
-
-@contextlib.contextmanager
-def _current_folder_on_path() -> Iterator[None]:
-    folder = os.getcwd()
-    added = folder not in sys.path
-    if added:
-        sys.path.insert(0, folder)
-    try:
-        yield
-    finally:
-        if added:
-            sys.path.remove(folder)

@@ -1,68 +1,38 @@
-"""Parameters of the public functions, declared once: functions check them, and the command line reads them as options.
+"""Declarations of the public functions' parameters: a `Parameter` has a `Kind`, which checks values and reads texts."""
 
-A `Parameter` has a `Kind`, which checks and completes a value given in Python and reads the text of an option.
-"""
-
-import inspect
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import wraps
+from numbers import Integral, Real
 from os import PathLike
 from pathlib import Path
 from threading import Event
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 from dlplacer.core.errors import InputError
-from dlplacer.core.expect import (
-    expect,
-    expect_call,
-    expect_figure,
-    expect_flag,
-    expect_number,
-    expect_text,
-    expect_whole,
-    tuple_of,
-)
+from dlplacer.core.expect import expect, refuse, tuple_of
 from dlplacer.core.units import parse_quantity
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
     """The values that a parameter takes: in Python a value or its text, on the command line its text.
 
-    Attributes
-    ----------
-    take
-        (name, value) → the value checked and completed; raises InputError.
-    read
-        Text → value; raises ValueError with the reason.
-    metavar
-        The value in help texts.
-    unit
-        Ending of names of parameters that options do without.
+    `take` checks and completes the value of a name, or raises InputError. `read` makes a value of a text, or raises
+    ValueError. Options do without a `unit` at the end of a name.
     """
 
     take: Callable[[str, Any], Any]
-    read: Callable[[str], Any]
+    read: Callable[[str], Any] = str
     metavar: str | None = None
     unit: str = ""
 
 
-def _checked_by(expected: Callable[..., None]) -> Callable[[str, Any], Any]:
+def _of(accepted: str, *types: type) -> Callable[[str, Any], Any]:
     def take(name: str, value: Any) -> Any:
-        expected("", **{name: value})
-        return value
-
-    return take
-
-
-def _of(kinds: type | tuple[type, ...], accepted: str) -> Callable[[str, Any], Any]:
-    def take(name: str, value: Any) -> Any:
-        expect("", name, value, kinds, accepted)
+        # For Python True is the number 1.
+        if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+            raise refuse("", name, value, accepted)
         return value
 
     return take
@@ -82,8 +52,8 @@ def _share(text: str) -> float:
     return float(text.strip().removesuffix("%")) / (100 if text.strip().endswith("%") else 1)
 
 
-def _quantity(dimension: str) -> Callable[[str], float]:
-    return lambda text: parse_quantity(text, dimension)
+def _quantity(dimension: str, kind: type = float) -> Callable[[str], Any]:
+    return lambda text: kind(parse_quantity(text, dimension))
 
 
 def _series(kind: type, accepted: str) -> Kind:
@@ -110,8 +80,8 @@ def _table(read: Callable[[str], float]) -> Kind:
         for table in value if isinstance(value, list) else [value]:
             expect("", name, table, Mapping, "a dict from devices to numbers")
             for count, figure in table.items():
-                expect_whole(name, devices=count)
-                expect_figure(name, f"of {count} devices", figure)
+                WHOLE.take(f"{name}: devices", count)
+                _NUMBER(f"{name} of {count} devices", figure)
                 if found.setdefault(count, figure) != figure:
                     raise InputError(f"{name} says {found[count]:g} and {figure:g} of {count} devices; drop one")
         return found
@@ -135,7 +105,7 @@ def written_file(text: str) -> Path:
 
 
 def _picture_file(text: str) -> Path:
-    from dlplacer.report.plot.formats import picture_format
+    from dlplacer.report.plot.pictures import picture_format
 
     path = written_file(text)
     try:
@@ -145,21 +115,21 @@ def _picture_file(text: str) -> Path:
     return path
 
 
-_PATH = _of((str, PathLike), "the path of a file")
-TEXT = Kind(_checked_by(expect_text), str)
-WHOLE = Kind(_checked_by(expect_whole), _read_by(int, "a whole number"), "N")
-NUMBER = Kind(_checked_by(expect_number), _read_by(float, "a number"))
-SHARE = Kind(_checked_by(expect_number), _read_by(_share, "a share; write for example 0.01 or 1%"))
-FLAG = Kind(_checked_by(expect_flag), str)
-SECONDS = Kind(_checked_by(expect_number), _quantity("seconds"), "TIME", "_s")
-BYTES = Kind(_checked_by(expect_number), lambda text: int(parse_quantity(text, "bytes")), "SIZE", "_bytes")
-RATE = Kind(_checked_by(expect_number), _quantity("bytes_per_s"), "RATE")
+_PATH, _NUMBER = _of("the path of a file", str, PathLike), _of("a number", Real)
+TEXT = Kind(_of("a text", str))
+WHOLE = Kind(_of("a whole number", Integral), _read_by(int, "a whole number"), "N")
+NUMBER = Kind(_NUMBER, _read_by(float, "a number"))
+SHARE = Kind(_NUMBER, _read_by(_share, "a share; write for example 0.01 or 1%"))
+FLAG = Kind(_of("True or False", bool))
+SECONDS = Kind(_NUMBER, _quantity("seconds"), "TIME", "_s")
+BYTES = Kind(_NUMBER, _quantity("bytes", int), "SIZE", "_bytes")
+RATE = Kind(_NUMBER, _quantity("bytes_per_s"), "RATE")
 NAMES, WHOLES = _series(str, "names"), _series(int, "whole numbers")
 FIGURES, TIMES = _table(float), _table(SECONDS.read)
-CALL = Kind(_checked_by(expect_call), str)
-STOP = Kind(_of(Event, "a threading.Event or None"), str)
+CALL = Kind(_of("a function", Callable))  # type: ignore[arg-type]
+STOP = Kind(_of("a threading.Event or None", Event))
 READ, WRITTEN, PICTURE = Kind(_PATH, Path, "FILE"), Kind(_PATH, written_file, "F"), Kind(_PATH, _picture_file, "F")
-ANY = Kind(lambda name, value: value, str)
+ANY = Kind(lambda name, value: value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,19 +139,18 @@ class Parameter:
     Attributes
     ----------
     name
-        Name of the function's parameter.
-    help
-        The effect of the option, with its default.
+        Name of the function's parameter; behind the function's name and a dot, if it is declared for that one alone.
+    help, doc
+        The effect of the option, with its default, and that of the parameter in Python if it differs; without help no
+        option sets the parameter.
     option
         Its spelling on the command line, if it is not the name with dashes; a spelling without dashes is positional.
-    least
-        The smallest value, or None.
     repeat
         The option may be given several times; their values are collected.
     settings
         Further arguments for `argparse`.
-    doc
-        The meaning of the parameter in Python, if `help` fits the option alone.
+    group
+        The title above the option in help texts.
     """
 
     name: str
@@ -195,12 +164,18 @@ class Parameter:
     repeat: bool = False
     settings: tuple[tuple[str, Any], ...] = ()
     doc: str = ""
+    group: str = ""
+
+    @property
+    def dest(self) -> str:
+        """The name in its function."""
+        return self.name.rpartition(".")[2]
 
     @property
     def spellings(self) -> tuple[str, ...]:
         """The option as one types it."""
         given = (self.option,) if isinstance(self.option, str) else self.option
-        return given if any(given) else (f"--{self.name.removesuffix(self.kind.unit).replace('_', '-')}",)
+        return given if any(given) else (f"--{self.dest.removesuffix(self.kind.unit).replace('_', '-')}",)
 
     def taken(self, value: Any) -> Any:
         """A value given in Python, checked and completed; raises InputError."""
@@ -208,11 +183,11 @@ class Parameter:
             try:
                 value = self.kind.read(value)
             except ValueError as error:
-                raise InputError(f"{self.name}: {error}") from error
-        value = self.kind.take(self.name, value)
+                raise InputError(f"{self.dest}: {error}") from error
+        value = self.kind.take(self.dest, value)
         wrong = self._wrong(value)
         if wrong:
-            raise InputError(f"{self.name} is {value!r}; {wrong}")
+            raise InputError(f"{self.dest} is {value!r}; {wrong}")
         return value
 
     def read(self, text: str) -> Any:
@@ -233,51 +208,3 @@ class Parameter:
             if self.above is not None and not one > self.above:
                 return f"it must be above {self.above:g}"
         return ""
-
-
-def checked(*groups: Parameter | tuple[Parameter, ...]) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Check the arguments of a function by their declarations, and add these to its docstring.
-
-    An argument that is left out, or None by default, is not checked.
-    """
-    known = {each.name: each for group in groups for each in (group if isinstance(group, tuple) else (group,))}
-
-    def wrap(function: Callable[P, R]) -> Callable[P, R]:
-        signature = inspect.signature(function)
-        rest = next((name for name, each in signature.parameters.items() if each.kind is each.VAR_KEYWORD), "")
-        optional = {name for name, each in signature.parameters.items() if each.default is None}
-
-        def taken(name: str, value: Any) -> Any:
-            free = name not in known or (value is None and (name in optional or name not in signature.parameters))
-            return value if free else known[name].taken(value)
-
-        @wraps(function)
-        def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            bound = signature.bind(*args, **kwargs)
-            for name in bound.arguments.get(rest, ()):
-                if name not in known:
-                    raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}")
-            for name, value in bound.arguments.items():
-                options = {option: taken(option, given) for option, given in value.items()} if name == rest else None
-                bound.arguments[name] = taken(name, value) if options is None else options
-            return function(*bound.args, **bound.kwargs)
-
-        call.__doc__ = _documented(
-            function.__doc__ or "", [known[name] for name in signature.parameters if name in known]
-        )
-        return call
-
-    return wrap
-
-
-def _documented(doc: str, parameters: Sequence[Parameter]) -> str:
-    """The docstring with a section of parameters before the next one."""
-    text = inspect.cleandoc(doc)
-    entries = [f"{each.name}\n    {_sentence(each.doc or each.help)}" for each in parameters]
-    section = "\n".join(["Parameters", "----------", *entries])
-    place = min((at for at in map(text.find, ("\nRaises\n---", "\nExamples\n---")) if at >= 0), default=len(text))
-    return f"{text[:place].rstrip()}\n\n{section}\n{text[place:]}"
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}."

@@ -1,6 +1,11 @@
-"""Every parameter of the public functions that the command line can set, in groups that functions share."""
+"""Parameters of the public functions, declared once: functions check and document them, commands offer them."""
 
-from argparse import SUPPRESS
+import inspect
+from argparse import SUPPRESS, BooleanOptionalAction
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import wraps
+from typing import Any, ParamSpec, TypedDict, TypeVar, get_args
 
 from dlplacer.api.kinds import (
     ANY,
@@ -27,20 +32,52 @@ from dlplacer.machines.costs.gradient_codecs import CODECS
 from dlplacer.machines.costs.issue import ISSUES
 from dlplacer.report.plot.pictures import pictures_of
 
+LISTS = ("graphs", "topologies", "models", "methods", "devices", "targets")
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class JobOptions(TypedDict, total=False):
+    """Options of `load_job`."""
+
+    batch_size: int | None
+    inputs: Sequence[str]
+    mode: str | None
+    optimizer: str | None
+    autocast: str | None
+    autocast_on: str | None
+
+
+class CaptureOptions(JobOptions, total=False):
+    """Options of `load_job`, and those of turning a step into a graph."""
+
+    whole_backward: bool
+    colocate_backward: bool
+    granularity: str
+    dims: Mapping[str, int] | Sequence[str]
+
+
+class StepOptions(CaptureOptions, total=False):
+    """Options of `capture`."""
+
+    micro_batches: int | None
+    allow_other_loss: bool
+    device_type: str | None
+
 
 def argument(name: str, doc: str) -> Parameter:
     """A parameter that no option sets."""
     return Parameter(name, kind=ANY, doc=doc)
 
 
-def flag(name: str, text: str, option: str = "") -> Parameter:
+def flag(name: str, text: str) -> Parameter:
     """An option without a value."""
-    return Parameter(name, text, FLAG, option=option)
+    return Parameter(name, text, FLAG)
 
 
-def count(name: str, text: str = "", metavar: str = "N", option: str = "", least: int = 1) -> Parameter:
+def count(name: str, text: str, metavar: str = "N", least: int = 1) -> Parameter:
     """A whole number of at least one."""
-    return Parameter(name, text, WHOLE, metavar, option, least=least)
+    return Parameter(name, text, WHOLE, metavar, least=least)
 
 
 def written(name: str, text: str, metavar: str = "F", option: str | tuple[str, ...] = ()) -> Parameter:
@@ -48,71 +85,24 @@ def written(name: str, text: str, metavar: str = "F", option: str | tuple[str, .
     return Parameter(name, text, WRITTEN, metavar, option)
 
 
-def pictures(subject: str) -> tuple[Parameter, ...]:
-    """An option for every picture of a command's result."""
-    return tuple(Parameter(each.option, each.help, PICTURE) for each in pictures_of(subject))
-
-
-def time_limit(of: str, default: str, least: float | None = None) -> Parameter:
-    """The time that a solve may take."""
-    text = f"time for {of} ({default})"
-    return Parameter("time_limit_s", text, SECONDS, least=least, above=0 if least is None else None)
-
-
 def output(metavar: str, text: str) -> Parameter:
     """The file of a result."""
     return written("output", text, metavar, ("-o", "--output"))
 
 
-def page(text: str) -> Parameter:
-    """A page to write."""
-    return written("html", text)
+def pictures(subject: str) -> tuple[Parameter, ...]:
+    """An option for every picture of a command's result."""
+    return tuple(Parameter(each.option, each.help, PICTURE) for each in pictures_of(subject))
 
 
-JSON = flag("json", "print one JSON object")
-PLAN = Parameter("plan", "plan file", ANY, "PLAN", "plan", doc="a `Plan`, a `Result`, a run or the path of a plan file")
-TOPOLOGY = Parameter(
-    "topology",
-    "a topology file, or the name of one that ships (cpu-2core, dgx1-v100-2gpu, …)",
-    ANY,
-    "TOPOLOGY",
-    "topology",
-    doc="a `Topology`, the path of its file, or the name of one that ships",
-)
-MODEL = Parameter(
-    "graph",
-    "module:callable, an .onnx file, a graph file, or the name of a graph that ships (inception_v3-train)",
-    ANY,
-    "MODEL|GRAPH",
-    "model",
-    doc="an `OpGraph`, a `Job` or its ``module:callable``, a graph or ONNX file, or the name of a graph that ships",
-)
-OPTIONS = argument(
-    "options",
-    'the `Options` to assume, words such as ``"paper"`` or ``"shortest, joint"``, or a dict; None for defaults',
-)
-TAKEN_STEP = argument("step", "options of `capture`, if the graph is captured")
-TAKEN_JOB = argument("options", "options of `load_job`, for ``module:callable``")
-SUBJECT = (MODEL, TOPOLOGY)
-SHIPPED = Parameter("topology", "a topology file, or the name of one that ships", metavar="T", option="topology")
-TOPOLOGY_JSON = flag("json", "print the topology file")
-OWN_CODE = Parameter(
-    "job",
-    "module:callable; may be left out for dlplacer's own models",
-    metavar="MODEL",
-    option="model",
-    settings=(("nargs", "?"),),
-)
-ROOFLINE = Parameter("device_type", "add roofline times for a device type, such as V100", metavar="TYPE")
-CODE = Parameter(
-    "job",
-    "module:callable that returns a Job or a Module, or .onnx file",
-    ANY,
-    "MODEL",
-    "model",
-    doc="a `Job`, its ``module:callable``, or an ONNX file",
-)
-TYPED_JOB = argument("job", "the `Job` of the plan: same module, shapes, dtypes and mode")
+def _under(title: str, *parameters: Parameter) -> tuple[Parameter, ...]:
+    return tuple(replace(each, group=title) for each in parameters)
+
+
+def _time_limit(owner: str, of: str, default: str) -> Parameter:
+    return Parameter(f"{owner}time_limit_s", f"time for {of} ({default})", SECONDS, above=0)
+
+
 ASSUMED = (
     *(
         Parameter(name, f"{ASSUMPTIONS[name].decides} ({values[0]})", choices=values)
@@ -120,341 +110,342 @@ ASSUMED = (
     ),
     flag("paper", "assume what the paper's equations 7-13 assume"),
 )
+_GRAPH = "graph of the job without splits, with measured times; None takes roofline times or profiles"
+_CODE = "a `Job`, its ``module:callable``, or an ONNX file"
 
-BATCH_SIZE = count("batch_size", "passed to the callable as batch_size")
-JOB = (
-    BATCH_SIZE,
+_PROBLEM = (
     Parameter(
-        "inputs",
-        "an input of a bare module, as float32:8x3x299x299",
-        kind=ANY,
-        metavar="SPEC",
-        option="--input",
-        repeat=True,
+        "graph",
+        "module:callable, an .onnx file, a graph file, or the name of a graph that ships (inception_v3-train)",
+        ANY,
+        "MODEL|GRAPH",
+        "model",
+        doc="an `OpGraph`, a `Job` or its ``module:callable``, a graph or ONNX file, or the name of a graph that ships",
     ),
+    argument("place_with_splits.graph profile_splits.graph", _GRAPH),
+    argument(
+        "plan_of_pipeline.graph",
+        "the step in its micro-batches: ``dp.capture(job, micro_batches=found.micro_batches)``",
+    ),
+    Parameter(
+        "topology",
+        "a topology file, or the name of one that ships (cpu-2core, dgx1-v100-2gpu, …)",
+        ANY,
+        "TOPOLOGY",
+        "topology",
+        doc="a `Topology`, the path of its file, or the name of one that ships",
+    ),
+    argument(
+        "options",
+        'the `Options` to assume, words such as ``"paper"`` or ``"shortest, joint"``, or a dict; None for defaults',
+    ),
+    Parameter("plan", "plan file", ANY, "PLAN", "plan", doc="a `Plan`, a `Result`, a run or the path of a plan file"),
+    Parameter("job", "module:callable that returns a Job or a Module, or .onnx file", ANY, "MODEL", "model", doc=_CODE),
+    Parameter(
+        "run.job",
+        "module:callable; may be left out for dlplacer's own models",
+        ANY,
+        "MODEL",
+        "model",
+        settings=(("nargs", "?"),),
+        doc=_CODE,
+    ),
+    argument("apply.job", "the `Job` of the plan: same module, shapes, dtypes and mode"),
+    argument("entry", "``module:callable``, as on the command line; the module is imported"),
+    argument("args", "inputs of a Module, fx.GraphModule or ExportedProgram, which is captured as inference"),
+    argument("op", "id of an op of the plan"),
+    argument("beside", "name → another plan of the same job, whose steps alternate with those of the plan"),
+    argument("found", "the result of `pipeline`"),
+    argument("held", "constraints of the step, which hold for every copy of an op"),
+    argument("rewrites", "names of the rewrites of the capture; None means the usual ones"),
+    Parameter("parts", kind=WHOLE, least=2, doc="number of parts of an op; None means one for each device"),
+    Parameter("on_progress", kind=CALL, doc="called with the progress of the work"),
+    Parameter("stop", kind=STOP, doc="an event that ends the work with the best result so far once it is set"),
+)
+_STEP = _under(
+    "job options (for MODEL as module:callable)",
+    count("batch_size", "passed to the callable as batch_size"),
+    Parameter("inputs", "an input of a bare module, as float32:8x3x299x299", ANY, "SPEC", "--input", repeat=True),
     Parameter("mode", "forward and backward, or forward alone", choices=("train", "infer")),
     Parameter("optimizer", "make the update part of the step", choices=("sgd", "momentum", "adam")),
     Parameter("autocast", "run the forward pass under torch.autocast", choices=("bfloat16", "float16")),
     Parameter("autocast_on", "cast the ops that this device type casts", choices=("cpu", "cuda")),
-)
-DIMS = Parameter(
-    "dims",
-    "size of a symbolic axis of an ONNX file, as batch=8 or input:0=8",
-    kind=ANY,
-    metavar="AXIS=N",
-    option="--dim",
-    repeat=True,
-)
-GRANULARITY = Parameter(
-    "granularity",
-    "one op for each ATen call, for each chain that runs together, or for each module (module:2 cuts paths)",
-    metavar="aten|fused|module",
-)
-WHOLE_BACKWARD = flag("whole_backward", "keep a convolution's backward in one op")
-REWRITTEN = (
-    WHOLE_BACKWARD,
+    flag("whole_backward", "keep a convolution's backward in one op"),
     flag("colocate_backward", "hold every backward op on the device of its forward op"),
-    GRANULARITY,
+    Parameter(
+        "granularity",
+        "one op for each ATen call, for each chain that runs together, or for each module (module:2 cuts paths)",
+        metavar="aten|fused|module",
+    ),
+    Parameter(
+        "dims", "size of a symbolic axis of an ONNX file, as batch=8 or input:0=8", ANY, "AXIS=N", "--dim", repeat=True
+    ),
+    count("micro_batches", "run the step as N micro-batches with gradient accumulation", least=2),
+    flag("allow_other_loss", "accept micro-batches whose loss differs from the whole batch's"),
+    Parameter("device_type", "add roofline times for a device type, such as V100", metavar="TYPE"),
 )
-OTHER_LOSS = flag("allow_other_loss", "accept micro-batches whose loss differs from the whole batch's")
-SPLITS_OF = Parameter("splits_of", "apply the splits that this file records, choose none", READ, "GRAPH|PLAN")
-MICRO_BATCHES = count("micro_batches", "run the step as N micro-batches with gradient accumulation", least=2)
-RECORDED = (SPLITS_OF, MICRO_BATCHES, OTHER_LOSS)
-STEP = (*JOB, *REWRITTEN, DIMS)
-PARTS = Parameter(
-    "split",
-    "split ops into N parts (auto: as many as there are devices) where that shortens the step",
-    metavar="auto|N",
-    settings=(("nargs", "?"), ("const", "auto")),
+_SPLIT = _under(
+    "splitting (for MODEL as module:callable)",
+    Parameter(
+        "split",
+        "split ops into N parts (auto: as many as there are devices) where that shortens the step",
+        metavar="auto|N",
+        settings=(("nargs", "?"), ("const", "auto")),
+    ),
+    Parameter("times", "the model's graph without splits, with times from dlplacer profile", READ, "GRAPH"),
+    Parameter("search_s", "with --split: time for choosing what to split (30 s)", SECONDS, above=0),
 )
-PARTS_COUNT = Parameter("parts", kind=WHOLE, least=2, doc="number of parts of an op; None means one for each device")
-WHOLE_GRAPH = argument(
-    "graph", "graph of the job without splits, with measured times; None takes roofline times or profiles"
-)
-TIMED_GRAPH = Parameter("times", "the model's graph without splits, with times from dlplacer profile", READ, "GRAPH")
-SPLIT = (PARTS, *RECORDED, TIMED_GRAPH)
-
-SEED = Parameter("seed", "seed of all random choices (0)", WHOLE)
-WORKERS = count("workers", "solver threads (the cores)")
-METHOD = Parameter("method", "name of the method: ilp (default) or one that `dlplacer compare` lists", metavar="NAME")
-GAP = Parameter("gap", "stop at this gap: 0.01 and 1% are one percent (0)", SHARE, "G")
-CALLS = (
-    Parameter("on_progress", kind=CALL, doc="called with the progress of the work"),
-    Parameter("stop", kind=STOP, doc="an event that ends the work with the best result so far once it is set"),
-)
-SOLVER = (SEED, WORKERS)
-ISSUE = Parameter(
-    "issue",
-    "process that issues the ops, where the topology gives no cost: eager for one of eager PyTorch (none)",
-    choices=ISSUES,
-)
-PIN = Parameter(
-    "pins",
-    "run an op, all ops of a module, or all that a glob matches ('encoder.*=gpu0') on this device or type of device",
-    kind=ANY,
-    metavar="OP|MODULE=DEVICE",
-    option="--pin",
-    repeat=True,
-)
-COLOCATE = Parameter(
-    "colocate", "run all ops and modules that these match on one device", kind=ANY, metavar="GLOB[,GLOB…]", repeat=True
-)
-HELD = (PIN, COLOCATE)
-WARM_START = Parameter(
-    "warm_start",
-    "begin with this plan: go on with an earlier solve, or start from a plan of a similar graph or machine",
-    ANY,
-    "PLAN",
-)
-CALIBRATION = Parameter(
-    "calibration",
-    "measured op times of a device type, as `dlplacer profile --calibration` writes them",
-    ANY,
-    "FILE",
-    repeat=True,
-)
-WORK = Parameter(
-    "work_s",
-    "work in place of a time limit, by one worker: the same plan on every machine",
-    NUMBER,
-    "N",
-    "--work",
-    above=0,
-)
-WITHOUT = Parameter(
-    "without",
-    "leave out these phases and heuristics of the default method: what do they earn?",
-    NAMES,
-    "NAME[,NAME...]",
-    settings=(("help", SUPPRESS),),
-    doc="names of phases and heuristics that the default method leaves out: what do they earn?",
-)
-EXPORT = written("export", "write the paper's program, eq. 7 to 13, for other solvers: F.mps or F.pb.txt")
-SOLVED = (METHOD, time_limit("the whole solve, reading a graph file included", "60 s"), *SOLVER, GAP)
-METHODS = Parameter("methods", "only these (all)", NAMES, "NAME[,NAME...]")
-COMPARED = (METHODS, time_limit("each method", "60 s"), *SOLVER)
-
-STAGES = (
+_SOLVING = (
+    Parameter("method", "name of the method: ilp (default) or one that `dlplacer compare` lists", metavar="NAME"),
+    Parameter("methods", "only these (all)", NAMES, "NAME[,NAME...]"),
+    _time_limit("", "the whole solve, reading a graph file included", "60 s"),
+    _time_limit("compare.", "each method", "60 s"),
+    _time_limit("fit.", "the proof", "10 s"),
+    _time_limit("hybrid.", "each solve", "10 s"),
+    Parameter("seed", "seed of all random choices (0)", WHOLE),
+    count("workers", "solver threads (the cores)"),
+    Parameter("gap", "stop at this gap: 0.01 and 1% are one percent (0)", SHARE, "G"),
+    Parameter(
+        "work_s",
+        "work in place of a time limit, by one worker: the same plan on every machine",
+        NUMBER,
+        "N",
+        "--work",
+        above=0,
+    ),
+    Parameter(
+        "without",
+        "leave out these phases and heuristics of the default method: what do they earn?",
+        NAMES,
+        "NAME[,NAME...]",
+        settings=(("help", SUPPRESS),),
+        doc="names of phases and heuristics that the default method leaves out: what do they earn?",
+    ),
+    written("export", "write the paper's program, eq. 7 to 13, for other solvers: F.mps or F.pb.txt"),
+    Parameter(
+        "issue",
+        "process that issues the ops, where the topology gives no cost: eager for one of eager PyTorch (none)",
+        choices=ISSUES,
+    ),
+    Parameter(
+        "pins",
+        "run an op, all ops of a module, or all that a glob matches ('encoder.*=gpu0') on this device or type of "
+        "device",
+        ANY,
+        "OP|MODULE=DEVICE",
+        "--pin",
+        repeat=True,
+    ),
+    Parameter("colocate", "run all ops and modules that these match on one device", ANY, "GLOB[,GLOB…]", repeat=True),
+    Parameter(
+        "warm_start",
+        "begin with this plan: go on with an earlier solve, or start from a plan of a similar graph or machine",
+        ANY,
+        "PLAN",
+    ),
+    Parameter(
+        "calibration",
+        "measured op times of a device type, as `dlplacer profile --calibration` writes them",
+        ANY,
+        "FILE",
+        repeat=True,
+    ),
     count("stages", "devices, each with a stage, or two when interleaved (the best)"),
-    count("micro_batches", "parts of the batch (the best)", "M"),
+    count("pipeline.micro_batches", "parts of the batch (the best)", "M"),
     Parameter(
         "schedule", "order of the micro-batches (the best)", choices=("gpipe", "1f1b", "interleaved", "zero-bubble")
     ),
-)
-
-BUDGET = Parameter(
-    "budget_s", "time for solving again with one thing changed, shared by all changes (10 s; 0: none)", SECONDS, least=0
-)
-DISPATCH = Parameter(
-    "dispatch_s",
-    "time in which one process issues an op for any of the devices, as 8us (0: as the topology says)",
-    SECONDS,
-    least=0,
-)
-WHY = Parameter(
-    "why",
-    "say what the step would take with this op, or the longest of this module, on other devices, not what would help",
-    kind=ANY,
-    metavar="OP|MODULE",
-    repeat=True,
-)
-SHOWN = (
-    *pictures("plan"),
-    written("trace", "Chrome trace (JSON), for ui.perfetto.dev"),
-    written("device_map", "Hugging Face device_map (JSON): module path to device"),
     Parameter(
-        "device_map_rule",
-        "of --device-map: a module spread over devices goes where most of its parameters are (default), or is refused",
-        choices=("majority", "exact"),
+        "budget_s",
+        "time for solving again with one thing changed, shared by all changes (10 s; 0: none)",
+        SECONDS,
+        least=0,
     ),
-    written("html", "one page to walk through, with everything"),
-    Parameter("against", "a second plan, beside the first one on the page of --html", READ, "PLAN"),
-    written("csv", "the ops as CSV; the transfers go to F with -transfers in its name"),
-    Parameter("color_by", "colours of --gantt (phase)", choices=("phase", "module")),
-)
-
-TRACE = written("trace", "Chrome trace (JSON) of the predicted and the measured step")
-MEASURED_PICTURE = Parameter("gantt", "the measured step beneath the predicted one, as .png, .svg or .pdf", PICTURE)
-DEVICES = argument(
-    "devices",
-    'device of the plan → device of this machine, or devices in the plan\'s order, as ``"cpu:0,cpu:1"``; None takes '
-    "``cpu:0``, ``cpu:1``, … for cores, ``cuda:0``, … for others",
-)
-TIMED_DEVICES = Parameter(
-    "devices",
-    "cpu:0, cuda:0, …; several are timed while all are busy, as when a plan runs on them, ops too short for that alone",
-    ANY,
-    "D[,D…]",
-    option=("--device", "--devices"),
-)
-WARMUP = count("warmup", "least number of steps before them (3)", least=0)
-SEGMENTS = Parameter(
-    "segments",
-    "call runs of ops with PyTorch's kernels (the default), compiled by TorchInductor, or as CUDA graphs",
-    choices=("eager", "inductor", "cuda_graph"),
-)
-RANKS = (
-    count("replicas", "train N copies of the plan on N parts of the batch"),
     Parameter(
-        "bucket_bytes", "gradients are exchanged in buckets of this size (25 MiB)", BYTES, option="--bucket-bytes"
+        "dispatch_s",
+        "time in which one process issues an op for any of the devices, as 8us (0: as the topology says)",
+        SECONDS,
+        least=0,
     ),
-    Parameter("timeout_s", "wait so long for another rank (120 s)", SECONDS),
 )
-RUN = (
-    count("steps", "number of steps that are timed (until their medians are sure, for a minute at most)"),
-    WARMUP,
+_RUNNING = (
+    Parameter(
+        "devices",
+        "cpu:0,cpu:1 or cuda:0,cuda:1: in the plan's order",
+        ANY,
+        "D[,D…]",
+        settings=(("required", True),),
+        doc='device of the plan → device of this machine, or devices in the plan\'s order, as ``"cpu:0,cpu:1"``; None '
+        "takes ``cpu:0``, ``cpu:1``, … for cores, ``cuda:0``, … for others",
+    ),
+    Parameter(
+        "profile.devices profile_splits.devices selftest.devices",
+        "cpu:0, cuda:0, …; several are timed while all are busy, as when a plan runs on them, ops too short for that "
+        "alone",
+        ANY,
+        "D[,D…]",
+        ("--device", "--devices"),
+    ),
+    argument(
+        "place_with_splits.devices",
+        "devices of this machine on which the chosen splits are profiled; empty estimates them",
+    ),
+    count("run.steps", "number of steps that are timed (until their medians are sure, for a minute at most)"),
+    count("run.warmup", "least number of steps before them (3)", least=0),
+    count("steps", "steps that are timed (7)"),
+    count("warmup", "steps before them (2)", least=0),
+    written("profile.calibration", "file to write or extend with what was measured, for other models", "FILE"),
     Parameter(
         "compile_baseline",
         "time torch.compile on one device too (done where --segments compiles or captures)",
         FLAG,
-        settings=(("negatable", True),),
+        settings=(("action", BooleanOptionalAction),),
     ),
-    SEGMENTS,
+    Parameter(
+        "segments",
+        "call runs of ops with PyTorch's kernels (the default), compiled by TorchInductor, or as CUDA graphs",
+        choices=("eager", "inductor", "cuda_graph"),
+    ),
     Parameter(
         "provider",
         "of an ONNX file: onnxruntime's execution provider for devices other than cpu:N, as CUDA or TensorRT",
         metavar="NAME",
     ),
-    *RANKS,
-)
-PROFILED = (
-    count("steps", "steps that are timed (7)"),
-    count("warmup", "steps before them (2)", least=0),
-    written("calibration", "file to write or extend with what was measured, for other models", "FILE"),
-    Parameter("search_s", "with --split: time for choosing what to split (30 s)", SECONDS, above=0),
-)
-SELFTEST = (
+    count("replicas", "train N copies of the plan on N parts of the batch"),
+    Parameter(
+        "bucket_bytes", "gradients are exchanged in buckets of this size (25 MiB)", BYTES, option="--bucket-bytes"
+    ),
+    Parameter("timeout_s", "wait so long for another rank (120 s)", SECONDS),
     count("repeats", "runs with pauses for each small model (5)"),
     flag("no_steps", "leave out the timed steps, which take most of the time"),
-    Parameter("seed", "of the random plans and pauses (0)", WHOLE),
+    Parameter("selftest.seed", "of the random plans and pauses (0)", WHOLE),
 )
-
-KIND = Parameter("kind", "which devices (auto)", choices=("auto", "gpu", "cpu"))
-MEASURE = flag("measure", "time copies over every link, and the issue of ops")
-DEVICE_TYPE = Parameter(
-    "device_type",
-    "type or product name of the devices, as RTX3090 or V100-32GB, for memory and rates of the device table; of "
-    "several types, as 0-2=RTX3090,3=RTX3060",
-    metavar="TYPE",
-    option="--type",
+_MACHINES = (
+    Parameter("kind", "which devices (auto)", choices=("auto", "gpu", "cpu")),
+    flag("measure", "time copies over every link, and the issue of ops"),
+    Parameter("path", "the file that the other tool wrote", READ, "FILE", "path"),
+    Parameter(
+        "import_topology.device_type",
+        "type or product name of the devices, as RTX3090 or V100-32GB, for memory and rates of the device table; of "
+        "several types, as 0-2=RTX3090,3=RTX3060",
+        metavar="TYPE",
+        option="--type",
+    ),
+    Parameter(
+        "description",
+        'the machine in words, as "2x RTX3090, RTX3060, 64 GB DDR5-5600", hosts separated by ";", or a TOML file',
+        ANY,
+        "TEXT",
+        "description",
+    ),
+    *_under(
+        "machine in words",
+        Parameter("link", "of each GPU to its host: pcie4, pcie3x8 or a rate (the slot of its type)", metavar="LINK"),
+        Parameter("network", "between hosts: 1gbe, 10gbe, wifi, thunderbolt, or a rate and a latency", metavar="NET"),
+        Parameter(
+            "used", "memory that is in use, of all devices or of one, as gpu0=1GiB", ANY, "[D=]SIZE", repeat=True
+        ),
+    ),
 )
-LISTS = ("graphs", "topologies", "models", "methods", "devices", "targets")
-
-DIRECTION = Parameter(
-    "direction",
-    "weights pulled before the forward pass needs them, or gradients pushed behind backward (forward)",
-    choices=("forward", "backward"),
-)
-GROUPS = (
-    DIRECTION,
+_DATA_PARALLEL = (
+    Parameter(
+        "direction",
+        "weights pulled before the forward pass needs them, or gradients pushed behind backward (forward)",
+        choices=("forward", "backward"),
+    ),
     Parameter(
         "collective",
         "what carries a group (forward: all-gather; backward: all-reduce)",
         choices=("all-gather", "reduce-scatter", "all-reduce"),
     ),
     Parameter("cap_bytes", 'most bytes of a group, as "25 MiB"', BYTES, least=1),
-)
-TRAINING = Parameter(
-    "training",
-    "takes (workers, seed) and yields a metric after every epoch; or returns something that does",
-    ANY,
-    metavar="MODULE:CALLABLE",
-    option="training",
-)
-EPOCHS_FILE = Parameter(
-    "epochs",
-    "epochs by workers, or by batch (dlplacer.epochs/1); without it one worker alone, whose batch stays",
-    ANY,
-    "FILE",
-)
-EPOCHS = (
+    Parameter(
+        "training",
+        "takes (workers, seed) and yields a metric after every epoch; or returns something that does",
+        ANY,
+        "MODULE:CALLABLE",
+        "training",
+    ),
     Parameter("batches", "mini-batches per step: numbers of data-parallel workers", WHOLES, "N[,N…]", least=1),
     Parameter("at_most", "the goal: a metric of at most X, as a loss", NUMBER, "X"),
     Parameter("at_least", "the goal: a metric of at least X, as an accuracy", NUMBER, "X"),
     count("max_epochs", "more count as not converging (100)", "E"),
     count("seeds", "trainings of every batch, for a median (1)", "S"),
-    Parameter("codecs", f"measure these too; of {', '.join(CODECS)}", NAMES, "C[,C…]", choices=tuple(CODECS)),
+    Parameter("epochs.codecs", f"measure these too; of {', '.join(CODECS)}", NAMES, "C[,C…]", choices=tuple(CODECS)),
     Parameter("periods", "measure exchanges every P steps too", WHOLES, "P[,P…]", least=1),
-    count("jobs", "train in so many processes side by side", "J"),
+    count("epochs.jobs", "train in so many processes side by side", "J"),
     written("checkpoint", "keep finished trainings there, and go on from them", "FILE"),
     count("mini_batch", "samples of a mini-batch, for the file", "B"),
     count("samples", "samples of the data set, for the file"),
-)
-SCALING = (
-    Parameter("scaling_efficiency", "a constant; the paper assumes 1", NUMBER, "SE"),
-    Parameter("overhead_ratio", "Lemma 3.1: (1 + R) / (1 + N R)", NUMBER, "R"),
-    Parameter("measured", "measured step times per device count, to be fitted: 1=0.5s,8=90ms", TIMES, "N=S,..."),
-    Parameter("network", 'join copies of the topology, each by a card of "12.5 GB/s"', RATE),
-    Parameter("network_latency_s", "between devices of two copies (5 us)", SECONDS, least=0),
-    Parameter("codecs", f"some of {', '.join(CODECS)} (all)", NAMES, "C[,C...]", choices=tuple(CODECS)),
-    Parameter(
-        "measurements", "measured codecs, collectives, network, and factors of epochs (dlplacer.measurements/1)", READ
-    ),
-    flag("no_overlap", "exchange gradients after the backward pass"),
-)
-HYBRID = (
-    Parameter("devices", "plan for every budget from 1 to N", WHOLE, least=1),
-    Parameter("degrees", "model-parallel degrees to consider (2 to 8)", WHOLES, "M[,M...]"),
-    Parameter("speedups", "known speedup of M devices, in place of solving", FIGURES, "M=S", "--speedup", repeat=True),
-    time_limit("each solve", "10 s"),
-    *SOLVER,
-    Parameter("method", "of each solve, as for `dlplacer solve` (ilp)", metavar="NAME"),
-    Parameter("split", "how a worker's devices share (both)", choices=("both", "placement", "pipeline")),
-    count("jobs", "place in so many processes side by side", "J"),
-    Parameter("cache", "keep placements there, and go on from them", READ, "DIR"),
-)
-MINIBATCH = (
     Parameter("device", "device to fit on (the topology's first)", metavar="NAME"),
     Parameter(
         "batch_sizes", "mini-batches to try; a graph file has one of its own and takes none", WHOLES, "N[,N…]", least=1
     ),
     count("dataset_size", "samples of an epoch (by time per sample)"),
-    Parameter("epochs", "dlplacer.epochs/1 file: epochs that a batch needs (always 1)", ANY, "FILE"),
-)
-GPUS = (
+    Parameter("advise_minibatch.epochs", "dlplacer.epochs/1 file: epochs that a batch needs (always 1)", ANY, "FILE"),
     Parameter("overhead", "R_O = overhead / compute on one GPU: 0.1 is 10 %", NUMBER, "R"),
     Parameter("speedup", "wanted speedup over one GPU", NUMBER, "S"),
     Parameter("efficiency", "wanted efficiency: 0.8 is 80 %", NUMBER, "A"),
     Parameter("gpus", "number of GPUs of that efficiency", WHOLE, "G"),
-)
-SERVERS = (
     Parameter("load_bytes", 'parameters, or bytes of a batch: "249 MB"', BYTES, least=0),
-    Parameter("workers", "workers that pull and push; without, a plain load", WHOLE),
+    Parameter("advise_servers.workers", "workers that pull and push; without, a plain load", WHOLE),
     Parameter("bytes_per_s", 'of one server or loader, in bytes: "1.25 GB/s"', RATE, option="--rate", least=0),
     Parameter("compute_s", 'computation of a step: "0.5 s"', SECONDS, least=0),
 )
-
-DESCRIPTION = Parameter(
-    "description",
-    'the machine in words, as "2x RTX3090, RTX3060, 64 GB DDR5-5600", hosts separated by ";", or a TOML file',
-    ANY,
-    "TEXT",
-    "description",
-)
-DESCRIBED = (
-    Parameter("link", "of each GPU to its host: pcie4, pcie3x8 or a rate (the slot of its type)", metavar="LINK"),
-    Parameter("network", "between hosts: 1gbe, 10gbe, wifi, thunderbolt, or a rate and a latency", metavar="NET"),
-    Parameter("used", "memory that is in use, of all devices or of one, as gpu0=1GiB", ANY, "[D=]SIZE", repeat=True),
-)
-DECODER = Parameter(
-    "decoder",
-    "config.json of a language model, its folder, or a .gguf file",
-    ANY,
-    "MODEL",
-    "decoder",
-    doc="a `Decoder`, or the path of a config.json, of a folder with one, or of a GGUF file",
-)
-MACHINE = Parameter(
-    "machine",
-    'topology file, the name of one that ships, or words, as "2x RTX3090, RTX3060, 64 GB DDR5-5600"',
-    ANY,
-    "MACHINE",
-    "machine",
-    doc="a `Topology`, the path of its file, the name of one that ships, or words as for `new_topology`",
-)
-SERVED = (
+_HYBRID = (
+    Parameter("hybrid.devices", "plan for every budget from 1 to N", WHOLE, least=1),
+    Parameter("degrees", "model-parallel degrees to consider (2 to 8)", WHOLES, "M[,M...]"),
+    Parameter("speedups", "known speedup of M devices, in place of solving", FIGURES, "M=S", "--speedup", repeat=True),
+    Parameter("hybrid.method", "of each solve, as for `dlplacer solve` (ilp)", metavar="NAME"),
+    Parameter("hybrid.split", "how a worker's devices share (both)", choices=("both", "placement", "pipeline")),
+    count("hybrid.jobs", "place in so many processes side by side", "J"),
+    Parameter("hybrid.cache", "keep placements there, and go on from them", READ, "DIR"),
     Parameter(
-        "objective",
+        "epochs",
+        "epochs by workers, or by batch (dlplacer.epochs/1); without it one worker alone, whose batch stays",
+        ANY,
+        "FILE",
+    ),
+    *_under(
+        "step times of data parallelism (default: over the links of the topology)",
+        Parameter("scaling_efficiency", "a constant; the paper assumes 1", NUMBER, "SE"),
+        Parameter("measured", "measured step times per device count, to be fitted: 1=0.5s,8=90ms", TIMES, "N=S,..."),
+        Parameter("hybrid.network", 'join copies of the topology, each by a card of "12.5 GB/s" and 5 us', RATE),
+        Parameter("codecs", f"some of {', '.join(CODECS)} (all)", NAMES, "C[,C...]", choices=tuple(CODECS)),
+        Parameter(
+            "measurements",
+            "measured codecs, collectives, network, and factors of epochs (dlplacer.measurements/1)",
+            READ,
+        ),
+        Parameter(
+            "overlap",
+            "exchange gradients after the backward pass",
+            FLAG,
+            option="--no-overlap",
+            settings=(("action", "store_false"),),
+            doc="true if gradients travel during the backward pass",
+        ),
+    ),
+)
+_FIT = (
+    Parameter(
+        "decoder",
+        "config.json of a language model, its folder, or a .gguf file",
+        ANY,
+        "MODEL",
+        "decoder",
+        doc="a `Decoder`, or the path of a config.json, of a folder with one, or of a GGUF file",
+    ),
+    Parameter(
+        "machine",
+        'topology file, the name of one that ships, or words, as "2x RTX3090, RTX3060, 64 GB DDR5-5600"',
+        ANY,
+        "MACHINE",
+        "machine",
+        doc="a `Topology`, the path of its file, the name of one that ships, or words as for `new_topology`",
+    ),
+    Parameter(
+        "fit.objective",
         "least time per token, largest throughput in steady state, least prefill, or least request (token)",
         choices=("token", "throughput", "prefill", "request"),
     ),
@@ -466,8 +457,6 @@ SERVED = (
     count("prompt", "tokens of a prompt, for prefill and request (512)"),
     count("generated", "tokens of an answer, for request (128)"),
     count("chunk", "tokens of a prompt that are worked on at once (512)"),
-)
-FITTED = (
     Parameter("reserve_bytes", "left free on each device (1 GiB)", BYTES, least=0),
     Parameter(
         "fine",
@@ -477,9 +466,67 @@ FITTED = (
     flag("stream", "send weights in RAM to a GPU in every step, in place of reading them with the CPU"),
     Parameter("prefer", "use others only if the model does not fit on these", NAMES, "D[,D…]"),
     Parameter("last", "use these only if the model does not fit on the others", NAMES, "D[,D…]"),
-    Parameter("split", "judge this split too: layers of each device in order", WHOLES, "N,N[,N…]", least=0),
+    Parameter("fit.split", "judge this split too: layers of each device in order", WHOLES, "N,N[,N…]", least=0),
     Parameter("map", "judge this device map of accelerate too", READ),
-    time_limit("the proof", "10 s"),
-    *SOLVER,
+    Parameter("to", "runtime that shall follow the plan; see dlplacer list targets", metavar="TARGET"),
 )
-TARGET = Parameter("to", "runtime that shall follow the plan; see dlplacer list targets", metavar="TARGET")
+DECLARED = {
+    name: each
+    for each in (
+        *(*_PROBLEM, *_STEP, *_SPLIT, *_SOLVING, *_RUNNING, *_MACHINES, *_DATA_PARALLEL, *_HYBRID, *_FIT),
+        *ASSUMED,
+        flag("json", "print one JSON object"),
+    )
+    for name in each.name.split()
+}
+"""Name, or function and name → the parameter of public functions, or the option of commands."""
+
+
+def parameters_of(function: Callable[..., Any]) -> dict[str, Parameter]:
+    """Name → declaration of a function's parameters, its keyword options among them; raises KeyError without one."""
+    found = {}
+    for name, each in inspect.signature(function).parameters.items():
+        options = get_args(each.annotation)[0].__annotations__ if each.kind is each.VAR_KEYWORD else (name,)
+        for one in options:
+            own = f"{function.__name__}.{one}"
+            found[one] = DECLARED[own if own in DECLARED else one]
+    return found
+
+
+def checked(function: Callable[P, R]) -> Callable[P, R]:
+    """Check the arguments of a function by their declarations, and add these to its docstring.
+
+    An argument that is left out, or None by default, is not checked.
+    """
+    signature, known = inspect.signature(function), parameters_of(function)
+    rest = next((name for name, each in signature.parameters.items() if each.kind is each.VAR_KEYWORD), "")
+    needed = {name for name, each in signature.parameters.items() if each.default is not None}
+
+    def taken(name: str, value: Any) -> Any:
+        return value if value is None and name not in needed else known[name].taken(value)
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        bound = signature.bind(*args, **kwargs)
+        for name in bound.arguments.get(rest, ()):
+            if name not in known:
+                raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}")
+        for name, value in bound.arguments.items():
+            bound.arguments[name] = (
+                {option: taken(option, given) for option, given in value.items()}
+                if name == rest
+                else taken(name, value)
+            )
+        return function(*bound.args, **bound.kwargs)
+
+    call.__doc__ = _documented(function.__doc__ or "", known)
+    return call
+
+
+def _documented(doc: str, parameters: Mapping[str, Parameter]) -> str:
+    """The docstring with a section of parameters before the next one."""
+    text = inspect.cleandoc(doc)
+    told = ((name, each.doc or each.help) for name, each in parameters.items())
+    section = "".join(f"{name}\n    {meaning[:1].upper()}{meaning[1:]}.\n" for name, meaning in told)
+    place = min((at for at in map(text.find, ("\nRaises\n---", "\nExamples\n---")) if at >= 0), default=len(text))
+    return f"{text[:place].rstrip()}\n\nParameters\n----------\n{section}{text[place:]}"

@@ -6,22 +6,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
-from dlplacer.api import parameters as the
-from dlplacer.api.jobs import (
-    JobOptions,
-    StepOptions,
-    is_entry,
-    is_onnx,
-    job_options,
-    load_job,
-    onnx_file,
-    rewrites_of,
-    sizes_of,
-)
-from dlplacer.api.kinds import checked
-from dlplacer.api.subjects import DevicesLike, GraphLike, PlanLike, devices_of, graph_of, job_of, names_of, plan_of
+from dlplacer.api.jobs import is_entry, is_onnx, job_of, job_options, onnx_file, rewrites_of, sizes_of
+from dlplacer.api.parameters import JobOptions, StepOptions, checked
+from dlplacer.api.subjects import DevicesLike, GraphLike, PlanLike, devices_of, graph_of, names_of, plan_of, silent
 from dlplacer.core.errors import InputError
 from dlplacer.core.expect import expect_table, expect_text
 from dlplacer.core.graph import OpGraph
@@ -32,26 +21,19 @@ if TYPE_CHECKING:
 
     from dlplacer.frontend.torch.job import Job
     from dlplacer.measure.run_report import Run
-    from dlplacer.measure.splitting.choose_splits import Prospect, SplitChoice
+    from dlplacer.measure.splitting import Prospect, SplitChoice
     from dlplacer.runtime.devices.base import NamedDevice, RuntimeDevice
     from dlplacer.runtime.onnx.run_cut_model import OnnxReport
     from dlplacer.runtime.onnx.session import OnnxDevice
     from dlplacer.runtime.placed.placed_module import PlacedModule
 
-BESIDE = the.argument("beside", "name → another plan of the same job, whose steps alternate with those of the plan")
 _CORE = re.compile(r"cpu(?::(\d+))?")
 _ONNX_DEVICE = re.compile(r"([a-z]+)(?::(\d+))?")
 _OWN_MODELS = "dlplacer.models:"
 
 
-@checked(the.TYPED_JOB, the.PLAN, the.DEVICES, the.SEGMENTS)
-def apply(
-    job: "Job",
-    plan: PlanLike,
-    devices: DevicesLike = None,
-    *,
-    segments: str = "eager",
-) -> "PlacedModule":
+@checked
+def apply(job: "Job", plan: PlanLike, devices: DevicesLike = None, *, segments: str = "eager") -> "PlacedModule":
     """The job's module, running as planned. Its parameters move to their planned devices.
 
     Raises
@@ -79,7 +61,7 @@ def apply(
     return apply_plan(job, plan, devices_of(plan, devices), segments=segments)
 
 
-@checked(the.CODE, the.TIMED_DEVICES, the.PROFILED, the.STEP, the.RECORDED, the.CALLS, the.TAKEN_STEP)
+@checked
 def profile(
     job: "Job | str | PathLike[str]",
     devices: "str | Sequence[NamedDevice]",
@@ -87,19 +69,12 @@ def profile(
     steps: int = 7,
     warmup: int = 2,
     calibration: str | PathLike[str] | None = None,
-    on_progress: Callable[[str, float], None] | None = None,
+    on_progress: Callable[[str, float], None] = silent,
     **step: Unpack[StepOptions],
 ) -> OpGraph:
     """The job's graph with the seconds of every op, measured inside whole steps on devices of this machine.
 
     On cores LSTMs are timed as the kernel that plain PyTorch runs as well, and are what takes less.
-
-    Raises
-    ------
-    InputError
-        If a device is not here, or an argument cannot be.
-    CaptureError
-        If the model cannot be captured.
 
     Examples
     --------
@@ -117,13 +92,13 @@ def profile(
         return _profiled_onnx(job, names_of(devices), step.get("dims", ()), steps, warmup)
     from dlplacer.frontend.torch.capture import capture_job
 
-    job = _named_job(job, step)
+    job = job_of(job, step)
     rewrites = rewrites_of(job, step)
     with _opened(devices) as opened:
         captured, times = timed_capture(
             job,
             lambda more: capture_job(job, [*rewrites, *more], step.get("colocate_backward", False)),
-            lambda captured: profile_ops(job, captured, opened, steps, warmup, on_progress or _ignore),
+            lambda captured: profile_ops(job, captured, opened, steps, warmup, on_progress),
             in_host_memory(opened),
         )
         if calibration is not None:
@@ -131,17 +106,7 @@ def profile(
     return coarsen(with_measured_times(captured.graph, times), step.get("granularity", "aten"))
 
 
-@checked(
-    the.CODE,
-    the.TIMED_DEVICES,
-    the.PROFILED,
-    the.WHOLE_GRAPH,
-    the.PARTS_COUNT,
-    the.WHOLE_BACKWARD,
-    the.CALLS,
-    the.JOB,
-    the.TAKEN_JOB,
-)
+@checked
 def profile_splits(
     job: "Job | str",
     devices: "str | Sequence[NamedDevice]",
@@ -152,7 +117,7 @@ def profile_splits(
     steps: int = 7,
     warmup: int = 2,
     search_s: float = 30.0,
-    on_progress: "Callable[[Prospect], None] | None" = None,
+    on_progress: "Callable[[Prospect], None]" = silent,
     stop: "Event | None" = None,
     **options: Unpack[JobOptions],
 ) -> "SplitChoice":
@@ -167,18 +132,17 @@ def profile_splits(
     """
     from dlplacer.core.options import Options
     from dlplacer.frontend.torch.capture import default_rewrites
-    from dlplacer.measure.splitting.choose_splits import TracedStep
-    from dlplacer.measure.splitting.place_with_splits import chosen, evaluator, whole_graph
+    from dlplacer.measure.splitting import TracedStep, chosen, evaluator, whole_graph
     from dlplacer.runtime.profile.machine_times import measured_topology
 
     with _opened(devices) as opened:
-        step = TracedStep.of(_named_job(job, options), default_rewrites(whole_backward))
+        step = TracedStep.of(job_of(job, options), default_rewrites(whole_backward))
         whole = whole_graph(step, None if graph is None else graph_of(graph), opened, steps, warmup)
         evaluate = evaluator(step, whole, measured_topology(opened), Options(), parts)
-        return chosen(evaluate, opened, search_s, stop, on_progress or _ignore)
+        return chosen(evaluate, opened, search_s, stop, on_progress)
 
 
-@checked(the.CODE, the.PLAN, the.DEVICES, the.RUN, BESIDE, the.STEP, the.CALLS, the.TAKEN_STEP)
+@checked
 def run(
     job: "Job | str | PathLike[str] | None",
     plan: PlanLike,
@@ -193,8 +157,9 @@ def run(
     bucket_bytes: int | None = None,
     timeout_s: float = 120.0,
     provider: str | None = None,
-    on_progress: Callable[[str, float | None], None] | None = None,
-    **step: Unpack[StepOptions],
+    dims: Mapping[str, int] | Sequence[str] = (),
+    on_progress: Callable[[str, float | None], None] = silent,
+    **options: Unpack[JobOptions],
 ) -> "Run | OnnxReport":
     """A plan run on devices of this machine, compared with its prediction and with plain PyTorch.
 
@@ -215,8 +180,10 @@ def run(
     """
     plan = plan_of(plan)
     if is_onnx_plan(plan):
-        return _run_onnx(job, plan, devices, steps, warmup, provider, step.get("dims", ()))
-    here, told, options = devices_of(plan, devices), on_progress or _ignore, job_options(step)
+        return _run_onnx(job, plan, devices, steps, warmup, provider, dims)
+    if dims:
+        raise InputError("dims are for ONNX files; a model in torch takes batch_size or inputs")
+    here = devices_of(plan, devices)
     if job is None or isinstance(job, str):
         job, options = completed(job, plan, options)
     if over_ranks(plan, here, replicas):
@@ -228,8 +195,8 @@ def run(
         count, size = replicas or replicas_of(plan), options.get("batch_size")
         cut = not isinstance(job, str) or size is not None
         over = OverRanks(count, cut, bucket_bytes or DEFAULT_BUCKET_BYTES, timeout_s, segments=segments)
-        whole = _named_job(job, options if size is None else {**options, "batch_size": size * count})
-        return run_over_ranks(whole, plan, here, over, steps, warmup, on_progress=told)
+        whole = job_of(job, options if size is None else {**options, "batch_size": size * count})
+        return run_over_ranks(whole, plan, here, over, steps, warmup, on_progress=on_progress)
     expect_table("", optional=True, beside=beside)
     others = {}
     for name, other in (beside or {}).items():
@@ -237,8 +204,8 @@ def run(
         others[name] = plan_of(other, f"beside[{name!r}]")
     from dlplacer.measure.run_plan import run as run_plan
 
-    job = _named_job(job, options)
-    return run_plan(job, plan, here, steps, warmup, others, told, segments=segments, compiled=compile_baseline)
+    job = job_of(job, options)
+    return run_plan(job, plan, here, steps, warmup, others, on_progress, segments=segments, compiled=compile_baseline)
 
 
 def is_onnx_plan(plan: Plan) -> bool:
@@ -265,7 +232,7 @@ def completed(entry: str | None, plan: Plan, options: JobOptions) -> tuple[str, 
         entry = described.get("entry")
         if not isinstance(entry, str) or not entry.startswith(_OWN_MODELS):
             raise InputError(
-                f"name the model, as in dlplacer run the.PLAN module:callable (the plan was captured from "
+                f"name the model, as in dlplacer run PLAN module:callable (the plan was captured from "
                 f"{entry or 'a model in memory'}; code is only imported by the name that you type)"
             )
     if not is_entry(entry):
@@ -333,21 +300,6 @@ def _profiled_onnx(
     return with_measured_times(graph, profile_onnx(file, graph, steps, warmup))
 
 
-def _named_job(job: "Job | str | PathLike[str]", step: Mapping[str, Any]) -> "Job":
-    if step.get("dims"):
-        raise InputError("dims are for ONNX files; a model in torch takes batch_size or inputs")
-    options = job_options(step)
-    if not isinstance(job, (str, PathLike)):
-        if options:
-            raise InputError(f"{next(iter(options))} is for module:callable; change the job itself")
-        return job_of(job)
-    if not is_entry(str(job)):
-        raise InputError(
-            f"{str(job)!r} is neither module:callable nor an ONNX file; only a model that can run can be timed"
-        )
-    return load_job(str(job), **options)
-
-
 @contextmanager
 def _opened(devices: "str | Sequence[NamedDevice]") -> "Iterator[Sequence[RuntimeDevice]]":
     from dlplacer.runtime.devices.open import open_devices
@@ -361,7 +313,3 @@ def _opened(devices: "str | Sequence[NamedDevice]") -> "Iterator[Sequence[Runtim
     finally:
         for device in opened:
             device.close()
-
-
-def _ignore(*progress: Any) -> None:
-    pass

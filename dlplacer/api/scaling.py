@@ -1,27 +1,23 @@
 """Advice for data parallelism: `advise_minibatch`, `advise_gpus`, `advise_servers`, `groups`, `epochs`."""
 
+import inspect
 import math
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from dlplacer.api import parameters as the
-from dlplacer.api.hybrid_planning import epochs_of
-from dlplacer.api.jobs import StepOptions, fake_job, is_entry, job_options
-from dlplacer.api.kinds import checked
-from dlplacer.api.subjects import GraphLike, TopologyLike, graph_of, is_job, note, topology_of
-from dlplacer.api.training import Goal, NamedTraining
+from dlplacer.api.hybrid_planning import epochs_of, process_pool
+from dlplacer.api.jobs import fake_job, imported, is_entry, job_options, user_code
+from dlplacer.api.parameters import StepOptions, checked
+from dlplacer.api.subjects import GraphLike, TopologyLike, graph_of, is_job, note, silent, topology_of
 from dlplacer.core.abilities import Shown
-from dlplacer.core.errors import InputError, RunError
+from dlplacer.core.errors import InputError
 
 if TYPE_CHECKING:
-    from concurrent.futures import Executor
-
     from dlplacer.core.graph import OpGraph
     from dlplacer.core.topology import Device
     from dlplacer.data_parallel import MeasuredEpochs
@@ -45,7 +41,7 @@ class Batches(Shown):
         return {"device": self.device.id, "batches": [asdict(plan) for plan in self.plans]}
 
 
-@checked(the.SUBJECT, the.STEP, the.MINIBATCH, the.CALLS, the.TAKEN_STEP)
+@checked
 def advise_minibatch(
     graph: GraphLike,
     topology: TopologyLike,
@@ -54,7 +50,7 @@ def advise_minibatch(
     batch_sizes: Sequence[int] | None = None,
     dataset_size: int | None = None,
     epochs: Any = None,
-    on_progress: Callable[[int, int], None] | None = None,
+    on_progress: Callable[[int, int], None] = silent,
     **step: Unpack[StepOptions],
 ) -> Batches:
     """Mini-batches that fit into a device's memory, the modules to recompute, and the time that training takes.
@@ -68,13 +64,10 @@ def advise_minibatch(
     """
     from dlplacer.machines.costs.roofline_times import with_times
     from dlplacer.planning.hybrid.minibatch import StepChoices, plan_batches, step_choices
-    from dlplacer.planning.hybrid.step_workload import work_of
+    from dlplacer.planning.hybrid.step_times import work_of
 
     machine = topology_of(topology)
-    known = {each.id: each for each in machine.devices}
-    if device is not None and device not in known:
-        raise InputError(f"device {device!r} is not in the topology; it has {', '.join(known)}")
-    fitted = machine.devices[0] if device is None else known[device]
+    fitted = machine.devices[0] if device is None else machine.device(device)
     if fitted.memory_bytes is None:
         raise InputError(f"device {fitted.id!r} has no memory_bytes, so every mini-batch fits; add it to the topology")
     named = isinstance(graph, str) and is_entry(graph)
@@ -83,8 +76,7 @@ def advise_minibatch(
     steps: dict[int, StepChoices] = {}
     sizes: Sequence[int | None] = batch_sizes or [step.get("batch_size")]
     for number, size in enumerate(sizes):
-        if on_progress is not None:
-            on_progress(number, len(sizes))
+        on_progress(number, len(sizes))
         made = with_times(graph_of(graph, step={**step, "batch_size": size}), machine)
         samples = size or work_of(made, fitted.type).mini_batch
         if samples is None:
@@ -97,7 +89,7 @@ def advise_minibatch(
     return Batches(fitted, tuple(plans))
 
 
-@checked(the.GPUS)
+@checked
 def advise_gpus(
     *,
     overhead: float | None = None,
@@ -113,13 +105,12 @@ def advise_gpus(
     >>> dp.advise_gpus(overhead=0.1, speedup=3)["gpus"]
     4
     """
-    from dlplacer.planning.hybrid.lemmas import most_overhead_ratio
-    from dlplacer.planning.hybrid.scaling import SerialOverhead
+    from dlplacer.planning.hybrid.scaling import SerialOverhead, most_overhead_ratio
 
     figures = {"overhead": overhead, "speedup": speedup, "efficiency": efficiency, "gpus": gpus}
     given = {name for name, value in figures.items() if value is not None}
-    if efficiency is not None and gpus is not None and len(given) == 2:
-        return {"overhead_ratio": most_overhead_ratio(efficiency, gpus)}
+    if given == {"efficiency", "gpus"}:
+        return {"overhead_ratio": most_overhead_ratio(efficiency or 0.0, gpus or 0)}
     if overhead is None or given not in ({"overhead", "speedup"}, {"overhead", "gpus"}):
         raise InputError(
             f"{', '.join(sorted(given)) or 'nothing'} is given; give two figures: overhead with speedup or gpus, or "
@@ -129,15 +120,11 @@ def advise_gpus(
     count = serial.workers_for(speedup) if speedup is not None else gpus or 0
     found: dict[str, float] = {} if speedup is None else {"gpus": count}
     reached = serial.efficiency(count)
-    return {
-        **found,
-        "speedup": count * reached,
-        "efficiency": reached,
-        "speedup_ceiling": serial.speedup_ceiling,
-    }
+    found |= {"speedup": count * reached, "efficiency": reached, "speedup_ceiling": serial.speedup_ceiling}
+    return found
 
 
-@checked(the.SERVERS)
+@checked
 def advise_servers(
     load_bytes: float, bytes_per_s: float, compute_s: float, workers: int | None = None
 ) -> dict[str, float]:
@@ -149,7 +136,7 @@ def advise_servers(
     >>> dp.advise_servers(0.25e9, 1e9, 2.0, workers=8)["servers"]
     2
     """
-    from dlplacer.planning.hybrid.lemmas import fewest_channels, fewest_servers, transfer_s
+    from dlplacer.planning.hybrid.scaling import fewest_channels, fewest_servers, transfer_s
 
     if workers is None:
         count = fewest_channels(load_bytes, bytes_per_s, compute_s)
@@ -161,14 +148,9 @@ def advise_servers(
 
 @dataclass(frozen=True)
 class Groups(Shown):
-    """Groups of layers that send parameters or gradients together, beside those of other policies.
+    """Groups of layers that send parameters or gradients together, beside those of other policies, the optimum last.
 
-    Attributes
-    ----------
-    policies
-        Groupings by other policies; the optimum is the last.
-    caps_bytes
-        Bucket caps of DistributedDataParallel that make these groups; None if they are not known.
+    `caps_bytes` are bucket caps of DistributedDataParallel that make these groups; None if they are not known.
     """
 
     direction: str
@@ -205,7 +187,7 @@ class Groups(Shown):
         }
 
 
-@checked(the.SUBJECT, the.GROUPS, the.STEP, the.TAKEN_STEP)
+@checked
 def groups(
     graph: GraphLike,
     topology: TopologyLike,
@@ -270,14 +252,76 @@ def _group_bytes(chain: "LayerChain", cuts: tuple[int, ...]) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Epochs(Shown):
-    """Measured epochs: with exact gradients at every step first, then with codecs and periods.
+class NamedTraining:
+    """``module:callable`` as a training, which other processes import for themselves.
 
-    Attributes
-    ----------
-    content
-        Of the epochs file.
+    The callable is the training itself, taking the number of workers and the seed, or makes one when it is called
+    without arguments.
     """
+
+    entry: str
+
+    @property
+    def name(self) -> str:
+        """For a checkpoint."""
+        return self.entry
+
+    def resolved(self) -> Callable[..., Iterator[float]]:
+        """The training function that the user named.
+
+        Raises
+        ------
+        InputError
+            If the name leads to nothing that trains.
+        """
+        found = imported(self.entry)
+        if _takes(found, 1, 0):
+            return found
+        if _takes(found):
+            with user_code(f"{self.entry!r} cannot be built"):
+                made: Callable[..., Iterator[float]] = found()
+            if callable(made) and _takes(made, 1, 0):
+                return made
+        raise InputError(
+            f"{self.entry!r} is no training: it must take the number of workers and a seed and yield a metric after "
+            "every epoch, or return something that does, as dlplacer.data_parallel.EmulatedWorkers"
+        )
+
+    def __call__(self, workers: int, seed: int, /, **options: Any) -> Iterator[float]:
+        """The metric after every epoch."""
+        training = self.resolved()
+        with user_code(f"{self.entry!r} failed with {workers} workers"):
+            yield from training(workers, seed, **options)
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """The goal of a metric: at most, or at least, a value."""
+
+    most: float | None = None
+    least: float | None = None
+
+    @property
+    def name(self) -> str:
+        """For a checkpoint, whose epochs are those until this goal."""
+        return f"at least {self.least:g}" if self.most is None else f"at most {self.most:g}"
+
+    def __call__(self, metric: float) -> bool:
+        """NaN never is."""
+        return (self.most is not None and metric <= self.most) or (self.least is not None and metric >= self.least)
+
+
+def _takes(function: Callable[..., Any], *arguments: int) -> bool:
+    try:
+        inspect.signature(function).bind(*arguments)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+@dataclass(frozen=True)
+class Epochs(Shown):
+    """Measured epochs, with exact gradients at every step first, and the content of their file."""
 
     measured: "tuple[MeasuredEpochs, ...]"
     content: Mapping[str, Any]
@@ -286,15 +330,8 @@ class Epochs(Shown):
         """The content of the epochs file."""
         return dict(self.content)
 
-    def save(self, path: str | PathLike[str]) -> Path:
-        """Write the epochs file, atomically; returns its path."""
-        from dlplacer.files.text import write_json
 
-        write_json(Path(path), self.to_dict())
-        return Path(path)
-
-
-@checked(the.TRAINING, the.EPOCHS, the.CALLS)
+@checked
 def epochs(
     training: str | Callable[..., Iterator[float]],
     batches: Sequence[int],
@@ -309,7 +346,7 @@ def epochs(
     checkpoint: str | PathLike[str] | None = None,
     mini_batch: int | None = None,
     samples: int | None = None,
-    on_progress: Callable[[int, int, int, float], None] | None = None,
+    on_progress: Callable[[int, int, int, float], None] = silent,
 ) -> Epochs:
     """The epochs that every batch needs, workers emulated on one device: the file for `hybrid`.
 
@@ -331,7 +368,7 @@ def epochs(
     for name, value in (("at_most", at_most), ("at_least", at_least)):
         if value is not None and not math.isfinite(value):
             raise InputError(f"{name} is {value:g}, which no metric or every one reaches; give a finite number")
-    with _executor(jobs) as executor:
+    with nullcontext() if jobs is None else process_pool(jobs) as executor:
         measured = tuple(
             measure_epochs(
                 named,
@@ -343,7 +380,7 @@ def epochs(
                 checkpoint=None if checkpoint is None else Path(checkpoint),
                 codec=codec,
                 period=period,
-                on_progress=on_progress or (lambda workers, seed, epoch, metric: None),
+                on_progress=on_progress,
             )
             for codec, period in variants
         )
@@ -355,39 +392,6 @@ def epochs(
         )
     name = training if isinstance(training, str) else getattr(training, "__name__", "training")
     return Epochs(measured, exact.to_dict(name, mini_batch, samples, others))
-
-
-@contextmanager
-def _executor(jobs: int | None) -> "Iterator[Executor | None]":
-    """So many processes; none for None."""
-    if jobs is None:
-        yield None
-        return
-    import multiprocessing
-    import threading
-    from concurrent.futures import ProcessPoolExecutor
-    from concurrent.futures.process import BrokenProcessPool
-
-    from dlplacer.planning.interrupt import leave_signals_to_parent, stop_on_interrupt
-
-    def end_all() -> None:
-        for process in multiprocessing.active_children():
-            process.kill()
-
-    # Not forked: threads of the user's framework, which importing the training may have started, would be missing.
-    spawned, stop = multiprocessing.get_context("spawn"), threading.Event()
-    pool = ProcessPoolExecutor(jobs, spawned, leave_signals_to_parent, (os.getpid(),))
-    try:
-        # A training may go on for hours, so that Ctrl-C does not wait for those that run.
-        with stop_on_interrupt(stop, end_all), pool as executor:
-            yield executor
-    except BrokenProcessPool:
-        if stop.is_set():
-            raise KeyboardInterrupt from None
-        raise RunError(
-            "a process that trained has ended without a word, as for want of memory; use fewer jobs, and a checkpoint "
-            "to go on from the trainings that have ended"
-        ) from None
 
 
 def _epochs_by_batch(epochs: Any) -> Callable[[int], float | None]:

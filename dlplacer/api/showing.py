@@ -1,4 +1,4 @@
-"""Pages about plans, runs, comparisons, pipelines and hybrids: `show`."""
+"""Values as pages, by `show`, and as notebooks show them: a headline, figures and small tables."""
 
 import webbrowser
 from dataclasses import dataclass
@@ -9,8 +9,11 @@ from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, cast
 
 from dlplacer.api.subjects import PlanLike, is_run, whole_plan_of
+from dlplacer.api.views import Facts, blocks_of, subject_of
 from dlplacer.core.errors import InputError
 from dlplacer.core.expect import expect_path, short_name
+from dlplacer.core.table import Table
+from dlplacer.report.page.columns import visible
 
 if TYPE_CHECKING:
     from dlplacer.planning.compare import Comparison
@@ -135,3 +138,63 @@ def _other_page(subject: object) -> HtmlPage | None:
 
     page: str = getattr(other_pages, _PAGES[kind])(subject)
     return HtmlPage(page, getattr(subject, "name", "") or kind)
+
+
+_ROWS = 16
+"""Rows of a table that are shown: about a screen, with the headline."""
+_LONGEST_NAME = 60
+_CELL = "padding:.15em 1em .15em 0;border:0;text-align:"
+_TABLE = "border-collapse:collapse;margin:.4em 0;border:0;font-variant-numeric:tabular-nums"
+_ROW = '<tr style="background:none">'
+
+
+def html(value: object) -> str:
+    """The fragment that a notebook shows for a value that has a view."""
+    shown = [f'<div style="margin:.2em 0 .4em"><b>{type(value).__name__}</b> {_text(subject_of(value))}</div>']
+    for block in blocks_of(value):
+        if isinstance(block, Table):
+            shown.append(_table(block))
+        elif isinstance(block, list):
+            shown.append(_facts(block))
+        elif block:
+            shown.append(f'<div style="opacity:.7;margin:.3em 0">{_text(block, 240)}</div>')
+    return f'<div style="line-height:1.45;overflow-x:auto">{"".join(shown)}</div>'
+
+
+def _facts(facts: Facts) -> str:
+    rows = "".join(
+        f'{_ROW}<td style="{_CELL}left;opacity:.7">{_text(name)}</td>'
+        f'<td style="{_CELL}left">{_text(value, 160)}</td></tr>'
+        for name, value in facts
+        if value
+    )
+    return f'<table style="{_TABLE}"><tbody>{rows}</tbody></table>'
+
+
+def _table(table: Table) -> str:
+    """Texts are set flush left, figures flush right; further rows than a screen holds are counted."""
+    if not table.rows:
+        return ""
+    sides = table.sides
+    top = "".join(
+        f'<th style="{_CELL}{side}">{_text(head)}</th>' for head, side in zip(table.heads, sides, strict=True)
+    )
+    cells = table.cells
+    body = "".join(
+        _ROW
+        + "".join(f'<td style="{_CELL}{side}">{_text(cell)}</td>' for cell, side in zip(row, sides, strict=True))
+        + "</tr>"
+        for row in cells[:_ROWS]
+    )
+    hidden = len(cells) - _ROWS
+    if hidden > 0:
+        body += f'<tr><td colspan="{len(sides)}" style="{_CELL}left;opacity:.7">… {hidden} more</td></tr>'
+    head = f'<thead><tr style="border-bottom:1px solid #8888">{top}</tr></thead>'
+    return f'<table style="{_TABLE}">{head}<tbody>{body}</tbody></table>'
+
+
+def _text(text: str, limit: int = _LONGEST_NAME) -> str:
+    """A name as HTML may show it: escaped, control and direction characters as codes, a long one without its middle."""
+    if len(text) > limit:
+        text = f"{text[: limit // 2]}…{text[limit // 2 + 1 - limit :]}"
+    return escape(visible(text))

@@ -1,4 +1,4 @@
-"""Graph and machine in, plan out: `place`, `place_with_splits`, `compare`, `pipeline`, `plan_of_pipeline`."""
+"""Plans and the reasons for their step time: `place`, `compare`, `pipeline`, `explain`, `what_would_help` and more."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -7,23 +7,24 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any, TypeAlias, Unpack
 
-from dlplacer.api import parameters as the
-from dlplacer.api.jobs import JobOptions, StepOptions, fake_job, is_entry
-from dlplacer.api.kinds import checked
+from dlplacer.api.jobs import is_entry, job_of
+from dlplacer.api.parameters import CaptureOptions, JobOptions, StepOptions, checked
 from dlplacer.api.subjects import (
     GraphLike,
     OptionsLike,
     PlanLike,
     TopologyLike,
     graph_of,
-    job_of,
     machine_of,
     names_of,
     note,
     options_of,
     plan_of,
+    silent,
+    whole_plan_of,
 )
 from dlplacer.core.constraints import Constraints
+from dlplacer.core.errors import InputError
 from dlplacer.core.expect import refuse, tuple_of
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.plan import Plan
@@ -31,22 +32,16 @@ from dlplacer.core.result import Result
 from dlplacer.core.topology import Topology
 
 if TYPE_CHECKING:
+    from dlplacer.check import Violation
     from dlplacer.frontend.torch.job import Job
-    from dlplacer.measure.splitting.choose_splits import Prospect
-    from dlplacer.measure.splitting.place_with_splits import SplitResult
+    from dlplacer.measure.splitting import Prospect, SplitResult
     from dlplacer.planning.compare import Comparison
     from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
+    from dlplacer.planning.what_if.elsewhere import Elsewhere, PinnedPlan
+    from dlplacer.planning.what_if.what_would_help import WhatWouldHelp
+    from dlplacer.report.explanation import Explanation
     from dlplacer.runtime.devices.base import NamedDevice
     from dlplacer.solvers.instance.outcome import Progress
-
-PROFILING = the.argument(
-    "devices", "devices of this machine on which the chosen splits are profiled; empty estimates them"
-)
-JOB_OPTIONS = the.argument("job_options", "options of `load_job`, for ``module:callable``")
-REWRITES = the.argument("rewrites", "names of the rewrites of the capture; None means the usual ones")
-FOUND = the.argument("found", "the result of `pipeline`")
-CUT = the.argument("graph", "the step in its micro-batches: ``dp.capture(job, micro_batches=found.micro_batches)``")
-CONSTRAINTS = the.argument("held", "constraints of the step, which hold for every copy of an op")
 
 Pins: TypeAlias = Mapping[str, str] | Iterable[str | tuple[str, str]]
 """Op, module or glob → name or type of a device; also as texts: ``"encoder.*=gpu0"``."""
@@ -58,22 +53,7 @@ Files: TypeAlias = Sequence[str | PathLike[str]]
 """Calibration files: op times measured on a type of device."""
 
 
-@checked(
-    the.SUBJECT,
-    the.OPTIONS,
-    the.SOLVED,
-    the.WORK,
-    the.WITHOUT,
-    the.EXPORT,
-    the.ISSUE,
-    the.CALLS,
-    the.HELD,
-    the.WARM_START,
-    the.CALIBRATION,
-    the.STEP,
-    the.RECORDED,
-    the.TAKEN_STEP,
-)
+@checked
 def place(
     graph: GraphLike,
     topology: TopologyLike,
@@ -87,7 +67,7 @@ def place(
     gap: float = 0.0,
     seed: int = 0,
     workers: int | None = None,
-    on_progress: "Callable[[Progress], None] | None" = None,
+    on_progress: "Callable[[Progress], None]" = silent,
     stop: Event | None = None,
     pins: Pins = (),
     colocate: Together = (),
@@ -139,7 +119,7 @@ def place(
         gap=gap,
         seed=seed,
         workers=workers,
-        on_progress=on_progress or _ignore,
+        on_progress=on_progress,
         stop=stop,
         pins=held,
         colocate=together,
@@ -149,19 +129,7 @@ def place(
     )
 
 
-@checked(
-    the.CODE,
-    the.TOPOLOGY,
-    the.OPTIONS,
-    the.SOLVED,
-    the.WHOLE_GRAPH,
-    the.PARTS_COUNT,
-    PROFILING,
-    REWRITES,
-    the.CALLS,
-    the.JOB,
-    JOB_OPTIONS,
-)
+@checked
 def place_with_splits(
     job: "Job | str",
     topology: TopologyLike,
@@ -172,7 +140,7 @@ def place_with_splits(
     parts: int | None = None,
     rewrites: Sequence[str] | None = None,
     time_limit_s: float = 120.0,
-    on_progress: "Callable[[Prospect], None] | None" = None,
+    on_progress: "Callable[[Prospect], None]" = silent,
     method: str = "ilp",
     gap: float = 0.0,
     seed: int = 0,
@@ -181,13 +149,6 @@ def place_with_splits(
     **job_options: Unpack[JobOptions],
 ) -> "SplitResult":
     """The best plans found for a job without and with splits of its ops.
-
-    Raises
-    ------
-    InputError
-        If the graph is not the job's, or an argument cannot be meant.
-    InfeasibleError, NoPlanError
-        As `dlplacer.place` does.
 
     Examples
     --------
@@ -201,7 +162,7 @@ def place_with_splits(
     from dlplacer.measure.splitting import place_with_splits as place_job
 
     return place_job(
-        fake_job(job, **job_options) if isinstance(job, str) else job_of(job),
+        job_of(job, job_options, fake=True),
         machine_of(topology),
         options_of(options),
         graph=None if graph is None else graph_of(graph),
@@ -209,7 +170,7 @@ def place_with_splits(
         parts=parts,
         rewrites=None if rewrites is None else tuple_of("", "rewrites", rewrites, str, "names of rewrites"),
         time_limit_s=time_limit_s,
-        on_progress=on_progress or _ignore,
+        on_progress=on_progress,
         method=method,
         gap=gap,
         seed=seed,
@@ -218,18 +179,7 @@ def place_with_splits(
     )
 
 
-@checked(
-    the.SUBJECT,
-    the.OPTIONS,
-    the.COMPARED,
-    the.ISSUE,
-    the.CALLS,
-    the.HELD,
-    the.CALIBRATION,
-    the.STEP,
-    the.RECORDED,
-    the.TAKEN_STEP,
-)
+@checked
 def compare(
     graph: GraphLike,
     topology: TopologyLike,
@@ -239,7 +189,7 @@ def compare(
     time_limit_s: float = 60.0,
     seed: int = 0,
     workers: int | None = None,
-    on_progress: "Callable[[Progress], None] | None" = None,
+    on_progress: "Callable[[Progress], None]" = silent,
     stop: Event | None = None,
     pins: Pins = (),
     colocate: Together = (),
@@ -248,11 +198,6 @@ def compare(
     **step: Unpack[StepOptions],
 ) -> "Comparison":
     """The plans of all methods for a graph on a machine: the best first, judged by the best bound of all.
-
-    Raises
-    ------
-    InputError, InfeasibleError
-        As `place` does.
 
     Examples
     --------
@@ -272,7 +217,7 @@ def compare(
         time_limit_s=time_limit_s,
         seed=seed,
         workers=workers,
-        on_progress=on_progress or _ignore,
+        on_progress=on_progress,
         stop=stop,
         pins=pins_of(pins, machine),
         colocate=together_of(colocate),
@@ -280,7 +225,7 @@ def compare(
     )
 
 
-@checked(the.SUBJECT, the.STEP, the.STAGES, the.CALLS, the.HELD, the.CALIBRATION, the.TAKEN_STEP)
+@checked
 def pipeline(
     graph: GraphLike,
     topology: TopologyLike,
@@ -291,8 +236,8 @@ def pipeline(
     pins: Pins = (),
     colocate: Together = (),
     calibration: Files = (),
-    on_progress: Callable[[int, int], None] | None = None,
-    **step: Any,
+    on_progress: Callable[[int, int], None] = silent,
+    **step: Unpack[CaptureOptions],
 ) -> "PipelinePlan":
     """The pipeline of least predicted step time: contiguous stages, and the order of micro-batches on their devices.
 
@@ -319,11 +264,11 @@ def pipeline(
         stages=stages,
         micro_batches=micro_batches,
         schedule=schedule,
-        on_progress=on_progress or _ignore,
+        on_progress=on_progress,
     )
 
 
-@checked(FOUND, CUT, the.TOPOLOGY, CONSTRAINTS, the.CALIBRATION)
+@checked
 def plan_of_pipeline(
     found: "PipelinePlan",
     graph: GraphLike,
@@ -360,8 +305,7 @@ def problem_of(
     made, machine = graph_of(graph, step=step), machine_of(topology)
     if not calibration:
         return made, machine
-    from dlplacer.machines.costs.calibration import with_calibrated_links, with_calibrated_times
-    from dlplacer.machines.costs.calibration_file import read_calibration
+    from dlplacer.machines.costs.calibration import read_calibration, with_calibrated_links, with_calibrated_times
     from dlplacer.machines.costs.roofline_times import with_times
 
     made = with_times(made, machine)
@@ -400,6 +344,7 @@ def pins_of(pins: Pins, machine: Topology) -> tuple[tuple[str, str], ...]:
 
 
 def together_of(colocate: Together) -> tuple[str | tuple[str, ...], ...]:
+    """Patterns, and sets of patterns."""
     entries = tuple_of("", "colocate", colocate, object, "patterns, or lists of patterns")
     return tuple(
         entry if isinstance(entry, str) else tuple_of("colocate", "a set", entry, str, "patterns of ops or modules")
@@ -407,5 +352,140 @@ def together_of(colocate: Together) -> tuple[str | tuple[str, ...], ...]:
     )
 
 
-def _ignore(*progress: Any) -> None:
-    pass
+@checked
+def explain(plan: PlanLike, dispatch_s: float = 0.0) -> "Explanation":
+    """The causes of a plan's step time: critical path, limit of its bound, idle devices, the largest transfers.
+
+    Examples
+    --------
+    >>> import dlplacer as dp
+    >>> found = dp.explain(dp.place("inception_v3-infer", "dgx1-v100-2gpu", method="heft"))
+    >>> sorted(found.limits_s)
+    ['critical path', 'work']
+    >>> [share.device for share in found.devices]
+    ['gpu0', 'gpu1']
+    """
+    from dlplacer.report.explanation import explain as explain_plan
+
+    return explain_plan(whole_plan_of(plan), dispatch_s)
+
+
+@checked
+def what_would_help(
+    plan: PlanLike,
+    budget_s: float = 10.0,
+    *,
+    seed: int = 0,
+    workers: int | None = None,
+    on_progress: Callable[[str, int, int], None] = silent,
+    stop: Event | None = None,
+) -> "WhatWouldHelp":
+    """The step with one thing changed, for every change that may bring something, found by solving again.
+
+    Looked at: links twice as fast, one more device of each type, a quarter more memory, each of the ten longest ops
+    twice as fast, other granularities.
+
+    Examples
+    --------
+    >>> import dlplacer as dp
+    >>> graph = dp.OpGraph([dp.Op("a", "mm", 2e-3), dp.Op("b", "mm", 1e-3)], [dp.Edge("a", "b", 64)])
+    >>> found = dp.what_would_help(dp.place(graph, dp.Topology([dp.Device("d")])), budget_s=2)
+    >>> len(found.answers) > 0
+    True
+    """
+    from dlplacer.planning.what_if.what_would_help import what_would_help as ask
+
+    given = _of_makespan(plan, "what_would_help")
+    return ask(given, budget_s, seed=seed, workers=workers, on_progress=on_progress, stop=stop)
+
+
+@checked
+def elsewhere(
+    plan: PlanLike, op: str, budget_s: float = 10.0, *, workers: int | None = None, stop: Event | None = None
+) -> "tuple[Elsewhere, ...]":
+    """The step time with an op on each of the other devices, which explains the placement of the op.
+
+    Examples
+    --------
+    >>> import dlplacer as dp
+    >>> machine = dp.Topology([dp.Device("d0"), dp.Device("d1", "slow")], links=[dp.Link("d0", "d1", 1e9)])
+    >>> graph = dp.OpGraph([dp.Op("a", "mm", {"device": 1e-3, "slow": 3e-3})])
+    >>> [found] = dp.elsewhere(dp.place(graph, machine), "a", budget_s=2)
+    >>> found.device, found.makespan_s
+    ('d1', 0.003)
+    """
+    from dlplacer.planning.what_if.elsewhere import elsewhere as moved
+
+    given = _of_makespan(plan, "elsewhere")
+    given.graph.op(op)
+    if not budget_s > 0:
+        raise InputError(f"budget_s is {budget_s}; it must be positive")
+    return tuple(moved(given, op, budget_s, workers=workers, stop=stop))
+
+
+@checked
+def pinned(
+    plan: PlanLike,
+    pins: Pins = (),
+    colocate: Together = (),
+    budget_s: float = 10.0,
+    *,
+    workers: int | None = None,
+    stop: Event | None = None,
+) -> "PinnedPlan":
+    """The plan of the same problem with ops pinned or held together, and the ops that move.
+
+    Examples
+    --------
+    >>> import dlplacer as dp
+    >>> machine = dp.Topology([dp.Device("d0"), dp.Device("d1", "slow")], links=[dp.Link("d0", "d1", 1e9)])
+    >>> graph = dp.OpGraph([dp.Op("a", "mm", {"device": 1e-3, "slow": 3e-3})])
+    >>> dp.pinned(dp.place(graph, machine), {"a": "d1"}, budget_s=2).moved
+    {'a': ('d0', 'd1')}
+    """
+    from dlplacer.planning.what_if.elsewhere import pinned_plan
+
+    given = _of_makespan(plan, "pinned")
+    pairs, sets = pins_of(pins, given.topology), together_of(colocate)
+    return pinned_plan(given, pairs, sets, max(budget_s, 0.1), workers=workers, stop=stop)
+
+
+def _of_makespan(plan: PlanLike, asked: str) -> Plan:
+    """The plan, which keeps every rule, and whose objective is the makespan."""
+    found = plan_of(plan, keeps_rules=True)
+    found.options.require_makespan(asked)
+    return found
+
+
+@checked
+def check_plan(plan: PlanLike) -> None:
+    """Return if the plan keeps every rule of the problem.
+
+    Raises
+    ------
+    CheckError
+        With every violation.
+
+    Examples
+    --------
+    >>> import dlplacer as dp
+    >>> dp.check_plan(dp.place("inception_v3-infer", "dgx1-v100-2gpu", method="heft"))
+    """
+    from dlplacer import check
+
+    check.check_plan(plan_of(plan))
+
+
+@checked
+def violations(plan: PlanLike) -> "tuple[Violation, ...]":
+    """Every rule of the problem that a plan breaks, with the numbers; empty if the plan is valid.
+
+    Examples
+    --------
+    >>> import dlplacer as dp
+    >>> dp.violations(dp.place("inception_v3-infer", "dgx1-v100-2gpu", method="heft"))
+    ()
+    """
+    from dlplacer import check
+
+    return check.violations(plan_of(plan))

@@ -17,8 +17,10 @@ from dlplacer.core.topology import Topology
 if TYPE_CHECKING:
     from dlplacer.frontend.torch.job import Job
     from dlplacer.measure.run_report import Run
-    from dlplacer.measure.splitting.place_with_splits import SplitResult
+    from dlplacer.measure.splitting import SplitResult
     from dlplacer.runtime.devices.base import NamedDevice
+
+_DEVICES = "names of devices, as 'cpu:0' or 'cuda:1'"
 
 Name: TypeAlias = str | PathLike[str]
 """A path, or the bare name of what ships."""
@@ -51,7 +53,7 @@ def graph_of(value: GraphLike, name: str = "graph", step: Mapping[str, Any] | No
 
     if isinstance(value, (Plan, Result)):
         raise refuse("", name, value, "its graph: plan.graph, or result.plan.graph")
-    if _is_module(value):
+    if is_a(value, "torch.nn", "Module"):
         raise refuse("", name, value, "dp.Job(module, args=(inputs,)), or what dp.capture makes of it")
     options, known = dict(step or {}), "it is captured already"
     if is_job(value):
@@ -99,6 +101,10 @@ def note(text: str) -> None:
     warnings.warn(text, DlplacerWarning, stacklevel=4)
 
 
+def silent(*progress: Any) -> None:
+    """Take the progress of some work, and show nothing."""
+
+
 def options_of(value: OptionsLike, name: str = "options") -> Options:
     """The options that are meant; raises InputError for a word that no option has."""
     if value is None or isinstance(value, Options):
@@ -119,8 +125,8 @@ def plan_of(value: PlanLike, name: str = "plan", *, keeps_rules: bool = False) -
         return value
     if isinstance(value, Result):
         return value.plan
-    if _is_split_result(value):
-        return value.split.plan
+    if is_a(value, "dlplacer.measure.splitting", "SplitResult"):
+        return value.split.plan  # type: ignore[union-attr]
     if is_run(value):
         return value.predicted
     if isinstance(value, (OpGraph, Topology)):
@@ -136,36 +142,28 @@ def plan_of(value: PlanLike, name: str = "plan", *, keeps_rules: bool = False) -
 
 
 def whole_plan_of(value: PlanLike, name: str = "plan") -> Plan:
-    """The plan to draw or explain: that of a file keeps every rule, one that a caller has changed fits together.
+    """The plan to draw or explain: that of a file keeps every rule, in one of a caller every op has its place.
 
     Raises
     ------
-    CheckError, MismatchError
+    CheckError
         If it does not.
     """
     plan = plan_of(value, name, keeps_rules=True)
     if value is plan:
-        from dlplacer.report.whole_plan import require_whole
+        from dlplacer.check.placement import every_op_once
 
-        require_whole(plan, name)
+        if broken := [*every_op_once(plan)]:
+            raise CheckError([str(violation) for violation in broken])
     return plan
-
-
-def job_of(value: "Job", name: str = "job") -> "Job":
-    """The job; a bare module is none, as nobody can guess its inputs and its loss."""
-    if is_job(value):
-        return value
-    accepted = "a dp.Job(module, args=(inputs,), targets=(labels,), loss=loss_function)"
-    raise refuse("", name, value, accepted)
 
 
 def names_of(value: "str | Sequence[NamedDevice]", name: str = "devices") -> list[str]:
     """Names of devices of this machine: from ``"cpu:0,cpu:1"`` or a series of names or of torch's devices."""
     if isinstance(value, str):
         return [part.strip() for part in value.split(",")]
-    if _is_torch_device(value):
-        return [str(value)]
-    return [_device(entry, name) for entry in tuple_of("", name, value, object, "names of devices, as 'cpu:0'")]
+    entries = [value] if is_a(value, "torch", "device") else tuple_of("", name, value, object, _DEVICES)
+    return [_device(entry, name) for entry in entries]
 
 
 def devices_of(plan: Plan, value: DevicesLike, name: str = "devices") -> Mapping[str, str] | list[str]:
@@ -201,18 +199,6 @@ def is_run(value: object) -> "TypeGuard[Run]":
     return is_a(value, "dlplacer.measure.run_report", "Run")
 
 
-def _is_split_result(value: object) -> "TypeGuard[SplitResult]":
-    return is_a(value, "dlplacer.measure.splitting.place_with_splits", "SplitResult")
-
-
-def _is_module(value: object) -> bool:
-    return is_a(value, "torch.nn", "Module")
-
-
-def _is_torch_device(value: object) -> bool:
-    return is_a(value, "torch", "device")
-
-
 def is_a(value: object, module: str, name: str) -> bool:
     """True for an object of a class; if its module is not loaded, there are no such objects."""
     loaded = sys.modules.get(module)
@@ -221,11 +207,9 @@ def is_a(value: object, module: str, name: str) -> bool:
 
 
 def _device(value: object, name: str) -> str:
-    if isinstance(value, str):
-        return value
-    if _is_torch_device(value):
+    if isinstance(value, str) or is_a(value, "torch", "device"):
         return str(value)
-    raise refuse("", name, value, "names of devices, as 'cpu:0' or 'cuda:1'")
+    raise refuse("", name, value, _DEVICES)
 
 
 def _path(value: object, name: str, accepted: str) -> str:

@@ -2,13 +2,14 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dlplacer.core import table
 from dlplacer.core.plan import Plan, ScheduledOp, Transfer
 from dlplacer.core.result import FITS_NONE
-from dlplacer.core.table import Column, Table
+from dlplacer.core.table import Table
 from dlplacer.core.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
     from dlplacer.core.topology import Topology
     from dlplacer.measure.run_report import Run
     from dlplacer.measure.selftest import Selftest
-    from dlplacer.measure.splitting.choose_splits import SplitChoice
-    from dlplacer.measure.splitting.place_with_splits import SplitResult
+    from dlplacer.measure.splitting import SplitChoice, SplitResult
     from dlplacer.planning.compare import Comparison
     from dlplacer.planning.fit.fit import Fit
     from dlplacer.planning.hybrid.hybrid_plan import HybridPlan
@@ -34,18 +34,19 @@ Facts: TypeAlias = list[tuple[str, str]]
 """Names and values of single figures."""
 
 
-@dataclass(frozen=True, slots=True)
-class Strip:
-    """A small picture of a plan's devices over time; terminals show none."""
-
-    plan: Plan
-
-
-Block: TypeAlias = Facts | Table | Strip | str
+Block: TypeAlias = Facts | Table | str
 """Part of a view; a text is a note."""
 
-_KINDS, _PATH, _MOVED, _CHANGES, _BUDGETS = 8, 12, 20, 8, 24
-_SECONDS = ("busy", "idle")
+_KINDS, _PATH, _MOVED, _CHANGES, _BUDGETS, _HELPS = 8, 12, 20, 8, 24, 5
+"""Rows that are shown, at most."""
+_LEAST_GAIN = 0.002
+"""A smaller gain counts as none."""
+_OBJECTIVES = {
+    "token": "time per token",
+    "throughput": "time between two steps",
+    "prefill": "time of the prompts",
+    "request": "time of a request",
+}
 
 
 def blocks_of(value: object) -> Iterator[Block]:
@@ -66,8 +67,9 @@ def table_of(value: object) -> Table:
 def subject_of(value: object) -> str:
     """The names of graph and machine that a value is about."""
     if isinstance(value, Plan):
-        devices = f"{len(value.topology.devices)} devices"
-        return f"{value.graph.name or 'graph'} on {value.topology.name or devices}"
+        from dlplacer.report.summary import subject
+
+        return subject(value)
     for attribute in ("plan", "predicted", "base"):
         if isinstance(getattr(value, attribute, None), Plan):
             return subject_of(getattr(value, attribute))
@@ -99,12 +101,12 @@ def _graph(graph: "OpGraph") -> Iterator[Block]:
         kind: sum(op.time_s.get(kind, 0.0) for op in graph.ops if isinstance(op.time_s, Mapping)) for kind in types
     }
     untyped = "all types" if any(op.time_s for op in graph.ops) else "none: roofline"
-    flops = sum(op.flops for op in graph.ops)
     mode = (graph.capture or {}).get("mode")
+    work = f"{sum(op.flops for op in graph.ops) / 1e9:.4g} GFLOP"
     yield [
         ("ops", f"{len(graph.ops)}: {', '.join(f'{count} {phase}' for phase, count in phases.items())}"),
         ("edges", str(len(graph.edges))),
-        ("work", f"{flops / 1e9:.4g} GFLOP{f', mode {mode}' if mode else ''}"),
+        ("work", f"{work}, mode {mode}" if mode else work),
         ("weights", format_bytes(sum(op.weight_bytes for op in graph.ops))),
         *((f"one after another on {kind}", format_seconds(total_s)) for kind, total_s in serial_s.items()),
         *([] if types else [("times for", untyped)]),
@@ -132,11 +134,13 @@ def _plan(plan: Plan) -> Iterator[Block]:
         *([("held together", together)] if together else []),
         *_values(plan),
         ("as the plan states", stated(plan)),
-        ("method", f"{plan.method}, {plan.solve_s:.1f} s"),
+        _method(plan),
     ]
-    yield Strip(plan)
-    yield table.device_use(plan)
-    yield from _loads(plan)
+    yield from _use(plan)
+
+
+def _method(plan: Plan) -> tuple[str, str]:
+    return "method", f"{plan.method}, {plan.solve_s:.1f} s"
 
 
 def _result(result: "Result") -> Iterator[Block]:
@@ -149,11 +153,9 @@ def _result(result: "Result") -> Iterator[Block]:
         *([("rounding", format_seconds(plan.rounding_s))] if plan.rounding_s else []),
         ("best single device", FITS_NONE if alone_s is None else format_seconds(alone_s)),
         *([] if alone_s is None else [("speedup", _times(result.speedup))]),
-        ("method", f"{plan.method}, {plan.solve_s:.1f} s"),
+        _method(plan),
     ]
-    yield Strip(plan)
-    yield table.device_use(plan)
-    yield from _loads(plan)
+    yield from _use(plan)
 
 
 def _values(plan: Plan) -> Facts:
@@ -164,8 +166,9 @@ def _values(plan: Plan) -> Facts:
     return [(plan.objective.label, value), ("makespan of one step", format_seconds(plan.makespan_s))]
 
 
-def _loads(plan: Plan) -> Iterator[Block]:
-    """The loads behind a period, the largest first."""
+def _use(plan: Plan) -> Iterator[Block]:
+    """The use of the devices, and the loads behind a period, the largest first."""
+    yield table.device_use(plan)
     if plan.period_s is not None:
         from dlplacer.check import resource_loads
 
@@ -207,11 +210,10 @@ def _run(done: "Run") -> Iterator[Block]:
     report = done.report
     yield report.conclusion
     yield shown_figures(report)
-    yield Strip(done.measured)
-    shares = [(f"{share}, {how}", f"{how}_{share}_s") for share in _SECONDS for how in ("predicted", "measured")]
-    heads = (Column("device"), *(Column(name, head, "seconds") for head, name in shares))
-    rows = tuple(tuple(getattr(use, column.name) for column in heads) for use in report.use)
-    yield Table(heads, rows)
+    shares = [(share, how) for share in ("busy", "idle") for how in ("predicted", "measured")]
+    rows = ((use.device, *(getattr(use, f"{how}_{share}_s") for share, how in shares)) for use in report.use)
+    heads = (f"{how}_{share}_s|{share}, {how}|seconds" for share, how in shares)
+    yield Table.described(rows, "device", *heads)
     worst = (
         (one.op, one.module or "", one.device, one.predicted_s, one.measured_s, _signed(one.difference_s))
         for one in report.offenders
@@ -261,20 +263,19 @@ def _hybrid(plan: "HybridPlan") -> Iterator[Block]:
         "the best data parallelism on at most as many devices"
     )
     steps = [f"{each.workers} x {each.degree} from {_count(each.devices)}" for each in plan.crossovers]
-    facts = [
+    yield [
         ("hybrid first wins", "nowhere" if plan.first_win is None else f"at {_count(plan.first_win)}"),
         ("best strategy", f"{'; '.join(steps[:8])}{'; ...' if len(steps) > 8 else ''}"),
         *_best_strategy(plan),
+        *([] if plan.scaling_fit is None else [("scaling efficiency", plan.scaling_fit.verdict)]),
+        *([] if plan.epochs_fit is None else [("epochs", str(plan.epochs_fit))]),
     ]
-    facts += [] if plan.scaling_fit is None else [("scaling efficiency", plan.scaling_fit.verdict)]
-    facts += [] if plan.epochs_fit is None else [("epochs", str(plan.epochs_fit))]
-    yield facts
 
 
-def _best_strategy(plan: "HybridPlan") -> Facts:
+def _best_strategy(plan: "HybridPlan") -> Iterator[tuple[str, str]]:
     best = plan.budgets[-1].best
     if best is None:
-        return []
+        return
     step = best.step
     messages = f", gradients in {step.groups} messages" if step.groups > 1 else ""
     algorithm = f", {step.algorithm} all-reduce" if step.algorithm else ""
@@ -284,10 +285,9 @@ def _best_strategy(plan: "HybridPlan") -> Facts:
         f"{best.split.speedup:.3f}x), codec {step.codec}{algorithm}{messages}, step {format_seconds(step.step_s)} of "
         f"which {format_seconds(step.exposed_s)} exposed exchange"
     )
-    facts = [(f"at {_count(plan.budgets[-1].devices)}", text)]
+    yield f"at {_count(plan.budgets[-1].devices)}", text
     if plan.mini_batches is not None:
-        facts.append(("time to converge", format_seconds(best.time_s(plan.mini_batches))))
-    return facts
+        yield "time to converge", format_seconds(best.time_s(plan.mini_batches))
 
 
 def _explanation(found: "Explanation") -> Iterator[Block]:
@@ -335,16 +335,11 @@ def _what_would_help(found: "WhatWouldHelp") -> Iterator[Block]:
     left = f", of which {_percent(1 - bound_s / base_s)} is open without any change" if bound_s and base_s else ""
     if helping:
         yield f"gain: by how much the step found with the change is shorter; at most: what its bound allows{left}"
-    yield from (f"{one.text}: {one.note}" for one in helping if one.status == "estimated" and one.note)
     untried = sum(one.status == "not tried" for one in found.answers)
     little = len(found.answers) - len(rows) - untried
     yield f"{_count(little, 'other change')} found to bring less than {_percent(_LEAST_GAIN)}, or less than these"
     if untried:
         yield f"{_count(untried, 'change')} not tried, for want of time; --budget gives more, --json lists all"
-
-
-_LEAST_GAIN = 0.002
-"""A smaller gain counts as none."""
 
 
 def _pinned(found: "PinnedPlan") -> Iterator[Block]:
@@ -397,17 +392,11 @@ def _selftest(done: "Selftest") -> Iterator[Block]:
 
 
 def _batches(found: "Batches") -> Iterator[Block]:
-    rows = tuple(
-        (
-            plan.batch,
-            plan.reason if plan.step_s is None else format_seconds(plan.step_s),
-            plan.samples_per_s,
-            plan.memory_bytes,
-            len(plan.recomputed),
-            plan.training_s,
-        )
-        for plan in found.plans
-    )
+    rows = []
+    for plan in found.plans:
+        step = plan.reason if plan.step_s is None else format_seconds(plan.step_s)
+        figures = (plan.samples_per_s, plan.memory_bytes, len(plan.recomputed), plan.training_s)
+        rows.append((plan.batch, step, *figures))
     heads = ("batch", "step", "samples_per_s|samples/s|number", "memory_bytes|memory|bytes", "recomputed modules")
     title = f"{found.device.id}, {format_bytes(found.device.memory_bytes or 0)}: the best first"
     yield Table.described(rows, *heads, "training_s|training|seconds", title=title)
@@ -420,14 +409,14 @@ def _figures(found: Mapping[str, Any]) -> Iterator[Block]:
 def _groups(found: "Groups") -> Iterator[Block]:
     best_s = found.policies[-1].makespan_s
     title = f"{found.direction} pass, {found.collective} over {found.devices} devices"
-    rows = tuple(
+    rows = (
         (one.policy, len(one.cuts), one.makespan_s, one.makespan_s / best_s if best_s else 1.0)
         for one in found.policies
     )
     heads = ("policy", "groups", "time_s|time|seconds", "ratio|against optimal|times")
     yield Table.described(rows, *heads, title=title)
-    parts, names = found.to_dict()["groups"], found.group_bytes
-    groups = tuple((number + 1, part[0], part[-1], names[number]) for number, part in enumerate(parts))
+    parts = zip(found.to_dict()["groups"], found.group_bytes, strict=True)
+    groups = ((number, part[0], part[-1], size) for number, (part, size) in enumerate(parts, 1))
     yield Table.described(groups, "group", "from", "to", "bytes||bytes", title="optimal groups")
     if found.caps_bytes is not None:
         yield f"DistributedDataParallel(model, bucket_cap_mb_list={found.bucket_caps_mb})"
@@ -435,40 +424,23 @@ def _groups(found: "Groups") -> Iterator[Block]:
 
 def _epochs(found: "Epochs") -> Iterator[Block]:
     exact = found.measured[0]
+    medians = [{one.workers: one.median for one in each.measurements} for each in found.measured]
     rows: list[tuple[Any, ...]] = []
-    for count in exact.measurements:
-        medians = [{one.workers: one.median for one in each.measurements} for each in found.measured]
-        cells = ((row.get(count.workers, "-") if count.workers in row else "-") for row in medians)
-        rows.append((count.workers, *("not reached" if cell is None else cell for cell in cells)))
+    for workers in medians[0]:
+        cells = (row.get(workers, "-") for row in medians)
+        rows.append((workers, *("not reached" if cell is None else cell for cell in cells)))
     factors = [each.factor(exact) for each in found.measured]
     rows.append(("÷ exact", *("-" if factor is None else f"{factor:.3g}" for factor in factors)))
-    heads = [Column("mini-batches"), *(Column(each.label) for each in found.measured)]
-    yield Table(tuple(heads), tuple(rows), "epochs to the goal")
-
-
-_OBJECTIVES = {
-    "token": "time per token",
-    "throughput": "time between two steps",
-    "prefill": "time of the prompts",
-    "request": "time of a request",
-}
+    yield Table.described(rows, "mini-batches", *(each.label for each in found.measured), title="epochs to the goal")
 
 
 def _fit(found: "Fit") -> Iterator[Block]:
     serving = found.serving
-    rows = (
-        (
-            share.device,
-            found.plan.topology.device(share.device).type,
-            _ranges(share.layers),
-            ", ".join(share.others),
-            share.weight_bytes,
-            share.cache_bytes,
-            share.capacity_bytes,
-            share.time_s,
-        )
-        for share in found.shares
-    )
+    rows = []
+    for share in found.shares:
+        names = (share.device, found.plan.topology.device(share.device).type)
+        sizes = (share.weight_bytes, share.cache_bytes, share.capacity_bytes)
+        rows.append((*names, _ranges(share.layers), ", ".join(share.others), *sizes, share.time_s))
     heads = ("device", "type", "layers", "others|besides", "weight_bytes|weights|bytes", "cache_bytes|cache|bytes")
     yield Table.described(rows, *heads, "capacity_bytes|memory|bytes", "time_s|time in a step|seconds")
     yield [
@@ -478,10 +450,10 @@ def _fit(found: "Fit") -> Iterator[Block]:
         ("binds", found.binds),
         ("context", f"{serving.context} of at most {found.max_context} tokens that fit"),
     ]
-    splits = (
-        (one.name, ", ".join(map(str, one.layers)), one.value_s, _slower(found, one.value_s), one.max_context)
-        for one in found.alternatives
-    )
+    splits = []
+    for one in found.alternatives:
+        slower = None if one.value_s is None or not found.value_s else one.value_s / found.value_s - 1
+        splits.append((one.name, ", ".join(map(str, one.layers)), one.value_s, slower, one.max_context))
     judged = ("name|other splits", "layers", "value_s|objective|seconds|does not fit", "slower|slower by|change")
     yield Table.described(splits, *judged, "max_context|longest context")
     helps = ((one.change, one.value_s, one.gain) for one in found.helps[:_HELPS])
@@ -489,22 +461,10 @@ def _fit(found: "Fit") -> Iterator[Block]:
     yield from found.notes
 
 
-_HELPS = 5
-
-
-def _slower(found: "Fit", value_s: float | None) -> float | None:
-    return None if value_s is None or not found.value_s else value_s / found.value_s - 1
-
-
 def _ranges(numbers: Sequence[int]) -> str:
     """Numbers in a row as ranges: ``0-3, 7``."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1][1:] = [number]
-        else:
-            runs.append([number])
-    return ", ".join("-".join(map(str, run)) for run in runs)
+    runs = [[number for _, number in run] for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])]
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
 
 
 def _exported(found: "Exported") -> Iterator[Block]:
@@ -518,22 +478,22 @@ _VIEWS: dict[str, Callable[[Any], Iterator[Block]]] = {
     "Topology": _topology,
     "Plan": _plan,
     "Result": _result,
+    "Comparison": _comparison,
     "SplitResult": _split_result,
     "SplitChoice": _split_choice,
-    "Comparison": _comparison,
-    "Run": _run,
-    "OnnxReport": _onnx_report,
     "PipelinePlan": _pipeline,
     "HybridPlan": _hybrid,
     "Explanation": _explanation,
     "WhatWouldHelp": _what_would_help,
     "PinnedPlan": _pinned,
+    "Run": _run,
+    "OnnxReport": _onnx_report,
     "Selftest": _selftest,
+    "Fit": _fit,
+    "Exported": _exported,
     "Batches": _batches,
     "dict": _figures,
     "Groups": _groups,
     "Epochs": _epochs,
-    "Fit": _fit,
-    "Exported": _exported,
 }
 """Class → its view; by name, as loading all packages to show a graph would take a second."""

@@ -2,25 +2,25 @@
 
 import json
 import os
-import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import dlplacer as dp
-from dlplacer.api import parameters as the
+from dlplacer.api.parameters import CaptureOptions, StepOptions, parameters_of
 from dlplacer.cli.parser import Given
 from dlplacer.cli.progress import Show, interruptible, note, progress, told_written
+from dlplacer.cli.streams import say
 from dlplacer.core.errors import CheckError, DlplacerError, InputError, NoPlanError
 from dlplacer.core.options import CHOICES, Options
 from dlplacer.core.table import Table, schedule, transfers
 from dlplacer.core.units import format_seconds
+from dlplacer.report.plot.pictures import pictures_of
 
 if TYPE_CHECKING:
     from dlplacer.api.views import Block
-
-T = TypeVar("T")
 
 _WIDTH = 150
 _LIMIT_S = 60.0
@@ -30,30 +30,30 @@ _PARTIAL = "stopping with the answers so far; once more to give up"
 
 
 def called(
-    function: Callable[..., T],
     given: Given,
-    what: str,
+    call: str = "",
     limit_s: float | None = None,
     says: str = "",
-    keep: Callable[[T], None] = lambda value: None,
+    keep: Callable[[Any], None] = lambda value: None,
     **more: Any,
-) -> T:
-    """The result of a function of `dlplacer` on the given arguments, its progress shown meanwhile.
+) -> Any:
+    """The result of the command's function, or of another, on the given and more arguments, with progress.
 
-    Parameters
-    ----------
-    what
-        Name of the work, for its progress.
-    says
-        Announcement for a function that the first Ctrl-C stops; empty for one that ends at once.
-    keep
-        Writes the result, so that a Ctrl-C that comes too late to stop the work does not lose it.
+    `keep` writes the result, so that a Ctrl-C that comes too late to stop the work does not lose it.
     """
+    function, says, doing = getattr(dp, call or given.spec.call), says or given.spec.says, given.spec.doing
+    known = parameters_of(function)
+    arguments = given.of(function)
+    if "options" in known:
+        arguments["options"] = options_of(given)
     with interruptible(says) if says else nullcontext() as stop:
-        extra = more if stop is None else {"stop": stop, **more}
+        if stop is not None:
+            arguments["stop"] = stop
         try:
-            with progress(what, limit_s) as show:
-                value = function(**{**given.arguments, "on_progress": show, **extra})
+            with progress(doing, limit_s) if doing else nullcontext() as show:
+                if show is not None and "on_progress" in known:
+                    arguments["on_progress"] = show
+                value = function(**{**arguments, **more})
         except NoPlanError:
             if stop is not None and stop.is_set():
                 raise KeyboardInterrupt from None
@@ -62,15 +62,45 @@ def called(
     return value
 
 
-def shown(given: Given, value: Any, record: object = None, extra: "Sequence[Block]" = (), code: int = 0) -> int:
+def answer(given: Given) -> int:
+    """Call the function of the command, write its result where asked, and print it."""
+    return answered(given, called(given))
+
+
+def answered(given: Given, value: Any) -> int:
+    """Write a result where asked, and print it; exit code 5 for one that did not pass."""
+    written(given, value)
+    code = shown(given, value)
+    for warning in getattr(value, "warnings", ()):
+        say(warning)
+    return code if getattr(value, "passed", True) else CheckError.exit_code
+
+
+def shown(given: Given, value: Any, record: object = None, extra: "Sequence[Block]" = ()) -> int:
     """Print the view of a result, or with ``--json`` the record or else the result's object; returns the exit code."""
     if given.json:
-        print(json.dumps(value.to_dict() if record is None else record))
+        print(json.dumps(_record_of(value) if record is None else record))
     else:
         from dlplacer.api.views import blocks_of
 
         show_blocks([*blocks_of(value), *extra])
-    return code
+    return 0
+
+
+def _record_of(value: Any) -> object:
+    """The object that stands for a value in JSON."""
+    if isinstance(value, dict):
+        # JSON has no infinity, so no ceiling is null.
+        return {name: None if figure == float("inf") else figure for name, figure in value.items()}
+    if isinstance(value, dp.OpGraph):
+        sums = {name: sum(getattr(op, name) for op in value.ops) for name in ("flops", "weight_bytes")}
+        counts = {"name": value.name, "ops": len(value.ops), "edges": len(value.edges)}
+        return {**counts, **sums, "structure_sha256": value.structure_sha256}
+    if isinstance(value, dp.Topology):
+        from dlplacer.files.topology_file import topology_to_dict
+
+        return topology_to_dict(value)
+    return value.to_dict()
 
 
 def show_blocks(blocks: "Iterable[Block]") -> None:
@@ -94,17 +124,17 @@ def show_blocks(blocks: "Iterable[Block]") -> None:
             print(block)
 
 
-def written(given: Given, value: Any, subject: str = "") -> None:
+def written(given: Given, value: Any) -> None:
     """Write a result, its pictures and its page where the command line asks for them."""
     if given.output is not None:
         value.save(given.output)
-    pictures = [each.name for each in the.pictures(subject) if each.name in given]
-    for name in pictures:
+    drawn = {each.option: each.name for each in pictures_of(given.spec.subject) if each.option in given}
+    for option, name in drawn.items():
         colors = {"color_by": given.color_by} if name == "gantt" and given.color_by else {}
-        dp.plot.save(given[name], name if subject == "plan" else subject.split()[0], value, **colors)
+        dp.plot.save(given[option], name, value, **colors)
     if given.html is not None:
         dp.show(value if given.against is None else given.plan, given.html, against=given.against)
-    told_written(given.output, *(given[name] for name in pictures), given.html)
+    told_written(given.output, *(given[option] for option in drawn), given.html)
 
 
 def say_unless_none(*texts: str | None) -> None:
@@ -132,24 +162,24 @@ def solve(given: Given) -> int:
     """Solve, write the plan, and print the result."""
     from dlplacer.planning.garbage import fewer_collections
     from dlplacer.planning.one_device import launch_note, one_device_is_best
-    from dlplacer.planning.pipeline.hint import pipeline_hint
+    from dlplacer.planning.pipeline.pipeline_search import pipeline_hint
 
-    limit_s, says = given.get("time_limit_s", _LIMIT_S), "stopping with the best plan so far; once more to give up"
+    limit_s = given.get("time_limit_s", _LIMIT_S)
     if given.split is not None:
-        return _solve_with_splits(given, limit_s, says)
+        return _solve_with_splits(given, limit_s)
     _refuse_without_split(given)
     if "work_s" in given and "time_limit_s" in given:
         raise InputError("work_s is in place of time_limit_s; leave one of them out")
-    options = options_of(given)
     with fewer_collections():
-        read, limit_s = _with_read_graph(given, limit_s)
-        more = {"options": options, "time_limit_s": limit_s}
-        result = called(dp.place, read, "solving", limit_s, says, lambda result: written(given, result), **more)
+        graph, limit_s = _read(given, limit_s)
+        keep = partial(written, given)
+        result = called(given, limit_s=limit_s, keep=keep, graph=graph, time_limit_s=limit_s)
     plan = result.plan
-    warm = None if given.warm_start is None else f"warm start: {plan.provenance['warm_start']}"
     if plan.period_s is not None:
         return shown(given, result)
-    say_unless_none(warm, launch_note(result))
+    say_unless_none(
+        None if given.warm_start is None else f"warm start: {plan.provenance['warm_start']}", launch_note(result)
+    )
     hint = pipeline_hint(plan.graph, plan.topology, plan.makespan_s)
     shown(given, result, {**result.to_dict(), "pipeline": None if hint is None else hint.to_dict()})
     alone = one_device_is_best(plan, result.bounds.get("critical_path_s"))
@@ -157,28 +187,25 @@ def solve(given: Given) -> int:
     return 0
 
 
-def _with_read_graph(given: Given, limit_s: float) -> tuple[Given, float]:
-    """The arguments with the graph read from its file, and the limit less the time to read it and to write a plan."""
-    from dlplacer.api.jobs import is_entry
+def _read(given: Given, limit_s: float) -> tuple[Any, float]:
+    """The graph, and the limit less the time to read it from a file of graphs and to write a plan."""
+    from dlplacer.api.jobs import is_entry, is_onnx
     from dlplacer.api.subjects import graph_of
 
-    if is_entry(given.graph):
-        return given, limit_s
-    began, step = time.monotonic(), given.only(the.STEP, the.RECORDED)
-    graph = graph_of(given.graph, step=step)
+    if is_entry(given.graph) or is_onnx(given.graph) or any(name in given for name in StepOptions.__annotations__):
+        return given.graph, limit_s
+    began = time.monotonic()
+    graph = graph_of(given.graph)
     files_s = (time.monotonic() - began) * (1 if given.output is None else 1 + _WRITE_FACTOR)
-    return Given({**given.but(*step), "graph": graph}), max(limit_s - files_s, limit_s / 2)
+    return graph, max(limit_s - files_s, limit_s / 2)
 
 
-def _solve_with_splits(given: Given, limit_s: float, says: str) -> int:
+def _solve_with_splits(given: Given, limit_s: float) -> int:
     from dlplacer.frontend.torch.capture import default_rewrites
 
-    parts, rewrites = _parts(given), default_rewrites(bool(given.whole_backward))
-    more = {"options": options_of(given), "graph": given.times, "parts": parts, "rewrites": rewrites}
-    named = given.but("graph", "split", "times", "whole_backward", "granularity", "allow_other_loss", "dims")
-    found = called(
-        dp.place_with_splits, named, "solving with splits", limit_s, says, job=given.graph, time_limit_s=limit_s, **more
-    )
+    parts, rewrites = _parts(given, "place_with_splits"), default_rewrites(bool(given.whole_backward))
+    more = {"job": given.graph, "graph": given.times, "parts": parts, "rewrites": rewrites}
+    found = called(given, "place_with_splits", limit_s, time_limit_s=limit_s, **more)
     written(given, found.split)
     record = {**found.split.to_dict(), "speedup": found.speedup, "splits": [str(split) for split in found.splits]}
     return shown(given, found, {**record, "without_splits": found.whole.to_dict()})
@@ -190,26 +217,17 @@ def _refuse_without_split(given: Given) -> None:
             raise InputError(f"{name} is read by --split alone; add --split, or leave it out")
 
 
-def _parts(given: Given) -> int | None:
-    """The number of parts that ``--split`` gives, None for one per device; refuses options that exclude it."""
+def _parts(given: Given, call: str) -> int | None:
+    """The number of parts that ``--split`` gives, None for one per device; refuses options without use."""
     from dlplacer.api.jobs import is_entry
 
-    excluded = {
-        **dict.fromkeys(("pins", "colocate", "warm_start"), "chooses splits and devices together"),
-        "calibration": "measures or estimates its own times",
-        "issue": "knows no cost of issuing but the topology's",
-        "micro_batches": "splits the step's ops in another way",
-        "splits_of": "chooses splits and takes none of a file",
-        "colocate_backward": "must not hold all parts together",
-    }
-    for name, reason in excluded.items():
-        if name in given and not (name == "calibration" and "devices" in given):
-            raise InputError(f"{name} does not go together with --split, which {reason}; give one of them")
+    own = {"graph", "job", "split", "times", "whole_backward", "output", "json", "paper", *CHOICES}
+    for name in given.spelled:
+        if name in given and name not in own and name not in parameters_of(getattr(dp, call)):
+            raise InputError(f"{name} does not go together with --split; drop one of them")
     model = given.get("graph", given.job)
     if not is_entry(model):
         raise InputError(f"--split needs the model as module:callable, to rewrite its step; {model!r} is a file")
-    if given.get("granularity", "aten") != "aten":
-        raise InputError(f"granularity is {given.granularity}, but --split works on ATen calls; drop it")
     if given.split == "auto":
         return None
     if not given.split.isdecimal() or int(given.split) < 2:
@@ -218,13 +236,11 @@ def _parts(given: Given) -> int | None:
 
 
 def compare(given: Given) -> int:
-    """Run every method, draw the picture, and print the table."""
+    """Run every method, and print the table."""
     from dlplacer.planning.one_device import one_device_is_best
 
-    says, limit_s = "stopping with the best plans so far; once more to give up", given.get("time_limit_s", _LIMIT_S)
-    found = called(dp.compare, given, "comparing", limit_s, says, options=options_of(given))
-    written(given, found, "comparison")
-    shown(given, found)
+    found = called(given, limit_s=given.get("time_limit_s", _LIMIT_S))
+    answered(given, found)
     best = found.rows[0].plan
     say_unless_none(None if best is None else one_device_is_best(best))
     return 0
@@ -238,7 +254,8 @@ def check(given: Given) -> int:
     found = dp.violations(plan)
     if given.json:
         listed = [{"rule": violation.rule, "message": violation.message} for violation in found]
-        return shown(given, None, {"valid": not found, "violations": listed}, code=CheckError.exit_code if found else 0)
+        print(json.dumps({"valid": not found, "violations": listed}))
+        return CheckError.exit_code if found else 0
     if found:
         raise CheckError([str(violation) for violation in found])
     kept = f"{given.plan}: {len(plan.ops)} ops and {len(plan.transfers)} transfers keep every rule"
@@ -253,17 +270,17 @@ def show(given: Given) -> int:
     from dlplacer.report.export.device_map import device_map, overfull_devices, spread_modules
     from dlplacer.report.trace import chrome_trace
 
-    for name, needed in (("against", "html"), ("color_by", "gantt"), ("device_map_rule", "device_map")):
+    for name, needed in (("against", "html"), ("color_by", "gantt")):
         if name in given and needed not in given:
             target = needed.replace("_", "-")
             raise InputError(f"{name} {given[name]} is for --{target}; add it, or leave out the other")
     plan = whole_plan_of(given.plan)
     shown(given, plan)
-    written(given, plan, "plan")
+    written(given, plan)
     if given.trace is not None:
         write_json(given.trace, chrome_trace(plan))
     if given.device_map is not None:
-        write_json(given.device_map, device_map(plan, rule=given.get("device_map_rule", "majority")))
+        write_json(given.device_map, device_map(plan))
         spread = len(spread_modules(plan))
         say_unless_none(f"{spread} modules are spread over devices; the map names one" if spread else None)
         say_unless_none(*overfull_devices(plan))
@@ -291,27 +308,26 @@ def explain(given: Given) -> int:
     if given.dispatch_s:
         # What would help is asked under it too.
         plan = replay_under_issue(plan, given.dispatch_s)
+    found: dict[str, Any] = {}
     explanation = dp.explain(plan)
-    record = explanation.to_dict()
     if not given.json:
         show_blocks([[("makespan", format_seconds(plan.makespan_s))], *blocks_of(explanation)])
-    blocks: list[Block] = []
     share_s = budget_s / (held + len(whys) or 1)
-    solving = {"plan": plan, "workers": given.workers}
     with interruptible(_PARTIAL) as stop, progress("solving again", budget_s) as told:
+        solving = {"plan": plan, "workers": given.workers, "stop": stop}
         if held:
-            pinned = dp.pinned(
-                pins=given.pins or (), colocate=given.colocate or (), budget_s=share_s, stop=stop, **solving
-            )
-            record["pinned"], blocks = pinned.to_dict(), [*blocks_of(pinned)]
+            sets: dict[str, Any] = {"pins": given.pins or (), "colocate": given.colocate or ()}
+            found["pinned"] = dp.pinned(budget_s=share_s, **sets, **solving)
         if whys:
-            moved = [one for op in whys for one in dp.elsewhere(op=op, budget_s=share_s, stop=stop, **solving)]
-            record["elsewhere"] = [one.to_dict() for one in moved]
-            blocks += elsewhere_blocks(plan, moved)
+            found["elsewhere"] = [one for op in whys for one in dp.elsewhere(op=op, budget_s=share_s, **solving)]
         if not held and not whys and budget_s:
-            helping = dp.what_would_help(budget_s=budget_s, on_progress=told, stop=stop, **solving)
-            record["what_would_help"], blocks = helping.to_dict(), [*blocks_of(helping)]
-    print(json.dumps(record)) if given.json else show_blocks(blocks)
+            found["what_would_help"] = dp.what_would_help(budget_s=budget_s, on_progress=told, **solving)
+    if given.json:
+        moved = {name: [one.to_dict() for one in each] for name, each in found.items() if isinstance(each, list)}
+        others = {name: each.to_dict() for name, each in found.items() if name not in moved}
+        print(json.dumps({**explanation.to_dict(), **moved, **others}))
+    for each in found.values() if not given.json else ():
+        show_blocks(elsewhere_blocks(plan, each) if isinstance(each, list) else blocks_of(each))
     return 0
 
 
@@ -341,8 +357,7 @@ def run(given: Given) -> int:
     hushed: Show = lambda *told: None  # noqa: E731
     with progress("running") if is_first else nullcontext(hushed) as told:
         told("capturing and compiling")
-        arguments = given.but("gantt", "trace", "one_process").arguments
-        done = dp.run(**{**arguments, "job": job, "plan": plan, "devices": devices, "on_progress": told})
+        done = dp.run(**{**given.of(dp.run), "job": job, "plan": plan, "devices": devices, "on_progress": told})
     if is_first:
         shown(given, done)
         _write_run(given, done)
@@ -379,82 +394,24 @@ def _write_run(given: Given, done: Any) -> None:
 def profile(given: Given) -> int:
     """Profile, write the graph, and print the serial time."""
     if given.split is not None:
-        more = {"graph": given.times, "parts": _parts(given)}
-        named = given.but("split", "times", "granularity", "calibration", "allow_other_loss", "dims")
-        choice = called(dp.profile_splits, named, "choosing splits", None, _PARTIAL, **more)
+        more = {"graph": given.times, "parts": _parts(given, "profile_splits")}
+        choice = called(given, "profile_splits", says=_PARTIAL, **more)
         written(given, choice.graph)
         found = {"without_splits_s": choice.whole_s, "with_splits_s": choice.split_s}
         splits = [str(split) for split in choice.splits]
         return shown(given, choice, {"ops": len(choice.graph.ops), **found, "splits": splits})
     _refuse_without_split(given)
-    graph = called(dp.profile, given, "profiling")
+    graph = called(given)
     written(given, graph)
     types = (graph.capture or {}).get("measured_on", ())
     serial = {kind: sum(op.time_on(kind) or 0.0 for op in graph.ops) for kind in types}
     return shown(given, graph, {"ops": len(graph.ops), "serial_s": serial})
 
 
-def capture(given: Given) -> int:
-    """Capture a graph, write it and print what it holds."""
-    with progress("capturing"):
-        found = dp.capture(**given.arguments)
-    return graph(given, found)
-
-
-def graph(given: Given, graph: dp.OpGraph) -> int:
-    """Write a graph where asked, and print what it holds."""
-    written(given, graph)
-    sums = {name: sum(getattr(op, name) for op in graph.ops) for name in ("flops", "weight_bytes")}
-    counts = {"name": graph.name, "ops": len(graph.ops), "edges": len(graph.edges)}
-    return shown(given, graph, {**counts, **sums, "structure_sha256": graph.structure_sha256})
-
-
-def selftest(given: Given) -> int:
-    """Try everything and print; exit code 5 if a check failed."""
-    from dlplacer.files import write_json
-
-    done = called(dp.selftest, given, "trying the runtime")
-    if given.output is not None:
-        write_json(given.output, done.to_dict())
-        told_written(given.output)
-    return shown(given, done, code=0 if done.passed else CheckError.exit_code)
-
-
-def topology(given: Given, found: dp.Topology) -> int:
-    """Write a topology where asked, and print it."""
-    from dlplacer.files.topology_file import topology_to_dict
-
-    written(given, found, "topology")
-    return shown(given, found, topology_to_dict(found) if given.json else None)
-
-
 def listed(given: Given) -> int:
     """Print a table of the names of one kind that dlplacer knows."""
     table = dp.catalogue(given.what)
-    names = [column.name for column in table.columns]
-    return shown(given, table, {given.what: [dict(zip(names, row, strict=True)) for row in table.rows]})
-
-
-def epochs(given: Given) -> int:
-    """Train, count, and write the file."""
-    found = called(dp.epochs, given, "trainings")
-    written(given, found)
-    return shown(given, found)
-
-
-def hybrid(given: Given) -> int:
-    """Plan, draw the picture, and print the table."""
-    if given.pins is not None:
-        raise InputError("--pin: each worker of a hybrid gets devices of its own; use --colocate, or pin in `solve`")
-    more: dict[str, Any] = {"options": options_of(given), **({"overlap": False} if given.no_overlap else {})}
-    # There is no plan before the end: after the first Ctrl-C nothing new is begun.
-    says = "giving up after the solve at hand; once more to give up at once"
-    plan = called(dp.hybrid, given.but("no_overlap"), "hybrids", None, says, **more)
-    written(given, plan, "hybrid plan")
-    shown(given, plan)
-    for warning in plan.warnings:
-        print(f"dlplacer: {warning}", file=sys.stderr)
-    return 0
+    return shown(given, table, {given.what: table.records})
 
 
 def pipeline(given: Given) -> int:
@@ -465,19 +422,20 @@ def pipeline(given: Given) -> int:
 
     if given.plan_file is not None:
         _require_capturable(given)
-    step = given.only(the.STEP)
+    step = {name: given[name] for name in CaptureOptions.__annotations__ if name in given}
     with progress("capturing"):
         graph, machine = problem_of(given.graph, given.topology, given.calibration or (), step)
     graph = held_graph(graph, machine, given.pins or (), given.colocate or ())
-    plan = called(dp.pipeline, given.only(the.STAGES), "pipelines tried", graph=graph, topology=machine)
+    plan = called(given.but(*step, "pins", "colocate", "calibration", graph=graph, topology=machine))
     for warning in plan.warnings:
-        print(f"dlplacer: {warning}", file=sys.stderr)
+        say(warning)
     if given.csv is not None:
         write_text(given.csv, write_csv(plan.order))
-    written(given, plan, "pipeline plan")
+    written(given, plan)
     if given.plan_file is not None:
         count = plan.micro_batches if plan.micro_batches > 1 else None
-        cut = dp.capture(given.graph, **step, **given.only(the.OTHER_LOSS), micro_batches=count)
+        other = bool(given.allow_other_loss)
+        cut = dp.capture(given.graph, **step, allow_other_loss=other, micro_batches=count)
         made = dp.plan_of_pipeline(
             plan, cut, given.topology, held=graph.constraints, calibration=given.calibration or ()
         )
@@ -517,18 +475,12 @@ def _op_placement(graph: dp.OpGraph, machine: dp.Topology, limit_s: float) -> di
     return {"status": result.plan.status, "makespan_s": result.plan.makespan_s, "speedup": result.speedup}
 
 
-def figures(given: Given, found: dict[str, float]) -> int:
-    """Print single figures; JSON has no infinity, so no ceiling is null."""
-    return shown(given, found, {name: None if value == float("inf") else value for name, value in found.items()})
-
-
 def fit(given: Given) -> int:
     """Fit, write the plan, and print layers per device, other splits, and the texts to paste."""
-    from dlplacer.api.fitting import exports
+    from dlplacer.api.machines import exports
 
-    # Not `given.arguments`, which leaves the objective to the options of a problem.
-    found = dp.fit(**given.only(the.DECODER, the.MACHINE, the.SERVED, the.FITTED, the.DESCRIBED))
-    written(given, found, "fit")
+    found = called(given)
+    written(given, found)
     texts = [export_of(found, target) for target in given.to or ()]
     return shown(given, found, {**found.to_dict(), "exports": exports(found)} if given.json else None, texts)
 

@@ -1,51 +1,14 @@
-"""The sub-commands: names, parameters and actions."""
+"""The sub-commands: names, options and actions."""
 
 import dlplacer as dp
-from dlplacer.api import parameters as the
-from dlplacer.api.kinds import FLAG, READ, Parameter
+from dlplacer.api.kinds import ANY, PICTURE, READ, SECONDS, Parameter
+from dlplacer.api.parameters import DECLARED, LISTS, flag, output, written
 from dlplacer.cli import actions
 from dlplacer.cli.parser import Command, Given, completed, parser_of
 
-_DEVICES = Parameter("devices", "cpu:0,cpu:1 or cuda:0,cuda:1: in the plan's order", metavar="D[,D…]")
-_SHELL = Parameter("shell", "the shell to complete in", option="shell", choices=("bash", "zsh", "tcsh"))
-_STEP = ("job options (for MODEL as module:callable)", the.STEP)
-_PLANNED = (the.SUBJECT, the.CALIBRATION)
-
-
-def _detect(given: Given) -> int:
-    return actions.topology(given, actions.called(dp.detect_topology, given, "timing links"))
-
-
-def _groups(given: Given) -> int:
-    return actions.shown(given, dp.groups(**given.arguments))
-
-
-def _minibatch(given: Given) -> int:
-    return actions.shown(given, actions.called(dp.advise_minibatch, given, "mini-batches"))
-
-
-def _gpus(given: Given) -> int:
-    return actions.figures(given, dp.advise_gpus(**given.arguments))
-
-
-def _servers(given: Given) -> int:
-    return actions.figures(given, dp.advise_servers(**given.arguments))
-
 
 def _shown(given: Given) -> int:
-    return actions.topology(given, dp.load_topology(given.topology))
-
-
-def _imported(given: Given) -> int:
-    return actions.topology(given, dp.import_topology(**given.arguments))
-
-
-def _described(given: Given) -> int:
-    return actions.topology(given, dp.new_topology(**given.arguments))
-
-
-def _imported_graph(given: Given) -> int:
-    return actions.graph(given, dp.import_graph(**given.arguments))
+    return actions.answered(given, dp.load_topology(given.topology))
 
 
 def _completion(given: Given) -> int:
@@ -57,51 +20,62 @@ _ADVISE = (
     Command(
         "minibatch",
         "mini-batch of least training time in a device's memory",
-        _minibatch,
-        (the.SUBJECT, the.MINIBATCH, the.JSON, *_STEP),
+        "advise_minibatch",
+        ("json",),
+        doing="mini-batches",
     ),
-    Command("gpus", "GPUs for a speedup, or the overhead that an efficiency allows", _gpus, (the.GPUS, the.JSON)),
-    Command(
-        "servers",
-        "servers or loaders that hide a load behind computation",
-        _servers,
-        (the.SERVERS, the.JSON),
-        ("load_bytes", "bytes_per_s", "compute_s"),
-    ),
+    Command("gpus", "GPUs for a speedup, or the overhead that an efficiency allows", "advise_gpus", ("json",)),
+    Command("servers", "servers or loaders that hide a load behind computation", "advise_servers", ("json",)),
 )
+_MACHINE = (output("F", "topology file to write"), "json")
 _TOPOLOGY = (
     Command(
         "detect",
         "GPUs (NVML) or, without any, the CPU cores of this host",
-        _detect,
-        (the.KIND, the.MEASURE, the.output("T", "topology file to write"), the.TOPOLOGY_JSON),
+        "detect_topology",
+        _MACHINE,
+        doing="timing links",
     ),
-    Command("show", "a table, and a picture", _shown, (the.SHIPPED, the.pictures("topology"), the.TOPOLOGY_JSON)),
-    Command(
-        "new",
-        "from words, as 2x RTX3090, RTX3060, 64 GB DDR5-5600",
-        _described,
-        (the.DESCRIPTION, the.DESCRIBED, the.output("T", "topology file to write"), the.TOPOLOGY_JSON),
-    ),
+    Command("show", "a table, and a picture", "", ("topology", "json"), _shown, subject="topology"),
+    Command("new", "from words, as 2x RTX3090, RTX3060, 64 GB DDR5-5600", "new_topology", _MACHINE),
     Command(
         "import",
         "nvidia-smi topo -m text, NCCL or RCCL topology XML, networkx node-link JSON, or dnn-partitioning workload",
-        _imported,
-        (
-            Parameter("path", "the file that the other tool wrote", READ, "FILE", "path"),
-            the.DEVICE_TYPE,
-            the.output("T", "topology file to write"),
-            the.TOPOLOGY_JSON,
-        ),
+        "import_topology",
+        _MACHINE,
     ),
+)
+_SPLITTING = ("split", "times")
+_SHOWN = (
+    written("trace", "Chrome trace (JSON), for ui.perfetto.dev"),
+    written("device_map", "Hugging Face device_map (JSON): module path to the device of most of its parameters"),
+    written("html", "one page to walk through, with everything"),
+    Parameter("against", "a second plan, beside the first one on the page of --html", READ, "PLAN"),
+    written("csv", "the ops as CSV; the transfers go to F with -transfers in its name"),
+    Parameter("color_by", "colours of --gantt (phase)", choices=("phase", "module")),
+)
+_RUN = (
+    Parameter("gantt", "the measured step beneath the predicted one, as .png, .svg or .pdf", PICTURE),
+    written("trace", "Chrome trace (JSON) of the predicted and the measured step"),
+    written("html", "one page: the predicted and the measured step to walk through"),
+    flag("one_process", "feed several GPUs from one process, and not each from one of its own"),
+    "json",
+)
+_WHY = Parameter(
+    "why",
+    "say what the step would take with this op, or the longest of this module, on other devices, not what would help",
+    ANY,
+    "OP|MODULE",
+    repeat=True,
 )
 
 COMMANDS = (
     Command(
         "capture",
         "Capture a model's step as a graph, without allocating anything.",
-        actions.capture,
-        (the.CODE, the.output("GRAPH", "graph file to write"), the.ROOFLINE, the.JSON, *_STEP),
+        "capture",
+        (output("GRAPH", "graph file to write"), "json"),
+        doing="capturing",
         examples="""
         capture dlplacer.models:inception_v3 -o graph.json  # forward and backward, batch 32
         capture my_model:build --batch-size 8 --optimizer adam -o graph.json  # my_model.py returns a dlplacer.Job
@@ -112,13 +86,11 @@ COMMANDS = (
     Command(
         "solve",
         "Find the plan of least step time, with a lower bound and a gap.",
+        "place",
+        (output("PLAN", "plan file to write"), "json", *_SPLITTING),
         actions.solve,
-        (
-            *_PLANNED,
-            *(the.ASSUMED, the.SOLVED, the.WORK, the.WITHOUT, the.EXPORT, the.ISSUE, the.HELD, the.WARM_START),
-            *(the.output("PLAN", "plan file to write"), the.JSON, *_STEP),
-            *("splitting (for MODEL as module:callable)", the.SPLIT),
-        ),
+        doing="solving",
+        says="stopping with the best plan so far; once more to give up",
         examples="""
         solve inception_v3-train dgx1-v100-2gpu -o plan.json  # a graph and a machine that ship; see dlplacer list
         solve my_model:build my_box.json --batch-size 8 --time-limit 5min -o plan.json  # a model and a box of yours
@@ -130,8 +102,9 @@ COMMANDS = (
     Command(
         "check",
         "Check a plan against every rule of the problem.",
+        "",
+        ("plan", "json"),
         actions.check,
-        (the.PLAN, the.JSON),
         examples="""
         check plan.json  # exit code 5 if it breaks a rule
         """,
@@ -139,12 +112,12 @@ COMMANDS = (
     Command(
         "compare",
         "Compare all methods on one problem: step time, speedup, gap to the best lower bound, time.",
+        "compare",
+        (written("html", "one page with the schedules of all methods"), "json"),
         actions.compare,
-        (
-            *_PLANNED,
-            *(the.ASSUMED, the.COMPARED, the.ISSUE, the.HELD, the.pictures("comparison")),
-            *(the.page("one page with the schedules of all methods"), the.JSON, *_STEP),
-        ),
+        doing="comparing",
+        says="stopping with the best plans so far; once more to give up",
+        subject="comparison",
         examples="""
         compare inception_v3-train dgx1-v100-2gpu --time-limit 20s  # every method
         compare graph.json pcie-4gpu --methods ilp,heft,m-sct --picture methods.png  # some of them, with a picture
@@ -153,8 +126,10 @@ COMMANDS = (
     Command(
         "show",
         "Show a plan: as a table, as pictures, as a Chrome trace, as a page.",
+        "",
+        ("plan", *_SHOWN),
         actions.show,
-        (the.PLAN, the.SHOWN),
+        subject="plan",
         examples="""
         show plan.json  # a table of devices
         show plan.json --gantt gantt.png --memory memory.png  # pictures; also .svg and .pdf
@@ -165,8 +140,9 @@ COMMANDS = (
     Command(
         "explain",
         "Say why a plan takes as long as it does, and what would help: changes ranked by gain and bound.",
+        "",
+        ("plan", "dispatch_s", "budget_s", _WHY, "pins", "colocate", "workers", "json"),
         actions.explain,
-        (the.PLAN, the.DISPATCH, the.BUDGET, the.WHY, the.HELD, the.WORKERS, the.JSON),
         examples="""
         explain plan.json  # critical path, bounds, idle devices; then ten seconds of solving with one change
         explain plan.json --budget 1min  # the same, with a minute of solving
@@ -175,23 +151,17 @@ COMMANDS = (
         explain plan.json --pin 'encoder.*=gpu0'  # what moves, and what it costs, when a module is pinned
         """,
         description="Gain: (step of the plan - step found with the change) / step of the plan; a step counts as found "
-        "when a plan with it has passed every check, or, for a pipeline or data parallelism, when their models predict "
-        "it. At most: the same with a lower bound in place of the step, so no plan with the change gains more; what "
-        "better search could gain without any change is part of it. Changes are: the busiest links twice as fast, and "
-        "all of them; one more device of each type; 25 %% more memory; each of the ten longest ops twice as fast, or "
-        "in two halves without the cost of cutting; other granularities; a pipeline; data parallelism.",
+        "when a plan with it has passed every check. At most: the same with a lower bound in place of the step, so no "
+        "plan with the change gains more; what better search could gain without any change is part of it. Changes "
+        "are: the busiest links twice as fast, and all of them; one more device of each type; 25 %% more memory; each "
+        "of the ten longest ops twice as fast; other granularities.",
     ),
     Command(
         "run",
         "Run a plan on devices of this machine, and compare prediction and measurement.",
+        "run",
+        _RUN,
         actions.run,
-        (
-            *(the.PLAN, the.OWN_CODE, _DEVICES, the.RUN, the.MEASURED_PICTURE, the.TRACE),
-            the.page("one page: the predicted and the measured step to walk through"),
-            Parameter("one_process", "feed several GPUs from one process, and not each from one of its own", FLAG),
-            *(the.JSON, *_STEP),
-        ),
-        ("devices",),
         examples="""
         run plan.json --devices cpu:0,cpu:1 --gantt run.png  # a plan of one of dlplacer's own models, on two cores
         run plan.json my_model:build --devices cuda:0,cuda:1  # of a model of yours, a process for each of two GPUs
@@ -201,13 +171,10 @@ COMMANDS = (
     Command(
         "profile",
         "Time every op of a model on devices of this machine.",
+        "profile",
+        (output("GRAPH", "graph file to write, with the measured times"), "json", *_SPLITTING, "search_s"),
         actions.profile,
-        (
-            *(the.CODE, the.TIMED_DEVICES, the.PROFILED),
-            *(the.output("GRAPH", "graph file to write, with the measured times"), the.JSON, *_STEP),
-            *("splitting (for MODEL as module:callable)", the.SPLIT),
-        ),
-        ("devices",),
+        doing="profiling",
         examples="""
         profile dlplacer.models:inception_v3 --device cpu:0,cpu:1 --batch-size 8 -o graph.json  # two busy cores
         profile my_model:build --device cuda:0 --calibration v100.json  # keep the times for other models
@@ -216,12 +183,9 @@ COMMANDS = (
     Command(
         "selftest",
         "Try the runtime on devices of this machine: numbers, races, links, issue costs, steps of Inception-V3.",
-        actions.selftest,
-        (
-            *(_DEVICES, the.SELFTEST, the.JSON),
-            the.output("F", "write a report (JSON) that can be attached to an issue"),
-        ),
-        ("devices",),
+        "selftest",
+        ("json", output("F", "write a report (JSON) that can be attached to an issue")),
+        doing="trying the runtime",
         examples="""
         selftest --devices cpu:0,cpu:1 --no-steps  # numbers, races and links: less than a minute
         selftest --devices cuda:0,cuda:1 -o report.json  # everything, on two GPUs, with a report for an issue
@@ -248,19 +212,16 @@ COMMANDS = (
             Command(
                 "import",
                 "a workload of msr-fiddle/dnn-partitioning",
-                _imported_graph,
-                (
-                    Parameter("path", "the file that the other tool wrote", READ, "FILE", "path"),
-                    *(the.output("GRAPH", "graph file to write"), the.JSON),
-                ),
+                "import_graph",
+                (output("GRAPH", "graph file to write"), "json"),
             ),
         ),
     ),
     Command(
         "groups",
         "Group layers whose parameters (forward) or gradients (backward) travel together between a machine's devices.",
-        _groups,
-        (the.SUBJECT, the.GROUPS, the.JSON, *_STEP),
+        "groups",
+        ("json",),
         examples="""
         groups inception_v3-train pcie-4gpu --direction backward  # buckets of gradients
         groups inception_v3-train pcie-4gpu --direction backward --cap '25 MiB'  # none larger than 25 MiB
@@ -269,14 +230,9 @@ COMMANDS = (
     Command(
         "epochs",
         "Measure how many epochs every batch needs, workers emulated on one device: the file for `dlplacer hybrid`.",
-        actions.epochs,
-        (
-            the.TRAINING,
-            the.EPOCHS,
-            the.output("EPOCHS", "epochs file to write"),
-            Parameter("json", "print the content of the epochs file", FLAG),
-        ),
-        ("batches",),
+        "epochs",
+        (output("EPOCHS", "epochs file to write"), "json"),
+        doing="trainings",
         examples="""
         epochs my_training:train --batches 1,2,4,8 --at-most 0.1 -o epochs.json  # until the loss is at most 0.1
         epochs my_training:train --batches 1,4 --at-least 0.9 --codecs none,ternary --jobs 2  # in parallel
@@ -285,13 +241,11 @@ COMMANDS = (
     Command(
         "hybrid",
         "Data parallelism, model parallelism or both on N devices: step time x steps x epochs of every strategy.",
-        actions.hybrid,
-        (
-            *(the.SUBJECT, the.ASSUMED, the.HYBRID, the.EPOCHS_FILE, the.HELD),
-            *(the.pictures("hybrid plan"), the.page("one page with every budget"), the.JSON),
-            *("step times of data parallelism (default: over the links of the topology)", the.SCALING, *_STEP),
-        ),
-        ("devices",),
+        "hybrid",
+        (written("html", "one page with every budget"), "json"),
+        doing="hybrids",
+        says="giving up after the solve at hand; once more to give up at once",
+        subject="hybrid plan",
         examples="""
         hybrid inception_v3-train dgx1-v100-8gpu --devices 64 --epochs epochs.json --network 12.5GB/s  # boxes of eight
         hybrid inception_v3-train dgx1-v100-2gpu --devices 256 --scaling-efficiency 1 --speedup 2=1.32  # as the paper
@@ -300,16 +254,17 @@ COMMANDS = (
     Command(
         "pipeline",
         "Cut a model into stages for pipeline parallelism: stages, schedule, bubble, speedup.",
-        actions.pipeline,
+        "pipeline",
         (
-            *_PLANNED,
-            *(the.STAGES, the.OTHER_LOSS, the.HELD, the.pictures("pipeline plan"), the.JSON),
-            the.time_limit("op placement, to compare with", "10 s; 0: none", 0),
-            the.written("plan_file", "plan file to write, for dlplacer run", "PLAN", ("-o", "--output")),
-            the.page("one page with the schedule and its stages"),
-            the.written("csv", "the order as torch.distributed.pipelining reads it"),
-            *_STEP,
+            Parameter("time_limit_s", "time for op placement, to compare with (10 s; 0: none)", SECONDS, least=0),
+            written("plan_file", "plan file to write, for dlplacer run", "PLAN", ("-o", "--output")),
+            written("html", "one page with the schedule and its stages"),
+            written("csv", "the order as torch.distributed.pipelining reads it"),
+            *("json", "allow_other_loss"),
         ),
+        actions.pipeline,
+        doing="pipelines tried",
+        subject="pipeline plan",
         examples="""
         pipeline dlplacer.models:gnmt dgx1-v100-4gpu  # the best stages, micro-batches and schedule
         pipeline inception_v3-train dgx1-v100-2gpu --stages 2 --micro-batches 8 --schedule 1f1b  # one of them
@@ -319,13 +274,14 @@ COMMANDS = (
     Command(
         "fit",
         "Say where the layers of a language model go on unequal devices: tokens per second, a proof, flags to paste.",
-        actions.fit,
+        "fit",
         (
-            *(the.DECODER, the.MACHINE, the.SERVED, the.FITTED),
-            Parameter("to", the.TARGET.help, metavar="TARGET", repeat=True),
-            *(the.pictures("fit"), the.output("PLAN", "plan file to write"), the.JSON),
-            *("machine in words", the.DESCRIBED),
+            Parameter("to", DECLARED["to"].help, metavar="TARGET", repeat=True),
+            output("PLAN", "plan file to write"),
+            "json",
         ),
+        actions.fit,
+        subject="fit",
         examples="""
         fit config.json "2x RTX3090, RTX3060" --weights 4.89 --context 8192 --to llama.cpp  # flags for llama.cpp
         fit model.gguf "RTX4090, 64 GB DDR5-5600" --fine experts --to llama.cpp  # experts may stay in RAM
@@ -336,9 +292,9 @@ COMMANDS = (
     Command(
         "export",
         "Print a plan of `dlplacer fit` as flags, variables or tables of another runtime.",
+        "export",
+        (),
         actions.export,
-        (the.PLAN, the.TARGET),
-        ("to",),
         examples="""
         export plan.json --to vllm  # VLLM_PP_LAYER_PARTITION and its order of GPUs
         """,
@@ -356,8 +312,9 @@ COMMANDS = (
     Command(
         "list",
         "List what ships and can be named: graphs, topologies, models, methods, devices, targets.",
+        "",
+        (Parameter("what", "what to list", option="what", choices=LISTS), "json"),
         actions.listed,
-        (Parameter("what", "what to list", option="what", choices=the.LISTS), the.JSON),
         examples="""
         list graphs  # the graphs that solve and compare take by name
         list devices  # what --devices may name on this machine, and the types with known rates
@@ -366,8 +323,9 @@ COMMANDS = (
     Command(
         "completion",
         "Print a script that completes commands, options, files and shipped names in a shell.",
+        "",
+        (Parameter("shell", "the shell to complete in", option="shell", choices=("bash", "zsh", "tcsh")),),
         _completion,
-        (_SHELL,),
         examples="""
         completion bash > ~/.local/share/bash-completion/completions/dlplacer  # for bash, from the next shell on
         completion zsh > ~/.zsh/completions/_dlplacer  # for zsh, with that folder in fpath

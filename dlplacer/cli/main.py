@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from dlplacer.cli.actions import answer
 from dlplacer.cli.commands import COMMANDS
 from dlplacer.cli.interruption import INTERRUPTED
 from dlplacer.cli.parser import Given, Parser, parser_of
@@ -65,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 parser.print_help()
                 sys.stdout.flush()
                 return 0
-            code: int = parsed.action(parsed)
+            code: int = (parsed.spec.action or answer)(parsed)
             sys.stdout.flush()
             return code
         except DlplacerError as error:

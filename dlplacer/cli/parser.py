@@ -2,22 +2,22 @@
 
 import argparse
 import contextlib
+import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+import dlplacer as dp
 from dlplacer.api.kinds import FLAG, Parameter
+from dlplacer.api.parameters import ASSUMED, DECLARED, parameters_of, pictures
 from dlplacer.cli.progress import QUIET, VERBOSE
 from dlplacer.core.errors import InputError
-from dlplacer.core.options import CHOICES
 
 _HEAD = "examples:"
-_SHIPPED = {"TOPOLOGY": "topologies", "T": "topologies", "MODEL|GRAPH": "graphs"}
+_SHIPPED = {"TOPOLOGY": "topologies", "MODEL|GRAPH": "graphs"}
 """Metavar of an argument → folder whose names it takes beside files."""
-_PARSING = {"action", "command", "below", "words", "spelled", "verbosity"}
-_SHOWING = {*_PARSING, *CHOICES, "paper", "json", "output", "html", "picture"}
-_FILES = frozenset({"PLAN", "GRAPH", "F", "FILE", "DIR", "MODEL", "GRAPH|PLAN", "EPOCHS"})
+_FILES = frozenset({"PLAN", "GRAPH", "F", "FILE", "DIR", "MODEL", "EPOCHS"})
 _BASH = '_dlplacer_{folder}() {{ compgen -W "{names}" -- "$1"; compgen -f -- "$1"; }}\n'
 _ZSH = "_dlplacer_{folder}() {{ _alternative 'names:shipped name:({names})' 'files:file:_files'; }}\n"
 
@@ -28,47 +28,60 @@ class Given(dict[str, Any]):
     def __getattr__(self, name: str) -> Any:
         return self.get(name)
 
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """The arguments of the function; others say how its result is shown, or are options of the problem."""
-        return {name: value for name, value in self.items() if name not in _SHOWING}
+    def of(self, function: Callable[..., Any]) -> dict[str, Any]:
+        """The arguments of a function."""
+        return {name: self[name] for name in parameters_of(function) if name in self}
 
-    def but(self, *names: str) -> "Given":
-        """Without these."""
-        return Given({name: value for name, value in self.items() if name not in names})
-
-    def only(self, *parameters: Parameter | tuple[Parameter, ...]) -> "Given":
-        """With these parameters alone."""
-        names = {one.name for each in parameters for one in (each if isinstance(each, tuple) else (each,))}
-        return Given({name: value for name, value in self.items() if name in names})
+    def but(self, *names: str, **others: Any) -> "Given":
+        """Without these arguments, and with others."""
+        return Given({name: value for name, value in self.items() if name not in names} | others)
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A sub-command.
+    """A sub-command: a view of a function.
 
     Attributes
     ----------
+    call
+        Name of the function in `dlplacer`, whose parameters are options; empty if the action calls several.
+    own
+        Options of the command itself, or the names of their declarations.
     action
-        The given arguments → exit code; prints the result.
-    parameters
-        Single ones and groups; a text is the title of those that follow.
-    required
-        Names of parameters that must be given.
+        The given arguments → exit code; None calls the function, writes and prints its result.
+    doing, says
+        Name of the work, for its progress, and announcement if the first Ctrl-C stops it.
+    subject
+        The kind of result, for which there may be pictures.
     examples
         A line for each: arguments of ``dlplacer``, and after ``  # `` what they do.
-    below
-        Sub-commands of its own, in place of parameters.
     """
 
     name: str
     help: str
+    call: str = ""
+    own: tuple[Parameter | str, ...] = ()
     action: Callable[[Given], int] | None = None
-    parameters: tuple[Parameter | tuple[Parameter, ...] | str, ...] = ()
-    required: tuple[str, ...] = ()
+    doing: str = ""
+    says: str = ""
+    subject: str = ""
     examples: str = ""
     description: str = ""
     below: "tuple[Command, ...]" = ()
+
+    def options(self) -> Iterator[tuple[Parameter, bool]]:
+        """Every option, and whether it must be given."""
+        function = getattr(dp, self.call) if self.call else None
+        known = {} if function is None else parameters_of(function)
+        signature = {} if function is None else inspect.signature(function).parameters
+        # An argument that may be left out stands behind those that may not.
+        for name, each in sorted(known.items(), key=lambda item: ("nargs", "?") in item[1].settings):
+            if name == "options":
+                yield from ((assumed, False) for assumed in ASSUMED)
+            elif each.help:
+                yield each, name in signature and signature[name].default is inspect.Parameter.empty
+        yield from ((DECLARED[each] if isinstance(each, str) else each, False) for each in self.own)
+        yield from ((each, False) for each in pictures(self.subject))
 
 
 class Parser(argparse.ArgumentParser):
@@ -116,21 +129,19 @@ def _add_command(parent: Any, command: Command) -> None:
         command.name, help=command.help, description=f"{command.help} {command.description}".strip(), **options
     )
     _add_verbosity(made)
-    spelled: dict[str, str] = {}
-    titled: Any = made
-    for each in command.parameters:
-        if isinstance(each, str):
-            titled = made.add_argument_group(each)
-            continue
-        for parameter in each if isinstance(each, tuple) else (each,):
-            _add_parameter(titled, parameter, parameter.name in command.required)
-            spelled[parameter.name] = parameter.spellings[0]
     if command.below:
         inner = made.add_subparsers(dest="below", required=True, metavar="ACTION")
         for one in command.below:
             _add_command(inner, one)
-    else:
-        made.set_defaults(action=command.action, spelled=spelled)
+        return
+    groups: dict[str, Any] = {"": made}
+    spelled: dict[str, str] = {}
+    for each, required in command.options():
+        if each.group not in groups:
+            groups[each.group] = made.add_argument_group(each.group)
+        _add_parameter(groups[each.group], each, required)
+        spelled[each.dest] = each.spellings[0]
+    made.set_defaults(spec=command, spelled=spelled)
 
 
 def _add_parameter(parser: Any, parameter: Parameter, required: bool) -> None:
@@ -144,16 +155,16 @@ def _add_parameter(parser: Any, parameter: Parameter, required: bool) -> None:
     settings: dict[str, Any] = {"help": text, "default": argparse.SUPPRESS, **dict(parameter.settings)}
     positional = not parameter.spellings[0].startswith("-")
     if not positional:
-        settings |= {"dest": parameter.name, "required": required}
+        settings |= {"dest": parameter.dest, "required": required or settings.get("required", False)}
     if parameter.kind is FLAG:
-        settings["action"] = argparse.BooleanOptionalAction if settings.pop("negatable", False) else "store_true"
+        settings.setdefault("action", "store_true")
     else:
         settings |= {"type": read, "metavar": parameter.metavar or parameter.kind.metavar}
         if parameter.choices and settings["metavar"] is None:
             settings = {**settings, "type": str, "choices": parameter.choices}
         if parameter.repeat:
             settings["action"] = "append"
-    parser.add_argument(*((parameter.name,) if positional else parameter.spellings), **settings)
+    parser.add_argument(*((parameter.dest,) if positional else parameter.spellings), **settings)
 
 
 def _add_verbosity(parser: argparse.ArgumentParser) -> None:

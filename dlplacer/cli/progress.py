@@ -55,31 +55,22 @@ class _Line:
         self.began = time.monotonic()
         self.text = ""
         self.share: float | None = None
-        self.first: tuple[float, float] | None = None
 
     def show(self, *told: Any) -> None:
         """Change it; with ``-v`` every change is a line of its own."""
         text, share = _text_of(told)
         changed = text != self.text
         self.text, self.share = text, share
-        if share is not None and self.first is None:
-            self.first = time.monotonic(), share
         if changed and _level >= VERBOSE:
             print(f"dlplacer: {self}", file=sys.stderr)
 
     def __str__(self) -> str:
-        elapsed_s, expected_s = time.monotonic() - self.began, self._expected_s()
+        elapsed_s = time.monotonic() - self.began
+        expected_s = elapsed_s / self.share if self.share and self.share >= _LEAST_SHARE else self.limit_s
         times = format_duration(elapsed_s)
         if expected_s is not None:
             times += f" of about {format_duration(max(expected_s, elapsed_s))}"
         return ": ".join(part for part in (self.what, self.text) if part) + f" ({times})"
-
-    def _expected_s(self) -> float | None:
-        """The expected total, at the pace since the first reported share; the limit if no pace is known."""
-        if self.first is None or self.share is None or self.share - self.first[1] < _LEAST_SHARE:
-            return self.limit_s
-        now, (since, share) = time.monotonic(), self.first
-        return now - self.began + (now - since) * max(0.0, 1 - self.share) / (self.share - share)
 
     def __rich__(self) -> "Text":
         from rich.text import Text

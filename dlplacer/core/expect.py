@@ -75,15 +75,8 @@ def _is_number(value: object) -> bool:
 expect_text = _expecting(lambda value: isinstance(value, str), "a text")
 expect_number = _expecting(_is_number, "a number")
 expect_whole = _expecting(lambda value: _is_number(value) and isinstance(value, numbers.Integral), "a whole number")
-expect_flag = _expecting(lambda value: isinstance(value, bool), "True or False")
 expect_call = _expecting(callable, "a function")
 expect_table = _expecting(lambda value: isinstance(value, Mapping), "a dict")
-
-
-def expect_figure(owner: str, name: str, value: object) -> None:
-    """As `expect`, for a number of any type; True and False are no numbers."""
-    if not _is_number(value):
-        raise refuse(owner, name, value, "a number")
 
 
 def expect_path(path: object) -> None:

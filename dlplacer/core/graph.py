@@ -1,6 +1,5 @@
 """The dataflow graph of a model: ops K and edges E of the paper's Table 2."""
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,7 +11,7 @@ from dlplacer.core.abilities import Saved, Shown
 from dlplacer.core.constraints import Constraints
 from dlplacer.core.errors import InputError
 from dlplacer.core.expect import short_name, unknown
-from dlplacer.core.graph_mistakes import cycle_mistake, tensor_mistakes
+from dlplacer.core.graph_mistakes import cycle_mistake, graph_mistakes
 from dlplacer.core.op import Edge, Op, OutputPart
 from dlplacer.core.record import Record
 from dlplacer.core.units import format_bytes
@@ -69,15 +68,7 @@ class OpGraph(Saved, Shown, Record):
         super().__post_init__()
         if not self.ops:
             raise InputError("the graph has no ops; add at least one node")
-        if len(self.index) != len(self.ops):
-            repeated, _ = Counter(op.id for op in self.ops).most_common(1)[0]
-            raise InputError(f"op {repeated!r} is given twice; rename one")
-        index = self.index
-        for edge in self.edges:
-            if edge.source not in index or edge.target not in index:
-                end = edge.target if edge.source in index else edge.source
-                raise InputError(f"edge {edge.source!r} → {edge.target!r} names op {end!r}, which is not there; add it")
-        for _, _, mistake in tensor_mistakes({op.id: len(op.outputs) for op in self.ops}, self.edges):
+        for _, mistake in graph_mistakes(self.ops, self.edges):
             raise InputError(mistake)
         if len(self.topological_order) < len(self.ops):
             raise InputError(str(cycle_mistake(self.edges)))

@@ -1,15 +1,39 @@
-"""Mistakes between ops and edges, which files and `OpGraph` refuse in the same words."""
+"""Contradictions between nodes and edges, which values and files refuse in the same words.
+
+Each is a place, as files name it, and the problem.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
+from typing import Any
 
-from dlplacer.core.op import Edge
+from dlplacer.core.op import Edge, Op
 
 _CYCLE_SHOWN = 12
 
 
-def tensor_mistakes(output_count: Mapping[str, int], edges: Iterable[Edge]) -> Iterator[tuple[int, str, str]]:
-    """Contradictions of edges about their tensors: position of the edge, field, and the problem.
+def reference_mistakes(noun: str, nodes: Iterable[Any], edges: Iterable[Any]) -> Iterator[tuple[str, str]]:
+    """Ids given twice and edges that end nowhere."""
+    known: set[str] = set()
+    for position, node in enumerate(nodes):
+        if node.id in known:
+            yield f"nodes[{position}].id", f"{noun} {node.id!r} is given twice; rename one"
+        known.add(node.id)
+    for position, edge in enumerate(edges):
+        if edge.source not in known or edge.target not in known:
+            for end in ("source", "target"):
+                if (name := getattr(edge, end)) not in known:
+                    yield f"edges[{position}].{end}", f"{edge.label} names {noun} {name!r}, which is not there; add it"
+
+
+def graph_mistakes(ops: Sequence[Op], edges: Sequence[Edge]) -> Iterator[tuple[str, str]]:
+    """All but a cycle."""
+    yield from reference_mistakes("op", ops, edges)
+    yield from _tensor_mistakes({op.id: len(op.outputs) for op in ops}, edges)
+
+
+def _tensor_mistakes(output_count: Mapping[str, int], edges: Iterable[Edge]) -> Iterator[tuple[str, str]]:
+    """Contradictions of edges about their tensors.
 
     An edge reads an output that its source has, and edges of one tensor agree in source, output and bytes.
 
@@ -23,16 +47,14 @@ def tensor_mistakes(output_count: Mapping[str, int], edges: Iterable[Edge]) -> I
         count = output_count.get(edge.source, 0)
         if 0 < count <= edge.output:
             yield (
-                position,
-                "output",
+                f"edges[{position}].output",
                 f"edge {edge.source!r} → {edge.target!r} reads output {edge.output}; {edge.source!r} has {count} "
                 f"{'output' if count == 1 else 'outputs'}, counted from 0",
             )
         other = first.setdefault(edge.tensor, edge)
         if other is not edge and (edge.bytes, edge.source, edge.output) != (other.bytes, other.source, other.output):
             yield (
-                position,
-                "tensor",
+                f"edges[{position}].tensor",
                 f"tensor {edge.tensor!r}: the edge to {edge.target!r} says {edge.bytes} bytes of output {edge.output} "
                 f"of {edge.source!r}, the edge to {other.target!r} says {other.bytes} bytes of output {other.output} "
                 f"of {other.source!r}; edges of one tensor must agree",

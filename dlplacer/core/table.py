@@ -46,38 +46,29 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows of values with named and formatted columns, a title and notes below."""
+    """Rows of values with named and formatted columns, and a title."""
 
     columns: tuple[Column, ...]
     rows: tuple[tuple[Any, ...], ...]
     title: str = ""
-    notes: tuple[str, ...] = ()
 
     @classmethod
     def described(cls, rows: Iterable[tuple[Any, ...]], *columns: str, title: str = "") -> "Table":
-        """The table of rows under columns given as ``name|head|format``; head and format may be left out."""
+        """The table of rows under columns given as ``name|head|format|missing``, of which all but the name may miss."""
         return cls(tuple(Column(*text.split("|")) for text in columns), tuple(rows), title)
 
     @classmethod
-    def of(
-        cls,
-        records: Iterable[Mapping[str, Any]],
-        columns: Sequence[Column] | None = None,
-        title: str = "",
-        notes: Iterable[str] = (),
-    ) -> "Table":
+    def of(cls, records: Sequence[Mapping[str, Any]], columns: Iterable[Column] = ()) -> "Table":
         """The table of records; without columns, one for each key of any record, in order of appearance."""
-        records = list(records)
-        if columns is None:
-            columns = [Column(name) for name in dict.fromkeys(name for record in records for name in record)]
-        rows = tuple(tuple(record.get(column.name) for column in columns) for record in records)
-        return cls(tuple(columns), rows, title, tuple(notes))
+        names = dict.fromkeys(name for record in records for name in record)
+        heads = tuple(columns) or tuple(map(Column, names))
+        return cls(heads, tuple(tuple(record.get(column.name) for column in heads) for record in records))
 
     def only(self, *names: str) -> "Table":
         """The table with these columns alone, in this order."""
         places = [[column.name for column in self.columns].index(name) for name in names]
         rows = tuple(tuple(row[place] for place in places) for row in self.rows)
-        return Table(tuple(self.columns[place] for place in places), rows, self.title, self.notes)
+        return Table(tuple(self.columns[place] for place in places), rows, self.title)
 
     @property
     def records(self) -> list[dict[str, Any]]:
@@ -119,36 +110,19 @@ class Table:
         return text.getvalue()
 
 
-_OP = ("kind", "phase", "module")
-_AMOUNTS = ("flops", "bytes_accessed")
-_FOOTPRINT = ("weight_bytes", "gradient_bytes", "state_bytes", "output_bytes", "workspace_bytes", "footprint_bytes")
+_WORK = ("flops", "bytes_accessed", "weight_bytes", "gradient_bytes", "state_bytes", "output_bytes")
 _EDGE = ("source", "target", "output", "bytes", "tensor")
 _DEVICE = (
-    Column("device"),
-    Column("type"),
-    Column("memory_bytes", "memory", "bytes", "unlimited"),
-    Column("flops_per_s", "float32", "flops_per_s"),
-    Column("memory_bytes_per_s", "memory rate", "bytes_per_s"),
+    *("device", "type", "memory_bytes|memory|bytes|unlimited", "flops_per_s|float32|flops_per_s"),
+    "memory_bytes_per_s|memory rate|bytes_per_s",
 )
-_LINK = (
-    Column("source", "link"),
-    Column("target", "to"),
-    Column("bytes_per_s", "rate", "bytes_per_s"),
-    Column("latency_s", "latency", "seconds"),
-    Column("duplex"),
-    Column("count"),
-)
+_ISSUE = ("dispatch_s|dispatch|seconds", "process||text|own")
+_LINK = ("source|link", "target|to", "bytes_per_s|rate|bytes_per_s", "latency_s|latency|seconds", "duplex", "count")
 _SCHEDULED = ("op", "device", "start_s", "end_s", "time_s", "kind", "phase", "module")
 _TRANSFER = ("tensor", "source", "from_device", "to_device", "bytes", "start_s", "end_s", "time_s", "route")
 _USE = (
-    Column("device"),
-    Column("type"),
-    Column("ops"),
-    Column("busy_s", "busy", "seconds"),
-    Column("idle_s", "idle", "seconds"),
-    Column("peak_bytes", "peak memory", "bytes"),
-    Column("capacity_bytes", "capacity", "bytes", "unlimited"),
-    Column("received_bytes", "received", "bytes"),
+    *("device", "type", "ops", "busy_s|busy|seconds", "idle_s|idle|seconds", "peak_bytes|peak memory|bytes"),
+    *("capacity_bytes|capacity|bytes|unlimited", "received_bytes|received|bytes"),
 )
 
 
@@ -157,29 +131,28 @@ def ops(graph: "OpGraph") -> Table:
     records = []
     for op in graph.ops:
         times = op.time_s if isinstance(op.time_s, Mapping) else {"": op.time_s}
-        record = {"op": op.id, **{name: getattr(op, name) for name in _OP}}
+        record: dict[str, Any] = {"op": op.id, "kind": op.kind, "phase": op.phase, "module": op.module}
         record |= {f"time_s[{kind}]" if kind else "time_s": time_s for kind, time_s in times.items()}
-        record |= {name: getattr(op, name) for name in (*_AMOUNTS, *_FOOTPRINT)}
-        records.append({**record, "colocate": op.colocate})
+        record |= {name: getattr(op, name) for name in (*_WORK, "workspace_bytes", "footprint_bytes", "colocate")}
+        records.append(record)
     return Table.of(records)
 
 
 def edges(graph: "OpGraph") -> Table:
     """A row per edge of a graph."""
-    return _plain(_EDGE, ([getattr(edge, name) for name in _EDGE] for edge in graph.edges))
+    return Table.described((tuple(getattr(edge, name) for name in _EDGE) for edge in graph.edges), *_EDGE)
 
 
 def devices(topology: "Topology") -> Table:
     """A row per device of a machine: type, memory and rates, and the issue cost if any device has one."""
     issued = any(device.dispatch_s for device in topology.devices)
-    columns = (*_DEVICE, Column("dispatch_s", "dispatch", "seconds"), Column("process", "process", "text", "own"))
     rows = []
     for device in topology.devices:
         rates = device.flops_per_s
         flops = rates.get("float32") if isinstance(rates, Mapping) else rates
         row = (device.id, device.type, device.memory_bytes, flops, device.memory_bytes_per_s)
         rows.append((*row, device.dispatch_s or 0.0, device.process or None) if issued else row)
-    return Table(columns if issued else _DEVICE, tuple(rows), topology.name)
+    return Table.described(rows, *_DEVICE, *(_ISSUE if issued else ()), title=topology.name)
 
 
 def links(topology: "Topology") -> Table:
@@ -187,10 +160,10 @@ def links(topology: "Topology") -> Table:
     timed = any("measured" in link.meta or "refused" in link.meta for link in topology.links)
     rows = []
     for link in topology.links:
-        row = tuple(getattr(link, column.name) for column in _LINK)
+        row = (link.source, link.target, link.bytes_per_s, link.latency_s, link.duplex, link.count)
         fit = link.meta.get("measured", {}).get("residual", "refused: assumed" if "refused" in link.meta else "assumed")
         rows.append((*row, fit if isinstance(fit, str) else f"{100 * float(fit):.0f} %") if timed else row)
-    return Table((*_LINK, Column("fit", "copies off by")) if timed else _LINK, tuple(rows))
+    return Table.described(rows, *_LINK, *(["fit|copies off by"] if timed else []))
 
 
 def schedule(plan: "Plan") -> Table:
@@ -200,7 +173,7 @@ def schedule(plan: "Plan") -> Table:
         op = plan.graph.op(entry.op)
         times = (entry.start_s, entry.end_s, entry.end_s - entry.start_s)
         rows.append((entry.op, entry.device, *times, op.kind, op.phase, op.module))
-    return _plain(_SCHEDULED, rows)
+    return Table.described(rows, *_SCHEDULED)
 
 
 def transfers(plan: "Plan") -> Table:
@@ -212,7 +185,7 @@ def transfers(plan: "Plan") -> Table:
         ends = (plan.placement.get(entry.source), entry.target)
         times = (entry.start_s, entry.end_s, entry.end_s - entry.start_s)
         rows.append((entry.tensor, entry.source, *ends, entry.bytes, *times, route))
-    return _plain(_TRANSFER, rows)
+    return Table.described(rows, *_TRANSFER)
 
 
 def device_use(plan: "Plan") -> Table:
@@ -231,8 +204,4 @@ def device_use(plan: "Plan") -> Table:
         idle_s = max(0.0, plan.makespan_s - busy_s[name])
         peak = None if memory is None else memory.peak_bytes
         rows.append((name, device.type, counts[name], busy_s[name], idle_s, peak, device.memory_bytes, received[name]))
-    return Table(_USE, tuple(rows))
-
-
-def _plain(names: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
-    return Table(tuple(map(Column, names)), tuple(map(tuple, rows)))
+    return Table.described(rows, *_USE)

@@ -2,7 +2,7 @@
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +11,7 @@ from dlplacer.core import table
 from dlplacer.core.abilities import Saved, Shown
 from dlplacer.core.errors import InputError
 from dlplacer.core.expect import printable, short_name, unknown
+from dlplacer.core.graph_mistakes import reference_mistakes
 from dlplacer.core.record import Bytes, BytesPerSecond, Flag, Name, Number, OneOf, Record, Seconds
 
 if TYPE_CHECKING:
@@ -137,19 +138,7 @@ class Topology(Saved, Shown, Record):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.devices:
-            raise InputError("the topology has no devices; add a node of kind 'device'")
-        names = Counter(node.id for node in self.nodes)
-        for name, count in names.items():
-            if count > 1:
-                raise InputError(f"node {name!r} is given twice; rename one")
-        for link in self.links:
-            for end in (link.source, link.target):
-                if end not in names:
-                    raise InputError(
-                        f"link {link.source!r} – {link.target!r} names node {end!r}, which is not there; add it"
-                    )
-        for _, mistake in repeated_links(self.links):
+        for _, mistake in topology_mistakes(self.nodes, self.links):
             raise InputError(mistake)
 
     def __repr__(self) -> str:
@@ -216,15 +205,19 @@ class Topology(Saved, Shown, Record):
         return graph
 
 
-def repeated_links(links: Iterable[Link]) -> Iterator[tuple[int, str]]:
-    """Links between two nodes that an earlier link joins already: position and message."""
+def topology_mistakes(nodes: Iterable[Device | Router], links: Sequence[Link]) -> Iterator[tuple[str, str]]:
+    """Contradictions between nodes and links, as of `dlplacer.core.graph_mistakes`."""
+    nodes = tuple(nodes)
+    if not any(isinstance(node, Device) for node in nodes):
+        yield "nodes", "the topology has no devices; add a node of kind 'device'"
+    yield from reference_mistakes("node", nodes, links)
     seen: set[frozenset[str]] = set()
     for position, link in enumerate(links):
         ends = frozenset((link.source, link.target))
         if ends in seen:
             yield (
-                position,
-                f"link {link.source!r} – {link.target!r} is given twice; bond equal links with 'count', or put a "
-                "router on one of two different routes",
+                f"edges[{position}]",
+                f"{link.label} is given twice; bond equal links with 'count', or put a router on one of two different "
+                "routes",
             )
         seen.add(ends)

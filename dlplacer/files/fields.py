@@ -60,8 +60,8 @@ class FileModel(BaseModel):
         """Contradictions between fields each of which is valid."""
         return iter(())
 
-    def located(self) -> Iterator[str]:
-        """Every mistake that makes a value refuse the content, by its path; for content that it has refused."""
+    def located(self) -> Iterator[tuple[str, str]]:
+        """Place and text of every mistake that makes a value refuse the content; for content that it has refused."""
         return iter(())
 
 
@@ -123,7 +123,7 @@ def parse_model(value: Any, model: type[Model], kind: str, version: int, where: 
     content = validated(value, model, where)
     mistakes = [*content.mistakes()]
     if mistakes:
-        raise FileFormatError(where, [*content.located(), *mistakes])
+        raise FileFormatError(where, [*_joined(content.located()), *mistakes])
     return content
 
 
@@ -149,23 +149,20 @@ def _shortened(key: str) -> str:
     return key if len(key) <= _SHORT.maxstring else f"{key[: _SHORT.maxstring]}…"
 
 
-def field_mistakes(value: Any, model: type[BaseModel]) -> list[str]:
-    """The mistakes in the fields of a part of a file, by their paths in it."""
-    try:
-        model.model_validate(value)
-    except ValidationError as error:
-        return _described(error, value)
-    return []
-
-
-def built(where: str, build: Callable[..., T], *arguments: Any, located: Callable[[], Iterable[str]] = lambda: ()) -> T:
+def built(
+    where: str, build: Callable[..., T], *arguments: Any, located: Callable[[], Iterable[tuple[str, str]]] = lambda: ()
+) -> T:
     """The value that `build` returns; an `InputError` in it becomes the mistakes of the file that are `located`."""
     try:
         return build(*arguments)
     except FileFormatError:
         raise
     except InputError as error:
-        raise FileFormatError(where, [*located()] or [str(error)]) from error
+        raise FileFormatError(where, _joined(located()) or [str(error)]) from error
+
+
+def _joined(mistakes: Iterable[tuple[str, str]]) -> list[str]:
+    return [f"{place}: {text}" for place, text in mistakes]
 
 
 def format_mistake(found: Any, kind: str, version: int) -> str | None:
@@ -179,19 +176,6 @@ def format_mistake(found: Any, kind: str, version: int) -> str | None:
     if name == f"dlplacer.{kind}" and number.isdecimal() and int(number[:9]) > version:
         return f"{_shown(found)} is newer than {expected!r}; update dlplacer to read it"
     return f"{_shown(found)} is not {expected!r}; give a {kind} file"
-
-
-def reference_mistakes(nodes: Iterable[Any], edges: Iterable[Any]) -> Iterator[str]:
-    """Ids given twice and edges that end nowhere."""
-    known: set[str] = set()
-    for position, node in enumerate(nodes):
-        if node.id in known:
-            yield f"nodes[{position}].id: {_shown(node.id)} is given twice; rename one"
-        known.add(node.id)
-    for position, edge in enumerate(edges):
-        for end in ("source", "target"):
-            if (name := getattr(edge, end)) not in known:
-                yield f"edges[{position}].{end}: there is no node {_shown(name)}; add it or remove the edge"
 
 
 def _described(error: ValidationError, value: Any) -> list[str]:

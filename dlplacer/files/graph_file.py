@@ -5,27 +5,56 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from dlplacer.core.constraints import Constraints
 from dlplacer.core.graph import OpGraph
-from dlplacer.core.graph_mistakes import cycle_mistake, tensor_mistakes
+from dlplacer.core.graph_mistakes import cycle_mistake, graph_mistakes
 from dlplacer.core.op import Edge, Op
-from dlplacer.files.capture_fields import CaptureModel
-from dlplacer.files.fields import (
-    FileModel,
-    ListOf,
-    Table,
-    built,
-    field_mistakes,
-    load_model,
-    parse_model,
-    plain,
-    reference_mistakes,
-    without,
-)
+from dlplacer.core.record import Count
+from dlplacer.files.fields import FileModel, ListOf, Table, built, load_model, parse_model, plain, without
 
 KIND, VERSION = "graph", 1
+
+
+class ArgumentModel(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    path: str = ""
+    shape: ListOf[Count]
+    dtype: str = ""
+
+
+class OnnxModel(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    sha256: str = ""
+    dims: Annotated[dict[str, Count], Field(default_factory=dict)]
+
+
+class CaptureModel(BaseModel):
+    """The fields of ``capture`` that something reads; it may hold others."""
+
+    model_config = ConfigDict(strict=True)
+
+    entry: str | None = None
+    mode: str = ""
+    args: ListOf[ArgumentModel]
+    loss: str | None = None
+    autocast: str | None = None
+    torch: str = ""
+    rewrites: ListOf[str]
+    optimizer: str | None = None
+    colocate_backward: bool = False
+    granularity: str | None = None
+    measured_on: ListOf[str]
+    onnx: OnnxModel | None = None
+    collectives: dict[str, Any] | None = None
+
+
+def _fit_to_capture(value: dict[str, Any]) -> dict[str, Any]:
+    CaptureModel.model_validate(value)
+    return value
 
 
 class GraphFile(FileModel):
@@ -39,7 +68,7 @@ class GraphFile(FileModel):
     graph: Table
     nodes: list[Op]
     edges: ListOf[Annotated[Edge, without("key")]]
-    capture: dict[str, Any] | None = None
+    capture: Annotated[dict[str, Any], AfterValidator(_fit_to_capture)] | None = None
     structure_sha256: str | None = None
     known: dict[str, Any] | None = None
     constraints: Constraints | None = None
@@ -61,20 +90,15 @@ class GraphFile(FileModel):
                         f"edges[{position}]: {edge.source!r} → {edge.target!r} is given twice; remove it or set "
                         '"multigraph": true'
                     )
-        if self.capture is not None:
-            yield from (f"capture.{mistake}" for mistake in field_mistakes(self.capture, CaptureModel))
 
-    def located(self) -> Iterator[str]:
+    def located(self) -> Iterator[tuple[str, str]]:
         if not self.nodes:
-            yield "nodes: the graph has no ops; add at least one node"
-        yield from reference_mistakes(self.nodes, self.edges)
-        for position, name, mistake in tensor_mistakes({op.id: len(op.outputs) for op in self.nodes}, self.edges):
-            yield f"edges[{position}].{name}: {mistake}"
+            yield "nodes", "the graph has no ops; add at least one node"
+        yield from graph_mistakes(self.nodes, self.edges)
         for name in sorted(self.held.names - {op.id for op in self.nodes}):
-            yield f"constraints: op {name!r} is not among the nodes"
-        cycle = cycle_mistake(self.edges)
-        if cycle is not None:
-            yield f"edges: {cycle}"
+            yield "constraints", f"op {name!r} is not among the nodes"
+        if (cycle := cycle_mistake(self.edges)) is not None:
+            yield "edges", cycle
 
     @property
     def held(self) -> Constraints:

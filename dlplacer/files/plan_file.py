@@ -69,16 +69,15 @@ class PlanFile(FileModel):
     def mistakes(self) -> Iterator[str]:
         problem = self.problem
         yield from (f"problem.graph.{mistake}" for mistake in problem.graph.mistakes())
-        yield from (f"problem.topology.{mistake}" for mistake in problem.topology.mistakes())
         for name, value in problem.options.items():
             if name not in CHOICES:
                 yield f"problem.options.{name}: unknown option; use {', '.join(CHOICES)}"
             elif value not in CHOICES[name]:
                 yield f"problem.options.{name}: is {value!r}; use one of {', '.join(CHOICES[name])}"
 
-    def located(self) -> Iterator[str]:
-        yield from (f"problem.graph.{mistake}" for mistake in self.problem.graph.located())
-        yield from (f"problem.topology.{mistake}" for mistake in self.problem.topology.located())
+    def located(self) -> Iterator[tuple[str, str]]:
+        parts = {"graph": self.problem.graph, "topology": self.problem.topology}
+        yield from ((f"problem.{name}.{at}", text) for name, part in parts.items() for at, text in part.located())
 
     def value(self) -> Plan:
         return Plan(

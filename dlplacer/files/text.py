@@ -1,8 +1,12 @@
-"""Text and JSON on disk: strict reading, atomic writing."""
+"""Bytes, text and JSON on disk: limited and strict reading, atomic writing."""
 
 import json
 import math
+import os
 import re
+import secrets
+import shutil
+import stat
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -11,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from dlplacer.core.errors import FileFormatError, InputError
-from dlplacer.files.disk import read_bytes, write_bytes
 
+_MOST_BYTES = 4 << 30
+"""A graph of a million ops takes half a GiB."""
 _MAX_DEPTH = 100
 _MISLEADING = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
@@ -22,10 +27,6 @@ _MISLEADING = re.compile(
 """Control characters, which a terminal obeys; marks that turn the direction of the text around them (Trojan Source,
 Boucher and Anderson 2023); characters of no width, so that two names look like one; and halves of surrogate pairs,
 which no terminal or file can be given."""
-_ESCAPED = re.compile(
-    r"\\u(?:00[0189]|007f|00ad|034f|061c|11(?:5f|60)|180e|200[b-f]|202[89a-e]|206|3164|feff|ffa0|fff[9ab]|d[89a-f])",
-    re.IGNORECASE,
-)
 _FREE = "meta"
 
 
@@ -35,6 +36,68 @@ def field_path(parts: Sequence[str | int]) -> str:
     for part in parts:
         path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
     return path or "the file"
+
+
+def read_bytes(path: Path, most: int | None = None) -> bytes:
+    """The bytes of a file; a pipe is read to its end.
+
+    Parameters
+    ----------
+    most
+        A file with more is refused; by default one with more than any file of ours.
+
+    Raises
+    ------
+    InputError
+        If it cannot be read, is a folder or a device, which may have no end, or is too large.
+    """
+    most = _MOST_BYTES if most is None else most
+    try:
+        with path.open("rb") as stream:
+            kind = os.fstat(stream.fileno())
+            if not (stat.S_ISREG(kind.st_mode) or stat.S_ISFIFO(kind.st_mode)) and not stream.isatty():
+                raise InputError(f"cannot read {path}: it is no file; give a regular file or a pipe")
+            data = stream.read(most + 1) if kind.st_size <= most else None
+    except (OSError, ValueError) as error:  # a name with a null byte is a ValueError
+        raise InputError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
+    if data is None or len(data) > most:
+        raise InputError(f"cannot read {path}: it holds more than {most:,} bytes; give a smaller one")
+    return data
+
+
+def write_bytes(path: str | PathLike[str], data: bytes) -> None:
+    """Write atomically to a regular file and plainly to anything else (a pipe, ``/dev/stdout``).
+
+    Raises
+    ------
+    InputError
+        If the file cannot be written.
+    """
+    path = Path(path)
+    try:
+        if path.exists() and not path.is_file():
+            path.write_bytes(data)
+        else:
+            _replace(path.resolve(), data)
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror or error}; choose another path") from error
+
+
+def _replace(path: Path, data: bytes) -> None:
+    # In the same folder: a rename is atomic within one file system only.
+    temporary = path.with_name(f".dlplacer.{secrets.token_hex(8)}")
+    try:
+        with temporary.open("xb") as stream:
+            stream.write(data)
+            # Otherwise a crash after the rename may leave the new name on an empty file.
+            stream.flush()
+            os.fsync(stream.fileno())
+        if path.exists():
+            shutil.copymode(path, temporary)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def read_text(path: Path, most_bytes: int | None = None) -> str:
@@ -96,7 +159,7 @@ def read_loosely(path: Path) -> tuple[Any, list[str]]:
     except ValueError as error:
         raise FileFormatError(str(path), ["the file: holds a number of thousands of digits; round it"]) from error
     # Few files hold a mistake, and none is worth a walk with paths over a million nodes.
-    suspect = _MISLEADING.search(text) or _ESCAPED.search(text) or not _is_usable(value)
+    suspect = _MISLEADING.search(text) or "\\u" in text or not _is_usable(value)
     return value, [*_unusable(value)] if suspect else []
 
 

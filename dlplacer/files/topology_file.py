@@ -6,18 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Tag
 
-from dlplacer.core.topology import Device, Link, Router, Topology, repeated_links
-from dlplacer.files.fields import (
-    FileModel,
-    ListOf,
-    Table,
-    built,
-    load_model,
-    parse_model,
-    plain,
-    reference_mistakes,
-    without,
-)
+from dlplacer.core.topology import Device, Link, Router, Topology, topology_mistakes
+from dlplacer.files.fields import FileModel, ListOf, Table, built, load_model, parse_model, plain, without
 
 KIND, VERSION = "topology", 1
 
@@ -61,14 +51,9 @@ class TopologyFile(FileModel):
     edges: ListOf[Annotated[Link, without("key")]]
     meta: Table
 
-    def mistakes(self) -> Iterator[str]:
-        if not any(isinstance(node, Device) for node in self.nodes):
-            yield "nodes: the topology has no devices; add a node of kind 'device'"
-        for position, mistake in repeated_links(self.edges):
-            yield f"edges[{position}]: {mistake}"
-
-    def located(self) -> Iterator[str]:
-        yield from reference_mistakes(self.nodes, self.edges)
+    def located(self) -> Iterator[tuple[str, str]]:
+        # A device of no kind has been refused before.
+        yield from topology_mistakes([node for node in self.nodes if not isinstance(node, OtherNode)], self.edges)
 
     def value(self) -> Topology:
         devices = tuple(node for node in self.nodes if isinstance(node, Device))

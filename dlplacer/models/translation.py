@@ -46,7 +46,7 @@ class Attention(nn.Module):
         return torch.bmm(weights, keys)
 
 
-class Decoder(nn.Module):
+class GnmtDecoder(nn.Module):
     """Hidden states, shape (N, U, H), for embedded tokens of shape (N, U, H) and the encoder's states."""
 
     def __init__(self, hidden: int, layers: int, dropout: float) -> None:
@@ -81,7 +81,7 @@ class Gnmt(nn.Module):
             raise InputError(f"gnmt: layers is {layers}; the encoder needs its bidirectional layer and one more: 2")
         self.embedding = nn.Embedding(vocabulary, hidden)
         self.encoder = Encoder(hidden, layers, dropout)
-        self.decoder = Decoder(hidden, layers, dropout)
+        self.decoder = GnmtDecoder(hidden, layers, dropout)
         self.classifier = nn.Linear(hidden, vocabulary)
 
     def forward(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

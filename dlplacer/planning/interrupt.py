@@ -1,8 +1,7 @@
 """Ctrl-C as a request to stop: a flag that the search looks at, not an exception in the middle of it.
 
-`deferred_interrupts` and `blocked_interrupts` keep it out of the few lines that must not be left half done,
-`kept_interrupts` sees to it that it is not lost. And processes that end with the one that started them:
-`leave_signals_to_parent`, `end_with_parent`.
+`deferred_interrupts` keeps it out of the few lines that must not be left half done, `kept_interrupts` sees to it that
+it is not lost. And processes that end with the one that started them: `leave_signals_to_parent`, `end_with_parent`.
 """
 
 import contextlib
@@ -115,19 +114,6 @@ def kept_interrupts() -> Iterator[None]:
         sys.unraisablehook = before
         if dropped:
             raise dropped[0]
-
-
-@contextlib.contextmanager
-def blocked_interrupts() -> Iterator[None]:
-    """Keep Ctrl-C from the calling thread, and from a process that it forks, until the context is left.
-
-    Another thread may still take it, and then Python's main thread answers: see `deferred_interrupts`.
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def leave_signals_to_parent(parent: int) -> None:

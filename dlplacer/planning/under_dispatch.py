@@ -5,26 +5,24 @@ bound of that problem holds; `dlplacer.problem.dispatch.least_step_s` adds anoth
 candidates are replayed with dispatch, and the shortest replayed plan is taken, whatever its schedule promised:
 
 - every single device;
-- the schedules of a method where every op takes at least as long as its issue, with all devices of its process at work;
-- those of the method on the problem itself, which gives the bound too;
-- for the default method, the schedules of each heuristic on both;
+- the schedule of the method on the problem itself, which gives the bound too;
+- for the default method, those of each heuristic where every op takes at least as long as its issue, with all devices
+  of its process at work;
 - for the default method, placements and orders near the best of these, until the gap or the limit is reached.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import random
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from heapq import heapify, heappop, heappush
-from typing import NamedTuple
 
 from dlplacer.core.errors import InputError, InternalError
 from dlplacer.core.op import Op
 from dlplacer.core.plan import Plan, ScheduledOp, Transfer
 from dlplacer.planning.assemble import assemble, in_seconds, plan_of
 from dlplacer.planning.one_device import replayed_s
-from dlplacer.planning.replayed_search import ReplayedSearch
 from dlplacer.problem.dispatch import dispatch_of, least_step_s
 from dlplacer.problem.live_memory import may_bind, memory_use
 from dlplacer.problem.problem import Problem, build_problem
@@ -33,63 +31,137 @@ from dlplacer.solvers.heuristics.single_device import singles
 from dlplacer.solvers.instance.incumbent import Begin
 from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule
 from dlplacer.solvers.instance.time_limit import count_work, now, within
-from dlplacer.solvers.methods import DEFAULT_METHOD, LOADS_S, METHODS, SOLVERS, STARTS, schedules_by, solve_from
+from dlplacer.solvers.methods import DEFAULT_METHOD, METHODS, SOLVERS, STARTS, schedules_by, solve_from
+
+Judge = Callable[[Sequence[int], Sequence[int]], float | None]
+"""[op] → device, and all ops in order → seconds of the replayed step; None if that is no plan."""
+
+
+@dataclass(frozen=True)
+class SearchParams:
+    """Parameters of a climb: the length of its memory, and its end.
+
+    Attributes
+    ----------
+    memory
+        Steps that a climb looks back: a longer memory leaves deeper valleys and takes longer to descend.
+    patience
+        Steps without a better length, as a multiple of the ops, after which a climb begins anew.
+    again
+        Share of moves that are followed by another one before the replay.
+    """
+
+    memory: int = 50
+    patience: int = 100
+    again: float = 0.3
+
+
+PARAMS = SearchParams()
+
+
+class ReplayedSearch:
+    """Climbs, each from the best placement and order so far, disturbed more where the last climb found nothing.
+
+    Late acceptance hill climbing (Burke and Bykov 2017): a move takes a run of the order to another device, or an op to
+    another place in the order. It is accepted if the replay is no longer than the current one, or than the one of so
+    many steps ago: there is no temperature to set.
+    """
+
+    def __init__(self, problem: Problem, judge: Judge, seed: int) -> None:
+        self.problem, self.random = problem, random.Random(seed)
+        self._judge, self._known = judge, dict[tuple[int, ...], float | None]()
+        self._is_ordered = problem.options.contention == "link"
+        self._process = dispatch_of(problem.topology).process
+        self.reads = [[arc.source for arc in arcs] for arcs in problem.arcs_into]
+        self.readers = [[arc.target for arc in arcs] for arcs in problem.arcs_from]
+
+    def judge(self, device: Sequence[int], order: Sequence[int]) -> float | None:
+        """Seconds of the replayed step; None if that is no plan."""
+        # Without contended links the order within each process decides alone. Walks on few ops meet plans again.
+        kept = order if self._is_ordered else sorted(order, key=lambda op: self._process[device[op]])
+        key = (*device, *kept)
+        if key not in self._known:
+            self._known[key] = self._judge(device, order)
+        return self._known[key]
+
+    def run(self, device: Sequence[int], order: Sequence[int], is_over: Callable[[], bool]) -> None:
+        """Search from a plan until it is over; the judge keeps the best."""
+        best = list(device), list(order), self.judge(device, order)
+        kicks = 0
+        while not is_over():
+            current = list(best[0]), list(best[1])
+            for _ in range(kicks):
+                self._move(*current)
+            found = self._climb(*current, is_over)
+            if found[2] is not None and (best[2] is None or found[2] < best[2]):
+                best, kicks = found, 0
+            else:
+                kicks = kicks % (2 * self.problem.op_count) + 1
+
+    def _climb(
+        self, device: list[int], order: list[int], is_over: Callable[[], bool]
+    ) -> tuple[list[int], list[int], float | None]:
+        length = best = self.judge(device, order) or math.inf
+        best_device, best_order = device, order
+        memory, idle, step = [length] * PARAMS.memory, 0, 0
+        while idle < PARAMS.patience * self.problem.op_count and not is_over():
+            new_device, new_order = device.copy(), order.copy()
+            self._move(new_device, new_order)
+            while self.random.random() < PARAMS.again:
+                self._move(new_device, new_order)
+            found = self.judge(new_device, new_order)
+            slot, idle, step = step % PARAMS.memory, idle + 1, step + 1
+            if found is not None and (found <= length or found <= memory[slot]):
+                device, order, length = new_device, new_order, found
+                if length < best:
+                    best, best_device, best_order, idle = length, device, order, 0
+            memory[slot] = min(memory[slot], length)
+        return best_device, best_order, None if math.isinf(best) else best
+
+    def _move(self, device: list[int], order: list[int]) -> None:
+        if self.random.random() < 0.5:
+            self._to_device(device, order)
+        else:
+            self._to_place(order)
+
+    def _to_device(self, device: list[int], order: Sequence[int]) -> None:
+        """Take those ops of a run of the order that share a device to another one, with their groups."""
+        first, count = self.random.randrange(len(order)), len(order)
+        last = first + int(count ** self.random.random())
+        here, target = device[order[first]], self.random.randrange(self.problem.device_count)
+        moved = [op for op in order[first:last] if device[op] == here]
+        for op in moved:
+            group = self.problem.group_of[op]
+            together = (op,) if group is None else self.problem.groups[group]
+            if all(target in self.problem.allowed[each] for each in together):
+                for each in together:
+                    device[each] = target
+
+    def _to_place(self, order: list[int]) -> None:
+        """Move an op to another place between its producers and its first reader."""
+        place = self.random.randrange(len(order))
+        op = order[place]
+        reads, readers = set(self.reads[op]), set(self.readers[op])
+        low, high = place, place
+        while low and order[low - 1] not in reads:
+            low -= 1
+        while high + 1 < len(order) and order[high + 1] not in readers:
+            high += 1
+        if low < high:
+            del order[place]
+            order.insert(self.random.randint(low, high), op)
+
 
 Solver = Callable[[Problem, Budget], Outcome]
-
-
-class Heuristic(NamedTuple):
-    """A generator of schedules of a problem, None for an infeasible one, and the seconds it takes to load."""
-
-    schedules: Callable[[Problem], Iterator[ProblemSchedule | None]]
-    loads_s: float = 0.0
-
 
 _REPLAYED_OP_S = 1e-4
 """Seconds of work for an op of a replay."""
 
-
-@dataclass(frozen=True)
-class DispatchParams:
-    """Shares of the time limit.
-
-    Attributes
-    ----------
-    heuristics_share, heuristics_s, short_share
-        Of the time, for all heuristics, or so many seconds up to another share: the default method makes their
-        schedules shorter without dispatch, and perhaps longer with it. Eleven of them take 0.5 to 2 s on 50 ops in
-        memory that is short, where cores are slow.
-    each_share
-        Of the time, until each of them has made a schedule on both problems: those of 2,000 ops take 0.1 to 1.5 s each,
-        and the search afterwards does not make up for one that is left out.
-    in_vain_share
-        Of the time, for them while there is no plan.
-    surrogate_share, problem_share
-        Of the time left, for the problem with floors, then for the problem itself; the rest is for the local search.
-        Guesses.
-    worth_it
-        Least growth of the work by the floors for which that is done.
-    """
-
-    heuristics_share: float = 0.5
-    heuristics_s: float = 1.5
-    short_share: float = 0.6
-    each_share: float = 0.75
-    in_vain_share: float = 0.8
-    surrogate_share: float = 0.3
-    problem_share: float = 0.5
-    worth_it: float = 0.01
-
-
-PARAMS = DispatchParams()
-
-_LAST = object()
+_STARTS_SHARE, _SOLVE_SHARE = 0.5, 0.5
+"""Of the time, for heuristics; of what they leave, for the problem without dispatch. The rest is for the search."""
 
 _SAME = 1e-9
 """Relative difference of two sums of the same times."""
-
-_ALONE_SHARE = 0.6
-"""Of the time of any other method, for the problem with floors."""
 
 
 class Candidates:
@@ -167,12 +239,8 @@ def best_plan(problem: Problem, method: str, budget: Budget, begin: Begin | None
     objective = problem.options.objective
     solve = SOLVERS[objective][method] if begin is None else partial(solve_from, begin)
     if dispatch_of(problem.topology).delays:
-        again = _single if method == "single" else METHODS[method]
-        is_default = method == DEFAULT_METHOD
-        names = STARTS if is_default else ()
-        heuristics = [Heuristic(partial(schedules_by, name), LOADS_S.get(name, 0.0)) for name in names]
-        solve = again if method == "single" else solve
-        candidates = best_under_dispatch(problem, solve, again, budget, heuristics, combine=is_default)
+        solve = _single if method == "single" else solve
+        candidates = best_under_dispatch(problem, solve, budget, combine=method == DEFAULT_METHOD)
         return candidates.best, Outcome(None, candidates.bound)
     outcome = solve(problem, budget)
     found = outcome.schedule
@@ -195,21 +263,15 @@ def _single(problem: Problem, budget: Budget) -> Outcome:
     return replace(METHODS["single"](problem, budget), schedule=best)
 
 
-def best_under_dispatch(
-    problem: Problem, solve: Solver, again: Solver, budget: Budget, heuristics: Sequence[Heuristic], *, combine: bool
-) -> Candidates:
+def best_under_dispatch(problem: Problem, solve: Solver, budget: Budget, *, combine: bool) -> Candidates:
     """The candidates of a method, with the best of them and its bound.
 
     Parameters
     ----------
     solve
-        The method on the problem.
-    again
-        The method on a problem with other times.
-    heuristics
-        Quick ones, to be asked first.
+        The method on the problem without dispatch.
     combine
-        True if the plan may be taken from single devices and device subsets too: the default method's may.
+        True if the plan may be taken from single devices, heuristics and a local search too: the default method's may.
     """
     candidates = Candidates(problem)
     tick_s = float(problem.tick_s)
@@ -225,26 +287,34 @@ def best_under_dispatch(
         report(None, 0)
         if candidates.closed(budget.gap):
             return candidates
-    floors = None if budget.stop.is_set() else surrogate(problem)
-    asked = _Heuristics(candidates, heuristics, [each for each in (problem, floors) if each is not None])
-    began, left_s = now(), budget.left_s
-    heuristics_s = max(PARAMS.heuristics_share * left_s, min(PARAMS.heuristics_s, PARAMS.short_share * left_s))
-    asked.go_on(budget, began + heuristics_s, began + PARAMS.in_vain_share * left_s, began + PARAMS.each_share * left_s)
-    if floors is not None and not budget.stop.is_set():
-        share = PARAMS.surrogate_share if combine else _ALONE_SHARE
-        found = again(floors, _share(budget.unreported, share))
-        candidates.offer(found.schedule)
-    found = solve(problem, _share(replace(budget, report=report), PARAMS.problem_share if combine else 1.0))
+        _offer_starts(candidates, budget)
+    found = solve(problem, _share(replace(budget, report=report), _SOLVE_SHARE if combine else 1.0))
     candidates.offer(found.schedule)
     candidates.raise_bound(found.lower_bound)
-    if not candidates.found:
-        in_vain_until = now() + budget.left_s / 2 if combine else budget.for_first.deadline
-        asked.go_on(budget, budget.deadline, in_vain_until)
     if combine:
         report(None, candidates.bound)
-        asked.go_on(budget, now() + budget.left_s / 2, 0.0)
         _search(candidates, budget, report)
     return candidates
+
+
+def _offer_starts(candidates: Candidates, budget: Budget) -> None:
+    """Offer a schedule of each heuristic, of the problem with floors if there is one, in a share of the time."""
+    until = now() + _STARTS_SHARE * budget.left_s
+    problem = candidates.problem if budget.stop.is_set() else surrogate(candidates.problem) or candidates.problem
+
+    def is_over() -> bool:
+        return budget.stop.is_set() or now() > until
+
+    def ask(method: str) -> None:
+        for schedule in schedules_by(method, problem):
+            candidates.offer(schedule)
+            if schedule is not None:
+                return
+
+    for method in STARTS:
+        # One whose package is not installed is left out.
+        with suppress(InputError):
+            within(is_over, partial(ask, method))
 
 
 def _share(budget: Budget, share: float) -> Budget:
@@ -276,47 +346,11 @@ def _anywhere(problem: Problem) -> tuple[list[int], list[int]]:
     return device, list(problem.topological)
 
 
-class _Heuristics:
-    """All heuristics on several problems, one schedule at a time: who has used least time comes first."""
-
-    def __init__(self, candidates: Candidates, heuristics: Sequence[Heuristic], problems: Sequence[Problem]) -> None:
-        self._candidates = candidates
-        asked = [(loads_s, schedules(on)) for on in problems for schedules, loads_s in heuristics]
-        self._waiting = [(used_s, number, schedules) for number, (used_s, schedules) in enumerate(asked)]
-        self._unasked = {number for _, number, _ in self._waiting}
-        heapify(self._waiting)
-
-    def go_on(self, budget: Budget, until: float, in_vain_until: float, each_until: float = 0.0) -> None:
-        """Offer their schedules until a moment, or others while there is no plan, or until each has been asked."""
-
-        def is_over() -> bool:
-            ends_at = max(until, each_until if self._unasked else 0.0) if self._candidates.found else in_vain_until
-            return budget.stop.is_set() or now() > ends_at
-
-        while self._waiting and not is_over():
-            used_s, number, schedules = heappop(self._waiting)
-            asked, is_last = now(), None
-            # One whose package is not installed is left out.
-            with suppress(InputError):
-                is_last = within(is_over, partial(self._ask, schedules))
-            self._unasked.discard(number)
-            if is_last is False:
-                heappush(self._waiting, (used_s + now() - asked, number, schedules))
-
-    def _ask(self, schedules: Iterator[ProblemSchedule | None]) -> bool:
-        """True if it has no more."""
-        found = next(schedules, _LAST)
-        if isinstance(found, ProblemSchedule):
-            self._candidates.offer(found)
-        return found is _LAST
-
-
 def surrogate(problem: Problem) -> Problem | None:
     """The problem with every op as long as its issue, where all devices of the process are at work.
 
-    None if that hardly changes the work of the ops.
-
-    It is no relaxation, as ops that were issued ahead do not wait behind a long one; its schedules are simulated.
+    None if that hardly changes the work of the ops. It is no relaxation, as ops that were issued ahead do not wait
+    behind a long one; its schedules are simulated.
     """
     graph, dispatch = problem.graph, dispatch_of(problem.topology)
     floors: dict[str, float] = {}
@@ -325,7 +359,7 @@ def surrogate(problem: Problem) -> Problem | None:
         floors[device.type] = min(floor_s, floors.get(device.type, floor_s))
     ops = tuple(_raised(op, floors) for op in graph.ops)
     before_s, after_s = (sum(op.time_on(kind) or 0.0 for op in each for kind in floors) for each in (graph.ops, ops))
-    if after_s < (1 + PARAMS.worth_it) * before_s:
+    if after_s < 1.01 * before_s:
         return None
     return build_problem(replace(graph, ops=ops), problem.topology, problem.options, problem.reached_s)
 

@@ -1,22 +1,15 @@
 """A solve that begins with a plan: of the same problem, or of another graph, machine or granularity."""
 
-import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from math import inf
-from typing import Any
 
 from dlplacer.check import violations
 from dlplacer.core.errors import DlplacerError
-from dlplacer.core.graph import OpGraph
-from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan, ScheduledOp, Transfer
 from dlplacer.core.topology import Topology
-from dlplacer.core.units import format_seconds
-from dlplacer.files.graph_file import graph_to_dict
-from dlplacer.files.topology_file import topology_to_dict
 from dlplacer.planning.assemble import assemble, plan_of
 from dlplacer.problem.problem import Problem
 from dlplacer.problem.simulate import in_order, replay
@@ -25,7 +18,7 @@ from dlplacer.solvers.decode.decode import compact, in_sequence
 from dlplacer.solvers.heuristics.list_rules import list_schedule
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import FAR, Instance, build_instance
-from dlplacer.solvers.instance.memory_admission import admission, surrogates
+from dlplacer.solvers.instance.memory_admission import admission
 from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule
 from dlplacer.solvers.instance.schedule import Schedule, keeps_blocks_and_memory, with_transfers
 
@@ -199,9 +192,6 @@ class WarmStart:
 
     def __init__(self, problem: Problem, plan: Plan) -> None:
         self.problem, self.plan = problem, plan
-        self.is_same = _as_file(plan.graph, plan.topology, plan.options) == _as_file(
-            problem.graph, problem.topology, problem.options
-        )
         self.placement = placement_from(plan, problem)
         self.note = "the solve did not begin"
         self._usable = False
@@ -215,7 +205,7 @@ class WarmStart:
             if schedule is not None and keeps_blocks_and_memory(instance, schedule):
                 self._usable = incumbent.offer(schedule) or self._usable
         if self._usable:
-            self.note = str(self.placement) + self._inherited()
+            self.note = str(self.placement)
             return
         moved = self._repair(instance, incumbent, order)
         if moved is None:
@@ -242,8 +232,8 @@ class WarmStart:
     def _as_scheduled(self, instance: Instance) -> Schedule | None:
         """The plan's own schedule with its transfers, if the problem allows it."""
         found = schedule_of(self.plan, self.problem, instance)
-        if found is None or self.is_same:
-            return found
+        if found is None:
+            return None
         # Where times differ, ops of no time may have got one, and the order of the plan's ticks may be a circle.
         held = ProblemSchedule.of(self.problem, instance, found)
         try:
@@ -262,12 +252,6 @@ class WarmStart:
             yield self.plan.ops, self.plan.transfers
         yield replay(self.problem, self.placement.device, _order_of_ops(self.problem, self.plan))
 
-    def _inherited(self) -> str:
-        """The bound that the plan states, if it holds for this problem too."""
-        if not self.is_same or not self.plan.lower_bound_s:
-            return ""
-        return f"; its lower bound, {format_seconds(self.plan.lower_bound_s)} as it states, is not believed"
-
     def _reason(self, instance: Instance, device: Sequence[int]) -> str:
         """Why the placement is none of the problem."""
         ids = [op.id for op in self.problem.graph.ops]
@@ -283,14 +267,13 @@ class WarmStart:
         rank = [0] * instance.op_count
         for place, op in enumerate(order):
             rank[op] = place
-        for surrogate in (instance, *surrogates(self.problem)):
-            fixed, moved = _fitted(surrogate, _devices(instance, self.placement.device))
-            if fixed is None:
-                continue
-            device = [fixed[block] for block in instance.block]
-            for schedule in (in_sequence(instance, device, order), list_schedule(instance, rank, fixed)):
-                if schedule is not None and keeps_blocks_and_memory(instance, schedule) and incumbent.offer(schedule):
-                    return f"{moved} {'op' if moved == 1 else 'ops'}"
+        fixed, moved = _fitted(instance, _devices(instance, self.placement.device))
+        if fixed is None:
+            return None
+        device = [fixed[block] for block in instance.block]
+        for schedule in (in_sequence(instance, device, order), list_schedule(instance, rank, fixed)):
+            if schedule is not None and keeps_blocks_and_memory(instance, schedule) and incumbent.offer(schedule):
+                return f"{moved} {'op' if moved == 1 else 'ops'}"
         return None
 
 
@@ -307,12 +290,6 @@ def followed(problem: Problem, plan: Plan) -> Plan | None:
         return None
     schedule, nothing = ProblemSchedule.of(problem, instance, incumbent.best), Outcome(None, 0)
     return warm.if_better(assemble(problem, nothing, schedule, plan.method, 0.0, {}), nothing)
-
-
-def _as_file(graph: OpGraph, topology: Topology, options: Options) -> Any:
-    """The problem as a file says it, so that lists and tuples, 1 and 1.0 are the same."""
-    value = [graph_to_dict(graph), topology_to_dict(topology), options.to_dict()]
-    return json.loads(json.dumps(value))
 
 
 def _devices(instance: Instance, device: Sequence[int]) -> list[int]:

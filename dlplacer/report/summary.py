@@ -33,11 +33,15 @@ def _single_device_s(plan: Plan) -> float | None:
     return single_device_s(build_problem(plan.graph, plan.topology, plan.options))
 
 
+def subject(plan: Plan) -> str:
+    """The names of graph and machine."""
+    return f"{plan.graph.name or 'graph'} on {plan.topology.name or f'{len(plan.topology.devices)} devices'}"
+
+
 def headline(plan: Plan) -> str:
     """One line with graph, machine and step time."""
-    graph, machine = plan.graph.name or "graph", plan.topology.name or f"{len(plan.topology.devices)} devices"
     each = "per step" if plan.period_s is None else "per step in steady state"
-    return f"{graph} on {machine}: {format_seconds(plan.value_s)} {each}"
+    return f"{subject(plan)}: {format_seconds(plan.value_s)} {each}"
 
 
 def verdict(plan: Plan) -> str:

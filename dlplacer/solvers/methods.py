@@ -173,9 +173,6 @@ STARTS = tuple(_STARTS)
 _DECODED, _FAST = ("list", "heft", "min-cut", "peft", "cpop"), 0.1
 """The heuristics that machine code makes so much faster."""
 
-LOADS_S = {"m-sct": 0.3}
-"""Heuristic → seconds for a library when it is first asked: that of m-SCT's linear program takes 0.25 to 0.5."""
-
 _CONTIGUOUS_ON_EIGHT = 4.0
 """Time of contiguous placement on eight devices, in list schedules; it grows with every set of devices.
 

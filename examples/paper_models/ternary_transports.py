@@ -3,7 +3,7 @@
 import math
 
 from dlplacer.core.errors import InputError
-from dlplacer.machines.costs.gradient_exchange import GradientExchange, exchanges
+from dlplacer.machines.costs.gradient_codecs import GradientExchange, exchanges
 
 _FLOAT_BYTES = 4
 

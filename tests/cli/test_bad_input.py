@@ -63,7 +63,7 @@ INFER = ["solve", "inception_v3-infer", "cpu-2core"]
         ([*INFER, "-o", "missing/plan.json"], "cannot write missing/plan.json: there is no folder"),
         (["solve", "broken.json", "cpu-2core"], "the file must be JSON"),
         (["compare", "inception_v3-infer", "cpu-2core", "--picture", "x.jpg"], "x.jpg ends in 'jpg', which is no"),
-        (["show", "plan.json", "--device-map-rule", "exact"], "--device-map-rule exact is for --device-map; add it"),
+        (["show", "plan.json", "--color-by", "module"], "--color-by module is for --gantt; add it"),
         (
             ["groups", "inception_v3-train", "pcie-4gpu", "--cap", "0"],
             "argument --cap: '0' is given; it must be at least 1",

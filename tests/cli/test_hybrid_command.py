@@ -1,14 +1,12 @@
 """hybrid on the command line: table, JSON, picture, sources of step times, mistakes."""
 
 import json
-import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dlplacer.cli.main import main
-from dlplacer.core.errors import NoPlanError
 
 NODES = [
     {"id": "w", "kind": "parameter", "time_s": 0, "gradient_bytes": 4_000_000, "weight_bytes": 4_000_000},
@@ -67,26 +65,6 @@ def test_speedups_come_from_the_solver_on_the_machine(files: list[str], capsys: 
     # gradients are made by the first op of the backward pass, 10 ms before its end; they need 4 ms
     assert alone["step_s"] == pytest.approx(0.020, rel=1e-6)
     assert (alone["algorithm"], alone["codec"], alone["groups"]) == ("ring", "none", 1)
-
-
-def test_ctrl_c_gives_up_after_the_solve_at_hand(
-    files: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from dlplacer.planning.hybrid import workers as split
-
-    solves = []
-
-    def interrupted(*_: object, **options: object) -> None:
-        solves.append(options["method"])
-        signal.raise_signal(signal.SIGINT)
-        raise NoPlanError("none so far")
-
-    monkeypatch.setattr(split, "place", interrupted)
-    assert main(["hybrid", *files, "--devices", "4"]) == 130
-    error = capsys.readouterr().err
-    assert "giving up after the solve at hand; once more to give up at once" in error
-    assert error.endswith("dlplacer: interrupted\n")
-    assert len(solves) == 1
 
 
 def test_one_worker_needs_no_epochs(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:

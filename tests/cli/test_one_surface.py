@@ -1,67 +1,13 @@
 """The command line is a view of `dlplacer`: its options are parameters of a function, and print the same values."""
 
-import inspect
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import dlplacer as dp
-from dlplacer.api.jobs import StepOptions
-from dlplacer.api.kinds import Parameter
-from dlplacer.cli.commands import COMMANDS
 from dlplacer.cli.main import main
-from dlplacer.cli.parser import Command, Given
-
-FUNCTIONS = {
-    "capture": dp.capture,
-    "compare": dp.compare,
-    "hybrid": dp.hybrid,
-    "groups": dp.groups,
-    "epochs": dp.epochs,
-    "selftest": dp.selftest,
-    "minibatch": dp.advise_minibatch,
-    "gpus": dp.advise_gpus,
-    "servers": dp.advise_servers,
-    "detect": dp.detect_topology,
-    "import": dp.import_topology,
-    "solve": dp.place,
-    "run": dp.run,
-    "profile": dp.profile,
-    "pipeline": dp.pipeline,
-    "fit": dp.fit,
-    "export": dp.export,
-    "new": dp.new_topology,
-}
-OF_THE_COMMAND = {
-    "fit": {"to"},
-    "hybrid": {"pins"},
-    "solve": {"split", "times"},
-    "run": {"gantt", "trace", "one_process"},
-    "profile": {"split", "times", "search_s"},
-    "pipeline": {"plan_file", "csv", "time_limit_s", "allow_other_loss"},
-}
-"""Options that are no parameters: what the command itself does with a result, refuses, or asks of another function."""
-
-RENAMED = {"no_overlap": "overlap"}
-
-
-def leaves(commands: tuple[Command, ...]) -> Iterator[Command]:
-    for command in commands:
-        yield from leaves(command.below) if command.below else (command,)
-
-
-@pytest.mark.parametrize(
-    "command", [each for each in leaves(COMMANDS) if each.name in FUNCTIONS], ids=lambda one: one.name
-)
-def test_every_option_is_a_parameter_of_the_function(command: Command) -> None:
-    groups = [each for each in command.parameters if not isinstance(each, str)]
-    options = {one.name for each in groups for one in ((each,) if isinstance(each, Parameter) else each)}
-    passed = {RENAMED.get(name, name) for name in Given(dict.fromkeys(options)).arguments}
-    parameters = inspect.signature(FUNCTIONS[command.name]).parameters
-    known = {*parameters, *(StepOptions.__annotations__ if "step" in parameters else ())}
-    assert passed - known - OF_THE_COMMAND.get(command.name, set()) == set()
 
 
 @pytest.mark.parametrize(

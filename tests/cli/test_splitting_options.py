@@ -1,4 +1,4 @@
-"""``--split``, ``--times`` and ``--splits-of``."""
+"""``--split`` and ``--micro-batches``."""
 
 import json
 from pathlib import Path
@@ -15,18 +15,14 @@ def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return capsys.readouterr().out
 
 
-def test_split_is_chosen_recorded_and_applied_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    graph, again = str(tmp_path / "graph.json"), str(tmp_path / "again.json")
-    batch = ["--batch-size", "4"]
-    plan = str(tmp_path / "plan.json")
+def test_split_is_chosen_and_recorded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    batch, plan = ["--batch-size", "4"], str(tmp_path / "plan.json")
     solve = ["solve", MODEL, "cpu-2core", *batch, "--split", "--method", "list", "--time-limit", "120", "--json"]
     found = json.loads(told(capsys, *solve, "-o", plan))
     assert found["splits"]
     assert all(name.startswith("split:") for name in found["splits"])
     assert found["makespan_s"] < found["without_splits"]["makespan_s"]
-    told(capsys, "profile", MODEL, *batch, "--device", "cpu:0", "--splits-of", plan, "--steps", "1", "-o", graph)
-    told(capsys, "profile", MODEL, *batch, "--device", "cpu:0", "--splits-of", graph, "--steps", "1", "-o", again)
-    recorded = json.loads(Path(again).read_text())["capture"]["rewrites"]
+    recorded = json.loads(Path(plan).read_text())["problem"]["graph"]["capture"]["rewrites"]
     assert [name for name in recorded if name.startswith("split:")] == found["splits"]
 
 
@@ -36,7 +32,6 @@ def test_split_is_chosen_recorded_and_applied_again(tmp_path: Path, capsys: pyte
         (["--split", "one"], "--split is 'one'; give auto or a number of parts from 2 on"),
         (["--split", "1"], "--split is '1'; give auto or a number of parts from 2 on"),
         (["--split", "--colocate-backward"], "--colocate-backward does not go together with --split"),
-        (["--split", "--splits-of", "x.json"], "--splits-of does not go together with --split"),
     ],
 )
 def test_what_does_not_go_together_is_refused(

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from dlplacer.core.errors import FileFormatError, InputError
-from dlplacer.files import disk, read_graph
+from dlplacer.files import read_graph, text
 from dlplacer.files.load import load_graph, load_plan, load_topology
 from dlplacer.files.text import read_json, write_json
 
@@ -38,7 +38,7 @@ def test_a_pipe_is_read_to_its_end(tmp_path: Path) -> None:
 
 
 def test_a_pipe_without_an_end_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(disk, "_MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(text, "_MOST_BYTES", 1 << 20)
     path = tmp_path / "pipe"
     os.mkfifo(path)
     with subprocess.Popen(["sh", "-c", f"yes > {path}"], stderr=subprocess.DEVNULL) as writer:

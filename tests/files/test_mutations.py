@@ -10,15 +10,13 @@ from files.mutations import mutated
 from machines.importers import samples
 
 import dlplacer as dp
-from dlplacer.api.jobs import splits_in
 from dlplacer.check import check_plan
 from dlplacer.core.errors import CheckError, InputError
 from dlplacer.files import locate_topology, plan_to_dict, read_graph, read_plan, read_topology
 from dlplacer.files.graph_file import graph_from_dict
-from dlplacer.machines.costs.calibration_file import read_calibration
+from dlplacer.machines.costs.calibration import read_calibration
 from dlplacer.machines.importers.any_format import import_topology
 from dlplacer.planning.hybrid.epochs import read_epochs
-from dlplacer.planning.pipeline.schedules import read_csv
 from dlplacer.runtime.program.program import Program
 
 COUNT = 60
@@ -92,7 +90,6 @@ DEVICE "d 1"
   RECV x <- d0
   COMPUTE "b\\u00e9"
 """
-ORDER = "0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n"
 
 
 def plan() -> dict[str, Any]:
@@ -118,14 +115,11 @@ READERS: dict[str, tuple[Callable[[], Any], Callable[[Path], Any]]] = {
     "plan": (plan, checked),
     "calibration": (lambda: CALIBRATION, read_calibration),
     "epochs": (lambda: EPOCHS, read_epochs),
-    "splits of a graph": (lambda: GRAPH, splits_in),
-    "splits of a plan": (plan, splits_in),
     "node-link": (lambda: NODE_LINK, import_topology),
     "matrix": (lambda: samples.DGX1, import_topology),
     "NCCL": (lambda: samples.NCCL_XML, import_topology),
     "NCCL of a Grace machine": (lambda: samples.GRACE_XML, import_topology),
     "program": (lambda: PROGRAM, lambda path: Program.parse(text(path))),
-    "pipeline order": (lambda: ORDER, lambda path: read_csv(text(path))),
 }
 
 

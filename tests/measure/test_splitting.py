@@ -16,18 +16,19 @@ from dlplacer.frontend import Job
 from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.splitting.names import OpSplit
 from dlplacer.machines.costs.calibration import signature
-from dlplacer.measure.splitting.choose_splits import (
+from dlplacer.measure.splitting import (
     TracedStep,
     choose_splits,
+    evaluator,
     measured_choice,
     measured_overhead,
     neighbours,
     on_time_base_of,
+    place_with_splits,
     splits_of,
     tables_of,
     with_estimates,
 )
-from dlplacer.measure.splitting.place_with_splits import evaluator, place_with_splits
 
 TYPE = "cpu-core"
 

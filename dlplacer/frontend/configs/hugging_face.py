@@ -7,7 +7,7 @@ from typing import Any
 
 from dlplacer.core.errors import InputError
 from dlplacer.frontend.configs.families import DEFAULTS, FIELDS, MAY_BE_ZERO, Family, bits_of, family_of
-from dlplacer.planning.fit.decoder import Attention, Decoder, Part
+from dlplacer.planning.fit.decoder import CachedAttention, Decoder, DecoderPart
 
 
 def decoder_of_config(config: Mapping[str, Any], name: str, weights: str | float | None = None) -> Decoder:
@@ -163,15 +163,15 @@ class _Shapes:
     def bias(self, letter: str, size: int) -> int:
         return size if letter in self.family.biases else 0
 
-    def parts(self) -> Iterator[Part]:
+    def parts(self) -> Iterator[DecoderPart]:
         hidden, vocabulary, family = self.need("hidden"), self.need("vocabulary"), self.family
         table, places = vocabulary * hidden, self.need("context") * hidden if self.kind == "gpt2" else 0
-        yield Part("embedding", None, tuple(family.embedding.split("+")), self.plain(table + places))
+        yield DecoderPart("embedding", None, tuple(family.embedding.split("+")), self.plain(table + places))
         for layer in range(self.need("layers")):
             yield self._attention(layer)
             yield from self._experts(layer) if self._is_sparse(layer) else [self._mlp(layer)]
         behind = self.norm(1) + self.bias("h", vocabulary)
-        yield Part("head", None, (family.final, family.head), self.plain(table + behind), table)
+        yield DecoderPart("head", None, (family.final, family.head), self.plain(table + behind), table)
 
     def _is_sparse(self, layer: int) -> bool:
         if not self.get("experts"):
@@ -180,7 +180,7 @@ class _Shapes:
             return False
         return layer >= (self.get("dense_first") or 0) and (layer + 1) % (self.get("sparse_every") or 1) == 0
 
-    def _attention(self, layer: int) -> Part:
+    def _attention(self, layer: int) -> DecoderPart:
         hidden, width = self.need("hidden"), self.head_width
         if self.get("latent"):
             factors, extra, attention = self._latent()
@@ -193,13 +193,15 @@ class _Shapes:
             bias_o = bool(self.text.get("attention_bias")) or "o" in self.family.biases
             extra = bias_q * (queried + 2 * grouped) + bias_o * hidden + 2 * width * self.family.qk_norm
             extra += self.heads if self.kind == "gpt_oss" else 0
-            attention = Attention(self.heads, (width, width), 2 * grouped, window=self._window(layer))
+            attention = CachedAttention(self.heads, (width, width), 2 * grouped, window=self._window(layer))
         size = round(factors * self.bits[1] / 8) if self.kind != "gpt_oss" else self.plain(factors)
         module = self.family.layer.format(layer)
         norms = self.norm(self.family.norms)
-        return Part("attention", layer, (module,), size + self.plain(extra + norms), factors, kernels, 0, 0, attention)
+        return DecoderPart(
+            "attention", layer, (module,), size + self.plain(extra + norms), factors, kernels, 0, 0, attention
+        )
 
-    def _latent(self) -> tuple[int, int, Attention]:
+    def _latent(self) -> tuple[int, int, CachedAttention]:
         """Multi-head latent attention: what is cached are a latent vector and the rotated part of a key."""
         hidden, heads, latent = self.need("hidden"), self.heads, self.need("latent")
         nope, rope = self.need("nope"), self.need("rope")
@@ -207,7 +209,7 @@ class _Shapes:
         queries = heads * (nope + rope)
         asked = hidden * queries if rank is None else hidden * rank + rank * queries
         factors = asked + hidden * (latent + rope) + latent * heads * (nope + value) + heads * value * hidden
-        attention = Attention(heads, (nope + rope, value), latent + rope, (latent + rope, latent))
+        attention = CachedAttention(heads, (nope + rope, value), latent + rope, (latent + rope, latent))
         return factors, latent + (rank or 0), attention
 
     def _window(self, layer: int) -> int | None:
@@ -224,14 +226,14 @@ class _Shapes:
         every = {"gemma2": 2, "gemma3_text": self.get("window_pattern") or 6, "gpt_oss": 2}.get(self.kind)
         return window if every is None or (layer + 1) % every else None
 
-    def _mlp(self, layer: int) -> Part:
+    def _mlp(self, layer: int) -> DecoderPart:
         hidden, inner = self.need("hidden"), self.inner
         matrices = 3 if self.family.gated else 2
         factors, extra = matrices * hidden * inner, self.bias("m", inner + hidden)
         size = round(factors * self.bits[1] / 8) + self.plain(extra)
-        return Part("mlp", layer, (f"{self.family.layer.format(layer)}.mlp",), size, factors, 2)
+        return DecoderPart("mlp", layer, (f"{self.family.layer.format(layer)}.mlp",), size, factors, 2)
 
-    def _experts(self, layer: int) -> Iterator[Part]:
+    def _experts(self, layer: int) -> Iterator[DecoderPart]:
         """What every token passes, the router and shared experts, then the experts of which it passes some."""
         hidden, count, chosen = self.need("hidden"), self.need("experts"), self.need("chosen")
         inner = self.get("expert_inner") or self.inner
@@ -240,13 +242,13 @@ class _Shapes:
         router = hidden * count + gate + self.bias("m", count) + (count if self.kind == "deepseek_v3" else 0)
         module = f"{self.family.layer.format(layer)}.mlp"
         always = round(shared * self.bits[1] / 8) + self.plain(router)
-        yield Part("mlp", layer, (f"{module}.gate",), always, shared + hidden * count + gate, 3 if shared else 1)
+        yield DecoderPart("mlp", layer, (f"{module}.gate",), always, shared + hidden * count + gate, 3 if shared else 1)
         factors = 3 * count * hidden * inner
         size = round(factors * self.bits[1] / 8) + self.plain(count * self.bias("m", 2 * inner + hidden))
-        yield Part("experts", layer, (f"{module}.experts",), size, factors, 2, count, chosen)
+        yield DecoderPart("experts", layer, (f"{module}.experts",), size, factors, 2, count, chosen)
 
 
-def _vision(config: Mapping[str, Any], shapes: _Shapes) -> Iterator[Part]:
+def _vision(config: Mapping[str, Any], shapes: _Shapes) -> Iterator[DecoderPart]:
     """A vision tower as a plain transformer of its own: 4 h² + 2 h i elements in a layer, patches and positions.
 
     Where it merges patches, two matrices bring them to the width of the text. Qwen2-VL calls that width hidden_size.
@@ -266,4 +268,4 @@ def _vision(config: Mapping[str, Any], shapes: _Shapes) -> Iterator[Part]:
         merged = hidden * number("spatial_merge_size") ** 2
         factors += merged * (merged + number("out_hidden_size", default=shapes.need("hidden")))
         # A step of decoding passes it by: the picture was read with the prompt.
-        yield Part("vision", None, ("vision_tower",), shapes.plain(factors), 0, 0)
+        yield DecoderPart("vision", None, ("vision_tower",), shapes.plain(factors), 0, 0)

@@ -12,7 +12,7 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from dlplacer.core.errors import FileFormatError, InputError, first_line
-from dlplacer.files.disk import read_bytes
+from dlplacer.files.text import read_bytes
 
 OLDEST_OPSET, CONVERTED_OPSET = 7, 13
 """Files of an older default opset than the first are converted to the second; runtimes start at 7."""

@@ -8,14 +8,17 @@ import json
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Op, TensorSpec
-from dlplacer.core.record import Number, Record, Seconds
-from dlplacer.core.topology import Device, Link, Topology
+from dlplacer.core.record import BytesPerSecond, Name, Number, Record, Seconds
+from dlplacer.core.topology import Topology
+from dlplacer.files.fields import FileModel, Table, load_model, plain
+from dlplacer.files.text import write_json
 
 _SMALL_BYTES = 2**16
 """An op that moves no more than this spends its time on being called."""
@@ -27,6 +30,14 @@ class Entry(Record):
 
     time_s: Seconds
     count: Annotated[int, Number(at_least=1, whole=True)] = 1
+
+
+@dataclass(frozen=True, slots=True)
+class CopyLine(Record):
+    """The line of a copy to another device."""
+
+    latency_s: Seconds
+    bytes_per_s: BytesPerSecond
 
 
 @dataclass(frozen=True)
@@ -41,8 +52,8 @@ class Calibration:
         Seconds of an op that moves almost no data.
     entries
         Signature of an op (`signature`) → its time.
-    copy_latency_s, copy_bytes_per_s
-        Line of a copy to another device of the type; None if none was timed.
+    copy_line
+        Of a copy to another device of the type; None if none was timed.
     dispatch_s
         Seconds that a process takes to issue an op (`Device.dispatch_s`); None if that was not timed.
     """
@@ -51,8 +62,7 @@ class Calibration:
     versions: Mapping[str, str]
     overhead_s: float
     entries: Mapping[str, Entry] = field(default_factory=dict)
-    copy_latency_s: float | None = None
-    copy_bytes_per_s: float | None = None
+    copy_line: CopyLine | None = None
     dispatch_s: float | None = None
 
 
@@ -120,12 +130,10 @@ def merged(old: Calibration, new: Calibration) -> Calibration:
                 f"the calibration of {old.device_type!r} was measured with {name} {before}; here it is {now}, "
                 "where other times hold: use another file"
             )
-    machine = (
-        (old if new.copy_latency_s is None else new).copy_latency_s,
-        (old if new.copy_bytes_per_s is None else new).copy_bytes_per_s,
-        (old if new.dispatch_s is None else new).dispatch_s,
-    )
-    return Calibration(new.device_type, new.versions, new.overhead_s, {**old.entries, **new.entries}, *machine)
+    copy_line = new.copy_line or old.copy_line
+    dispatch_s = old.dispatch_s if new.dispatch_s is None else new.dispatch_s
+    entries = {**old.entries, **new.entries}
+    return Calibration(new.device_type, new.versions, new.overhead_s, entries, copy_line, dispatch_s)
 
 
 def with_calibrated_times(graph: OpGraph, calibration: Calibration) -> tuple[OpGraph, Coverage]:
@@ -151,24 +159,25 @@ def with_calibrated_links(topology: Topology, calibration: Calibration) -> Topol
     Devices of the type that say what issuing an op costs take what was measured; which of them share a process, a
     calibration does not know.
     """
+    kind, copy_line = calibration.device_type, calibration.copy_line
     if calibration.dispatch_s is not None:
-        topology = replace(topology, devices=tuple(_dispatched(device, calibration) for device in topology.devices))
-    latency_s, rate = calibration.copy_latency_s, calibration.copy_bytes_per_s
-    if latency_s is None or rate is None:
+        devices = (
+            replace(device, dispatch_s=calibration.dispatch_s)
+            if device.type == kind and device.dispatch_s is not None
+            else device
+            for device in topology.devices
+        )
+        topology = replace(topology, devices=tuple(devices))
+    if copy_line is None:
         return topology
-    ours = {device.id for device in topology.devices if device.type == calibration.device_type}
-
-    def line(link: Link) -> Link:
-        if {link.source, link.target} <= ours:
-            return replace(link, latency_s=latency_s, bytes_per_s=rate, count=1)
-        return link
-
-    return replace(topology, links=tuple(map(line, topology.links)))
-
-
-def _dispatched(device: Device, calibration: Calibration) -> Device:
-    known = device.type == calibration.device_type and device.dispatch_s is not None
-    return replace(device, dispatch_s=calibration.dispatch_s) if known else device
+    ours = {device.id for device in topology.devices if device.type == kind}
+    links = (
+        replace(link, latency_s=copy_line.latency_s, bytes_per_s=copy_line.bytes_per_s, count=1)
+        if {link.source, link.target} <= ours
+        else link
+        for link in topology.links
+    )
+    return replace(topology, links=tuple(links))
 
 
 def _timed(op: Op, kind: str, known_s: float | None, overhead_s: float) -> Op:
@@ -195,3 +204,47 @@ def _without_names(value: Any) -> Any:
     if isinstance(value, Mapping):
         return "tensor" if "tensor" in value else {key: _without_names(each) for key, each in value.items()}
     return [_without_names(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+
+KIND, VERSION = "calibration", 1
+
+
+class CalibrationModel(FileModel):
+    format: str
+    device_type: Name
+    versions: dict[str, str]
+    overhead_s: Seconds
+    copy_line: CopyLine | None = None
+    dispatch_s: Seconds | None = None
+    ops: dict[str, Entry]
+    meta: Table
+
+
+def read_calibration(path: Path) -> Calibration:
+    """The calibration in a file.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read.
+    FileFormatError
+        With every mistake and its path.
+    """
+    told = load_model(path, CalibrationModel, KIND, VERSION)
+    return Calibration(told.device_type, told.versions, told.overhead_s, told.ops, told.copy_line, told.dispatch_s)
+
+
+def write_calibration(path: Path, calibration: Calibration) -> None:
+    """Write a calibration file atomically."""
+    value: dict[str, Any] = {
+        "format": f"dlplacer.{KIND}/{VERSION}",
+        "device_type": calibration.device_type,
+        "versions": dict(calibration.versions),
+        "overhead_s": calibration.overhead_s,
+    }
+    if calibration.copy_line is not None:
+        value["copy_line"] = plain(calibration.copy_line, all_fields=True)
+    if calibration.dispatch_s is not None:
+        value["dispatch_s"] = calibration.dispatch_s
+    value["ops"] = {name: plain(entry, all_fields=True) for name, entry in sorted(calibration.entries.items())}
+    write_json(path, value)

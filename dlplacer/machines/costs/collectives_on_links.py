@@ -1,7 +1,7 @@
-"""Costs of collectives on the devices of a real machine."""
+"""Costs of collectives on the devices of a real machine, and the rings through them."""
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -19,9 +19,124 @@ from dlplacer.machines.costs.collectives import (
     ring_pass_rounds,
 )
 from dlplacer.machines.costs.device_table import is_core
-from dlplacer.machines.costs.gradient_exchange import CollectiveCosts
-from dlplacer.machines.costs.message_routes import Wiring
-from dlplacer.machines.costs.rings import rings
+from dlplacer.machines.costs.gradient_codecs import CollectiveCosts
+from dlplacer.machines.costs.message_routes import LinkDirection, Wiring
+
+EXHAUSTIVE_DEVICES = 8
+"""Up to this many devices the search for the widest ring is complete."""
+
+SEARCHED_DEVICES = 32
+"""Up to this many it ends after `SEARCH_STEPS` hops; beyond it the order given is the ring."""
+
+SEARCH_STEPS = 5_000
+_WORTH_SHARE = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """A directed ring.
+
+    Attributes
+    ----------
+    order
+        Devices; each sends to the next, the last to the first.
+    bytes_per_s
+        The bandwidth of every hop at once, with shared links considered.
+    latency_s
+        The largest latency of a hop.
+    """
+
+    order: tuple[str, ...]
+    bytes_per_s: float
+    latency_s: float
+
+
+def widest_ring(
+    wiring: Wiring, devices: Sequence[str], used: Mapping[LinkDirection, float] | None = None
+) -> Ring | None:
+    """The ring of the highest rate through these devices, on the rates others leave; None if no rate is left.
+
+    Depth-first over the orders, widest hop first, cut off where a hop cannot beat the best ring so far; it starts from
+    the order given. Two devices form a ring of two hops.
+
+    Parameters
+    ----------
+    used
+        LinkDirection → bytes per second that other rings take.
+    """
+    search = _RingSearch(wiring, devices, used or {})
+    order = search.best
+    if order is None:
+        return None
+    return Ring(order, search.best_rate, max(wiring.latency_s(a, b) for a, b in _hops(order)))
+
+
+def _hops(order: Sequence[str]) -> Iterator[tuple[str, str]]:
+    return zip(order, (*order[1:], order[0]), strict=True)
+
+
+def rings(wiring: Wiring, devices: Sequence[str]) -> tuple[Ring, ...]:
+    """Rings that run side by side, as NCCL's channels do: the widest, then the widest on the rates left, and so on.
+
+    A ring slower than a quarter of the first is not worth splitting data for, and ends the list. The opposite direction
+    of a ring over full-duplex links is a ring of its own.
+    """
+    found: list[Ring] = []
+    used: dict[LinkDirection, float] = defaultdict(float)
+    while (ring := widest_ring(wiring, devices, used)) is not None:
+        if found and ring.bytes_per_s < _WORTH_SHARE * found[0].bytes_per_s:
+            break
+        found.append(ring)
+        for a, b in _hops(ring.order):
+            for direction in wiring.directions(a, b):
+                used[direction] += ring.bytes_per_s
+    return tuple(found)
+
+
+class _RingSearch:
+    """Depth-first search for the ring whose narrowest link is widest."""
+
+    def __init__(self, wiring: Wiring, devices: Sequence[str], used: Mapping[LinkDirection, float]) -> None:
+        self.wiring, self.devices, self.used = wiring, tuple(devices), used
+        self.best: tuple[str, ...] | None = None
+        self.best_rate = 0.0
+        # Complete up to 8 devices, which have 5,040 rings; beyond it what the widest hops lead to has to do.
+        self.left = SEARCH_STEPS if len(devices) > EXHAUSTIVE_DEVICES else 1 << 60
+        self.loads: dict[LinkDirection, int] = defaultdict(int)
+        self._offer(self.devices)
+        if len(self.devices) <= SEARCHED_DEVICES:
+            # No ring is wider: every device must be entered and left by some hop.
+            leave = [max(self._alone(a, b) for b in self.devices if b != a) for a in self.devices]
+            enter = [max(self._alone(a, b) for a in self.devices if b != a) for b in self.devices]
+            self._extend(self.devices[:1], min(*leave, *enter) * (1 - 1e-12))
+
+    def _extend(self, path: tuple[str, ...], ceiling: float) -> None:
+        others = (device for device in self.devices if device not in path)
+        for following in sorted(others, key=lambda other: self._alone(path[-1], other), reverse=True):
+            if self.left <= 0 or self.best_rate >= ceiling:
+                return
+            self.left -= 1
+            directions = self.wiring.directions(path[-1], following)
+            for direction in directions:
+                self.loads[direction] += 1
+            # A ring is as wide as its narrowest hop, and loads only grow: no order through this hop can be better.
+            if min(self._free(direction) / self.loads[direction] for direction in directions) > self.best_rate:
+                longer = (*path, following)
+                self._offer(longer) if len(longer) == len(self.devices) else self._extend(longer, ceiling)
+            for direction in directions:
+                self.loads[direction] -= 1
+
+    def _alone(self, a: str, b: str) -> float:
+        return min(map(self._free, self.wiring.directions(a, b)))
+
+    def _free(self, direction: LinkDirection) -> float:
+        return max(0.0, self.wiring.rate(direction) - self.used.get(direction, 0.0))
+
+    def _offer(self, order: tuple[str, ...]) -> None:
+        loads = Counter(direction for a, b in _hops(order) for direction in self.wiring.directions(a, b))
+        rate = min(self._free(direction) / load for direction, load in loads.items())
+        if rate > self.best_rate:
+            self.best, self.best_rate = order, rate
 
 
 @dataclass(frozen=True)

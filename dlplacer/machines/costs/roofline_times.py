@@ -8,8 +8,8 @@ from dlplacer.core.errors import InputError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Op
 from dlplacer.core.topology import Device, Topology
+from dlplacer.machines.costs.device_table import known_type, unknown_type
 from dlplacer.machines.costs.roofline import Rates, rates_of, rates_of_type, roofline_s
-from dlplacer.machines.costs.type_names import known_type, unknown_type
 
 
 def with_times(graph: OpGraph, topology: Topology) -> OpGraph:

@@ -8,8 +8,7 @@ from dlplacer.files.text import read_json, read_text
 from dlplacer.machines.importers.dnn_partitioning import is_workload, topology_of_workload
 from dlplacer.machines.importers.nccl_xml import parse_nccl_xml
 from dlplacer.machines.importers.node_link import topology_of_node_link
-from dlplacer.machines.importers.nvidia_smi import parse_matrix
-from dlplacer.machines.importers.nvidia_smi_topology import topology_of_matrix
+from dlplacer.machines.importers.nvidia_smi import parse_matrix, topology_of_matrix
 from dlplacer.machines.importers.products import GivenTypes, with_types
 
 MAX_BYTES = 64 * 2**20

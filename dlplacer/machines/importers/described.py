@@ -12,8 +12,7 @@ from dlplacer.core.errors import FileFormatError, InputError
 from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.core.units import parse_quantity
 from dlplacer.files.text import read_text
-from dlplacer.machines.costs.device_table import CORE, DEVICE_TABLE, Figure
-from dlplacer.machines.costs.type_names import known_type, unknown_type
+from dlplacer.machines.costs.device_table import CORE, DEVICE_TABLE, Figure, known_type, unknown_type
 from dlplacer.machines.importers.products import device_of_type
 from dlplacer.machines.importers.rates import PCIE_HOP_LATENCY_S, pcie_slot_bytes_per_s
 

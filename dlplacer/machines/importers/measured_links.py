@@ -1,10 +1,8 @@
 """Latency and rate of every link of a detected topology, from timed copies over many sizes."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
-from statistics import median
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.topology import Link, Topology
@@ -28,7 +26,7 @@ _FLAT = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class LineFit:
     """An α-β line through timed copies, with α ≥ 0 and β ≥ 0.
 
     Attributes
@@ -49,12 +47,10 @@ class Fit:
         return self.latency_s + size_bytes / self.bytes_per_s
 
 
-def fit_line(times_s: Mapping[int, float], most_bytes_per_s: float = NO_COPY_BYTES_PER_S) -> Fit:
-    """The α-β line that explains most of bytes → seconds; where time does not grow, no byte is copied.
+def fit_line(times_s: Mapping[int, float], most_bytes_per_s: float = NO_COPY_BYTES_PER_S) -> LineFit:
+    """The α-β line of least relative squares through bytes → seconds; where time does not grow, no byte is copied.
 
-    First the line of least Σ|log(fitted ÷ measured)| among all through two of the copies, and those with α = 0 or
-    β = 0 through one: copies that something delayed do not draw it to themselves, as they would a least-squares line.
-    Then least relative squares through the copies near it.
+    A copy that something delayed, by whatever factor, adds at most 1 to the sum of squares.
 
     Parameters
     ----------
@@ -63,25 +59,29 @@ def fit_line(times_s: Mapping[int, float], most_bytes_per_s: float = NO_COPY_BYT
 
     Returns
     -------
-    Fit
-        With a doubt if more than a quarter of the sizes is off the line by half, if the rate is less than half of what
-        some copy reached, if the latency exceeds the shortest copy by half, or if the rate exceeds `most_bytes_per_s`.
+    LineFit
+        With a doubt if more than a quarter of the sizes is off the line by half, if a copy took less than the latency
+        or the rate allows by a third or half, or if the rate exceeds `most_bytes_per_s`.
 
     Raises
     ------
     InputError
         If fewer than two sizes were timed, or a time is not positive.
     """
+    import numpy as np
+    from scipy.optimize import nnls
+
     if len(times_s) < 2 or min(times_s.values()) <= 0:
         raise InputError(f"a line needs two sizes or more with positive times; got {dict(times_s)}")
-    rough = min(_candidates(times_s), key=lambda line: _distance(line, times_s))
-    near = {size: time_s for size, time_s in times_s.items() if _error(rough, size, time_s) <= _ON_THE_LINE / 2}
-    latency_s, slope = _least_squares(near) if len(near) >= 2 else rough
-    if slope <= 1 / NO_COPY_BYTES_PER_S or slope * max(times_s) < _FLAT * latency_s:
-        latency_s, slope = float(median(near.values() or times_s.values())), 1 / NO_COPY_BYTES_PER_S
-    errors = {size: _error((latency_s, slope), size, time_s) for size, time_s in times_s.items()}
-    fit = Fit(latency_s, 1 / slope, max(errors.values()))
-    return replace(fit, doubt=_doubt(fit, times_s, errors, most_bytes_per_s))
+    sizes, times = np.array(list(times_s), dtype=float), np.array(list(times_s.values()))
+    # In units of the largest size: a column of 1e-9 beside one of 1e6 would cost all digits.
+    unit = sizes.max()
+    (latency_s, whole_s), _ = nnls(np.stack([1 / times, sizes / unit / times], axis=1), np.ones(len(times)))
+    if whole_s < max(_FLAT * latency_s, unit / NO_COPY_BYTES_PER_S):
+        latency_s, whole_s = np.median(times), unit / NO_COPY_BYTES_PER_S
+    errors = np.abs(latency_s + whole_s * sizes / unit - times) / times
+    fit = LineFit(float(latency_s), float(unit / whole_s), float(errors.max()))
+    return replace(fit, doubt=_doubt(fit, times_s, int((errors > _ON_THE_LINE).sum()), most_bytes_per_s))
 
 
 def measured(
@@ -141,7 +141,7 @@ def _measured_link(
 
 def _settled_fit(
     time_s: Callable[[int], float], sizes_bytes: Sequence[int], most_bytes_per_s: float
-) -> tuple[Fit, dict[int, float]]:
+) -> tuple[LineFit, dict[int, float]]:
     """The first fit without a doubt, of up to three rounds; a round keeps the shorter time of every size."""
     times_s: dict[int, float] = {}
     for _ in range(_ROUNDS):
@@ -168,59 +168,18 @@ def _most_bytes_per_s(topology: Topology, devices: Sequence[str]) -> float:
     return 1.05 * min((rate for rate in rates if rate is not None), default=NO_COPY_BYTES_PER_S)
 
 
-def _candidates(times_s: Mapping[int, float]) -> Iterator[tuple[float, float]]:
-    """(α, β) of all lines through two copies that have no negative part, and through one with α or β zero."""
-    for (small, first_s), (large, second_s) in combinations(sorted(times_s.items()), 2):
-        slope = (second_s - first_s) / (large - small)
-        if slope >= 0 and first_s - slope * small >= 0:
-            yield first_s - slope * small, slope
+def _doubt(fit: LineFit, times_s: Mapping[int, float], off: int, most_bytes_per_s: float) -> str:
+    if off > (1 - _LEAST_EXPLAINED) * len(times_s):
+        return (
+            f"no line explains its copies: {off} of {len(times_s)} sizes are off by more than half (residual "
+            f"{fit.residual:.3g})"
+        )
     for size, time_s in times_s.items():
-        yield time_s, 0.0
-        yield 0.0, time_s / size
-
-
-def _distance(line: tuple[float, float], times_s: Mapping[int, float]) -> float:
-    return sum(abs(math.log((line[0] + line[1] * size) / time_s)) for size, time_s in times_s.items())
-
-
-def _error(line: tuple[float, float], size: int, time_s: float) -> float:
-    return abs(line[0] + line[1] * size - time_s) / time_s
-
-
-def _least_squares(times_s: Mapping[int, float]) -> tuple[float, float]:
-    """(α, β) ≥ 0 of least Σ ((α + β n − t) ÷ t)²."""
-    import numpy as np
-    from scipy.optimize import nnls
-
-    sizes, times = np.array(list(times_s), dtype=float), np.array(list(times_s.values()))
-    # In units of the largest size: a column of 1e-9 beside one of 1e6 would cost all digits.
-    unit = sizes.max()
-    (latency_s, slope), _ = nnls(np.stack([1 / times, sizes / unit / times], axis=1), np.ones(len(times)))
-    return float(latency_s), float(slope / unit)
-
-
-def _doubt(fit: Fit, times_s: Mapping[int, float], errors: Mapping[int, float], most_bytes_per_s: float) -> str:
-    off = [size for size, error in errors.items() if error > _ON_THE_LINE]
-    if len(off) > (1 - _LEAST_EXPLAINED) * len(times_s):
-        worst = max(off, key=errors.__getitem__)
-        return (
-            f"no line explains its copies: {len(off)} of {len(times_s)} sizes are off by more than half (residual "
-            f"{fit.residual:.3g}; {format_bytes(worst)} took {format_seconds(times_s[worst])}, the line says "
-            f"{format_seconds(fit.time_s(worst))})"
-        )
-    fastest = max(times_s, key=lambda size: size / times_s[size])
-    reached = fastest / times_s[fastest]
-    if fit.bytes_per_s < _ON_THE_LINE * reached:
-        return (
-            f"the fitted rate {format_bytes_per_s(fit.bytes_per_s)} is contradicted by a copy of "
-            f"{format_bytes(fastest)}, which reached {format_bytes_per_s(reached)}"
-        )
-    shortest_s = min(times_s.values())
-    if fit.latency_s > (1 + _ON_THE_LINE) * shortest_s:
-        return (
-            f"the fitted latency {format_seconds(fit.latency_s)} is contradicted by a copy that took "
-            f"{format_seconds(shortest_s)} in all"
-        )
+        if fit.latency_s > (1 + _ON_THE_LINE) * time_s or fit.bytes_per_s < _ON_THE_LINE * size / time_s:
+            return (
+                f"the fitted line, {format_seconds(fit.latency_s)} and {format_bytes_per_s(fit.bytes_per_s)}, is "
+                f"contradicted by a copy of {format_bytes(size)} that took {format_seconds(time_s)} in all"
+            )
     if fit.bytes_per_s > most_bytes_per_s:
         return (
             f"the fitted rate {format_bytes_per_s(fit.bytes_per_s)} is above the "

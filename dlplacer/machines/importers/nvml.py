@@ -6,8 +6,8 @@ from typing import Any
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.topology import Device, Topology
-from dlplacer.machines.importers.nvidia_smi import TopoMatrix
-from dlplacer.machines.importers.nvidia_smi_topology import pcie_tree
+from dlplacer.machines.importers.host import host_topology
+from dlplacer.machines.importers.nvidia_smi import TopoMatrix, pcie_tree
 from dlplacer.machines.importers.products import device_of_type
 from dlplacer.machines.importers.rates import link_figures, nvlinks, pcie_slot_bytes_per_s
 
@@ -151,3 +151,20 @@ def _optional(nvml: Any, name: str, *arguments: Any) -> Any:
 
 def _text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def detected_topology(kind: str = "auto") -> Topology:
+    """The GPUs of this host or, without any, the cores of this process.
+
+    Parameters
+    ----------
+    kind
+        ``gpu``, ``cpu``, or ``auto``.
+
+    Raises
+    ------
+    InputError
+        If there are no GPUs and ``gpu`` is asked for.
+    """
+    gpus = kind == "gpu" or (kind == "auto" and has_gpus())
+    return nvml_topology() if gpus else host_topology()

@@ -8,9 +8,8 @@ from typing import Any
 from dlplacer.core.errors import InputError
 from dlplacer.core.topology import Device, Topology
 from dlplacer.core.units import format_bytes
-from dlplacer.machines.costs.device_table import CORE, DEVICE_TABLE, is_core
+from dlplacer.machines.costs.device_table import CORE, DEVICE_TABLE, MEMORY, is_core, known_type, unknown_type
 from dlplacer.machines.costs.roofline import assumed_overheads, rates_of
-from dlplacer.machines.costs.type_names import MEMORY, known_type, unknown_type
 
 UNTYPED = Device("any").type
 """The type of a device that was given none."""

@@ -1,13 +1,15 @@
-"""Sets of ops become one op each: its cost, its memory, its inputs and outputs."""
+"""Sets of ops become one op each: its cost, its memory, its inputs and outputs; and a plan of it is expanded again."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import networkx as nx
 
-from dlplacer.core.errors import InputError
+from dlplacer.core.errors import InputError, MismatchError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op, TensorSpec
+from dlplacer.core.plan import Plan
+from dlplacer.problem.simulate import in_order, replay_plan
 
 
 @dataclass(frozen=True)
@@ -45,16 +47,8 @@ def joined_outputs(graph: OpGraph, members: Sequence[str]) -> Outputs:
     return Outputs(index, tuple(specs))
 
 
-@dataclass(frozen=True, slots=True)
-class JoinedMemory:
-    """Outputs and workspace of a contracted op."""
-
-    output_bytes: int
-    workspace_bytes: int
-
-
-def joined_memory(graph: OpGraph, members: Sequence[str], outputs: Outputs) -> JoinedMemory:
-    """The memory of members that run one after another, each output kept until its last reader among them has run."""
+def joined_memory(graph: OpGraph, members: Sequence[str], outputs: Outputs) -> tuple[int, int]:
+    """Bytes of outputs and of workspace of members run in turn, each output kept until its last reader has run."""
     inside = {member: position for position, member in enumerate(members)}
     left: dict[str, list[int]] = {member: [] for member in members}
     for member, output in outputs.index:
@@ -70,7 +64,7 @@ def joined_memory(graph: OpGraph, members: Sequence[str], outputs: Outputs) -> J
         readers = [inside[edge.target] for edge in graph.edges_from[member] if edge.target in inside]
         ends.setdefault(max(readers, default=position), []).append(inner_bytes)
         alive -= sum(ends.pop(position, ()))
-    return JoinedMemory(sum(kept.values()), peak)
+    return sum(kept.values()), peak
 
 
 def _kept_bytes(op: Op, left: Sequence[int]) -> int:
@@ -157,7 +151,7 @@ def _joined(graph: OpGraph, key: str, members: Sequence[str], kind: str, outputs
         raise InputError(
             f"group {key[1:]!r} mixes ops of the phases {', '.join(sorted(map(str, phases)))}; separate them"
         )
-    memory = joined_memory(graph, members, outputs)
+    output_bytes, workspace_bytes = joined_memory(graph, members, outputs)
     return Op(
         key,
         kind,
@@ -169,8 +163,8 @@ def _joined(graph: OpGraph, key: str, members: Sequence[str], kind: str, outputs
         weight_bytes=sum(op.weight_bytes for op in ops),
         gradient_bytes=sum(op.gradient_bytes for op in ops),
         state_bytes=sum(op.state_bytes for op in ops),
-        output_bytes=memory.output_bytes,
-        workspace_bytes=memory.workspace_bytes,
+        output_bytes=output_bytes,
+        workspace_bytes=workspace_bytes,
         phase=ops[0].phase,
         module=_common_path([op.module for op in ops]),
         origin=tuple(name for op in ops for name in members_of(op)),
@@ -274,3 +268,48 @@ def _edges(
             joined.add(ends)
             yield moved
     yield from (edge for ends, edge in orders.items() if ends not in joined)
+
+
+_FLOPS_PER_BYTE = 10
+"""FLOPs that take about as long as moving a byte: between 5 (a CPU core) and 20 (a V100 in float32)."""
+
+
+def expanded_plan(plan: Plan, fine: OpGraph) -> Plan:
+    """The plan of a coarse graph as a plan of the graph that it was made from: same devices, same order.
+
+    Transfers start as soon as the op that makes the tensor has run, so the plan may be faster than the coarse one. An
+    op without a time gets its share of the coarse op's time, by FLOPs and bytes; an equal one where none has any.
+
+    Raises
+    ------
+    MismatchError
+        If the coarse graph was not made from these ops.
+    """
+    origins = [member for op in plan.graph.ops for member in members_of(op)]
+    if sorted(origins) != sorted(fine.index):
+        odd = sorted(set(origins) ^ fine.index.keys()) or sorted(origins)
+        raise MismatchError(f"the plan was not made from this graph; op {odd[0]!r} is only in one of them, or twice")
+    timed = _with_shares(plan, fine)
+    scheduled = tuple(
+        replace(entry, op=member) for entry in in_order(plan) for member in members_of(plan.graph.op(entry.op))
+    )
+    moved = replace(plan, graph=timed, ops=scheduled, transfers=(), memory={})
+    return replay_plan(moved, timed, plan.topology)
+
+
+def _with_shares(plan: Plan, fine: OpGraph) -> OpGraph:
+    """The fine graph with a time for every op on all device types for which the coarse one has times."""
+    types = {device.type for device in plan.topology.devices}
+    timed: dict[str, Op] = {}
+    for coarse in plan.graph.ops:
+        members = [fine.op(name) for name in members_of(coarse)]
+        weights = [member.bytes_accessed + member.flops / _FLOPS_PER_BYTE for member in members]
+        if not any(weights):
+            # Nothing tells the members apart, and what the coarse op takes must not be lost.
+            weights = [1.0] * len(members)
+        whole = sum(weights)
+        for member, weight in zip(members, weights, strict=True):
+            shares = {kind: time_s * weight / whole for kind in types if (time_s := coarse.time_on(kind)) is not None}
+            own = {kind: time_s for kind in types if (time_s := member.time_on(kind)) is not None}
+            timed[member.id] = replace(member, time_s={**shares, **own})
+    return replace(fine, ops=tuple(timed[op.id] for op in fine.ops))

@@ -26,7 +26,7 @@ _MOST_STATES = 20_000
 
 
 @dataclass(frozen=True, eq=False)
-class Chain:
+class ChainCosts:
     """Ops in a row, the devices, and what each costs on each.
 
     Attributes
@@ -183,7 +183,7 @@ def _states(counts: Sequence[int]) -> Iterator[tuple[State, list[State], bool]]:
                 yield (used, last), [(before, each) for each in range(len(counts)) if before[each]], not any(before)
 
 
-def chain_of(graph: OpGraph, topology: Topology) -> Chain:
+def chain_of(graph: OpGraph, topology: Topology) -> ChainCosts:
     """The chain that a graph of ops in a row is on a machine; its ops have times.
 
     Raises
@@ -211,4 +211,4 @@ def chain_of(graph: OpGraph, topology: Topology) -> Chain:
     sizes = np.array([float(op.footprint_bytes) for op in order])
     sizes[-1] += shared
     embedding = next((number for number, op in enumerate(order) if op.kind == "embedding"), 0)
-    return Chain(tuple(order), devices, time_s, sizes, np.array(rooms, dtype=float), crossing_s, embedding, shared)
+    return ChainCosts(tuple(order), devices, time_s, sizes, np.array(rooms, dtype=float), crossing_s, embedding, shared)

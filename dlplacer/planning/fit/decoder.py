@@ -14,7 +14,7 @@ Work = tuple[float, float, str]
 
 
 @dataclass(frozen=True, repr=False)
-class Attention(Record):
+class CachedAttention(Record):
     """Attention over cached tokens.
 
     Attributes
@@ -43,7 +43,7 @@ class Attention(Record):
 
 
 @dataclass(frozen=True, repr=False)
-class Part(Record):
+class DecoderPart(Record):
     """A part of a layer, or what stands before or behind all layers.
 
     Attributes
@@ -72,11 +72,11 @@ class Part(Record):
     kernels: Count = 1
     experts: Count = 0
     chosen: Count = 0
-    attention: Attention | None = None
+    attention: CachedAttention | None = None
 
 
 @dataclass(frozen=True)
-class Step:
+class DecoderStep:
     """New tokens of each sequence in one step, the tokens in the cache behind it, and the sequences.
 
     Attributes
@@ -115,7 +115,7 @@ class Decoder(Record):
     """
 
     name: Name
-    parts: Annotated[tuple[Part, ...], Filled()]
+    parts: Annotated[tuple[DecoderPart, ...], Filled()]
     hidden: Count
     widest: Count
     vocabulary: Count
@@ -134,7 +134,7 @@ class Decoder(Record):
         """All weights, those that embedding and head share once."""
         return sum(part.weight_bytes for part in self.parts) - self.tied_bytes
 
-    def work(self, part: Part, step: Step) -> Iterator[Work]:
+    def work(self, part: DecoderPart, step: DecoderStep) -> Iterator[Work]:
         """The kernels of a part in a step: the products with its weights, then its attention.
 
         What experts read is the expected number of different ones, chosen uniformly. Activations are not counted.
@@ -153,7 +153,7 @@ class Decoder(Record):
         if part.attention is not None:
             yield self._attention_work(part.attention, step)
 
-    def _attention_work(self, attention: Attention, step: Step) -> Work:
+    def _attention_work(self, attention: CachedAttention, step: DecoderStep) -> Work:
         span = attention.span(max(step.context, step.tokens))
         widths = attention.widths
         if step.tokens == 1 and attention.latent_widths is not None:
@@ -161,7 +161,7 @@ class Decoder(Record):
         flops = 2.0 * step.batch * step.tokens * span * attention.heads * sum(widths)
         return flops, step.batch * span * attention.cached * step.cache_bits / 8, self.dtype
 
-    def cache_bytes(self, parts: Iterable[Part], serving: "Serving") -> int:
+    def cache_bytes(self, parts: Iterable[DecoderPart], serving: "Serving") -> int:
         """The keys and values that parts keep of the sequences that are served."""
         spans = (part.attention.span(serving.context) * part.attention.cached for part in parts if part.attention)
         return round(serving.groups * serving.batch * sum(spans) * serving.cache_bits / 8)
@@ -221,19 +221,19 @@ class Serving(Record):
     groups: Annotated[int, Number(at_least=1, whole=True)] = 1
 
     @property
-    def decode(self) -> Step:
+    def decode(self) -> DecoderStep:
         """One step of decoding, with the cache full."""
-        return Step(1, self.context, self.batch, 1, self.cache_bits)
+        return DecoderStep(1, self.context, self.batch, 1, self.cache_bits)
 
     @property
-    def prefill(self) -> Step:
+    def prefill(self) -> DecoderStep:
         """The prompts of a batch."""
-        return Step(self.prompt, self.prompt, self.batch, 1, self.cache_bits)
+        return DecoderStep(self.prompt, self.prompt, self.batch, 1, self.cache_bits)
 
     @property
-    def steps(self) -> tuple[tuple[float, Step], ...]:
+    def steps(self) -> tuple[tuple[float, DecoderStep], ...]:
         """The steps that the objective adds up, each with how often it comes."""
-        once: Iterable[tuple[float, Step]] = {
+        once: Iterable[tuple[float, DecoderStep]] = {
             "prefill": [(1.0, self.prefill)],
             "request": [(1.0, self.prefill), (float(self.generated), self.decode)],
         }.get(self.objective, [(1.0, self.decode)])

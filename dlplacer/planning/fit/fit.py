@@ -18,7 +18,7 @@ from dlplacer.core.record import Bytes, Record, Seconds
 from dlplacer.core.topology import Device, Topology
 from dlplacer.core.units import format_bytes, format_seconds
 from dlplacer.machines.costs.roofline import rates_of
-from dlplacer.planning.fit.chain import Chain, Floats, chain_of
+from dlplacer.planning.fit.chain import ChainCosts, Floats, chain_of
 from dlplacer.planning.fit.decoder import Decoder, Serving
 from dlplacer.planning.fit.layer_flow import best_placement
 from dlplacer.planning.fit.splits import SPLITS, Split
@@ -223,7 +223,7 @@ class Question:
         asked = replace(self.serving, **serving)
         return step_graph(self.decoder, asked, self.topology, self.whole, self.left_out)
 
-    def chain(self, **serving: Any) -> Chain:
+    def chain(self, **serving: Any) -> ChainCosts:
         """The chain with some of what is asked changed."""
         asked = replace(self.serving, **serving)
         return replace(chain_of(self.graph(**serving), self.machine), groups=asked.groups)
@@ -311,7 +311,7 @@ def fit(
     )
 
 
-def _in_flight(question: Question) -> tuple[Question, Chain, list[int] | None]:
+def _in_flight(question: Question) -> tuple[Question, ChainCosts, list[int] | None]:
     """The question with the batches in flight that give the most tokens, its chain and best split.
 
     More batches keep more stages busy, but each has a cache of its own.
@@ -320,14 +320,14 @@ def _in_flight(question: Question) -> tuple[Question, Chain, list[int] | None]:
     asked = [replace(question, serving=replace(question.serving, groups=groups + 1)) for groups in range(most)]
     tried = [(each, chain := each.chain(), chain.quickest(each.largest)) for each in asked]
 
-    def value_s(found: tuple[Question, Chain, list[int] | None]) -> float:
+    def value_s(found: tuple[Question, ChainCosts, list[int] | None]) -> float:
         _, chain, split = found
         return math.inf if split is None else chain.value_s(split, question.largest)
 
     return min(tried, key=value_s)
 
 
-def _way_bound_s(question: Question, chain: Chain) -> float:
+def _way_bound_s(question: Question, chain: ChainCosts) -> float:
     """Seconds between two batches in flight, by their way at best and as many as memory holds at most."""
     cached = sum(op.state_bytes for op in chain.ops) / chain.groups
     room = chain.capacities.sum() - chain.sizes.sum() + cached * chain.groups + chain.shared_bytes
@@ -336,7 +336,7 @@ def _way_bound_s(question: Question, chain: Chain) -> float:
 
 
 def _planned(
-    question: Question, chain: Chain, split: list[int] | None, time_limit_s: float, workers: int | None, seed: int
+    question: Question, chain: ChainCosts, split: list[int] | None, time_limit_s: float, workers: int | None, seed: int
 ) -> tuple[Plan, float]:
     """The best plan, and a bound of the objective over all placements; for stages in steady state the split itself."""
     # With the cache of one batch in flight the bound holds for any number.
@@ -366,7 +366,7 @@ def _planned(
     return replace(plan, lower_bound_s=bound_s, gap=gap, status=status), bound_s
 
 
-def _too_large(question: Question, chain: Chain) -> InfeasibleError:
+def _too_large(question: Question, chain: ChainCosts) -> InfeasibleError:
     needed, there = float(chain.sizes.sum()), float(chain.capacities.sum())
     largest = int(chain.sizes.argmax())
     cached = sum(op.state_bytes for op in chain.ops)
@@ -398,7 +398,7 @@ def _judged(question: Question, splits: Mapping[str, Split]) -> tuple[Judged, ..
     return tuple(found)
 
 
-def layer_counts(chain: Chain, placement: Sequence[int]) -> list[int]:
+def layer_counts(chain: ChainCosts, placement: Sequence[int]) -> list[int]:
     """[device] → layers of which it has the first part."""
     counts, seen = [0] * len(chain.devices), set()
     for op, place_ in zip(chain.ops, placement, strict=True):
@@ -425,7 +425,7 @@ def _longest_split(question: Question) -> int:
     return _longest(question, lambda sizes: replace(chain, sizes=sizes).best_split() is not None)
 
 
-def _what_would_help(question: Question, chain: Chain, placement: list[int]) -> tuple[Help, ...]:
+def _what_would_help(question: Question, chain: ChainCosts, placement: list[int]) -> tuple[Help, ...]:
     """Changes of machine and request, those that help most first."""
     largest, found = question.largest, []
     base_s = chain.value_s(placement, largest)
@@ -437,7 +437,7 @@ def _what_would_help(question: Question, chain: Chain, placement: list[int]) -> 
     return tuple(sorted((one for one in found if one.gain > 0.002), key=lambda one: -one.gain))
 
 
-def _changes(question: Question, chain: Chain) -> Iterable[tuple[str, str, Chain]]:
+def _changes(question: Question, chain: ChainCosts) -> Iterable[tuple[str, str, ChainCosts]]:
     serving = question.serving
     for kind in dict.fromkeys(device.type for device in chain.devices):
         mine = np.array([device.type == kind for device in chain.devices])
@@ -456,16 +456,16 @@ def _changes(question: Question, chain: Chain) -> Iterable[tuple[str, str, Chain
         yield f"context {serving.context // 2}", "cache", question.chain(context=serving.context // 2)
 
 
-def _binding(question: Question, chain: Chain, placement: list[int], longest: bool) -> str:
+def _binding(question: Question, chain: ChainCosts, placement: list[int], longest: bool) -> str:
     """The part of which twice as much would change the objective most; the first of equals."""
     if longest:
         return "model" if question.serving.context == question.decoder.most_context else "cache"
 
-    def value_s(changed: Chain) -> float:
+    def value_s(changed: ChainCosts) -> float:
         split = changed.quickest(question.largest, placement)
         return math.inf if split is None else changed.value_s(split, question.largest)
 
-    def faster(flops: float, memory: float) -> Chain:
+    def faster(flops: float, memory: float) -> ChainCosts:
         def device(one: Device) -> Device:
             known = rates_of(one)
             assert known is not None

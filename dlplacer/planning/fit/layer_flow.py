@@ -12,7 +12,6 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +19,7 @@ from ortools.sat.python import cp_model
 
 from dlplacer.core.op import Op
 from dlplacer.machines.usable_cores import usable_cores
-from dlplacer.planning.fit.chain import Chain
+from dlplacer.planning.fit.chain import ChainCosts
 from dlplacer.solvers.ilp.cp_sat_search import new_solver
 from dlplacer.solvers.ilp.solver_thread import solve_in_thread
 from dlplacer.solvers.instance.time_limit import time_is_up
@@ -67,7 +66,7 @@ def periods_of(kinds: Sequence[Hashable]) -> list[tuple[int, int]]:
 
 
 def best_placement(
-    chain: Chain,
+    chain: ChainCosts,
     seconds: float,
     known: Sequence[int] | None = None,
     largest: bool = False,
@@ -88,8 +87,6 @@ def best_placement(
         of all but experts. None sets no limits.
     """
     flow = _Flow(chain, None if known is None else chain.value_s(known, largest), largest, follows)
-    if known is not None and follows is None:
-        flow.start_from(known)
     bound_s, until = 0.0, time.monotonic() + seconds
     while (left_s := until - time.monotonic()) > 0:
         solver = new_solver(workers or len(usable_cores()), seed, left_s, relaxes_well=True)
@@ -107,16 +104,19 @@ def best_placement(
         flow.connect(apart)
         devices = {node[1] for node in apart}
         if devices.isdisjoint(node[1] for node in reached):
-            flow.connect(node for node in flow.used if node[1] in devices)
+            flow.connect(node for node in flow.passes if node[1] in devices)
     return Found(None, bound_s, False)
 
 
 class _Flow:
     """The model: how often each arc is gone, memory, time, and cuts that connect the nodes that are used."""
 
-    def __init__(self, chain: Chain, value_s: float | None, largest: bool, follows: NDArray[np.bool_] | None) -> None:
+    def __init__(
+        self, chain: ChainCosts, value_s: float | None, largest: bool, follows: NDArray[np.bool_] | None
+    ) -> None:
         self.chain, self.model = chain, cp_model.CpModel()
         self.slots = _slots(periods_of(_kinds(chain)))
+        self.often = Counter(self.slots)
         self.firsts = {slot: number for number, slot in reversed(list(enumerate(self.slots)))}
         finite = np.where(np.isfinite(chain.time_s), chain.time_s, 0.0)
         most_s = float(finite.max(axis=1).sum() + chain.crossing_s[1:-1].max(axis=(1, 2), initial=0.0).sum())
@@ -124,12 +124,10 @@ class _Flow:
         self.most_ticks = self._ticks(most_s)
         self.arcs: dict[Arc, cp_model.IntVar] = {}
         self._add_arcs(follows)
-        self.used = {node: self.model.new_bool_var("") for node in self.passes}
+        self.used: dict[Node, cp_model.IntVar] = {}
         self._balance()
         self._fit_into_memory()
         self._minimize(largest, follows is not None)
-        for device in range(len(chain.devices)):
-            self.connect({node for node in self.used if node[1] == device})
 
     def _nodes(self, slot: int, limited: bool) -> list[Node]:
         if slot < 0:
@@ -165,7 +163,6 @@ class _Flow:
 
     def _balance(self) -> None:
         """A walk leaves a node as often as it comes to it."""
-        often = Counter(self.slots)
         leaving: dict[Node, list[cp_model.IntVar]] = defaultdict(list)
         for (one, _), variable in self.arcs.items():
             leaving[one].append(variable)
@@ -173,8 +170,6 @@ class _Flow:
             self.model.add(total(leaving[node]) == 0)
         for node, passes in self.passes.items():
             self.model.add(total(leaving[node]) == passes)
-            self.model.add(passes <= often[node[0]] * self.used[node])
-            self.model.add(passes >= self.used[node])
 
     def _fit_into_memory(self) -> None:
         for device, room in enumerate(self.chain.capacities.tolist()):
@@ -218,14 +213,10 @@ class _Flow:
         inside = {*nodes}
         coming = [variable for (one, other), variable in self.arcs.items() if other in inside and one not in inside]
         for node in inside:
+            if node not in self.used:
+                self.used[node] = self.model.new_bool_var("")
+                self.model.add(self.passes[node] <= self.often[node[0]] * self.used[node])
             self.model.add(total(coming) >= self.used[node])
-
-    def start_from(self, placement: Sequence[int]) -> None:
-        """Hint at the numbers of a placement."""
-        nodes = [_OUTSIDE, *zip(self.slots, placement, placement, strict=True), _OUTSIDE]
-        steps = Counter(pairwise(nodes))
-        for arc, variable in self.arcs.items():
-            self.model.add_hint(variable, steps[arc])
 
     def placement(self, steps: Mapping[Arc, int]) -> tuple[int, ...]:
         """[op] → device: a walk that goes each arc as often as told (Hierholzer), staying on a device while it can."""
@@ -246,7 +237,7 @@ def is_experts(op: Op) -> bool:
     return list(op.meta.get("kinds", ())) == ["experts"]
 
 
-def _kinds(chain: Chain) -> list[Hashable]:
+def _kinds(chain: ChainCosts) -> list[Hashable]:
     """[op] → all that the model knows of it, and the costs of leaving it."""
     crossings = chain.crossing_s[1:].reshape(len(chain.ops), -1)
     rows = np.concatenate([chain.time_s, crossings, chain.sizes[:, None]], axis=1).tolist()

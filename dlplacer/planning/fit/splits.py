@@ -9,12 +9,12 @@ import numpy as np
 from dlplacer.core.errors import InputError
 from dlplacer.core.op import Op
 from dlplacer.machines.costs.roofline import rates_of
-from dlplacer.planning.fit.chain import Chain
+from dlplacer.planning.fit.chain import ChainCosts
 
-Split = Callable[[Chain], Sequence[int] | None]
+Split = Callable[[ChainCosts], Sequence[int] | None]
 
 
-def by_counts(chain: Chain, counts: Sequence[int]) -> list[int]:
+def by_counts(chain: ChainCosts, counts: Sequence[int]) -> list[int]:
     """[op] → device: so many layers on each device in order; what stands before and behind goes with its neighbours.
 
     Raises
@@ -37,7 +37,7 @@ def by_counts(chain: Chain, counts: Sequence[int]) -> list[int]:
     return placement
 
 
-def by_map(chain: Chain, device_map: Mapping[str, Any]) -> list[int]:
+def by_map(chain: ChainCosts, device_map: Mapping[str, Any]) -> list[int]:
     """[op] → device by a map of accelerate: path of a module → number of a GPU, ``cpu``, or name of a device.
 
     Raises
@@ -92,10 +92,10 @@ def _shared(weights: Sequence[float], layers: int) -> list[int]:
     return counts
 
 
-def _in_proportion(weight: Callable[[Chain, int], float]) -> Split:
+def _in_proportion(weight: Callable[[ChainCosts, int], float]) -> Split:
     """A split over the GPUs, or over all devices where there are none."""
 
-    def split(chain: Chain) -> list[int]:
+    def split(chain: ChainCosts) -> list[int]:
         gpus = [device.asynchronous for device in chain.devices]
         used = [place for place in range(len(gpus)) if gpus[place] or not any(gpus)]
         layers = len({op.meta["layer"] for op in chain.ops if op.meta["layer"] is not None})
@@ -105,33 +105,41 @@ def _in_proportion(weight: Callable[[Chain, int], float]) -> Split:
     return split
 
 
-def _bandwidth(chain: Chain, place: int) -> float:
+def _bandwidth(chain: ChainCosts, place: int) -> float:
     rates = rates_of(chain.devices[place])
     return 1.0 if rates is None else rates.memory_bytes_per_s or 1.0
 
 
-def _memory(chain: Chain, place: int) -> float:
+def _memory(chain: ChainCosts, place: int) -> float:
     room = float(chain.capacities[place])
     return room if np.isfinite(room) else 1e12
 
 
-def _filled(chain: Chain, order: Sequence[int], sizes: Sequence[float], kept: Mapping[int, float]) -> list[int] | None:
-    """Each device filled to its memory before the next; `kept` is left free on a device."""
+def _filled(
+    chain: ChainCosts, order: Sequence[int], sizes: Sequence[float], kept: Mapping[int, float], shared: float = 0.0
+) -> list[int] | None:
+    """Each device filled to its memory before the next; `kept` is left free on a device.
+
+    The last op is smaller by `shared` beside the embedding whose weights it shares.
+    """
     placement: list[int] = []
     for device in order:
         room = float(chain.capacities[device]) - kept.get(device, 0.0)
-        while len(placement) < len(sizes) and sizes[len(placement)] <= room:
-            room -= sizes[len(placement)]
+        for op in range(len(placement), len(sizes)):
+            is_tied = op == len(sizes) - 1 and placement[chain.embedding : chain.embedding + 1] == [device]
+            room -= sizes[op] - (shared if is_tied else 0.0)
+            if room < 0:
+                break
             placement.append(device)
     return placement if len(placement) == len(sizes) else None
 
 
-def _greedy(chain: Chain) -> list[int] | None:
+def _greedy(chain: ChainCosts) -> list[int] | None:
     order = sorted(range(len(chain.devices)), key=lambda place: -_bandwidth(chain, place))
-    return _filled(chain, order, chain.sizes.tolist(), {})
+    return _filled(chain, order, chain.sizes.tolist(), {}, chain.shared_bytes)
 
 
-def _accelerate(chain: Chain) -> list[int] | None:
+def _accelerate(chain: ChainCosts) -> list[int] | None:
     """As `infer_auto_device_map`: by weights alone, in order; the first keeps room for the largest layer."""
     weights = [float(op.weight_bytes) for op in chain.ops]
     order = sorted(range(len(chain.devices)), key=lambda place: not chain.devices[place].asynchronous)

@@ -12,7 +12,7 @@ from dlplacer.core.units import format_bytes
 from dlplacer.machines.costs.device_table import EFFICIENCY
 from dlplacer.machines.costs.message_routes import Wiring
 from dlplacer.machines.costs.roofline import Rates, rates_of, roofline_s
-from dlplacer.planning.fit.decoder import Decoder, Part, Serving
+from dlplacer.planning.fit.decoder import Decoder, DecoderPart, Serving
 
 FINENESS = ("layers", "experts", "parts")
 """What stays whole: layers; layers but for their experts; attention, MLP and experts each."""
@@ -70,10 +70,10 @@ def steps_in(serving: Serving) -> float:
     return sum(count for count, _ in serving.steps)
 
 
-def units_of(decoder: Decoder, whole: str) -> list[list[Part]]:
+def units_of(decoder: Decoder, whole: str) -> list[list[DecoderPart]]:
     """The parts that are one op each."""
 
-    def key(numbered: tuple[int, Part]) -> tuple[object, ...]:
+    def key(numbered: tuple[int, DecoderPart]) -> tuple[object, ...]:
         number, part = numbered
         if part.layer is None or whole == "parts":
             return (number,)
@@ -85,7 +85,7 @@ def units_of(decoder: Decoder, whole: str) -> list[list[Part]]:
 def _op(
     decoder: Decoder,
     serving: Serving,
-    parts: Sequence[Part],
+    parts: Sequence[DecoderPart],
     rates: Mapping[str, Rates],
     devices: tuple[str, ...] | None,
 ) -> Op:

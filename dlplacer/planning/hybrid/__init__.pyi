@@ -9,16 +9,14 @@ from .measurements import MeasuredCollective as MeasuredCollective
 from .measurements import MeasuredNetwork as MeasuredNetwork
 from .measurements import Measurements as Measurements
 from .measurements import read_measurements as read_measurements
-from .measurements import write_measurements as write_measurements
-from .placements import presolve as presolve
 from .scaling import ConstantEfficiency as ConstantEfficiency
 from .scaling import RingOverhead as RingOverhead
 from .scaling import SerialOverhead as SerialOverhead
 from .scaling import fit_scaling as fit_scaling
 from .step_times import ClosedForm as ClosedForm
 from .step_times import OnMachine as OnMachine
-from .step_workload import Work as Work
-from .step_workload import work_of as work_of
+from .step_times import Work as Work
+from .step_times import work_of as work_of
 from .worker_layout import WorkerLayout as WorkerLayout
 from .worker_layout import cluster as cluster
 from .workers import PipelinedWorkers as PipelinedWorkers
@@ -27,3 +25,4 @@ from .workers import PlaceSettings as PlaceSettings
 from .workers import Several as Several
 from .workers import SpeedupTable as SpeedupTable
 from .workers import WorkerSplit as WorkerSplit
+from .workers import presolve as presolve

@@ -1,8 +1,9 @@
-"""Scaling efficiency SE_N = T_1 ÷ T_N in closed form, and the form that measured step times follow."""
+"""Scaling efficiency SE_N = T_1 ÷ T_N: closed forms, their fit to measured times, lemmas of Zou et al. 2017."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, Protocol
 
 from dlplacer.core.errors import InfeasibleError, InputError
@@ -259,3 +260,71 @@ def _verdict(fits: Sequence[ScalingFit]) -> str:
         return f"{plain[0].form!r} and {plain[1].form!r} fit alike; measure at more devices to tell them apart"
     others = ", ".join(f"{fit.form!r} {100 * fit.error:.2g} %" for fit in judged if fit is not best)
     return f"{best.form!r} fits best: error {100 * best.error:.2g} %" + (f" against {others}" if others else "")
+
+
+_MOST = 10**9
+
+
+def most_overhead_ratio(wanted_efficiency: float, gpus: int) -> float:
+    """R = (1 − α) ÷ (α·G − 1), Lemma 3.1: the overhead per unit of computation that this efficiency on G GPUs allows.
+
+    Raises
+    ------
+    InputError
+        If the efficiency is not in (0, 1], or is at most 1 ÷ G, which any overhead allows.
+    """
+    require_workers(gpus)
+    if not 0 < wanted_efficiency <= 1:
+        raise InputError(f"efficiency is {wanted_efficiency:g}; it must be above 0 and at most 1 (0.8 is 80 %)")
+    if wanted_efficiency * gpus <= 1:
+        raise InputError(
+            f"an efficiency of {wanted_efficiency:g} on {gpus} GPUs is no faster than one GPU, so any overhead allows "
+            f"it; ask for more than {1 / gpus:g}"
+        )
+    return (1 - wanted_efficiency) / (wanted_efficiency * gpus - 1)
+
+
+def fewest_channels(load_bytes: float | Fraction, channel_bytes_per_s: float, compute_s: float) -> int:
+    """⌈load ÷ (rate · T_C)⌉: the fewest channels that move a load while a step computes, and at least 1.
+
+    Numbers are taken as they print, 0.1 for a tenth, and the arithmetic is exact, so that a load that just fits does.
+    The load is shared out evenly and moves during the computation of the step before (asynchronously).
+
+    Raises
+    ------
+    InputError
+        If the load is negative, the rate or the computation is not positive, or more than a billion channels are
+        needed.
+    """
+    for name, value in (("channel_bytes_per_s", channel_bytes_per_s), ("compute_s", compute_s)):
+        if not 0 < value < math.inf:
+            raise InputError(f"{name} is {value:g}; it must be positive and finite")
+    if not 0 <= load_bytes < math.inf:
+        raise InputError(f"load_bytes is {load_bytes}; it must be finite and at least 0")
+    exact = Fraction(str(load_bytes)) / (Fraction(str(channel_bytes_per_s)) * Fraction(str(compute_s)))
+    if exact > _MOST:
+        raise InputError(
+            f"the load does not hide behind {compute_s:g} s of computation, even with {_MOST:,} channels of "
+            f"{channel_bytes_per_s:g} bytes/s: compute longer, or load less"
+        )
+    return max(1, math.ceil(exact))
+
+
+def fewest_servers(parameter_bytes: float, workers: int, server_bytes_per_s: float, compute_s: float) -> int:
+    """N_ps = ⌈2·S_p·N_w ÷ (B_ps·T_C)⌉ of Lemma 3.2: every worker pulls and pushes all parameters in every step.
+
+    Raises
+    ------
+    InputError
+        If there are no workers; else as `fewest_channels` does.
+    """
+    require_workers(workers)
+    if not 0 <= parameter_bytes < math.inf:
+        raise InputError(f"parameter_bytes is {parameter_bytes:g}; it must be finite and at least 0")
+    return fewest_channels(2 * workers * Fraction(str(parameter_bytes)), server_bytes_per_s, compute_s)
+
+
+def transfer_s(parameter_bytes: float, workers: int, server_bytes_per_s: float, servers: int) -> float:
+    """Seconds of a round of pulls and pushes over this many servers, which must not exceed the computation."""
+    # Exactly, as products of sizes and rates may leave the range of floats where the quotient does not.
+    return float(2 * workers * Fraction(parameter_bytes) / (servers * Fraction(server_bytes_per_s)))

@@ -7,9 +7,12 @@ from itertools import islice
 from types import MappingProxyType
 
 from dlplacer.core.errors import InfeasibleError, InputError
-from dlplacer.core.topology import Device
-from dlplacer.machines.costs.alpha_beta import FREE, AlphaBeta
+from dlplacer.core.topology import Device, Topology
+from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.machines.costs.message_routes import LinkDirection, Wiring
+
+Routes = tuple[float, ...]
+Shared = frozenset[tuple[int, ...]]
 
 MOST_CHAINS = 20_000
 MOST_KEPT = 32
@@ -31,17 +34,13 @@ class DeviceChain:
     forward_directions: tuple[tuple[LinkDirection, ...], ...]
     backward_directions: tuple[tuple[LinkDirection, ...], ...]
 
-    @property
-    def _kind(self) -> tuple[tuple[str, int | None], ...]:
-        return tuple((device.type, device.memory_bytes) for device in self.devices)
-
-    def routes(self, wraps: bool) -> tuple[float, ...]:
+    def routes(self, wraps: bool) -> Routes:
         """The numbers of all routes that stages use; smaller is better."""
         count = len(self.devices) if wraps else len(self.devices) - 1
         lines = (*self.forward[:count], *self.backward[:count])
         return tuple(number for line in lines for number in (line.latency_s, line.s_per_byte))
 
-    def shared(self, wraps: bool) -> frozenset[tuple[int, ...]]:
+    def shared(self, wraps: bool) -> Shared:
         """The routes that share a link direction, by their numbers: their transfers take turns."""
         count = len(self.devices) if wraps else len(self.devices) - 1
         users: dict[LinkDirection, list[int]] = defaultdict(list)
@@ -78,101 +77,64 @@ def chains_of(
     count = len(wiring.topology.devices)
     if not 1 <= ranks <= count:
         raise InputError(f"a pipeline over {ranks} devices; the topology has {count}: use 1 to {count}")
-    found: dict[tuple[object, ...], DeviceChain] = {}
-    sequences = list(islice(_sequences(wiring, ranks, marks), most + 1))
+    found: dict[tuple[Routes, Shared, object], DeviceChain] = {}
+    sequences = list(islice(_sequences(wiring.topology, ranks, marks), most + 1))
     for names in sequences[:most]:
         chain = _chain(wiring, names)
         if chain is not None:
-            found.setdefault((_marked(chain, marks), chain.routes(wraps), chain.shared(wraps)), chain)
+            kinds = tuple((each.type, each.memory_bytes, marks.get(each.id)) for each in chain.devices)
+            found.setdefault((chain.routes(wraps), chain.shared(wraps), kinds), chain)
     if not found:
         raise InfeasibleError(f"no {ranks} devices of topology {wiring.topology.name!r} are joined by links")
-    best = sorted(found.values(), key=lambda chain: (sum(chain.routes(wraps)), len(chain.shared(wraps))))
-    kept: list[DeviceChain] = []
-    for chain in best:
-        routes, shared = chain.routes(wraps), chain.shared(wraps)
+    kept: list[tuple[Routes, Shared, object]] = []
+    for routes, shared, own in sorted(found, key=lambda profile: (sum(profile[0]), len(profile[1]))):
         if not any(
-            _marked(other, marks) == _marked(chain, marks)
-            and other.shared(wraps) <= shared
-            and all(a <= b for a, b in zip(other.routes(wraps), routes, strict=True))
-            for other in kept
+            other == own and less <= shared and all(a <= b for a, b in zip(cheaper, routes, strict=True))
+            for cheaper, less, other in kept
         ):
-            kept.append(chain)
-    return kept[:MOST_KEPT], len(sequences) <= most and len(kept) <= MOST_KEPT
-
-
-def _marked(chain: DeviceChain, marks: Mapping[str, object]) -> tuple[object, ...]:
-    return chain._kind, *(marks.get(device.id) for device in chain.devices)
+            kept.append((routes, shared, own))
+    is_all = len(sequences) <= most and len(kept) <= MOST_KEPT
+    return [found[profile] for profile in kept[:MOST_KEPT]], is_all
 
 
 def _chain(wiring: Wiring, names: tuple[str, ...]) -> DeviceChain | None:
-    following = (*names[1:], names[0])
+    ahead = list(zip(names, (*names[1:], names[0]), strict=True))
+    lines: list[tuple[AlphaBeta, ...]] = []
+    directions: list[tuple[tuple[LinkDirection, ...], ...]] = []
     try:
-        forward = tuple(wiring.channel(a, b) if a != b else FREE for a, b in zip(names, following, strict=True))
-        backward = tuple(wiring.channel(b, a) if a != b else FREE for a, b in zip(names, following, strict=True))
-        there = tuple(wiring.directions(a, b) if a != b else () for a, b in zip(names, following, strict=True))
-        back = tuple(wiring.directions(b, a) if a != b else () for a, b in zip(names, following, strict=True))
+        for pairs in (ahead, [(b, a) for a, b in ahead]):
+            lines.append(tuple(wiring.channel(a, b) for a, b in pairs))
+            directions.append(tuple(wiring.directions(a, b) if a != b else () for a, b in pairs))
     except InfeasibleError:
         return None
-    return DeviceChain(tuple(map(wiring.topology.device, names)), forward, backward, there, back)
+    return DeviceChain(tuple(map(wiring.topology.device, names)), lines[0], lines[1], directions[0], directions[1])
 
 
-def _sequences(wiring: Wiring, ranks: int, marks: Mapping[str, object]) -> Iterator[tuple[str, ...]]:
+def _sequences(topology: Topology, ranks: int, marks: Mapping[str, object]) -> Iterator[tuple[str, ...]]:
     """All sequences of different devices; of devices that nothing tells apart the first unused one stands for all."""
-    names = [device.id for device in wiring.topology.devices]
-    group = _twins(wiring, names, marks)
+    leader: dict[str, str] = {}
+    for device in topology.devices:
+        alike = (name for name in leader.values() if _are_twins(topology, device, topology.device(name), marks))
+        leader[device.id] = next(alike, device.id)
 
     def extend(chosen: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
         if len(chosen) == ranks:
             yield chosen
             return
-        tried = set()
-        for name in names:
-            if name not in chosen and group[name] not in tried:
-                tried.add(group[name])
-                yield from extend((*chosen, name))
+        unused = {leader[name]: name for name in reversed(leader) if name not in chosen}
+        for name in sorted(unused.values(), key=topology.device_index.__getitem__):
+            yield from extend((*chosen, name))
 
     return extend(())
 
 
-def _twins(wiring: Wiring, names: list[str], marks: Mapping[str, object]) -> dict[str, int]:
-    """Device → number of its group: equal type, memory and mark, and equal routes to all others over the same links."""
-    group: dict[str, int] = {}
-    leaders: list[str] = []
-    for name in names:
-        for number, leader in enumerate(leaders):
-            if marks.get(name) == marks.get(leader) and _are_twins(wiring, name, leader, names):
-                group[name] = number
-                break
-        else:
-            group[name] = len(leaders)
-            leaders.append(name)
-    return group
-
-
-def _are_twins(wiring: Wiring, one: str, other: str, names: list[str]) -> bool:
-    first, second = wiring.topology.device(one), wiring.topology.device(other)
-    if (first.type, first.memory_bytes) != (second.type, second.memory_bytes):
+def _are_twins(topology: Topology, one: Device, other: Device, marks: Mapping[str, object]) -> bool:
+    """True if the machine stays the same when the two change places."""
+    if (one.type, one.memory_bytes, marks.get(one.id)) != (other.type, other.memory_bytes, marks.get(other.id)):
         return False
-    rest = [name for name in names if name not in (one, other)]
-    return _line(wiring, one, other) == _line(wiring, other, one) and all(
-        _line(wiring, one, name) == _line(wiring, other, name)
-        and _line(wiring, name, one) == _line(wiring, name, other)
-        and _directions(wiring, one, name, {one: other, other: one}) == _directions(wiring, other, name, {})
-        for name in rest
-    )
-
-
-def _directions(wiring: Wiring, source: str, target: str, renamed: Mapping[str, str]) -> set[frozenset[str]]:
-    """The links on the route between two devices, with some nodes renamed; none without a route."""
-    try:
-        directions = wiring.directions(source, target)
-    except InfeasibleError:
-        return set()
-    return {frozenset(renamed.get(end, end) for end in direction) for direction in directions}
-
-
-def _line(wiring: Wiring, source: str, target: str) -> AlphaBeta | None:
-    try:
-        return wiring.channel(source, target)
-    except InfeasibleError:
-        return None
+    links = {
+        frozenset((link.source, link.target)): (link.bytes_per_s, link.latency_s, link.duplex, link.count)
+        for link in topology.links
+    }
+    swap = {one.id: other.id, other.id: one.id}
+    return all(links.get(frozenset(swap.get(end, end) for end in ends)) == cost for ends, cost in links.items())

@@ -1,18 +1,18 @@
 """The front door of pipelining: graph and machine in, the best pipeline out."""
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
-from dlplacer.core.errors import InfeasibleError, InputError
+from dlplacer.core.errors import DlplacerError, InfeasibleError, InputError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.topology import Topology
-from dlplacer.core.units import format_bytes
-from dlplacer.planning.pipeline.blocks import STAGE_INPUTS, binding_weight, require_stages
-from dlplacer.planning.pipeline.cuts import MOST_CUTS, Cuts, searchable_cuts
+from dlplacer.core.units import format_bytes, format_seconds
+from dlplacer.planning.pipeline.blocks import MOST_CUTS, STAGE_INPUTS, Cuts, binding_weight, cuts_of, require_stages
 from dlplacer.planning.pipeline.device_chains import MOST_CHAINS, DeviceChain, chains_of
-from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan, Stage
-from dlplacer.planning.pipeline.pipeline_timeline import Hop, StageTimes, TiedStages, play
+from dlplacer.planning.pipeline.pipeline_plan import Hop, PipelinePlan, Stage, StageTimes, TiedStages, play
 from dlplacer.planning.pipeline.pipeline_workload import PipelineWorkload, batch_of, batch_sizes, mixing_warnings
 from dlplacer.planning.pipeline.schedules import SCHEDULES, Order, in_flight, order_of
 from dlplacer.planning.pipeline.stage_split import SplitProblem, StageSplit, fitting_split, least_memory_bytes
@@ -192,7 +192,7 @@ def plan_pipeline(
     schedule
         A key of `dlplacer.planning.pipeline.schedules.SCHEDULES`; None tries all.
     most_cuts
-        Beyond this many cuts, not all are searched.
+        Beyond this many cuts, those along one order of the blocks are searched.
     on_progress
         Called with how many choices of stages, micro-batches and schedule have been tried, and of how many.
 
@@ -277,8 +277,7 @@ class Search:
     @cached_property
     def cuts(self) -> Cuts:
         """The cuts to choose from."""
-        times = self.work.times(self.topology.devices[0].type, 1)
-        return searchable_cuts(self.blocks, self.work.block_s(times), self.most_cuts)
+        return cuts_of(self.blocks, self.most_cuts)
 
     def plan(self, ranks: int, micro_batches: int, schedule: str) -> PipelinePlan:
         """The best pipeline over so many devices under a schedule.
@@ -368,3 +367,78 @@ class Search:
 
 def _estimate_s(split: StageSplit, micro_batches: int) -> float:
     return (micro_batches - 1) * split.bottleneck_s + split.sum_s
+
+
+MOST_OPS = 20_000
+MOST_DEVICES = 16
+_BUDGET_S = 0.6
+_MOST_CHAINS = 500
+_WANTED = (8, 16, 4, 2)
+
+
+@dataclass(frozen=True)
+class PipelineHint:
+    """A pipeline found in passing: not the best, but one that there is."""
+
+    schedule: str
+    devices: int
+    micro_batches: int
+    step_s: float
+    speedup: float | None
+    makespan_s: float
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def is_faster(self) -> bool:
+        """True if it is faster than the plan of op placement."""
+        return self.step_s < self.makespan_s
+
+    def to_dict(self) -> dict[str, Any]:
+        """The field ``pipeline`` of ``dlplacer solve --json``."""
+        return {
+            "schedule": self.schedule,
+            "devices": self.devices,
+            "micro_batches": self.micro_batches,
+            "step_s": self.step_s,
+            "speedup": self.speedup,
+            "faster": self.is_faster,
+            "warnings": list(self.warnings),
+        }
+
+    def __str__(self) -> str:
+        text = (
+            f"a pipeline would be faster: {format_seconds(self.step_s)} per step against "
+            f"{format_seconds(self.makespan_s)}, with {self.micro_batches} micro-batches on {self.devices} devices "
+            f"({self.schedule}); see dlplacer pipeline"
+        )
+        return "; but ".join((text, *self.warnings))
+
+
+def pipeline_hint(graph: OpGraph, topology: Topology, makespan_s: float) -> PipelineHint | None:
+    """A pipeline over all devices, found in less than a second; None without a backward pass, or if there is none.
+
+    Stages are cut along one order of the ops, and few numbers of micro-batches and sequences of devices are tried.
+
+    Parameters
+    ----------
+    makespan_s
+        Of the plan that it is compared with.
+    """
+    ranks = len(topology.devices)
+    trains = any(op.phase == "backward" for op in graph.ops)
+    if not trains or not 2 <= ranks <= MOST_DEVICES or len(graph.ops) > MOST_OPS:
+        return None
+    until = time.monotonic() + _BUDGET_S
+    found: PipelineHint | None = None
+    try:
+        search = Search(graph, topology, most_cuts=0, most_chains=_MOST_CHAINS)
+        parts = batch_parts(graph, ranks)
+        for count in [count for count in _WANTED if count in parts]:
+            if found is not None and time.monotonic() > until:
+                break
+            plan = search.plan(ranks, count, "1f1b")
+            if found is None or plan.step_s < found.step_s:
+                found = PipelineHint(plan.schedule, ranks, count, plan.step_s, plan.speedup, makespan_s, plan.warnings)
+    except DlplacerError:
+        return found
+    return found

@@ -1,7 +1,7 @@
 """A graph on a machine as pipelines see it: its blocks, and the costs of its ops for any number of micro-batches."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -17,63 +17,6 @@ from dlplacer.planning.pipeline.blocks import blocks_of
 
 WEIGHTS = ("parameter", "buffer")
 """Kinds of ops whose bytes do not shrink with the batch."""
-
-
-@dataclass(frozen=True)
-class MicroBatchCosts:
-    """Seconds of ops when the batch is cut into micro-batches.
-
-    An op's time shrinks as its roofline does: FLOPs and bytes by the share of the batch, but neither the weights that
-    it reads nor the weight gradients that it makes, nor the least time of an op. Where no rates are known, the time
-    shrinks by the share. Updates do not shrink.
-
-    Attributes
-    ----------
-    graph
-        With times for the whole batch.
-    """
-
-    graph: OpGraph
-    topology: Topology
-
-    def times(self, device_type: str, micro_batches: int) -> list[float]:
-        """[op] → seconds for one micro-batch on a type of device.
-
-        Raises
-        ------
-        InputError
-            If an op has no time on it.
-        """
-        rates = self._rates(device_type)
-        return [self._scaled(op, device_type, rates, micro_batches) for op in self.graph.ops]
-
-    def _scaled(self, op: Op, device_type: str, rates: Rates | None, micro_batches: int) -> float:
-        whole_s = required_time_s(op, device_type)
-        if not whole_s or micro_batches == 1 or op.phase == "optimizer":
-            return whole_s
-        if rates is None or not (op.flops or op.bytes_accessed) or not rates.cover(op):
-            return whole_s / micro_batches
-        fixed = min(op.bytes_accessed, self._weight_bytes(op))
-        moved = fixed + (op.bytes_accessed - fixed) / micro_batches
-        part = replace(op, flops=op.flops / micro_batches, bytes_accessed=moved)
-        full_s = roofline_s(op, rates)
-        return whole_s * roofline_s(part, rates) / full_s if full_s else whole_s / micro_batches
-
-    def _weight_bytes(self, op: Op) -> float:
-        edges = self.graph.edges_into[op.id]
-        read: float = sum(edge.bytes for edge in edges if self.graph.op(edge.source).kind in WEIGHTS)
-        unread = sum(edge.bytes for edge in edges) + sum(spec.bytes for spec in op.outputs) - op.bytes_accessed
-        if unread > 0:
-            # An embedding reads the rows of its tokens, which shrink with the batch.
-            read = max(0, read - unread) if "parts" in op.attrs else 0
-        made = {edge.output: edge.bytes for edge in self.graph.edges_from[op.id] if self._is_gradient(edge.target)}
-        return read + sum(made.values())
-
-    def _is_gradient(self, op_id: str) -> bool:
-        return self.graph.op(op_id).kind == "gradient"
-
-    def _rates(self, device_type: str) -> Rates | None:
-        return next((rates_of(device) for device in self.topology.devices if device.type == device_type), None)
 
 
 def batch_of(graph: OpGraph) -> int | None:
@@ -120,11 +63,15 @@ def _is_training_batch_norm(op: Op) -> bool:
 
 
 class PipelineWorkload:
-    """A graph on a machine, prepared once for all numbers of stages and micro-batches."""
+    """A graph on a machine, prepared once for all numbers of stages and micro-batches.
+
+    An op's time for a micro-batch shrinks as its roofline does: FLOPs and bytes by the share of the batch, but neither
+    the weights that it reads nor the weight gradients that it makes, nor the least time of an op. Where no rates are
+    known, the time shrinks by the share. Updates do not shrink.
+    """
 
     def __init__(self, graph: OpGraph, topology: Topology) -> None:
         self.graph, self.topology = with_times(graph, topology), topology
-        self.costs = MicroBatchCosts(self.graph, topology)
         self.blocks = blocks_of(self.graph)
         self.wiring = Wiring(topology)
         self._times: dict[tuple[str, int], list[float]] = {}
@@ -137,9 +84,36 @@ class PipelineWorkload:
         InputError
             If an op has no time on it.
         """
-        if (device_type, micro_batches) not in self._times:
-            self._times[device_type, micro_batches] = self.costs.times(device_type, micro_batches)
-        return self._times[device_type, micro_batches]
+        key = device_type, micro_batches
+        if key not in self._times:
+            rates = next((rates_of(device) for device in self.topology.devices if device.type == device_type), None)
+            self._times[key] = [self._scaled(op, device_type, rates, micro_batches) for op in self.graph.ops]
+        return self._times[key]
+
+    def _scaled(self, op: Op, device_type: str, rates: Rates | None, micro_batches: int) -> float:
+        whole_s = required_time_s(op, device_type)
+        if not whole_s or micro_batches == 1 or op.phase == "optimizer":
+            return whole_s
+        if rates is None or not (op.flops or op.bytes_accessed) or not rates.cover(op):
+            return whole_s / micro_batches
+        fixed = min(op.bytes_accessed, self._weight_bytes(op))
+        moved = fixed + (op.bytes_accessed - fixed) / micro_batches
+        part = replace(op, flops=op.flops / micro_batches, bytes_accessed=moved)
+        full_s = roofline_s(op, rates)
+        return whole_s * roofline_s(part, rates) / full_s if full_s else whole_s / micro_batches
+
+    def _weight_bytes(self, op: Op) -> float:
+        edges = self.graph.edges_into[op.id]
+        read: float = sum(edge.bytes for edge in edges if self.graph.op(edge.source).kind in WEIGHTS)
+        unread = sum(edge.bytes for edge in edges) + sum(spec.bytes for spec in op.outputs) - op.bytes_accessed
+        if unread > 0:
+            # An embedding reads the rows of its tokens, which shrink with the batch.
+            read = max(0, read - unread) if "parts" in op.attrs else 0
+        made = {edge.output: edge.bytes for edge in self.graph.edges_from[op.id] if self._is_gradient(edge.target)}
+        return read + sum(made.values())
+
+    def _is_gradient(self, op_id: str) -> bool:
+        return self.graph.op(op_id).kind == "gradient"
 
     def block_s(self, times: Sequence[float]) -> Any:
         """[block] → seconds, forward and backward, of ops that take these; updates are left out."""

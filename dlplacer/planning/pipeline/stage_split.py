@@ -8,7 +8,7 @@ import numpy as np
 
 from dlplacer.core.topology import Device
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
-from dlplacer.planning.pipeline.cuts import Cuts
+from dlplacer.planning.pipeline.blocks import Cuts
 from dlplacer.planning.pipeline.device_chains import DeviceChain
 
 _TOLERANCE = 1 + 1e-9
@@ -128,40 +128,44 @@ def best_split(problem: SplitProblem) -> StageSplit | None:
     so the best way to reach J does not depend on what follows, and a prefix of an optimal split is optimal for its cut.
     A second pass of the same form takes the least sum among splits with no part above the bottleneck found.
     """
-    stages = problem.stages
-    stage_s = [problem.stage_s(stage) for stage in range(stages)]
-    routes = [problem.transfers_s(stage) for stage in range(stages)]
-    slowest = [_slower(problem, stage, routes[stage]) for stage in range(stages)]
-    reached = np.full(problem.cuts.count, np.inf)
-    reached[0] = 0.0
-    for stage in range(stages):
-        reached = np.maximum(np.maximum(reached, slowest[stage])[:, None], stage_s[stage]).min(axis=0)
-    bottleneck_s = float(reached[-1])
+    stage_s = [problem.stage_s(stage) for stage in range(problem.stages)]
+    routes = [problem.transfers_s(stage) for stage in range(problem.stages)]
+    slowest = [_slower(problem, stage, route) for stage, route in enumerate(routes)]
+    bottleneck_s, _ = _least(np.maximum, slowest, stage_s)
     if not np.isfinite(bottleneck_s):
         return None
     limit_s = bottleneck_s * _TOLERANCE
-    total = np.full(problem.cuts.count, np.inf)
-    total[0] = 0.0
+    into_s = [np.where(slow <= limit_s, sum(route), np.inf) for slow, route in zip(slowest, routes, strict=True)]
+    sum_s, borders = _least(np.add, into_s, [np.where(table <= limit_s, table, np.inf) for table in stage_s])
+    return StageSplit(borders, bottleneck_s, sum_s)
+
+
+def _least(join: Any, into: Sequence[Any], tables: Sequence[Any]) -> tuple[float, tuple[int, ...]]:
+    """The least value of a walk over nested cuts, a step per stage, and its borders.
+
+    Parameters
+    ----------
+    join
+        ``np.add`` or ``np.maximum`` of the values of all steps.
+    into, tables
+        [stage] → [cut before] and [cut before, cut behind] → value.
+    """
+    reached = np.where(np.arange(len(into[0])) == 0, 0.0, np.inf)
     came_from = []
-    for stage in range(stages):
-        into_s = np.where(slowest[stage] <= limit_s, total + routes[stage][0] + routes[stage][1], np.inf)
-        table = into_s[:, None] + np.where(stage_s[stage] <= limit_s, stage_s[stage], np.inf)
-        came_from.append(table.argmin(axis=0))
-        total = table.min(axis=0)
-    borders = [problem.cuts.count - 1]
-    for stage in range(stages - 1, 0, -1):
-        borders.append(int(came_from[stage][borders[-1]]))
-    return StageSplit(tuple(reversed(borders)), bottleneck_s, float(total[-1]))
+    for enter, table in zip(into, tables, strict=True):
+        whole = join(join(reached, enter)[:, None], table)
+        came_from.append(whole.argmin(axis=0))
+        reached = whole.min(axis=0)
+    borders = [len(reached) - 1]
+    for came in reversed(came_from[1:]):
+        borders.append(int(came[borders[-1]]))
+    return float(reached[-1]), tuple(reversed(borders))
 
 
 def least_memory_bytes(problem: SplitProblem) -> float:
     """The least that the fullest stage needs in any split, whatever the capacities."""
-    reached = np.full(problem.cuts.count, np.inf)
-    reached[0] = 0.0
-    for stage in range(problem.stages):
-        need = np.where(problem.cuts.nested, problem.memory_bytes(stage), np.inf)
-        reached = np.maximum(reached[:, None], need).min(axis=0)
-    return float(reached[-1])
+    needs = [np.where(problem.cuts.nested, problem.memory_bytes(stage), np.inf) for stage in range(problem.stages)]
+    return _least(np.maximum, [np.zeros(problem.cuts.count)] * problem.stages, needs)[0]
 
 
 def _slower(problem: SplitProblem, stage: int, routes: tuple[Any, Any]) -> Any:
@@ -175,33 +179,19 @@ def _times(line: AlphaBeta, sizes: Any) -> Any:
     return np.where(sizes > 0, line.latency_s + line.s_per_byte * sizes, 0.0)
 
 
-_FIRST_SHARES = tuple(tenths / 10 for tenths in range(1, 10))
-"""Of a device's memory, for its first stage; the others have equal parts of the rest."""
-
-_ROUNDS = 3
-
-
 def fitting_split(problem: SplitProblem) -> tuple[StageSplit | None, bool]:
     """The best split found to fit; True if no better one exists.
 
     Dynamic programming looks at one stage after another (`best_split`), so that memory which two stages share couples
     them. Where the best split for stages one by one fits together, it is the best of all. Else every stage gets a part
-    of its device's memory, so that what fits by stage fits together; some parts are tried, and what the best split
-    leaves free is given to one of its stages or another.
+    of its device's memory: in the proportions of that split, or of the split that takes least of all memories.
     """
     split = best_split(problem)
     if split is None or fits_together(problem, split):
         return split, True
-    tried = [found for rooms in _rooms(problem, split) if (found := _within(problem, rooms)) is not None]
-    best = min(tried, key=_worth, default=None)
-    for _ in range(_ROUNDS if best is not None else 0):
-        assert best is not None
-        around = [found for rooms in _loosened(problem, best) if (found := _within(problem, rooms)) is not None]
-        better = min([best, *around], key=_worth)
-        if _worth(better) >= _worth(best):
-            break
-        best = better
-    return best, False
+    tried = (best_split(replace(problem, rooms_bytes=rooms)) for rooms in _rooms(problem, split))
+    fitting = (found for found in tried if found is not None and fits_together(problem, found))
+    return min(fitting, key=lambda found: (found.bottleneck_s, found.sum_s), default=None), False
 
 
 def needs_bytes(problem: SplitProblem, split: StageSplit) -> list[float]:
@@ -219,55 +209,26 @@ def fits_together(problem: SplitProblem, split: StageSplit) -> bool:
     )
 
 
-def _within(problem: SplitProblem, rooms_bytes: Sequence[float]) -> StageSplit | None:
-    found = best_split(replace(problem, rooms_bytes=tuple(rooms_bytes)))
-    return found if found is not None and fits_together(problem, found) else None
-
-
 def _rooms(problem: SplitProblem, split: StageSplit) -> Iterator[list[float]]:
-    """Memory limits of the stages: the leanest split's needs, the proportions of `split`, then fixed shares."""
-    ranks, needs = len(problem.chain.devices), needs_bytes(problem, split)
-    yield _leanest_bytes(problem)
-    yield [
-        _capacity(problem, stage) * (need / (sum(needs[stage % ranks :: ranks]) or 1.0))
-        for stage, need in enumerate(needs)
-    ]
-    others = problem.stages // ranks - 1
-    for first in _FIRST_SHARES:
+    """Memory limits of the stages: parts of their devices' memories in proportion to the needs of two splits."""
+    ranks = len(problem.chain.devices)
+    for needs in (_leanest_bytes(problem), needs_bytes(problem, split)):
         yield [
-            _capacity(problem, stage) * (first if stage < ranks else (1 - first) / others)
-            for stage in range(problem.stages)
+            _capacity(problem, stage) * (need / (sum(needs[stage % ranks :: ranks]) or 1.0))
+            for stage, need in enumerate(needs)
         ]
 
 
 def _leanest_bytes(problem: SplitProblem) -> list[float]:
     """[stage] → its memory in the split that takes the least of all devices, each in shares of its own."""
-    total = np.full(problem.cuts.count, np.inf)
-    total[0] = 0.0
-    came_from = []
+    shares = []
     for stage in range(problem.stages):
         share = problem.memory_bytes(stage) / max(1.0, _capacity(problem, stage))
-        table = total[:, None] + np.where(np.isfinite(problem.stage_s(stage)), share, np.inf)
-        came_from.append(table.argmin(axis=0))
-        total = table.min(axis=0)
-    borders = [problem.cuts.count - 1]
-    for stage in range(problem.stages - 1, 0, -1):
-        borders.append(int(came_from[stage][borders[-1]]))
-    return needs_bytes(problem, StageSplit(tuple(reversed(borders)), 0.0, 0.0))
-
-
-def _loosened(problem: SplitProblem, split: StageSplit) -> Iterator[list[float]]:
-    """Memory limits of the stages: their need in a split, plus the free memory of each device for one stage in turn."""
-    ranks, needs = len(problem.chain.devices), needs_bytes(problem, split)
-    free = [_capacity(problem, rank) - sum(needs[rank::ranks]) for rank in range(ranks)]
-    for taking in range(problem.stages // ranks):
-        yield [need + (free[stage % ranks] if stage // ranks == taking else 0.0) for stage, need in enumerate(needs)]
+        shares.append(np.where(np.isfinite(problem.stage_s(stage)), share, np.inf))
+    _, borders = _least(np.add, [np.zeros(problem.cuts.count)] * problem.stages, shares)
+    return needs_bytes(problem, StageSplit(borders, 0.0, 0.0))
 
 
 def _capacity(problem: SplitProblem, stage: int) -> float:
     room_bytes = problem.device(stage).memory_bytes
     return float("inf") if room_bytes is None else float(room_bytes)
-
-
-def _worth(split: StageSplit) -> tuple[float, float]:
-    return split.bottleneck_s, split.sum_s

@@ -12,7 +12,7 @@ from dlplacer.core.errors import DlplacerError, InternalError
 from dlplacer.core.plan import Plan
 from dlplacer.planning.constrain import constrained
 from dlplacer.planning.warm_start import followed
-from dlplacer.planning.what_if.answer import Solving, bound_of, require_consistent
+from dlplacer.planning.what_if.what_would_help import bound_of, require_consistent, solved_again
 from dlplacer.problem.problem import build_problem
 from dlplacer.solvers.instance.instance import build_instance, interchangeable
 
@@ -99,7 +99,7 @@ def pinned_plan(
         As `dlplacer.planning.constrain.constrained` and `dlplacer.planning.place.place` do.
     """
     graph = constrained(plan.graph, plan.topology, pins, colocate)
-    found = Solving(plan, 0, workers, stop).place(seconds, graph)
+    found = solved_again(plan, seconds, graph, workers=workers, stop=stop)
     moved = {
         op: (device, found.placement[op]) for op, device in plan.placement.items() if found.placement[op] != device
     }
@@ -122,28 +122,30 @@ def elsewhere(
     held = plan.graph.constraints
     pins = {name: device for name, device in held.pins.items() if name not in group}
     free = replace(plan, graph=replace(plan.graph, constraints=Constraints(pins, held.colocate)))
-    solving = Solving(free, 0, workers, stop or Event())
+    stop = stop or Event()
     others = [device.id for device in plan.topology.devices if device.id != plan.placement[op]]
     until = time.monotonic() + seconds
     for number, device in enumerate(others):
         share_s = max(0.0, until - time.monotonic()) / (len(others) - number)
         try:
-            yield _on(solving, op, group, device, share_s)
+            yield _on(free, op, group, device, share_s, workers, stop)
         except InternalError:
             raise
         except DlplacerError as error:
             yield Elsewhere(op, device, note=str(error))
 
 
-def _on(solving: Solving, op: str, group: Sequence[str], device: str, seconds: float) -> Elsewhere:
-    until, plan = time.monotonic() + seconds, solving.warm
+def _on(
+    plan: Plan, op: str, group: Sequence[str], device: str, seconds: float, workers: int | None, stop: Event
+) -> Elsewhere:
+    until = time.monotonic() + seconds
     alone_s, kept = _moved_alone_s(plan, group, device), _anchor(plan, op, group, device)
     pins = [(op, device), *([(kept, plan.placement[kept])] if kept else [])]
     graph = constrained(plan.graph, plan.topology, pins)
     bound_s = bound_of(build_problem(graph, plan.topology, plan.options), min(_BOUND_S, _LOOK_SHARE * seconds))
     steps = [] if alone_s is None else [alone_s]
-    if (left_s := until - time.monotonic()) > 0 and not (solving.stop and solving.stop.is_set()):
-        found = solving.place(left_s, graph)
+    if (left_s := until - time.monotonic()) > 0 and not stop.is_set():
+        found = solved_again(plan, left_s, graph, workers=workers, stop=stop)
         bound_s = max(bound_s, found.lower_bound_s)
         steps.append(found.makespan_s)
     best_s = min(steps, default=None)

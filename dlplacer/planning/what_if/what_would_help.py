@@ -1,8 +1,10 @@
 """Changes of a graph and a machine, ranked by their gains: bounds first, then solves within a budget."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from itertools import zip_longest
 from math import inf
 from threading import Event
@@ -11,51 +13,197 @@ from typing import Any
 from dlplacer.core.abilities import Shown
 from dlplacer.core.errors import DlplacerError, InputError, InternalError
 from dlplacer.core.expect import printable
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.op import Op
 from dlplacer.core.plan import Plan
 from dlplacer.core.table import Column, Table
+from dlplacer.core.topology import Device, Topology
 from dlplacer.core.units import format_seconds
-from dlplacer.planning.assemble import with_bound
+from dlplacer.machines.costs.roofline_times import with_times
+from dlplacer.planning.assemble import contradicts, with_bound
+from dlplacer.planning.coarsen.granularity import FINEST, GRANULARITIES, coarsen
+from dlplacer.planning.place import place
 from dlplacer.planning.warm_start import followed
-from dlplacer.planning.what_if.answer import Answer, Solving, bound_of, require_consistent
-from dlplacer.planning.what_if.changes import ALL_LINKS, RELAXING, Change, changes
-from dlplacer.planning.what_if.other_strategies import strategies
 from dlplacer.problem.problem import Problem, build_problem
+from dlplacer.solvers.bounds.bounds import lower_bounds
+from dlplacer.solvers.instance.instance import build_instance
 
-_SHOWN = 16
-"""Changes that a repr lists: about a screen."""
+ALL_LINKS = "all links twice as fast"
+RELAXING = ("link", "device", "memory", "op")
+"""Kinds of change under which the plan as it is remains possible, and no longer."""
+
+_BUSIEST, _LONGEST = 3, 10
+"""Links and ops that are changed one by one: those that are busy longest."""
+
+_MORE_MEMORY = 1.25
+
+
+@dataclass(frozen=True)
+class Change:
+    """One thing that is different.
+
+    Attributes
+    ----------
+    kind
+        ``link``, ``device``, ``memory``, ``op``, ``granularity``.
+    text
+        The change in words.
+    made
+        The graph and the machine with the change; made on demand, because there are many changes.
+    """
+
+    kind: str
+    text: str
+    made: Callable[[], tuple[OpGraph, Topology]] = field(repr=False)
+
+
+def changes(plan: Plan) -> Iterator[Change]:
+    """All changes of a plan, in the order in which they are looked at: a budget that is too small leaves out the last.
+
+    The busiest links twice as fast, then all of them; one more device of each type; a quarter more memory; other
+    granularities; each of the longest ops in half its time.
+    """
+    yield from _faster_links(plan)
+    for kind in plan.topology.device_types:
+        model = _best_joined(plan.topology, kind)
+        if any(model.id in (link.source, link.target) for link in plan.topology.links) or not plan.graph.edges:
+            yield Change("device", f"one more {kind}, joined as {model.id} is", partial(_with_device, plan, model))
+    most = sum(op.footprint_bytes for op in plan.graph.ops) + 2 * sum(edge.bytes for edge in plan.graph.edges)
+    if any(device.memory_bytes is not None and device.memory_bytes < most for device in plan.topology.devices):
+        yield Change("memory", "25 % more memory on every device", partial(_with_memory, plan))
+    # A coarse graph has no other granularities, as its ops are gone.
+    if "granularity" not in (plan.graph.capture or {}) and any(op.module for op in plan.graph.ops):
+        for name in GRANULARITIES:
+            if name != FINEST:
+                yield Change("granularity", f"granularity {name}", partial(_with_granularity, plan, name))
+    entries = sorted(plan.ops, key=lambda entry: entry.start_s - entry.end_s)[:_LONGEST]
+    for op in (plan.graph.op(entry.op) for entry in entries if entry.end_s > entry.start_s):
+        where = f" of {op.module}" if op.module else ""
+        yield Change("op", f"op {op.id}{where} twice as fast", partial(_with_faster_op, plan, op))
+
+
+def _faster_links(plan: Plan) -> Iterator[Change]:
+    links = plan.topology.link_between
+    by_ends = {frozenset((link.source, link.target)): link for link in plan.topology.links}
+    used: Counter[frozenset[str]] = Counter()
+    for transfer in plan.transfers:
+        for segment in transfer.segments:
+            for hop in segment.route:
+                used[frozenset(hop)] += transfer.bytes / links[hop].total_bytes_per_s  # type: ignore[assignment]
+    for ends, _ in used.most_common(_BUSIEST):
+        text = f"link {by_ends[ends].source} – {by_ends[ends].target} twice as fast"
+        yield Change("link", text, partial(_with_faster_links, plan, {ends}))
+    if len(used) > 1:
+        yield Change("link", ALL_LINKS, partial(_with_faster_links, plan, set(by_ends)))
+
+
+def _with_faster_links(plan: Plan, chosen: set[frozenset[str]]) -> tuple[OpGraph, Topology]:
+    links = tuple(
+        replace(link, bytes_per_s=2 * link.bytes_per_s) if frozenset((link.source, link.target)) in chosen else link
+        for link in plan.topology.links
+    )
+    return plan.graph, replace(plan.topology, links=links)
+
+
+def _with_device(plan: Plan, model: Device) -> tuple[OpGraph, Topology]:
+    taken, number = {node.id for node in plan.topology.nodes}, 1
+    while (name := f"{model.id}+{number}") in taken:
+        number += 1
+    own = [link for link in plan.topology.links if model.id in (link.source, link.target)]
+    copies = [replace(link, source=name) if link.source == model.id else replace(link, target=name) for link in own]
+    # Where devices are joined to each other and not by routers, the new one is joined to its model too.
+    peers = [link for link in own if {link.source, link.target} <= set(plan.topology.device_index)]
+    if peers:
+        copies.append(replace(max(peers, key=lambda link: link.total_bytes_per_s), source=model.id, target=name))
+    devices = (*plan.topology.devices, replace(model, id=name))
+    topology = replace(plan.topology, devices=devices, links=(*plan.topology.links, *copies))
+    return with_times(plan.graph, topology), topology
+
+
+def _best_joined(topology: Topology, kind: str) -> Device:
+    """The device of a type whose links carry most."""
+
+    def rate(device: Device) -> float:
+        return sum(link.total_bytes_per_s for link in topology.links if device.id in (link.source, link.target))
+
+    return max((device for device in topology.devices if device.type == kind), key=rate)
+
+
+def _with_memory(plan: Plan) -> tuple[OpGraph, Topology]:
+    devices = tuple(
+        device if device.memory_bytes is None else replace(device, memory_bytes=int(_MORE_MEMORY * device.memory_bytes))
+        for device in plan.topology.devices
+    )
+    return plan.graph, replace(plan.topology, devices=devices)
+
+
+def _with_granularity(plan: Plan, granularity: str) -> tuple[OpGraph, Topology]:
+    return coarsen(plan.graph, granularity), plan.topology
+
+
+def _with_faster_op(plan: Plan, op: Op) -> tuple[OpGraph, Topology]:
+    ops = tuple(replace(other, time_s=_half(other.time_s)) if other is op else other for other in plan.graph.ops)
+    return replace(plan.graph, ops=ops), plan.topology
+
+
+def _half(time_s: float | Mapping[str, float] | None) -> float | Mapping[str, float] | None:
+    if isinstance(time_s, Mapping):
+        return {kind: value / 2 for kind, value in time_s.items()}
+    return None if time_s is None else time_s / 2
+
 
 Report = Callable[[str, int, int], None]
 """Hears what is looked at, how many changes have been answered, and how many there are."""
 
+_SHOWN = 16
+"""Changes that a repr lists: about a screen."""
+_BOUND_S = 0.1
+"""Seconds for the bound of one change; more of it raises the bound of 2,000 ops by less than a percent."""
+_LOOKING_SHARE, _BASE_SHARE = 0.5, 0.12
+"""Of the budget, for bounds; and for the plan itself: without it, changes would get the credit for more search."""
+_LEAST_S, _LEAST_S_PER_OP = 0.3, 1.5e-3
+"""A solve with less time finds no more than the plan's own order does."""
+_TINY = 0.002
+"""A gain that counts as none."""
+
 
 @dataclass(frozen=True)
-class WhatIfParams:
-    """Shares of the time budget.
+class Answer:
+    """The effect of a change on the step time.
 
     Attributes
     ----------
-    bound_s
-        Seconds for the bound of one change; more of it raises the bound of 2,000 ops by less than a percent.
-    looking_share
-        Of the budget, for bounds; changes without a bound by then are not tried.
-    base_share
-        Of the budget, for the plan itself: without it, changes would get the credit for more search.
-    least_s, least_s_per_op
-        A solve with less time finds no more than the plan's own order does: measured at 2,000 ops, where replaying and
-        checking alone take 2 s.
-    tiny
-        A gain that counts as none.
+    kind, text
+        As in `Change`.
+    status
+        ``solved``: solved again, beginning with the plan. ``kept``: the plan as it is, or its placement and order under
+        the change; solving again may find more. ``no gain``: its bound shows that it gains next to nothing. ``not
+        tried``: see the note.
+    makespan_s
+        Step time with the change; None if none was found.
+    lower_bound_s
+        No step with the change is shorter; None if no bound is known.
     """
 
-    bound_s: float = 0.1
-    looking_share: float = 0.5
-    base_share: float = 0.12
-    least_s: float = 0.3
-    least_s_per_op: float = 1.5e-3
-    tiny: float = 0.002
+    kind: str
+    text: str
+    status: str
+    makespan_s: float | None = None
+    lower_bound_s: float | None = None
+    note: str = ""
 
+    def gain(self, base_s: float) -> float | None:
+        """(base − step) ÷ base: the share by which the step found with the change is shorter; below 0 it is longer."""
+        return None if self.makespan_s is None or not base_s else 1 - self.makespan_s / base_s
 
-PARAMS = WhatIfParams()
+    def most(self, base_s: float) -> float | None:
+        """(base − bound) ÷ base: the gain that no plan with the change exceeds."""
+        return None if self.lower_bound_s is None or not base_s else max(0.0, 1 - self.lower_bound_s / base_s)
+
+    def to_dict(self, base_s: float) -> dict[str, Any]:
+        """As in ``dlplacer explain --json``."""
+        own = asdict(self)
+        return own | {"change": own.pop("text"), "gain": self.gain(base_s), "most_gain": self.most(base_s)}
 
 
 @dataclass(frozen=True, repr=False)
@@ -111,6 +259,42 @@ class WhatWouldHelp(Shown):
         }
 
 
+def solved_again(
+    plan: Plan,
+    seconds: float,
+    graph: OpGraph | None = None,
+    topology: Topology | None = None,
+    *,
+    seed: int = 0,
+    workers: int | None = None,
+    stop: Event | None = None,
+) -> Plan:
+    """The plan of a solve that begins with a plan, of its own graph and machine unless others are given."""
+    return place(
+        graph or plan.graph,
+        topology or plan.topology,
+        plan.options,
+        time_limit_s=max(seconds, 0.05),
+        seed=seed,
+        workers=workers,
+        stop=stop,
+        warm_start=plan,
+    ).plan
+
+
+def bound_of(problem: Problem, seconds: float) -> float:
+    """A lower bound of a problem in seconds, spending about the given time."""
+    return float(lower_bounds(build_instance(problem), seconds).makespan * problem.tick_s)
+
+
+def require_consistent(what: str, bound_s: float, makespan_s: float | None) -> None:
+    """Raise InternalError if a bound is above the step of a plan with this change."""
+    if makespan_s is not None and contradicts(bound_s, makespan_s):
+        raise InternalError(
+            f"with {what} the lower bound is {bound_s:.9g} s, above the {makespan_s:.9g} s of a plan; please report it"
+        )
+
+
 def what_would_help(
     plan: Plan,
     budget_s: float = 60.0,
@@ -123,9 +307,9 @@ def what_would_help(
     """The step time with one thing changed, for every change that may help.
 
     The changes: the busiest links twice as fast, and all of them; one more device of each type; a quarter more memory;
-    each of the ten longest ops twice as fast, or in two halves; other granularities; a pipeline; data parallelism.
-    First each change gets a lower bound. Then the changes with the largest possible gains are solved, each in an equal
-    part of the time left, with the plan as the warm start.
+    each of the ten longest ops twice as fast; other granularities. First each change gets a lower bound. Then the
+    changes with the largest possible gains are solved, each in an equal part of the time left, with the plan as the
+    warm start.
 
     Parameters
     ----------
@@ -143,15 +327,17 @@ def what_would_help(
     """
     if not 0 < budget_s < float("inf"):
         raise InputError(f"the budget is {budget_s:g} s; it must be positive and finite")
-    return _Search(Solving(plan, seed, workers, stop or Event()), budget_s, on_progress).run()
+    return _Search(plan, budget_s, on_progress, stop or Event(), seed, workers).run()
 
 
 class _Search:
     """The answers so far: for every change from its bound and the plan at hand, then from solves."""
 
-    def __init__(self, solving: Solving, budget_s: float, report: Report) -> None:
-        self.solving, self.report, self.budget_s = solving, report, budget_s
-        self.base, self.began = with_bound(solving.warm, 0.0), time.monotonic()
+    def __init__(
+        self, plan: Plan, budget_s: float, report: Report, stop: Event, seed: int, workers: int | None
+    ) -> None:
+        self.base, self.budget_s, self.report, self.stop = with_bound(plan, 0.0), budget_s, report, stop
+        self.seed, self.workers, self.began = seed, workers, time.monotonic()
         self.answers: list[Answer] = []
 
     def run(self) -> WhatWouldHelp:
@@ -159,87 +345,81 @@ class _Search:
         self._solve_base()
         found = list(changes(self.base))
         self._look_at(found)
-        self.report("other strategies", len(found), 2 * len(found))
-        others = list(strategies(self.base)) if self.left_s > 0 else []
         self._solve_best(found)
         self._follow_rest(found)
-        answers = [*_with_all_links(self.answers), *others]
-        answers.sort(key=lambda answer: (_or(answer.makespan_s, inf), _or(answer.lower_bound_s, inf)))
+        answers = sorted(
+            _with_all_links(self.answers),
+            key=lambda answer: (_or(answer.makespan_s, inf), _or(answer.lower_bound_s, inf)),
+        )
         return WhatWouldHelp(self.base, given_s, tuple(answers), time.monotonic() - self.began)
 
     @property
     def left_s(self) -> float:
-        is_over = self.solving.stop is not None and self.solving.stop.is_set()
-        return 0.0 if is_over else max(0.0, self.began + self.budget_s - time.monotonic())
+        return 0.0 if self.stop.is_set() else max(0.0, self.began + self.budget_s - time.monotonic())
+
+    def _place(self, seconds: float, graph: OpGraph | None = None, topology: Topology | None = None) -> Plan | None:
+        """The plan of a solve; None if it finds none."""
+        try:
+            return solved_again(
+                self.base, seconds, graph, topology, seed=self.seed, workers=self.workers, stop=self.stop
+            )
+        except InternalError:
+            raise
+        except DlplacerError:
+            return None
 
     def _solve_base(self) -> None:
         """More search may shorten the plan itself, which no change must be praised for; and it proves a bound."""
         self.report("the plan itself", 0, 1)
-        try:
-            found = self.solving.place(PARAMS.base_share * self.budget_s)
-        except InternalError:
-            raise
-        except DlplacerError:
-            return
-        shorter = min(found, self.solving.warm, key=lambda plan: plan.makespan_s)
-        self.base = with_bound(shorter, found.lower_bound_s)
-        self.solving = replace(self.solving, warm=self.base)
+        found = self._place(_BASE_SHARE * self.budget_s)
+        if found is not None:
+            self.base = with_bound(min(found, self.base, key=lambda plan: plan.makespan_s), found.lower_bound_s)
 
     def _look_at(self, found: Sequence[Change]) -> None:
         """The bound under each change; where the plan remains possible, it is what is known of the step so far."""
-        until = time.monotonic() + PARAMS.looking_share * self.left_s
+        until = time.monotonic() + _LOOKING_SHARE * self.left_s
         base_s = self.base.makespan_s
         for number, change in enumerate(found):
             if time.monotonic() > until or not self.left_s:
-                self._add(change, "not tried", note="there was no time to look at it; raise --budget")
+                note = "there was no time to look at it; raise --budget"
+                self.answers.append(Answer(change.kind, change.text, "not tried", note=note))
                 continue
             self.report(change.text, number, 2 * len(found))
             try:
-                bound_s = bound_of(self._problem(change), PARAMS.bound_s)
+                bound_s = bound_of(self._problem(change), _BOUND_S)
             except InternalError:
                 raise
             except DlplacerError as error:
-                self._add(change, "not tried", note=str(error))
+                self.answers.append(Answer(change.kind, change.text, "not tried", note=str(error)))
                 continue
-            status = "no gain" if bound_s >= base_s * (1 - PARAMS.tiny) else "kept"
-            self._add(change, status, base_s if change.kind in RELAXING else None, bound_s)
-
-    def _add(
-        self, change: Change, status: str, step_s: float | None = None, bound_s: float | None = None, note: str = ""
-    ) -> None:
-        self.answers.append(Answer(change.kind, change.text, status, step_s, bound_s, note))
+            status = "no gain" if bound_s >= base_s * (1 - _TINY) else "kept"
+            known_s = base_s if change.kind in RELAXING else None
+            self.answers.append(Answer(change.kind, change.text, status, known_s, bound_s))
 
     def _solve_best(self, found: Sequence[Change]) -> None:
         """Solve those that may gain most, and share the time that others leave."""
         order = _in_turn(self.answers)
-        least_s = PARAMS.least_s + PARAMS.least_s_per_op * len(self.base.graph.ops)
-        for number, place in enumerate(order):
+        least_s = _LEAST_S + _LEAST_S_PER_OP * len(self.base.graph.ops)
+        for number, position in enumerate(order):
             rest = min(len(order) - number, max(1, int(self.left_s / least_s)))
-            share_s = self.left_s / rest
+            share_s, change, answer = self.left_s / rest, found[position], self.answers[position]
             if share_s < least_s:
                 break
-            self.report(found[place].text, len(found) + number, len(found) + len(order))
-            self.answers[place] = self._solved(found[place], self.answers[place], share_s)
-
-    def _solved(self, change: Change, answer: Answer, seconds: float) -> Answer:
-        try:
-            plan = self.solving.place(seconds, *change.made())
-        except InternalError:
-            raise
-        except DlplacerError:
-            return answer
-        makespan_s = min(plan.makespan_s, _or(answer.makespan_s, inf))
-        bound_s = max(plan.lower_bound_s, _or(answer.lower_bound_s, 0.0))
-        require_consistent(f"the change {change.text!r}", bound_s, makespan_s)
-        return replace(answer, status="solved", makespan_s=makespan_s, lower_bound_s=bound_s)
+            self.report(change.text, len(found) + number, len(found) + len(order))
+            plan = self._place(share_s, *change.made())
+            if plan is not None:
+                makespan_s = min(plan.makespan_s, _or(answer.makespan_s, inf))
+                bound_s = max(plan.lower_bound_s, _or(answer.lower_bound_s, 0.0))
+                require_consistent(f"the change {change.text!r}", bound_s, makespan_s)
+                self.answers[position] = replace(answer, status="solved", makespan_s=makespan_s, lower_bound_s=bound_s)
 
     def _follow_rest(self, found: Sequence[Change]) -> None:
         """The plan's placement and order under the changes for which no solve was left, while there is time."""
-        for place, answer in enumerate(self.answers):
+        for position, answer in enumerate(self.answers):
             if answer.status == "kept" and self.left_s > 0:
-                plan = followed(self._problem(found[place]), self.base)
+                plan = followed(self._problem(found[position]), self.base)
                 if plan is not None and plan.makespan_s < _or(answer.makespan_s, inf):
-                    self.answers[place] = replace(answer, makespan_s=plan.makespan_s)
+                    self.answers[position] = replace(answer, makespan_s=plan.makespan_s)
 
     def _problem(self, change: Change) -> Problem:
         return build_problem(*change.made(), self.base.options)
@@ -248,11 +428,11 @@ class _Search:
 def _in_turn(answers: Sequence[Answer]) -> list[int]:
     """Positions of the answers that are open: of every kind the one with the lowest bound, then the second of each."""
     kinds: dict[str, list[int]] = {}
-    for place in sorted(range(len(answers)), key=lambda place: _or(answers[place].lower_bound_s, 0.0)):
-        if answers[place].status == "kept":
-            kinds.setdefault(answers[place].kind, []).append(place)
+    for position in sorted(range(len(answers)), key=lambda each: _or(answers[each].lower_bound_s, 0.0)):
+        if answers[position].status == "kept":
+            kinds.setdefault(answers[position].kind, []).append(position)
     first = sorted(kinds.values(), key=min)
-    return [place for rank in zip_longest(*first) for place in rank if place is not None]
+    return [position for rank in zip_longest(*first) for position in rank if position is not None]
 
 
 def _with_all_links(answers: Sequence[Answer]) -> Iterator[Answer]:

@@ -3,52 +3,28 @@
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 
-from dlplacer.core.errors import InputError, MismatchError
+from dlplacer.core.errors import InputError
 from dlplacer.core.plan import Plan
 from dlplacer.core.units import format_bytes
 from dlplacer.machines.costs.device_table import is_core
 
-RULES = ("majority", "exact")
 _STORED = ("parameter", "buffer")
 
 
-def device_map(
-    plan: Plan, devices: Mapping[str, int | str] | None = None, rule: str = "majority"
-) -> dict[str, int | str]:
+def device_map(plan: Plan) -> dict[str, int | str]:
     """The fewest paths that cover every parameter and buffer; ``""`` alone where all are on one device.
 
     No path is inside another. A module that holds tensors beside modules on other devices is replaced by these tensors
     and modules, as accelerate's own maps are. Such a map runs whole modules one after another, so it keeps the memory
-    of a plan but not its concurrency.
-
-    Parameters
-    ----------
-    devices
-        Device of the plan → its name in the map; by default ``cpu`` for CPU devices and numbers for others.
-    rule
-        ``majority``: a module's own parameters and buffers, with those of modules that share a tensor with it, go to
-        the device that holds most of their bytes. ``exact``: refuse a plan in which parameters, buffers and forward ops
-        of one module are on several devices.
+    of a plan but not its concurrency. A module's own parameters and buffers, with those of modules that share a tensor
+    with it, go to the device that holds most of their bytes. CPU devices are ``cpu``, others have numbers.
 
     Raises
     ------
     InputError
-        If the rule is neither, a device is missing, or the graph has no parameters of modules.
-    MismatchError
-        Under ``exact``: names the module and the devices.
+        If the graph has no parameters of modules.
     """
-    if rule not in RULES:
-        raise InputError(f"rule is {rule!r}; use one of {', '.join(RULES)}")
-    if rule == "exact":
-        for module, spread in spread_modules(plan).items():
-            raise MismatchError(
-                f"module {module!r} is spread over {', '.join(spread)}, which no device map can say; use the rule "
-                f"'majority', or plan again with its ops held together: --colocate '{module}*'"
-            )
-    names = _names(plan) if devices is None else devices
-    missing = [device.id for device in plan.topology.devices if device.id not in names]
-    if missing:
-        raise InputError(f"devices: the plan's device {missing[0]!r} is not named; name all of the plan's devices")
+    names = _names(plan)
     return _merged({tensor: names[device] for tensor, device in _homes(plan).items()})
 
 

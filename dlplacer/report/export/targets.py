@@ -15,7 +15,7 @@ from dlplacer.core.op import Op
 from dlplacer.core.plan import Plan
 from dlplacer.core.topology import Device
 from dlplacer.machines.costs.device_table import DEVICE_TABLE
-from dlplacer.planning.fit.chain import Chain, chain_of
+from dlplacer.planning.fit.chain import ChainCosts, chain_of
 from dlplacer.planning.fit.layer_flow import best_placement, is_experts
 
 _SECONDS = 10.0
@@ -272,7 +272,7 @@ def export(plan: Plan, target: str) -> Exported:
     return Exported(target, text, max(0.0, loss), f"solved again, as {target} can be told only {_limits(rule)}")
 
 
-def _solved_again(chain: Chain, rule: Target, largest: bool) -> tuple[int, ...] | None:
+def _solved_again(chain: ChainCosts, rule: Target, largest: bool) -> tuple[int, ...] | None:
     """The best placement of all that a target can be told, host by host if it must be one; None if none fits."""
     hosts = np.array(["" if rule.hosts else _host(device) for device in chain.devices])
     found = []
@@ -315,18 +315,18 @@ def _unit(op: Op) -> object:
     return op.id if op.meta["layer"] is None else op.meta["layer"]
 
 
-def _may_hold(chain: Chain, rule: Target) -> NDArray[np.bool_]:
+def _may_hold(chain: ChainCosts, rule: Target) -> NDArray[np.bool_]:
     """[device] → True if a target can be told to put weights there."""
     return np.array([rule.ram != "no" or device.asynchronous for device in chain.devices])
 
 
-def _follows(chain: Chain, rule: Target) -> NDArray[np.bool_]:
+def _follows(chain: ChainCosts, rule: Target) -> NDArray[np.bool_]:
     """[from][to] → True if a run on one device may follow that on another."""
     gpus = np.array([device.asynchronous for device in chain.devices])
     return ~(gpus[:, None] & ~gpus[None, :]) if rule.ram == "first" else np.ones((len(gpus), len(gpus)), dtype=bool)
 
 
-def _allowed(chain: Chain, placement: list[int], rule: Target) -> bool:
+def _allowed(chain: ChainCosts, placement: list[int], rule: Target) -> bool:
     used = sorted({*placement})
     if not _may_hold(chain, rule)[used].all() or not chain.fits(placement):
         return False

@@ -1,6 +1,6 @@
 """Comparisons, hybrid plans and pipelines as one HTML page each."""
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Set
 from typing import Any
 
 from dlplacer.core.graph import OpGraph
@@ -42,14 +42,8 @@ _MOST_POINTS = 256
 _BEST = "best, idle devices allowed"
 
 
-def hybrid_page(plan: HybridPlan, notes: Sequence[tuple[str, str]] = ()) -> str:
-    """One HTML page about a hybrid plan.
-
-    Parameters
-    ----------
-    notes
-        Name and text of what else is to be known: fits, warnings.
-    """
+def hybrid_page(plan: HybridPlan) -> str:
+    """One HTML page about a hybrid plan."""
     best = plan.budgets[-1].best
     top = [
         ("devices", str(len(plan.budgets))),
@@ -60,8 +54,8 @@ def hybrid_page(plan: HybridPlan, notes: Sequence[tuple[str, str]] = ()) -> str:
     tables = [FigureTable("Best strategy", crossovers)]
     if best is not None:
         tables.insert(0, FigureTable(f"On {len(plan.budgets)} devices", _strategy_rows(plan, best)))
-    if notes:
-        tables.append(FigureTable("Notes", notes))
+    if plan.warnings:
+        tables.append(FigureTable("Notes", [("warning", warning) for warning in plan.warnings]))
     data = {
         "unitS": _UNIT_S,
         "chart": _chart(plan),

@@ -10,7 +10,7 @@ from dlplacer.core.units import format_bytes, format_seconds
 from dlplacer.report.critical_path import critical_parts
 from dlplacer.report.page.columns import PageClock, Texts, graph_columns, same_graph, schedule_columns, visible
 from dlplacer.report.page.render import FigureTable, Page, render_page
-from dlplacer.report.summary import headline, speedup_text
+from dlplacer.report.summary import headline, speedup_text, subject
 
 Row = tuple[str, ...]
 
@@ -98,7 +98,7 @@ def html_page(plan: Plan, against: Plan | None = None, names: tuple[str, str] = 
         return render_page(Page(headline(plan), highlights(plan), figures, schedule_data([("plan", plan)])))
     both = [(names[0], plan), (names[1], against)]
     against.options.require_same_objective(plan.options)
-    title = f"{names[0]} against {names[1]}: {' and '.join(dict.fromkeys(map(_subject, (plan, against))))}"
+    title = f"{names[0]} against {names[1]}: {' and '.join(dict.fromkeys(map(subject, (plan, against))))}"
     figures = [result_table(both), assumption_table(both), *map(origin_table, (plan, against))]
     top = [(name, f"{format_seconds(each.value_s)}, gap {100 * each.gap:.3g} %") for name, each in both]
     if plan.value_s:
@@ -186,10 +186,6 @@ def schedule_data(
         # Last: the columns fill it.
         "texts": texts.table,
     }
-
-
-def _subject(plan: Plan) -> str:
-    return f"{plan.graph.name or 'graph'} on {plan.topology.name or f'{len(plan.topology.devices)} devices'}"
 
 
 def _span_s(plan: Plan) -> float:

@@ -1,10 +1,7 @@
 """Live memory over time."""
 
 import math
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise, product
+from collections.abc import Mapping
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
@@ -18,98 +15,11 @@ from dlplacer.report.plot.style import (
     axes_or_new,
     device_colors,
     entitle,
-    inches,
     label_bytes,
     label_seconds,
     plain,
-    text_points,
 )
 from dlplacer.report.summary import headline
-
-Steps = Sequence[tuple[float, float]]
-"""A curve in steps: (from, level), in order."""
-
-_ABOVE, _FARTHEST = 0.35, 12
-
-
-@dataclass(frozen=True, slots=True)
-class Box:
-    """A rectangle in the units of the axes."""
-
-    left: float
-    low: float
-    right: float
-    high: float
-
-    def meets(self, other: "Box") -> bool:
-        """True if the two share more than an edge."""
-        across = self.left < other.right and other.left < self.right
-        return across and self.low < other.high and other.low < self.high
-
-
-def place_labels(
-    peaks: Mapping[str, tuple[float, float]],
-    curves: Mapping[str, Steps],
-    sizes: Mapping[str, tuple[float, float]],
-    picture: Box,
-    levels: Sequence[float] = (),
-) -> dict[str, Box]:
-    """Name → the box of its label: the nearest to its peak that no curve, no level and no other label passes.
-
-    If there is no such box, as in a picture full of curves, it is the one that fewest curves pass.
-
-    Parameters
-    ----------
-    peaks
-        Name → the point that the label speaks of.
-    curves
-        Curves that labels must not cover; the last level holds up to the right edge.
-    sizes
-        Name → width and height of the label.
-    picture
-        The box that labels stay within.
-    levels
-        Heights of lines from edge to edge, such as capacities.
-    """
-    placed: dict[str, Box] = {}
-    for name in sorted(peaks, key=lambda name: -peaks[name][1]):
-        boxes = list(_boxes(peaks[name], sizes[name], picture))
-        covered = [_crossings(box, curves, placed, picture, levels) for box in boxes]
-        placed[name] = boxes[covered.index(min(covered))]
-    return placed
-
-
-def _boxes(peak: tuple[float, float], size: tuple[float, float], picture: Box) -> Iterator[Box]:
-    """Candidates, the nearest first: above and below the peak, right and left of it, further and further away."""
-    (x, y), (width, height) = peak, size
-    for away in range(_FARTHEST):
-        far = (_ABOVE + away / 2) * height
-        for low, left in product((y + far, y - far - height), (x, x - width, x - width / 2)):
-            left = min(max(left, picture.left), picture.right - width)
-            low = min(max(low, picture.low), picture.high - height)
-            yield Box(left, low, left + width, low + height)
-
-
-def _crossings(
-    box: Box, curves: Mapping[str, Steps], placed: Mapping[str, Box], picture: Box, levels: Sequence[float]
-) -> int:
-    """A penalty for the labels, lines and curve steps that the box would cover; labels weigh most."""
-    labels = sum(box.meets(other) for other in placed.values())
-    lines = sum(box.low < level < box.high for level in levels)
-    return 1000 * labels + lines + sum(_steps_inside(box, curve, picture.right) for curve in curves.values())
-
-
-def _steps_inside(box: Box, curve: Steps, end: float) -> int:
-    """The number of steps and risers of a curve that pass through the box."""
-    first = max(0, bisect_right(curve, box.left, key=lambda step: step[0]) - 1)
-    last = bisect_left(curve, box.right, key=lambda step: step[0])
-    found = 0
-    for (begin, level), (until, following) in pairwise((*curve[first : last + 1], (end, curve[-1][1]))):
-        found += begin < box.right and box.left < until and box.low < level < box.high
-        low, high = sorted((level, following))
-        found += box.left < until < box.right and low < box.high and box.low < high
-    return found
-
 
 Curve = list[tuple[float, int]]
 """(seconds, bytes from then on), in order."""
@@ -118,11 +28,9 @@ _MOST_TOGETHER = 2
 _ROW_INCHES = 0.85
 _ROW_FILLED = 0.86
 _FAR_ABOVE = 2.5
-_FIGURE_POINTS = 9
-_LINE_POINTS = 14
-_AROUND_POINTS = 6
-# Widths are known of the regular face; the bold one is wider by as much.
-_BOLD = 1.15
+_APART_POINTS = 5
+_EDGE = 0.2
+"""Share of width and height that a label takes at most."""
 
 
 def memory_size(plan: Plan) -> tuple[float, float]:
@@ -163,8 +71,7 @@ def _draw_together(ax: Axes, plan: Plan, curves: Mapping[str, Curve]) -> None:
             ax.axhline(sums[device], color=colors[device], linestyle="--", linewidth=1.0)
     top = _draw_capacities(ax, plan, colors, top)
     ax.set_ylim(0, top)
-    limits = [device.memory_bytes for device in plan.topology.devices if device.memory_bytes is not None]
-    _mark_peaks(ax, curves, peaks, colors, [*limits, *near.values()])
+    _mark_peaks(ax, peaks, colors)
     label_bytes(ax.yaxis, top, "alive")
     _legend(ax, plan, colors, {device: peak for device, (_, peak) in peaks.items()}, sums)
 
@@ -214,33 +121,29 @@ def _footprints(plan: Plan) -> dict[str, int]:
     return total
 
 
-def _mark_peaks(
-    ax: Axes,
-    curves: Mapping[str, Curve],
-    peaks: Mapping[str, tuple[float, int]],
-    colors: Mapping[str, str],
-    levels: Sequence[float],
-) -> None:
-    """A labelled dot on every peak, once the limits of the axes are set; labels keep clear of lines at these levels."""
-    texts = {device: f"peak {format_bytes(peak)}" for device, (_, peak) in peaks.items()}
+def _mark_peaks(ax: Axes, peaks: Mapping[str, tuple[float, int]], colors: Mapping[str, str]) -> None:
+    """A labelled dot on every peak, once the limits of the axes are set; labels lead away from each other."""
     (_, span_s), (_, top) = ax.get_xlim(), ax.get_ylim()
-    across, up = (length / (72 * inch) for length, inch in zip((span_s, top), inches(ax), strict=True))
-    sizes = {
-        device: (across * (_BOLD * text_points(text, _FIGURE_POINTS) + _AROUND_POINTS), up * _LINE_POINTS)
-        for device, text in texts.items()
+    first, greatest = min(peaks, key=lambda device: peaks[device]), max(peaks, key=lambda device: peaks[device][1])
+    sides = {
+        device: ("left" if time_s < _EDGE * span_s else "right")
+        if device == first
+        else ("right" if time_s > (1 - _EDGE) * span_s else "left")
+        for device, (time_s, _) in peaks.items()
     }
-    places = place_labels(peaks, curves, sizes, Box(0.0, 0.0, span_s, top), levels)
     for device, (time_s, peak) in peaks.items():
+        above = device == greatest or peak < _EDGE * top or len({*sides.values()}) > 1
         ax.plot([time_s], [peak], marker="o", markersize=5, color=colors[device], markeredgecolor="white", zorder=4)
-        box = places[device]
         ax.annotate(
-            texts[device],
-            ((box.left + box.right) / 2, (box.low + box.high) / 2),
+            f"peak {format_bytes(peak)}",
+            (time_s, peak),
+            xytext=(0, _APART_POINTS if above else -_APART_POINTS),
+            textcoords="offset points",
             color=colors[device],
-            fontsize=_FIGURE_POINTS,
+            fontsize=9,
             fontweight="bold",
-            ha="center",
-            va="center",
+            ha=sides[device],
+            va="bottom" if above else "top",
             bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 0.5},
             zorder=5,
         )

@@ -1,4 +1,4 @@
-"""The table of pictures, which is read without loading matplotlib.
+"""The pictures and their formats, which are read without loading matplotlib.
 
 A picture is a module of this folder with two functions, ``plot_NAME(subject, ax=None)`` and ``NAME_size(subject)``, and
 a row in `PICTURES`: the command line and `save_picture` read them from there.
@@ -7,10 +7,16 @@ a row in `PICTURES`: the command line and `save_picture` read them from there.
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
+from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from dlplacer.core.errors import InputError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+FORMATS = ("png", "svg", "pdf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,14 +31,11 @@ class Picture:
         The kind of value that it shows; a command with such a value offers the picture.
     help
         Its description on the command line.
-    settings
-        Further parameters of the plot function that the command line may set.
     """
 
     name: str
     subject: str
     help: str
-    settings: tuple[str, ...] = ()
 
     @property
     def option(self) -> str:
@@ -57,12 +60,7 @@ class Picture:
 
 
 PICTURES = (
-    Picture(
-        "gantt",
-        "plan",
-        "devices and links over time, as .png, .svg or .pdf",
-        ("color_by",),
-    ),
+    Picture("gantt", "plan", "devices and links over time, as .png, .svg or .pdf"),
     Picture("placement", "plan", "the graph coloured by device"),
     Picture("memory", "plan", "memory over time"),
     Picture("comparison", "comparison", "the step times as bars, as .png, .svg or .pdf"),
@@ -76,3 +74,11 @@ PICTURES = (
 def pictures_of(subject: str) -> tuple[Picture, ...]:
     """The pictures that show a subject."""
     return tuple(picture for picture in PICTURES if picture.subject == subject)
+
+
+def picture_format(path: str | PathLike[str]) -> str:
+    """The format that the suffix of a picture's name asks for; raises InputError if it is not one of `FORMATS`."""
+    suffix = Path(path).suffix.lower().removeprefix(".")
+    if suffix not in FORMATS:
+        raise InputError(f"{path} ends in {suffix!r}, which is no picture format here; use .png, .svg or .pdf")
+    return suffix

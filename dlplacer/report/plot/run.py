@@ -11,10 +11,10 @@ from matplotlib.figure import Figure
 from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan
 from dlplacer.core.units import format_seconds
-from dlplacer.files.disk import write_bytes
+from dlplacer.files.text import write_bytes
 from dlplacer.report.link_use import waited_for
-from dlplacer.report.plot.formats import picture_format
 from dlplacer.report.plot.gantt import gantt_size, plot_gantt
+from dlplacer.report.plot.pictures import picture_format
 from dlplacer.report.plot.save import figure_bytes
 from dlplacer.report.plot.style import GUIDE
 
@@ -22,7 +22,7 @@ _SPAN = "from the start of the first op to the end of the last, without what the
 _NOTE = "transfers that a device waited for: the producer has ended, the device is free, and the reader has not begun"
 
 
-def plot_run(predicted: Plan, measured: Plan, axes: tuple[Axes, Axes], color_by: str = "phase") -> tuple[Axes, Axes]:
+def plot_run(predicted: Plan, measured: Plan, axes: tuple[Axes, Axes]) -> tuple[Axes, Axes]:
     """Gantt charts of the predicted and of the measured step with the same time axis; returns their Axes.
 
     A recording holds no transfers: below the measured ops stand those that a device waited for, as `waited_for` finds
@@ -36,7 +36,7 @@ def plot_run(predicted: Plan, measured: Plan, axes: tuple[Axes, Axes], color_by:
         else replace(measured, transfers=waited_for(predicted, measured), options=_overlapping(predicted)),
     )
     for plan, ax, name in zip(shown, axes, ("predicted", "measured"), strict=True):
-        plot_gantt(plan, ax, color_by=color_by, mark_path=False, until_s=longest_s)
+        plot_gantt(plan, ax, mark_path=False, until_s=longest_s)
         ax.set_title(
             f"{name}: {format_seconds(plan.makespan_s)}{_apart(plan, predicted)}", loc="left", fontweight="bold"
         )

@@ -12,9 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from dlplacer.files.disk import write_bytes
-from dlplacer.report.plot.formats import picture_format
-from dlplacer.report.plot.pictures import PICTURES
+from dlplacer.files.text import write_bytes
+from dlplacer.report.plot.pictures import PICTURES, picture_format
 
 DPI = 110
 _OTHER_SIZE = (12.0, 7.0)
@@ -40,7 +39,7 @@ def save_picture(path: str | PathLike[str], plot_function: Callable[..., Axes], 
     Raises
     ------
     InputError
-        If the suffix is not one of `dlplacer.report.plot.formats.FORMATS`, or the file cannot be written.
+        If the suffix is not one of `dlplacer.report.plot.pictures.FORMATS`, or the file cannot be written.
     """
     suffix = picture_format(path)
     write_bytes(Path(path), render(plot_function, subject, suffix, **options))

@@ -17,8 +17,14 @@ from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.job import Job, flat_inputs
 from dlplacer.frontend.torch.tracing.fused_lstm import FORWARD, FUSED_LSTM
 from dlplacer.frontend.torch.tracing.step_module import job_tensors
-from dlplacer.machines.costs.calibration import Calibration, calibration_of, merged
-from dlplacer.machines.costs.calibration_file import read_calibration, write_calibration
+from dlplacer.machines.costs.calibration import (
+    Calibration,
+    CopyLine,
+    calibration_of,
+    merged,
+    read_calibration,
+    write_calibration,
+)
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.cpu import reserve_heap
 from dlplacer.runtime.devices.open import in_host_memory, kind_of
@@ -205,7 +211,7 @@ def calibrate(
     found = replace(found, dispatch_s=issue_time_s(devices) or None)
     if len(devices) > 1:
         (link,) = measured_topology(devices[:2]).links
-        found = replace(found, copy_latency_s=link.latency_s, copy_bytes_per_s=link.bytes_per_s)
+        found = replace(found, copy_line=CopyLine(link.latency_s, link.bytes_per_s))
     if path.exists():
         found = merged(read_calibration(path), found)
     write_calibration(path, found)

@@ -17,7 +17,7 @@ from ortools.sat.python import cp_model
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.units import exact, ticks
-from dlplacer.files.disk import write_bytes
+from dlplacer.files.text import write_bytes
 from dlplacer.problem.problem import Problem
 from dlplacer.problem.routes import link_delay_s
 from dlplacer.solvers.ilp.constraints import Literal, Variables, duration

@@ -13,7 +13,7 @@ from dlplacer.core.errors import InputError
 from dlplacer.frontend.configs.families import FAMILIES
 from dlplacer.frontend.configs.hugging_face import decoder_of_config
 from dlplacer.frontend.configs.model_files import read_decoder
-from dlplacer.planning.fit.decoder import Decoder, Serving, Step
+from dlplacer.planning.fit.decoder import Decoder, DecoderStep, Serving
 
 transformers = pytest.importorskip("transformers")
 
@@ -73,7 +73,7 @@ def decoder_of(name: str, module: torch.nn.Module) -> Decoder:
 
 
 def prefill_flops(decoder: Decoder) -> float:
-    step = Step(TOKENS, TOKENS, 1, head_tokens=TOKENS)
+    step = DecoderStep(TOKENS, TOKENS, 1, head_tokens=TOKENS)
     return sum(kernel[0] for part in decoder.parts for kernel in decoder.work(part, step))
 
 
@@ -121,7 +121,7 @@ def test_experts_are_read_as_often_as_they_are_chosen() -> None:
     decoder = decoder_of("mixtral", module_of("mixtral"))
     experts = next(part for part in decoder.parts if part.kind == "experts")
     for tokens, share in ((1, 1 / 2), (2, 3 / 4), (1000, 1.0)):
-        moved = sum(kernel[1] for kernel in decoder.work(experts, Step(1, 1, tokens)))
+        moved = sum(kernel[1] for kernel in decoder.work(experts, DecoderStep(1, 1, tokens)))
         assert moved == pytest.approx(share * experts.weight_bytes)
 
 

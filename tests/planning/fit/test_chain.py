@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 import dlplacer as dp
-from dlplacer.planning.fit.chain import Chain
+from dlplacer.planning.fit.chain import ChainCosts
+from dlplacer.planning.fit.splits import SPLITS
 
 
-def random_chain(rng: np.random.Generator, alike: bool) -> Chain:
+def random_chain(rng: np.random.Generator, alike: bool) -> ChainCosts:
     ops, devices = int(rng.integers(1, 7)), int(rng.integers(1, 5))
     time_s = rng.integers(1, 9, (ops, devices)).astype(float)
     capacities = rng.integers(3, 20, devices).astype(float)
@@ -19,10 +20,10 @@ def random_chain(rng: np.random.Generator, alike: bool) -> Chain:
     crossing_s[:, range(devices), range(devices)] = 0.0
     names = tuple(dp.Op(f"op{number}", "layer") for number in range(ops))
     machine = tuple(dp.Device(f"gpu{number}") for number in range(devices))
-    return Chain(names, machine, time_s, rng.integers(1, 6, ops).astype(float), capacities, crossing_s)
+    return ChainCosts(names, machine, time_s, rng.integers(1, 6, ops).astype(float), capacities, crossing_s)
 
 
-def naive_least(chain: Chain, largest: bool) -> float:
+def naive_least(chain: ChainCosts, largest: bool) -> float:
     """Over every set and order of devices and every cut, by the definition of the objective."""
     best, count = np.inf, len(chain.ops)
     for used in range(1, len(chain.devices) + 1):
@@ -47,3 +48,11 @@ def test_the_split_is_the_best_of_all(seed: int, largest: bool) -> None:
     found = np.inf if split is None else chain.value_s(split, largest)
     assert found == naive_least(chain, largest)
     assert split is None or chain.fits(split)
+
+
+def test_greedy_fill_counts_weights_that_embedding_and_head_share_once() -> None:
+    ops, gpu = tuple(dp.Op(name, name) for name in ("embedding", "layer", "head")), (dp.Device("gpu0"),)
+    nothing = np.zeros((4, 1, 1))
+    for room, placed in ((10.0, [0, 0, 0]), (9.0, None)):
+        chain = ChainCosts(ops, gpu, np.ones((3, 1)), np.array([4.0, 5.0, 5.0]), np.array([room]), nothing, 0, 4.0)
+        assert SPLITS["greedy fill"](chain) == placed

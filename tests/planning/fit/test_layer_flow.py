@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 import dlplacer as dp
-from dlplacer.planning.fit.chain import Chain
+from dlplacer.planning.fit.chain import ChainCosts
 from dlplacer.planning.fit.layer_flow import best_placement, periods_of
 
 
-def random_chain(seed: int) -> Chain:
+def random_chain(seed: int) -> ChainCosts:
     """A chain whose ops come again in periods of one to three, between two others; the last shares with the first."""
     rng = np.random.default_rng(seed)
     ops, devices, period = int(rng.integers(3, 8)), int(rng.integers(1, 4)), int(rng.integers(1, 4))
@@ -26,16 +26,16 @@ def random_chain(seed: int) -> Chain:
     machine = tuple(dp.Device(f"gpu{number}") for number in range(devices))
     sizes = rng.integers(2, 6, period + 2).astype(float)[kinds]
     capacities = rng.integers(3, 20, devices).astype(float)
-    return Chain(names, machine, time_s, sizes, capacities, np.stack([crossing_s[0], *crossing_s[kinds]]), 0, 2.0)
+    return ChainCosts(names, machine, time_s, sizes, capacities, np.stack([crossing_s[0], *crossing_s[kinds]]), 0, 2.0)
 
 
-def naive_fits(chain: Chain, places: tuple[int, ...]) -> bool:
+def naive_fits(chain: ChainCosts, places: tuple[int, ...]) -> bool:
     held = [sum(size for size, place in zip(chain.sizes, places, strict=True) if place == d) for d in range(9)]
     held[places[0]] -= chain.shared_bytes if places[0] == places[-1] else 0
     return all(size <= room for size, room in zip(held, chain.capacities, strict=False))
 
 
-def naive_value(chain: Chain, places: tuple[int, ...], largest: bool) -> float:
+def naive_value(chain: ChainCosts, places: tuple[int, ...], largest: bool) -> float:
     times = [chain.time_s[op, place] for op, place in enumerate(places)]
     if largest:
         return max(sum(time for time, place in zip(times, places, strict=True) if place == d) for d in {*places})
@@ -82,7 +82,7 @@ def test_a_device_that_returns_is_found_and_its_crossings_are_counted() -> None:
     crossing_s = np.ones((6, 2, 2)) - np.eye(2)
     time_s = np.array([[1.0, 9.0], [1.0, 3.0], [1.0, 3.0], [1.0, 3.0], [1.0, 9.0]])
     ops = tuple(dp.Op(f"op{number}", "layer", meta={"kinds": ["layer"]}) for number in range(5))
-    chain = Chain(ops, (dp.Device("a"), dp.Device("b")), time_s, np.ones(5), np.array([3.0, 2.0]), crossing_s)
+    chain = ChainCosts(ops, (dp.Device("a"), dp.Device("b")), time_s, np.ones(5), np.array([3.0, 2.0]), crossing_s)
     found = best_placement(chain, 30)
     assert found.placement is not None
     assert chain.value_s(found.placement) == 11.0

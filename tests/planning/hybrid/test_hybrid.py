@@ -10,8 +10,7 @@ from dlplacer.planning.hybrid.epochs import CriticalBatch, EpochsTable, Statisti
 from dlplacer.planning.hybrid.hybrid import HybridProblem, plan_hybrid
 from dlplacer.planning.hybrid.hybrid_plan import HybridPlan
 from dlplacer.planning.hybrid.scaling import ConstantEfficiency, RingOverhead, ScalingEfficiency, SerialOverhead
-from dlplacer.planning.hybrid.step_times import ClosedForm
-from dlplacer.planning.hybrid.step_workload import Work
+from dlplacer.planning.hybrid.step_times import ClosedForm, Work
 from dlplacer.planning.hybrid.workers import SpeedupTable
 
 INCEPTION = {32.0: 4.0, 64.0: 7.0, 128.0: 12.0, 256.0: 23.0}

@@ -4,8 +4,13 @@ import random
 
 import pytest
 
-from dlplacer.planning.hybrid.lemmas import fewest_channels, fewest_servers, most_overhead_ratio, transfer_s
-from dlplacer.planning.hybrid.scaling import SerialOverhead
+from dlplacer.planning.hybrid.scaling import (
+    SerialOverhead,
+    fewest_channels,
+    fewest_servers,
+    most_overhead_ratio,
+    transfer_s,
+)
 
 
 def test_examples_of_lemma_31() -> None:

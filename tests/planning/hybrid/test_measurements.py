@@ -1,5 +1,6 @@
 """What was measured takes the place of what the planner assumes; the file is data with a schema."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from dlplacer.core.errors import InputError
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.machines.costs.collectives_on_links import MachineCosts
-from dlplacer.machines.costs.gradient_exchange import CodecSeconds, exchanges
+from dlplacer.machines.costs.gradient_codecs import CodecSeconds, exchanges
 from dlplacer.machines.costs.message_routes import Wiring
 from dlplacer.planning.hybrid import (
     EpochsTable,
@@ -18,13 +19,9 @@ from dlplacer.planning.hybrid import (
     Work,
     WorkerLayout,
     read_measurements,
-    write_measurements,
 )
-from dlplacer.planning.hybrid.step_times import Team
-from dlplacer.planning.hybrid.step_workload import GradientLayer
+from dlplacer.planning.hybrid.step_times import GradientLayer, Team
 from dlplacer.planning.hybrid.workers import ALONE
-
-STATS = {"encode_s_per_byte": 2e-10, "decode_s_per_byte": 4e-10, "world_size": 4, "steps": 9, "transports": {}}
 
 
 def box(count: int) -> Topology:
@@ -37,15 +34,16 @@ def box(count: int) -> Topology:
 
 def test_a_file_of_everything(tmp_path: Path) -> None:
     path = tmp_path / "measurements.json"
-    write_measurements(
-        path,
-        codecs={"ternary": STATS},
-        codec_factor={"ternary": 1.1},
-        period_factor={4: 1.2},
-        collectives=(MeasuredCollective("all-reduce", 2, 2**20, 0.01),),
-        network=MeasuredNetwork(1.25e8, 5e-5),
-        source="two cores",
-    )
+    content = {
+        "format": "dlplacer.measurements/1",
+        "source": "two cores",
+        "codecs": {"ternary": {"encode_s_per_byte": 2e-10, "decode_s_per_byte": 4e-10, "workers": 4}},
+        "codec_factor": {"ternary": 1.1},
+        "period_factor": {"4": 1.2},
+        "collectives": [{"collective": "all-reduce", "devices": 2, "bytes": 2**20, "seconds": 0.01}],
+        "network": {"bytes_per_s": 1.25e8, "latency_s": 5e-5},
+    }
+    path.write_text(json.dumps(content))
     found = read_measurements(path)
     # 4e-10 s decoded the codes of four workers.
     assert found.codecs == {"ternary": CodecSeconds(2e-10, 1e-10)}

@@ -6,11 +6,10 @@ import pytest
 
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.files.load import load_topology
-from dlplacer.machines.costs.gradient_exchange import exchanges
+from dlplacer.machines.costs.gradient_codecs import exchanges
 from dlplacer.planning.hybrid.epochs import EpochsTable, StatisticalEfficiency
 from dlplacer.planning.hybrid.hybrid import HybridProblem, plan_hybrid
-from dlplacer.planning.hybrid.step_times import OnMachine, StepTime, Team
-from dlplacer.planning.hybrid.step_workload import GradientLayer, Work
+from dlplacer.planning.hybrid.step_times import GradientLayer, OnMachine, StepTime, Team, Work
 from dlplacer.planning.hybrid.worker_layout import WorkerLayout, partitions
 from dlplacer.planning.hybrid.workers import ALONE, SpeedupTable, WorkerSplit
 
@@ -110,7 +109,7 @@ def test_micro_batches_have_their_gradients_in_the_last_pass_alone() -> None:
     layers = (GradientLayer(2.0, 4 * 10**9), GradientLayer(4.0, 2 * 10**9), GradientLayer(2.0, 10**9))
     work = Work(14.0, layers, tail_s=1.0, update_s=1.0)
     topology = Topology(tuple(map(Device, "abcd")), (), (Link("a", "c", 1e9), Link("b", "d", 1e9), Link("a", "b", 1e9)))
-    step_times = OnMachine(WorkerLayout(topology), exchanges(codecs=["none"]), groupings=("per-layer",))
+    step_times = OnMachine(WorkerLayout(topology), exchanges(codecs=["none"]))
     for micro_batches in (1, 2, 4):
         split = WorkerSplit(2.0, "pipeline", micro_batches, (0.5, 0.5))
         (step,) = [

@@ -1,8 +1,6 @@
 """Placements solved ahead: any executor, resuming, failures."""
 
-import multiprocessing
-from collections.abc import Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +9,7 @@ import pytest
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
 from dlplacer.core.topology import Device, Link, Topology
-from dlplacer.planning.hybrid.placements import presolve
-from dlplacer.planning.hybrid.workers import Placed, PlaceSettings
+from dlplacer.planning.hybrid.workers import Placed, PlaceSettings, presolve
 
 
 class Inline(Executor):
@@ -32,12 +29,6 @@ class Inline(Executor):
         except BaseException as error:
             future.set_exception(error)
         return future
-
-
-@pytest.fixture
-def processes() -> Iterator[Executor]:
-    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as executor:
-        yield executor
 
 
 def diamond(parts: int = 2) -> OpGraph:
@@ -64,9 +55,9 @@ def test_an_interrupted_presolve_goes_on_where_it_stopped(tmp_path: Path) -> Non
     assert executor.submitted == len(rows) - kept
 
 
-def test_processes_solve_placements_and_resume(processes: Executor, tmp_path: Path) -> None:
+def test_placements_are_solved_and_resumed(tmp_path: Path) -> None:
     placed = Placed(diamond(4), 4.0, PlaceSettings(gap=0.0))
-    rows = presolve(placed, line(4), 4, (2, 4), processes, tmp_path)
+    rows = presolve(placed, line(4), 4, (2, 4), Inline(), tmp_path)
     # Four branches of 1 s take 2 s on two devices and 1 s on four.
     assert [row.value["makespan_s"] for row in rows] == pytest.approx([2.0, 1.0], abs=1e-6)
     assert [row.value["status"] for row in rows] == ["optimal"] * 2

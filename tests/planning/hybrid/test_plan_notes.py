@@ -4,12 +4,11 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Op
 from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.files.load import load_graph
-from dlplacer.machines.costs.gradient_exchange import exchanges
+from dlplacer.machines.costs.gradient_codecs import exchanges
 from dlplacer.planning.hybrid.epochs import CriticalBatch, EpochsTable, StatisticalEfficiency
 from dlplacer.planning.hybrid.hybrid import HybridProblem, plan_hybrid, plan_notes
 from dlplacer.planning.hybrid.hybrid_plan import HybridPlan
-from dlplacer.planning.hybrid.step_times import OnMachine
-from dlplacer.planning.hybrid.step_workload import GradientLayer, Work
+from dlplacer.planning.hybrid.step_times import GradientLayer, OnMachine, Work
 from dlplacer.planning.hybrid.worker_layout import WorkerLayout
 from dlplacer.planning.hybrid.workers import SpeedupTable, WorkerSplit
 

@@ -5,11 +5,10 @@ from machines.costs.closed_forms import parameter_server
 
 from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
-from dlplacer.machines.costs.gradient_exchange import exchanges
+from dlplacer.machines.costs.gradient_codecs import exchanges
 from dlplacer.planning.hybrid.epochs import EpochsTable, StatisticalEfficiency
 from dlplacer.planning.hybrid.hybrid import HybridProblem, plan_hybrid
-from dlplacer.planning.hybrid.step_times import OnMachine, StepTime, Team
-from dlplacer.planning.hybrid.step_workload import GradientLayer, Work
+from dlplacer.planning.hybrid.step_times import GradientLayer, OnMachine, StepTime, Team, Work
 from dlplacer.planning.hybrid.worker_layout import WorkerLayout
 from dlplacer.planning.hybrid.workers import ALONE, SpeedupTable, WorkerSplit
 

@@ -2,7 +2,7 @@
 
 from planning.pipeline.graphs import chain, devices
 
-from dlplacer.planning.pipeline.hint import pipeline_hint
+from dlplacer.planning.pipeline.pipeline_search import pipeline_hint
 
 
 def test_a_chain_gains_from_a_pipeline() -> None:

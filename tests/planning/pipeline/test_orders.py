@@ -5,16 +5,13 @@ from collections.abc import Collection
 
 import pytest
 
-from dlplacer.planning.pipeline.pipeline_timeline import Hop, StageTimes, play
+from dlplacer.planning.pipeline.pipeline_plan import Hop, StageTimes, play
 from dlplacer.planning.pipeline.schedules import (
     SCHEDULES,
     STAGES_PER_RANK,
     Action,
     in_flight,
     order_of,
-    read_csv,
-    stage_ranks,
-    write_csv,
 )
 
 FORWARD, INPUT, WEIGHT = 1.0, 1.2, 0.7
@@ -97,10 +94,3 @@ def test_updates_end_the_step() -> None:
     timeline = play(order_of("1f1b", 1, 2), [StageTimes(1.0, 1.0, update_s=0.5)], [])
     assert timeline.step_s == pytest.approx(4.5)
     assert timeline.bubble == pytest.approx(0.0)
-
-
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_an_order_is_text(schedule: str) -> None:
-    order = order_of(schedule, 2, 4)
-    assert read_csv(write_csv(order)) == order
-    assert set(stage_ranks(order).values()) == {0, 1}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dlplacer.planning.pipeline.pipeline_timeline import Hop, StageTimes, play
+from dlplacer.planning.pipeline.pipeline_plan import Hop, StageTimes, play
 from dlplacer.planning.pipeline.schedules import order_of
 
 # Stages, micro-batches; T_F, T_B, T_W, T_comm in ms; bubble rates of 1F1B and ZB-1p.

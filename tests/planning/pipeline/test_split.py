@@ -1,17 +1,14 @@
-"""The split against brute force over all cuts, and by hand."""
+"""Splits by hand; `test_stage_memory.py` holds them to brute force."""
 
-import itertools
 from dataclasses import replace
 
 import pytest
-from planning.pipeline.graphs import all_splits, chain, devices, random_dag
+from planning.pipeline.graphs import chain, devices
 
 from dlplacer.core.errors import InfeasibleError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
-from dlplacer.core.topology import Link, Topology
-from dlplacer.machines.costs.message_routes import Wiring
-from dlplacer.planning.pipeline.blocks import Blocks, blocks_of
+from dlplacer.core.topology import Link
 from dlplacer.planning.pipeline.pipeline_search import Search, plan_pipeline
 from dlplacer.planning.pipeline.schedules import order_of
 from dlplacer.planning.pipeline.stage_split import StageSplit, best_split
@@ -25,44 +22,6 @@ def per_type(graph: OpGraph, factor: dict[str, float]) -> OpGraph:
         return {kind: op.time_s * by for kind, by in factor.items()}
 
     return replace(graph, ops=tuple(replace(op, time_s=times(op)) for op in graph.ops))
-
-
-def brute_force(blocks: Blocks, topology: Topology, stages: int) -> float:
-    """Least bottleneck over all splits and all sequences of devices, computed from the tensors one by one."""
-    graph, wiring, best = blocks.graph, Wiring(topology), float("inf")
-    for names in itertools.permutations([device.id for device in topology.devices], stages):
-        for choice in all_splits(blocks, stages):
-            parts = []
-            for stage, name in enumerate(names):
-                kind = topology.device(name).type
-                own = [at for at, where in enumerate(choice) if where == stage]
-                ops = [op for at in own for op in (*blocks.members[at], *blocks.backward[at])]
-                parts.append(sum(graph.ops[op].time_on(kind) or 0.0 for op in ops) / MICRO_BATCHES)
-            for border in range(1, stages):
-                crossing = [
-                    tensor
-                    for tensor in blocks.activations
-                    if choice[tensor.maker] < border and any(choice[reader] >= border for reader in tensor.readers)
-                ]
-                there = wiring.channel(names[border - 1], names[border])
-                size = sum(tensor.bytes for tensor in crossing) / MICRO_BATCHES
-                parts.append(there.time_s(size) if size else 0.0)
-            best = min(best, max(parts))
-    return best
-
-
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("types", [("fast", "fast"), ("fast", "slow"), ("fast", "slow", "fast")])
-def test_bottleneck_is_that_of_brute_force(seed: int, types: tuple[str, ...]) -> None:
-    graph = per_type(random_dag(seed, 6), {"fast": 1.0, "slow": 2.5})
-    topology = devices(types)
-    search = Search(graph, topology)
-    problems, all_tried = search.problems(order_of("1f1b", len(types), MICRO_BATCHES), MICRO_BATCHES)
-    splits = [split for problem in problems if (split := best_split(problem)) is not None]
-    assert all_tried
-    assert search.cuts.exact
-    wanted = brute_force(blocks_of(graph), topology, len(types))
-    assert min(split.bottleneck_s for split in splits) == pytest.approx(wanted)
 
 
 def test_a_skip_connection_counts_on_every_border_that_it_crosses() -> None:

@@ -6,14 +6,11 @@ from solvers.random_problems import random_problem
 
 from dlplacer.core.errors import InfeasibleError, InputError
 from dlplacer.core.graph import OpGraph
-from dlplacer.core.op import Edge, Op
 from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan
 from dlplacer.core.topology import Topology
 from dlplacer.planning.place import place
-from dlplacer.planning.what_if.answer import Answer
-from dlplacer.planning.what_if.changes import changes
-from dlplacer.planning.what_if.what_would_help import WhatWouldHelp, what_would_help
+from dlplacer.planning.what_if.what_would_help import Answer, WhatWouldHelp, changes, what_would_help
 
 
 def solved(graph: OpGraph, topology: Topology, **more: object) -> Plan:
@@ -70,33 +67,3 @@ def test_every_answer_is_the_optimum_of_its_own_problem() -> None:
                 assert cold.makespan_s >= plan.makespan_s * 0.997, (seed, one)
             compared += 1
     assert compared > 10, compared
-
-
-def test_training_steps_are_compared_with_pipelines_and_data_parallelism() -> None:
-    ops = []
-    edges = []
-    for layer in range(3):
-        weight = f"w{layer}"
-        ops += [
-            Op(weight, "parameter", 0.0, weight_bytes=4, gradient_bytes=4, phase="forward", colocate=weight),
-            Op(f"f{layer}", "aten.mm", 2.0, phase="forward", output_bytes=1),
-            Op(f"b{layer}", "aten.mm", 4.0, phase="backward"),
-            Op(f"{weight}.grad", "gradient", 0.0, phase="backward", colocate=weight),
-        ]
-        edges += [Edge(weight, f"f{layer}", 4), Edge(weight, f"b{layer}", 4), Edge(f"b{layer}", f"{weight}.grad", 4)]
-        if layer:
-            edges += [Edge(f"f{layer - 1}", f"f{layer}", 1), Edge(f"b{layer}", f"b{layer - 1}", 1)]
-    edges.append(Edge("f2", "b2", 1))
-    plan = solved(OpGraph(tuple(ops), tuple(edges)), make_machine(2, rate=100.0))
-    found = asked(plan)
-    shared = answer(found, "data parallelism: the batch in 2 parts")
-    # Half of 18 s of work, and gradients of 12 bytes that a ring sends over a link of 100 bytes per second.
-    assert shared.status == "estimated"
-    assert shared.lower_bound_s == pytest.approx(9.0)
-    assert shared.makespan_s is not None
-    assert 9.0 <= shared.makespan_s <= 9.2
-    staged = answer(found, "a pipeline of micro-batches")
-    assert staged.status == "estimated"
-    assert staged.lower_bound_s == pytest.approx(9.0)
-    assert staged.makespan_s is not None
-    assert 9.0 <= staged.makespan_s < plan.makespan_s

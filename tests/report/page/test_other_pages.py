@@ -1,5 +1,6 @@
 """Pages of pipelines, comparisons and hybrid plans, and the options that write pages."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,8 +68,8 @@ def test_the_page_of_a_comparison_has_every_plan() -> None:
 
 
 def test_the_page_of_a_hybrid_has_every_budget() -> None:
-    found = hybrid()
-    page = ReadPage(hybrid_page(found, [("warning", "look out")]))
+    found = replace(hybrid(), warnings=("look out",))
+    page = ReadPage(hybrid_page(found))
     budgets = table(page, "Budgets")
     assert budgets["devices"] == list(range(1, 65))
     assert budgets["speedup"] == [found.speedup(each.best) for each in found.budgets]
