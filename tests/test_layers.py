@@ -34,7 +34,6 @@ INNER_ROOMS = {
         "decode",
         "bounds",
         "ilp",
-        "assignment",
         "feasibility",
         "heuristics",
         "local_search",
@@ -83,10 +82,9 @@ FORBIDDEN = {"check": {"problem", "solvers", "planning"}, "solvers": {"check"}}
 ONLY_HERE = {
     "ortools": (
         "solvers/ilp/",
-        "solvers/assignment/",
         "solvers/throughput.py",
         "solvers/decomposition/",
-        "solvers/heuristics/m_sct_program.py",
+        "solvers/heuristics/m_sct.py",
         "planning/fit/layer_flow.py",
     ),
     "torch": (

@@ -32,9 +32,7 @@ from dlplacer.planning.warm_start import WarmStart
 from dlplacer.problem.dispatch import dispatch_of, least_step_s
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.solvers.bounds.bounds import critical_path, whole_area
-from dlplacer.solvers.feasibility.explanation import shortage
-from dlplacer.solvers.feasibility.graph_size import require_size
-from dlplacer.solvers.feasibility.simple_reasons import require_feasible
+from dlplacer.solvers.feasibility.reasons import require_feasible, require_size, shortage
 from dlplacer.solvers.ilp.solver_thread import in_thread
 from dlplacer.solvers.instance.instance import build_instance
 from dlplacer.solvers.instance.outcome import Budget, Progress

@@ -15,14 +15,13 @@ from dlplacer.planning.assemble import assemble, plan_of
 from dlplacer.problem.problem import Problem
 from dlplacer.problem.simulate import in_order, replay
 from dlplacer.problem.transfers import ScheduledTransfer, Traffic
-from dlplacer.solvers.decode.in_sequence import compact, in_sequence
-from dlplacer.solvers.heuristics.list_schedule import list_schedule
+from dlplacer.solvers.decode.decode import compact, in_sequence
+from dlplacer.solvers.heuristics.list_rules import list_schedule
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import FAR, Instance, build_instance
 from dlplacer.solvers.instance.memory_admission import admission
 from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule
-from dlplacer.solvers.instance.schedule import Schedule, keeps_blocks_and_memory
-from dlplacer.solvers.instance.schedule_with_transfers import with_transfers
+from dlplacer.solvers.instance.schedule import Schedule, keeps_blocks_and_memory, with_transfers
 
 
 @dataclass(frozen=True)

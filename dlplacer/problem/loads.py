@@ -13,8 +13,7 @@ from dlplacer.core.options import OBJECTIVES
 from dlplacer.core.plan import ScheduledOp, Transfer
 from dlplacer.core.units import exact, ticks
 from dlplacer.problem.problem import Problem
-from dlplacer.problem.routes import segments
-from dlplacer.problem.segment_timing import link_spans
+from dlplacer.problem.routes import link_spans, segments
 from dlplacer.problem.transfers import TransferRequest, transfer_requests
 
 APART = 2**40

@@ -5,7 +5,7 @@ Solvers need them where links carry one transfer at a time, or where copies take
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, partial
@@ -13,12 +13,71 @@ from itertools import islice, pairwise
 from typing import Any
 
 from dlplacer.core.topology import Topology
-from dlplacer.core.units import exact, ticks
+from dlplacer.core.units import exact
 from dlplacer.problem.live_memory import may_bind
 from dlplacer.problem.problem import Problem
-from dlplacer.problem.route_search import UnavoidableLinks, route_segments, routes_within
-from dlplacer.problem.routes import Route, any_relays, route_delay, segments
-from dlplacer.problem.segment_timing import link_delay_s, link_spans
+from dlplacer.problem.routes import Route, any_relays, link_delay_s, link_spans, route_delay, segments
+
+_MOST_SEGMENTS = 32
+"""Route segments between two devices that are told apart; more take dozens of routers side by side."""
+
+
+def route_segments(topology: Topology) -> dict[str, list[Route]] | None:
+    """Device → all route segments that begin there: simple paths to another device through routers only.
+
+    None if more than 32 of them join two devices.
+    """
+    import networkx as nx
+
+    graph = topology.to_networkx()
+    routers = [router.id for router in topology.routers]
+    found: dict[str, list[Route]] = {}
+    for device in topology.device_index:
+        found[device] = []
+        for other in topology.device_index:
+            if other != device:
+                between = graph.subgraph([device, *routers, other])
+                paths = list(islice(nx.all_simple_paths(between, device, other), _MOST_SEGMENTS + 1))
+                if len(paths) > _MOST_SEGMENTS:
+                    return None
+                found[device].extend(map(tuple, paths))
+    return found
+
+
+def routes_within(
+    segments: Mapping[str, Sequence[Route]],
+    ticks: Callable[[Route], int],
+    least: Callable[[str], int],
+    ends: tuple[str, str],
+    most_ticks: int,
+) -> Iterator[Route]:
+    """Every route between two devices whose segments together take at most some ticks, in no order.
+
+    A route visits no node twice. It is followed only while what it has taken so far and the least delay of what is
+    left stay within the limit: a segment takes as long whatever comes before it, so no route is missed.
+
+    Parameters
+    ----------
+    segments
+        The result of `route_segments`.
+    ticks
+        Route segment → ticks that it takes.
+    least
+        Device → ticks of the least delay from there to the end of the route; 0 at the end itself.
+    """
+    source, target = ends
+    pending: list[tuple[Route, int]] = [((source,), 0)]
+    while pending:
+        route, spent = pending.pop()
+        for segment in segments[route[-1]]:
+            here = spent + ticks(segment)
+            if here + least(segment[-1]) > most_ticks or not set(route).isdisjoint(segment[1:]):
+                continue
+            if segment[-1] == target:
+                yield (*route, *segment[1:])
+            else:
+                pending.append(((*route, *segment[1:]), here))
+
 
 Hop = tuple[str, str]
 
@@ -158,26 +217,6 @@ class RouteTable:
             self._routes_by_pair[key] = first, *others[: _MOST_ROUTES - 1]
         return self._routes_by_pair[key]
 
-    @property
-    def share_links(self) -> bool:
-        """True if there are links that no route between some devices avoids."""
-        return bool(self._directions) and self._unavoidable_links.any
-
-    def unavoidable(self, size: int, source: int, target: int) -> TimedRoute:
-        """The links that a transfer holds on every route, one after another.
-
-        A relaxation: a link on all routes is held for bytes ÷ B(l) + L(l) at least, no earlier than the one before, and
-        the tensor arrives when it has left the last. So segments may start together, and the last takes time.
-        """
-        problem, size_bytes = self._problem, self._problem.sizes_bytes[size]
-        hops = self._unavoidable_links.between(*self._pair(source, target)) if self._directions else ()
-        links = (problem.topology.link_between[hop] for hop in hops)
-        held = [ticks(link_delay_s(link, size_bytes, exact), problem.tick_s) for link in links]
-        return tuple(
-            RouteSegment((hop,), target, busy if hop == hops[-1] else 0, ((self._directions[hop], 0, busy),))
-            for hop, busy in zip(hops, held, strict=True)
-        ) or (RouteSegment((), target, 0, ()),)
-
     def along(self, segments: Sequence[Sequence[Hop]], size: int) -> TimedRoute:
         """The route over given links, in segments from device to device, for tensors of a size."""
         return tuple(self._segment(tuple(hops), self._problem.sizes_bytes[size]) for hops in segments)
@@ -236,10 +275,6 @@ class RouteTable:
         )
         least = delay(self._problem.routes[size][pair])
         return [route for route in routes if delay(route) == least]
-
-    @cached_property
-    def _unavoidable_links(self) -> UnavoidableLinks:
-        return UnavoidableLinks(self._problem.topology)
 
     @cached_property
     def _route_segments(self) -> Mapping[str, Sequence[Route]] | None:

@@ -8,11 +8,44 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 from dlplacer.core.topology import Link, Topology
 from dlplacer.core.units import exact, ticks
-from dlplacer.problem.segment_timing import link_delay_s, link_spans
+
+Number = TypeVar("Number", float, Fraction)
+
+
+def link_spans(
+    links: Sequence[Link], size_bytes: int, delay: str, number: Callable[[float], Number]
+) -> list[tuple[Number, Number]]:
+    """[link] → begin and end, in seconds, of a tensor's hold on it; the last end is the tensor's arrival.
+
+    Cut-through streams through all links at once, at the rate of the narrowest: each is held for bytes ÷ min B(l) +
+    Σ L(l). Store-and-forward passes from link to link (eq. 11): each is held for bytes ÷ B(l) + L(l), in turn.
+
+    Parameters
+    ----------
+    delay
+        ``cut-through`` or ``store-and-forward``.
+    number
+        `float`, or `dlplacer.core.units.exact` for results that are exact.
+    """
+    if delay == "cut-through":
+        narrowest = min(number(link.bytes_per_s) * link.count for link in links)
+        whole = size_bytes / narrowest + sum((number(link.latency_s) for link in links), number(0))
+        return [(number(0), whole)] * len(links)
+    spans, here = [], number(0)
+    for link in links:
+        spans.append((here, here + link_delay_s(link, size_bytes, number)))
+        here = spans[-1][1]
+    return spans
+
+
+def link_delay_s(link: Link, size_bytes: int, number: Callable[[float], Number]) -> Number:
+    """bytes ÷ B(l) + L(l): the term of a single link in eq. 11."""
+    return size_bytes / (number(link.bytes_per_s) * link.count) + number(link.latency_s)
+
 
 Route = tuple[str, ...]
 """Names of the nodes that a transfer visits, both ends included."""

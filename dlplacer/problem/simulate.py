@@ -17,8 +17,7 @@ from dlplacer.core.topology import Topology
 from dlplacer.problem.dispatch import Dispatch, dispatch_of, issue_times, with_one_process
 from dlplacer.problem.live_memory import memory_use
 from dlplacer.problem.problem import Problem, build_problem
-from dlplacer.problem.routes import segments
-from dlplacer.problem.segment_timing import link_spans
+from dlplacer.problem.routes import link_spans, segments
 
 
 def replay(
@@ -168,7 +167,7 @@ class Network:
     """Sends tensors along their routes in the order in which it is asked, each as early as the links allow.
 
     With ``contention: link`` a link direction (or a half-duplex link as a whole) carries one transfer at a time:
-    for how long is said in `dlplacer.problem.segment_timing`. Without contention nothing waits.
+    for how long is said in `dlplacer.problem.routes`. Without contention nothing waits.
     """
 
     def __init__(self, problem: Problem) -> None:

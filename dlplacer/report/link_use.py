@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from dlplacer.core.plan import Plan, Transfer, TransferSegment
-from dlplacer.problem.segment_timing import link_spans
+from dlplacer.problem.routes import link_spans
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ from math import inf
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.bounds.bounds import critical_path, whole_area
 from dlplacer.solvers.decode.machine_code import is_kept
-from dlplacer.solvers.heuristics.start_method import StartMethod
 from dlplacer.solvers.ilp.solver_thread import in_thread
 from dlplacer.solvers.instance.incumbent import Begin, Incumbent
 from dlplacer.solvers.instance.instance import Instance, build_instance
@@ -19,7 +18,7 @@ from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule
 from dlplacer.solvers.instance.time_limit import ask_time, within
 from dlplacer.solvers.local_search.compile_ahead import HEURISTICS_CODE, compile_in_thread, compiling_ahead
 from dlplacer.solvers.parts import PartSearch
-from dlplacer.solvers.starts import StartSearch, single_device
+from dlplacer.solvers.starts import StartMethod, StartSearch, single_device
 
 
 @dataclass(frozen=True)
@@ -86,7 +85,7 @@ def _run_phases(problem: Problem, instance: Instance, incumbent: Incumbent, star
         return
     # It loads solvers: a third of a second, that first schedules at a limit of one second do without.
     in_thread(partial(import_module, "dlplacer.solvers.phases"), inf, _unless_out_of_time, lambda: None)
-    from dlplacer.solvers.phases import AGAIN, PHASES, PhaseContext, run_phases
+    from dlplacer.solvers.phases import PHASES, PhaseContext, run_phases
 
     def search_part(problem: Problem, instance: Instance, incumbent: Incumbent) -> None:
         run_phases(PhaseContext(problem, instance, instance, incumbent, is_part=True), PHASES)
@@ -101,7 +100,6 @@ def _run_phases(problem: Problem, instance: Instance, incumbent: Incumbent, star
         if instance.traffic is not None and "parts" not in incumbent.budget.without:
             parts.run_ahead()
         run_phases(PhaseContext(problem, instance, heuristics.surrogate, incumbent, later), PHASES)
-        run_phases(PhaseContext(problem, instance, heuristics.surrogate, incumbent), [AGAIN])
 
 
 def _unless_out_of_time() -> bool:

@@ -8,28 +8,23 @@ from dlplacer.problem.live_memory import may_bind
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.bounds.bounds import critical_path, lower_bounds, whole_area
 from dlplacer.solvers.decode.decode import is_decoded_fast
-from dlplacer.solvers.feasibility.graph_size import EXACT_UP_TO
-from dlplacer.solvers.heuristics.common.memory_state import Fixed, Priority
-from dlplacer.solvers.heuristics.common.module_blocks import by_module
+from dlplacer.solvers.feasibility.reasons import EXACT_UP_TO
 from dlplacer.solvers.heuristics.construct import Rule, construct, construct_on_placement
-from dlplacer.solvers.heuristics.contiguous import contiguous
-from dlplacer.solvers.heuristics.cpop import cpop
+from dlplacer.solvers.heuristics.contiguous import by_module, contiguous
 from dlplacer.solvers.heuristics.device_map import balanced, sequential
 from dlplacer.solvers.heuristics.etf import etf, m_etf
-from dlplacer.solvers.heuristics.heft import heft
-from dlplacer.solvers.heuristics.list_schedule import list_schedule
+from dlplacer.solvers.heuristics.list_rules import cpop, heft, list_schedule, peft
 from dlplacer.solvers.heuristics.m_sct import m_sct
-from dlplacer.solvers.heuristics.m_topo import m_topo
-from dlplacer.solvers.heuristics.min_cut import min_cut
-from dlplacer.solvers.heuristics.peft import peft
+from dlplacer.solvers.heuristics.occupancy import Fixed, Priority
+from dlplacer.solvers.heuristics.partitions import m_topo, min_cut
 from dlplacer.solvers.heuristics.single_device import best_single
-from dlplacer.solvers.heuristics.start_method import StartMethod
 from dlplacer.solvers.instance.incumbent import Begin, Incumbent
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.memory_admission import admission, attempts, best_admitted
 from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule
 from dlplacer.solvers.instance.schedule import Schedule
 from dlplacer.solvers.instance.time_limit import counts_work, within
+from dlplacer.solvers.starts import StartMethod
 from dlplacer.solvers.throughput import solve_throughput
 
 _BOUND_SHARE = 0.2
@@ -83,7 +78,7 @@ def _single(problem: Problem, budget: Budget) -> Outcome:
 
 def _dlplacer(problem: Problem, budget: Budget) -> Outcome:
     """The best schedule that CP-SAT finds of the paper's own program, timed under the problem's rules."""
-    from dlplacer.solvers.feasibility.explanation import explain_infeasible
+    from dlplacer.solvers.feasibility.reasons import explain_infeasible
     from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, search
     from dlplacer.solvers.ilp.dlplacer_model import build_dlplacer_model
 
@@ -232,7 +227,7 @@ def compared(problem: Problem) -> tuple[str, ...]:
 
 
 SUMMARIES = {
-    DEFAULT_METHOD: "all heuristics, then bounds, segments, windows and the integer program (default)",
+    DEFAULT_METHOD: "all heuristics, then bounds, segments, annealing and the integer program (default)",
     "list": "list scheduling by upward rank; no device idles while an op could run on it",
     "heft": "heterogeneous earliest finish time (Topcuoglu, Hariri and Wu 2002)",
     "cpop": "critical path on a processor (Topcuoglu, Hariri and Wu 2002)",

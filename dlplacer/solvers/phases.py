@@ -1,4 +1,4 @@
-"""The phases of the default method after its first schedules: bounds, segments, annealing, windows, the whole model."""
+"""The phases of the default method after its first schedules: bounds, segments, annealing, the exact model."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -6,11 +6,7 @@ from dataclasses import dataclass, field, replace
 from dlplacer.core.errors import InternalError
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.bounds.bounds import Bounds, lower_bounds
-from dlplacer.solvers.decode.decode import is_decoded_fast
 from dlplacer.solvers.decode.machine_code import is_kept
-from dlplacer.solvers.decomposition.contraction import Contracted, reduction
-from dlplacer.solvers.decomposition.device_subset import device_subsets
-from dlplacer.solvers.decomposition.lns import search_windows
 from dlplacer.solvers.decomposition.segment_search import (
     SegmentParams,
     segments_of,
@@ -18,65 +14,44 @@ from dlplacer.solvers.decomposition.segment_search import (
     work_outside,
 )
 from dlplacer.solvers.decomposition.segments import GraphSegment
-from dlplacer.solvers.decomposition.stage_search import search_stages
-from dlplacer.solvers.feasibility.explanation import explain_overflow
-from dlplacer.solvers.feasibility.graph_size import EXACT_UP_TO
+from dlplacer.solvers.decomposition.stage_bound import search_stages
+from dlplacer.solvers.feasibility.reasons import EXACT_UP_TO, explain_overflow
 from dlplacer.solvers.heuristics.randomized_restarts import improve
-from dlplacer.solvers.heuristics.reluctant import offer_reluctant
 from dlplacer.solvers.ilp.cp_sat_search import SearchEnd
 from dlplacer.solvers.ilp.cp_sat_search import search as search_model
-from dlplacer.solvers.ilp.exact_model import solve_exactly
-from dlplacer.solvers.ilp.ilp_model import build_model
+from dlplacer.solvers.ilp.ilp_model import solve_exactly
 from dlplacer.solvers.ilp.serial_model import build_serial_model, serial_path
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
-from dlplacer.solvers.instance.schedule import Schedule, keeps_blocks_and_memory
-from dlplacer.solvers.instance.time_limit import counts_work, now, within
+from dlplacer.solvers.instance.schedule import Schedule
+from dlplacer.solvers.instance.time_limit import now
 from dlplacer.solvers.local_search.compile_ahead import ANNEALING_CODE, PATH_CODE, compile_in_thread, seconds_to_load
-from dlplacer.solvers.local_search.critical_swaps import swap_critical
 
 
 @dataclass(frozen=True)
 class PhaseParams:
     """The default method's shares of time.
 
-    Shares are of the time that is left when a phase begins. Together they leave each later phase something at any
-    limit; they were chosen on Inception-V3 and the benchmark families by hand, never tuned one by one.
+    Shares are of the time that is left when a phase begins; together they leave each later phase something.
 
     Attributes
     ----------
-    bound_share
-        For the combinatorial bounds; they end early on small graphs.
-    stage_share
-        For the bound over stages where memory is short; it ends when its prices are the best.
+    bound_share, stage_share, restart_share, anneal_share, serial_share, exact_share
+        For the phases of these names.
     segments, sparse_segments
         What is spent on segments, and where they are sparse.
     sparse_from, sparse_from_ops
         Work outside all segments, and ops, from which these are sparse: then they bring a bound, but hardly plans.
-        GPT-2's weight gradients are 27 % of its training step's work.
-    reluctant_share
-        For list schedules that are reluctant to send: after segments that bring plans themselves, else ahead of them.
-    restart_share, restarts
-        For randomized restarts, and their number. In a minute 500 ops allow 6,000 of them, 2,000 ops 800.
-    swap_share
-        For orders on devices and links where links are contended: a second at 2,000 ops, and it took Inception on four
-        GPUs from a gap of 1.0 % to 0.3.
-    anneal_share, compile_patience
-        For annealing where links are contended, ahead of what else improves plans; and the share of that for which it
-        waits for its code, if that is being compiled.
+    restarts
+        Randomized restarts in a row.
+    compile_patience
+        Share of its time for which annealing waits for its code, if that is being compiled.
     anneal_ahead_share, anneal_ahead_up_to
-        For annealing ahead of sparse segments, and ops up to which it brings something in half a minute: GPT-2's
-        training step with 48 layers fell from 362 to 347 ms on four GPUs.
-    serial_share, serial_compile_s
-        For annealing placements of ops that run one after another where memory is short, and for their model; and
-        seconds from which annealing is worth the compilation of its code.
-    exact_up_to, whole_up_to
-        Working ops up to which the model with transfers and memory over time, and the model without, are solved as a
-        whole. CP-SAT alone improves no plan of 2,000 ops in a minute; the limits themselves are guesses.
-    whole_share
-        For the model of a small problem; the exact one gets as much of the rest.
-    windows_share, windows_patience
-        For windows ahead of the whole model, and how many in a row may bring nothing.
+        For annealing ahead of sparse segments, and ops up to which it brings something in half a minute.
+    serial_compile_s
+        Seconds from which annealing placements is worth the compilation of its code.
+    exact_up_to
+        Working ops up to which the exact model is solved.
     """
 
     bound_share: float = 0.1
@@ -85,10 +60,8 @@ class PhaseParams:
     sparse_segments: SegmentParams = field(default_factory=lambda: SegmentParams(transfer_share=0.3, joins=False))
     sparse_from: float = 0.05
     sparse_from_ops: int = 2000
-    reluctant_share: float = 0.15
     restart_share: float = 0.1
     restarts: int = 150
-    swap_share: float = 0.1
     anneal_share: float = 0.5
     compile_patience: float = 0.5
     anneal_ahead_share: float = 0.4
@@ -96,10 +69,7 @@ class PhaseParams:
     serial_share: float = 0.4
     serial_compile_s: float = 5.0
     exact_up_to: int = EXACT_UP_TO
-    whole_up_to: int = 600
-    whole_share: float = 0.8
-    windows_share: float = 0.3
-    windows_patience: int = 200
+    exact_share: float = 0.8
 
 
 PARAMS = PhaseParams()
@@ -177,14 +147,6 @@ def run_phases(search: PhaseContext, phases: Iterable[Phase]) -> None:
             phase.run(search, phase.share * budget.left_s)
 
 
-def _contract(search: PhaseContext, seconds: float) -> None:
-    """Contract ops of no time where that costs nothing: Inception's forward pass falls from 880 ops to 407."""
-    found = reduction(search.instance) if search.problem.options.memory == "sum" else None
-    if found is not None:
-        search.instance = search.surrogate = found.reduced
-        search.incumbent = Contracted(found, search.incumbent)
-
-
 def _bound(search: PhaseContext, seconds: float) -> None:
     """Raise the bound without a solver; heads and tails give all later models their time windows."""
     search.bounds = lower_bounds(search.instance, seconds)
@@ -233,12 +195,8 @@ def _solve_segments(search: PhaseContext, seconds: float) -> None:
     search.bounds = solve_segments(search.instance, search.segments, search.bounds, search.incumbent, params)
 
 
-def _swap(search: PhaseContext, seconds: float) -> None:
-    swap_critical(search.instance, search.incumbent, seconds)
-
-
 def _anneal(search: PhaseContext, seconds: float, patience: float | None = None) -> None:
-    """Move single ops with all transfers in their queues: windows know delays only, and those of idle links."""
+    """Move single ops with all transfers in their queues."""
     asked = now()
     load_s = seconds_to_load((PARAMS.compile_patience if patience is None else patience) * seconds)
     seconds -= now() - asked
@@ -253,66 +211,15 @@ def _anneal_ahead(search: PhaseContext, seconds: float) -> None:
     _anneal(search, seconds, patience=0.0)
 
 
-def _reluctant(search: PhaseContext, seconds: float) -> None:
-    """Many list schedules, also on parts of the machine, such as one host of a cluster."""
-    instance, budget, until = search.instance, search.incumbent.budget, now() + seconds
-    subsets = tuple(range(instance.device_count)), *device_subsets(search.problem, instance)
-    within(
-        lambda: now() > until or budget.stop.is_set(),
-        lambda: offer_reluctant(instance, search.incumbent, subsets, budget.workers),
-    )
-
-
-def _may_be_reluctant(search: PhaseContext) -> bool:
-    """Where memory over time is short such schedules are seldom plans."""
-    several = search.instance.traffic is not None and search.instance.device_count > 1 and not search.is_part
-    return several and not search.incumbent.refused and (counts_work() or is_decoded_fast(search.instance))
-
-
-def _falls_apart(search: PhaseContext) -> bool:
-    return bool(search.segments) and not search.sparse
-
-
 def _is_ahead(search: PhaseContext) -> bool:
     """True where segments will hardly bring plans: memory over time is short, or they are sparse."""
     short = search.incumbent.refused and not search.few
     return search.contended and (short or (search.sparse and search.instance.op_count <= PARAMS.anneal_ahead_up_to))
 
 
-def _search_later(search: PhaseContext, seconds: float) -> None:
-    search.later()
-    search.incumbent.follow()
-
-
 def _restart(search: PhaseContext, seconds: float) -> None:
     """Restart list scheduling at random: ops outside all segments have had list schedules only so far."""
     improve(search.surrogate, search.incumbent, seconds, PARAMS.restarts)
-
-
-def _windows(search: PhaseContext, seconds: float, patience: int | None = None) -> None:
-    """Solve windows of the best schedule exactly: on 2,000 ops they cut a gap of 6.4 % to 1.6, CP-SAT alone to 6.3.
-
-    Where memory over time is short, windows of the instance, which do not know it, would give no plans.
-    """
-    best = search.incumbent.best
-    known = best is not None and keeps_blocks_and_memory(search.surrogate, best)
-    instance = search.surrogate if known else search.instance
-    search_windows(instance, search.incumbent, seconds, patience or PARAMS.windows_patience)
-
-
-def _last_windows(search: PhaseContext, seconds: float) -> None:
-    """Windows lie at random, and each place deserves its tries."""
-    _windows(search, seconds, PARAMS.windows_patience * search.instance.op_count)
-
-
-def _solve_whole(search: PhaseContext, seconds: float) -> None:
-    """Solve the model without transfers and memory over time: exact under the paper's options, else a bound."""
-    best = search.incumbent.best
-    if best is not None:
-        stop_at = now() + seconds
-        model, variables = build_model(search.instance, search.bounds, best.makespan, best)
-        end = search_model(model, variables, search.instance, search.incumbent, stop_at - now())
-        _require_known(end, best)
 
 
 def _require_known(end: SearchEnd, best: Schedule) -> None:
@@ -324,18 +231,19 @@ def _require_known(end: SearchEnd, best: Schedule) -> None:
 
 
 def _solve_exactly(search: PhaseContext, seconds: float) -> None:
-    """Solve the model with transfers and memory over time: the only phase that proves under every option."""
+    """Solve the model of all rules: the only phase that proves under every option."""
     if not solve_exactly(search.problem, search.instance, search.bounds, search.incumbent, seconds):
         raise explain_overflow(search.problem)
 
 
 def _again(search: PhaseContext, seconds: float) -> None:
-    """Restarts and windows, drawn anew, for as long as there is time and no proof: only a proof ends a search early."""
+    """Restarts and annealing, drawn anew, for as long as there is time: only a proof ends a search early."""
     incumbent = search.incumbent
     while incumbent.best is not None and not incumbent.closed and incumbent.budget.left_s:
         incumbent.budget = replace(incumbent.budget, seed=incumbent.budget.seed + 1)
         _restart(search, PARAMS.restart_share * incumbent.budget.left_s)
-        _windows(search, incumbent.budget.left_s)
+        if _many_contended(search):
+            _anneal(search, incumbent.budget.left_s)
 
 
 def _many(search: PhaseContext) -> bool:
@@ -347,7 +255,6 @@ def _many_contended(search: PhaseContext) -> bool:
 
 
 PHASES = (
-    Phase("contraction", _contract, applies=lambda s: s.incumbent.best is not None, is_cheap=True),
     Phase("bounds", _bound, PARAMS.bound_share, is_cheap=True),
     Phase("stage bound", _stage_bound, PARAMS.stage_share),
     Phase(
@@ -357,24 +264,14 @@ PHASES = (
         lambda s: s.incumbent.best is not None and s.instance.memory_binds,
     ),
     Phase("find segments", _find_segments),
-    Phase("reluctant", _reluctant, PARAMS.reluctant_share, lambda s: not _falls_apart(s) and _may_be_reluctant(s)),
     Phase("annealing", _anneal_ahead, PARAMS.anneal_ahead_share, _is_ahead),
     Phase("segments", _solve_segments, applies=lambda s: not (s.sparse and s.is_part)),
-    Phase("reluctant", _reluctant, PARAMS.reluctant_share, lambda s: _falls_apart(s) and _may_be_reluctant(s)),
-    Phase("order swaps", _swap, PARAMS.swap_share),
     Phase("annealing", _anneal, PARAMS.anneal_share, _many_contended),
-    Phase("parts", _search_later, applies=_many),
+    Phase("parts", lambda s, seconds: s.later(), applies=_many),
     Phase("restarts", _restart, PARAMS.restart_share),
-    Phase("whole model", _solve_whole, PARAMS.whole_share, lambda s: s.few),
-    Phase("exact model", _solve_exactly, PARAMS.whole_share, lambda s: s.few),
-    Phase("parts", _search_later, applies=lambda s: s.few),
-    Phase("windows", _windows, PARAMS.windows_share, _many),
-    Phase("whole model", _solve_whole, applies=lambda s: not s.few and s.instance.working_count <= PARAMS.whole_up_to),
+    Phase("exact model", _solve_exactly, PARAMS.exact_share, lambda s: s.few),
+    Phase("parts", lambda s, seconds: s.later(), applies=lambda s: s.few),
     Phase("annealing", _anneal, applies=_many_contended),
-    Phase("order swaps", _swap, PARAMS.swap_share, _many_contended),
-    Phase("windows", _last_windows),
+    Phase("again", _again, applies=lambda s: not s.is_part),
 )
 """The default method after its first schedules."""
-
-AGAIN = Phase("again", _again)
-"""For the problem itself, at last; on the instance that is not contracted."""

@@ -5,20 +5,37 @@ all that is slow, and one that takes long keeps no other from its turn.
 """
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from dlplacer.problem.problem import Problem
-from dlplacer.solvers.decode.in_sequence import in_sequence
-from dlplacer.solvers.feasibility.explanation import require_placement
-from dlplacer.solvers.feasibility.graph_size import EXACT_UP_TO
-from dlplacer.solvers.heuristics.start_method import StartMethod
+from dlplacer.solvers.decode.decode import in_sequence
+from dlplacer.solvers.feasibility.reasons import require_placement
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.memory_admission import Attempt, attempts
 from dlplacer.solvers.instance.schedule import Schedule, keeps_blocks_and_memory
 from dlplacer.solvers.instance.time_limit import now, within
+
+Start = Callable[[Problem, Instance], Schedule | None]
+"""A heuristic; None where it runs out of memory."""
+
+
+class StartMethod(NamedTuple):
+    """A heuristic, and what tells when to ask it.
+
+    Attributes
+    ----------
+    cost
+        About how long it takes, in list schedules.
+    find
+        The heuristic.
+    """
+
+    cost: float
+    find: Start
 
 
 @dataclass(frozen=True)
@@ -35,9 +52,8 @@ class StartParams:
     op_s, pace_s
         Seconds of any schedule per op, and of a list schedule per op and device. A heuristic that would not end in
         time waits.
-    placement_share, room_share, room_op_s
-        Where they find no plan: for a placement by itself; for a search for any plan, and seconds for each op of that
-        where an exact model follows.
+    placement_share
+        Where they find no plan: for a placement by itself.
     """
 
     share: float = 0.3
@@ -48,8 +64,6 @@ class StartParams:
     op_s: float = 7e-5
     pace_s: float = 5e-5
     placement_share: float = 0.25
-    room_share: float = 0.5
-    room_op_s: float = 0.1
 
 
 PARAMS = StartParams()
@@ -87,8 +101,6 @@ class StartSearch:
         self.surrogate = instance
         self._waiting = deque(map(self._fresh, starts))
         self._in_vain: list[StartMethod] = []
-        self._placement: list[int] | None = None
-        self._rooms_made = 0
 
     def run(self) -> None:
         """Ask each once, in a share of the time; where there is no plan yet, until there is one."""
@@ -96,19 +108,9 @@ class StartSearch:
         self._go_on(PARAMS.share)
         if incumbent.best is None:
             within(incumbent.budget.stop.is_set, self._on_placement)
-        if incumbent.best is None:
-            seconds = PARAMS.room_share * incumbent.budget.left_s
-            if self._instance.working_count <= EXACT_UP_TO:
-                seconds = min(seconds, PARAMS.room_op_s * self._instance.op_count)
-            self._make_room(seconds)
 
     def go_on(self) -> None:
-        """Ask those that there was no time for, and those that found no room on a placement that has it.
-
-        Where there is no plan yet, the search for any goes on as long as there is time.
-        """
-        if self._incumbent.best is None:
-            self._make_room(self._incumbent.budget.left_s)
+        """Ask those that there was no time for, and those that found no room on a placement that has it."""
         self._go_on(PARAMS.late_share)
         if self._in_vain and self._instance.memory_binds and not self._incumbent.closed:
             within(lambda: not self._incumbent.budget.left_s, self._on_placement)
@@ -161,16 +163,6 @@ class StartSearch:
             self.surrogate = attempt.surrogate
         return behind
 
-    def _make_room(self, seconds: float) -> None:
-        """Search any plan, with one op after another."""
-        from dlplacer.solvers.feasibility.room_search import search_room
-
-        problem, instance, incumbent = self._problem, self._instance, self._incumbent
-        seed, self._rooms_made = incumbent.budget.seed + self._rooms_made, self._rooms_made + 1
-        search = partial(search_room, problem, instance, self._placement, seconds, seed)
-        self._placement = None
-        incumbent.offer(within(incumbent.budget.stop.is_set, search))
-
     def _on_placement(self) -> None:
         """Ask those that found no plan, on a placement that a search for room alone finds.
 
@@ -183,7 +175,6 @@ class StartSearch:
         without = [*self._in_vain, *(run.start for run in self._waiting if not run.found)]
         self._in_vain = []
         placement = require_placement(self._problem, PARAMS.placement_share * incumbent.budget.left_s)
-        self._placement = placement
         if placement is None:
             return
         blocks: dict[int, tuple[int, ...]] = {

@@ -209,7 +209,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1, help="processes at once (1)")
     parser.add_argument("--only", default="", help="cases whose name contains this")
     parser.add_argument(
-        "--without", nargs="*", default=[], help="parts to leave out (each); several at once: 'restarts + windows'"
+        "--without", nargs="*", default=[], help="parts to leave out (each); several at once: 'restarts + annealing'"
     )
     parser.add_argument(
         "--rows", type=Path, default=Path("leave_one_out.jsonl"), help="file of rows, a JSON object each"

@@ -8,7 +8,7 @@ import dlplacer as dp
 from dlplacer.core.units import exact
 from dlplacer.planning.place import place
 from dlplacer.problem.problem import Problem, build_problem
-from dlplacer.problem.segment_timing import link_spans
+from dlplacer.problem.routes import link_spans
 from dlplacer.problem.transfers import build_traffic
 
 OPTIONS = dp.Options(delay="store-and-forward")

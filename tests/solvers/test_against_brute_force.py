@@ -11,8 +11,7 @@ from dlplacer.check import violations
 from dlplacer.core.errors import InfeasibleError
 from dlplacer.planning.assemble import assemble
 from dlplacer.problem.problem import Problem
-from dlplacer.solvers.feasibility.explanation import explain_infeasible
-from dlplacer.solvers.feasibility.simple_reasons import require_feasible
+from dlplacer.solvers.feasibility.reasons import explain_infeasible, require_feasible
 from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, search
 from dlplacer.solvers.ilp.ilp_model import build_model
 from dlplacer.solvers.instance.incumbent import Incumbent

@@ -11,8 +11,8 @@ from solvers.random_problems import random_fork_join
 
 from dlplacer.core.errors import InternalError
 from dlplacer.problem.problem import Problem
-from dlplacer.solvers.heuristics.common.upward_rank import by_rank, upward_ranks
-from dlplacer.solvers.heuristics.list_schedule import list_schedule
+from dlplacer.solvers.heuristics.list_rules import list_schedule
+from dlplacer.solvers.heuristics.orders import by_rank, upward_ranks
 from dlplacer.solvers.heuristics.randomized_restarts import improve
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import build_instance

@@ -8,8 +8,8 @@ from dlplacer.check import violations
 from dlplacer.planning.assemble import assemble
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.problem.restriction import on_devices
-from dlplacer.solvers.decode.in_sequence import in_sequence
-from dlplacer.solvers.feasibility.simple_reasons import may_have_plan
+from dlplacer.solvers.decode.decode import in_sequence
+from dlplacer.solvers.feasibility.reasons import may_have_plan
 from dlplacer.solvers.instance.instance import build_instance
 from dlplacer.solvers.instance.memory_admission import admission
 from dlplacer.solvers.instance.outcome import Outcome, ProblemSchedule

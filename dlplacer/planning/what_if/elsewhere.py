@@ -14,8 +14,7 @@ from dlplacer.planning.constrain import constrained
 from dlplacer.planning.warm_start import followed
 from dlplacer.planning.what_if.what_would_help import bound_of, require_consistent, solved_again
 from dlplacer.problem.problem import build_problem
-from dlplacer.solvers.instance.instance import build_instance
-from dlplacer.solvers.instance.symmetry import interchangeable
+from dlplacer.solvers.instance.instance import build_instance, interchangeable
 
 _BOUND_S = 0.3
 _LOOK_SHARE = 0.3

@@ -1,4 +1,4 @@
-"""Schedules by rules: an order of ops, and a rule for their devices."""
+"""Schedules of a placement and an order, and by rules: an order of ops, and a rule for their devices."""
 
 from collections.abc import Callable, Sequence
 from operator import itemgetter
@@ -6,17 +6,68 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dlplacer.solvers.decode.arrays import BYTES, MEMBERS, InstanceArrays, Ints, tables_of
-from dlplacer.solvers.decode.in_sequence import sent_in_turn
-from dlplacer.solvers.decode.insertion import GAP_TO, GAPS, insert_all
+from dlplacer.solvers.decode.arrays import BYTES, MEMBERS, InstanceArrays, Ints, Tables, tables_of
 from dlplacer.solvers.decode.machine_code import is_fast, run
+from dlplacer.solvers.decode.placing import GAP_TO, GAPS, insert_all
 from dlplacer.solvers.decode.runs import run_from
 from dlplacer.solvers.decode.solution import DEVICE, NEVER, TRIAL_START, Solution, filled, transfers
-from dlplacer.solvers.decode.turns import no_turns
 from dlplacer.solvers.decode.work_conserving import new_desk, work_on
 from dlplacer.solvers.instance.instance import Instance
-from dlplacer.solvers.instance.schedule import Schedule, sequence
-from dlplacer.solvers.instance.time_limit import count_work
+from dlplacer.solvers.instance.schedule import Schedule, sequence, with_transfers
+from dlplacer.solvers.instance.time_limit import ask_time, count_work
+
+
+def compact(instance: Instance, device: Sequence[int], start: Sequence[int]) -> Schedule:
+    """The schedule in which every op starts as early as this placement and the order of these starts allow.
+
+    It obeys eq. 10 and 12 and ends no later, provided that the given starts do, where zero-time sinks may also lie
+    inside another op: such a sink moves to the end of that op, which delays nothing as nothing reads it.
+    """
+    return in_sequence(instance, device, sequence(instance, device, start))
+
+
+def in_sequence(instance: Instance, device: Sequence[int], ops: Sequence[int]) -> Schedule:
+    """The schedule that starts every op, taken in this order, as early as its data and its device allow.
+
+    Where there is traffic, an op's data are sent when its turn comes, into the first gap that the links have.
+    """
+    if instance.traffic is None:
+        return _by_delays(instance, device, ops)
+    tables = tables_of(instance)
+    fast = is_fast(instance.op_count * instance.device_count, (run_from,))
+    solution, makespan = sent_in_turn(tables, device, ops, fast)
+    start, sent = solution.ops[:, TRIAL_START].tolist(), list(transfers(tables, solution))
+    if not sent:
+        return Schedule(tuple(device), tuple(start), makespan)
+    # Kernels take the ticks of a route from a line, so a transfer may take a tick too long there.
+    return with_transfers(instance, instance.traffic, device, start, sent)
+
+
+def sent_in_turn(tables: Tables, device: Sequence[int], ops: Sequence[int], fast: bool) -> tuple[Solution, int]:
+    """Tables with the trial of a placement and an order, in machine code if `fast`, and its makespan."""
+    instance, arrays, _ = tables
+    working = np.array([op for op in ops if op not in instance.sources], np.int64)
+
+    def build(solution: Solution) -> int:
+        return run(run_from, fast, arrays, solution, 0, NEVER)
+
+    return filled(tables, np.array(device, np.int64), working, build)
+
+
+def _by_delays(instance: Instance, device: Sequence[int], ops: Sequence[int]) -> Schedule:
+    early, end, free = [0] * instance.op_count, [0] * instance.op_count, [0] * instance.device_count
+    for op in ops:
+        ask_time()
+        here = device[op]
+        begin = free[here]
+        for source, delay in instance.predecessors[op]:
+            arrival = end[source] + delay[device[source]][here]
+            if arrival > begin:
+                begin = arrival
+        early[op] = begin
+        end[op] = free[here] = begin + instance.duration[op][here]
+    return Schedule(tuple(device), tuple(early), max(end))
+
 
 _OP_S = 1e-5
 """Seconds of work for an op."""
@@ -37,18 +88,12 @@ class Rule(NamedTuple):
         Whether no device idles while an op could run on it (`work_on`); else each op goes where it ends first.
     ahead
         [op, device] → ticks that count besides the end there, as PEFT's; None: none, as HEFT has it.
-    devices
-        Those that may be used; None for all.
-    reluctance
-        By how much an end counts as later for each tick that the op's inputs are on their way.
     """
 
     order: Sequence[int]
     placement: Sequence[int] | None = None
     works_on: bool = False
     ahead: Ints | None = None
-    devices: Sequence[int] | None = None
-    reluctance: float = 0.0
 
 
 def decode(instance: Instance, rule: Rule, fast: bool | None = None) -> Schedule | None:
@@ -62,16 +107,14 @@ def decode(instance: Instance, rule: Rule, fast: bool | None = None) -> Schedule
     fast
         Whether to decide in machine code; by default where that is worth it.
     """
-    tables, devices = tables_of(instance), range(instance.device_count)
+    tables = tables_of(instance)
     arrays = tables.arrays if rule.placement is None else _placed(instance, tables.arrays, rule.placement)
-    usable = np.zeros(instance.device_count, np.int64)
-    usable[list(devices if rule.devices is None else rule.devices)] = 1
     count_work(_OP_S * instance.op_count)
     fast = is_decoded_fast(instance) if fast is None else fast
-    build = (_working_on if rule.works_on else _ending_first)(instance, arrays, rule, usable, fast)
+    build = (_working_on if rule.works_on else _ending_first)(instance, arrays, rule, fast)
     ops = np.array([op for op in rule.order if op not in instance.sources], np.int64)
     nowhere = np.zeros(instance.op_count, np.int64)
-    solution, makespan = filled(tables, nowhere, ops, no_turns(arrays), build)
+    solution, makespan = filled(tables, nowhere, ops, build)
     if makespan == NEVER:
         return None
     if not rule.works_on and tables.arrays.holds.size:
@@ -100,26 +143,22 @@ def _placed(instance: Instance, arrays: InstanceArrays, placement: Sequence[int]
     return arrays._replace(allowed=allowed, units=units, capacity=capacity)
 
 
-def _working_on(
-    instance: Instance, arrays: InstanceArrays, rule: Rule, usable: Ints, fast: bool
-) -> Callable[[Solution], int]:
+def _working_on(instance: Instance, arrays: InstanceArrays, rule: Rule, fast: bool) -> Callable[[Solution], int]:
     order = np.array(rule.order, np.int64)
 
     def build(solution: Solution) -> int:
-        return run(work_on, fast, arrays, solution, new_desk(arrays, usable, order), not instance.uniform)
+        return run(work_on, fast, arrays, solution, new_desk(arrays, order), not instance.uniform)
 
     return build
 
 
-def _ending_first(
-    instance: Instance, arrays: InstanceArrays, rule: Rule, usable: Ints, fast: bool
-) -> Callable[[Solution], int]:
+def _ending_first(instance: Instance, arrays: InstanceArrays, rule: Rule, fast: bool) -> Callable[[Solution], int]:
     ahead = np.zeros((0, instance.device_count), np.int64) if rule.ahead is None else rule.ahead
     booked = np.zeros((instance.device_count, len(rule.order) + 2, GAP_TO + 1), np.int64)
     rows = np.zeros((instance.device_count, GAPS + 1), np.int64)
 
     def build(solution: Solution) -> int:
         placed = np.zeros(len(arrays.units), np.int64)
-        return run(insert_all, fast, arrays, solution, usable, placed, ahead, booked, rows, rule.reluctance)
+        return run(insert_all, fast, arrays, solution, placed, ahead, booked, rows)
 
     return build

@@ -7,7 +7,6 @@ process has kept it, or ten seconds to compile it.
 
 import hashlib
 import os
-import platform
 import shutil
 import sys
 import time
@@ -110,15 +109,16 @@ def machine_code(kernel: Callable[_P, _T], inner: bool = False) -> Callable[_P, 
 
 @cache
 def code_folder() -> Path | None:
-    """The folder of this version's machine code for this processor; None if there can be none.
+    """The folder of this version's machine code; None if there can be none.
 
     A folder for each version: numba asks whether a function's own file has changed, not whether those that it calls
-    have. And for each place where it is installed: numba looks no function up that was compiled from another path.
+    have. And for each place where it is installed: numba looks no function up that was compiled from another path. It
+    tells processors apart by itself.
     """
     files = sorted(
         file for name in ("decode", "local_search") for file in Path(__file__).parents[1].glob(f"{name}/*.py")
     )
-    here = repr((__file__, version("numba"), sys.version, platform.machine(), _processor()))
+    here = repr((__file__, version("numba"), sys.version))
     digest = hashlib.sha256(b"".join([*(file.read_bytes() for file in files), here.encode()])).hexdigest()[:16]
     try:
         parent = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dlplacer"
@@ -131,15 +131,6 @@ def code_folder() -> Path | None:
     except (OSError, RuntimeError):
         return None
     return folder if os.access(folder, os.W_OK) else None
-
-
-def _processor() -> list[str]:
-    """The features of this processor, where the system tells them: machine code of one need not run on another."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return [platform.processor()]
-    return sorted({line for line in lines if line.startswith(("model name", "flags", "CPU part", "Features"))})
 
 
 def _viewed(value: Any) -> Any:

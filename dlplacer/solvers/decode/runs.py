@@ -2,7 +2,7 @@
 
 A solution is a device for every op and a sequence of all ops but sources. It is run as `in_sequence` does: each op
 starts when its device is free and its inputs are there, which are sent when its turn comes, into the first gap on the
-links of the route on which they arrive first, except what has a turn of its own (`Turns`). All times are ticks.
+links of the route on which they arrive first. All times are ticks.
 
 What is compiled here copies element by element: numba takes a second or more for each slice that is assigned to.
 """
@@ -20,7 +20,6 @@ from dlplacer.solvers.decode.solution import (
     ARRIVAL,
     ARRIVAL_LEG,
     ASKED_AT,
-    ASKS,
     BEGIN,
     CRITICAL,
     DEVICE,
@@ -39,7 +38,6 @@ from dlplacer.solvers.decode.solution import (
     REQUEST,
     SEGMENT,
     SEGMENT_LIMIT,
-    SENT_LEG,
     START,
     TARGET,
     TRIAL_ARRIVAL,
@@ -54,11 +52,7 @@ from dlplacer.solvers.decode.transfers import (
     first_after,
     line,
     receive,
-    take_turn,
     touch,
-)
-from dlplacer.solvers.decode.turns import (
-    TURN_NEXT,
 )
 
 
@@ -93,10 +87,7 @@ def run_from(arrays: InstanceArrays, solution: Solution, first: int, most: int) 
         makespan = max(makespan, ops[op, END])
     for at in range(first, sequence.shape[0]):
         op = sequence[at]
-        here, turn = ops[op, DEVICE], ops[op, ASKS]
-        while turn >= 0:
-            take_turn(arrays, solution, turn, first, base, at)
-            turn = solution.turns[turn, TURN_NEXT]
+        here = ops[op, DEVICE]
         begin = max(free[here], receive(arrays, solution, op, first, base, at))
         for number in range(arrays.ops[op, WAITS], arrays.ops[op, WAITS + 1]):
             source = arrays.lists[number]
@@ -117,7 +108,6 @@ def take_over(arrays: InstanceArrays, solution: Solution, first: int, makespan: 
     for leg in range(counts[LEGS] - 1, base - 1, -1):
         request, target = legs[0, leg, REQUEST], legs[0, leg, TARGET]
         arrivals[request, target, ARRIVAL_LEG] = -1
-        arrivals[request, target, SENT_LEG] = legs[0, leg, PREVIOUS]
     for link in range(links.shape[0]):
         touch(busy, links, link, base, counts[EPOCH])
         count = links[link, TRIAL_USES]
@@ -129,7 +119,6 @@ def take_over(arrays: InstanceArrays, solution: Solution, first: int, makespan: 
         for column in range(legs.shape[2]):
             legs[0, leg, column] = legs[1, leg, column]
         request, target = legs[1, leg, REQUEST], legs[1, leg, TARGET]
-        arrivals[request, target, SENT_LEG] = leg
         if legs[1, leg, SEGMENT] + 1 == legs[1, leg, SEGMENT_LIMIT]:
             arrivals[request, target, ARRIVAL] = arrivals[request, target, TRIAL_ARRIVAL]
             arrivals[request, target, ARRIVAL_LEG] = leg

@@ -7,16 +7,14 @@ import numpy as np
 
 from dlplacer.problem.transfers import ScheduledTransfer
 from dlplacer.solvers.decode.arrays import OP_BYTES, READS, Ints, Tables
-from dlplacer.solvers.decode.turns import Turns
 
-DEVICE, PLACE, PATH, START, END, TRIAL_START, TRIAL_END, DEVICE_BEFORE, PATH_BEFORE, ASKS = range(10)
+DEVICE, PLACE, PATH, START, END, TRIAL_START, TRIAL_END, DEVICE_BEFORE, PATH_BEFORE = range(9)
 """Columns of `Solution.ops`: device, place in the sequence (-1 for sources), ticks from its start to the end of the
-schedule along the longest path, its times, its times in the trial, its device and its path before it was moved, and
-the first turn of a transfer ahead of it (-1: none)."""
+schedule along the longest path, its times, its times in the trial, and its device and its path before it was moved."""
 
-ARRIVAL, ARRIVAL_LEG, TRIAL_ARRIVAL, TRIAL_EPOCH, SENT_LEG, TRIAL_SENT_LEG, TRIAL_SENT_EPOCH = range(7)
-"""`Solution.arrivals`: when a request is on a device and its last leg (-1: never), when it is in the trial of which
-epoch, the last of its legs that is sent (-1: none), and the same of the trial of which epoch."""
+ARRIVAL, ARRIVAL_LEG, TRIAL_ARRIVAL, TRIAL_EPOCH = range(4)
+"""`Solution.arrivals`: when a request is on a device and its last leg (-1: never), and when it is in the trial of which
+epoch."""
 
 REQUEST, TARGET, SEGMENT, SEGMENT_LIMIT, BEGIN, ASKED_AT, LEG_PATH, PREVIOUS = range(8)
 """`Solution.legs`: request, device, route segment, the first one that is not of its route, start, place whose op asked
@@ -48,8 +46,6 @@ class Solution(NamedTuple):
         Ops at which a critical path may be shortened.
     used, free
         [device] → bytes, and a vector for use inside.
-    turns, asker
-        Of `Turns`.
     unsent
         What an op reads and is still to be sent, a heap for use inside: end of the producer, place in the op's list.
     """
@@ -64,8 +60,6 @@ class Solution(NamedTuple):
     used: Ints
     free: Ints
     counts: Ints
-    turns: Ints
-    asker: Ints
     unsent: Ints
 
 
@@ -74,7 +68,7 @@ _FIRST_WIDTH = 64
 
 
 def filled(
-    tables: Tables, devices: Ints, sequence: Ints, turns: Turns, build: Callable[[Solution], int], width: int = 0
+    tables: Tables, devices: Ints, sequence: Ints, build: Callable[[Solution], int], width: int = 0
 ) -> tuple[Solution, int]:
     """Tables with the trial of all that `build` makes, and its makespan; larger ones until they hold it.
 
@@ -85,7 +79,7 @@ def filled(
     """
     width = max(width, _FIRST_WIDTH)
     while True:
-        solution = _empty(tables, devices, sequence, turns, width)
+        solution = _empty(tables, devices, sequence, width)
         makespan = build(solution)
         if not solution.counts[OVERFLOW]:
             return solution, int(makespan)
@@ -113,17 +107,17 @@ def transfers(tables: Tables, solution: Solution) -> Iterator[ScheduledTransfer]
             yield ScheduledTransfer(row[REQUEST], row[TARGET], route, starts[leg])
 
 
-def _empty(tables: Tables, devices: Ints, sequence: Ints, turns: Turns, width: int) -> Solution:
+def _empty(tables: Tables, devices: Ints, sequence: Ints, width: int) -> Solution:
     """Tables for a solution that has not been run, with room for `width` uses of every link direction."""
     arrays, (count, device_count) = tables.arrays, tables.arrays.ticks.shape
     resources = int(arrays.holds[:, 0].max(initial=-1)) + 1
-    table = np.zeros((count, ASKS + 1), np.int64)
-    table[:, DEVICE], table[:, PLACE], table[:, ASKS] = devices, -1, turns.asks
+    table = np.zeros((count, PATH_BEFORE + 1), np.int64)
+    table[:, DEVICE], table[:, PLACE] = devices, -1
     table[sequence, PLACE] = np.arange(len(sequence))
     used = np.zeros(device_count, np.int64)
     np.add.at(used, devices, arrays.ops[:, OP_BYTES])
-    arrivals = np.zeros((len(arrays.requests), device_count, TRIAL_SENT_EPOCH + 1), np.int64)
-    arrivals[:, :, ARRIVAL_LEG] = arrivals[:, :, SENT_LEG] = -1
+    arrivals = np.zeros((len(arrays.requests), device_count, TRIAL_EPOCH + 1), np.int64)
+    arrivals[:, :, ARRIVAL_LEG] = -1
     most_legs = width * (resources + len(arrays.requests) // _FIRST_WIDTH + 1)
     return Solution(
         table,
@@ -136,7 +130,5 @@ def _empty(tables: Tables, devices: Ints, sequence: Ints, turns: Turns, width: i
         used,
         np.zeros(device_count, np.int64),
         np.zeros(6, np.int64),
-        turns.rows,
-        turns.asker,
         np.zeros((1, int((arrays.ops[:, READS + 1] - arrays.ops[:, READS]).max(initial=0)), 2), np.int64),
     )

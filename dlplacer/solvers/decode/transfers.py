@@ -3,14 +3,12 @@
 from dlplacer.solvers.decode.arrays import (
     CLASS,
     FIRST_HOLD,
-    READERS,
     READS,
     SOURCE,
     Floats,
     InstanceArrays,
     Ints,
 )
-from dlplacer.solvers.decode.heaps import FIRST, SECOND, pop, push
 from dlplacer.solvers.decode.solution import (
     ARRIVAL,
     ARRIVAL_LEG,
@@ -28,26 +26,50 @@ from dlplacer.solvers.decode.solution import (
     REQUEST,
     SEGMENT,
     SEGMENT_LIMIT,
-    SENT_LEG,
     TARGET,
     TO,
     TRIAL_ARRIVAL,
     TRIAL_END,
     TRIAL_EPOCH,
     TRIAL_LEGS,
-    TRIAL_SENT_EPOCH,
-    TRIAL_SENT_LEG,
     TRIAL_USES,
     USES,
     USES_EPOCH,
     Solution,
 )
-from dlplacer.solvers.decode.turns import (
-    TURN_REQUEST,
-    TURN_ROUTE,
-    TURN_SEGMENT,
-    TURN_TARGET,
-)
+
+FIRST, SECOND = 0, 1
+"""Columns of a row: what it is sorted by first, and then."""
+
+
+def push(heaps: Ints, heap: int, count: int, first: int, second: int) -> None:
+    """Add to a heap of so many rows, the least first."""
+    row = count
+    while row > 0:
+        above = (row - 1) >> 1
+        if heaps[heap, above, 0] < first or (heaps[heap, above, 0] == first and heaps[heap, above, 1] < second):
+            break
+        heaps[heap, row, 0], heaps[heap, row, 1] = heaps[heap, above, 0], heaps[heap, above, 1]
+        row = above
+    heaps[heap, row, 0], heaps[heap, row, 1] = first, second
+
+
+def pop(heaps: Ints, heap: int, count: int) -> None:
+    """Take the first row out of a heap of so many."""
+    last, row, below = count - 1, 0, 1
+    first, second = heaps[heap, last, 0], heaps[heap, last, 1]
+    while below < last:
+        right = below + 1
+        if right < last and (
+            heaps[heap, right, 0] < heaps[heap, below, 0]
+            or (heaps[heap, right, 0] == heaps[heap, below, 0] and heaps[heap, right, 1] < heaps[heap, below, 1])
+        ):
+            below = right
+        if first < heaps[heap, below, 0] or (first == heaps[heap, below, 0] and second < heaps[heap, below, 1]):
+            break
+        heaps[heap, row, 0], heaps[heap, row, 1] = heaps[heap, below, 0], heaps[heap, below, 1]
+        row, below = below, 2 * below + 1
+    heaps[heap, row, 0], heaps[heap, row, 1] = first, second
 
 
 def line(lines: Floats, row: int, column: int, size: float) -> int:
@@ -129,17 +151,6 @@ def segment_start(
     return ready
 
 
-def _last_sent(solution: Solution, request: int, target: int, base: int) -> int:
-    """The last leg of a request to a device that the trial has sent, or taken from before `base`; -1: none."""
-    arrival = solution.arrivals
-    if arrival[request, target, TRIAL_SENT_EPOCH] == solution.counts[EPOCH]:
-        return int(arrival[request, target, TRIAL_SENT_LEG])
-    leg = arrival[request, target, SENT_LEG]
-    while leg >= base:
-        leg = solution.legs[0, leg, PREVIOUS]
-    return int(leg)
-
-
 def _send_segment(
     arrays: InstanceArrays,
     solution: Solution,
@@ -170,7 +181,6 @@ def _send_segment(
             counts[OVERFLOW] = 1
     time = begin + line(segments, segment, 0, size)
     arrivals = solution.arrivals
-    arrivals[request, target, TRIAL_SENT_LEG], arrivals[request, target, TRIAL_SENT_EPOCH] = leg, epoch
     if segment + 1 == limit:
         arrivals[request, target, TRIAL_ARRIVAL], arrivals[request, target, TRIAL_EPOCH] = time, epoch
     return time
@@ -201,21 +211,8 @@ def best_route(
 
 
 def _send(arrays: InstanceArrays, solution: Solution, request: int, target: int, ready: int, base: int, at: int) -> int:
-    """Send a request by the route on which it arrives first, or on by the one that it is on; when it arrives."""
-    segments, counts, legs = arrays.segments, solution.counts, solution.legs
-    size, source = arrays.sizes[request], solution.ops[arrays.requests[request, SOURCE], DEVICE]
-    epoch = counts[EPOCH]
-    sent = _last_sent(solution, request, target, base)
-    if sent >= 0:
-        which = 1 if sent >= base else 0
-        segment, limit = legs[which, sent, SEGMENT], legs[which, sent, SEGMENT_LIMIT]
-        time = legs[which, sent, BEGIN] + line(segments, segment, 0, size)
-        for later in range(segment + 1, limit):
-            time = _send_segment(arrays, solution, request, target, later, limit, sent, time, base, at)
-            sent = counts[TRIAL_LEGS] - 1
-        arrivals = solution.arrivals
-        arrivals[request, target, TRIAL_ARRIVAL], arrivals[request, target, TRIAL_EPOCH] = time, epoch
-        return int(time)
+    """Send a request by the route on which it arrives first; when it arrives."""
+    counts, source = solution.counts, solution.ops[arrays.requests[request, SOURCE], DEVICE]
     kind, time, leg = arrays.requests[request, CLASS], ready, -1
     best = arrays.routes[kind, source, target, 0]
     if arrays.routes[kind, source, target, 1] > 1:
@@ -251,32 +248,3 @@ def receive(arrays: InstanceArrays, solution: Solution, op: int, first: int, bas
         count -= 1
         latest = max(latest, _send(arrays, solution, request, here, ready, base, at))
     return latest
-
-
-def take_turn(arrays: InstanceArrays, solution: Solution, turn: int, first: int, base: int, at: int) -> None:
-    """Send a route segment that has its turn, if the request is read there and has come to the segment's begin."""
-    ops, arrivals, legs, lists = solution.ops, solution.arrivals, solution.legs, arrays.lists
-    request, target = solution.turns[turn, TURN_REQUEST], solution.turns[turn, TURN_TARGET]
-    route, segment = solution.turns[turn, TURN_ROUTE], solution.turns[turn, TURN_SEGMENT]
-    source = arrays.requests[request, SOURCE]
-    there, kind = ops[source, DEVICE], arrays.requests[request, CLASS]
-    if there == target or ops[source, PLACE] >= at:
-        return
-    listed = arrays.routes[kind, there, target, 0]
-    if route < listed or route >= listed + arrays.routes[kind, there, target, 1]:
-        return
-    read = False
-    for reader in range(arrays.requests[request, READERS], arrays.requests[request, READERS + 1]):
-        read = read or ops[lists[reader], DEVICE] == target
-    if not read or arrivals[request, target, TRIAL_EPOCH] == solution.counts[EPOCH]:
-        return
-    ready = ops[source, TRIAL_END] if ops[source, PLACE] >= first else ops[source, END]
-    sent = _last_sent(solution, request, target, base)
-    if sent >= 0:
-        which = 1 if sent >= base else 0
-        if legs[which, sent, SEGMENT] + 1 != segment or legs[which, sent, SEGMENT_LIMIT] == segment:
-            return
-        ready = legs[which, sent, BEGIN] + line(arrays.segments, segment - 1, 0, arrays.sizes[request])
-    elif segment != arrays.segments_at[route]:
-        return
-    _send_segment(arrays, solution, request, target, segment, arrays.segments_at[route + 1], sent, ready, base, at)

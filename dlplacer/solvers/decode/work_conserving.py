@@ -20,7 +20,6 @@ from dlplacer.solvers.decode.arrays import (
     InstanceArrays,
     Ints,
 )
-from dlplacer.solvers.decode.heaps import FIRST, SECOND, pop, push
 from dlplacer.solvers.decode.machine_code import ask
 from dlplacer.solvers.decode.placing import admits, expect, idle_ticks, nearest, settle, settle_rest, settle_sources
 from dlplacer.solvers.decode.solution import (
@@ -33,7 +32,7 @@ from dlplacer.solvers.decode.solution import (
     TRIAL_START,
     Solution,
 )
-from dlplacer.solvers.decode.transfers import receive
+from dlplacer.solvers.decode.transfers import FIRST, SECOND, pop, push, receive
 
 DONE, MISSING, KEY, BY_KEY, INSTANT, INSTANT_AT, LEFT, RELEASED = range(8)
 """Columns of `Desk.ops`: whether an op has run, how many arcs from ops that have not reach it, and its key: its place
@@ -49,8 +48,8 @@ class Desk(NamedTuple):
 
     Attributes
     ----------
-    usable, placed
-        [device] → 1 where it may be used; [unit] → 1 where it is decided.
+    placed
+        [unit] → 1 where it is decided.
     ops
         [op, column].
     arrival
@@ -62,7 +61,6 @@ class Desk(NamedTuple):
         [heap, column].
     """
 
-    usable: Ints
     placed: Ints
     ops: Ints
     arrival: Ints
@@ -70,14 +68,13 @@ class Desk(NamedTuple):
     queues: Ints
 
 
-def new_desk(arrays: InstanceArrays, usable: Ints, order: Ints) -> Desk:
+def new_desk(arrays: InstanceArrays, order: Ints) -> Desk:
     """An empty one; ops of no time are preferred to all others, then they are as in `order`."""
     (count, devices), takes_none = arrays.ticks.shape, arrays.ticks.max(axis=1) == 0
     ops = np.zeros((count, RELEASED + 1), np.int64)
     ops[:, BY_KEY] = order[np.argsort(~takes_none[order], kind="stable")]
     ops[ops[:, BY_KEY], KEY] = np.arange(count)
     return Desk(
-        usable,
         np.zeros(len(arrays.units), np.int64),
         ops,
         np.zeros((count, devices), np.int64),
@@ -98,7 +95,7 @@ def _leave(desk: Desk, heap: int) -> None:
 
 def _may_run(arrays: InstanceArrays, solution: Solution, desk: Desk, op: int, here: int) -> bool:
     is_open = not desk.ops[op, DONE]
-    return is_open and admits(arrays, solution, arrays.ops[op, UNIT], here, desk.usable, desk.placed)
+    return is_open and admits(arrays, solution, arrays.ops[op, UNIT], here, desk.placed)
 
 
 def _count_missing(arrays: InstanceArrays, desk: Desk) -> tuple[int, int]:
@@ -130,7 +127,7 @@ def _idle_arrival(arrays: InstanceArrays, solution: Solution, desk: Desk, op: in
         if desk.placed[arrays.ops[source, UNIT]]:
             time = ops[source, TRIAL_END] + idle_ticks(arrays, request, ops[source, DEVICE], here)
         else:
-            time = nearest(arrays, solution, request, here, desk.usable, desk.placed)[1]
+            time = nearest(arrays, solution, request, here, desk.placed)[1]
         latest = max(latest, time)
     return latest
 
@@ -138,7 +135,7 @@ def _idle_arrival(arrays: InstanceArrays, solution: Solution, desk: Desk, op: in
 def _release(arrays: InstanceArrays, solution: Solution, desk: Desk, op: int, instants: int) -> int:
     """Queue an op whose inputs are all scheduled wherever it may run; the ops of no time that may run at once."""
     soonest, takes = -1, 0
-    for here in range(desk.usable.shape[0]):
+    for here in range(desk.arrival.shape[1]):
         if _may_run(arrays, solution, desk, op, here):
             desk.arrival[op, here] = _idle_arrival(arrays, solution, desk, op, here)
             _enter(desk, here, desk.arrival[op, here], desk.ops[op, KEY])
@@ -175,7 +172,7 @@ def _ends_earlier_elsewhere(
     arrays: InstanceArrays, solution: Solution, desk: Desk, op: int, here: int, now: int
 ) -> bool:
     end = now + arrays.ticks[op, here]
-    for other in range(desk.usable.shape[0]):
+    for other in range(desk.arrival.shape[1]):
         if other != here and _may_run(arrays, solution, desk, op, other):
             begin = max(now, max(solution.free[other], desk.arrival[op, other]))
             if begin + arrays.ticks[op, other] < end:
@@ -185,7 +182,7 @@ def _ends_earlier_elsewhere(
 
 def _next_decision(arrays: InstanceArrays, solution: Solution, desk: Desk) -> tuple[int, int]:
     """The device that decides next, and when; -1 if no queue holds an op."""
-    best, soonest, count = -1, NEVER, desk.usable.shape[0]
+    best, soonest, count = -1, NEVER, desk.arrival.shape[1]
     for here in range(count):
         if desk.queues[here, ASLEEP]:
             continue
@@ -210,7 +207,7 @@ def _next_decision(arrays: InstanceArrays, solution: Solution, desk: Desk) -> tu
 
 def _choose(arrays: InstanceArrays, solution: Solution, desk: Desk, here: int, now: int, patient: bool) -> int:
     """The op of highest priority that can start now; -1 if there is none or all are better left to others."""
-    ready, lefts, chosen = desk.usable.shape[0] + here, 0, -1
+    ready, lefts, chosen = desk.arrival.shape[1] + here, 0, -1
     while desk.queues[here, COUNT] and desk.heaps[here, 0, FIRST] <= now:
         _enter(desk, ready, desk.heaps[here, 0, SECOND], 0)
         _leave(desk, here)
@@ -220,7 +217,7 @@ def _choose(arrays: InstanceArrays, solution: Solution, desk: Desk, here: int, n
         _leave(desk, ready)
         if not _may_run(arrays, solution, desk, op, here):
             continue
-        late, _ = expect(arrays, solution, op, here, desk.usable, desk.placed)
+        late = expect(arrays, solution, op, here, desk.placed)
         if late > now:
             desk.arrival[op, here] = late
             _enter(desk, here, late, key)
@@ -240,7 +237,7 @@ def _choose(arrays: InstanceArrays, solution: Solution, desk: Desk, here: int, n
 def _wake(desk: Desk) -> int:
     """Have all devices look again at what they left to others; how many had."""
     asleep = 0
-    for here in range(desk.usable.shape[0]):
+    for here in range(desk.arrival.shape[1]):
         asleep += desk.queues[here, ASLEEP]
         desk.queues[here, ASLEEP] = 0
     return asleep
@@ -286,7 +283,7 @@ def work_on(arrays: InstanceArrays, solution: Solution, desk: Desk, patient: boo
                 continue
         if not desk.placed[arrays.ops[op, UNIT]]:
             settle(arrays, solution, arrays.ops[op, UNIT], here, desk.placed)
-        if not settle_sources(arrays, solution, op, here, desk.usable, desk.placed):
+        if not settle_sources(arrays, solution, op, here, desk.placed):
             return NEVER
         begin = max(now, receive(arrays, solution, op, 0, 0, 0))
         end = begin + arrays.ticks[op, here]
@@ -294,4 +291,4 @@ def work_on(arrays: InstanceArrays, solution: Solution, desk: Desk, patient: boo
         desk.ops[op, DONE], makespan, left = 1, max(makespan, end), left - 1
         _wake(desk)
         released = _find_released(arrays, desk, op)
-    return makespan if settle_rest(arrays, solution, desk.usable, desk.placed) else NEVER
+    return makespan if settle_rest(arrays, solution, desk.placed) else NEVER

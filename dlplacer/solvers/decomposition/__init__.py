@@ -1,1 +1,1 @@
-"""Decomposition: segments, suffixes, windows and device subsets as subproblems."""
+"""Decomposition: segments, suffixes, stages and device subsets as subproblems."""

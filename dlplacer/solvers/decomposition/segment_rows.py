@@ -5,11 +5,10 @@ from collections.abc import Sequence
 
 from ortools.sat.python import cp_model
 
-from dlplacer.solvers.bounds.arc_delays import arc_delays
-from dlplacer.solvers.bounds.bounds import Bounds
-from dlplacer.solvers.bounds.reachable_memory import reachable_capacity
+from dlplacer.solvers.bounds.bounds import Bounds, reachable_capacity
+from dlplacer.solvers.bounds.heads_tails import arc_delays
 from dlplacer.solvers.decomposition.segments import GraphSegment
-from dlplacer.solvers.ilp.variables import Variables
+from dlplacer.solvers.ilp.constraints import Variables
 from dlplacer.solvers.instance.instance import FAR, Instance
 
 _MOST_UNITS = 2**17

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from dlplacer.solvers.bounds.bounds import Bounds
 from dlplacer.solvers.decomposition.segments import GraphSegment, find_segments
 from dlplacer.solvers.decomposition.series import SegmentChain
-from dlplacer.solvers.decomposition.series_search import search_series
-from dlplacer.solvers.decomposition.suffix_bounds import raise_suffix_bounds
-from dlplacer.solvers.decomposition.with_transfers import TransferSearch
+from dlplacer.solvers.decomposition.series_search import raise_suffix_bounds, search_series
+from dlplacer.solvers.decomposition.with_transfers import search_with_transfers
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.time_limit import now
@@ -16,34 +15,20 @@ from dlplacer.solvers.instance.time_limit import now
 
 @dataclass(frozen=True)
 class SegmentParams:
-    """The effort for segments: they gave 45 to 100 % of the bound wherever a graph falls apart.
+    """The effort for segments; shares are of the time that is left.
 
     Attributes
     ----------
     largest_whole
-        Up to so many ops a graph that does not fall apart is one segment, searched as a whole; larger ones are left to
-        the windows. The size of the largest series that is searched.
-    share
-        Share of the time that is left, without transfers. A guess.
+        Up to so many ops a graph that does not fall apart is one segment.
+    share, transfer_share, bound_share, find_share
+        For series without transfers, then with them, for the bounds of the whole after a round, and to find segments.
     work, growth
-        Deterministic seconds of CP-SAT per series in the first round, and the factor for every further one. Of the 9
-        segments that bounds leave open in Inception's forward pass 7 are proven within 0.03; with a factor of 4 what
-        was spent in vain before the last round is a third of it.
+        Deterministic seconds of CP-SAT per series in the first round, and the factor for every further one.
     again_work
-        Work up to which series are searched without transfers where one comes again and again, as a layer does: its
-        best schedule with transfers is worth the rest of the time.
-    transfer_share
-        Share of the time that is then left for series with their traffic; the contention-aware search brought up to
-        42 % of a plan's improvement.
-    bound_share
-        Share of the time that is left for the bounds of the whole after each round.
-    find_share
-        Share of the time that is left for finding the segments, at most. Where it is too short, large segments stay
-        whole: GPT-2's training step with 48 layers falls into 979 within 1.1 s and 1,239 within 1.7, and the bound of
-        these is 1.5 % higher.
+        Work up to which series are searched without transfers where one comes again and again, as a layer does.
     joins
-        Whether best schedules of series without their traffic are put together. That takes list schedules of the whole
-        in Python: a second for GPT-2's training step with 48 layers.
+        Whether best schedules of series without their traffic are put together.
     """
 
     largest_whole: int = 250
@@ -113,5 +98,5 @@ def solve_segments(
         bounds = raise_suffix_bounds(chain, bounds, incumbent)
     if instance.traffic is not None and len(chain.segments) > 1 and budget.left_s:
         stop_at = now() + params.transfer_share * budget.left_s
-        bounds = TransferSearch(chain, incumbent).run(bounds, stop_at)
+        bounds = search_with_transfers(chain, instance.traffic, incumbent, bounds, stop_at)
     return bounds

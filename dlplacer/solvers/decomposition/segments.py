@@ -9,13 +9,9 @@ from dlplacer.solvers.bounds.bounds import lower_bounds
 from dlplacer.solvers.instance.instance import Delay, Instance
 from dlplacer.solvers.instance.time_limit import now
 
-_LARGEST_SERIES = 120
-"""Ops up to which segments are joined into a series. Inception's forward and backward blocks together have 62; CP-SAT
-proves those in seconds, and its disjunctive loses its precedence literals above 60 intervals per device."""
-
-_LARGEST_REFINED = 60
-"""Ops up to which parts of a segment that is too large for a series are kept: CP-SAT proves 62 ops in seconds. GPT-2's
-backward pass falls into parts of 2 to 11 ops and one of 115, which is not proven whole."""
+_LARGEST_SERIES, _LARGEST_REFINED = 120, 60
+"""Ops up to which segments are joined into a series, and up to which parts of a larger segment are kept: CP-SAT proves
+62 ops in seconds, and its disjunctive loses its precedence literals above 60 intervals per device."""
 
 
 @dataclass(frozen=True)

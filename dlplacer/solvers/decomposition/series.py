@@ -12,35 +12,26 @@ from functools import cached_property, partial
 from itertools import accumulate
 
 from dlplacer.solvers.bounds.bounds import Bounds, lower_bounds
-from dlplacer.solvers.decode.in_sequence import compact
-from dlplacer.solvers.decomposition.segment_order import in_segment_order
+from dlplacer.solvers.decode.decode import compact
 from dlplacer.solvers.decomposition.segment_rows import ticks_with_idle_ends
 from dlplacer.solvers.decomposition.segments import GraphSegment, Series, couple, with_traffic
-from dlplacer.solvers.heuristics.common.upward_rank import by_rank, upward_ranks
 from dlplacer.solvers.heuristics.construct import construct
-from dlplacer.solvers.heuristics.heft import heft
-from dlplacer.solvers.heuristics.list_schedule import list_schedule
+from dlplacer.solvers.heuristics.list_rules import heft, list_schedule
+from dlplacer.solvers.heuristics.orders import by_rank, upward_ranks
 from dlplacer.solvers.instance.incumbent import Incumbent
-from dlplacer.solvers.instance.instance import Instance
+from dlplacer.solvers.instance.instance import Instance, interchangeable
 from dlplacer.solvers.instance.outcome import Budget
 from dlplacer.solvers.instance.schedule import Schedule
-from dlplacer.solvers.instance.side_by_side import side_by_side
-from dlplacer.solvers.instance.symmetry import interchangeable
-from dlplacer.solvers.instance.time_limit import now
+from dlplacer.solvers.instance.time_limit import now, side_by_side
 
 _BOUND_S = 0.5
-"""Seconds for the bounds of a segment, at most: all bounds of a graph of 2,000 ops take 0.3 s."""
+"""Seconds for the bounds of a segment, at most."""
 
 _LARGEST_SEARCH = 250
-"""Ops above which a series is not searched. CP-SAT proves 62-op series in seconds, not 122 ops in a minute, and gains
-nothing on 2,000; where it stops being worth its time between these is a guess."""
+"""Ops above which a series is not searched: CP-SAT proves 62-op series in seconds, not 122 ops in a minute."""
 
 _OFTEN = 4
 """Times per device from which a series comes again and again."""
-
-_LISTED_UP_TO, _DENSE = 2000, 0.95
-"""Ops up to which segments' schedules are put together by list rules, which take a second for 10,000 ops; and the share
-of the work that must lie in segments for their order alone."""
 
 
 class SegmentChain:
@@ -56,8 +47,6 @@ class SegmentChain:
         What is known of the series' instances.
     exhausted
         Instances of series whose model is solved, although it is not exact: another search would find the same.
-    returning
-        Series that comes again and again, with the devices that are decided → its schedules so, the best one last.
     """
 
     def __init__(
@@ -67,7 +56,6 @@ class SegmentChain:
         self.alone: list[Series] = []
         self.incumbents: dict[Instance, Incumbent] = {}
         self.exhausted: set[Instance] = set()
-        self.returning: dict[tuple[Instance, frozenset[tuple[int, int]]], list[Schedule]] = {}
         self.budget = Budget(0.0)
 
     @classmethod
@@ -198,10 +186,6 @@ class SegmentChain:
                     assigned[instance.block[op]] = name[schedule.device[position]]
                 place.setdefault(op, offset + schedule.start[position] - began)
             offset += schedule.start[span[-1]] - began
-        if self._in_order_suffices:
-            found = in_segment_order(instance, assigned, place, offset)
-            yield from () if found is None else (found,)
-            return
         ranks = upward_ranks(instance)
         late = [-place[op] if op in place else rank - offset - max(ranks) for op, rank in enumerate(ranks)]
         for op in reversed(instance.order):
@@ -212,13 +196,6 @@ class SegmentChain:
                 yield found
             if not self.budget.left_s:
                 return
-
-    @cached_property
-    def _in_order_suffices(self) -> bool:
-        """True if list schedules would take seconds, and segments hold so much that none is needed."""
-        inside = {op for segment in self.segments for op in segment.ops}
-        work = sum(self.instance.shortest[op] for op in inside)
-        return self.instance.op_count > _LISTED_UP_TO and work >= _DENSE * sum(self.instance.shortest)
 
     def spans(self, series: Series) -> list[tuple[GraphSegment, int]]:
         """The segments of a series, and where each begins in its instance."""

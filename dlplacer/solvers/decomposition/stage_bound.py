@@ -12,15 +12,142 @@ the walk passes through all of U, and pays for it. Prices come from Kelley's cut
 says how its cost grows with the prices; a linear program takes the prices at which the least of them is greatest.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dlplacer.solvers.decomposition.stage_walks import NEVER, StageWalks, Walk
-from dlplacer.solvers.decomposition.stages import Ints, StageChain
+from dlplacer.problem.live_memory import stashes
+from dlplacer.problem.problem import Problem
+from dlplacer.solvers.bounds.bounds import Bounds, reachable_capacity
+from dlplacer.solvers.decomposition.stages import DecisionStage, Ints, StageChain, build_stages
+from dlplacer.solvers.heuristics.list_rules import list_schedule
+from dlplacer.solvers.heuristics.occupancy import fitted
+from dlplacer.solvers.heuristics.orders import by_rank, program_order, upward_ranks
+from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import FAR, Instance
-from dlplacer.solvers.instance.time_limit import now, within
+from dlplacer.solvers.instance.time_limit import ask_time, now, within
+
+NEVER = 2**61
+"""Above any cost of a walk."""
+
+
+@dataclass(frozen=True)
+class Walk:
+    """A placement of all stages: block → device, ticks of the segments, and bytes and ticks of work on every device."""
+
+    device: dict[int, int]
+    ticks: int
+    kept: Ints
+    work: Ints
+
+
+@dataclass(frozen=True)
+class _Moves:
+    """The states that the placements of a stage lead to from every state.
+
+    Attributes
+    ----------
+    order, starts
+        Placements sorted by (devices used, boundary), and where each such group of them starts.
+    steps, targets, firsts
+        (state, group) sorted by the state that they lead to; these states; and where each one's steps start.
+    """
+
+    order: Ints
+    starts: Ints
+    steps: Ints
+    targets: Ints
+    firsts: Ints
+
+
+class StageWalks:
+    """The dynamic program over (a device was returned to, set of devices used so far, device of the boundary).
+
+    A walk *returns* if it comes back to a device that it has left, or if a stage uses several devices. One that does
+    not gives every device one run of stages.
+    """
+
+    def __init__(self, stages: Sequence[DecisionStage], device_count: int) -> None:
+        self.stages = stages
+        self.device_count = device_count
+        self.shape = 2, 1 << device_count, device_count
+        known: dict[tuple[int, bytes], _Moves] = {}
+        self._moves = []
+        for stage in stages:
+            # (0, 1) is a placement of two blocks, or two placements of one.
+            key = len(stage.blocks), stage.choices.tobytes()
+            if key not in known:
+                known[key] = self._moves_of(stage)
+            self._moves.append(known[key])
+        self._costs: list[Ints] = []
+        self._values: list[Ints] = []
+
+    def least(self, path: int, kept: Ints, work: Ints) -> Ints:
+        """[returns][set of devices] → the least cost of a walk that uses exactly these; `NEVER` if there is none.
+
+        Parameters
+        ----------
+        path, kept, work
+            Prices of a tick of the segments, and [device] → those of a byte and of a tick of work.
+        """
+        value = np.full(self.shape, NEVER, np.int64)
+        value[0, 0, 0] = 0
+        self._costs, self._values = [], [value]
+        for stage, moves in zip(self.stages, self._moves, strict=True):
+            ask_time()
+            cost = path * stage.ticks + stage.kept @ kept + stage.work @ work
+            self._costs.append(cost)
+            reached = np.full(self.shape, NEVER, np.int64)
+            steps = self._steps(moves, cost)
+            reached.ravel()[moves.targets] = np.minimum(np.minimum.reduceat(steps, moves.firsts), NEVER)
+            self._values.append(reached)
+        return np.asarray(self._values[-1].min(axis=2))
+
+    def walk(self, returns: int, used: int) -> Walk:
+        """The walk that `least` has last found for a set of devices."""
+        state = int(np.ravel_multi_index((returns, used, int(self._values[-1][returns, used].argmin())), self.shape))
+        device: dict[int, int] = {}
+        ticks, kept, work = 0, np.zeros(self.device_count, np.int64), np.zeros(self.device_count, np.int64)
+        for number in range(len(self.stages) - 1, -1, -1):
+            stage, moves, cost = self.stages[number], self._moves[number], self._costs[number]
+            place = int(np.searchsorted(moves.targets, state))
+            ends = moves.firsts[place + 1] if place + 1 < len(moves.firsts) else len(moves.steps)
+            steps = self._steps(moves, cost, self._values[number])[moves.firsts[place] : ends]
+            step = int(moves.steps[moves.firsts[place] + int(steps.argmin())])
+            state, group = divmod(step, len(moves.starts))
+            before = state % self.device_count
+            until = moves.starts[group + 1] if group + 1 < len(moves.starts) else len(moves.order)
+            members = moves.order[moves.starts[group] : until]
+            chosen = int(members[cost[before, members].argmin()])
+            device.update(zip(stage.blocks, stage.choices[chosen].tolist(), strict=True))
+            ticks += int(stage.ticks[before, chosen])
+            kept += stage.kept[before, chosen]
+            work += stage.work[chosen]
+        return Walk(device, ticks, kept, work)
+
+    def _steps(self, moves: _Moves, cost: Ints, value: Ints | None = None) -> Ints:
+        """Costs after every step, in the order of `moves.steps`."""
+        least = np.minimum.reduceat(cost[:, moves.order], moves.starts, axis=1)
+        value = self._values[-1] if value is None else value
+        return np.asarray((value[:, :, :, None] + least[None, None]).ravel()[moves.steps])
+
+    def _moves_of(self, stage: DecisionStage) -> _Moves:
+        devices = self.device_count
+        keys = stage.used * devices + stage.last
+        order = np.argsort(keys, kind="stable")
+        groups, starts = np.unique(keys[order], return_index=True)
+        used, last = groups // devices, groups % devices
+        returned, before, here, group = np.indices((*self.shape, len(groups)))
+        others = used[group] & ~(1 << here)
+        several = (used[group] & (used[group] - 1)) != 0
+        returns = (returned == 1) | several | ((others & before) != 0)
+        target = (returns * self.shape[1] + (before | used[group])) * devices + last[group]
+        steps = np.argsort(target.ravel(), kind="stable")
+        targets, firsts = np.unique(target.ravel()[steps], return_index=True)
+        return _Moves(order, starts, steps, targets, firsts)
+
 
 Floats = NDArray[np.float64]
 
@@ -198,3 +325,58 @@ class StageDual:
             return float(FAR), (1.0, np.zeros(count), np.zeros(count))
         x = solved.x
         return x[0] * self.scale, (x[1], x[2 + count :] / rooms * self.scale, x[2 : 2 + count])
+
+
+@dataclass(frozen=True)
+class StagePhaseParams:
+    """Limits of the phase.
+
+    Attributes
+    ----------
+    most_ops
+        Larger graphs take seconds for every set of prices.
+    dual_share
+        Of the time, for the bound; the rest is for placements.
+    placements
+        Placements that are scheduled.
+    """
+
+    most_ops: int = 20_000
+    dual_share: float = 0.7
+    placements: int = 12
+
+
+def search_stages(
+    problem: Problem,
+    instance: Instance,
+    bounds: Bounds,
+    incumbent: Incumbent,
+    seconds: float,
+    params: StagePhaseParams = StagePhaseParams(),
+) -> None:
+    """Raise the bound, and offer list schedules on the placements that come up.
+
+    Nothing where all ops fit on every device, or where there are too many devices.
+    """
+    began, kept = now(), stashes(problem)
+    everything = sum(instance.footprint) + sum(stash.size for stash in kept)
+    binds = any(room is not None and room < everything for room in instance.capacity)
+    followers = [op for op in range(instance.op_count) if op not in instance.sources]
+    few = instance.device_count <= StageBoundParams().most_devices and instance.op_count <= params.most_ops
+    if not binds or not followers or not few or incumbent.closed:
+        return
+    last = max(followers, key=lambda op: bounds.head[op] + instance.shortest[op])
+    chain = build_stages(instance, last, kept, seconds * (1 - params.dual_share))
+    if not chain.stages:
+        return
+    sizes = [*instance.footprint, *(stash.size for stash in kept)]
+    dual = StageDual(replace(instance, capacity=tuple(reachable_capacity(sizes, instance.capacity))), chain)
+    enough = FAR if incumbent.best is None else incumbent.best.makespan
+    incumbent.raise_bound(dual.solve(began + params.dual_share * seconds, enough))
+    ranks, order = [by_rank(instance, upward_ranks(instance, weight)) for weight in (1.0, 0.0)], program_order(instance)
+    for wished in dual.placements()[: params.placements]:
+        placement = fitted(instance, wished, order)
+        for rank in ranks if placement is not None else ():
+            if now() > began + seconds or incumbent.closed:
+                return
+            incumbent.offer(list_schedule(instance, rank, placement))

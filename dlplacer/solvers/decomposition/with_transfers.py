@@ -1,156 +1,263 @@
 """The series of a chain with link contention: inside each, a link direction carries one transfer at a time."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from random import Random
+from typing import TypeAlias
 
+from ortools.sat.python import cp_model
+
+from dlplacer.problem.transfers import Traffic, TransferRequest
 from dlplacer.solvers.bounds.bounds import Bounds
-from dlplacer.solvers.decomposition.low_traffic import Answers, low_traffic
+from dlplacer.solvers.decode.machine_code import is_kept
 from dlplacer.solvers.decomposition.series import SegmentChain
 from dlplacer.solvers.decomposition.series_search import search_series
+from dlplacer.solvers.heuristics.construct import construct
+from dlplacer.solvers.heuristics.list_rules import heft, list_schedule
+from dlplacer.solvers.ilp.cp_sat_search import new_solver, read_schedule
+from dlplacer.solvers.ilp.ilp_model import build_model
+from dlplacer.solvers.ilp.solver_thread import solved_in_thread
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule
 from dlplacer.solvers.instance.time_limit import now
-from dlplacer.solvers.local_search.critical_swaps import swap_critical_of
+from dlplacer.solvers.local_search.anneal import anneal_schedule
+from dlplacer.solvers.local_search.compile_ahead import ANNEALING_CODE
 
 
 @dataclass(frozen=True)
 class TransferSearchParams:
-    """The effort for series with their traffic; none of it was tuned.
+    """The effort for series with their traffic.
 
     Attributes
     ----------
-    advance_share
-        Share of the time that is left for proving series; the rest is for combining their schedules.
+    advance_share, bound_share
+        Shares of the time that is left for proving series, and for the bounds of the whole.
     work, large_work, large_from, growth
-        Deterministic seconds of CP-SAT per series in the first round, less in chains of so many ops, which take 5 to
-        10 s to be put together where cores are slow; and the factor for every further one: more than without transfers,
-        as the models have literals for every route and intervals for every link direction.
+        Deterministic seconds of CP-SAT per series in the first round, less in chains of so many ops; and the factor for
+        every further one.
     slacks
         Shares by which a series may take longer than its best schedule in favour of less traffic: first none.
-    low_traffic_work
-        Deterministic seconds of CP-SAT for each communication-minimising subproblem.
+    low_traffic_work, most_s, anew
+        Deterministic seconds of CP-SAT for each communication-minimising subproblem, seconds should these fail, and
+        the share of known answers that are asked for again.
     far, near
         Shares by which the best schedule that the series make up may be above the best plan, without low traffic and
-        with it: what ops outside all segments make longer, other placements of the segments do not mend. Inception's
-        were 3 % above and became 8 % better than the plan on four GPUs joined by NVLink; on PCIe they were 63 % above,
-        and GPT-2's with little traffic 50 %, after 8 of 30 s.
+        with it: what ops outside all segments make longer, other placements of the segments do not mend.
     patience
         Rounds in a row that may bring nothing.
-    bound_share
-        Share of the time that is left for the bounds of the whole.
-    swap_margin, swap_share
-        Schedules at most so much above the best get better orders, for this share of the time in all. What the rounds
-        made up for Inception's training step on four GPUs was 0.9 to 1.4 % above the bound; better orders led to 0.06 %
-        from one and to 0.3 from another, whatever their moves were tried first. Here is most of what eight GPUs gain:
-        a descent takes half a second to one and a half.
+    closing, again_s, anneal_gap
+        For a series that comes again and again: the share by which it may take longer to end where it began, seconds of
+        annealing, and the gap from which these are spent.
     """
 
     advance_share: float = 0.5
+    bound_share: float = 0.05
     work: float = 0.4
     large_work: float = 0.1
     large_from: int = 20_000
     growth: float = 3.0
     slacks: tuple[float, ...] = (0.0, 0.01, 0.03)
     low_traffic_work: float = 0.12
+    most_s: float = 5.0
+    anew: float = 0.25
     far: float = 0.25
     near: float = 0.1
     patience: int = 2
-    bound_share: float = 0.05
-    swap_margin: float = 0.02
-    swap_share: float = 0.2
+    closing: float = 0.005
+    again_s: float = 0.5
+    anneal_gap: float = 0.01
 
 
 PARAMS = TransferSearchParams()
 
 
-class TransferSearch:
-    """The search on a chain's series with their traffic, to be stopped and gone on with.
+def search_with_transfers(
+    chain: SegmentChain, traffic: Traffic, incumbent: Incumbent, bounds: Bounds, stop_at: float
+) -> Bounds:
+    """Solve the series of a chain with their traffic, in rounds of growing work; the bounds that follow.
+
+    Their best schedules make up schedules of the whole: the search ends when several rounds in a row have brought
+    nothing. Where routes are many, the bounds are those without contention.
 
     Parameters
     ----------
     chain
         Of series without their traffic, searched before.
-    incumbent
-        Of the chain's instance.
+    traffic
+        Of the whole.
+    """
+    chain, budget = chain.with_traffic(), incumbent.budget
+    low_traffic = LowTraffic(chain, traffic)
+    work, idle = PARAMS.large_work if chain.instance.op_count >= PARAMS.large_from else PARAMS.work, 0
+    while idle < PARAMS.patience and budget.left_s and (asked := now()) < stop_at and not incumbent.closed:
+        reached = incumbent.bound, incumbent.best
+        # What a layer that comes 2,000 times was solved for is put together, too, when its share is over.
+        chain.budget = chain.budget_of(budget.left_s if chain.repeats else min(stop_at - asked, budget.left_s))
+        advance_until = asked + PARAMS.advance_share * (stop_at - asked)
+        while chain.open and now() < advance_until and budget.left_s:
+            # A series that takes longer with its traffic costs the whole as much, so they come before combinations.
+            before = chain.open_ticks
+            chain.advance(work, advance_until, partial(search_series, with_transfers=True))
+            work *= PARAMS.growth
+            if chain.repeats and chain.open_ticks == before:
+                break
+        if traffic.routes.complete:
+            bounds = chain.raised(bounds, PARAMS.bound_share * budget.left_s)
+            incumbent.raise_bound(bounds.makespan)
+        near = chain.repeats or _offer(incumbent, chain.candidates(), PARAMS.far)
+        for slack in PARAMS.slacks:
+            near = near and _offer(incumbent, low_traffic.schedules(slack), PARAMS.near)
+        if not near:
+            return bounds
+        idle = idle + 1 if reached == (incumbent.bound, incumbent.best) else 0
+    return bounds
+
+
+def _offer(incumbent: Incumbent, schedules: Iterable[Schedule], margin: float) -> bool:
+    """Offer schedules; True if one of them is at most this share above the best."""
+    near = False
+    for schedule in schedules:
+        incumbent.offer(schedule)
+        near = near or incumbent.best is None or schedule.makespan <= (1 + margin) * incumbent.best.makespan
+    return near
+
+
+_Cost: TypeAlias = tuple[int, int, int]
+"""Block of a series, device, and the ticks that it costs on links outside the series to have it there."""
+
+_Question: TypeAlias = tuple[Instance, frozenset[tuple[int, int]], tuple[_Cost, ...]]
+"""Series, block → device where that is decided, costs."""
+
+
+class LowTraffic:
+    """Schedules of the whole from those of its series that send least: *communication-minimising subproblems*.
+
+    Many placements give a series its best time. They differ in what else has to be sent: tensors that later segments
+    read, and inputs of ops outside all segments. Where a link carries one transfer at a time, that traffic delays the
+    segments. A series that comes again and again, as that of a layer does, ends where the next one begins.
     """
 
-    def __init__(self, chain: SegmentChain, incumbent: Incumbent) -> None:
-        self._chain, self._incumbent = chain.with_traffic(), incumbent
-        self._known: dict[float, Answers] = {slack: {} for slack in PARAMS.slacks}
-        self._passes = 0
+    def __init__(self, chain: SegmentChain, traffic: Traffic) -> None:
+        self.chain, self.instance, self.traffic = chain, chain.instance, traffic
+        self.passes = 0
+        self.random = Random(chain.budget.seed)
+        self.known: dict[_Question, Schedule] = {}
+        self.inside = {op for segment in chain.segments for op in segment.ops}
+        self.made: dict[int, list[TransferRequest]] = {}
+        for request in traffic.requests:
+            self.made.setdefault(request.source, []).append(request)
 
-    def run(self, bounds: Bounds, stop_at: float) -> Bounds:
-        """Solve the series, in rounds of growing work; the bounds that follow.
+    def schedules(self, slack: float) -> Iterator[Schedule]:
+        """Schedules in which no series takes longer than its best time and a share of it; each pass has a new seed.
 
-        Their best schedules that send little make up schedules of the whole, others in every round: it ends when
-        several rounds in a row have brought nothing. Where routes are many, series are bounded by what all of them
-        hold, if they share any link; else the bounds are those without contention.
+        Equal series between equal surroundings are asked once a pass.
         """
-        chain, incumbent = self._chain, self._incumbent
-        budget, traffic = incumbent.budget, chain.instance.traffic
-        bounding = traffic is not None and (traffic.routes.complete or traffic.routes.share_links)
-        offers = self._offers(stop_at)
-        is_large = chain.instance.op_count >= PARAMS.large_from
-        work, idle = PARAMS.large_work if is_large else PARAMS.work, 0
-        while idle < PARAMS.patience and budget.left_s and (asked := now()) < stop_at and not incumbent.closed:
-            reached = incumbent.bound, incumbent.best
-            # What a layer that comes 2,000 times was solved for is put together, too, when its share is over.
-            chain.budget = chain.budget_of(budget.left_s if chain.repeats else min(stop_at - asked, budget.left_s))
-            advance_until = asked + PARAMS.advance_share * (stop_at - asked)
-            while chain.open and now() < advance_until and budget.left_s:
-                # A series that takes longer with its traffic costs the whole as much, so they come before combinations.
-                before = chain.open_ticks
-                chain.advance(work, advance_until, partial(search_series, with_transfers=True))
-                work *= PARAMS.growth
-                if chain.repeats and chain.open_ticks == before:
-                    break
-            if bounding:
-                bounds = chain.raised(bounds, PARAMS.bound_share * budget.left_s)
-                incumbent.raise_bound(bounds.makespan)
-            if not (chain.repeats or offers.offer(chain.candidates(), PARAMS.far)):
-                return bounds
-            if not all(self._combine(offers, slack) for slack in PARAMS.slacks):
-                return bounds
-            idle = idle + 1 if reached == (incumbent.bound, incumbent.best) else 0
-        return bounds
+        self.passes += 1
+        self.assigned = [-1] * len(self.instance.members)
+        parts, answers = list[tuple[Schedule, range]](), dict[_Question, Schedule]()
+        for series in self.chain.series:
+            best = self.chain.incumbents[series.instance].best
+            if best is None or not self.chain.budget.left_s:
+                return
+            ops = {op: at for part, first in self.chain.spans(series) for at, op in enumerate(part.ops, first)}
+            question = self._question(series.instance, ops)
+            if question not in answers:
+                answers[question] = self._answer(question, best, best.makespan + int(slack * best.makespan))
+            for op, position in ops.items():
+                if self.assigned[self.instance.block[op]] < 0:
+                    self.assigned[self.instance.block[op]] = answers[question].device[position]
+            parts.append((answers[question], range(self.instance.device_count)))
+        yield from self.chain.combined(parts)
 
-    def _combine(self, offers: "_Offers", slack: float) -> bool:
-        """Offer what series that send little make up; whether that is near the best."""
-        seed = self._incumbent.budget.seed + self._passes
-        self._passes += 1
-        found = low_traffic(self._chain, slack, PARAMS.low_traffic_work, seed, self._known[slack])
-        return offers.offer(found, PARAMS.near)
+    def _question(self, instance: Instance, ops: Mapping[int, int]) -> _Question:
+        decided: dict[int, int] = {}
+        for op, position in ops.items():
+            here = self.assigned[self.instance.block[op]]
+            if here in instance.allowed[position]:
+                decided.setdefault(instance.block[position], here)
+        return instance, frozenset(decided.items()), tuple(self._outside(ops, instance))
 
-    def _offers(self, stop_at: float) -> "_Offers":
-        # Schedules of many equal layers are long, and what orders would gain there segments have gained.
-        swap_s = 0.0 if self._chain.repeats else PARAMS.swap_share * (stop_at - now())
-        return _Offers(self._chain.instance, self._incumbent, swap_s)
+    def _answer(self, question: _Question, best: Schedule, upper: int) -> Schedule:
+        instance, decided, _ = question
+        if self.chain.comes_again(instance):
+            return self._closed(instance, dict(decided), best)
+        known = self.known.get(question)
+        if known is None or known.makespan > upper or self.random.random() < PARAMS.anew:
+            known = self.known[question] = self._solve(question, upper) or best
+        return known
 
+    def _solve(self, question: _Question, upper: int) -> Schedule | None:
+        """A schedule of at most so many ticks that sends least; None where none is found."""
+        instance, decided, outside = question
+        # Earlier series have named the devices, so they are no longer interchangeable.
+        model, variables = build_model(instance, self.chain.bounds[instance], upper, None, True, symmetric=False)
+        for number, device in decided:
+            model.add(variables.place[number][device] == 1)
+        terms = [(one.used, sum(segment.ticks for segment in one.route)) for one in variables.optional_transfers]
+        terms += [(variables.place[number][device], cost) for number, device, cost in outside]
+        model.minimize(cp_model.LinearExpr.weighted_sum([term for term, _ in terms], [cost for _, cost in terms]))
+        budget = self.chain.budget
+        seconds = min(PARAMS.most_s, budget.left_s)
+        solver = new_solver(budget.workers, budget.seed + self.passes, seconds, PARAMS.low_traffic_work)
+        if solved_in_thread(solver, model, seconds, budget.stop.is_set):
+            return read_schedule(variables, instance, solver.boolean_value, solver.value)
+        return None
 
-class _Offers:
-    """Offers schedules of a chain, those near the best with better orders of ops and transfers too.
+    def _outside(self, ops: Mapping[int, int], instance: Instance) -> Iterator[_Cost]:
+        """Costs of arcs from assigned ops into the series, and from both to ops outside all segments."""
+        for op, position in ops.items():
+            block, allowed = instance.block[position], instance.allowed[position]
+            for source, _ in self.instance.predecessors[op]:
+                if source not in ops:
+                    for size in self._sent(source, op):
+                        yield from self._apart(block, allowed, source, size)
+            for reader, _ in self.instance.successors[op]:
+                if reader not in self.inside:
+                    own = min(self._sent(op, reader), default=0)
+                    for other, _ in self.instance.predecessors[reader]:
+                        if other not in ops:
+                            yield from self._apart(block, allowed, other, min([own, *self._sent(other, reader)]))
 
-    Parameters
-    ----------
-    swap_s
-        Seconds for better orders, in all.
-    """
+    def _sent(self, source: int, reader: int) -> list[int]:
+        return [request.size for request in self.made.get(source, ()) if reader in request.readers]
 
-    def __init__(self, instance: Instance, incumbent: Incumbent, swap_s: float) -> None:
-        self._instance, self._incumbent, self._swap_s = instance, incumbent, swap_s
+    def _apart(self, block: int, allowed: Sequence[int], other: int, size: int) -> Iterator[_Cost]:
+        """The cost of being apart from another op."""
+        there = self.assigned[self.instance.block[other]]
+        for device in allowed:
+            if there not in (-1, device) and self.traffic.routes.joined(size, there, device):
+                yield block, device, sum(segment.ticks for segment in self.traffic.routes.quickest(size, there, device))
 
-    def offer(self, schedules: Iterable[Schedule], margin: float) -> bool:
-        """Offer schedules; whether one of them is at most this share above the best."""
-        near = False
-        for schedule in schedules:
-            self._incumbent.offer(schedule)
-            best = self._incumbent.best
-            above = float("-inf") if best is None else schedule.makespan / best.makespan - 1
-            near = near or above <= margin
-            if above <= PARAMS.swap_margin:
-                began = now()
-                swap_critical_of(self._instance, schedule, self._incumbent, self._swap_s)
-                self._swap_s -= now() - began
-        return near
+    def _closed(self, instance: Instance, decided: dict[int, int], best: Schedule) -> Schedule:
+        """A schedule that begins and ends on the device that is decided, or on that of the best schedule.
+
+        Unless it takes much longer than one that may end anywhere.
+        """
+        first, last = (instance.block[op] for op in (0, instance.op_count - 1))
+        decided.setdefault(first, best.device[0])
+        returns = {last: decided[first]} if decided[first] in instance.allowed[-1] else {}
+        several = (self._improved(instance, kept, best) for kept in (returns | decided, decided))
+        found = [schedule for schedule in several if schedule is not None]
+        least = min((schedule.makespan for schedule in found), default=0)
+        return next((schedule for schedule in found if schedule.makespan <= (1 + PARAMS.closing) * least), best)
+
+    def _improved(self, instance: Instance, decided: dict[int, int], best: Schedule) -> Schedule | None:
+        """The best schedule that keeps to what is decided: that of the last pass, or a better one from another seed."""
+        kept = instance.limited({number: (device,) for number, device in decided.items()})
+        key = instance, frozenset(decided.items()), ()
+        budget = replace(self.chain.budget_of(self.chain.budget.left_s), seed=self.chain.budget.seed + self.passes)
+        incumbent = Incumbent(budget)
+        incumbent.raise_bound(self.chain.incumbents[instance].bound)
+        if all(best.device[instance.members[number][0]] == device for number, device in decided.items()):
+            incumbent.offer(best)
+        for start in (self.known.get(key), construct(kept, list_schedule), construct(kept, heft)):
+            incumbent.offer(start)
+        found = incumbent.best
+        worth = found is not None and found.makespan - incumbent.bound > PARAMS.anneal_gap * found.makespan
+        if worth and is_kept(ANNEALING_CODE):
+            anneal_schedule(kept, incumbent, PARAMS.again_s)
+        if incumbent.best is not None:
+            self.known[key] = incumbent.best
+        return incumbent.best

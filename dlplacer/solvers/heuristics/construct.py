@@ -3,9 +3,8 @@
 from collections.abc import Callable
 
 from dlplacer.problem.problem import Problem
-from dlplacer.solvers.heuristics.common.memory_state import Fixed, Priority
-from dlplacer.solvers.heuristics.common.pack import choose_components, pack
-from dlplacer.solvers.heuristics.common.upward_rank import by_rank, upward_ranks
+from dlplacer.solvers.heuristics.occupancy import Fixed, Priority, choose_components, pack
+from dlplacer.solvers.heuristics.orders import by_rank, upward_ranks
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule
 from dlplacer.solvers.instance.time_limit import OutOfTimeError
@@ -40,7 +39,7 @@ def construct_on_placement(problem: Problem, instance: Instance, rule: Rule, sec
     InfeasibleError
         If no placement exists.
     """
-    from dlplacer.solvers.feasibility.explanation import require_placement
+    from dlplacer.solvers.feasibility.reasons import require_placement
 
     placement = require_placement(problem, seconds)
     if placement is None:

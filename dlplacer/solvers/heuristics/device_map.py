@@ -7,10 +7,10 @@ from itertools import chain
 from dlplacer.core.graph import OpGraph
 from dlplacer.machines.costs.device_table import is_core
 from dlplacer.problem.problem import Problem
-from dlplacer.solvers.decode.in_sequence import in_sequence
-from dlplacer.solvers.heuristics.common.memory_state import Fixed, Occupancy, Priority
-from dlplacer.solvers.heuristics.common.ready_order import program_order
+from dlplacer.solvers.decode.decode import in_sequence
 from dlplacer.solvers.heuristics.construct import Rule
+from dlplacer.solvers.heuristics.occupancy import Fixed, Occupancy, Priority
+from dlplacer.solvers.heuristics.orders import program_order
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule
 

@@ -1,12 +1,14 @@
 """m-SCT: small communication times (Hanen and Munier 1995; Jeon et al. 2020, Baechi, SoCC), memory-aware."""
 
+from collections.abc import Sequence
 from functools import lru_cache
+from math import inf
 
-from dlplacer.solvers.bounds.arc_delays import arc_delays
-from dlplacer.solvers.heuristics.common.memory_state import Fixed, Priority
-from dlplacer.solvers.heuristics.common.ready_queue import Candidate, Queue
-from dlplacer.solvers.heuristics.common.upward_rank import upward_ranks
-from dlplacer.solvers.heuristics.etf import EarliestFirst
+from dlplacer.solvers.bounds.heads_tails import arc_delays
+from dlplacer.solvers.heuristics.etf import Candidate, EarliestFirst, Queue
+from dlplacer.solvers.heuristics.occupancy import Fixed, Priority
+from dlplacer.solvers.heuristics.orders import upward_ranks
+from dlplacer.solvers.ilp.solver_thread import in_thread
 from dlplacer.solvers.instance.instance import FAR, Instance
 from dlplacer.solvers.instance.schedule import Schedule
 from dlplacer.solvers.instance.time_limit import ask_time
@@ -53,8 +55,6 @@ def favourite_children(instance: Instance) -> tuple[int, ...]:
             arcs.append((position[op], position[target], ticks if ticks < FAR else 0))
     values = [0.0] * len(arcs)
     if 0 < len(arcs) <= _MOST_ARCS:
-        from dlplacer.solvers.heuristics.m_sct_program import favourite_values
-
         values = favourite_values([instance.mean_duration[op] for op in working], arcs)
     ranks = upward_ranks(instance)
     child, claimed = [-1] * instance.op_count, set()
@@ -74,8 +74,6 @@ class _SmallCommunication(EarliestFirst):
         super().__init__(instance, priority, fixed)
         self.child = favourite_children(instance)
         self.last = [-1] * instance.device_count
-        self.earliest: list[tuple[int, int] | None] = [None] * instance.device_count
-        self.earlier = [0] * instance.device_count
         self.inputs_end = [0] * instance.op_count
         self.everywhere = [0] * instance.op_count
         self.urgent = [Queue() for _ in self.free]
@@ -109,24 +107,9 @@ class _SmallCommunication(EarliestFirst):
             return False
         if not self.occupancy.admits(child, device):
             return False
-        return self._starts_nowhere_earlier(child, device)
-
-    def _starts_nowhere_earlier(self, child: int, device: int) -> bool:
-        """True if no other device can start a child before this one can.
-
-        Starts only become later and devices only fill up. So the answer yes holds for as long as the start here is the
-        same, and the device that made the answer no is asked first the next time.
-        """
         own = self._start(child, device)
-        if self.earliest[device] == (child, own):
-            return True
-        others = self.instance.allowed[child]
-        for other in (self.earlier[device], *others):
-            if other != device and self.occupancy.admits(child, other) and self._start(child, other) < own:
-                self.earlier[device] = other
-                return False
-        self.earliest[device] = child, own
-        return True
+        others = (other for other in self.instance.allowed[child] if other != device)
+        return not any(self.occupancy.admits(child, other) and self._start(child, other) < own for other in others)
 
     def _start(self, op: int, device: int) -> int:
         return max(self.free[device], self.arrival_at(op, device) or 0)
@@ -135,3 +118,62 @@ class _SmallCommunication(EarliestFirst):
         """When all that an op reads can have reached every device; None if it may not go to this one."""
         arrival = self.arrival_at(op, device)
         return None if arrival is None else max(arrival, self.everywhere[op])
+
+
+_PREFERENCE = 0.01
+"""Weight of all saved delays together, as a share of a mean op: small enough not to trade the makespan for them."""
+
+_MOST_WORK = 5.0
+"""Deterministic seconds, about as many as pass; 12,000 arcs at random took 42 s without a limit."""
+
+
+def favourite_values(durations: Sequence[float], arcs: Sequence[tuple[int, int, int]]) -> list[float]:
+    """[arc] → x in 0…1: 0 if the target is the source's favourite child, which need not wait for the arc's delay.
+
+    With as many devices as ops, minimise the makespan w such that s_i + p_i + c_ij x_ij ≤ s_j and s_i + p_i ≤ w, and
+    that every op has at most one favourite child and is that of at most one op: Σ_j x_ij ≥ (number of successors) − 1,
+    Σ_i x_ij ≥ (number of predecessors) − 1. The integer program is relaxed to 0 ≤ x ≤ 1 and solved by the dual simplex
+    method of GLOP. Where off the critical paths many x do, a small share of Σ c_ij x_ij in the objective prefers those
+    that save most delay; the papers leave that open. All x are 0 should the solver fail or have too much to do.
+
+    Parameters
+    ----------
+    durations
+        [op] → p in ticks.
+    arcs
+        (source, target, c) of every arc; arcs without delay make no difference and count for no favourite.
+    """
+    from ortools.linear_solver.python import model_builder
+
+    model = model_builder.Model()  # type: ignore[no-untyped-call]
+    scale = max(1, *durations)
+    start = [model.new_num_var(0.0, float("inf"), None) for _ in durations]
+    favourite = [model.new_num_var(0.0, 1.0, None) for _ in arcs]
+    makespan = model.new_num_var(0.0, float("inf"), None)
+    children: list[list[model_builder.Variable]] = [[] for _ in durations]
+    parents: list[list[model_builder.Variable]] = [[] for _ in durations]
+    for (source, target, delay), x in zip(arcs, favourite, strict=True):
+        model.add(start[target] - start[source] - x * (delay / scale) >= durations[source] / scale)
+        if delay:
+            children[source].append(x)
+            parents[target].append(x)
+    for row in (*children, *parents):
+        if len(row) > 1:
+            model.add(sum(row) >= len(row) - 1)
+    for op in set(range(len(durations))).difference(source for source, _, _ in arcs):
+        model.add(makespan - start[op] >= durations[op] / scale)
+    weights = [_PREFERENCE * delay / scale / len(durations) for _, _, delay in arcs]
+    model.minimize(makespan + model_builder.LinearExpr.weighted_sum(favourite, weights))
+    solver = model_builder.Solver("GLOP")
+    # GLOP's own measure of work, so that the same instance always gives the same answer.
+    solver.set_solver_specific_parameters(f"use_dual_simplex:true max_deterministic_time:{_MOST_WORK}")
+    status = in_thread(lambda: solver.solve(model), inf, _unless_out_of_time, lambda: None)
+    if status != model_builder.SolveStatus.OPTIMAL:
+        return [0.0] * len(arcs)
+    return [solver.value(x) for x in favourite]
+
+
+def _unless_out_of_time() -> bool:
+    """GLOP cannot be asked to end: where time is up it is left behind, with `_MOST_WORK` to go at most."""
+    ask_time()
+    return False

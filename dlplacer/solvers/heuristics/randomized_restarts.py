@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from random import Random
 
-from dlplacer.solvers.heuristics.common.pack import choose_components
-from dlplacer.solvers.heuristics.common.upward_rank import by_rank, upward_ranks
 from dlplacer.solvers.heuristics.construct import DELAY_WEIGHTS
-from dlplacer.solvers.heuristics.list_schedule import list_schedule
+from dlplacer.solvers.heuristics.list_rules import list_schedule
+from dlplacer.solvers.heuristics.occupancy import choose_components
+from dlplacer.solvers.heuristics.orders import by_rank, upward_ranks
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule
@@ -17,9 +17,6 @@ from dlplacer.solvers.instance.time_limit import ask_time, now, within
 class RestartParams:
     """The reach of a round; each round draws one value of each, as the best one differs from graph to graph.
 
-    Iterated perturbation took 500 ops × 4 devices from a gap of 4.8 % (HEFT) to 1.5 %, 2,000 × 8 from 6.4 to 4.9 %.
-    The ranges were never tuned.
-
     Attributes
     ----------
     noises
@@ -29,7 +26,7 @@ class RestartParams:
     jitters
         Standard deviations of start times in the window, as shares of the makespan.
     fresh_every
-        One round in so many builds a fresh schedule, the others repair the best one. Never tuned.
+        One round in so many builds a fresh schedule, the others repair the best one.
     """
 
     noises: tuple[float, ...] = (0.01, 0.03, 0.1, 0.3)

@@ -2,49 +2,26 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 
 from ortools.sat.python import cp_model
 
 from dlplacer.core.errors import InternalError
 from dlplacer.problem.transfers import ScheduledTransfer
-from dlplacer.solvers.decode.in_sequence import compact
+from dlplacer.solvers.decode.decode import compact
+from dlplacer.solvers.ilp.constraints import Literal, Variables
 from dlplacer.solvers.ilp.solver_thread import PARAMS as THREAD
 from dlplacer.solvers.ilp.solver_thread import limit, solve_in_thread
-from dlplacer.solvers.ilp.variables import Literal, Variables
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
-from dlplacer.solvers.instance.schedule import Schedule
-from dlplacer.solvers.instance.schedule_with_transfers import with_transfers
+from dlplacer.solvers.instance.schedule import Schedule, with_transfers
 from dlplacer.solvers.instance.time_limit import counts_work, time_is_up
 
+_TUNED_PORTFOLIO = 8
+"""From so many workers on CP-SAT's own portfolio is used; 8 is the smallest that its authors tune."""
 
-@dataclass(frozen=True)
-class CpSatParams:
-    """Settings of CP-SAT.
-
-    Attributes
-    ----------
-    tuned_portfolio
-        From so many workers on CP-SAT's own portfolio is used; 8 is the smallest that its authors tune.
-    subsolvers
-        Below that: full searches, the first ones that leave out the linear relaxation, which slows these models down
-        (on 62-op segments level 2 takes 22 to 42 s, level 1 3 to 13, none 3 to 4); small default portfolios have it.
-    """
-
-    tuned_portfolio: int = 8
-    subsolvers: tuple[str, ...] = (
-        "no_lp",
-        "quick_restart_no_lp",
-        "default_lp",
-        "quick_restart",
-        "max_lp",
-        "reduced_costs",
-    )
-
-
-CP_SAT = CpSatParams()
+_SUBSOLVERS = ("no_lp", "quick_restart_no_lp", "default_lp", "quick_restart", "max_lp", "reduced_costs")
+"""Full searches below that; the first ones leave out the linear relaxation, which slows these models down."""
 
 
 def new_solver(
@@ -61,16 +38,14 @@ def new_solver(
     # Presolve drops the enforcement of rows whose Boolean coefficients pass 2^31 in sum: a wrong OPTIMAL (issue 5293).
     solver.parameters.presolve_inclusion_work_limit = 0
     solver.parameters.catch_sigint_signal = False
-    # Precedences between ops of one device cost more to find than they prune: without them two joined blocks of 33 ops
-    # were proven in 3.4 s instead of 7.6, 14 other series in 16 s instead of 20.
+    # Precedences between ops of one device cost more to find than they prune.
     solver.parameters.use_precedences_in_disjunctive_constraint = False
     if relaxes_well:
         return solver
     if workers == 1:
-        # On 62-op segments one worker needs 3 to 4 s without the relaxation, 3 to 13 s with it.
         solver.parameters.linearization_level = 0
-    elif workers < CP_SAT.tuned_portfolio:
-        solver.parameters.subsolvers.extend(CP_SAT.subsolvers[: max(2, workers - 1)])
+    elif workers < _TUNED_PORTFOLIO:
+        solver.parameters.subsolvers.extend(_SUBSOLVERS[: max(2, workers - 1)])
     return solver
 
 

@@ -19,8 +19,8 @@ from dlplacer.core.errors import InputError
 from dlplacer.core.units import exact, ticks
 from dlplacer.files.text import write_bytes
 from dlplacer.problem.problem import Problem
-from dlplacer.problem.segment_timing import link_delay_s
-from dlplacer.solvers.ilp.variables import Literal, Variables, duration
+from dlplacer.problem.routes import link_delay_s
+from dlplacer.solvers.ilp.constraints import Literal, Variables, duration
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.time_limit import ask_time
 

@@ -1,17 +1,34 @@
-"""The whole ILP of an instance."""
+"""The whole ILP of an instance; of a small problem the exact model: transfers, routes and memory over time in one."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from math import gcd
 
 from ortools.sat.python import cp_model
 
+from dlplacer.core.errors import InternalError
 from dlplacer.problem.problem import Problem
+from dlplacer.problem.transfers import Traffic
 from dlplacer.solvers.bounds.bounds import Bounds
 from dlplacer.solvers.ilp import constraints
 from dlplacer.solvers.ilp import transfer_constraints as transfers
-from dlplacer.solvers.ilp.live_memory_constraints import fit_into_memory_at_all_times
-from dlplacer.solvers.ilp.variables import Variables, create_variables, hint
-from dlplacer.solvers.ilp.working_room import leave_working_room
-from dlplacer.solvers.instance.instance import Instance
+from dlplacer.solvers.ilp.assignment import leave_working_room
+from dlplacer.solvers.ilp.constraints import (
+    Linear,
+    Literal,
+    OptionalTransfer,
+    Variables,
+    create_variables,
+    duration,
+    hint,
+)
+from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, search
+from dlplacer.solvers.instance.incumbent import Incumbent, SchedulesOnly
+from dlplacer.solvers.instance.instance import Instance, interchangeable, relabelled
 from dlplacer.solvers.instance.schedule import Schedule
-from dlplacer.solvers.instance.symmetry import interchangeable, relabelled
+from dlplacer.solvers.instance.time_limit import ask_time, now
 
 
 def build_model(
@@ -22,7 +39,6 @@ def build_model(
     with_transfers: bool = False,
     symmetric: bool = True,
     every_route: bool = False,
-    relaxed: bool = False,
 ) -> tuple[cp_model.CpModel, Variables]:
     """The model of all schedules of at most `upper` ticks, hinted with a schedule if one is given.
 
@@ -35,8 +51,6 @@ def build_model(
         Whether devices that can be swapped may be renamed, which leaves fewer solutions.
     every_route
         Whether to list all routes that transfers may take, which is for small problems.
-    relaxed
-        Whether transfers hold only the links that no route avoids: then the model is a relaxation.
     """
     model = cp_model.CpModel()
     variables = create_variables(model, instance, bounds, upper)
@@ -44,29 +58,11 @@ def build_model(
     if symmetric:
         constraints.break_symmetry(model, instance, variables)
     if instance.traffic is not None and with_transfers:
-        transfers.add_transfers(model, instance, instance.traffic, variables, bounds, upper, every_route, relaxed)
+        transfers.add_transfers(model, instance, instance.traffic, variables, bounds, upper, every_route)
         transfers.one_transfer_at_a_time(model, variables)
     constraints.minimize_makespan(model, variables)
     if start_from is not None:
         _hint_relabelled(model, instance, variables, start_from)
-    return model, variables
-
-
-def build_exact_model(
-    problem: Problem, instance: Instance, bounds: Bounds, upper: int, start_from: Schedule | None, every_route: bool
-) -> tuple[cp_model.CpModel, Variables]:
-    """The model of a problem with traffic, memory over time included.
-
-    Parameters
-    ----------
-    instance
-        Under ``memory: live`` without sources and sinks, as all times matter then.
-    """
-    model, variables = build_model(instance, bounds, upper, start_from, with_transfers=True, every_route=every_route)
-    if problem.options.memory == "live" and instance.traffic is not None:
-        fit_into_memory_at_all_times(model, problem, instance, instance.traffic, variables, upper)
-        # These rows follow, but CP-SAT does not see it: without them a few tight problems stay open for minutes.
-        leave_working_room(model, problem, [variables.place[block] for block in instance.block[: problem.op_count]])
     return model, variables
 
 
@@ -92,3 +88,207 @@ def _hint_relabelled(model: cp_model.CpModel, instance: Instance, variables: Var
     if instance.traffic is not None and variables.optional_transfers:
         names = {device: name.get(device, device) for device in range(instance.device_count)}
         transfers.hint_transfers(model, instance.traffic, variables, schedule, names)
+
+
+Shelf = list[tuple[cp_model.IntervalVar, int]]
+"""The tensors that may be on a device: intervals, and bytes while they last."""
+
+
+def fit_into_memory_at_all_times(
+    model: cp_model.CpModel, problem: Problem, instance: Instance, traffic: Traffic, variables: Variables, upper: int
+) -> None:
+    """Eq. 13 over time. Transfers must be part of the model, and no op may be a source or sink without times."""
+    store = _Store(model, problem, instance, variables, upper)
+    for block, size in enumerate(instance.footprint):
+        for device, here in variables.place[block].items():
+            store.put(device, size, 0, upper, here)
+    for op in range(problem.op_count):
+        ask_time()
+        store.op(op, traffic)
+    for optional in variables.optional_transfers:
+        ask_time()
+        store.optional(optional, traffic)
+    for shelf, capacity in zip(store.shelves, instance.capacity, strict=True):
+        sizes = [size for _, size in shelf]
+        if capacity is not None and sum(sizes) > capacity:
+            unit = gcd(*sizes)
+            intervals = [interval for interval, _ in shelf]
+            model.add_cumulative(intervals, [size // unit for size in sizes], capacity // unit)
+
+
+class _Store:
+    """Puts things on shelves from a moment until the last of some others."""
+
+    def __init__(
+        self, model: cp_model.CpModel, problem: Problem, instance: Instance, variables: Variables, upper: int
+    ) -> None:
+        self.model, self.problem, self.instance = model, problem, instance
+        self.variables, self.upper = variables, upper
+        self.shelves: list[Shelf] = [[] for _ in instance.capacity]
+        self.readers: dict[tuple[int, int], list[int]] = defaultdict(list)
+        self.output_of: dict[str, int] = {}
+        for edge, arc in zip(problem.graph.edges, problem.arcs, strict=True):
+            self.readers[arc.source, edge.output].append(arc.target)
+            self.output_of[edge.tensor] = edge.output
+
+    def op(self, op: int, traffic: Traffic) -> None:
+        """Each output, from the op's start to its last reader or transfer; workspace, while it runs."""
+        start, end = self.variables.start[op], self._end(op)
+        leaving = [
+            optional
+            for optional in self.variables.optional_transfers
+            if traffic.requests[optional.request].source == op
+        ]
+        for device, here in self.variables.place[self.instance.block[op]].items():
+            # An interval's end must be affine in one variable, which the op's end is not where its time depends on the
+            # device; but this interval is there on this device only.
+            self.put(device, self.problem.workspace_bytes[op], start, start + self.instance.duration[op][device], here)
+            for part in self.problem.graph.output_parts.get(self.problem.graph.ops[op].id, ()):
+                readers = [reader for output in part.outputs for reader in self.readers[op, output]]
+                until = self._until(end, here, readers, device)
+                for optional in leaving:
+                    output = self.output_of[traffic.requests[optional.request].tensor]
+                    if optional.source == device and output in part.outputs:
+                        self.model.add(until >= optional.start[0] + optional.route[0].ticks).only_enforce_if(
+                            optional.used
+                        )
+                self.put(device, part.bytes, start, until, here)
+
+    def optional(self, optional: OptionalTransfer, traffic: Traffic) -> None:
+        """The copy, from its last route segment to its last reader; what relays hold."""
+        request = traffic.requests[optional.request]
+        size = self.problem.sizes_bytes[request.size]
+        steps = list(zip(optional.start, optional.route, strict=True))
+        for (begin, segment), (later, onward) in pairwise(steps):
+            self.put(segment.target, size, begin, later + onward.ticks, optional.used)
+        arrival = optional.start[-1] + optional.route[-1].ticks
+        self.put(
+            optional.target,
+            size,
+            optional.start[-1],
+            self._until(arrival, optional.used, request.keepers, optional.target),
+            optional.used,
+        )
+
+    def put(
+        self, device: int, size: int, begin: cp_model.LinearExprT, until: cp_model.LinearExprT, here: Literal
+    ) -> None:
+        """Something of a size on a device between two moments, if a literal holds."""
+        if size and self.instance.capacity[device] is not None:
+            length = self.model.new_int_var(0, self.upper, "")
+            interval = self.model.new_optional_interval_var(begin, length, until, here, "")
+            self.shelves[device].append((interval, size))
+
+    def _until(
+        self, least: cp_model.LinearExprT, here: Literal, readers: Sequence[int], device: int
+    ) -> cp_model.IntVar:
+        """A moment no earlier than another and than the end of all readers on a device."""
+        until = self.model.new_int_var(0, self.upper, "")
+        self.model.add(until >= least).only_enforce_if(here)
+        for reader in set(readers):
+            there = self.variables.place[self.instance.block[reader]].get(device)
+            if there is not None:
+                self.model.add(until >= self._end(reader)).only_enforce_if(here, there)
+        return until
+
+    def _end(self, op: int) -> Linear | int:
+        return self.variables.start[op] + duration(self.instance, self.variables, op)
+
+
+_MOST_REQUESTS_BY_PAIR = 1600
+"""Transfer requests × ordered pairs of devices: 28 edges of 8 ops on 8 devices are 1,568. Above it the model takes
+seconds to build and nothing is proven."""
+
+_FEW_ROUTES_SHARE = 0.2
+"""Share of the time for the model with least-delay routes only, where devices may relay: on 8 ops and devices it found
+18 for 21 in two seconds, and with that slack 2,804 routes were left of 3,608. A guess."""
+
+
+_MOST_TICKS = 2**45
+"""Longer schedules are left out: sums of their times would not fit into words of 64 bits."""
+
+
+def solve_exactly(problem: Problem, instance: Instance, bounds: Bounds, incumbent: Incumbent, seconds: float) -> bool:
+    """Solve the whole of a small problem; False if that proves that no plan exists.
+
+    Bounds and proofs count only if no route that a transfer may take is left out; else the best plan with the routes
+    that are looked at is sought, and the bound stays.
+    """
+    traffic = instance.traffic
+    if incumbent.closed or seconds <= 0:
+        return True
+    if traffic is None:
+        return _solve(problem, instance, bounds, incumbent, seconds, every_route=True)
+    if len(traffic.requests) * instance.device_count * (instance.device_count - 1) > _MOST_REQUESTS_BY_PAIR:
+        return True
+    timed = instance
+    if problem.options.memory == "live":
+        # Parameters take memory from when they are made, so their times matter too.
+        timed = replace(instance, sources=frozenset(), sinks=frozenset())
+    stop_at = now() + seconds
+    if not traffic.routes.complete:
+        # A better schedule first, with few routes: the less slack it leaves, the fewer routes are to be listed.
+        _solve(problem, timed, bounds, incumbent, _FEW_ROUTES_SHARE * seconds, every_route=False)
+    return incumbent.closed or _solve(problem, timed, bounds, incumbent, stop_at - now(), every_route=True)
+
+
+def _solve(
+    problem: Problem, instance: Instance, bounds: Bounds, incumbent: Incumbent, seconds: float, every_route: bool
+) -> bool:
+    """Solve the model for some time; False if it proves that no plan exists."""
+    best, traffic = incumbent.best, instance.traffic
+    if best is not None:
+        upper = best.makespan
+    else:
+        upper = problem.horizon if traffic is None else _one_after_another(instance, traffic)
+    is_cut = upper > _MOST_TICKS
+    upper = min(upper, _MOST_TICKS)
+    model, variables = build_exact_model(problem, instance, bounds, upper, best, every_route)
+    model.add(variables.makespan >= incumbent.bound)
+    complete = not (variables.left_out or is_cut)
+    known = incumbent if complete else SchedulesOnly(incumbent)
+    solvable = search(model, variables, instance, known, seconds) is not SearchEnd.INFEASIBLE
+    if not solvable and best is not None and complete:
+        raise InternalError(
+            f"CP-SAT finds no schedule of at most {best.makespan} ticks, where one is known; please report this graph "
+            "and topology"
+        )
+    return solvable or not complete
+
+
+def _one_after_another(instance: Instance, traffic: Traffic) -> int:
+    """Ticks in which all ops and all transfers can follow one another, if any schedule keeps the memory.
+
+    By routes of least delay, which need none in between; where they lead over devices, by all that there are or that a
+    transfer may have to take.
+    """
+    total = sum(instance.longest)
+    for request in traffic.requests:
+        slowest = 0
+        for source in instance.allowed[request.source]:
+            for target in {d for op in request.readers for d in instance.allowed[op]} - {source}:
+                if instance.component[source] == instance.component[target]:
+                    routes = traffic.routes.between(request.size, source, target)
+                    slowest = max(slowest, *(sum(segment.ticks for segment in route) for route in routes))
+                    if traffic.routes.needs_relays and not traffic.routes.complete:
+                        slowest = max(slowest, traffic.routes.long_enough(request.size, source, target))
+        total += slowest * (instance.device_count - 1)
+    return total
+
+
+def build_exact_model(
+    problem: Problem, instance: Instance, bounds: Bounds, upper: int, start_from: Schedule | None, every_route: bool
+) -> tuple[cp_model.CpModel, Variables]:
+    """The model of a problem with traffic, memory over time included.
+
+    Parameters
+    ----------
+    instance
+        Under ``memory: live`` without sources and sinks, as all times matter then.
+    """
+    model, variables = build_model(instance, bounds, upper, start_from, with_transfers=True, every_route=every_route)
+    if problem.options.memory == "live" and instance.traffic is not None:
+        fit_into_memory_at_all_times(model, problem, instance, instance.traffic, variables, upper)
+        # These rows follow, but CP-SAT does not see it: without them a few tight problems stay open for minutes.
+        leave_working_room(model, problem, [variables.place[block] for block in instance.block[: problem.op_count]])
+    return model, variables

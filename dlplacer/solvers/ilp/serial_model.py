@@ -12,8 +12,8 @@ from ortools.sat.python import cp_model
 
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.ilp import constraints
-from dlplacer.solvers.ilp.variables import Literal, Variables, duration, place_blocks
-from dlplacer.solvers.ilp.working_room import leave_working_room
+from dlplacer.solvers.ilp.assignment import leave_working_room
+from dlplacer.solvers.ilp.constraints import Literal, Variables, duration, place_blocks
 from dlplacer.solvers.instance.instance import FAR, Instance
 from dlplacer.solvers.instance.schedule import Schedule
 

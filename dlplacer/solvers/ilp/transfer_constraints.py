@@ -10,7 +10,7 @@ from ortools.sat.python import cp_model
 from dlplacer.problem.route_table import TimedRoute
 from dlplacer.problem.transfers import Traffic, TransferRequest
 from dlplacer.solvers.bounds.bounds import Bounds
-from dlplacer.solvers.ilp.variables import Literal, OptionalTransfer, Variables, duration
+from dlplacer.solvers.ilp.constraints import Literal, OptionalTransfer, Variables, duration
 from dlplacer.solvers.instance.instance import FAR, Instance
 from dlplacer.solvers.instance.schedule import Schedule
 from dlplacer.solvers.instance.time_limit import ask_time
@@ -30,7 +30,6 @@ def add_transfers(
     bounds: Bounds,
     upper: int,
     every_route: bool = False,
-    relaxed: bool = False,
 ) -> None:
     """Eq. 8 to 11 with routes: a transfer request that a device reads and does not make takes one of its routes there.
 
@@ -44,10 +43,8 @@ def add_transfers(
     every_route
         Whether to look for all routes that a schedule of at most `upper` ticks may take, where the table does not know
         them: between the head of the producer and the tails of the readers.
-    relaxed
-        Whether transfers hold only the links that no route avoids: a relaxation, whatever routes there are.
     """
-    found = variables.relaxed_transfers if relaxed else variables.optional_transfers
+    found = variables.optional_transfers
     for number, request in enumerate(traffic.requests):
         first = bounds.head[request.source] + instance.shortest[request.source]
         for target in _targets(instance, request):
@@ -59,7 +56,7 @@ def add_transfers(
             for source in variables.place[instance.block[request.source]]:
                 if _sends(instance, request, source, target):
                     every = every_route and len(found) < _MOST_OPTIONAL_TRANSFERS
-                    routes, listed = _routes(traffic, request, (source, target), most_ticks, every, relaxed)
+                    routes, listed = _routes(traffic, request, (source, target), most_ticks, every)
                     if not listed:
                         variables.left_out.add(number)
                     optional_transfers.extend(
@@ -87,7 +84,7 @@ def one_transfer_at_a_time(model: cp_model.CpModel, variables: Variables) -> Non
     """A link direction carries one transfer at a time; of link directions that always go together one is enough."""
     uses: dict[int, list[int]] = {}
     intervals: list[cp_model.IntervalVar] = []
-    for optional in (*variables.optional_transfers, *variables.relaxed_transfers):
+    for optional in variables.optional_transfers:
         ask_time()
         for start, segment in zip(optional.start, optional.route, strict=True):
             same: dict[tuple[int, int], int] = {}
@@ -142,12 +139,9 @@ def _routes(
     pair: tuple[int, int],
     most_ticks: int,
     every_route: bool,
-    relaxed: bool,
 ) -> tuple[tuple[TimedRoute, ...], bool]:
     """The routes to model, and whether they are all that take at most some ticks, or relax all of them."""
     table = traffic.routes
-    if relaxed:
-        return (table.unavoidable(request.size, *pair),), True
     if table.complete:
         return table.between(request.size, *pair), True
     listed = table.within(request.size, *pair, most_ticks, _MOST_ROUTES) if every_route else None

@@ -53,9 +53,6 @@ class Incumbent:
             return True
         return not is_better and schedule.makespan < FAR and self.admits(schedule)
 
-    def follow(self) -> None:
-        """Take over what somebody else has found: nothing here, as whoever finds something offers it."""
-
     def raise_bound(self, bound: int) -> None:
         """Keep a lower bound if it is the highest so far."""
         if bound > self.bound:

@@ -6,10 +6,12 @@ solve ends where the same solve ends on every machine.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass
+from threading import Event
 from typing import TypeVar
 
 Found = TypeVar("Found")
@@ -132,3 +134,47 @@ def within(is_over: Callable[[], bool], work: Callable[[], Found]) -> Found | No
             return work()
     except OutOfTimeError:
         return None
+
+
+def side_by_side(tasks: Sequence[Callable[[int], object]], workers: int) -> None:
+    """Run tasks in threads, as many at once as there are workers, the first ones first, and wait for all.
+
+    Parameters
+    ----------
+    tasks
+        Each is told how many workers it has. They end in time by themselves, and hear of the limits around.
+
+    Raises
+    ------
+    Exception
+        Whatever a task raises; for those that run then, time is up, and the others do not begin.
+    """
+    at_once = min(workers, len(tasks))
+    if at_once <= 1:
+        for task in tasks:
+            task(workers)
+        return
+    pool, failed = ThreadPoolExecutor(at_once), Event()
+    try:
+        # `ask_time` reads a context variable, which threads do not inherit.
+        running = [pool.submit(copy_context().run, _run, task, workers // at_once, failed) for task in tasks]
+        for one in running:
+            one.result()
+    except BaseException:
+        failed.set()
+        raise
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _run(task: Callable[[int], object], workers: int, failed: Event) -> None:
+    """Run a task for which time is up when another one fails; that one's exception counts then, and not this one's."""
+    if failed.is_set():
+        return
+    try:
+        with ends_when(failed.is_set):
+            task(workers)
+    except BaseException:
+        if not failed.is_set():
+            failed.set()
+            raise

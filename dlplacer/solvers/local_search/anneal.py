@@ -5,12 +5,114 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from random import Random
 
-from dlplacer.solvers.decode.arrays import build_tables
+import numpy as np
+
+from dlplacer.solvers.decode.arrays import Tables, build_tables
+from dlplacer.solvers.decode.machine_code import machine_code
+from dlplacer.solvers.decode.runs import run_from, take_over
+from dlplacer.solvers.decode.solution import (
+    NEVER,
+    TRIAL_START,
+    Solution,
+    filled,
+    transfers,
+    width_of,
+)
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
+from dlplacer.solvers.instance.schedule import Schedule, sequence, with_transfers
 from dlplacer.solvers.instance.time_limit import count_work, now
-from dlplacer.solvers.local_search.chain import Chain
-from dlplacer.solvers.local_search.units import move_units
+from dlplacer.solvers.local_search.moves import anneal
+
+
+def move_units(instance: Instance) -> list[tuple[int, ...]]:
+    """Blocks, joined with ops of no time that read or are read by one op only, as far as some device may run all.
+
+    On captured graphs most ops take no time (views, parameters, getters): left behind, they would send what their
+    neighbour reads, so moves of single ops would hardly ever pay.
+    """
+    from networkx.utils import UnionFind
+
+    joined = UnionFind(range(len(instance.members)))
+    allowed = {block: set(instance.allowed[ops[0]]) for block, ops in enumerate(instance.members)}
+    for op in instance.order:
+        if instance.longest[op] or op == instance.barrier:
+            continue
+        before, after = instance.predecessors[op], instance.successors[op]
+        neighbour = before[0][0] if len(before) == 1 else after[0][0] if len(after) == 1 else -1
+        if neighbour < 0 or neighbour == instance.barrier:
+            continue
+        own, other = joined[instance.block[op]], joined[instance.block[neighbour]]
+        both = allowed[own] & allowed[other]
+        if own != other and both:
+            joined.union(own, other)
+            allowed[joined[own]] = both
+    units = [tuple(sorted(op for block in blocks for op in instance.members[block])) for blocks in joined.to_sets()]
+    return sorted(units)
+
+
+class Chain:
+    """One annealed solution and the best one that it came by.
+
+    Attributes
+    ----------
+    makespan
+        Of the best solution, in ticks as kernels count.
+    """
+
+    def __init__(self, tables: Tables, schedule: Schedule) -> None:
+        """Begin with a schedule, run anew."""
+        ops = sequence(tables.instance, schedule.device, schedule.start)
+        self._tables, self._width = tables, 0
+        self._device = np.array(schedule.device, np.int64)
+        self._sequence = np.array([op for op in ops if op not in tables.instance.sources], np.int64)
+        self._kept = self._device.copy(), self._sequence.copy()
+        self.makespan = self._run()
+
+    def go_on_from(self, other: "Chain") -> None:
+        """Take the best solution of another chain, or of this one, as the present one."""
+        self._device, self._sequence = other._device.copy(), other._sequence.copy()
+        self.makespan = self._run()
+
+    def keep(self, admitted: bool) -> None:
+        """Hear whether the best solution was a plan; if not, go back to the last one that was."""
+        if admitted:
+            self._kept = self._device.copy(), self._sequence.copy()
+        else:
+            self._device, self._sequence = (values.copy() for values in self._kept)
+            self.makespan = self._run()
+
+    def go_on(self, trials: int, temperature: float, seed: int) -> bool:
+        """Try so many moves; whether something better was found."""
+        before = self.makespan
+        found, tried, _ = machine_code(anneal)(
+            self._tables.arrays, self._solution, self._device, self._sequence, before, trials, temperature, seed
+        )
+        self.makespan = found
+        if tried < 0:
+            self._width = 2 * width_of(self._solution)
+            self._run()
+        return found < before
+
+    def schedule(self) -> Schedule:
+        """The best solution as a schedule in exact ticks: kernels take the ticks of a route from a line."""
+        instance = self._tables.instance
+        solution, _ = self._filled()
+        assert instance.traffic is not None
+        start, devices = solution.ops[:, TRIAL_START].tolist(), self._device.tolist()
+        return with_transfers(instance, instance.traffic, devices, start, list(transfers(self._tables, solution)))
+
+    def _run(self) -> int:
+        """Run the best solution as the present one; its makespan."""
+        self._solution, makespan = self._filled()
+        machine_code(take_over)(self._tables.arrays, self._solution, 0, makespan)
+        return makespan
+
+    def _filled(self) -> tuple[Solution, int]:
+        def run_all(solution: Solution) -> int:
+            return machine_code(run_from)(self._tables.arrays, solution, 0, NEVER)
+
+        return filled(self._tables, self._device, self._sequence, run_all, self._width)
 
 
 @dataclass(frozen=True)
@@ -24,16 +126,12 @@ class LocalSearchParams:
     chunk_s, least_chunk_s
         Seconds between looks at the clock and at what was found; these become fewer, down to the least, while that is
         refused for its memory over time, which the compiled code does not know.
-    chunk_share
-        Of the time that is left, a chunk at most: trials that are given up soon tell little of the next ones, which
-        took 2.6 s of 4,500 ops' last 3 where the pace so far foretold 0.5.
-    most_growth
-        So many times as many moves at most from one look at the clock to the next, from one on: a trial may be given up
-        at once, or run the whole sequence, which takes a tenth of a second on large graphs.
+    chunk_share, most_growth
+        A chunk at most, of the time that is left, and in moves of the last one: a trial may be given up at once, or run
+        the whole sequence.
     cycles, patience
         Times that the search is warmed up again, from the best schedule of all chains, and how many in a row may bring
-        nothing: with one Inception's training step on eight GPUs ended 0.06, 0.15 and 0.29 % above its bound after a
-        minute, with two 0.06 three times and 0.14; the seeds were not all the same.
+        nothing.
     """
 
     warm: float = 3e-4

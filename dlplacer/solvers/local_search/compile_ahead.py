@@ -6,14 +6,12 @@ As a program, ``python -m dlplacer.solvers.local_search.compile_ahead``, it does
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
 from math import inf
-from typing import IO
 
 from dlplacer.solvers.decode.decode import KERNELS, Rule, decode
 from dlplacer.solvers.decode.machine_code import Kernel, code_folder, is_kept
@@ -21,7 +19,7 @@ from dlplacer.solvers.decode.runs import run_from, take_over
 from dlplacer.solvers.ilp.solver_thread import in_thread
 from dlplacer.solvers.instance.time_limit import OutOfTimeError
 from dlplacer.solvers.local_search.moves import anneal
-from dlplacer.solvers.local_search.path_moves import anneal_path
+from dlplacer.solvers.local_search.serial_annealing import anneal_path
 
 ANNEALING_CODE = (run_from, take_over, anneal)
 """Kernels of annealing."""
@@ -37,8 +35,6 @@ ALL_CODE = (*ANNEALING_CODE, *HEURISTICS_CODE, *PATH_CODE)
 _LOAD_S, _COMPILE_S, _POLL_S = 0.3, 12.0, 0.05
 """Seconds to load and to compile annealing's code on two cores, measured: 0.2 and 11; and between two looks for it."""
 
-_PROGRAM = f"from {__name__} import serve; serve()"
-
 _compiling: ContextVar[subprocess.Popen[bytes] | None] = ContextVar("compiling", default=None)
 
 
@@ -53,7 +49,15 @@ def compiling_ahead() -> Iterator[None]:
         yield
         return
     try:
-        process = _begin()
+        # A Ctrl-C of the terminal is for whoever searches, and ends this with the search.
+        process = subprocess.Popen(
+            [sys.executable, "-m", __name__],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+            start_new_session=True,
+        )
     except OSError:
         # No room for another process, or no interpreter to start: annealing compiles for itself if it has the time.
         yield
@@ -64,7 +68,7 @@ def compiling_ahead() -> Iterator[None]:
     finally:
         _compiling.reset(before)
         process.kill()
-        process.communicate()
+        process.wait()
 
 
 def seconds_to_load(patience_s: float) -> float:
@@ -105,29 +109,6 @@ def compile_in_thread(code: Collection[Kernel], is_over: Callable[[], bool]) -> 
     return True
 
 
-def _begin() -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-c", _PROGRAM],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-        # A Ctrl-C of the terminal is for whoever searches, and ends this with the search.
-        start_new_session=True,
-    )
-
-
-def serve() -> None:
-    """Compile, and end before if the process at the other end of standard input does."""
-    threading.Thread(target=_end_with, args=(sys.stdin.buffer,), daemon=True).start()
-    compile_all()
-
-
-def _end_with(pipe: IO[bytes]) -> None:
-    pipe.read()
-    os._exit(1)
-
-
 def compile_all(code: Collection[Kernel] = ALL_CODE) -> None:
     """Call these kernels on two ops, so that they are compiled and kept; first those that annealing calls."""
     from dlplacer.core.graph import OpGraph
@@ -137,7 +118,7 @@ def compile_all(code: Collection[Kernel] = ALL_CODE) -> None:
     from dlplacer.problem.problem import build_problem
     from dlplacer.solvers.decode.arrays import tables_of
     from dlplacer.solvers.instance.instance import build_instance
-    from dlplacer.solvers.local_search.chain import Chain
+    from dlplacer.solvers.local_search.anneal import Chain
     from dlplacer.solvers.local_search.serial_annealing import compile_path_code
 
     ops = tuple(Op(name, "op", {"device": 1e-3}) for name in ("first", "last"))

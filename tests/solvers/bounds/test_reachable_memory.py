@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from dlplacer.solvers.bounds.reachable_memory import reachable_capacity
+from dlplacer.solvers.bounds.bounds import reachable_capacity
 
 
 def test_equal_layers_leave_the_rest_of_a_device_empty() -> None:

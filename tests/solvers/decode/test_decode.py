@@ -14,7 +14,7 @@ from dlplacer.core.options import Options
 from dlplacer.planning.assemble import assemble
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.solvers.decode.decode import Rule, decode
-from dlplacer.solvers.heuristics.common.pack import choose_components, pack
+from dlplacer.solvers.heuristics.occupancy import choose_components, pack
 from dlplacer.solvers.instance.instance import FAR, Instance, build_instance
 from dlplacer.solvers.instance.memory_admission import admission
 from dlplacer.solvers.instance.outcome import Outcome, ProblemSchedule
@@ -51,7 +51,7 @@ def _rules(instance: Instance) -> Iterator[Rule]:
     for placement in placements:
         for works_on in (False, True):
             yield Rule(instance.order, placement, works_on)
-    yield Rule(instance.order, ahead=np.array(instance.duration, np.int64), reluctance=0.5)
+    yield Rule(instance.order, ahead=np.array(instance.duration, np.int64))
 
 
 @pytest.mark.parametrize("problems", [_drawn(60), _families()], ids=["drawn", "families"])
@@ -68,11 +68,3 @@ def test_every_schedule_is_a_plan_that_check_passes(problems: Iterator[Problem])
             assert not violations(assemble(problem, Outcome(None, 0), held, "list", 0.0, {})), (number, rule)
             plans += 1
     assert plans > 100
-
-
-def test_ops_stay_on_the_devices_of_a_rule() -> None:
-    instance = build_instance(build_problem(FAMILIES["layered"](60, 0, 1.0), MACHINES["star"], Options()))
-    for works_on in (False, True):
-        found = decode(instance, Rule(instance.order, works_on=works_on, devices=(1, 3)))
-        assert found is not None
-        assert set(found.device) == {1, 3}

@@ -2,10 +2,8 @@
 
 from itertools import combinations
 
-import pytest
 from solvers.helpers import one_worker
 
-import dlplacer.solvers.decomposition.low_traffic as low_traffic_module
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
 from dlplacer.core.options import Options
@@ -15,11 +13,6 @@ from dlplacer.solvers.bounds.bounds import lower_bounds
 from dlplacer.solvers.decomposition.segments import find_segments
 from dlplacer.solvers.decomposition.series import SegmentChain
 from dlplacer.solvers.instance.instance import Instance, build_instance
-
-
-@pytest.fixture(autouse=True)
-def _short_annealing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(low_traffic_module, "_AGAIN_S", 0.05)
 
 
 def _attention(count: int) -> Instance:

@@ -15,10 +15,10 @@ from dlplacer.solvers.decomposition.segment_rows import charge_idle_ends, ticks_
 from dlplacer.solvers.decomposition.segments import couple, find_segments
 from dlplacer.solvers.decomposition.series import SegmentChain
 from dlplacer.solvers.decomposition.series_search import search_series
-from dlplacer.solvers.feasibility.simple_reasons import require_feasible
+from dlplacer.solvers.feasibility.reasons import require_feasible
+from dlplacer.solvers.ilp.constraints import create_variables
 from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, new_solver, search
 from dlplacer.solvers.ilp.ilp_model import build_model
-from dlplacer.solvers.ilp.variables import create_variables
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance, build_instance
 

@@ -9,8 +9,8 @@ from dlplacer.core.errors import InfeasibleError
 from dlplacer.solvers.bounds.bounds import lower_bounds
 from dlplacer.solvers.decomposition.segments import find_segments
 from dlplacer.solvers.decomposition.series import SegmentChain
-from dlplacer.solvers.decomposition.suffix_bounds import raise_suffix_bounds, suffixes
-from dlplacer.solvers.feasibility.simple_reasons import require_feasible
+from dlplacer.solvers.decomposition.series_search import raise_suffix_bounds, suffixes
+from dlplacer.solvers.feasibility.reasons import require_feasible
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import build_instance
 

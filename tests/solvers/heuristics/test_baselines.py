@@ -19,10 +19,10 @@ from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.planning.assemble import assemble
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.bounds.bounds import lower_bounds
-from dlplacer.solvers.feasibility.simple_reasons import require_feasible
-from dlplacer.solvers.heuristics.common.pack import pack
-from dlplacer.solvers.heuristics.common.upward_rank import by_rank, upward_ranks
+from dlplacer.solvers.feasibility.reasons import require_feasible
 from dlplacer.solvers.heuristics.construct import construct
+from dlplacer.solvers.heuristics.occupancy import pack
+from dlplacer.solvers.heuristics.orders import by_rank, upward_ranks
 from dlplacer.solvers.instance.instance import build_instance
 from dlplacer.solvers.instance.outcome import Budget
 from dlplacer.solvers.methods import METHODS, RULES, run_rule

@@ -3,8 +3,8 @@
 from solvers.helpers import broken_rules, make_graph, make_instance, make_machine
 
 from dlplacer.core.topology import Device, Link, Topology
-from dlplacer.solvers.heuristics.common.upward_rank import by_rank, upward_ranks
-from dlplacer.solvers.heuristics.heft import heft
+from dlplacer.solvers.heuristics.list_rules import heft
+from dlplacer.solvers.heuristics.orders import by_rank, upward_ranks
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule
 

@@ -13,8 +13,8 @@ from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.solvers.bounds.bounds import lower_bounds
 from dlplacer.solvers.heuristics.construct import construct
-from dlplacer.solvers.heuristics.list_schedule import list_schedule
-from dlplacer.solvers.ilp.exact_model import solve_exactly
+from dlplacer.solvers.heuristics.list_rules import list_schedule
+from dlplacer.solvers.ilp.ilp_model import solve_exactly
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import build_instance
 
@@ -31,7 +31,7 @@ def _ring_with_chords(seed: int) -> Problem:
     return build_problem(OpGraph(ops, edges), Topology(devices, (), links), dp.Options())
 
 
-@pytest.mark.parametrize("seed", [*range(10), 14, 19, 21, 43, 44, 50, 54, 61, 66, 70, 74])
+@pytest.mark.parametrize("seed", [*range(5), 14, 19, 21, 43, 44, 50])
 def test_what_bounds_a_model_without_some_routes_bounds_nothing(seed: int) -> None:
     problem = _ring_with_chords(seed)
     instance = build_instance(problem)

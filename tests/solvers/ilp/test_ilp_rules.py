@@ -12,8 +12,7 @@ from dlplacer.solvers.bounds.bounds import lower_bounds
 from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, new_solver, search
 from dlplacer.solvers.ilp.ilp_model import build_model
 from dlplacer.solvers.instance.incumbent import Incumbent
-from dlplacer.solvers.instance.instance import build_instance
-from dlplacer.solvers.instance.symmetry import interchangeable
+from dlplacer.solvers.instance.instance import build_instance, interchangeable
 from dlplacer.solvers.methods import METHODS
 
 

@@ -8,7 +8,7 @@ from solvers.serial_chains import tight_chain
 
 from dlplacer.core.options import Options
 from dlplacer.problem.problem import Problem, build_problem
-from dlplacer.solvers.decode.in_sequence import in_sequence
+from dlplacer.solvers.decode.decode import in_sequence
 from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, search
 from dlplacer.solvers.ilp.serial_model import build_serial_model, serial_path
 from dlplacer.solvers.instance.incumbent import Incumbent

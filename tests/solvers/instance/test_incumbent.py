@@ -5,7 +5,7 @@ from math import inf
 import pytest
 from solvers.helpers import make_graph, make_instance, make_machine, one_worker
 
-from dlplacer.solvers.decode.in_sequence import in_sequence
+from dlplacer.solvers.decode.decode import in_sequence
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import FAR
 from dlplacer.solvers.instance.outcome import Budget

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from dlplacer.solvers.instance.side_by_side import side_by_side
+from dlplacer.solvers.instance.time_limit import side_by_side
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -7,8 +7,7 @@ import pytest
 
 import dlplacer as dp
 from dlplacer.problem.problem import build_problem
-from dlplacer.solvers.instance.instance import Instance, build_instance
-from dlplacer.solvers.instance.symmetry import interchangeable
+from dlplacer.solvers.instance.instance import Instance, build_instance, interchangeable
 
 
 def _instance(random: Random) -> Instance:

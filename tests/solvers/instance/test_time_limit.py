@@ -8,9 +8,9 @@ from solvers.helpers import make_graph, make_instance, make_machine
 from dlplacer.core.options import Options
 from dlplacer.problem.problem import build_problem
 from dlplacer.solvers.bounds.bounds import lower_bounds
-from dlplacer.solvers.heuristics.common.upward_rank import by_rank, upward_ranks
 from dlplacer.solvers.heuristics.etf import etf
-from dlplacer.solvers.heuristics.peft import peft
+from dlplacer.solvers.heuristics.list_rules import peft
+from dlplacer.solvers.heuristics.orders import by_rank, upward_ranks
 from dlplacer.solvers.ilp.ilp_model import build_exact_model
 from dlplacer.solvers.instance.instance import build_instance
 from dlplacer.solvers.instance.time_limit import OutOfTimeError, ask_time, ends_when, within

@@ -6,7 +6,7 @@ from solvers.random_problems import random_everything
 
 from dlplacer.core.errors import InfeasibleError
 from dlplacer.problem.problem import build_problem
-from dlplacer.solvers.heuristics.list_schedule import list_schedule
+from dlplacer.solvers.heuristics.list_rules import list_schedule
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.schedule import Schedule
 

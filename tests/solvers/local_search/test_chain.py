@@ -14,16 +14,13 @@ from dlplacer.core.options import Options
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.problem.problem import build_problem
 from dlplacer.solvers.decode.arrays import build_tables
-from dlplacer.solvers.decode.in_sequence import in_sequence
+from dlplacer.solvers.decode.decode import in_sequence
 from dlplacer.solvers.decode.solution import DEVICE, MAKESPAN, START
-from dlplacer.solvers.decode.turns import TURN_ROUTE, TURN_SEGMENT
 from dlplacer.solvers.heuristics.construct import Rule, construct
-from dlplacer.solvers.heuristics.heft import heft
-from dlplacer.solvers.heuristics.list_schedule import list_schedule
+from dlplacer.solvers.heuristics.list_rules import heft, list_schedule
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.schedule import Schedule, keeps_blocks_and_memory, sequence
-from dlplacer.solvers.local_search.chain import Chain
-from dlplacer.solvers.local_search.units import move_units
+from dlplacer.solvers.local_search.anneal import Chain, move_units
 
 _MACHINES = {"linked": linked, "ring": ring, "star": star}
 
@@ -36,14 +33,13 @@ def _chain(instance: Instance, start: Schedule) -> Chain:
     return Chain(build_tables(instance, move_units(instance)), start)
 
 
-@pytest.mark.parametrize("machine", _MACHINES)
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("machine", "seed"), [("linked", 0), ("ring", 1), ("star", 2)])
 def test_a_run_is_that_of_the_sequence(machine: str, seed: int) -> None:
     instance = _instance(FAMILIES["layered"](80, seed, 3.0), _MACHINES[machine](4))
     start = list_schedule(instance, Random(seed).sample(range(80), 80))
     assert start is not None
     expected = in_sequence(instance, start.device, sequence(instance, start.device, start.start))
-    chain = _chain(instance, expected)
+    chain = _chain(instance, start)
     # Ticks of a route come from a line through two sizes, so each transfer may be a tick off.
     assert chain.makespan == pytest.approx(expected.makespan, abs=len(expected.transfers))
     assert chain.schedule().makespan == pytest.approx(expected.makespan, abs=len(expected.transfers))
@@ -55,10 +51,6 @@ def test_what_moves_leave_behind_is_what_a_fresh_run_gives(machine: str, rule: R
     start = construct(instance, rule)
     assert start is not None
     chain = _chain(instance, start)
-    # Only HEFT's transfers lie otherwise than their readers' turns would have them; on linked devices some are relayed.
-    rows = chain._turns.rows
-    assert len(rows) > 0 or rule is list_schedule
-    assert machine == "star" or (rows[:, TURN_SEGMENT] > chain._tables.arrays.segments_at[rows[:, TURN_ROUTE]]).any()
     for seed in range(20):
         chain.go_on(100, 0.01 * start.makespan, seed)
         # The present solution, not the best one: it has come through thousands of undone and taken moves.
@@ -78,7 +70,7 @@ def _gather(count: int, seed: int) -> Instance:
     return _instance(OpGraph((*ops, join), edges), Topology(nodes, (), (Link("d0", "d1", 1e6),)))
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(2))
 def test_what_an_op_reads_is_sent_by_the_ends_of_its_producers(seed: int) -> None:
     instance = _gather(200, seed)
     start = list_schedule(instance, Random(seed).sample(range(201), 201))
@@ -103,7 +95,7 @@ def test_moves_that_are_not_taken_leave_nothing_behind() -> None:
         for number in range(2):
             chain.go_on(20, 0.02 * start.makespan, number)
             now = chain._solution
-            again._device, again._sequence, again._turns = now.ops[:, DEVICE].copy(), now.sequence.copy(), chain._turns
+            again._device, again._sequence = now.ops[:, DEVICE].copy(), now.sequence.copy()
             assert again._run() == now.counts[MAKESPAN], seed
             assert (again._solution.ops[:, START] == now.ops[:, START]).all(), seed
             used = [0] * instance.device_count

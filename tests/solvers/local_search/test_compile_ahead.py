@@ -1,6 +1,5 @@
 """Annealing's code is compiled by a process of its own, which leaves nothing but the code."""
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,7 @@ from solvers.serial_chains import tight_chain
 from dlplacer.core.options import Options
 from dlplacer.problem.problem import build_problem
 from dlplacer.solvers.decode import machine_code
-from dlplacer.solvers.heuristics.list_schedule import list_schedule
-from dlplacer.solvers.heuristics.peft import peft
+from dlplacer.solvers.heuristics.list_rules import list_schedule, peft
 from dlplacer.solvers.ilp.serial_model import serial_path
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import build_instance
@@ -55,13 +53,3 @@ def test_it_is_the_code_that_annealing_and_heuristics_call() -> None:
     used: tuple[Any, ...] = tuple(map(machine_code.machine_code, compile_ahead.ALL_CODE))
     assert machine_code.is_kept(compile_ahead.ALL_CODE)
     assert {len(one.signatures) for one in used} == {1}
-
-
-@pytest.mark.usefixtures("_nothing_kept")
-def test_its_process_ends_with_the_process_that_began_it() -> None:
-    process = compile_ahead._begin()
-    assert process.stdin is not None
-    began = time.monotonic()
-    process.stdin.close()
-    assert process.wait(20) == 1
-    assert time.monotonic() - began < 8.0

@@ -8,7 +8,7 @@ from solvers.serial_chains import MIB, tight_chain
 
 from dlplacer.core.options import Options
 from dlplacer.problem.problem import build_problem
-from dlplacer.solvers.decode.in_sequence import in_sequence
+from dlplacer.solvers.decode.decode import in_sequence
 from dlplacer.solvers.ilp.serial_model import serial_path
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import build_instance

@@ -1,10 +1,11 @@
-"""The device of every block while a heuristic runs, and the memory that is left."""
+"""Memory while blocks are assigned one by one, and placements without times."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from dlplacer.solvers.decode.in_sequence import compact
+from dlplacer.solvers.decode.decode import compact
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule
+from dlplacer.solvers.instance.time_limit import ask_time
 
 Priority = Sequence[int]
 """[op] → place in the order of preference, 0 first."""
@@ -95,3 +96,100 @@ class Occupancy:
             self.overfull = True
         else:
             self.assign(self.instance.block[op], device)
+
+
+def place_blocks(
+    instance: Instance,
+    ops: Iterable[int],
+    choose: Callable[[Occupancy, int], int | None],
+    fixed: Fixed = None,
+) -> list[int] | None:
+    """[block] → device, decided op by op; None if an op finds no device.
+
+    Parameters
+    ----------
+    ops
+        In the order in which they choose; the sources of zero time among them wait for their first reader.
+    choose
+        Where the block of an op shall go, or None if there is no such device.
+    """
+    occupancy = Occupancy(instance, fixed)
+    for op in ops:
+        ask_time()
+        if op in instance.sources:
+            continue
+        here: int | None = occupancy.assigned[instance.block[op]]
+        if here == -1:
+            here = choose(occupancy, op)
+        if here is None:
+            return None
+        occupancy.assign_with_sources(op, here)
+        if occupancy.overfull:
+            return None
+    return occupancy.completed()
+
+
+def fitted(instance: Instance, wished: Sequence[int], ops: Iterable[int], fixed: Fixed = None) -> list[int] | None:
+    """[block] → the device wished for it, or one with most room where that may not be or is full; None if none is left.
+
+    Parameters
+    ----------
+    wished
+        [block] → device.
+    ops
+        In the order in which they claim memory.
+    """
+
+    def choose(occupancy: Occupancy, op: int) -> int | None:
+        device = wished[instance.block[op]]
+        return device if occupancy.admits(op, device) else occupancy.best(op, occupancy.room)
+
+    return place_blocks(instance, ops, choose, fixed)
+
+
+def choose_components(instance: Instance) -> Instance:
+    """The instance with every part of the graph limited to one connected component of the machine.
+
+    Parts with most work choose first, each the component that ends with the least work per device among those whose
+    memory still suffices (any, if none does). Nothing changes if the machine is connected.
+    """
+    components = sorted(set(instance.component))
+    if len(components) == 1:
+        return instance
+    devices = {number: [d for d, other in enumerate(instance.component) if other == number] for number in components}
+    load, limits = dict.fromkeys(components, 0.0), {}
+    room = {
+        number: sum(float("inf") if (size := instance.capacity[d]) is None else size for d in devices[number])
+        for number in components
+    }
+    work = {
+        part: sum(instance.longest[op] for block in part for op in instance.members[block]) for part in instance.parts
+    }
+    for part in sorted(instance.parts, key=lambda part: -work[part]):
+        size = sum(instance.footprint[block] for block in part)
+        possible = [number for number in components if _admits(instance, part, devices[number])]
+        fitting = [number for number in possible if room[number] >= size] or possible
+        if fitting:
+            best = min(fitting, key=lambda number: (load[number] + work[part]) / len(devices[number]))
+            load[best] += work[part]
+            room[best] -= size
+            limits.update(dict.fromkeys(part, tuple(devices[best])))
+    return instance.limited(limits)
+
+
+def pack(instance: Instance) -> list[int] | None:
+    """[block] → device such that memory suffices, found by worst fit decreasing; None if that fails.
+
+    The instance must come from `choose_components`.
+    """
+    occupancy = Occupancy(instance)
+    for block in sorted(range(len(instance.members)), key=lambda block: -instance.footprint[block]):
+        device = occupancy.best(instance.members[block][0], occupancy.room)
+        if device is None:
+            return None
+        occupancy.assign(block, device)
+    return occupancy.assigned
+
+
+def _admits(instance: Instance, part: tuple[int, ...], devices: list[int]) -> bool:
+    return all(set(instance.allowed[instance.members[block][0]]).intersection(devices) for block in part)

@@ -2,8 +2,8 @@
 
 import dlplacer as dp
 from dlplacer.problem.problem import build_problem
-from dlplacer.solvers.decomposition.device_subset import SubsetParams, device_subsets
 from dlplacer.solvers.instance.instance import build_instance
+from dlplacer.solvers.parts import SubsetParams, device_subsets
 
 # Two islands of three devices with fast links inside and a slow one between.
 LINKS = [("a0", "a1"), ("a1", "a2"), ("a0", "a2"), ("b0", "b1"), ("b1", "b2"), ("b0", "b2")]

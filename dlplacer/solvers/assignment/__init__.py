@@ -1,1 +1,0 @@
-"""Ops on devices by loads and memory: the questions in which the order of ops plays no part."""

@@ -1,0 +1,384 @@
+"""Why no plan can exist: each reason named with its numbers and a way out, found with or without a search."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from dlplacer.core.errors import InfeasibleError, InputError
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.units import format_bytes, format_seconds
+from dlplacer.problem.live_memory import input_bytes
+from dlplacer.problem.problem import Problem
+from dlplacer.solvers.instance.instance import Instance, build_instance
+
+
+def op_text(problem: Problem, op: int) -> str:
+    return repr(problem.graph.ops[op].id)
+
+
+def devices_text(problem: Problem, devices: Iterable[int]) -> str:
+    return ", ".join(repr(problem.topology.devices[device].id) for device in devices)
+
+
+def capacities_text(problem: Problem, devices: Iterable[int]) -> str:
+    """Sizes with device types, equal ones together: ``2 × 8 GiB (type 'gpu'), unlimited (type 'cpu')``."""
+    counts: dict[tuple[str, str], int] = {}
+    for device in devices:
+        capacity = problem.capacity_bytes[device]
+        text = "unlimited" if capacity is None else format_bytes(capacity)
+        kind = text, problem.topology.devices[device].type
+        counts[kind] = counts.get(kind, 0) + 1
+    return ", ".join(
+        f"{f'{count} × ' if count > 1 else ''}{text} (type {name!r})" for (text, name), count in counts.items()
+    )
+
+
+def group_text(problem: Problem, ops: Sequence[int]) -> str:
+    return f"colocation group {_name_of_group(problem, ops)}"
+
+
+def groups_text(problem: Problem) -> str:
+    return ", ".join(_name_of_group(problem, group) for group in problem.groups[:5])
+
+
+def _name_of_group(problem: Problem, ops: Sequence[int]) -> str:
+    """The ops' name for their group; one that the constraints make is called by two of its ops."""
+    names = dict.fromkeys(problem.graph.ops[op].colocate for op in ops)
+    if len(names) == 1 and None not in names:
+        return repr(next(iter(names)))
+    return "({})".format(", ".join([op_text(problem, op) for op in ops[:2]] + ["…"] * (len(ops) > 2)))
+
+
+def bytes_text(size: int, other: int) -> str:
+    """The size in a readable unit, or in bytes where the readable texts of both would be the same."""
+    text = format_bytes(size)
+    return f"{size} bytes" if text == format_bytes(other) else text
+
+
+def demands_by_type(problem: Problem) -> Iterator[tuple[str, int, int]]:
+    """(devices, bytes that must be there, bytes that they have): all, and each type with what runs on it only."""
+    type_of = [device.type for device in problem.topology.devices]
+    for chosen in (None, *dict.fromkeys(type_of)):
+        here = [device for device, name in enumerate(type_of) if chosen in (None, name)]
+        sizes = [size for device in here if (size := problem.capacity_bytes[device]) is not None]
+        if len(sizes) == len(here):
+            only = [op for op, allowed in enumerate(problem.allowed) if allowed and set(allowed) <= set(here)]
+            name = "devices" if chosen is None else f"devices of type {chosen!r}"
+            yield name, sum(problem.footprint_bytes[op] for op in only), sum(sizes)
+
+
+def working_set(problem: Problem, op: int, device: int) -> int:
+    """The least bytes on a device while an op runs there; its inputs count as the smaller of copy and original."""
+    group = problem.group_of[op]
+    members = (op,) if group is None else problem.groups[group]
+    size = sum(problem.resident_bytes[member] for member in members)
+    if not problem.duration[op][device]:
+        return size
+    inputs = sum(min(original, copies) for original, copies in input_bytes(problem, op).values())
+    return size + inputs + problem.output_bytes[op] + problem.workspace_bytes[op]
+
+
+def most_working_sets(problem: Problem) -> list[int]:
+    """[op] → what `working_set` is at most on any device, in a tenth of its time."""
+    inputs = [0] * problem.op_count
+    for edge, arc in zip(problem.graph.edges, problem.arcs, strict=True):
+        inputs[arc.target] += edge.bytes
+    resident = list(problem.resident_bytes)
+    for members in problem.groups:
+        size = sum(problem.resident_bytes[member] for member in members)
+        for member in members:
+            resident[member] = size
+    rows = zip(resident, inputs, problem.output_bytes, problem.workspace_bytes, strict=True)
+    return list(map(sum, rows))
+
+
+def largest_working_set(problem: Problem) -> tuple[int, int, int]:
+    """The op that needs most, the largest device that it may use, and the bytes."""
+
+    def roomiest(op: int) -> int:
+        return max(problem.allowed[op], key=lambda device: problem.capacity_bytes[device] or float("inf"))
+
+    sizes = {op: working_set(problem, op, roomiest(op)) for op in range(problem.op_count) if problem.allowed[op]}
+    op = max(sizes, key=lambda op: sizes[op])
+    return op, roomiest(op), sizes[op]
+
+
+MOST_OPS = 300_000
+"""Ops above which no plan is tried: 106,000 were planned in a minute; the first plan of 10^6 takes more than that."""
+
+_PART_BYTES, _PART_S = 4096, 1.5e-4
+"""Memory and CPU seconds for each op and each edge until the first plan: 4.5 KiB on 100,000 ops, 16 s on 60,000."""
+
+
+EXACT_UP_TO = 40
+"""Ops that take time up to which the whole problem is given to the model that proves under every option; a guess."""
+
+
+def require_size(graph: OpGraph) -> None:
+    """Return if a graph is small enough to be planned.
+
+    Raises
+    ------
+    InputError
+        If it has more than `MOST_OPS` ops; names what it would need and the way out.
+    """
+    ops, parts = len(graph.ops), len(graph.ops) + len(graph.edges)
+    if ops > MOST_OPS:
+        needed = f"{format_bytes(parts * _PART_BYTES)} and {format_seconds(parts * _PART_S)}"
+        raise InputError(
+            f"the graph has {ops:,} ops and {len(graph.edges):,} edges; at most {MOST_OPS:,} ops are planned, and "
+            f"these would need about {needed} before the first plan; make it coarser: --granularity fused joins chains "
+            "of ops, --granularity module makes one op of each module"
+        )
+
+
+def require_feasible(problem: Problem) -> None:
+    """Return if no simple reason excludes every plan.
+
+    Raises
+    ------
+    InfeasibleError
+        If a colocation group has no common device, an op or group exceeds every device that it may use, all ops
+        together exceed all memory, or those of one device type its memory (under ``memory: live``: by what they keep
+        all step, or while one op runs), or ops that are joined in the graph may only use devices that no route joins.
+    """
+    instance = build_instance(problem)
+    for block, ops in enumerate(instance.members):
+        _require_common_device(problem, instance, ops)
+        _require_room(problem, instance, block)
+    _require_total_room(problem, range(problem.op_count), range(problem.device_count))
+    _require_room_of_types(problem)
+    # Where routes join all devices, every part of the graph may be anywhere.
+    for part in instance.parts if len(set(instance.component)) > 1 else ():
+        _require_routes(problem, instance, part)
+    _require_working_room(problem)
+
+
+def may_have_plan(problem: Problem) -> bool:
+    """True if all footprints fit together, every block has a device, and routes may join what talks."""
+    sizes = [size for size in problem.capacity_bytes if size is not None]
+    if len(sizes) == problem.device_count and sum(sizes) < sum(problem.footprint_bytes):
+        return False
+    instance = build_instance(problem)
+    return all(instance.allowed) and all(_common_components(instance, part) for part in instance.parts)
+
+
+def _require_common_device(problem: Problem, instance: Instance, ops: Sequence[int]) -> None:
+    if instance.allowed[ops[0]]:
+        return
+    pinned = [op for op in ops if len(problem.allowed[op]) < problem.device_count]
+    uses = "; ".join(
+        f"{op_text(problem, op)} may run on {devices_text(problem, problem.allowed[op])}" for op in pinned[:3]
+    )
+    raise InfeasibleError(
+        f"{group_text(problem, ops)} has no device that all its ops may use: {uses}; change "
+        "their 'devices' or take the group apart"
+    )
+
+
+def _require_room(problem: Problem, instance: Instance, block: int) -> None:
+    """Eq. 13 for one op or group: it needs a device that is large enough."""
+    ops, size = instance.members[block], instance.footprint[block]
+    devices = instance.allowed[ops[0]]
+    if any((capacity := problem.capacity_bytes[d]) is None or capacity >= size for d in devices):
+        return
+    largest = max(devices, key=lambda d: problem.capacity_bytes[d] or 0)
+    capacity_bytes = problem.capacity_bytes[largest] or 0
+    pinned = "" if len(devices) == problem.device_count else " that it may use"
+    name = op_text(problem, ops[0])
+    owner, split = f"op {name}", "split the op"
+    if len(ops) > 1:
+        owner = f"{group_text(problem, ops)} of {len(ops)} ops"
+        split = "take the group apart"
+    raise InfeasibleError(
+        f"{owner} needs {bytes_text(size, capacity_bytes)}; the largest device{pinned} "
+        f"{problem.topology.devices[largest].id!r} has {bytes_text(capacity_bytes, size)}; use a larger topology or "
+        f"{split}"
+    )
+
+
+def _require_total_room(problem: Problem, ops: Iterable[int], devices: Sequence[int]) -> None:
+    """Eq. 13 summed over devices."""
+    capacities = [problem.capacity_bytes[device] for device in devices]
+    known = [capacity for capacity in capacities if capacity is not None]
+    size = sum(problem.footprint_bytes[op] for op in ops)
+    if len(known) == len(capacities) and sum(known) < size:
+        raise InfeasibleError(
+            f"the ops need {bytes_text(size, sum(known))} in all; the memory of {devices_text(problem, devices)} is "
+            f"{bytes_text(sum(known), size)} in all; use a larger topology or a smaller batch"
+        )
+
+
+def _require_room_of_types(problem: Problem) -> None:
+    """Eq. 13 summed over the devices of a type, for the ops that may run nowhere else."""
+    for name, size, room in demands_by_type(problem):
+        if size > room:
+            raise InfeasibleError(
+                f"the ops that may only run on {name} need {bytes_text(size, room)} in all; the memory there is "
+                f"{bytes_text(room, size)} in all; use a larger topology or allow these ops more devices"
+            )
+
+
+def _require_routes(problem: Problem, instance: Instance, part: Sequence[int]) -> None:
+    """Eq. 8 along chains of edges: a weakly connected part of the graph needs one connected part of the machine."""
+    common = _common_components(instance, part)
+    if common:
+        largest = max(common, key=lambda number: _room(problem, _members(instance, number)))
+        ops = [op for block in part for op in instance.members[block] if op < problem.op_count]
+        _require_total_room(problem, ops, _members(instance, largest))
+        return
+    first, second = _apart(instance, part)
+    raise InfeasibleError(
+        f"op {op_text(problem, first)} may run on {devices_text(problem, instance.allowed[first])} and op "
+        f"{op_text(problem, second)} on {devices_text(problem, instance.allowed[second])}; they must talk"
+        f"{_through(instance, first, second)}, but no route of links joins these devices; add a link or change the "
+        "ops' 'devices'"
+    )
+
+
+def _common_components(instance: Instance, part: Sequence[int]) -> set[int]:
+    """Connected parts of the machine where every block of a part of the graph may run."""
+    return set.intersection(*_components_of_heads(instance, part).values())
+
+
+def _components_of_heads(instance: Instance, part: Sequence[int]) -> dict[int, set[int]]:
+    heads = (instance.members[block][0] for block in part)
+    return {op: {instance.component[device] for device in instance.allowed[op]} for op in heads}
+
+
+def _apart(instance: Instance, part: Sequence[int]) -> tuple[int, int]:
+    """Two ops of a part that no component of the machine suits: if possible neighbours, else the narrowest."""
+    reach = _components_of_heads(instance, part)
+    heads = list(reach)
+    by_block = {instance.block[op]: op for op in heads}
+    for op, arcs in enumerate(instance.successors):
+        for target, _ in arcs:
+            ends = by_block.get(instance.block[op]), by_block.get(instance.block[target])
+            if ends[0] is not None and ends[1] is not None and not reach[ends[0]] & reach[ends[1]]:
+                return op, target
+    narrow = sorted(heads, key=lambda op: len(reach[op]))
+    return narrow[0], next((op for op in narrow if not reach[op] & reach[narrow[0]]), narrow[1])
+
+
+def _through(instance: Instance, first: int, second: int) -> str:
+    return "" if any(target == second for target, _ in instance.successors[first]) else " through the graph"
+
+
+def _members(instance: Instance, component: int) -> list[int]:
+    return [device for device, number in enumerate(instance.component) if number == component]
+
+
+def _room(problem: Problem, devices: Sequence[int]) -> float:
+    return sum(float("inf") if (capacity := problem.capacity_bytes[device]) is None else capacity for device in devices)
+
+
+def _require_working_room(problem: Problem) -> None:
+    """Under ``memory: live`` a device holds an op's block, its inputs, output and workspace while it runs."""
+    if problem.options.memory == "sum":
+        return
+    by_room = sorted(range(problem.device_count), key=lambda device: problem.capacity_bytes[device] or 0, reverse=True)
+    smallest = min((size for size in problem.capacity_bytes if size is not None), default=0)
+    large = [op for op, size in enumerate(most_working_sets(problem)) if size > smallest]
+    for op in large:
+        devices = [device for device in by_room if device in problem.allowed[op]]
+        if any(problem.capacity_bytes[device] is None for device in devices):
+            continue
+        # It needs the same on all devices where it takes time, so the roomiest of these decides; and of the others.
+        roomiest = {bool(problem.duration[op][device]): device for device in reversed(devices)}.values()
+        least = {device: working_set(problem, op, device) for device in roomiest}
+        if all((problem.capacity_bytes[device] or 0) < size for device, size in least.items()):
+            device = max(least, key=lambda device: problem.capacity_bytes[device] or 0)
+            size, capacity_bytes = least[device], problem.capacity_bytes[device] or 0
+            raise InfeasibleError(
+                f"op {op_text(problem, op)} needs {bytes_text(size, capacity_bytes)} while it runs: weights, gradient "
+                f"and state, inputs, output and workspace; the largest device that it may use "
+                f"{problem.topology.devices[device].id!r} has {bytes_text(capacity_bytes, size)}; use a larger "
+                "topology, a smaller batch, or split the op"
+            )
+
+
+_SECONDS = 2.0
+"""For each family of constraints that is left out: time that a user waits for an explanation. A guess."""
+
+
+def require_placement(problem: Problem, seconds: float) -> list[int] | None:
+    """[op] → device of a placement that all rules but time allow; None if none was found in time.
+
+    Raises
+    ------
+    InfeasibleError
+        If none exists.
+    """
+    from dlplacer.solvers.ilp.assignment import find_placement
+
+    decided, placement = find_placement(problem, seconds)
+    if decided and placement is None:
+        raise explain_infeasible(problem)
+    return placement
+
+
+def explain_infeasible(problem: Problem) -> InfeasibleError:
+    """The error for a problem that the ILP proved infeasible: which family of constraints is to blame.
+
+    One family after another is left out of the pure placement problem; those without which a placement exists are
+    named.
+    """
+    from dlplacer.solvers.ilp.assignment import FAMILIES, WORKING, find_placement
+
+    if problem.options.memory == "live" and find_placement(problem, _SECONDS, without=(WORKING,))[1] is not None:
+        return explain_overflow(problem)
+    blamed = [family for family in FAMILIES if find_placement(problem, _SECONDS, without=(family,))[1] is not None]
+    ops = f"{problem.op_count} ops with {format_bytes(sum(problem.footprint_bytes))} in all"
+    largest = max(range(problem.op_count), key=lambda op: problem.footprint_bytes[op])
+    sizes = f"the largest op {op_text(problem, largest)} needs {format_bytes(problem.footprint_bytes[largest])}"
+    devices = f"devices have {capacities_text(problem, range(problem.device_count))}"
+    reasons = {
+        "memory": f"no placement of {ops} fits: {sizes}, the {devices}; use a larger topology or split the largest ops",
+        "pins": "every placement breaks the 'devices' that some op may use; allow more devices",
+        "colocation": f"every placement tears a colocation group apart: {groups_text(problem)}; make the groups "
+        "smaller",
+        "routes": "every placement separates two ops that must talk by devices that no route joins; add a link",
+    }
+    if not blamed:
+        return InfeasibleError(
+            f"no plan can exist for {ops}: memory, pins, groups and missing links exclude each other ({sizes}, the "
+            f"{devices}); relax two of them"
+        )
+    return InfeasibleError("; or: ".join(reasons[family] for family in blamed))
+
+
+def explain_overflow(problem: Problem) -> InfeasibleError:
+    """The error for a problem that has placements, but no schedule that keeps the memory at all times."""
+    op, device, size = largest_working_set(problem)
+    capacity_bytes = problem.capacity_bytes[device] or 0
+    return InfeasibleError(
+        f"no schedule keeps the memory at all times: weights, gradients and state take "
+        f"{format_bytes(sum(problem.resident_bytes))} in all, op {op_text(problem, op)} needs at least "
+        f"{bytes_text(size, capacity_bytes)} while it runs, and devices have "
+        f"{capacities_text(problem, range(problem.device_count))}; use a larger topology or a smaller batch"
+    )
+
+
+def shortage(problem: Problem) -> str | None:
+    """The resource nearest to being short where no plan was found: bytes needed, bytes there, and the devices.
+
+    None where memory cannot bind, as everything fits on any device.
+    """
+    live = problem.options.memory == "live"
+    passing = sum(problem.output_bytes) + sum(problem.workspace_bytes) if live else 0
+    everything = sum(problem.footprint_bytes) + passing
+    if all(size is None or size >= everything for size in problem.capacity_bytes):
+        return None
+    parts = []
+    fullest = max(demands_by_type(problem), key=lambda demand: demand[1] / max(1, demand[2]), default=None)
+    if fullest is not None:
+        name, size, room = fullest
+        kept = "weights, gradients and state" if live else "footprints"
+        parts.append(f"{kept} take {bytes_text(size, room)} of the {bytes_text(room, size)} that {name} have in all")
+    op, device, size = largest_working_set(problem)
+    room = problem.capacity_bytes[device] or 0
+    if passing and room:
+        place = problem.topology.devices[device]
+        parts.append(
+            f"op {op_text(problem, op)} needs {bytes_text(size, room)} while it runs, and device {place.id!r} of type "
+            f"{place.type!r} has {bytes_text(room, size)}"
+        )
+    return "; ".join(parts) or None

@@ -1,1 +1,0 @@
-"""Shared parts of heuristics: priorities, queues, insertion, memory so far."""
