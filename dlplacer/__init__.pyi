@@ -1,11 +1,11 @@
 from .api import plot as plot
+from .api.fitting import export as export
+from .api.fitting import fit as fit
 from .api.hybrid_planning import hybrid as hybrid
 from .api.jobs import capture as capture
 from .api.jobs import load_job as load_job
 from .api.machines import catalogue as catalogue
 from .api.machines import detect_topology as detect_topology
-from .api.machines import export as export
-from .api.machines import fit as fit
 from .api.machines import import_graph as import_graph
 from .api.machines import import_topology as import_topology
 from .api.machines import new_topology as new_topology

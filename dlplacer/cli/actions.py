@@ -477,7 +477,7 @@ def _op_placement(graph: dp.OpGraph, machine: dp.Topology, limit_s: float) -> di
 
 def fit(given: Given) -> int:
     """Fit, write the plan, and print layers per device, other splits, and the texts to paste."""
-    from dlplacer.api.machines import exports
+    from dlplacer.api.fitting import exports
 
     found = called(given)
     written(given, found)

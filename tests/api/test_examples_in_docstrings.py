@@ -10,7 +10,14 @@ import pytest
 import dlplacer as dp
 
 MODULES = (
-    *("dlplacer", "dlplacer.api.plot", "dlplacer.api.hybrid_planning", "dlplacer.api.machines", "dlplacer.api.running"),
+    *(
+        "dlplacer",
+        "dlplacer.api.plot",
+        "dlplacer.api.hybrid_planning",
+        "dlplacer.api.fitting",
+        "dlplacer.api.machines",
+        "dlplacer.api.running",
+    ),
     *("dlplacer.api.jobs", "dlplacer.api.scaling", "dlplacer.api.showing"),
     *("dlplacer.api.solving", "dlplacer.core.graph"),
     *("dlplacer.core.options", "dlplacer.core.plan", "dlplacer.core.result", "dlplacer.core.topology"),
