@@ -44,8 +44,8 @@ def test_good_devices_pass() -> None:
         ("issue", "cpu-core"),
         ("step", "linear, plain PyTorch"),
         ("step", "linear, eager, on cpu:0"),
-        ("step", "linear, inductor, on cpu:0"),
         ("step", "linear, eager, on cpu:0, cpu:1"),
+        ("step", "linear, inductor, on cpu:0"),
         ("step", "linear, inductor, on cpu:0, cpu:1"),
     ]
     assert all(check.value > 0 for check in done.checks if check.name == "step" and not check.note)
