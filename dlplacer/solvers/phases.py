@@ -19,7 +19,7 @@ from dlplacer.solvers.feasibility.reasons import EXACT_UP_TO, explain_overflow
 from dlplacer.solvers.heuristics.randomized_restarts import improve
 from dlplacer.solvers.ilp.cp_sat_search import SearchEnd
 from dlplacer.solvers.ilp.cp_sat_search import search as search_model
-from dlplacer.solvers.ilp.ilp_model import solve_exactly
+from dlplacer.solvers.ilp.ilp_model import build_model, solve_exactly
 from dlplacer.solvers.ilp.serial_model import build_serial_model, serial_path
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
@@ -230,6 +230,16 @@ def _require_known(end: SearchEnd, best: Schedule) -> None:
         )
 
 
+def _solve_whole(search: PhaseContext, seconds: float) -> None:
+    """Solve the model without the traffic of links: a bound, and placements that the exact model is slow to find."""
+    best = search.incumbent.best
+    if best is not None:
+        stop_at = now() + seconds
+        model, variables = build_model(search.instance, search.bounds, best.makespan, best)
+        end = search_model(model, variables, search.instance, search.incumbent, stop_at - now())
+        _require_known(end, best)
+
+
 def _solve_exactly(search: PhaseContext, seconds: float) -> None:
     """Solve the model of all rules: the only phase that proves under every option."""
     if not solve_exactly(search.problem, search.instance, search.bounds, search.incumbent, seconds):
@@ -269,6 +279,7 @@ PHASES = (
     Phase("annealing", _anneal, PARAMS.anneal_share, _many_contended),
     Phase("parts", lambda s, seconds: s.later(), applies=_many),
     Phase("restarts", _restart, PARAMS.restart_share),
+    Phase("whole model", _solve_whole, PARAMS.exact_share, lambda s: s.few and s.instance.traffic is not None),
     Phase("exact model", _solve_exactly, PARAMS.exact_share, lambda s: s.few),
     Phase("parts", lambda s, seconds: s.later(), applies=lambda s: s.few),
     Phase("annealing", _anneal, applies=_many_contended),
