@@ -91,6 +91,9 @@ def hybrid(
     machine = box if scaling is not None else _machine(box, devices, network, found)
     work = fastest_work(timed, box)
     known.require_mini_batch(work.mini_batch)
+    for degree in degrees or ():
+        if speedups and degree not in speedups:
+            raise InputError(f"degrees has {degree}, of which speedups says nothing; drop one, or say how fast it is")
     chosen = tuple(degrees or speedups or DEGREES)
     assumed = options_of(options)
     assumed.require_makespan("hybrid")

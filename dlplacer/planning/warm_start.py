@@ -206,7 +206,9 @@ class WarmStart:
             if schedule is not None and keeps_blocks_and_memory(instance, schedule):
                 self._usable = incumbent.offer(schedule) or self._usable
         if self._usable:
-            bound_s = self.plan.lower_bound_s
+            plan, problem = self.plan, self.problem
+            same = (plan.graph, plan.topology, plan.options) == (problem.graph, problem.topology, problem.options)
+            bound_s = plan.lower_bound_s if same else 0.0
             stated = f"; its lower bound, {format_seconds(bound_s)} as it states, is not believed" if bound_s else ""
             self.note = f"{self.placement}{stated}"
             return
