@@ -496,7 +496,7 @@ def parameters_of(function: Callable[..., Any]) -> dict[str, Parameter]:
 def checked(function: Callable[P, R]) -> Callable[P, R]:
     """Check the arguments of a function by their declarations, and add these to its docstring.
 
-    An argument that is left out, or None by default, is not checked.
+    An argument that is left out, or None by default, is not checked; ``on_progress=None`` is as if left out.
     """
     signature, known = inspect.signature(function), parameters_of(function)
     rest = next((name for name, each in signature.parameters.items() if each.kind is each.VAR_KEYWORD), "")
@@ -508,6 +508,8 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         bound = signature.bind(*args, **kwargs)
+        if bound.arguments.get("on_progress", function) is None:
+            del bound.arguments["on_progress"]
         for name in bound.arguments.get(rest, ()):
             if name not in known:
                 raise TypeError(f"{function.__name__}() got an unexpected keyword argument {name!r}")
