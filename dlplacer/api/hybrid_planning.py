@@ -91,9 +91,7 @@ def hybrid(
     machine = box if scaling is not None else _machine(box, devices, network, found)
     work = fastest_work(timed, box)
     known.require_mini_batch(work.mini_batch)
-    for degree in degrees or ():
-        if speedups and degree not in speedups:
-            raise InputError(f"degrees has {degree}, of which speedups says nothing; drop one, or say how fast it is")
+    _require_told(degrees or (), speedups)
     chosen = tuple(degrees or speedups or DEGREES)
     assumed = options_of(options)
     assumed.require_makespan("hybrid")
@@ -186,6 +184,12 @@ def _split(placed: "Placed", split: str | None) -> "ModelParallel":
 
     pipelined = PipelinedWorkers(placed.graph, placed.single_s)
     return {"placement": placed, "pipeline": pipelined}.get(split or "", Several(placed, pipelined))
+
+
+def _require_told(degrees: Sequence[int], speedups: Mapping[int, float] | None) -> None:
+    for degree in degrees:
+        if speedups and degree not in speedups:
+            raise InputError(f"degrees has {degree}, of which speedups says nothing; drop one, or say how fast it is")
 
 
 def _presolve(

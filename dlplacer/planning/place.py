@@ -84,15 +84,13 @@ def place(
     time_limit_s
         Seconds for the whole call, building the model included. Below 5 s a first plan may be up to a second late.
     work_s
-        In place of a time limit, how much work to do, by one worker: about as many seconds of one core. Then plan and
-        bound are the same on every machine and at every run, however long these take.
+        In place of a time limit, work of one worker: about as many seconds. Plan and bound are the same everywhere.
     gap
         Stop when (makespan − bound) ÷ makespan is at most this.
     workers
         Threads of the solver; None takes the cores this process may use.
     stop
-        Set it from another thread or a signal handler to end early with the best plan. The first Ctrl-C does the same,
-        unless the caller handles SIGINT in a way of its own.
+        Set it to end early with the best plan, as the first Ctrl-C does unless the caller handles SIGINT.
     pins, colocate
         Op, module or glob → device, and sets of ops that stay together: see `dlplacer.planning.constrain.constrained`.
         Speedups refer to the best single device without them.
@@ -100,7 +98,6 @@ def place(
         A plan to begin with, for method ``ilp``: of the same problem, or of another graph, machine or granularity with
         ops in common. The result is never worse than what `dlplacer.planning.warm_start` makes of it;
         ``provenance["warm_start"]`` tells what that was.
-
     issue
         ``eager``: one process of eager PyTorch issues all ops, where the topology does not say what issuing costs.
     without

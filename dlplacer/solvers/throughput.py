@@ -207,7 +207,7 @@ class _Sent:
 
 @dataclass(frozen=True)
 class ThroughputParams:
-    """How the time is divided, and how often a surrogate is tightened; guesses.
+    """Shares of the time, and how often a surrogate is tightened; guesses.
 
     Attributes
     ----------

@@ -108,8 +108,7 @@ def run_async(
     lock
         False for Hogwild: workers read and write the centre at the same time.
     record
-        File for the order of events. Hogwild's reads and writes are then whole events in an order, each worker's
-        write still coming any time after its read.
+        File for the order of events; Hogwild's reads and writes are then whole events.
     pull, sync_every
         a = η·ρ: the share of their difference by which a worker and the centre move in an exchange; optimizer steps
         from one exchange to the next.

@@ -234,7 +234,7 @@ class _Shapes:
         return DecoderPart("mlp", layer, (f"{self.family.layer.format(layer)}.mlp",), size, factors, 2)
 
     def _experts(self, layer: int) -> Iterator[DecoderPart]:
-        """What every token passes, the router and shared experts, then the experts of which it passes some."""
+        """The router and shared experts, which every token passes, then the experts of which it passes some."""
         hidden, count, chosen = self.need("hidden"), self.need("experts"), self.need("chosen")
         inner = self.get("expert_inner") or self.inner
         shared = 3 * hidden * (self.get("shared_inner") or inner * (self.get("shared") or 0))

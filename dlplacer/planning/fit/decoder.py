@@ -167,7 +167,7 @@ class Decoder(Record):
         return round(serving.groups * serving.batch * sum(spans) * serving.cache_bits / 8)
 
     def working_bytes(self, batch: int, chunk: int) -> int:
-        """What a device needs for a chunk of a prompt, or for a step of a batch: vectors inside a layer, and logits.
+        """Bytes for a chunk of a prompt, or for a step of a batch: vectors inside a layer, and logits.
 
         The input, the residual and the output of a layer live beside its widest vector.
         """

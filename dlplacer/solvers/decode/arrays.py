@@ -182,7 +182,7 @@ class _Routes(NamedTuple):
 
 
 class _Sent(NamedTuple):
-    """What is sent: (source, class of sizes, bytes, readers) of each request, and the routes."""
+    """The requests and the routes: (source, class of sizes, bytes, readers) of each request, then the routes."""
 
     requests: Sequence[tuple[int, int, int, Sequence[int]]]
     routes: _Routes

@@ -110,7 +110,7 @@ class Instance:
         return [[row[device] for device in devices] for row, devices in zip(self.duration, self.allowed, strict=True)]
 
     def __hash__(self) -> int:
-        """That of some of the fields, computed once: instances are keys of the tables in which solvers keep results."""
+        """A hash of some fields, computed once: instances are keys of the tables in which solvers keep results."""
         return self._hash
 
     @cached_property
