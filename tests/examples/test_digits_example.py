@@ -34,8 +34,9 @@ def test_every_method_is_in_the_table_and_in_the_picture(tmp_path: Path) -> None
     assert [(done.returncode, bool(done.stdout)) for done in ranks] == [(0, True), (0, False)], ranks
     assert [line.split()[0] for line in ranks[0].stdout.splitlines()] == [
         "method",
-        *("fp32", "fp16", "PowerSGD", "ternary"),
-        *("easgd", "local_sgd", "diloco", "async", "round_robin", "hogwild"),
+        *("fp32", "fp16", "PowerSGD", "ternary", "ternary_paper", "easgd", "local_sgd", "diloco"),
+        *("async_easgd", "async_sgd", "async_measgd", "async_msgd"),
+        *("hogwild_easgd", "hogwild_sgd", "original_easgd", "original_sgd"),
     ]
     assert (tmp_path / "digits.png").stat().st_size > 10_000
 

@@ -73,7 +73,7 @@ def run_async(
     lock: bool = True,
     record: str | PathLike[str] | None = None,
     *,
-    pull: float = 0.1,
+    pull: float | None = 0.1,
     sync_every: int = 1,
     replay: str | PathLike[str] | None = None,
     seed: int = 0,
@@ -94,24 +94,26 @@ def run_async(
                 loss(model(images), labels).backward()
                 optimizer.step()
 
-    With an optimizer of its own it calls ``worker.exchange()`` between ``backward()`` and the step. Processes
-    import the script anew: call this under ``if __name__ == "__main__":``.
+    With an optimizer of its own it calls ``worker.exchange()`` between ``backward()`` and the step, or without a pull
+    after the step. Processes import the script anew: call this under ``if __name__ == "__main__":``.
 
     Parameters
     ----------
     train
         A function at the top of a module, as processes import it for themselves.
     rule
-        ``"async"``, in the order of arrival, or ``"round_robin"`` (original EASGD): one worker after the other.
+        ``"async"``, in the order of arrival; ``"round_robin"`` (original EASGD), one worker after the other; or
+        ``"one_at_a_time"``, where workers compute one after the other, too.
     momentum
-        Of the optimizers that workers make (asynchronous MEASGD).
+        Of the optimizers that workers make (asynchronous MEASGD); without a pull, of the centre (asynchronous MSGD).
     lock
         False for Hogwild: workers read and write the centre at the same time.
     record
         File for the order of events; Hogwild's reads and writes are then whole events.
     pull, sync_every
-        a = η·ρ: the share of their difference by which a worker and the centre move in an exchange; optimizer steps
-        from one exchange to the next.
+        a = η·ρ: the share of their difference by which a worker and the centre move in an exchange; None for SGD
+        around a parameter server, where the centre adds up what workers change and they take its values. Optimizer
+        steps from one exchange to the next.
     replay
         A recorded order, which the same training follows to the bit.
     seed
@@ -132,7 +134,8 @@ def run_async(
     settings = AsyncSettings(workers, rule, momentum, pull, sync_every, lock, seed)
     if not timeout_s > 0 or threads < 1:
         raise InputError(f"timeout_s is {timeout_s:g} and threads {threads}; give more than 0 seconds and a thread")
-    require_stable(ElasticRecursion(pull, workers, momentum, sync_every, in_turn=True))
+    if pull is not None:
+        require_stable(ElasticRecursion(pull, workers, momentum, sync_every, in_turn=True))
     recorded = None if replay is None else read_events(replay, settings)
     with tempfile.TemporaryDirectory(prefix="dlplacer-async-") as folder:
         shared = SharedMemory(multiprocessing.get_context(start_method), workers, Path(folder))
