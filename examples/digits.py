@@ -26,13 +26,13 @@ from statistics import fmean, median
 import torch
 import torch.distributed as dist
 from _sent_bytes import sent_bytes
+from asynchronous import AsyncWorker, run_async
 from sklearn.datasets import load_digits
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from dlplacer.data_parallel import OuterOptimizer, TernaryState, diloco, easgd, local_sgd, run_async, ternary_hook
-from dlplacer.data_parallel.elastic.async_worker import AsyncWorker
+from dlplacer.data_parallel import OuterOptimizer, TernaryState, diloco, easgd, local_sgd, ternary_hook
 from dlplacer.data_parallel.elastic.outer_rules import OuterRule
 
 BATCH, LEARNING_RATE, MOMENTUM, PERIOD = 32, 0.05, 0.9, 4

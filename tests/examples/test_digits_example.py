@@ -11,9 +11,8 @@ from unittest import mock
 import pytest
 from scripts import run_as_ranks
 
-from dlplacer.data_parallel import run_async
-
 pytest.importorskip("sklearn", reason="the digits are scikit-learn's")
+run_async = pytest.importorskip("asynchronous", reason="the examples are in the checkout only").run_async
 SCRIPT = Path(__file__).parents[2] / "examples" / "digits.py"
 if not SCRIPT.is_file():
     pytest.skip("the examples are in the checkout only", allow_module_level=True)

@@ -19,9 +19,9 @@ from data_parallel.elastic_updates import Elastic, ElasticState, hogwild_replay,
 from torch import nn
 
 from dlplacer.core.errors import InputError
-from dlplacer.data_parallel import run_async
-from dlplacer.data_parallel.elastic.async_worker import AsyncWorker
-from dlplacer.data_parallel.elastic.asynchronous_run import AsyncResult, WorkerError
+
+pytest.importorskip("asynchronous", reason="the examples are in the checkout only")
+from asynchronous import AsyncResult, AsyncWorker, WorkerError, run_async
 
 SIZE, STEPS, RATE = 6, 8, 0.1
 START = np.linspace(-1.0, 2.0, SIZE)
@@ -207,7 +207,7 @@ def test_no_process_outlives_the_one_that_started_it(tmp_path: Path) -> None:
             """
             import os, sys, time
             from torch import nn
-            from dlplacer.data_parallel import run_async
+            from asynchronous import run_async
 
             def train(worker):
                 worker.join(nn.Linear(1, 1))

@@ -16,8 +16,7 @@ import torch.multiprocessing as multiprocessing
 from torch import Tensor
 from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException, start_processes
 
-from dlplacer.core.errors import InputError, RunError, first_line
-from dlplacer.data_parallel.elastic.async_worker import (
+from asynchronous.worker import (
     AsyncSettings,
     AsyncWorker,
     Event,
@@ -25,6 +24,7 @@ from dlplacer.data_parallel.elastic.async_worker import (
     read_events,
     write_events,
 )
+from dlplacer.core.errors import InputError, RunError, first_line
 from dlplacer.data_parallel.elastic.stability import ElasticRecursion, require_stable
 
 Train = Callable[[AsyncWorker], Any]
