@@ -48,7 +48,7 @@ def alternatives(
         pairs, products = depth * out_depth, 2 * batch * out_size**2 * layer.extent**2 * depth * out_depth
         planes = batch * (depth + out_depth) + pairs
         transforms = planes * 2.5 * size**2 * math.log2(size**2)
-        tiles = -((-out_size // 2) ** 2) * 16
+        tiles = ((out_size + 1) // 2) ** 2 * 16
         costs = {
             "GEMM": (float(products), 0),
             "FFT": (
