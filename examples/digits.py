@@ -65,6 +65,7 @@ class Task:
     method: str
     seed: int
     epochs: int
+    rate: float = LEARNING_RATE
 
     def model(self) -> nn.Module:
         """The network, the same on every call and rank."""
@@ -78,7 +79,7 @@ class Task:
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         """The optimizer of every method that does not bring its own."""
-        return torch.optim.SGD(model.parameters(), LEARNING_RATE, momentum=MOMENTUM)
+        return torch.optim.SGD(model.parameters(), self.rate, momentum=MOMENTUM)
 
     def batches(self, rank: int, ranks: int) -> Sequence[tuple[torch.Tensor, torch.Tensor]]:
         """This rank's batches of all epochs, other ones on every rank."""
@@ -177,7 +178,7 @@ def train_worker(worker: AsyncWorker, task: Task) -> Run:
     """What each process of asynchronous training does; nothing is sent, as the centre is in shared memory."""
     model = worker.join(task.model())
     batches = task.batches(worker.rank, worker.workers)
-    return replace(task.fit_batches(model, worker.optimizer(LEARNING_RATE), batches), sent=None)
+    return replace(task.fit_batches(model, worker.optimizer(task.rate), batches), sent=None)
 
 
 METHODS: dict[str, Callable[[Task], Run]] = {
@@ -285,6 +286,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--epochs", nargs="+", type=int, default=[12])
+    parser.add_argument("--rate", type=float, default=LEARNING_RATE, help=f"learning rate ({LEARNING_RATE:g})")
     parser.add_argument("--ranks", type=int, default=2, help="how many, where torchrun does not say it")
     parser.add_argument("--output", help="a picture to draw")
     parser.add_argument("--json", action="store_true")
@@ -300,7 +302,7 @@ def main() -> None:
     runs = []
     for seed in arguments.seeds:
         for method, epochs in product(arguments.methods, arguments.epochs):
-            runs.append(merged(everyones(METHODS[method](Task(method, seed, epochs)))))
+            runs.append(merged(everyones(METHODS[method](Task(method, seed, epochs, arguments.rate)))))
     if dist.get_rank() == 0:
         if arguments.json:
             print(json.dumps([asdict(run) for run in runs]))

@@ -116,7 +116,7 @@ class _Search:
                 team = Team(count, degree, split)
                 for step in self._step_times(team):
                     workers = team.workers - step.servers // degree
-                    epochs = efficiency.epochs(workers, step.codec, step.period)
+                    epochs = efficiency.epochs(workers, step.codec, step.period, step.elastic)
                     if epochs is not None:
                         yield Strategy(count, degree, split, step, epochs)
 
@@ -132,7 +132,10 @@ class _Search:
     def _step_times(self, team: Team) -> Sequence[StepTime]:
         """The step with every exchange of gradients; none where the workers are not joined by links."""
         try:
-            return list(self.step_times.step_times(self.problem.work, team, self.problem.efficiency.periods))
+            known = self.problem.efficiency
+            return list(
+                self.step_times.step_times(self.problem.work, team, known.periods, tuple(known.elastic_factors))
+            )
         except InfeasibleError:
             return ()
 
