@@ -291,60 +291,65 @@ def figure_8_rows(placements: Placements, short: bool) -> list[Row]:
                 within=0.06,
             )
         )
-    if not short:
-        rows.append(
-            Row(
-                "Speedup of an expert's placement on 2 GPUs",
-                "section 5",
-                "1.21",
-                lambda *_: by_an_expert(),
-                (assumed("each block's branches shared as evenly as goes"), GRANULARITY, WIDTH, BATCH, ADVERTISED),
-                "the text does not say how the branches were shared",
-            )
+    return rows if short else rows + beyond_speedups(placements)
+
+
+def beyond_speedups(placements: Placements) -> list[Row]:
+    """What the text says besides of figure 8: the expert, more GPUs, the critical path, and its own mini-batch."""
+    where = "figure 8"
+    rows = [
+        Row(
+            "Speedup of an expert's placement on 2 GPUs",
+            "section 5",
+            "1.21",
+            lambda *_: by_an_expert(),
+            (assumed("each block's branches shared as evenly as goes"), GRANULARITY, WIDTH, BATCH, ADVERTISED),
+            "the text does not say how the branches were shared",
         )
-        for gpus in (3, 4):
-            rows.append(
-                Row(
-                    f"Speedup on {gpus} GPUs over 2",
-                    where,
-                    None,
-                    lambda *_, gpus=gpus: placements.speedup(Case(gpus=gpus)) / placements.speedup(Case()),
-                    (ADVERTISED, GRANULARITY),
-                    "almost the same, the text says",
-                )
-            )
-        rows.append(
-            Row(
-                "Share of the critical path's ops on one GPU, %",
-                "section 6, figure 7",
-                None,
-                lambda *_: 100 * critical_share(placements.result(Case())),
-                (ADVERTISED, GRANULARITY),
-                "the text says that the critical path is kept on one GPU",
-            )
+    ]
+    rows += [
+        Row(
+            f"Speedup on {gpus} GPUs over 2",
+            where,
+            None,
+            lambda *_, gpus=gpus: placements.speedup(Case(gpus=gpus)) / placements.speedup(Case()),
+            (ADVERTISED, GRANULARITY),
+            "almost the same, the text says",
         )
-        memory, live = at_64(placements.work_s)
-        batch = stated("global batch", 2048, "section 5"), stated("GPUs", 32, "section 5")
-        rows += [
-            Row("Mini-batch", "section 5", None, lambda total, gpus: total / gpus, batch),
-            Row(
-                "GiB of a mini-batch of 64, summed as in eq. 13",
-                "eq. 13",
-                None,
-                lambda *_: memory,
-                (*batch, GRANULARITY, WIDTH),
-                "does not fit one GPU of 16 GiB",
-            ),
-            Row(
-                "Speedup on 2 GPUs at 64, live memory",
-                where,
-                "1.32",
-                lambda *_: live,
-                (*batch, GRANULARITY, WIDTH, stated("memory of a V100, GB", 16, "section 4.1"), ADVERTISED),
-                "measured in the text; the prediction is within 6 % of it, it says",
-                within=0.06,
-            ),
-        ]
+        for gpus in (3, 4)
+    ]
+    rows.append(
+        Row(
+            "Share of the critical path's ops on one GPU, %",
+            "section 6, figure 7",
+            None,
+            lambda *_: 100 * critical_share(placements.result(Case())),
+            (ADVERTISED, GRANULARITY),
+            "the text says that the critical path is kept on one GPU",
+        )
+    )
+    memory, live = at_64(placements.work_s)
+    batch = stated("global batch", 2048, "section 5"), stated("GPUs", 32, "section 5")
+    rows += [
+        Row("Mini-batch", "section 5", None, lambda total, gpus: total / gpus, batch),
+        Row(
+            "GiB of a mini-batch of 64, summed as in eq. 13",
+            "eq. 13",
+            None,
+            lambda *_: memory,
+            (*batch, GRANULARITY, WIDTH),
+            "does not fit one GPU of 16 GiB",
+        ),
+        Row(
+            "Speedup on 2 GPUs at 64, live memory",
+            where,
+            "1.32",
+            lambda *_: live,
+            (*batch, GRANULARITY, WIDTH, stated("memory of a V100, GB", 16, "section 4.1"), ADVERTISED),
+            "measured in the text; the prediction is within 6 % of it, it says",
+            within=0.06,
+        ),
+    ]
     return rows
 
 

@@ -176,7 +176,7 @@ class AsyncWorker:
         """
         self._joined()
         pull = self.settings.pull
-        if pull and self.settings.momentum and not self._has_optimizer:
+        if pull is not None and self.settings.momentum and not self._has_optimizer:
             raise InputError(
                 f"momentum {self.settings.momentum:g} acts in worker.optimizer(lr); train with that, or leave it at 0 "
                 "and give your own optimizer its momentum"
@@ -248,7 +248,8 @@ class AsyncWorker:
         self._centre[floats].add_(moved[floats], alpha=share)
         if self.rank == 0:
             self._centre[integers] = difference[integers]
-        self._taken.copy_(self._centre)
+        if self.settings.pull is None:
+            self._taken.copy_(self._centre)
 
     @contextmanager
     def _turn(self, kind: str) -> Iterator[None]:
