@@ -11,19 +11,18 @@ from pathlib import Path
 
 from _paper_table import Given, Page, Row, Undetermined, assumed, report, stated
 from paper_models.elastic_cost import ElasticRun, most_parts, seconds_per_batch
-from paper_models.training_breakdown import Breakdown, weak_scaling_efficiency
 
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.machines.costs.collectives import ceil_log2
 
 PARTS = ("gpu-gpu para", "cpu-gpu data", "cpu-gpu para", "for/backward", "gpu update", "cpu update")
-# Table 3: seconds, iterations, mini-batches of an iteration (synchronous: one for each of 4 GPUs), shares in percent.
+# Table 3: seconds, iterations, shares in percent; a synchronous iteration has a mini-batch for each of 4 GPUs.
 TABLE_3 = {
-    "Original EASGD*": (69, 5000, 1, (0, 0.5, 51, 44, 0.5, 4)),
-    "Original EASGD": (41, 5000, 1, (0, 1, 86, 3, 1, 9)),
-    "Sync EASGD1": (11, 1000, 4, (1, 3, 21, 55, 4, 16)),
-    "Sync EASGD2": (8.2, 1000, 4, (16, 4, 0, 74, 6, 0)),
-    "Sync EASGD3": (7.7, 1000, 4, (10, 4, 0, 79, 7, 0)),
+    "Original EASGD*": (69, 5000, (0, 0.5, 51, 44, 0.5, 4)),
+    "Original EASGD": (41, 5000, (0, 1, 86, 3, 1, 9)),
+    "Sync EASGD1": (11, 1000, (1, 3, 21, 55, 4, 16)),
+    "Sync EASGD2": (8.2, 1000, (16, 4, 0, 74, 6, 0)),
+    "Sync EASGD3": (7.7, 1000, (10, 4, 0, 79, 7, 0)),
 }
 SHARES = {
     "Original EASGD*": "52",
@@ -47,16 +46,10 @@ MB = 10**6
 TIME_S = {name: stated(f"seconds of {name}", row[0], "table 3") for name, row in TABLE_3.items()}
 ITERATIONS = {name: stated(f"iterations of {name}", row[1], "table 3") for name, row in TABLE_3.items()}
 SHARE = {
-    name: {part: stated(f"{part}, %", share, "table 3") for part, share in zip(PARTS, row[3], strict=True)}
+    name: {part: stated(f"{part}, %", share, "table 3") for part, share in zip(PARTS, row[2], strict=True)}
     for name, row in TABLE_3.items()
 }
 GPUS = assumed("a synchronous iteration has a mini-batch for each of 4 GPUs", 4)
-
-
-def breakdown(name: str, time_s: float, shares: tuple[float, ...]) -> Breakdown:
-    """A row of table 3 with another time and other shares."""
-    _, iterations, batches, _ = TABLE_3[name]
-    return Breakdown(time_s, iterations, batches, dict(zip(PARTS, (share / 100 for share in shares), strict=True)))
 
 
 def _ratio(first: float, second: float) -> float:
@@ -98,8 +91,8 @@ def _table_3() -> list[Row]:
                 f"Communication, {name}, %",
                 "table 3",
                 SHARES[name],
-                lambda *shares, name=name: 100 * breakdown(name, 1.0, shares).communication_share,
-                shares,
+                lambda *shares: sum(shares),
+                tuple(SHARE[name][part] for part in PARTS[:3]),
                 "the parts are printed in whole percents" if name == "Original EASGD*" else "",
             )
         )
@@ -253,7 +246,7 @@ def _table_4() -> list[Row]:
                     f"Weak-scaling efficiency of {model} on {cores} cores, %",
                     "table 4",
                     printed,
-                    lambda first_s, time_s: 100 * weak_scaling_efficiency((first_s, time_s))[1],
+                    lambda first_s, time_s: 100 * first_s / time_s,
                     (seconds[0], time_s),
                     _ROUNDED if printed in ("92.3", "89.0", "80.2") else "",
                 )
