@@ -184,6 +184,7 @@ def planned() -> tuple[Row, ...]:
             assumed("seconds of the update, by the roofline", work.update_s),
             assumed("MB of parameters", weights / 1e6),
             assumed("bytes/s of a PCIe slot", slot),
+            assumed("32 images of 224 x 224 x 3 in float32; a K80's GPU without boost"),
         )
         where, note = "section 3.2, figure 4", "steps 1, 4 and 6 of figure 1, one after another"
         rows.append(Row(f"R_O of {name} on a P2", where, None, overhead_ratio, inputs, note))

@@ -82,7 +82,8 @@ def planned() -> tuple[Row, ...]:
     from dlplacer import models
 
     cluster = stated("blade servers", 8, "evaluation"), stated("Ethernet, Gbit/s", 10, "evaluation")
-    node = assumed("mini-batch of a node", 32), assumed("GFLOP/s of a node", 100.0)
+    others = assumed("the shipped model; a backward pass of two forward passes, a push as long as a pull")
+    node = assumed("mini-batch of a node", 32), assumed("GFLOP/s of a node", 100.0), others
     startups = [assumed("T_s in ms", value) for value in (10.0, 100.0)]
     rows = []
     for name, make in {"GoogLeNet": models.googlenet, "VGG19": models.vgg19}.items():

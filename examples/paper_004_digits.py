@@ -28,7 +28,7 @@ SETTINGS = {
     "ternary, less dropout and decay": ("ternary", 0.2, 1.25e-4),
 }
 BOUNDS = ("one scaler", "a scaler for each tensor", "a scaler for each tensor, clipped")
-HERE = assumed("digits, their network of digits.py, the optimizer and rate of digits.py")
+HERE = assumed("digits; network, optimizer and rate of digits.py; for accuracies two emulated workers")
 DRAWN = assumed("seeds 0, 1 and 2")
 
 
