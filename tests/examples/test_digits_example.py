@@ -40,6 +40,13 @@ def test_every_method_is_in_the_table_and_in_the_picture(tmp_path: Path) -> None
     assert (tmp_path / "digits.png").stat().st_size > 10_000
 
 
+def test_scalers_of_tensors_and_clipping_bring_the_gradients_bound_closer_to_that_of_sgd() -> None:
+    from paper_004_digits import BOUNDS, bounds
+
+    one, layers, clipped = (bounds(2.5)[name] for name in BOUNDS)
+    assert 1 <= clipped < layers < one
+
+
 @pytest.mark.slow
 def test_ternary_gradients_are_within_one_percent_of_float32() -> None:
     runs = json.loads(run("--methods", "fp32", "ternary", "--seeds", "0", "1", "2", "--json"))
