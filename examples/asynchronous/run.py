@@ -89,21 +89,21 @@ def run_async(
         def train(worker):
             model = worker.join(make_model())  # the centre's weights, which are worker 0's at first
             optimizer = worker.optimizer(lr=0.1)  # SGD whose steps exchange with the centre
-            for images, labels in batches(worker.rank, worker.workers):
+            for batch in batches(worker.rank, worker.workers):
                 optimizer.zero_grad()
-                loss(model(images), labels).backward()
+                loss(model, batch).backward()
                 optimizer.step()
 
-    With an optimizer of its own it calls ``worker.exchange()`` between ``backward()`` and the step, or without a pull
-    after the step. Processes import the script anew: call this under ``if __name__ == "__main__":``.
+    With an optimizer of its own it calls ``worker.exchange()`` before the step, or without a pull after it. Processes
+    import the script anew: call this under ``if __name__ == "__main__":``.
 
     Parameters
     ----------
     train
         A function at the top of a module, as processes import it for themselves.
     rule
-        ``"async"``, in the order of arrival; ``"round_robin"`` (original EASGD), one worker after the other; or
-        ``"one_at_a_time"``, where workers compute one after the other, too.
+        Exchanges in the order of arrival (``"async"``), or of workers (``"round_robin"``), which may have to compute
+        one after the other, too (``"one_at_a_time"``: original EASGD without overlap).
     momentum
         Of the optimizers that workers make (asynchronous MEASGD); without a pull, of the centre (asynchronous MSGD).
     lock
@@ -111,9 +111,8 @@ def run_async(
     record
         File for the order of events; Hogwild's reads and writes are then whole events.
     pull, sync_every
-        a = η·ρ: the share of their difference by which a worker and the centre move in an exchange; None for SGD
-        around a parameter server, where the centre adds up what workers change and they take its values. Optimizer
-        steps from one exchange to the next.
+        a = η·ρ: the share of their difference by which worker and centre move; None for SGD around a parameter server,
+        which adds up what workers change, and whose values they take. Optimizer steps from one exchange to the next.
     replay
         A recorded order, which the same training follows to the bit.
     seed
@@ -128,8 +127,7 @@ def run_async(
     InputError
         If settings contradict each other or a record, or diverge for every curvature.
     WorkerError
-        If `train` raises, a worker is lost, or a replay comes to another event than the record. It ends all workers,
-        names the one, and has the last state of the centre.
+        If `train` raises, a worker is lost, or a replay leaves the record. It ends all workers and has the last centre.
     """
     settings = AsyncSettings(workers, rule, momentum, pull, sync_every, lock, seed)
     if not timeout_s > 0 or threads < 1:
