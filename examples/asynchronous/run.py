@@ -25,7 +25,6 @@ from asynchronous.worker import (
     write_events,
 )
 from dlplacer.core.errors import InputError, RunError, first_line
-from dlplacer.data_parallel.elastic.stability import ElasticRecursion, require_stable
 
 Train = Callable[[AsyncWorker], Any]
 _LOOK_S = 0.5
@@ -115,10 +114,10 @@ def run_async(
         which adds up what workers change, and whose values they take. Optimizer steps from one exchange to the next.
     replay
         A recorded order, which the same training follows to the bit.
-    seed
-        Worker r begins with torch's and Python's random numbers of seed + r.
-    timeout_s, threads
-        A worker that neither exchanges nor ends for so long counts as lost; its threads of torch.
+    seed, threads
+        Worker r begins with torch's and Python's random numbers of seed + r, and has so many threads of torch.
+    timeout_s
+        A worker that neither exchanges nor ends for so long counts as lost.
     start_method
         Of multiprocessing; ``"fork"`` inherits `train`, also that of a notebook, and must come before any use of CUDA.
 
@@ -132,8 +131,6 @@ def run_async(
     settings = AsyncSettings(workers, rule, momentum, pull, sync_every, lock, seed)
     if not timeout_s > 0 or threads < 1:
         raise InputError(f"timeout_s is {timeout_s:g} and threads {threads}; give more than 0 seconds and a thread")
-    if pull is not None:
-        require_stable(ElasticRecursion(pull, workers, momentum, sync_every, in_turn=True))
     recorded = None if replay is None else read_events(replay, settings)
     with tempfile.TemporaryDirectory(prefix="dlplacer-async-") as folder:
         shared = SharedMemory(multiprocessing.get_context(start_method), workers, Path(folder))

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from dlplacer.core.errors import InputError, RunError
 from dlplacer.core.record import Count
 from dlplacer.data_parallel.elastic.packed_weights import PackedWeights
+from dlplacer.data_parallel.elastic.stability import ElasticRecursion, require_stable
 from dlplacer.files.fields import FileModel, Table, load_model
 from dlplacer.files.text import write_json
 
@@ -48,6 +49,9 @@ class AsyncSettings:
             raise InputError(f"workers is {self.workers} and sync_every {self.sync_every}; both must be at least 1")
         if not 0 <= self.momentum < 1 or not 0 <= (self.pull or 0.0) < float("inf"):
             raise InputError(f"momentum is {self.momentum} and pull {self.pull}; they must be in [0, 1) and at least 0")
+        if self.pull is not None:
+            turns = ElasticRecursion(self.pull, self.workers, self.momentum, self.sync_every, in_turn=True)
+            require_stable(turns)
 
 
 class SharedMemory:
