@@ -61,6 +61,8 @@ class Strategy:
             parts.append(f"{self.step.codec}/{self.step.transport}")
         if self.step.servers:
             parts.append(f"{self.step.servers} servers" if self.step.servers > 1 else "1 server")
+        if self.step.elastic:
+            parts.append("elastic")
         if self.step.period > 1:
             parts.append(f"every {self.step.period} steps")
         return ", ".join(parts)

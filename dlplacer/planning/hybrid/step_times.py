@@ -184,6 +184,8 @@ class StepTime:
         Of these, what the exchange adds to the computation.
     servers
         Devices of the team that serve parameters and compute nothing.
+    elastic
+        True for elastic averaging, whose exchange runs beside the next step.
     """
 
     codec: str
@@ -195,6 +197,15 @@ class StepTime:
     step_s: float
     exposed_s: float
     servers: int = 0
+    elastic: bool = False
+
+
+def elastic_exposed_s(compute_s: float, exchange_s: float, period: int = 1) -> float:
+    """Seconds that elastic averaging adds to a step (You, Buluç and Demmel 2017, Sync EASGD3).
+
+    Its exchange begins with a step and is needed at the end of that step, data copy, forward and backward pass later.
+    """
+    return max(0.0, exchange_s - compute_s) / period
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,8 +233,10 @@ class Team:
 class StepTimes(Protocol):
     """A source of step times."""
 
-    def step_times(self, work: Work, team: Team, periods: Sequence[int], /) -> Iterable[StepTime]:
-        """The step with every exchange of gradients among the workers, at these periods."""
+    def step_times(
+        self, work: Work, team: Team, periods: Sequence[int], elastic: Sequence[int] = (), /
+    ) -> Iterable[StepTime]:
+        """The step with every exchange of gradients among the workers, at these periods, and by elastic averaging."""
 
 
 @dataclass(frozen=True)
@@ -232,7 +245,9 @@ class ClosedForm:
 
     efficiency: ScalingEfficiency
 
-    def step_times(self, work: Work, team: Team, _periods: Sequence[int], /) -> Iterator[StepTime]:
+    def step_times(
+        self, work: Work, team: Team, _periods: Sequence[int], _elastic: Sequence[int] = (), /
+    ) -> Iterator[StepTime]:
         """The one exchange that the form knows."""
         compute_s = work.step_s / team.split.speedup
         step_s = compute_s / self.efficiency.efficiency(team.workers)
@@ -311,7 +326,9 @@ class OnMachine:
         )
         self.factors = {each.collective: _factor(layout, each) for each in measured}
 
-    def step_times(self, work: Work, team: Team, periods: Sequence[int], /) -> Iterator[StepTime]:
+    def step_times(
+        self, work: Work, team: Team, periods: Sequence[int], elastic: Sequence[int] = (), /
+    ) -> Iterator[StepTime]:
         """Every exchange with every algorithm that may be best, at every period, gradients in the best groups.
 
         Parameter servers stand in for whole workers: for 1, 2, 4 … of them, up to half, those that are joined best.
@@ -323,6 +340,8 @@ class OnMachine:
             return
         for choice in self._choices(team):
             yield from self._timed(work, team, periods, choice)
+            if choice.exchange.codec.name == "none" and not choice.servers:
+                yield from self._averaged(work, team, elastic, choice)
 
     def _choices(self, team: Team) -> Iterator[ExchangeChoice]:
         """Exchanges among all workers, then through servers."""
@@ -361,6 +380,15 @@ class OnMachine:
         for period in (period for period in periods if period > 1 or not self.overlap):
             exposed_s = line.time_s(work.gradient_bytes) / period
             yield StepTime(*names, "single", 1, period, compute_s + exposed_s, exposed_s, choice.servers)
+
+    def _averaged(self, work: Work, team: Team, periods: Sequence[int], choice: ExchangeChoice) -> Iterator[StepTime]:
+        """The step with elastic averaging of weights, which are as many as gradients, at every period."""
+        compute_s, exchange_s = work.step_s / team.split.speedup, choice.line.time_s(work.gradient_bytes)
+        transport = choice.exchange.transport.name
+        for period in periods:
+            exposed_s = elastic_exposed_s(compute_s, exchange_s, period)
+            step_s = compute_s + exposed_s
+            yield StepTime("none", transport, choice.algorithm, "single", 1, period, step_s, exposed_s, elastic=True)
 
     def _costs(self, team: Team, workers: Sequence[Worker]) -> MachineCosts:
         groups = tuple(zip(*workers, strict=True))
