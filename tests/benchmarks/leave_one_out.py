@@ -26,7 +26,6 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.default_against_methods import equal_layers
 from benchmarks.families import FAMILIES
 from benchmarks.machines import limited, linked, mixed, timed_on
 from benchmarks.suite import Instance
@@ -41,6 +40,23 @@ from dlplacer.solvers.local_search.compile_ahead import compile_all
 Problem = tuple[OpGraph, Topology, Options]
 ALL = "all parts"
 GAP = 1e-6
+
+
+def equal_layers(count: int) -> OpGraph:
+    """Layers of four branches of two ops, joined by a norm."""
+    ops, edges = [dp.Op("norm0", "norm", 10e-6)], []
+    for layer in range(count):
+        norm, after = f"norm{layer}", f"norm{layer + 1}"
+        ops.append(dp.Op(after, "norm", 10e-6))
+        for branch in range(4):
+            up, down = f"up{layer}.{branch}", f"down{layer}.{branch}"
+            ops += [dp.Op(up, "matmul", 40e-6), dp.Op(down, "matmul", 30e-6)]
+            edges += [
+                dp.Edge(norm, up, 300_000, tensor=norm),
+                dp.Edge(up, down, 600_000),
+                dp.Edge(down, after, 300_000),
+            ]
+    return OpGraph(tuple(ops), tuple(edges), name="equal layers")
 
 
 def _shipped(graph: str, machine: str, options: Options | None = None) -> Callable[[], Problem]:
