@@ -53,7 +53,7 @@ def mutants() -> list[Mutant]:
 
 def tests_pass(tree: Path, tests: Sequence[str]) -> bool:
     """True if the tests pass on the package of a tree; False also where they take too long."""
-    options = ["-x", "-q", "-m", "not slow", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header", "--tb=line"]
+    options = ["-x", "-q", "-m", "not slow", "-p", "no:cacheprovider", "--no-header", "--tb=line"]
     environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-m", "pytest", *options, *(f"tests/{test}" for test in tests)]
     try:

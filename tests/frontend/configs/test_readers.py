@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-import dlplacer as dp
 from dlplacer.core.errors import InputError
 from dlplacer.frontend.configs.families import FAMILIES
 from dlplacer.frontend.configs.hugging_face import decoder_of_config
@@ -92,14 +91,6 @@ def test_a_prefill_has_the_flops_of_the_module(name: str) -> None:
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         module(torch.zeros(1, TOKENS, dtype=torch.long), use_cache=False)
     assert prefill_flops(decoder_of(name, module)) == pytest.approx(counter.get_total_flops(), rel=0.01)
-
-
-def test_a_captured_graph_has_the_same_bytes_and_flops() -> None:
-    module = module_of("llama")
-    job = dp.Job(module, args=(torch.zeros(1, TOKENS, dtype=torch.long),), kwargs={"use_cache": False}, mode="infer")
-    graph, decoder = dp.capture(job), decoder_of("llama", module)
-    assert sum(op.weight_bytes for op in graph.ops if op.kind == "parameter") == decoder.weight_bytes
-    assert prefill_flops(decoder) == pytest.approx(sum(op.flops for op in graph.ops), rel=0.01)
 
 
 @pytest.mark.parametrize("name", ["llama", "deepseek_v3"])
@@ -241,13 +232,8 @@ def test_a_gguf_header_gives_the_bytes_of_its_tensors(tmp_path: Path, name: str)
         ({"model_type": "llama", **GROUPED, "quantization_config": "fp8"}, "quantization_config"),
         ({"model_type": "gemma2", **GROUPED, "sliding_window": 8, "layer_types": ["full_attention"]}, "layer_types"),
         ({"model_type": "llama", **GROUPED, "num_key_value_heads": "eight"}, "num_key_value_heads"),
-        ({"model_type": "llama", **GROUPED, "num_key_value_heads": 0}, "num_key_value_heads"),
         ({"model_type": "llama", **GROUPED, "num_key_value_heads": 3}, "num_key_value_heads"),
-        ({"model_type": "llama", **GROUPED, "num_attention_heads": 6}, "num_attention_heads"),
         ({"model_type": "llama", **GROUPED, "num_hidden_layers": True}, "num_hidden_layers"),
-        ({"model_type": "llama", **GROUPED, "head_dim": "abc"}, "head_dim"),
-        ({"model_type": "llama", **GROUPED, "sliding_window": "x"}, "sliding_window"),
-        ({"model_type": "llama", **GROUPED, "max_position_embeddings": "8k"}, "max_position_embeddings"),
         ({"model_type": "llama", **GROUPED, "vision_config": {"hidden_size": "a"}}, "vision_config.hidden_size"),
         ({"model_type": "mixtral", **GROUPED, "num_local_experts": 8, "num_experts_per_tok": 9}, "num_experts_per_tok"),
         ({"model_type": "qwen2_moe", **SPARSE, "decoder_sparse_step": -1}, "decoder_sparse_step"),

@@ -37,44 +37,6 @@ def selects_by_value(self: Any, x: torch.Tensor) -> torch.Tensor:
     return self.fc(x) + x[x > 0].sum()  # this line
 
 
-def selects_rows_by_value(self: Any, x: torch.Tensor) -> torch.Tensor:
-    return self.fc(x[x[:, 0] > 0])  # this line
-
-
-def finds_places(self: Any, x: torch.Tensor) -> torch.Tensor:
-    places = torch.nonzero(x[:, 0] > 0)  # this line
-    return self.fc(x) * places.sum()
-
-
-def loops_while_a_value_is_large(self: Any, x: torch.Tensor) -> torch.Tensor:
-    while x.sum() > 10:  # this line
-        x = x / 2
-    return self.fc(x)
-
-
-def loops_over_values(self: Any, x: torch.Tensor) -> torch.Tensor:
-    hidden = self.fc(x)
-    for value in x[:, 0].tolist():  # this line
-        hidden = hidden * value
-    return hidden
-
-
-def loops_as_often_as_a_value_says(self: Any, x: torch.Tensor) -> torch.Tensor:
-    for _ in range(int(x.abs().max())):  # this line
-        x = x / 2
-    return self.fc(x)
-
-
-def indexes_a_list_by_a_value(self: Any, x: torch.Tensor) -> torch.Tensor:
-    factors = [1.0, 2.0, 3.0]
-    return self.fc(x) * factors[x[0].argmax()]  # this line
-
-
-def repeats_rows_by_value(self: Any, x: torch.Tensor) -> torch.Tensor:
-    counts = (x[:, 0] > 0).long()
-    return self.fc(torch.repeat_interleave(x, counts, dim=0))  # this line
-
-
 def selects_in_a_lambda(self: Any, x: torch.Tensor) -> torch.Tensor:
     select = lambda row: row[row > 0].sum()  # this line  # noqa: E731
     return self.fc(x) + select(x)
@@ -97,13 +59,6 @@ def line_of(function: Callable[..., Any]) -> str:
         branches_on_a_value,
         takes_a_number_out,
         selects_by_value,
-        selects_rows_by_value,
-        finds_places,
-        loops_while_a_value_is_large,
-        loops_over_values,
-        loops_as_often_as_a_value_says,
-        indexes_a_list_by_a_value,
-        repeats_rows_by_value,
         selects_in_a_lambda,
         asks_numpy,
     ],

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 from frontend.torch.reading import kinds
-from frontend.torch.small_models import BUILDERS, build, graph_of
+from frontend.torch.small_models import build, graph_of
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
@@ -15,13 +15,7 @@ from dlplacer.frontend import Job, capture
 
 
 # With warm caches torch takes two results of the LSTM's backward for two tensors, with cold ones for one.
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.slow) if name in ("attention", "branches", "transformer") else name
-        for name in BUILDERS
-    ],
-)
+@pytest.mark.parametrize("name", ["recurrent", "convolutions", "counting up", "keywords", "tied late"])
 def test_two_captures_are_equal(name: str) -> None:
     first, second = graph_of(name), capture(build(name, seed=1))
     assert first_difference(first, second) is None

@@ -1,5 +1,6 @@
 """What a captured graph looks like, on models small enough to read."""
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -109,6 +110,13 @@ def test_the_backward_of_a_convolution_is_split_or_kept_whole() -> None:
     assert [spec.bytes for spec in weights.outputs] == [0, 256, 32]
     assert readers(split, weights.id) == {"b.weight.grad", "b.bias.grad"}
     assert sum(op.flops for op in split.ops) == sum(op.flops for op in whole.ops)
+
+
+@pytest.mark.parametrize(("name", "join"), [("transformer", "aten.stack"), ("attention", "aten.cat")])
+def test_the_gradients_of_all_parts_of_a_tensor_are_joined_and_not_added(name: str, join: str) -> None:
+    backward = Counter(op.kind for op in graph_of(name).ops if op.phase == "backward")
+    assert backward[join] == 1
+    assert not backward["aten.select_backward"] + backward["aten.slice_backward"]
 
 
 @pytest.mark.parametrize(

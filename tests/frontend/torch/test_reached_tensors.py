@@ -111,9 +111,7 @@ def test_a_parameter_that_forward_reaches_through_what_it_holds_has_its_gradient
 def test_a_tensor_that_the_loss_reaches_is_that_of_the_module(way: str) -> None:
     module = Scaled()
     job = training(module, LOSSES[way](module))
-    for seed in range(3):
-        require_plain_step(job, seed)
-        module.zero_grad()
+    require_plain_step(job)
 
 
 @pytest.mark.parametrize("outside", [nn.Parameter(torch.ones(3)), torch.ones(3, requires_grad=True)], ids=type)

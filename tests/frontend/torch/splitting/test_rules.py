@@ -12,6 +12,8 @@ from dlplacer.frontend.torch.splitting.names import OpSplit
 from dlplacer.frontend.torch.splitting.rules import patterns_of
 
 aten = torch.ops.aten
+PARTS = 3
+"""Most of the sizes below are no multiple of it."""
 CONV = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)
 POOL = ([3, 3], [2, 2], [1, 1])
 
@@ -40,7 +42,6 @@ def backward(*mask: bool) -> Callable[..., Any]:
 
 CASES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], set[str]]] = {
     "convolution": (lambda x, w: aten.convolution(x, w, None, *CONV), (X, W), {"batch", "channel"}),
-    "with bias": (lambda x, w, b: aten.convolution(x, w, b, *CONV), (X, W, seeded(8)), {"batch", "channel"}),
     "transposed": (
         lambda x, w: aten.convolution(x, w, None, [2, 2], [1, 1], [1, 1], True, [0, 0], 1),
         (X, seeded(4, 6, 3, 3)),
@@ -51,14 +52,8 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], set[str]]] 
         (X, seeded(4, 1, 3, 3)),
         {"batch", "channel"},
     ),
-    "groups of two channels for one": (
-        lambda x, w: aten.convolution(x, w, None, *CONV[:5], 2),
-        (X, seeded(2, 2, 3, 3)),
-        {"batch"},
-    ),
     "grouped": (lambda x, w: aten.convolution(x, w, None, *CONV[:5], 2), (X, seeded(8, 2, 3, 3)), {"batch"}),
     "input gradient": (backward(True, False, False), (G, X, W), {"batch", "channel"}),
-    "weight gradient": (backward(False, True, False), (G, X, W), {"batch", "channel"}),
     "weight and bias gradient": (backward(False, True, True), (G, X, W), {"batch", "channel"}),
     "whole backward": (backward(True, True, True), (G, X, W), {"batch"}),
     "max pool": (lambda x: aten.max_pool2d_with_indices(x, *POOL), (X,), {"batch", "channel"}),
@@ -73,7 +68,6 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], set[str]]] 
         (HALF, X),
         {"batch", "channel"},
     ),
-    "adaptive pool": (lambda x: aten._adaptive_avg_pool2d(x, [2, 2]), (X,), {"batch", "channel"}),
     "batch norm, training": (
         lambda x, c: aten._native_batch_norm_legit_functional(x, c, c, c, c.abs(), True, 0.1, 1e-3),
         (X, C),
@@ -86,11 +80,6 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], set[str]]] 
     ),
     "batch norm backward, training": (
         lambda g, x, c: aten.native_batch_norm_backward(g, x, c, c, c, c, c.abs(), True, 1e-3, [True] * 3),
-        (X, X + 1, C),
-        {"channel"},
-    ),
-    "batch norm backward without input gradient": (
-        lambda g, x, c: aten.native_batch_norm_backward(g, x, c, c, c, c, c.abs(), True, 1e-3, [False, True, True])[1:],
         (X, X + 1, C),
         {"channel"},
     ),
@@ -145,11 +134,6 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], set[str]]] 
         (Q, seeded(3, 1, 5, 5)),
         {"batch", "channel"},
     ),
-    "attention with a mask of every head": (
-        lambda q, m: aten._scaled_dot_product_flash_attention_for_cpu(q, q + 1, q - 1, attn_mask=m),
-        (Q, seeded(1, 4, 5, 5)),
-        {"batch", "channel"},
-    ),
     "attention with one mask": (
         lambda q, m: aten._scaled_dot_product_flash_attention_for_cpu(q, q + 1, q - 1, attn_mask=m),
         (Q, seeded(5, 5)),
@@ -199,14 +183,13 @@ def test_axes_are_those_along_which_nothing_mixes(case: str) -> None:
     assert set(patterns_of(the_op(traced(call, tensors)))) == axes
 
 
-@pytest.mark.parametrize("parts", [2, 3])
 @pytest.mark.parametrize(("case", "axis"), [(case, axis) for case in CASES for axis in sorted(CASES[case][2])])
-def test_parts_make_the_whole(case: str, axis: str, parts: int) -> None:
+def test_parts_make_the_whole(case: str, axis: str) -> None:
     call, tensors, _ = CASES[case]
     whole = traced(call, tensors)
     op = the_op(whole)
-    graph = split_graph(call, tensors, [OpSplit(op.name, axis, parts)])
-    assert [node.target for node in graph.nodes if node.name.startswith(f"{op.name}_part")].count(op.target) == parts
+    graph = split_graph(call, tensors, [OpSplit(op.name, axis, PARTS)])
+    assert [node.target for node in graph.nodes if node.name.startswith(f"{op.name}_part")].count(op.target) == PARTS
     assert op.name not in [node.name for node in graph.nodes]
     for ours, theirs in zip(run(graph, tensors), run(whole, tensors), strict=True):
         assert ours.shape == theirs.shape

@@ -4,9 +4,7 @@ import copy
 from collections.abc import Sequence
 from dataclasses import replace
 
-import pytest
 import torch
-from frontend.torch.small_models import build
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -97,35 +95,6 @@ def test_a_step_with_everything_split_equals_plain_pytorch() -> None:
     assert all(op.origin[0] in whole.index for op in parts)
     assert graph.capture is not None
     assert graph.capture["rewrites"][-len(splits) :] == [str(split) for split in splits]
-
-
-def test_weight_gradients_are_exact_along_channels() -> None:
-    torch.manual_seed(0)
-    job = job_of(Net())
-    names = [op.id for op in capture_job(job, default_rewrites()).graph.ops if op.id.startswith("convolution_backward")]
-    weights = [name for name in names if name.endswith("_weight")]
-    assert weights
-    graph, _, mine = trained(job, [OpSplit(name, "channel", 2) for name in weights])
-    _, _, whole = trained(job, [])
-    for ours, theirs in zip(mine.parameters(), whole.parameters(), strict=True):
-        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-6, atol=1e-7)
-    assert not any(op.kind == "aten.add" and op.origin for op in graph.ops)
-
-
-@pytest.mark.parametrize(
-    "name", ["embedding", *(pytest.param(name, marks=pytest.mark.slow) for name in ("transformer", "mixed precision"))]
-)
-def test_other_families_split_as_they_can(name: str) -> None:
-    job = build(name)
-    step = TracedStep.of(job)
-    splits = splits_of(step.nodes, set(step.nodes), 2)
-    assert len(splits) > 4
-    _, loss, mine = trained(job, splits)
-    _, expected, theirs = trained(job, [])
-    torch.testing.assert_close(loss, expected, rtol=TOLERANCE, atol=TOLERANCE)
-    tolerance = 1e-2 if name == "mixed precision" else TOLERANCE
-    for ours, other in zip(mine.parameters(), theirs.parameters(), strict=True):
-        torch.testing.assert_close(ours.grad, other.grad, rtol=tolerance, atol=tolerance)
 
 
 def test_a_plan_with_splits_evaluates_and_takes_other_batches() -> None:

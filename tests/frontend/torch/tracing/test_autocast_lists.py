@@ -60,10 +60,10 @@ class Dtypes(TorchDispatchMode):
 
 
 @contextmanager
-def autocast(device_type: str, dtype: torch.dtype) -> Iterator[None]:
+def autocast(device_type: str) -> Iterator[None]:
     """Without torch.autocast, which switches itself off where there is no device."""
     torch.set_autocast_enabled(device_type, True)
-    torch.set_autocast_dtype(device_type, dtype)
+    torch.set_autocast_dtype(device_type, torch.bfloat16)
     torch.set_autocast_cache_enabled(False)
     try:
         yield
@@ -96,12 +96,11 @@ CALLS: dict[str, Callable[..., Any]] = {
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", CALLS)
-def test_ops_run_in_the_dtypes_of_autocast_on_cuda(name: str, dtype: torch.dtype) -> None:
-    with FakeTensorMode(), torch.no_grad(), autocast("cuda", dtype), Dtypes() as theirs:
+def test_ops_run_in_the_dtypes_of_autocast_on_cuda(name: str) -> None:
+    with FakeTensorMode(), torch.no_grad(), autocast("cuda"), Dtypes() as theirs:
         CALLS[name](torch.empty(8, 8, device="cuda"), torch.empty(8, 8, device="cuda"))
-    with cuda_lists(), FakeTensorMode(), torch.no_grad(), autocast("cpu", dtype), Dtypes() as ours:
+    with cuda_lists(), FakeTensorMode(), torch.no_grad(), autocast("cpu"), Dtypes() as ours:
         CALLS[name](torch.empty(8, 8), torch.empty(8, 8))
     assert ours.found == theirs.found
     assert ours.found
