@@ -64,7 +64,7 @@ def lstm() -> Job:
     """Two layers of width 64 over twelve tokens."""
     tokens = torch.randint(32, (13, 16))
     return Job(
-        RecurrentLanguageModel(nn.LSTM, width=64),
+        RecurrentLanguageModel(width=64),
         (tokens[:-1],),
         (tokens[1:],),
         lambda logits, targets: functional.cross_entropy(logits.flatten(0, 1), targets.flatten()),

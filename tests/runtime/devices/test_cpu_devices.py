@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -16,7 +17,7 @@ from runtime.random_plans import needs_two_cores
 from dlplacer.core.errors import InputError
 from dlplacer.machines.usable_cores import usable_cores
 from dlplacer.runtime.devices import open_devices
-from dlplacer.runtime.devices.cpu import CpuDevice, reserve_heap
+from dlplacer.runtime.devices.cpu import CpuDevice
 from dlplacer.runtime.devices.worker import Worker
 
 pinning = pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system cannot pin threads")
@@ -89,6 +90,19 @@ def test_an_exception_reaches_the_caller_and_the_thread_goes_on(device: CpuDevic
     with pytest.raises(ZeroDivisionError):
         device.submit(lambda: 1 / 0).result()
     assert device.submit(lambda: 5).result() == 5
+
+
+@pytest.mark.timeout(60)
+def test_a_ctrl_c_while_one_waits_leaves_the_thread_and_the_next_answer(device: CpuDevice) -> None:
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        for pause_s in (0.01, 0.03, 0.05):
+            signal.setitimer(signal.ITIMER_REAL, pause_s)
+            with pytest.raises(KeyboardInterrupt):
+                device.submit(lambda: time.sleep(0.2)).result()
+            assert device.submit(lambda: "answer").result() == "answer"
+    finally:
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_tensors_are_handed_over_and_not_copied() -> None:
@@ -166,11 +180,6 @@ assert resident_bytes() < held - 48 * 2**20
     )
     found = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120, check=False)
     assert found.returncode == 0, found.stderr
-
-
-def test_only_a_kept_heap_is_reserved(device: CpuDevice) -> None:
-    for size_bytes in (0, 1, 2**20):
-        reserve_heap(size_bytes)
 
 
 def test_devices_take_their_blocks_from_the_heap_that_is_kept(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from dlplacer.files.plan_file import read_plan
 from dlplacer.frontend import Job, capture
 from dlplacer.frontend.torch.capture import capture_job, default_rewrites
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
-from dlplacer.machines.costs.collectives import ring_all_reduce
 from dlplacer.models import branches, mlp
 from dlplacer.planning.assemble import assemble
 from dlplacer.problem.problem import build_problem
@@ -63,14 +62,8 @@ def on_one_device(graph: OpGraph):
     for name in graph.topological_order:
         position = graph.index[name]
         start[position], clock = clock, clock + problem.duration[position][0]
-    return assemble(
-        problem,
-        Outcome(ProblemSchedule(problem, (0,) * len(graph.ops), tuple(start)), 0),
-        ProblemSchedule(problem, (0,) * len(graph.ops), tuple(start)),
-        "hand",
-        0.0,
-        {},
-    )
+    schedule = ProblemSchedule(problem, (0,) * len(graph.ops), tuple(start))
+    return assemble(problem, Outcome(schedule, 0), schedule, "hand", 0.0, {})
 
 
 # Backward of v ends at 4 s, of u at 6 s. An all-reduce takes 0.5 s and 1 ms per byte: v's takes 3.5 s from 4 s to
@@ -101,15 +94,8 @@ def test_gradients_with_a_long_exchange_come_first() -> None:
     assert not violations(made)
 
 
-def test_the_ring_is_what_costs_two_rounds_of_half() -> None:
-    line = ring_all_reduce(AlphaBeta(1e-3, 1e-6), 2)
-    made = replicated_plan(on_one_device(two_layers()), 2, line)
-    (collective,) = (op for op in made.graph.ops if op.kind == "collective")
-    assert collective.time_s == {NETWORK: pytest.approx(2 * 1e-3 + 4000 * 1e-6)}
-
-
 @pytest.mark.parametrize("optimizer", [None, "momentum"])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_plan_with_collectives_keeps_all_rules_and_its_program_runs(
     tmp_path: Path, seed: int, optimizer: str | None
 ) -> None:

@@ -5,7 +5,7 @@ from frontend.torch.small_models import graph_of
 from runtime.random_plans import random_plan
 
 from dlplacer.core.errors import InputError
-from dlplacer.runtime.distributed.ranks import parse_ranks
+from dlplacer.runtime.distributed.ranks import parse_ranks, rank_per_gpu
 
 
 @pytest.fixture(scope="module")
@@ -67,3 +67,20 @@ def test_all_devices_of_all_replicas_may_be_named(plan) -> None:
 def test_mistakes_are_named(plan, devices, replicas: int, message: str) -> None:
     with pytest.raises(InputError, match=message):
         parse_ranks(plan, devices, replicas)
+
+
+@pytest.mark.parametrize(
+    ("devices", "expected"),
+    [
+        ("cuda:0,cuda:1", "rank0/cuda:0,rank1/cuda:1"),
+        ("cuda:3,cuda:1", "rank0/cuda:3,rank1/cuda:1"),
+        ("cuda:0/0,cuda:1,cuda:0/1?copies=forced", "rank0/cuda:0/0,rank1/cuda:1,rank0/cuda:0/1?copies=forced"),
+        ("cuda:0/0,cuda:0/1", None),
+        ("cpu:0,cuda:1", None),
+        ("cpu:0,cpu:1", None),
+        ("rank0/cuda:0,rank1/cuda:1", None),
+    ],
+)
+def test_every_gpu_has_a_process(devices: str, expected: str | None) -> None:
+    found = rank_per_gpu(devices.split(","))
+    assert (None if found is None else ",".join(found)) == expected

@@ -111,18 +111,6 @@ def test_ranks_draw_the_same_between_steps_whichever_has_the_random_ops() -> Non
     assert first == second
 
 
-def test_a_copy_that_is_closed_leaves_the_original_running() -> None:
-    def work(rank: int) -> list[float]:
-        placed, batch = applied()
-        copied = copy.deepcopy(placed)
-        losses = [float(copied.step(*batch))]
-        copied.close()
-        return [*losses, float(placed.step(*batch))]
-
-    expected = plain_step(Classifier(), small_job())
-    assert run_ranks(2, work) == [pytest.approx([expected, expected], abs=1e-6)] * 2
-
-
 @pytest.mark.parametrize("which", ["first.weight", "norm.running_mean"])
 def test_ranks_that_begin_with_other_values_are_refused_by_name(which: str) -> None:
     def work(rank: int) -> None:

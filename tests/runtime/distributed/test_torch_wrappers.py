@@ -91,12 +91,3 @@ def test_a_sub_module_that_is_sharded_alone_is_refused() -> None:
         assert name == "MismatchError"
         assert "'hidden.0.weight' is a piece of a tensor (DTensor)" in message
         assert "fully_shard(placed)" in message
-
-
-def test_planned_units_of_a_placed_module_are_refused() -> None:
-    for _, name, message in wrapped_steps(
-        lambda placed: groups().fully_shard(placed, mesh=init_device_mesh("cpu", (2,)))
-    ):
-        assert name == "MismatchError"
-        assert "is a piece of a tensor (DTensor)" in message
-        assert "fully_shard(placed)" in message

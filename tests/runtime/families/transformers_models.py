@@ -80,26 +80,6 @@ def t5() -> Job:
     return Job(T5ForConditionalGeneration(config), kwargs={"input_ids": _tokens(), "labels": _tokens()})
 
 
-def clip() -> Job:
-    """CLIP-like: a tower for texts, a tower for images, and a contrastive loss."""
-    from transformers import CLIPConfig, CLIPModel
-
-    tower = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config = CLIPConfig(
-        text_config={
-            **tower,
-            "vocab_size": TOKENS,
-            "max_position_embeddings": 8,
-            "bos_token_id": 0,
-            "eos_token_id": TOKENS - 1,
-        },
-        vision_config={**tower, "image_size": 8, "patch_size": 4},
-        projection_dim=8,
-    )
-    kwargs = {"input_ids": _tokens(), "pixel_values": torch.randn(2, 3, 8, 8), "return_loss": True}
-    return Job(CLIPModel(config), kwargs=kwargs)
-
-
 def mixtral() -> Job:
     """Mixtral-like: a decoder with a mixture of experts in every layer."""
     from transformers import MixtralConfig, MixtralForCausalLM
@@ -123,7 +103,6 @@ BUILDERS: dict[str, Callable[[], Job]] = {
     "GPT-like": gpt2,
     "Llama-like": llama,
     "T5-like": t5,
-    "CLIP-like": clip,
     "Mixtral-like": mixtral,
 }
 

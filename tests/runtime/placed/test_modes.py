@@ -1,8 +1,6 @@
 """Evaluation mode, other batch sizes, random ops, checkpoints: all but the training step at the plan's shapes."""
 
 import copy
-from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,8 +10,6 @@ from torch import nn
 from torch.nn import functional
 
 from dlplacer.core.errors import InputError, MismatchError
-from dlplacer.files import write_plan
-from dlplacer.files.load import load_plan
 from dlplacer.frontend import Job, capture
 from dlplacer.runtime import apply
 
@@ -42,19 +38,6 @@ def test_evaluation_mode_returns_the_outputs_of_the_plain_module() -> None:
         before = copy.deepcopy(placed.state_dict())
         placed(images)
         assert all(torch.equal(tensor, before[name]) for name, tensor in placed.state_dict().items())
-
-
-def test_after_evaluation_training_goes_on_as_if_it_had_not_been() -> None:
-    job, plain = build_with(dropout), build_with(dropout).module
-    with placed_at_random(job) as placed, placed_at_random(replace(job, module=plain)) as untouched:
-        for seed in range(2):
-            torch.manual_seed(seed)
-            placed.eval()
-            placed(*job.args)
-            placed.train()
-            ours = placed.step(*job.args, *job.targets)
-            torch.manual_seed(seed)
-            assert torch.equal(ours, untouched.step(*job.args, *job.targets))
 
 
 def test_a_part_in_evaluation_mode_alone_is_another_graph() -> None:
@@ -135,19 +118,6 @@ def test_checkpoints_have_plain_names_and_load_in_both_directions() -> None:
         assert placed.get_parameter("fc.weight") is job.module.fc.weight
         plain.load_state_dict(placed.state_dict())
         assert plain.calls.item() == 1
-
-
-def test_a_plan_read_from_a_file_runs(tmp_path: Path) -> None:
-    job, path = build("branches"), tmp_path / "plan.json"
-    write_plan(path, random_plan(capture(job), seed=4))
-    placed = apply(job, load_plan(path), {"d0": "cpu:1", "d1": "cpu:0"})
-    try:
-        assert placed.devices["d0"].name == "cpu:1"
-        torch.testing.assert_close(
-            placed.step(*job.args, *job.targets), plain_loss(job, build("branches").module).detach(), **EXACT
-        )
-    finally:
-        placed.close()
 
 
 class _Drawing(nn.Module):

@@ -42,13 +42,6 @@ def test_ops_stay_where_the_plan_has_them(name: str, seed: int) -> None:
             assert home[op.id] in {modules[op.module], *plan.order}
 
 
-def test_ops_without_a_hint_run_where_their_inputs_are() -> None:
-    plan = random_plan(graph_of("linear"), seed=2)
-    weight = plan.graph.op("weight")
-    other = OpGraph((weight, Op("new", "aten.new")), (replace(plan.graph.edges_from["weight"][0], target="new"),))
-    assert homes(order_like(plan, other))["new"] == plan.placement["weight"]
-
-
 def test_the_same_ops_keep_the_plans_order() -> None:
     plan = random_plan(graph_of("linear"))
     assert order_like(plan, plan.graph) == plan.order
@@ -82,7 +75,7 @@ def test_a_parameter_that_appears_goes_to_what_reads_it() -> None:
             assert found["new.weight"] == found["new.weight.grad"] == plan.placement[reader.id]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(6))
 def test_ops_that_vanish_and_appear_leave_an_order_that_runs(seed: int) -> None:
     """Any rewiring: the orders of all devices together respect every dependency."""
     chooser = random.Random(seed)

@@ -36,14 +36,12 @@ def captured(job: Job) -> Captured:
 
 @pytest.mark.parametrize(
     ("name", "memory_bytes"),
-    [("recurrent", None), ("mixed precision", None), ("branches", 1), ("keywords", 1)],
-    ids=["recurrent, whole", "mixed precision, whole", "branches, op by op", "keywords, op by op"],
+    [("recurrent", None), ("keywords", 1)],
+    ids=["recurrent, whole", "keywords, op by op"],
 )
 def test_every_op_has_a_time_whatever_fits_at_once(
     name: str, memory_bytes: int | None, cores: list[RuntimeDevice]
 ) -> None:
-    if memory_bytes is not None and name != "keywords":
-        memory_bytes = sum(op.footprint_bytes for op in captured(build(name)).graph.ops) // 4
     job = build(name)
     shares: list[float] = []
     times = profile_ops(job, captured(job), cores, 2, 1, lambda what, share: shares.append(share), memory_bytes)
@@ -55,8 +53,8 @@ def test_every_op_has_a_time_whatever_fits_at_once(
     assert shares[-1] < 1
 
 
-# Whatever a device gets from elsewhere, in 8 random plans: its own ops run with tensors of the same shapes.
-@pytest.mark.parametrize("name", ["branches", "recurrent", "convolutions", "loss inside"])
+# Whatever a device gets from elsewhere: its own ops run with tensors of the same shapes.
+@pytest.mark.parametrize("name", ["recurrent", "loss inside"])
 @pytest.mark.parametrize("seed", range(2))
 def test_ops_of_a_device_run_without_their_neighbours(name: str, seed: int, cores: list[RuntimeDevice]) -> None:
     job = replace(build(name), optimizer="adam" if seed == 0 else None)

@@ -38,8 +38,6 @@ DIAMOND = OpGraph(
         Edge("a", "d", 8, 0, "x"),
     ),
 )
-ORDER = {"here": ["a", "c"], "there": ["b", "d"]}
-
 names = st.text(min_size=1, max_size=12)
 actions = st.one_of(
     st.builds(Compute, names),
