@@ -67,55 +67,6 @@ class Siamese(nn.Module):
         return self.head(torch.cat([self.trunk(left), self.trunk(right)], 1))
 
 
-class Unet(nn.Module):
-    """Convolutions down and up again, with skip connections."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.down1, self.down2 = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 16, 3, 2, 1)
-        self.middle = nn.Sequential(nn.Conv2d(16, 16, 3, padding=1), nn.GroupNorm(4, 16), nn.ReLU())
-        self.up2 = nn.ConvTranspose2d(32, 8, 2, 2)
-        self.up1 = nn.Conv2d(16, 3, 1)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        one = functional.relu(self.down1(images))
-        two = functional.relu(self.down2(one))
-        three = self.up2(torch.cat([self.middle(two), two], 1))
-        return self.up1(torch.cat([three, one], 1))
-
-
-class Gru(nn.Module):
-    """A recurrent classifier that ends in the mean over time."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm = nn.BatchNorm1d(12)
-        self.gru = nn.GRU(12, 24, num_layers=2, batch_first=True)
-        self.head = nn.Linear(24, 6)
-
-    def forward(self, series: torch.Tensor) -> torch.Tensor:
-        states, _ = self.gru(self.norm(series.transpose(1, 2)).transpose(1, 2))
-        return self.head(states.mean(1))
-
-
-class Mixer(nn.Module):
-    """Perceptrons over patches and over channels; the scale is a parameter of the model itself, used at the end."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.patches = nn.Conv2d(3, 16, 4, 4)
-        self.over_patches = nn.ModuleList(nn.Linear(16, 16) for _ in range(2))
-        self.over_channels = nn.ModuleList(nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 16)) for _ in range(2))
-        self.scale = nn.Parameter(torch.ones(16))
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        states = self.patches(images).flatten(2)
-        for one, two in zip(self.over_patches, self.over_channels, strict=True):
-            states = states + one(states)
-            states = states + two(states.transpose(1, 2)).transpose(1, 2)
-        return states.mean(2) * self.scale
-
-
 def _frozen() -> Job:
     job = models.mlp(8, depth=3)
     job.module.hidden[0].requires_grad_(False)
@@ -136,19 +87,13 @@ def _gpt(autocast: str | None = None) -> Job:
 
 
 ZOO: dict[str, Callable[[], Job]] = {
-    "mlp": lambda: models.mlp(8, depth=4),
     "tied": lambda: models.mlp(8, depth=3, tied=True),
     "branches": lambda: models.branches(4, image_size=8),
-    "big_lstm": lambda: models.big_lstm(4, length=3, vocabulary=64, hidden=32, projection=16),
     "gnmt": lambda: models.gnmt(4, length=3, vocabulary=64, hidden=16, layers=2),
     "gpt": _gpt,
     "unused": lambda: _classifier(Unused(), torch.randn(4, 16), classes=16),
     "mixed dtypes": lambda: _classifier(MixedDtypes(), torch.randn(4, 32), classes=32),
     "siamese": lambda: _classifier(Siamese(), torch.randn(4, 16), torch.randn(4, 16), classes=8),
-    "unet": lambda: Job(Unet(), (torch.randn(4, 3, 8, 8),), (torch.randn(4, 3, 8, 8),), functional.mse_loss),
-    "gru": lambda: _classifier(Gru(), torch.randn(4, 5, 12), classes=6),
-    "mixer": lambda: _classifier(Mixer(), torch.randn(4, 3, 16, 16), classes=16),
     "frozen": _frozen,
     "autocast": lambda: _gpt("bfloat16"),
-    "resnet50": lambda: models.resnet50(4, image_size=64, narrow=2),
 }

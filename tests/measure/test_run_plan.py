@@ -21,9 +21,8 @@ CPUS = ["cpu:0", "cpu:1"]
 
 
 @needs_two_cores
-@pytest.mark.parametrize("optimizer", ["momentum", pytest.param(None, marks=pytest.mark.slow)])
-def test_the_figures_of_a_training_run_belong_together(optimizer: str | None) -> None:
-    job = replace(build("branches"), optimizer=optimizer)
+def test_the_figures_of_a_training_run_belong_together() -> None:
+    job = replace(build("branches"), optimizer="momentum")
     plan = random_plan(capture(job), seed=3)
     done = run(job, plan, CPUS, steps=3, warmup=1)
     report = done.report
@@ -70,6 +69,7 @@ def test_the_prediction_owes_nothing_to_the_times_in_the_plan() -> None:
 
 
 # Torch's compilers use what torch itself deprecates.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_torch_compile_is_timed_where_segments_are_compiled() -> None:
     job = build("linear")

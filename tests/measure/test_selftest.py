@@ -17,7 +17,6 @@ from dlplacer.core.errors import InputError
 from dlplacer.frontend import capture
 from dlplacer.measure.selftest import Check, Selftest, nominal, random_plan, selftest
 from dlplacer.runtime.devices.cpu import CpuDevice
-from dlplacer.runtime.devices.jitter import DelayedDevice
 from dlplacer.runtime.devices.open import KINDS
 
 # Torch's compilers use what torch itself deprecates.
@@ -172,20 +171,3 @@ def test_random_plans_are_valid_and_differ() -> None:
     assert all(not violations(plan) for plan in plans)
     assert plans[0].placement != plans[1].placement
     assert random_plan(graph, plans[0].topology, 0).order == plans[0].order
-
-
-def test_a_delayed_device_does_what_its_device_does() -> None:
-    device = CpuDevice(0)
-    delayed = DelayedDevice(device, 1e-4, seed=1)
-    try:
-        tensor = torch.ones(3)
-        assert [delayed.receive(tensor) is tensor for _ in range(10)] == [True] * 10
-        assert delayed.submit(lambda: 5).result() == 5
-        assert delayed.elapsed_s(delayed.now(), delayed.now()) >= 0
-        delayed.drain()
-        delayed.synchronize()
-        assert (delayed.name, delayed.type, delayed.torch_device) == ("cpu:0", "cpu-core", torch.device("cpu"))
-    finally:
-        delayed.close()
-    with pytest.raises(InputError, match="is closed"):
-        device.submit(lambda: None)

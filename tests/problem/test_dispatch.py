@@ -1,17 +1,13 @@
-"""One process that issues all ops, in the replay and as a bound."""
+"""One process that issues all ops, in the replay."""
 
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from runtime.random_graphs import random_graph, random_order
-from runtime.random_plans import machine, with_unit_times
+from runtime.random_plans import machine
 
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
 from dlplacer.core.options import Options
-from dlplacer.problem.dispatch import dispatch_of, least_step_s, with_one_process
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.problem.simulate import replay
 
@@ -57,26 +53,3 @@ def test_issuing_starts_anew_behind_a_barrier() -> None:
         (),
     )
     assert ends(graph, [0, 0, 1], 1.0, "autograd") == {"f": 11.0, "a": 17.0, "b": 18.0}
-
-
-@given(st.integers(0, 10**6), st.sampled_from([1e-5, 1e-3, 5e-3]))
-@settings(max_examples=60)
-def test_dispatch_never_helps_and_never_beats_its_bound(seed: int, dispatch_s: float) -> None:
-    graph = with_unit_times(random_graph(seed))
-    graph = replace(graph, ops=tuple(replace(op, colocate=None) for op in graph.ops))
-    order = random_order(graph, seed, ["d0", "d1"])
-    home = {op: position for position, ops in enumerate(order.values()) for op in ops}
-    problem = problem_of(graph)
-    device = [home[op.id] for op in graph.ops]
-    in_order = [graph.index[op] for op in graph.topological_order]
-    plain, _ = replay(problem, device, in_order)
-    issued, _ = replay(problem, device, in_order, dispatch_s)
-    length_s = max(entry.end_s for entry in issued)
-    assert length_s >= max(entry.end_s for entry in plain) - 1e-12
-    assert length_s >= least_step_s(problem, dispatch_of(with_one_process(problem.topology, dispatch_s))) - 1e-12
-    assert length_s <= max(entry.end_s for entry in plain) + len(graph.ops) * dispatch_s + 1e-9
-
-
-def test_a_fast_host_changes_nothing_on_a_busy_device() -> None:
-    graph = OpGraph(tuple(Op(f"o{i}", "x", time_s=1.0) for i in range(5)), ())
-    assert ends(graph, [0] * 5, 1e-9)["o4"] == pytest.approx(5.0)

@@ -1,14 +1,12 @@
-"""Processes that issue ops, as a topology describes them: by hand, against a naive simulator, and by brute force."""
+"""Processes that issue ops, as a topology describes them: by hand and by brute force."""
 
 import random
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import permutations, product
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from problem.naive_step import naive_step
 
 from dlplacer.check import violations
 from dlplacer.core.graph import OpGraph
@@ -98,16 +96,6 @@ def a_case(seed: int, ops: int) -> tuple[OpGraph, Topology]:
     return graph, Topology(nodes, (), links)
 
 
-@given(st.integers(0, 10**6))
-@settings(max_examples=60)
-def test_the_replay_agrees_with_a_naive_simulator(seed: int) -> None:
-    graph, topology = a_case(seed, 9)
-    problem = build_problem(graph, topology, FREE)
-    device = [random.Random(seed + i).randrange(len(topology.devices)) for i in range(len(graph.ops))]
-    ops, _ = replay(problem, device, range(len(graph.ops)))
-    assert {entry.op: round(entry.end_s) for entry in ops} == naive_step(problem, device, range(9))[0]
-
-
 @given(st.integers(0, 10**6), st.sampled_from(["", "host"]))
 @settings(max_examples=60)
 def test_without_dispatch_time_processes_change_no_bit(seed: int, process: str) -> None:
@@ -164,17 +152,3 @@ def test_bounds_and_plans_against_all_plans() -> None:
         assert violations(plan) == ()
         optimal += plan.makespan_s <= best_s * (1 + 1e-9)
     assert optimal >= 6
-
-
-# A chain of 1,000 issues of 7 us by one process, then the last op: another device changes nothing.
-def test_a_chain_of_short_ops_takes_its_issues() -> None:
-    count = 1000
-    graph = OpGraph(
-        tuple(Op(f"o{i}", "x", 2e-6) for i in range(count)),
-        tuple(Edge(f"o{i}", f"o{i + 1}", 64) for i in range(count - 1)),
-    )
-    topology = machine(4, 5e-6, dispatch_s=7e-6, process="host")
-    found = place(graph, topology, time_limit_s=10.0)
-    assert found.status == "optimal"
-    assert found.plan.makespan_s == pytest.approx(count * 7e-6 + 2e-6)
-    assert len(set(found.plan.placement.values())) == 1

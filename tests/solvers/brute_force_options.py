@@ -140,15 +140,6 @@ def _routes(topology: Topology, options: Options, source: str, target: str, size
     return [route for route in found if delay[route] == min(delay.values())]
 
 
-def least_delay_s(topology: Topology, options: Options, source: str, target: str, size: int) -> Fraction | None:
-    """The least time of a tensor between two devices on idle links; None where no route leads."""
-    delays = [
-        sum((_segment(topology, options, part, size, 0).time_s for part in _segments(topology, route)), Fraction(0))
-        for route in _routes(topology, options, source, target, size)
-    ]
-    return min(delays, default=None)
-
-
 def _segments(topology: Topology, route: Route) -> list[Route]:
     cuts = [i for i, node in enumerate(route) if node in topology.device_index]
     return [route[a : b + 1] for a, b in pairwise(cuts)]

@@ -70,7 +70,7 @@ def test_room_while_an_op_runs_is_looked_for_on_every_device(seed: int) -> None:
 
 
 @pytest.mark.parametrize("contention", ["link", "none"])
-@pytest.mark.parametrize("count", [1, 3, 6])
+@pytest.mark.parametrize("count", [1, 4])
 def test_a_tensor_goes_around_relays_that_have_no_room_for_it(contention: str, count: int) -> None:
     # Over any of the relays 100 bytes take 2 s, on the link 100; but the relays have 50 bytes each.
     relays = [f"relay{number}" for number in range(count)]
@@ -92,7 +92,7 @@ def test_a_tensor_goes_around_relays_that_have_no_room_for_it(contention: str, c
 def test_only_what_has_no_plan_has_no_placement() -> None:
     # Room for working sets is necessary: where the model of placements finds none, the naive model finds no plan.
     none = refused = 0
-    for seed in range(600):
+    for seed in range(300):
         graph, topology, options = random_step(seed)
         if options.memory == "sum":
             continue
@@ -106,5 +106,5 @@ def test_only_what_has_no_plan_has_no_placement() -> None:
             none += 1
             refused += find_placement(problem, 10.0, without=(WORKING,))[1] is not None
             assert optimum_under(graph, topology, options) is None, seed
-    assert none > 4
-    assert refused > 1
+    assert none > 2
+    assert refused > 0

@@ -8,8 +8,7 @@ import time
 from functools import cache
 
 import pytest
-from benchmarks.families import FAMILIES
-from solvers.helpers import make_instance, make_machine, one_worker
+from solvers.helpers import one_worker
 
 from dlplacer.core.options import Options
 from dlplacer.files.load import load_graph, load_topology
@@ -41,10 +40,6 @@ _FOREVER_S = 1e6
 def _shipped(graph: str, topology: str, paper: bool) -> Instance:
     machine, options = load_topology(topology), Options.paper() if paper else Options()
     return build_instance(build_problem(with_times(load_graph(f"inception_v3-{graph}"), machine), machine, options))
-
-
-def _branchy(devices: int, op_count: int) -> Instance:
-    return make_instance(FAMILIES["inception_like"](op_count, 1), make_machine(devices, rate=12e9, latency_s=8e-6))
 
 
 def _last(instance: Instance) -> int:

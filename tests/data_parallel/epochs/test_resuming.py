@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -47,12 +47,10 @@ def test_a_kill_loses_only_what_was_running(notes: Path, tmp_path: Path) -> None
     assert found["meta"]["epochs_by_seed"]["none"]["4"] == [4.0, 5.0]
 
 
-@pytest.mark.parametrize("kind", ["threads", "processes"])
-def test_side_by_side_is_the_same(kind: str, notes: Path, tmp_path: Path) -> None:
-    pool = ThreadPoolExecutor(2) if kind == "threads" else ProcessPoolExecutor(2, mp_context=get_context("spawn"))
+def test_side_by_side_is_the_same(notes: Path, tmp_path: Path) -> None:
     arguments = {"reached": reached, "seeds": (0, 1), "max_epochs": 5}
     alone = measure_epochs(counted, [1, 3, 8], **arguments)
-    with pool as executor:
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as executor:
         told: list[tuple[int, int]] = []
         found = measure_epochs(
             counted,

@@ -4,11 +4,12 @@ import contextlib
 from dataclasses import replace
 
 import pytest
-from runtime.devices.fake_streams import FakeStreams
+from runtime.simulated_gpus import SimulatedGpus
 
 from dlplacer.core.errors import InputError
 from dlplacer.runtime.devices.cuda import CudaDevice
 from dlplacer.runtime.devices.open import KINDS, DeviceName, default_names, in_host_memory, kind_of, open_devices
+from dlplacer.runtime.devices.streams import StreamBackend
 from dlplacer.runtime.program.lower import DeviceMemorySpace, memory_spaces
 
 
@@ -62,8 +63,10 @@ def test_a_further_kind_is_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
     class XpuDevice(CudaDevice):
         torch_type = "xpu"
 
+    backend = StreamBackend("xpu", SimulatedGpus(0))
+
     def start(index: int, *, part: int | None = None, copies: str = "free") -> XpuDevice:
-        return XpuDevice(index, FakeStreams(name="Intel Data Center GPU Max 1550"), part, copies)
+        return XpuDevice(index, backend, part, copies)
 
     monkeypatch.setitem(KINDS, "xpu", replace(KINDS["cuda"], torch_type="xpu", open=start, collectives="xccl"))
     with contextlib.ExitStack() as stack:

@@ -82,28 +82,18 @@ def test_a_wrong_line_of_a_program_is_numbered() -> None:
         Program.parse("COMPUTE a\n")
 
 
-@given(st.integers(0, 10**6))
+@given(st.integers(0, 10**6), st.booleans())
 @settings(derandomize=True, deadline=None, max_examples=200)
-def test_valid_orders_run_dry_and_free_everything(seed: int) -> None:
-    graph = random_graph(seed)
-    program = lower(graph, random_order(graph, seed + 1))
-    dry_run(graph, [program])
-    assert Program.parse(str(program)) == program
-    for device, entries in program.actions.items():
-        assert tensors_left(graph, entries) == set(), device
-
-
-@given(st.integers(0, 10**6))
-@settings(derandomize=True, deadline=None, max_examples=200)
-def test_stages_of_valid_orders_run_dry_and_free_everything(seed: int) -> None:
+def test_valid_orders_run_dry_and_free_everything_in_one_stage_or_two(seed: int, staged: bool) -> None:
     graph = random_graph(seed)
     order = random_order(graph, seed + 1)
     stages = [
         {device: [op for op in ops if graph.op(op).phase == phase] for device, ops in order.items()}
         for phase in ("forward", "backward")
     ]
-    programs = lower_stages(graph, stages)
+    programs = lower_stages(graph, stages) if staged else [lower(graph, order)]
     dry_run(graph, programs)
+    assert [Program.parse(str(program)) for program in programs] == programs
     for device in order:
         assert tensors_left(graph, [entry for program in programs for entry in program.actions[device]]) == set()
 

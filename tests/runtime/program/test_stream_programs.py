@@ -99,21 +99,6 @@ def test_a_race_is_named_with_devices_and_lines(line: str) -> None:
         require_no_races(PAIR, [program], TWO)
 
 
-# gpu1 never reads x, and nobody waits for the copy.
-def test_a_copy_that_nobody_waits_for_is_found() -> None:
-    text = COPIED.replace("  WAIT gpu0.2 ON compute\n", "").replace("  FREE x\n", "").replace("COMPUTE b\n", "\n")
-    found = races(PAIR, [Program.parse(text)], TWO)
-    assert "gpu0, line 6: RECORD gpu0.2 ON copy:gpu1 may still be under way when the program ends" in found
-
-
-def test_a_core_that_does_not_wait_is_found() -> None:
-    spaces = {"gpu0": GPU0, "gpu1": CORE}
-    (program,) = with_streams([lower(PAIR, {"gpu0": ["a"], "gpu1": ["b"]})], spaces)
-    assert lines(program, "gpu1")[:2] == ["RECV x <- gpu0", "SYNC gpu0.2"]
-    found = races(PAIR, [without(str(program), "SYNC gpu0.2")], spaces)
-    assert found[0].startswith("gpu1, line 12: COMPUTE b uses tensor 'x', and does not wait for gpu0, line 5: COPY x")
-
-
 def test_what_a_transport_takes_from_the_host_must_be_there() -> None:
     spaces = {"gpu0": GPU0, "gpu1": DeviceMemorySpace(away=True)}
     (program,) = with_streams([lower(PAIR, {"gpu0": ["a"], "gpu1": ["b"]})], spaces)
@@ -125,12 +110,6 @@ REFUSED = {
     "never recorded": (
         COPIED.replace("  RECORD gpu0.2 ON copy:gpu1\n", ""),
         "gpu1, line 11: WAIT gpu0.2 ON compute: event 'gpu0.2' is not recorded before",
-    ),
-    "recorded after the tensor is handed over": (
-        COPIED.replace("  RECORD gpu0.2 ON copy:gpu1\n", "").replace(
-            "gpu1\n  FREE", "gpu1\n  RECORD gpu0.2 ON copy:gpu1\n  FREE"
-        ),
-        "gpu1, line 12: WAIT gpu0.2 ON compute: event 'gpu0.2' is not recorded before, or nothing received here says",
     ),
     "waited for before the tensor is received": (
         COPIED.replace("  RECV x <- gpu0\n", "").replace(

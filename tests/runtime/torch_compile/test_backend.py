@@ -161,9 +161,3 @@ def test_a_failing_op_is_named() -> None:
     placed(torch.zeros(2, 3, dtype=torch.int64))
     with pytest.raises(RunError, match=r"op 'embedding' .*failed on cpu:[01]: index out of range"):
         placed(torch.full((2, 3), 99))
-
-
-def test_names_of_devices() -> None:
-    assert CompileOptions(devices="cpu:0,cpu:1").names == ("cpu:0", "cpu:1")
-    assert CompileOptions(devices=["cpu:1"]).names == ("cpu:1",)
-    assert all(name.startswith(("cpu:", "cuda:")) for name in CompileOptions().names)

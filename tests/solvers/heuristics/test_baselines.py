@@ -68,7 +68,7 @@ def _crowded(seed: int) -> Problem:
     return make_problem(OpGraph(tuple(ops), tuple(edges)), Topology(devices, (Router("r"),), links))
 
 
-@pytest.mark.parametrize("method", WITH_MAPS)
+@pytest.mark.parametrize("method", ["list", "heft", "single", *WITH_MAPS])
 def test_tiny_problems_against_all_placements_and_orders(method: str) -> None:
     found = 0
     for seed in range(3000, 3040):
@@ -80,11 +80,14 @@ def test_tiny_problems_against_all_placements_and_orders(method: str) -> None:
             assert optimum is None, seed
             continue
         assert optimum is not None, seed
-        assert outcome.schedule is not None, seed
-        assert outcome.lower_bound <= optimum <= outcome.schedule.makespan, seed
+        assert outcome.lower_bound <= optimum, seed
+        if outcome.schedule is None:
+            assert method == "single", seed
+            continue
+        assert optimum <= outcome.schedule.makespan, seed
         assert not violations(assemble(problem, outcome, outcome.schedule, method, 0.0, {})), seed
         found += 1
-    assert found > 25
+    assert found > 15
 
 
 @pytest.mark.parametrize("method", WITH_MAPS)

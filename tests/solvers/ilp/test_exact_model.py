@@ -31,7 +31,7 @@ def _ring_with_chords(seed: int) -> Problem:
     return build_problem(OpGraph(ops, edges), Topology(devices, (), links), dp.Options())
 
 
-@pytest.mark.parametrize("seed", [*range(5), 14, 19, 21, 43, 44, 50])
+@pytest.mark.parametrize("seed", [0, 1, 14, 21, 44])
 def test_what_bounds_a_model_without_some_routes_bounds_nothing(seed: int) -> None:
     problem = _ring_with_chords(seed)
     instance = build_instance(problem)

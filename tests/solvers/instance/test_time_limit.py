@@ -1,5 +1,6 @@
-"""Loops end when whoever limits them says so, and only then."""
+"""Loops end when whoever limits them says so, and only then; what a task beside others raises is heard."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -13,7 +14,7 @@ from dlplacer.solvers.heuristics.list_rules import peft
 from dlplacer.solvers.heuristics.orders import by_rank, upward_ranks
 from dlplacer.solvers.ilp.ilp_model import build_exact_model
 from dlplacer.solvers.instance.instance import build_instance
-from dlplacer.solvers.instance.time_limit import OutOfTimeError, ask_time, ends_when, within
+from dlplacer.solvers.instance.time_limit import OutOfTimeError, ask_time, ends_when, side_by_side, within
 
 
 class Clock:
@@ -72,3 +73,13 @@ def test_building_the_exact_model_ends_in_the_middle(memory: int | None) -> None
     clock = Clock(needed // 2)
     assert within(clock.is_over, build) is None
     assert clock.left == -1
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_a_task_raises_is_heard(workers: int) -> None:
+    def fails(own: int) -> None:
+        raise RuntimeError("this one")
+
+    tasks: list[Callable[[int], object]] = [lambda own: None, fails, lambda own: None]
+    with pytest.raises(RuntimeError, match="this one"):
+        side_by_side(tasks, workers)

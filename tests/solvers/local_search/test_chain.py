@@ -1,13 +1,15 @@
 """Annealed solutions: what compiled code runs is what `in_sequence` runs, and what it finds keeps every rule."""
 
+from collections.abc import Iterator
 from random import Random
 
 import pytest
 from benchmarks.families import FAMILIES
 from benchmarks.machines import linked, ring, star
 from solvers.helpers import broken_rules, broken_transfers, make_graph, make_machine
-from solvers.local_search.contended import contended_instances
+from solvers.random_problems import random_everything
 
+from dlplacer.core.errors import InfeasibleError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
 from dlplacer.core.options import Options
@@ -23,6 +25,22 @@ from dlplacer.solvers.instance.schedule import Schedule, keeps_blocks_and_memory
 from dlplacer.solvers.local_search.anneal import Chain, move_units
 
 _MACHINES = {"linked": linked, "ring": ring, "star": star}
+
+
+def contended_instances(count: int = 120) -> Iterator[tuple[int, Instance, Schedule]]:
+    """Contended instances with pins, groups, unequal devices, relays, half duplex and barriers, and schedules."""
+    for seed in range(count):
+        graph, topology, options = random_everything(seed)
+        if options.contention != "link":
+            continue
+        try:
+            instance = build_instance(build_problem(graph, topology, options))
+        except InfeasibleError:
+            continue
+        joined = len(set(instance.component)) == 1
+        start = list_schedule(instance, instance.order) if joined and all(instance.allowed) else None
+        if start is not None and start.makespan:
+            yield seed, instance, start
 
 
 def _instance(graph: OpGraph, topology: Topology) -> Instance:
