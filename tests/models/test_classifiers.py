@@ -8,14 +8,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from dlplacer.frontend.torch.job import Job
-from dlplacer.models import alexnet, googlenet, resnet50, vgg19
+from dlplacer.models import alexnet, googlenet, inception_v3, resnet50, vgg19
 
 Builder = Callable[..., Job]
 SMALLEST = {alexnet: 63, googlenet: 33, resnet50: 33, vgg19: 32}
 
 
-# Parameters as published with torchvision's alexnet, vgg19 and resnet50 and with Caffe's bvlc_googlenet (without the
-# auxiliary heads); multiply-adds of one image of 224x224 in thousand millions, likewise.
+# Parameters as published with torchvision's alexnet, vgg19, resnet50 and inception_v3 and with Caffe's bvlc_googlenet
+# (without the auxiliary heads); multiply-adds of one image of 224x224, or 299x299, in thousand millions, likewise.
 @pytest.mark.parametrize(
     ("build", "parameters", "giga_multiply_adds"),
     [
@@ -23,6 +23,7 @@ SMALLEST = {alexnet: 63, googlenet: 33, resnet50: 33, vgg19: 32}
         (vgg19, 143_667_240, 19.632),
         (resnet50, 25_557_032, 4.089),
         (googlenet, 6_998_552, 1.583),
+        (inception_v3, 23_834_568, 5.713),
     ],
 )
 def test_parameters_and_multiplications_are_the_published_ones(
@@ -43,4 +44,38 @@ def test_narrowed_networks_train_at_the_smallest_size(build: Builder) -> None:
     assert logits.shape == (2, 7)
     assert job.loss is not None
     job.loss(logits, *job.targets).backward()
+    assert all(torch.isfinite(parameter.grad).all() for parameter in job.module.parameters())
+
+
+# Channels, height, width, from table 1 of the paper and torchvision's comments in `Inception3._forward`.
+PUBLISHED_SHAPES = {
+    "Mixed_5b": (256, 35, 35),
+    "Mixed_5c": (288, 35, 35),
+    "Mixed_5d": (288, 35, 35),
+    "Mixed_6a": (768, 17, 17),
+    "Mixed_6b": (768, 17, 17),
+    "Mixed_6c": (768, 17, 17),
+    "Mixed_6d": (768, 17, 17),
+    "Mixed_6e": (768, 17, 17),
+    "Mixed_7a": (1280, 8, 8),
+    "Mixed_7b": (2048, 8, 8),
+    "Mixed_7c": (2048, 8, 8),
+}
+
+
+def test_blocks_of_inception_v3_have_the_published_shapes() -> None:
+    shapes: dict[str, tuple[int, ...]] = {}
+    with FakeTensorMode():
+        job = inception_v3(batch_size=2)
+        for name, child in job.module.named_children():
+            child.register_forward_hook(lambda _, args, output, name=name: shapes.update({name: tuple(output.shape)}))
+        assert job.module(*job.args).shape == (2, 1000)
+    assert {name: shapes[name] for name in PUBLISHED_SHAPES} == {k: (2, *v) for k, v in PUBLISHED_SHAPES.items()}
+    assert shapes["maxpool2"] == (2, 192, 35, 35)
+
+
+def test_inception_v3_trains_on_the_smallest_image() -> None:
+    job = inception_v3(batch_size=2, image_size=75)
+    assert job.loss is not None
+    job.loss(job.module(*job.args), *job.targets).backward()
     assert all(torch.isfinite(parameter.grad).all() for parameter in job.module.parameters())

@@ -85,7 +85,7 @@ def _activities(
             wanted.setdefault((name, where[edge.target]), []).append(number)
     edges = graph.edges
     routes = [
-        _routes(topology, options, where[edges[numbers[0]].source], target, edges[numbers[0]].bytes)
+        routes_between(topology, options, where[edges[numbers[0]].source], target, edges[numbers[0]].bytes)
         for (_, target), numbers in wanted.items()
     ]
     for chosen in product(*routes):
@@ -95,8 +95,8 @@ def _activities(
         for ((_, target), numbers), route in zip(wanted.items(), chosen, strict=True):
             edge = edges[numbers[0]]
             before, parts = graph.index[edge.source], []
-            for part in _segments(topology, route):
-                segments.append(_segment(topology, options, part, edge.bytes, before))
+            for part in cut_at_devices(topology, route):
+                segments.append(segment_of(topology, options, part, edge.bytes, before))
                 before = len(graph.ops) + len(segments) - 1
                 parts.append((before, part[-1]))
             arrival.update(dict.fromkeys(numbers, before))
@@ -111,12 +111,12 @@ def _activities(
             ]
             if options.step == "autograd" and position in later:
                 after += [other for other in range(len(graph.ops)) if other not in later]
-            time_s = _seconds(op, placement[position])
+            time_s = seconds_on(op, placement[position])
             ops.append(Activity(time_s, tuple(after), ((placement[position].id, Fraction(0), time_s),)))
         yield [*ops, *segments], sent
 
 
-def _routes(topology: Topology, options: Options, source: str, target: str, size: int) -> list[Route]:
+def routes_between(topology: Topology, options: Options, source: str, target: str, size: int) -> list[Route]:
     found: list[Route] = []
 
     def walk(route: Route) -> None:
@@ -131,21 +131,21 @@ def _routes(topology: Topology, options: Options, source: str, target: str, size
     walk((source,))
     if options.routing == "free":
         return found
-    delay = {
-        route: sum(
-            (_segment(topology, options, part, size, 0).time_s for part in _segments(topology, route)), Fraction(0)
-        )
-        for route in found
-    }
+    delay = {route: _delay_s(topology, options, route, size) for route in found}
     return [route for route in found if delay[route] == min(delay.values())]
 
 
-def _segments(topology: Topology, route: Route) -> list[Route]:
+def _delay_s(topology: Topology, options: Options, route: Route, size: int) -> Fraction:
+    parts = cut_at_devices(topology, route)
+    return sum((segment_of(topology, options, part, size, 0).time_s for part in parts), Fraction(0))
+
+
+def cut_at_devices(topology: Topology, route: Route) -> list[Route]:
     cuts = [i for i, node in enumerate(route) if node in topology.device_index]
     return [route[a : b + 1] for a, b in pairwise(cuts)]
 
 
-def _segment(topology: Topology, options: Options, route: Route, size: int, before: int) -> Activity:
+def segment_of(topology: Topology, options: Options, route: Route, size: int, before: int) -> Activity:
     links = [topology.link_between[hop] for hop in pairwise(route)]
     resources: list[object] = [
         hop if link.duplex == "full" else frozenset(hop) for hop, link in zip(pairwise(route), links, strict=True)
@@ -162,7 +162,7 @@ def _segment(topology: Topology, options: Options, route: Route, size: int, befo
     return Activity(time_s, (before,), tuple(holds) if options.contention == "link" else ())
 
 
-def _seconds(op: Op, device: Device) -> Fraction:
+def seconds_on(op: Op, device: Device) -> Fraction:
     time_s = op.time_s[device.type] if isinstance(op.time_s, dict) else op.time_s
     return Fraction(str(time_s))
 

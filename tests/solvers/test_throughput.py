@@ -1,13 +1,15 @@
 """Objective throughput against a brute force over placements, and examples by hand."""
 
 from collections import defaultdict
-from collections.abc import Iterator
-from itertools import pairwise, product
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
 from math import inf
 from random import Random
 
-import networkx as nx
 import pytest
+from solvers.brute_force import placements
+from solvers.brute_force_options import cut_at_devices, routes_between, seconds_on, segment_of
 
 from dlplacer.check import resource_loads
 from dlplacer.core.errors import InfeasibleError, InputError
@@ -61,48 +63,12 @@ def _random_problem(seed: int) -> tuple[OpGraph, Topology, Options]:
     return OpGraph(ops, edges), Topology(devices, (Router("r"),) if "r" in shape[0] else (), links), options
 
 
-def _delay(topology: Topology, options: Options, path: list[str], size: int) -> list[tuple[tuple[str, str], float]]:
-    """The links of a path, each with the time for which it is held; the last entry is the delay of all."""
-    network = {frozenset((link.source, link.target)): link for link in topology.links}
-    held, total = [], 0.0
-    segment: list[tuple[str, str]] = []
-    for hop in pairwise(path):
-        segment.append(hop)
-        if hop[1] == "r":
-            continue
-        links = [network[frozenset(each)] for each in segment]
-        each_s = [size / link.bytes_per_s + link.latency_s for link in links]
-        if options.delay == "cut-through":
-            whole = size / min(link.bytes_per_s for link in links) + sum(link.latency_s for link in links)
-            total, each_s = total + whole, [whole] * len(links)
-        else:
-            total += sum(each_s)
-        for each, link, time_s in zip(segment, links, each_s, strict=True):
-            held.append((each if link.duplex == "full" else (link.source, link.target), time_s))
-        segment = []
-    return [*held, (("", ""), total)]
-
-
-def _placements(graph: OpGraph, topology: Topology) -> Iterator[dict[str, Device]]:
-    for chosen in product(topology.devices, repeat=len(graph.ops)):
-        where = dict(zip((op.id for op in graph.ops), chosen, strict=True))
-        together = {where[op.id].id for op in graph.ops if op.colocate}
-        allowed = all(op.devices is None or {where[op.id].id, where[op.id].type} & set(op.devices) for op in graph.ops)
-        used: dict[str, int] = defaultdict(int)
-        for op in graph.ops:
-            used[where[op.id].id] += op.weight_bytes
-        fits = all(each.memory_bytes is None or used[each.id] <= each.memory_bytes for each in topology.devices)
-        if len(together) <= 1 and allowed and fits:
-            yield where
-
-
-def _period(graph: OpGraph, topology: Topology, options: Options, where: dict[str, Device]) -> float:
-    network = nx.Graph((link.source, link.target) for link in topology.links)
-    busy: dict[object, float] = defaultdict(float)
+def _period(graph: OpGraph, topology: Topology, options: Options, placement: Sequence[Device]) -> Fraction | float:
+    where = dict(zip((op.id for op in graph.ops), placement, strict=True))
+    busy: dict[object, Fraction] = defaultdict(Fraction)
     for op in graph.ops:
-        assert isinstance(op.time_s, dict)
-        busy[where[op.id].id] += op.time_s[where[op.id].type]
-    sent: dict[tuple[str, object], float] = {}
+        busy[where[op.id].id] += seconds_on(op, where[op.id])
+    sent: dict[tuple[str, object], Fraction] = {}
     done = set()
     for number, edge in enumerate(graph.edges):
         a, b = where[edge.source].id, where[edge.target].id
@@ -110,17 +76,17 @@ def _period(graph: OpGraph, topology: Topology, options: Options, where: dict[st
         if a == b or transfer in done:
             continue
         done.add(transfer)
-        if a not in network or b not in network or not nx.has_path(network, a, b):
+        routes = routes_between(topology, replace(options, routing="shortest"), a, b, edge.bytes)
+        if not routes:
             return inf
-        routes = (_delay(topology, options, path, edge.bytes) for path in nx.all_simple_paths(network, a, b))
-        *held, (_, delay) = min(routes, key=lambda route: route[-1][1])
-        if options.contention == "link":
-            for direction, time_s in held:
-                busy[direction] += time_s
+        parts = [segment_of(topology, options, part, edge.bytes, 0) for part in cut_at_devices(topology, routes[0])]
+        for resource, _, time_s in (hold for part in parts for hold in part.holds):
+            busy[resource] += time_s
         if options.objective == "max-load":
+            delay = sum((part.time_s for part in parts), Fraction(0))
             busy[b] += delay if where[edge.target].asynchronous else 0
             key = a, edge.tensor if options.transfers == "device" else number
-            sent[key] = max(delay, sent.get(key, 0.0))
+            sent[key] = max(delay, sent.get(key, Fraction(0)))
     hosts = {device.id for device in topology.devices if not device.asynchronous}
     for (device, _), delay in sent.items():
         busy[device] += 0 if device in hosts else delay
@@ -130,14 +96,14 @@ def _period(graph: OpGraph, topology: Topology, options: Options, where: dict[st
 @pytest.mark.parametrize("seed", range(16))
 def test_the_period_is_the_least_of_all_placements(seed: int) -> None:
     graph, topology, options = _random_problem(seed)
-    periods = [_period(graph, topology, options, where) for where in _placements(graph, topology)]
+    periods = [_period(graph, topology, options, where) for where in placements(graph, topology)]
     best = min(periods, default=inf)
     if best == inf:
         with pytest.raises(InfeasibleError):
             place(graph, topology, options, time_limit_s=20, workers=1)
         return
     plan = place(graph, topology, options, time_limit_s=20, workers=1).plan
-    assert plan.period_s == pytest.approx(best, rel=1e-9)
+    assert plan.period_s == pytest.approx(float(best), rel=1e-9)
     assert plan.status == "optimal"
 
 
