@@ -30,7 +30,7 @@ test-slow: $(READY)
 test-versions:
 	$(PYTHON) tests/versions/run.py
 
-# Every method on many graph families: geometric means, growth curves; then what
+# Every method on many graph families: geometric means; then what
 # each phase of the default method earned.
 bench: $(READY)
 	$(BIN)/python tests/benchmarks/run_suite.py --quick

@@ -1,4 +1,4 @@
-"""The benchmark suite: every method on every instance, geometric means per family, growth curves.
+"""The benchmark suite: every method on every instance, geometric means per family.
 
 From the repository's root, with the environment's Python::
 
@@ -19,27 +19,22 @@ the default method, *proven* the share of its plans that are optimal but for rou
 import argparse
 import json
 import math
-import multiprocessing
 import platform
-import resource
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.families import FAMILIES
-from benchmarks.machines import linked
-from benchmarks.suite import GROWTH, SETS, GrowthPoint, Instance
+from benchmarks.suite import SETS, Instance
 
 from dlplacer.core.errors import InfeasibleError, InternalError, NoPlanError
 from dlplacer.core.options import Options
 from dlplacer.planning.place import place
-from dlplacer.solvers.instance.outcome import Progress
 from dlplacer.solvers.methods import METHODS
 
 DEFAULT = next(iter(METHODS))
@@ -48,7 +43,6 @@ _TOLERANCE = 1e-9
 _ROUNDING = 1e-4
 _OVERRUN = 1.1
 _OVERRUN_S = 0.5
-_NO_LIMIT_S = 3600.0
 
 
 @dataclass(frozen=True)
@@ -130,23 +124,6 @@ class Row:
             yield f"{self.instance.name}: a baseline found {self.baseline_s} s, {DEFAULT} {self.default.makespan_s} s"
 
 
-@dataclass(frozen=True)
-class Growth:
-    """What a large solve took.
-
-    `first_plan_cpu_s` is processor time, which other load leaves alone; `first_gap` is the gap of the first plan to the
-    bound at the end.
-    """
-
-    point: GrowthPoint
-    first_plan_s: float
-    first_plan_cpu_s: float
-    wall_s: float
-    first_gap: float
-    gap: float
-    peak_bytes: int
-
-
 def solve(instance: Instance, limit_s: float, workers: int | None) -> Row:
     """All methods on an instance, each within the limit."""
     graph, machine = instance.build()
@@ -163,56 +140,9 @@ def solve(instance: Instance, limit_s: float, workers: int | None) -> Row:
     return Row(instance, limit_s, tuple(runs))
 
 
-def grow(point: GrowthPoint, workers: int | None) -> Growth:
-    """The default method on a large graph, in a process of its own so that its peak memory can be read."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(_grow, (point, workers))
-
-
-def _grow(point: GrowthPoint, workers: int | None) -> Growth:
-    graph = FAMILIES[point.family](point.op_count, 4, 1.0)
-    machine = linked(point.device_count)
-    stop = Event()
-    first: list[tuple[float, float, float]] = []
-    began, cpu_began = time.perf_counter(), time.process_time()
-
-    def note(progress: Progress) -> None:
-        if progress.makespan_s is not None and not first:
-            first.append((time.perf_counter() - began, time.process_time() - cpu_began, progress.makespan_s))
-            if point.limit_s is None:
-                stop.set()
-
-    limit_s = point.limit_s or _NO_LIMIT_S
-    spend = {"time_limit_s": limit_s, "workers": workers}
-    plan = place(graph, machine, Options.paper(), **spend, on_progress=note, stop=stop).plan
-    wall_s = time.perf_counter() - began
-    first_plan_s, first_plan_cpu_s, first_makespan_s = first[0]
-    first_gap = (first_makespan_s - plan.lower_bound_s) / first_makespan_s
-    return Growth(point, first_plan_s, first_plan_cpu_s, wall_s, first_gap, plan.gap, _peak_bytes())
-
-
-def _peak_bytes() -> int:
-    """Peak memory of this process; `getrusage` alone would count the parent's, from before the exec."""
-    status = Path("/proc/self/status")
-    if status.exists():
-        return next(1024 * int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith("VmHWM"))
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-
-
 def geometric_mean(values: Sequence[float]) -> float | None:
     """exp of the mean logarithm; None without values."""
     return math.exp(sum(map(math.log, values)) / len(values)) if values else None
-
-
-def fitted_exponent(points: Sequence[tuple[float, float]]) -> float | None:
-    """b of the least-squares fit of log y = a + b · log x; None with fewer than two different x."""
-    x = [math.log(at) for at, _ in points]
-    y = [math.log(value) for _, value in points]
-    if len(set(x)) < 2:
-        return None
-    middle_x, middle_y = sum(x) / len(x), sum(y) / len(y)
-    slope = sum((a - middle_x) * (b - middle_y) for a, b in zip(x, y, strict=True))
-    return slope / sum((a - middle_x) ** 2 for a in x)
 
 
 def summary(rows: Sequence[Row]) -> dict[str, Any]:
@@ -265,15 +195,6 @@ def by_method(rows: Sequence[Row]) -> dict[str, dict[str, Any]]:
     return table
 
 
-def exponents(growth: Sequence[Growth]) -> dict[str, float | None]:
-    """Family → exponent of the processor time to the first plan in the number of ops."""
-    points: dict[str, list[tuple[float, float]]] = {}
-    for entry in growth:
-        if entry.point.limit_s is None:
-            points.setdefault(entry.point.family, []).append((entry.point.op_count, entry.first_plan_cpu_s))
-    return {family: fitted_exponent(pairs) for family, pairs in points.items()}
-
-
 def _size_class(op_count: int) -> str:
     limits = ((21, "10-21"), (40, "22-40"), (150, "41-150"))
     return next((name for limit, name in limits if op_count <= limit), "more")
@@ -293,19 +214,6 @@ def _print_tables(rows: Sequence[Row]) -> None:
         print(f"{method:20} {_shown(figures['to_best'], 13)} {figures['no_plan']:16} {figures['mean_s']:14.2f}")
 
 
-def _print_growth(growth: Sequence[Growth]) -> None:
-    print("\ngrowth                   ops  devices   first plan      CPU    gap   whole call    gap   peak memory")
-    for entry in growth:
-        point = entry.point
-        print(
-            f"{point.family:20} {point.op_count:7} {point.device_count:8} {entry.first_plan_s:10.2f} s "
-            f"{entry.first_plan_cpu_s:6.2f} s {entry.first_gap:6.2%} {entry.wall_s:10.2f} s {entry.gap:6.2%} "
-            f"{entry.peak_bytes / 2**20:9.0f} MiB"
-        )
-    for family, exponent in exponents(growth).items():
-        print(f"CPU time to the first plan, {family}: n^{_shown(exponent, 0)}")
-
-
 def _shown(value: float | None, width: int = 7) -> str:
     return f"{'-' if value is None else f'{value:.3f}':>{width}}"
 
@@ -317,7 +225,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--family", action="append", choices=sorted(FAMILIES), help="only this family; may be repeated")
     parser.add_argument("--time-limit", type=float, help="seconds per method and instance (5 if quick, else 10 to 60)")
     parser.add_argument("--workers", type=int, help="threads of the solver (the cores)")
-    parser.add_argument("--no-growth", action="store_true", help="leave out the growth curves")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write all figures to this file")
     return parser
 
@@ -336,25 +243,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 f"{instance.name:60} ratio {_shown(rows[-1].ratio)}  gap {run.gap:7.2%}  {run.wall_s:6.1f} s",
                 flush=True,
             )
-    growth = [] if given.no_growth else [grow(point, given.workers) for point in GROWTH[given.chosen]]
     defects = [defect for row in rows for defect in row.defects()]
     _print_tables(rows)
-    if growth:
-        _print_growth(growth)
     print(f"\nDEFECTS: {len(defects)}", *defects, sep="\n  ")
     print(f"\n{time.perf_counter() - began:.0f} s in all")
     if given.json is not None:
-        _write(given.json, rows, growth, defects)
+        _write(given.json, rows, defects)
     return 1 if defects else 0
 
 
-def _write(path: Path, rows: Sequence[Row], growth: Sequence[Growth], defects: Sequence[str]) -> None:
+def _write(path: Path, rows: Sequence[Row], defects: Sequence[str]) -> None:
     content = {
         "python": platform.python_version(),
         "machine": platform.machine(),
         "rows": [{"name": row.instance.name, **asdict(row)} for row in rows],
-        "growth": [asdict(entry) for entry in growth],
-        "exponents": exponents(growth),
         "summaries": summaries(rows),
         "methods": by_method(rows),
         "defects": defects,

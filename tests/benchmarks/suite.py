@@ -116,26 +116,3 @@ SETS: Mapping[str, tuple[Instance, ...]] = {
     "full": (*_small(), *_medium(), *_LARGE),
 }
 """Name → instances."""
-
-
-@dataclass(frozen=True)
-class GrowthPoint:
-    """A large solve at ratio 1; without `limit_s` it stops at the first plan."""
-
-    family: str
-    op_count: int
-    device_count: int
-    limit_s: float | None = None
-
-
-GROWTH: Mapping[str, tuple[GrowthPoint, ...]] = {
-    "quick": tuple(GrowthPoint("layered", count, 8) for count in (1000, 2000, 4000)),
-    "small": (),
-    "full": (
-        *(GrowthPoint("layered", count, 8) for count in (1000, 2000, 5000, 10_000)),
-        *(GrowthPoint("series_parallel", count, 8) for count in (1000, 2000, 5000, 10_000)),
-        *(GrowthPoint(family, 10_000, 8, 60.0) for family in ("layered", "series_parallel", "recurrent")),
-        *(GrowthPoint(family, 10_000, 32, 60.0) for family in ("layered", "series_parallel", "recurrent")),
-    ),
-}
-"""Set → points; per family an exponent is fitted to those that stop at the first plan."""
