@@ -27,17 +27,6 @@ from dlplacer.runtime.program.program import (
     parse_action,
 )
 
-# a feeds b and c with tensor x; b and c feed d. Two devices: a and c here, b and d there.
-DIAMOND = OpGraph(
-    (Op("a", "test"), Op("b", "test"), Op("c", "test"), Op("d", "test", phase="backward")),
-    (
-        Edge("a", "b", 8, 0, "x"),
-        Edge("a", "c", 8, 0, "x"),
-        Edge("b", "d", 4, 0, "y"),
-        Edge("c", "d", 4, 0, "z"),
-        Edge("a", "d", 8, 0, "x"),
-    ),
-)
 names = st.text(min_size=1, max_size=12)
 actions = st.one_of(
     st.builds(Compute, names),
@@ -130,6 +119,15 @@ def test_a_program_without_one_of_its_actions_is_found_out(seed: int, chooser: o
     broken = Program({**program.actions, device: (*entries[:position], *entries[position + 1 :])})
     with pytest.raises(InternalError):
         dry_run(graph, [broken])
+
+
+def test_a_tensor_that_is_sent_and_never_received_is_found_out() -> None:
+    pair = OpGraph((Op("a", "test"), Op("b", "test")), (Edge("a", "b", 8, 0, "x"),))
+    program = lower(pair, {"here": ["a", "b"], "there": []})
+    compute, *others = program.actions["here"]
+    dry_run(pair, [program])
+    with pytest.raises(InternalError):
+        dry_run(pair, [Program({"here": (compute, Send("x", "there"), *others), "there": ()})])
 
 
 # a → b → c → d, every second op on the other device, where d is to run before b.
