@@ -18,7 +18,6 @@ import dlplacer as dp
 from dlplacer.check import check_plan
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.plan import Plan
-from dlplacer.files import write_plan
 from dlplacer.files.load import load_plan
 from dlplacer.frontend import Job, capture
 from dlplacer.models import alexnet, googlenet, resnet50, vgg19
@@ -96,7 +95,7 @@ def test_a_solved_family_trains_as_plain_pytorch_does(name: str) -> None:
 def test_a_plan_of_coarse_ops_leads_back_to_those_that_run(name: str, granularity: str, tmp_path: Path) -> None:
     coarse = coarsen(graph_of(name), granularity)
     assert len(coarse.ops) < len(graph_of(name).ops)
-    write_plan(tmp_path / "plan.json", random_plan(coarse, seed=len(name)))
+    random_plan(coarse, seed=len(name)).save(tmp_path / "plan.json")
     require_plain_training(name, load_plan(tmp_path / "plan.json"))
 
 
