@@ -383,14 +383,6 @@ _DATA_PARALLEL = (
     ),
     count("dataset_size", "samples of an epoch (by time per sample)"),
     Parameter("advise_minibatch.epochs", "dlplacer.epochs/1 file: epochs that a batch needs (always 1)", ANY, "FILE"),
-    Parameter("overhead", "R_O = overhead / compute on one GPU: 0.1 is 10 %", NUMBER, "R"),
-    Parameter("speedup", "wanted speedup over one GPU", NUMBER, "S"),
-    Parameter("efficiency", "wanted efficiency: 0.8 is 80 %", NUMBER, "A"),
-    Parameter("gpus", "number of GPUs of that efficiency", WHOLE, "G"),
-    Parameter("load_bytes", 'parameters, or bytes of a batch: "249 MB"', BYTES, least=0),
-    Parameter("advise_servers.workers", "workers that pull and push; without, a plain load", WHOLE),
-    Parameter("bytes_per_s", 'of one server or loader, in bytes: "1.25 GB/s"', RATE, option="--rate", least=0),
-    Parameter("compute_s", 'computation of a step: "0.5 s"', SECONDS, least=0),
 )
 _HYBRID = (
     Parameter("hybrid.devices", "plan for every budget from 1 to N", WHOLE, least=1),
@@ -398,8 +390,6 @@ _HYBRID = (
     Parameter("speedups", "known speedup of M devices, in place of solving", FIGURES, "M=S", "--speedup", repeat=True),
     Parameter("hybrid.method", "of each solve, as for `dlplacer solve` (ilp)", metavar="NAME"),
     Parameter("hybrid.split", "how a worker's devices share (both)", choices=("both", "placement", "pipeline")),
-    count("hybrid.jobs", "place in so many processes side by side", "J"),
-    Parameter("hybrid.cache", "keep placements there, and go on from them", READ, "DIR"),
     Parameter(
         "epochs",
         "epochs by workers, or by batch (dlplacer.epochs/1); without it one worker alone, whose batch stays",
@@ -412,11 +402,6 @@ _HYBRID = (
         Parameter("measured", "measured step times per device count, to be fitted: 1=0.5s,8=90ms", TIMES, "N=S,..."),
         Parameter("hybrid.network", 'join copies of the topology, each by a card of "12.5 GB/s" and 5 us', RATE),
         Parameter("codecs", f"some of {', '.join(CODECS)} (all)", NAMES, "C[,C...]", choices=tuple(CODECS)),
-        Parameter(
-            "measurements",
-            "measured codecs, collectives, network, and factors of epochs (dlplacer.measurements/1)",
-            READ,
-        ),
         Parameter(
             "overlap",
             "exchange gradients after the backward pass",

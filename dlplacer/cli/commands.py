@@ -24,14 +24,12 @@ _ADVISE = (
         ("json",),
         doing="mini-batches",
     ),
-    Command("gpus", "GPUs for a speedup, or the overhead that an efficiency allows", "advise_gpus", ("json",)),
-    Command("servers", "servers or loaders that hide a load behind computation", "advise_servers", ("json",)),
 )
 _MACHINE = (output("F", "topology file to write"), "json")
 _TOPOLOGY = (
     Command(
         "detect",
-        "GPUs (NVML) or, without any, the CPU cores of this host",
+        "GPUs (nvidia-smi) or, without any, the CPU cores of this host",
         "detect_topology",
         _MACHINE,
         doing="timing links",
@@ -40,7 +38,7 @@ _TOPOLOGY = (
     Command("new", "from words, as 2x RTX3090, RTX3060, 64 GB DDR5-5600", "new_topology", _MACHINE),
     Command(
         "import",
-        "nvidia-smi topo -m text, NCCL or RCCL topology XML, networkx node-link JSON, or dnn-partitioning workload",
+        "nvidia-smi topo -m text, NCCL or RCCL topology XML, or dnn-partitioning workload",
         "import_topology",
         _MACHINE,
     ),
@@ -154,7 +152,7 @@ COMMANDS = (
         "when a plan with it has passed every check. At most: the same with a lower bound in place of the step, so no "
         "plan with the change gains more; what better search could gain without any change is part of it. Changes "
         "are: the busiest links twice as fast, and all of them; one more device of each type; 25 %% more memory; each "
-        "of the ten longest ops twice as fast; other granularities.",
+        "of the ten longest ops twice as fast.",
     ),
     Command(
         "run",
@@ -301,10 +299,8 @@ COMMANDS = (
     ),
     Command(
         "advise",
-        "Advise on mini-batch and recomputation, GPUs for a speedup, or servers that hide behind computation.",
+        "Advise on mini-batch and recomputation.",
         examples="""
-        advise gpus --overhead 0.10 --speedup 3  # GPUs for a speedup of 3 at 10 % overhead
-        advise servers --load '249 MB' --workers 8 --rate '10 Gbit/s' --compute '0.5 s'  # servers that hide behind it
         advise minibatch inception_v3-train dgx1-v100-2gpu  # what fits, and what to recompute
         """,
         below=_ADVISE,

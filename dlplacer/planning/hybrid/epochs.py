@@ -37,13 +37,7 @@ class CriticalBatch:
                 raise InputError(f"critical batch: {name} is {getattr(self, name)}; it must be positive")
 
     def epochs(self, batch: float) -> float:
-        """Epochs that a batch of this size needs.
-
-        Raises
-        ------
-        InputError
-            If the batch is not positive.
-        """
+        """Epochs that a batch of this size needs."""
         if not batch > 0:
             raise InputError(f"a batch of {batch}; it must be positive")
         return self.minimum_epochs * (1 + batch / self.critical)
@@ -303,8 +297,6 @@ class EpochsData:
     ----------
     mini_batch
         Samples per worker and step, or None.
-    samples
-        Samples of the data set, or None.
     """
 
     efficiency: StatisticalEfficiency
@@ -331,8 +323,6 @@ def read_epochs(path: str | Path) -> EpochsData:
 
     Raises
     ------
-    InputError
-        If the file cannot be read.
     FileFormatError
         With every mistake and its path.
     """

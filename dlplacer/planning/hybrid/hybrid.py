@@ -24,10 +24,6 @@ class HybridProblem:
 
     Attributes
     ----------
-    work
-        A worker's step on one device.
-    efficiency
-        Epochs per batch, codec and period.
     model_parallel
         Speedup of M devices, or the possible splits among them.
     topology
@@ -39,8 +35,6 @@ class HybridProblem:
     alone
         As `model_parallel`, for workers of one device: below 1 if the device is slower than `work`, no split if the
         model does not fit. None: every device takes the time of `work`.
-    samples
-        Size of the data set; with the mini-batch it gives total times.
     """
 
     work: Work
@@ -63,11 +57,6 @@ def plan_hybrid(
     problem: HybridProblem, devices: int, on_progress: Callable[[int, int], None] = lambda done, total: None
 ) -> HybridPlan:
     """The best strategy for every number of devices up to a budget, idle devices allowed.
-
-    Parameters
-    ----------
-    on_progress
-        Called with the number of device counts done, and the number of all.
 
     Raises
     ------
@@ -108,14 +97,12 @@ class _Search:
         """Every strategy that uses exactly this many devices."""
         efficiency = self.problem.efficiency
         for degree in (1, *self.problem.degrees):
-            # Up to half of the workers may serve parameters: where even the other half does not converge, nothing does.
-            if count % degree or efficiency.epochs(-(-count // degree // 2)) is None:
+            if count % degree or efficiency.epochs(count // degree) is None:
                 continue
             for split in self._splits(count, degree):
                 team = Team(count, degree, split)
                 for step in self._step_times(team):
-                    workers = team.workers - step.servers // degree
-                    epochs = efficiency.epochs(workers, step.codec, step.period)
+                    epochs = efficiency.epochs(team.workers, step.codec, step.period)
                     if epochs is not None:
                         yield Strategy(count, degree, split, step, epochs)
 
@@ -165,14 +152,14 @@ class _Search:
 
 
 def plan_notes(plan: HybridPlan, graph: OpGraph | None = None) -> tuple[str, ...]:
-    """A text for each: budgets without a comparison, parameter servers in place of workers, batch norm in pipelines.
+    """A text for each: budgets without a comparison, batch norm in pipelines.
 
     Parameters
     ----------
     graph
         Of a worker's step; None leaves batch norm out.
     """
-    return (*_unknown_epochs(plan.budgets), *_servers(plan.budgets), *_mixing(plan.budgets, graph))
+    return (*_unknown_epochs(plan.budgets), *_mixing(plan.budgets, graph))
 
 
 def _unknown_epochs(budgets: Sequence[BestOfDevices]) -> Iterator[str]:
@@ -182,16 +169,6 @@ def _unknown_epochs(budgets: Sequence[BestOfDevices]) -> Iterator[str]:
             f"epochs of data parallelism are not known for {_ranges(unknown)} workers, so that no strategy is said to "
             "win against it there; measure them (dlplacer epochs, or dlplacer.data_parallel.measure_epochs), or give "
             "'critical_batch' in the epochs file"
-        )
-
-
-def _servers(budgets: Sequence[BestOfDevices]) -> Iterator[str]:
-    served = [strategy for each in budgets if (strategy := each.data_parallel) is not None and strategy.step.servers]
-    if served:
-        yield (
-            f"with {_ranges([each.devices for each in served])} devices the best data parallelism uses parameter "
-            f"servers in place of workers (with {served[-1].devices}: {served[-1].label}); 'data parallel' stands for "
-            "that"
         )
 
 
