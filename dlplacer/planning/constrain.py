@@ -80,13 +80,7 @@ def matching(graph: OpGraph, pattern: str) -> tuple[str, ...]:
 
 
 def parsed_pin(text: str, topology: Topology) -> tuple[str, str]:
-    """Pattern and device of ``OP|MODULE=DEVICE``; names may hold ``=`` themselves.
-
-    Raises
-    ------
-    InputError
-        If there is no ``=`` with something on both sides.
-    """
+    """Pattern and device of ``OP|MODULE=DEVICE``; names may hold ``=`` themselves."""
     places = [place for place, sign in enumerate(text) if sign == "="]
     pairs = [(text[:place].strip(), text[place + 1 :].strip()) for place in places]
     known = {*topology.device_index, *topology.device_types}

@@ -77,18 +77,12 @@ def place(
 
     Parameters
     ----------
-    options
-        What to assume; None means the defaults of `Options`, `Options.paper()` the paper's equations 7–13.
-    method
-        A key of `dlplacer.solvers.methods.METHODS`; the bound is the best known to any of them.
     time_limit_s
         Seconds for the whole call, building the model included. Below 5 s a first plan may be up to a second late.
     work_s
         In place of a time limit, work of one worker: about as many seconds. Plan and bound are the same everywhere.
     gap
         Stop when (makespan − bound) ÷ makespan is at most this.
-    workers
-        Threads of the solver; None takes the cores this process may use.
     stop
         Set it to end early with the best plan, as the first Ctrl-C does unless the caller handles SIGINT.
     pins, colocate

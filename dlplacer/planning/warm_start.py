@@ -14,14 +14,13 @@ from dlplacer.core.units import format_seconds
 from dlplacer.planning.assemble import assemble, plan_of
 from dlplacer.problem.problem import Problem
 from dlplacer.problem.simulate import in_order, replay
-from dlplacer.problem.transfers import ScheduledTransfer, Traffic
-from dlplacer.solvers.decode.decode import compact, in_sequence
+from dlplacer.solvers.decode.decode import in_sequence
 from dlplacer.solvers.heuristics.list_rules import list_schedule
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import FAR, Instance, build_instance
 from dlplacer.solvers.instance.memory_admission import admission
 from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule
-from dlplacer.solvers.instance.schedule import Schedule, keeps_blocks_and_memory, with_transfers
+from dlplacer.solvers.instance.schedule import keeps_blocks_and_memory
 
 
 @dataclass(frozen=True)
@@ -136,52 +135,6 @@ def _follow(
             load[least] += sum(problem.duration[member][least] or 0 for member in group_of[op])
 
 
-def schedule_of(plan: Plan, problem: Problem, instance: Instance) -> Schedule | None:
-    """The plan's order on devices and links as a schedule of the problem, everything as early as it allows.
-
-    None where the problem lacks an op, a device or a link of the plan. Where times differ from those of the plan, it
-    may break a rule, which is for the caller to check.
-    """
-    devices = problem.topology.device_index
-    if plan.scheduled.keys() != problem.graph.index.keys() or any(entry.device not in devices for entry in plan.ops):
-        return None
-    tick_s = float(problem.tick_s)
-    device = [devices[plan.placement[op.id]] for op in problem.graph.ops]
-    start = [round(plan.scheduled[op.id].start_s / tick_s) for op in problem.graph.ops]
-    if instance.barrier is not None:
-        ahead = (op for op in range(problem.op_count) if op not in problem.behind_barrier)
-        ends = (plan.scheduled[problem.graph.ops[op].id].end_s for op in ahead)
-        device.append(0)
-        start.append(round(max(ends) / tick_s))
-    if instance.traffic is None:
-        return compact(instance, device, start)
-    sent = _scheduled(plan, problem, instance.traffic)
-    return None if sent is None else with_transfers(instance, instance.traffic, device, start, sent)
-
-
-def _scheduled(plan: Plan, problem: Problem, traffic: Traffic) -> list[ScheduledTransfer] | None:
-    """The plan's transfers as those of the requests that they serve; None where one serves none, or lacks its links."""
-    requests: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for number, request in enumerate(traffic.requests):
-        for target in {plan.placement[problem.graph.ops[reader].id] for reader in request.readers}:
-            requests[request.tensor, target].append(number)
-    found = []
-    for transfer in plan.transfers:
-        open_requests = requests[transfer.tensor, transfer.target]
-        if not open_requests or not _has_links(problem, transfer):
-            return None
-        number = open_requests.pop(0)
-        hops = [segment.route for segment in transfer.segments]
-        start = tuple(round(segment.start_s / float(problem.tick_s)) for segment in transfer.segments)
-        route = traffic.routes.along(hops, traffic.requests[number].size)
-        found.append(ScheduledTransfer(number, problem.topology.device_index[transfer.target], route, start))
-    return found
-
-
-def _has_links(problem: Problem, transfer: Transfer) -> bool:
-    return all(hop in problem.topology.link_between for segment in transfer.segments for hop in segment.route)
-
-
 class WarmStart:
     """The warm start of a solve.
 
@@ -199,12 +152,11 @@ class WarmStart:
 
     def begin(self, instance: Instance, incumbent: Incumbent) -> None:
         """Offer the plan's schedule to an empty incumbent; if it is infeasible, a repaired one."""
-        order = _order(instance, self.problem, self.plan)
+        order = _ordered(self.problem, self.plan, [[end for end, _ in arcs] for arcs in instance.predecessors])
         device = _devices(instance, self.placement.device)
-        offered = [in_sequence(instance, device, order), self._as_scheduled(instance)]
-        for schedule in offered:
-            if schedule is not None and keeps_blocks_and_memory(instance, schedule):
-                self._usable = incumbent.offer(schedule) or self._usable
+        schedule = in_sequence(instance, device, order)
+        if schedule is not None and keeps_blocks_and_memory(instance, schedule):
+            self._usable = incumbent.offer(schedule)
         if self._usable:
             plan, problem = self.plan, self.problem
             same = (plan.graph, plan.topology, plan.options) == (problem.graph, problem.topology, problem.options)
@@ -234,19 +186,6 @@ class WarmStart:
                     return warm
         return found
 
-    def _as_scheduled(self, instance: Instance) -> Schedule | None:
-        """The plan's own schedule with its transfers, if the problem allows it."""
-        found = schedule_of(self.plan, self.problem, instance)
-        if found is None:
-            return None
-        # Where times differ, ops of no time may have got one, and the order of the plan's ticks may be a circle.
-        held = ProblemSchedule.of(self.problem, instance, found)
-        try:
-            plan = assemble(self.problem, Outcome(None, 0), held, self.plan.method, 0.0, {})
-        except DlplacerError:
-            return None
-        return None if violations(plan) else found
-
     def _as_it_was(self) -> Iterator[tuple[tuple[ScheduledOp, ...], tuple[Transfer, ...]]]:
         """Ops and transfers of the plan, and those of its order replayed; either may break a rule of the problem."""
         devices = self.problem.topology.device_index
@@ -255,7 +194,8 @@ class WarmStart:
             for entry in self.plan.ops
         ):
             yield self.plan.ops, self.plan.transfers
-        yield replay(self.problem, self.placement.device, _order_of_ops(self.problem, self.plan))
+        reads = [[arc.source for arc in arcs] for arcs in self.problem.arcs_into]
+        yield replay(self.problem, self.placement.device, _ordered(self.problem, self.plan, reads))
 
     def _reason(self, instance: Instance, device: Sequence[int]) -> str:
         """Why the placement is none of the problem."""
@@ -327,16 +267,9 @@ def _fitted(instance: Instance, device: Sequence[int]) -> tuple[list[int] | None
     return (None if min(room) < 0 else blocks), moved
 
 
-def _order(instance: Instance, problem: Problem, plan: Plan) -> list[int]:
-    """The ops of the instance in the plan's order as far as it is known, each after its producers."""
-    return _ordered(instance.op_count, problem, plan, [[end for end, _ in arcs] for arcs in instance.predecessors])
-
-
-def _order_of_ops(problem: Problem, plan: Plan) -> list[int]:
-    return _ordered(problem.op_count, problem, plan, [[arc.source for arc in arcs] for arcs in problem.arcs_into])
-
-
-def _ordered(count: int, problem: Problem, plan: Plan, reads: Sequence[Sequence[int]]) -> list[int]:
+def _ordered(problem: Problem, plan: Plan, reads: Sequence[Sequence[int]]) -> list[int]:
+    """The ops of a problem or instance in the plan's order as far as it is known, each after those that it reads."""
+    count = len(reads)
     place = {entry.op: number for number, entry in enumerate(in_order(plan))}
     for made in plan.graph.ops:
         for name in made.origin:

@@ -269,13 +269,7 @@ def _of_equal_devices(graph: OpGraph, label_of: Mapping[str, str]) -> dict[str, 
 
 
 def _depth(granularity: str) -> int | None:
-    """The depth that ``module:N`` names.
-
-    Raises
-    ------
-    InputError
-        If the text is no granularity.
-    """
+    """The depth that ``module:N`` names."""
     named = re.fullmatch(r"module:([1-9]\d*)", granularity)
     if named is None and granularity not in GRANULARITIES:
         raise InputError(f"granularity is {granularity!r}; use one of {', '.join(GRANULARITIES)}, or module:DEPTH")

@@ -38,8 +38,6 @@ class Judged(Record):
 
     Attributes
     ----------
-    value_s
-        Seconds of the objective; None if it does not fit.
     max_context
         The longest context with which it fits; 0 for none.
     """
@@ -94,8 +92,6 @@ class Fit(Saved, Shown, Record):
         ``cache``, ``link`` or ``compute``; of the longest context, the cache, or the ``model`` that has no longer one.
     max_context
         Tokens of the longest context with which some contiguous split fits; 0 if none does.
-    alternatives
-        Other splits, and the user's own.
     """
 
     plan: Plan
@@ -156,40 +152,15 @@ class Fit(Saved, Shown, Record):
 
     def to_dict(self) -> dict[str, Any]:
         """The object that ``dlplacer fit --json`` prints."""
+        names = ("status", "value_s", "tokens_per_s", "prefill_s", "gap", "lower_bound_s", "binds", "max_context")
+        shares = [{**vars(share), "working_bytes": self.working_bytes} for share in self.shares]
         return {
-            "status": self.status,
+            **{name: getattr(self, name) for name in names},
             "objective": self.serving.objective,
-            "value_s": self.value_s,
             "time_per_token_s": self.decode_s,
-            "tokens_per_s": self.tokens_per_s,
-            "prefill_s": self.prefill_s,
-            "gap": self.gap,
-            "lower_bound_s": self.lower_bound_s,
-            "binds": self.binds,
             "batches_in_flight": self.serving.groups,
-            "max_context": self.max_context,
-            "devices": {
-                share.device: {
-                    "layers": list(share.layers),
-                    "others": list(share.others),
-                    "weight_bytes": share.weight_bytes,
-                    "cache_bytes": share.cache_bytes,
-                    "working_bytes": self.working_bytes,
-                    "capacity_bytes": share.capacity_bytes,
-                    "time_s": share.time_s,
-                }
-                for share in self.shares
-            },
-            "alternatives": [
-                {
-                    "name": one.name,
-                    "layers": list(one.layers),
-                    "fits": one.value_s is not None,
-                    "value_s": one.value_s,
-                    "max_context": one.max_context,
-                }
-                for one in self.alternatives
-            ],
+            "devices": {share.pop("device"): share for share in shares},
+            "alternatives": [{**vars(one), "fits": one.value_s is not None} for one in self.alternatives],
             "what_would_help": [vars(one) for one in self.helps],
             "notes": list(self.notes),
         }
@@ -256,23 +227,15 @@ def fit(
 
     Parameters
     ----------
-    reserve_bytes
-        Left free on every device.
     whole
         What stays on one device: ``layers``, ``experts`` (layers but for their experts), or ``parts``.
     stream
         Weights in RAM go to a GPU in every step.
-    longest
-        Plan for the longest context that fits.
     last
         Devices, or types of them, that are used only if the model does not fit on the others.
-    own
-        Name → a split to judge beside the others.
 
     Raises
     ------
-    InputError
-        If a device has no rates, or no memory is left on it.
     InfeasibleError
         If the model does not fit; says by how much.
     """

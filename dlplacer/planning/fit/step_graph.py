@@ -27,16 +27,6 @@ def step_graph(
     the mean of its bytes, so the makespan is that of the request ÷ 129.
 
     Weights that the head shares with the embedding are not among its own; its meta has their bytes.
-
-    Parameters
-    ----------
-    left_out
-        Devices that no op may use.
-
-    Raises
-    ------
-    InputError
-        If a device's rates are not known, or nothing is left to use.
     """
     rates = {device.type: _known_rates(device) for device in topology.devices}
     names = [device.id for device in topology.devices if not {device.id, device.type} & {*left_out}]
@@ -134,13 +124,7 @@ def _known_rates(device: Device) -> Rates:
 
 
 def usable(topology: Topology, reserve_bytes: int, working_bytes: int) -> Topology:
-    """The machine with the memory of each device that is left for weights and cache.
-
-    Raises
-    ------
-    InputError
-        If a device has nothing left.
-    """
+    """The machine with the memory of each device that is left for weights and cache."""
     left = []
     for device in topology.devices:
         if device.memory_bytes is None:
@@ -159,13 +143,7 @@ def usable(topology: Topology, reserve_bytes: int, working_bytes: int) -> Topolo
 
 
 def streaming(topology: Topology) -> Topology:
-    """The machine whose weights in RAM go to a GPU in every step, over the fastest path to one, to be used there.
-
-    Raises
-    ------
-    InputError
-        If it has no RAM, or no GPU.
-    """
+    """The machine whose weights in RAM go to a GPU in every step, over the fastest path to one, to be used there."""
     gpus = [device for device in topology.devices if device.asynchronous]
     if not gpus or len(gpus) == len(topology.devices):
         raise InputError("stream needs weights in RAM and a GPU to use them; describe both, or drop stream")

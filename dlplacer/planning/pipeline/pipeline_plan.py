@@ -41,8 +41,6 @@ class StageTimes:
         One pass; the backward one for inputs and weights together.
     weight_s
         The part of a backward in two parts that is for the weights.
-    update_s
-        The optimizer, after the last micro-batch.
     """
 
     forward_s: float
@@ -62,8 +60,6 @@ class TiedStages:
 
     Attributes
     ----------
-    home, reader
-        Stages.
     there_s, back_s
         Seconds to send the weight at the beginning of a step, and its gradient behind the reader's last backward.
     """
@@ -243,12 +239,8 @@ class Stage:
         Its forward ops, weights among them, in an order in which they can run.
     forward_s, backward_s, weight_s
         Seconds per micro-batch; `weight_s` is the part of the backward that is for the weights alone.
-    update_s
-        Seconds per step of its optimizer ops.
     later
         Its backward ops that earlier stages wait for, those for its weights alone, and its optimizer ops.
-    held
-        Most micro-batches in flight.
     memory_bytes
         Weights, gradients, state, and what the micro-batches in flight keep.
     sends_bytes, returns_bytes
@@ -290,8 +282,6 @@ class PipelinePlan(Shown):
         Seconds per micro-batch of the slowest stage or transfer.
     single_device_s
         The whole batch on the best single device; None if it fits on none.
-    warnings
-        Warnings of results that a step computes differently in micro-batches.
     """
 
     name: str
