@@ -132,9 +132,7 @@ def _vllm(layout: Layout) -> str:
 
 
 def _llama_cpp(layout: Layout) -> str:
-    backends = {place: _BACKENDS[_vendor(layout.devices[place])][0] for place in layout.gpus}
-    alike = {place: [each for each in layout.gpus if backends[each] == backends[place]] for place in layout.gpus}
-    names = {place: backends[place].format(alike[place].index(place)) for place in layout.gpus}
+    names, others = _llama_cpp_devices(layout)
     stages = [(layout.devices.index(device), len(layers)) for device, layers in layout.without_experts.stages]
     stages = [(place, count) for place, count in stages if place in names]
     offloaded = sum(count for _, count in stages)
@@ -152,8 +150,24 @@ def _llama_cpp(layout: Layout) -> str:
     for place, layers in layout.experts_apart.items():
         pattern = f"blk\\.({'|'.join(map(str, layers))})\\.ffn_.*_exps\\."
         flags.append(f"--override-tensor '{pattern}={names.get(place, 'CPU')}'")
-    order = ["CUDA_DEVICE_ORDER=PCI_BUS_ID"] if "CUDA{}" in backends.values() else []
+    if others:
+        # Each of these hosts runs `rpc-server -H 0.0.0.0 -p 50052`, in a network that is trusted.
+        flags.append(f"--rpc {','.join(f'{host}:50052' for host in others)}")
+    order = ["CUDA_DEVICE_ORDER=PCI_BUS_ID"] if any(name.startswith("CUDA") for name in names.values()) else []
     return " ".join([*order, "llama-server -m MODEL.gguf", *flags])
+
+
+def _llama_cpp_devices(layout: Layout) -> tuple[dict[int, str], list[str]]:
+    """GPU → its name in llama.cpp; and the hosts whose GPUs an RPC server offers: all but that of RAM, or the first."""
+    ram = [place for place in layout.placement if not layout.devices[place].asynchronous]
+    home = _host(layout.devices[(ram or layout.placement)[0]])
+    backends = {place: _BACKENDS[_vendor(layout.devices[place])][0] for place in layout.gpus}
+    local = [place for place in layout.gpus if _host(layout.devices[place]) == home]
+    remote = [place for place in layout.gpus if place not in local]
+    alike = {place: [each for each in local if backends[each] == backends[place]] for place in local}
+    names = {place: backends[place].format(alike[place].index(place)) for place in local}
+    names |= {place: f"RPC{number}" for number, place in enumerate(remote)}
+    return names, list(dict.fromkeys(_host(layout.devices[place]) for place in remote))
 
 
 def _megatron(layout: Layout) -> str:
@@ -231,7 +245,9 @@ class Target:
 TARGETS: Mapping[str, Target] = {
     "accelerate": Target(_accelerate, "device_map of transformers (JSON)", False, "anywhere", True),
     "exo": Target(_exo, "table of shards (JSON)", ram="anywhere", hosts=True),
-    "llama.cpp": Target(_llama_cpp, "--n-gpu-layers, --tensor-split, --override-tensor", True, "first", True),
+    "llama.cpp": Target(
+        _llama_cpp, "--n-gpu-layers, --tensor-split, --override-tensor, --rpc", True, "first", True, True
+    ),
     "megatron": Target(_megatron, "--pipeline-model-parallel-layout", hosts=True),
     "onnxruntime": Target(_onnxruntime, "session.name_based_layer_assignment", False, "anywhere"),
     "torch.distributed.pipelining": Target(
@@ -274,10 +290,12 @@ def export(plan: Plan, target: str) -> Exported:
 
 def _solved_again(chain: ChainCosts, rule: Target, largest: bool) -> tuple[int, ...] | None:
     """The best placement of all that a target can be told, host by host if it must be one; None if none fits."""
-    hosts = np.array(["" if rule.hosts else _host(device) for device in chain.devices])
+    # Where RAM comes first it is that of one host, whose process reaches the GPUs of others.
+    hosts = np.array(["" if rule.hosts and rule.ram != "first" else _host(device) for device in chain.devices])
+    reached = np.array([rule.hosts and device.asynchronous for device in chain.devices])
     found = []
     for host in np.unique(hosts):
-        usable = (hosts == host) & _may_hold(chain, rule)
+        usable = ((hosts == host) | reached) & _may_hold(chain, rule)
         limited = replace(chain, time_s=np.where(usable, chain.time_s, np.inf))
         follows = _follows(chain, rule) if rule.contiguous else None
         placement = best_placement(limited, _SECONDS, largest=largest, follows=follows).placement
@@ -292,7 +310,7 @@ def _value_s(plan: Plan, largest: bool) -> float:
 
 def _limits(rule: Target) -> str:
     host = "" if rule.hosts else "one host"
-    ram = {"no": "no weights in RAM", "first": "RAM before GPUs", "anywhere": ""}[rule.ram]
+    ram = {"no": "no weights in RAM", "first": "RAM of one host before GPUs", "anywhere": ""}[rule.ram]
     runs, whole = "one run of layers per device" if rule.contiguous else "", "" if rule.experts else "whole layers"
     told = host, runs, ram, whole
     return ", ".join(filter(None, told))
@@ -330,7 +348,10 @@ def _allowed(chain: ChainCosts, placement: list[int], rule: Target) -> bool:
     used = sorted({*placement})
     if not _may_hold(chain, rule)[used].all() or not chain.fits(placement):
         return False
-    if not rule.hosts and len({_host(chain.devices[place]) for place in used}) > 1:
+    tied = [
+        place for place in used if not rule.hosts or (rule.ram == "first" and not chain.devices[place].asynchronous)
+    ]
+    if len({_host(chain.devices[place]) for place in tied}) > 1:
         return False
     # Experts may be apart; what else is in a layer decides the order of devices.
     runs = [place for place, _ in groupby(Layout(chain.ops, chain.devices, tuple(placement)).without_experts.placement)]
