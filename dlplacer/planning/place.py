@@ -198,15 +198,14 @@ def _checked(problem: Problem, method: str, budget: Budget, time_limit_s: float,
     """The best plan found until the deadline of the budget, which keeps all rules."""
     warm = None if begin is None else WarmStart(problem, begin)
     plan, outcome = best_plan(problem, method, budget, None if warm is None else warm.begin)
-    if plan is None:
-        raise _no_plan(problem, method, time_limit_s)
     work = {"work_s": time_limit_s} if counts_work() else {}
     provenance = provenance_of(problem, seed=budget.seed, workers=budget.workers, **work)
-    if warm is None:
-        plan = replace(plan, method=method, provenance=provenance)
-    else:
-        plan = replace(plan, method=method, provenance={**provenance, "warm_start": warm.note})
-        plan = warm.if_better(plan, outcome)
+    if warm is not None:
+        provenance["warm_start"] = warm.note
+        plan = warm.if_better(plan, outcome, method, provenance)
+    if plan is None:
+        raise _no_plan(problem, method, time_limit_s)
+    plan = replace(plan, method=method, provenance=provenance)
     if broken := violations(plan):
         raise InternalError(
             "the solver's plan breaks the rules: " + "; ".join(map(str, broken[:3])), plan=plan_to_dict(plan)
