@@ -73,8 +73,8 @@ def measured_epochs(output: Path) -> None:
         print(f"   {workers:3d} workers: {epochs:g} epochs")
     fit = fit_critical_batch(points)
     print(
-        f"   E_min {fit.model.minimum_epochs:.3g}, critical batch {fit.model.critical * MINI_BATCH:.3g} samples, "
-        f"largest residual {100 * fit.largest_residual:.2g} %"
+        f"   E_min {fit.minimum_epochs:.3g}, critical batch {fit.critical * MINI_BATCH:.3g} samples, "
+        f"largest residual {100 * max(map(abs, fit.residuals)):.2g} %"
     )
 
 

@@ -152,13 +152,7 @@ class _Search:
 
 
 def plan_notes(plan: HybridPlan, graph: OpGraph | None = None) -> tuple[str, ...]:
-    """A text for each: budgets without a comparison, batch norm in pipelines.
-
-    Parameters
-    ----------
-    graph
-        Of a worker's step; None leaves batch norm out.
-    """
+    """A text for each: budgets without a comparison, batch norm in pipelines."""
     return (*_unknown_epochs(plan.budgets), *_mixing(plan.budgets, graph))
 
 
@@ -166,9 +160,8 @@ def _unknown_epochs(budgets: Sequence[BestOfDevices]) -> Iterator[str]:
     unknown = [each.devices for each in budgets if not each.is_compared]
     if unknown:
         yield (
-            f"epochs of data parallelism are not known for {_ranges(unknown)} workers, so that no strategy is said to "
-            "win against it there; measure them (dlplacer epochs, or dlplacer.data_parallel.measure_epochs), or give "
-            "'critical_batch' in the epochs file"
+            f"epochs of data parallelism are not known for {unknown[0]} to {unknown[-1]} workers, so that no strategy "
+            "is said to win against it there; measure them (dlplacer epochs), or give 'critical_batch' in their file"
         )
 
 
@@ -176,14 +169,3 @@ def _mixing(budgets: Sequence[BestOfDevices], graph: OpGraph | None) -> tuple[st
     used: Iterable[Strategy | None] = (each.best for each in budgets)
     most = max((strategy.split.micro_batches for strategy in used if strategy is not None), default=1)
     return () if graph is None else mixing_warnings(graph, most)
-
-
-def _ranges(numbers: Sequence[int]) -> str:
-    """Rising numbers as text: ``3, 5 to 8``."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs)

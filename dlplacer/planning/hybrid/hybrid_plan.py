@@ -13,7 +13,7 @@ from dlplacer.planning.hybrid.step_times import StepTime
 from dlplacer.planning.hybrid.workers import WorkerSplit
 
 if TYPE_CHECKING:
-    from dlplacer.planning.hybrid.epochs import CriticalBatchFit
+    from dlplacer.planning.hybrid.epochs import CriticalBatch
     from dlplacer.planning.hybrid.scaling import ScalingFit
 
 
@@ -174,7 +174,7 @@ class HybridPlan(Shown):
     mini_batches: float | None = None
     name: str = ""
     warnings: tuple[str, ...] = ()
-    epochs_fit: "CriticalBatchFit | None" = None
+    epochs_fit: "CriticalBatch | None" = None
     scaling_fit: "ScalingFit | None" = None
 
     def __repr__(self) -> str:

@@ -164,8 +164,6 @@ class StepTime:
 
     Attributes
     ----------
-    algorithm
-        Of the all-reduce; empty where there is none.
     exposed_s
         Of these, what the exchange adds to the computation.
     """
