@@ -133,17 +133,11 @@ def compare(
 
     Parameters
     ----------
-    methods
-        Keys of `dlplacer.solvers.methods.METHODS`; None means all that apply to the problem.
-    time_limit_s
-        Seconds for each method. The heuristics need far less; ``ilp`` ends early once its plan is proved optimal.
     options, seed, workers, stop, pins, colocate, issue
         As for `dlplacer.planning.place.place`.
 
     Raises
     ------
-    InputError
-        If there is no such method, an op has no time on an allowed device, or an argument is out of range.
     InfeasibleError
         If no plan can exist; names the constraint to blame.
     """

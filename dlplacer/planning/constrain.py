@@ -30,8 +30,6 @@ def constrained(
     ----------
     topology
         The machine with the devices that pins name; None allows no pins.
-    pins
-        Pattern → name or type of a device.
     colocate
         Each a pattern or several, separated by commas or as a list: what they match runs on one device.
 

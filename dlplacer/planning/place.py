@@ -81,8 +81,6 @@ def place(
         Seconds for the whole call, building the model included. Below 5 s a first plan may be up to a second late.
     work_s
         In place of a time limit, work of one worker: about as many seconds. Plan and bound are the same everywhere.
-    gap
-        Stop when (makespan − bound) ÷ makespan is at most this.
     stop
         Set it to end early with the best plan, as the first Ctrl-C does unless the caller handles SIGINT.
     pins, colocate
@@ -92,10 +90,6 @@ def place(
         A plan to begin with, for method ``ilp``: of the same problem, or of another graph, machine or granularity with
         ops in common. The result is never worse than what `dlplacer.planning.warm_start` makes of it;
         ``provenance["warm_start"]`` tells what that was.
-    issue
-        ``eager``: one process of eager PyTorch issues all ops, where the topology does not say what issuing costs.
-    without
-        Names of phases (`dlplacer.solvers.phases.PHASES`) and heuristics that the default method leaves out.
 
     Raises
     ------

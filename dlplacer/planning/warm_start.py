@@ -136,13 +136,7 @@ def _follow(
 
 
 class WarmStart:
-    """The warm start of a solve.
-
-    Attributes
-    ----------
-    note
-        The part of the plan that could be used, as a text; known once `begin` has run.
-    """
+    """The warm start of a solve."""
 
     def __init__(self, problem: Problem, plan: Plan) -> None:
         self.problem, self.plan = problem, plan

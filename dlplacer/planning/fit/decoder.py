@@ -175,8 +175,6 @@ class Serving(Record):
     ----------
     context
         Tokens in the cache of each sequence.
-    batch
-        Sequences that a step advances.
     prompt, generated
         Tokens of a request, for the objectives ``prefill`` and ``request``.
     chunk

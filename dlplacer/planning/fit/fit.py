@@ -227,10 +227,6 @@ def fit(
 
     Parameters
     ----------
-    whole
-        What stays on one device: ``layers``, ``experts`` (layers but for their experts), or ``parts``.
-    stream
-        Weights in RAM go to a GPU in every step.
     last
         Devices, or types of them, that are used only if the model does not fit on the others.
 

@@ -78,8 +78,6 @@ def best_placement(
 
     Parameters
     ----------
-    known
-        A placement that fits, to start from.
     largest
         Minimize the largest load of a device; of crossings only those between limited runs count.
     follows

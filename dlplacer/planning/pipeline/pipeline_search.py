@@ -174,12 +174,6 @@ def plan_pipeline(
 
     Parameters
     ----------
-    stages
-        Devices that take part, each with one stage (two when interleaved); None tries all numbers from 2.
-    micro_batches
-        Parts of the batch; None tries the divisors of the batch up to 16 for each device.
-    schedule
-        A key of `dlplacer.planning.pipeline.schedules.SCHEDULES`; None tries all.
     most_cuts
         Beyond this many cuts, those along one order of the blocks are searched.
 
