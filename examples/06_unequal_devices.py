@@ -94,7 +94,7 @@ def main() -> None:
         fit = fitted(shape, two_cores(rates, (int(shape.room * size), 2 * size)))
         splits = {"fit": homes_of(fit.plan)}
         for split in fit.alternatives:
-            if split.name in ("even", "greedy fill") and split.value_s is not None:
+            if split.name in ("even", "greedy") and split.value_s is not None:
                 splits[split.name] = homes_by_counts(splits["fit"], split.layers)
         predicted = {"fit": fit.value_s, **{one.name: one.value_s for one in fit.alternatives}}
         measured, error = measured_s(model, splits, two_cores(rates, (None, None)), shape.steps)

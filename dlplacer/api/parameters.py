@@ -451,6 +451,7 @@ _FIT = (
     flag("stream", "send weights in RAM to a GPU in every step, in place of reading them with the CPU"),
     Parameter("prefer", "use others only if the model does not fit on these", NAMES, "D[,D…]"),
     Parameter("last", "use these only if the model does not fit on the others", NAMES, "D[,D…]"),
+    Parameter("tensor_parallel", "divide every matrix over these GPUs, as one stage", NAMES, "D+D[,D+D…]"),
     Parameter("fit.split", "judge this split too: layers of each device in order", WHOLES, "N,N[,N…]", least=0),
     Parameter("map", "judge this device map of accelerate too", READ),
     Parameter("to", "runtime that shall follow the plan; see dlplacer list targets", metavar="TARGET"),

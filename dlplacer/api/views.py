@@ -453,7 +453,8 @@ def _fit(found: "Fit") -> Iterator[Block]:
     splits = []
     for one in found.alternatives:
         slower = None if one.value_s is None or not found.value_s else one.value_s / found.value_s - 1
-        splits.append((one.name, ", ".join(map(str, one.layers)), one.value_s, slower, one.max_context))
+        name, layers = one.name.replace("_", " "), ", ".join(map(str, one.layers))
+        splits.append((name, layers, one.value_s, slower, one.max_context))
     judged = ("name|other splits", "layers", "value_s|objective|seconds|does not fit", "slower|slower by|change")
     yield Table.described(splits, *judged, "max_context|longest context")
     helps = ((one.change, one.value_s, one.gain) for one in found.helps[:_HELPS])

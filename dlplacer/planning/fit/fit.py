@@ -23,6 +23,7 @@ from dlplacer.planning.fit.decoder import Decoder, Serving
 from dlplacer.planning.fit.layer_flow import best_placement
 from dlplacer.planning.fit.splits import SPLITS, Split
 from dlplacer.planning.fit.step_graph import step_graph, steps_in, streaming, units_of, usable, with_copies
+from dlplacer.planning.fit.tensor_parallel import divided
 from dlplacer.planning.place import place
 
 _ROUNDED = 1e-6
@@ -38,6 +39,8 @@ class Judged(Record):
 
     Attributes
     ----------
+    value_s, time_per_token_s
+        Seconds of the objective, and of a step of decoding; None if it does not fit.
     max_context
         The longest context with which it fits; 0 for none.
     """
@@ -45,6 +48,7 @@ class Judged(Record):
     name: str
     layers: tuple[int, ...]
     value_s: Seconds | None
+    time_per_token_s: Seconds | None
     max_context: int
 
 
@@ -218,6 +222,7 @@ def fit(
     stream: bool = False,
     longest: bool = False,
     last: Iterable[str] = (),
+    tensor_parallel: Sequence[Sequence[str]] = (),
     own: Mapping[str, Split] | None = None,
     time_limit_s: float = 10.0,
     workers: int | None = None,
@@ -229,6 +234,8 @@ def fit(
     ----------
     last
         Devices, or types of them, that are used only if the model does not fit on the others.
+    tensor_parallel
+        Sets of GPUs that divide every matrix, each set as one stage; of the shares tried the best ones count.
 
     Raises
     ------
@@ -244,7 +251,7 @@ def fit(
     needed = {"prefill": serving.prompt, "request": serving.prompt + serving.generated}.get(serving.objective, 0)
     if needed > serving.context:
         raise InputError(f"context is {serving.context}, but a {serving.objective} has {needed} tokens; make it longer")
-    question, chain, split = _in_flight(question)
+    question, chain, split = _in_flight(_shared(question, tensor_parallel))
     notes = []
     if question.left_out and split is None:
         notes.append(f"{', '.join(question.left_out)} is used, as the model does not fit on the others")
@@ -268,6 +275,22 @@ def fit(
         _what_would_help(question, chain, placement),
         (*notes, *_notes(question, plan)),
     )
+
+
+def _shared(question: Question, sets: Sequence[Sequence[str]]) -> Question:
+    """The question with sets of devices as one each, by the shares with the quickest split, or that hold most."""
+    if not sets:
+        return question
+    kept = question.reserve_bytes + question.working_bytes
+    tried = [replace(question, topology=machine) for machine in divided(question.topology, sets, kept)]
+
+    def value_s(question: Question) -> float:
+        _, chain, split = _in_flight(question)
+        return math.inf if split is None else chain.value_s(split, question.largest)
+
+    values = [value_s(each) for each in tried]
+    least = min(values)
+    return tried[-1] if math.isinf(least) else tried[values.index(least)]
 
 
 def _in_flight(question: Question) -> tuple[Question, ChainCosts, list[int] | None]:
@@ -347,13 +370,14 @@ def _judged(question: Question, splits: Mapping[str, Split]) -> tuple[Judged, ..
     for name, split in splits.items():
         placement = split(chain)
         if placement is None:
-            found.append(Judged(name, (), None, 0))
+            found.append(Judged(name, (), None, None, 0))
             continue
         fitting = chain.fits(placement)
         value_s = chain.value_s(placement, question.largest) * scale if fitting else None
+        token_s = question.chain(objective="token").value_s(placement) if fitting else None
         places = list(placement)
         longest = _longest(question, lambda sizes: replace(chain, sizes=sizes).fits(places))  # noqa: B023
-        found.append(Judged(name, tuple(layer_counts(chain, places)), value_s, longest))
+        found.append(Judged(name, tuple(layer_counts(chain, places)), value_s, token_s, longest))
     return tuple(found)
 
 
@@ -453,6 +477,10 @@ def _notes(question: Question, plan: Plan) -> tuple[str, ...]:
         notes.append(f"embedding and head share {size}, which both hold, as they are on different devices")
     assumed = [device for device in question.topology.devices if "assumed" in device.meta]
     notes += [f"assumed of {device.id}: {device.meta['assumed']}" for device in assumed]
+    for device in question.topology.devices:
+        if "members" in device.meta:
+            shares = " : ".join(f"{share:.2f}" for share in device.meta["shares"])
+            notes.append(f"{device.id} divide every matrix {shares}")
     most = question.decoder.most_context
     if most is not None and question.serving.context > most:
         notes.append(f"the context is longer than the {most} tokens that the model was made for")

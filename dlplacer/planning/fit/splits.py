@@ -139,9 +139,9 @@ def _accelerate(chain: ChainCosts) -> list[int] | None:
 
 SPLITS: Mapping[str, Split] = {
     "even": _in_proportion(lambda chain, place: 1.0),
-    "by memory": _in_proportion(_memory),
-    "by bandwidth": _in_proportion(_bandwidth),
-    "greedy fill": _greedy,
+    "by_memory": _in_proportion(_memory),
+    "by_bandwidth": _in_proportion(_bandwidth),
+    "greedy": _greedy,
     "accelerate": _accelerate,
 }
 """Name → the split; None if it places not every layer. vLLM's default is even, llama.cpp's and exo's by memory."""

@@ -121,6 +121,11 @@ def _accelerate(layout: Layout) -> str:
 
 
 def _vllm(layout: Layout) -> str:
+    first = layout.stages[0][0]
+    if "members" in first.meta:
+        visible, numbers = _BACKENDS[_vendor(replace(first, type=first.meta["types"][0]))][1], first.meta["members"]
+        order = f"{visible}={','.join(map(str, numbers))} " if visible else ""
+        return f"{order}vllm serve MODEL --tensor-parallel-size {len(numbers)}"
     counts = [len(layers) for _, layers in layout.stages]
     order = ",".join(str(layout.gpus.index(layout.devices.index(device))) for device, _ in layout.stages)
     partition = ",".join(map(str, counts))
@@ -131,7 +136,22 @@ def _vllm(layout: Layout) -> str:
     )
 
 
+def _llama_cpp_rows(layout: Layout, one: Device) -> str:
+    """One stage of GPUs that divide every matrix, layers in RAM before it."""
+    types, shares = one.meta["types"], one.meta["shares"]
+    backend = _BACKENDS[_vendor(replace(one, type=types[0]))][0]
+    names = ",".join(backend.format(number) for number in one.meta["members"])
+    layers = sum(len(layers) for device, layers in layout.without_experts.stages if device is one)
+    parts = ",".join(f"{100 * share:.0f}" for share in shares)
+    order = "CUDA_DEVICE_ORDER=PCI_BUS_ID " if backend.startswith("CUDA") else ""
+    flags = f"--device {names} --split-mode row --tensor-split {parts} --main-gpu 0"
+    return f"{order}llama-server -m MODEL.gguf --n-gpu-layers {layers + 1} {flags}"
+
+
 def _llama_cpp(layout: Layout) -> str:
+    used = {place: layout.devices[place] for place in layout.placement if layout.devices[place].asynchronous}
+    if any("members" in device.meta for device in used.values()):
+        return _llama_cpp_rows(layout, next(iter(used.values())))
     names, others = _llama_cpp_devices(layout)
     stages = [(layout.devices.index(device), len(layers)) for device, layers in layout.without_experts.stages]
     stages = [(place, count) for place, count in stages if place in names]
@@ -271,6 +291,7 @@ def export(plan: Plan, target: str) -> Exported:
         raise InputError(f"there is no target {target!r}; use one of {', '.join(TARGETS)}")
     if any("layer" not in op.meta for op in plan.graph.ops):
         raise InputError(f"the plan of {plan.graph.name!r} has no layers; export a plan of `dlplacer fit -o PLAN`")
+    _require_told(plan, target)
     rule, largest = TARGETS[target], plan.meta.get("objective") == "throughput"
     graph = plan.graph if rule.experts else whole_layers(plan.graph)
     chain = chain_of(graph, plan.topology)
@@ -286,6 +307,20 @@ def export(plan: Plan, target: str) -> Exported:
     loss = chain.value_s(split, largest) / _value_s(plan, largest) - 1
     text = rule.text(Layout(chain.ops, chain.devices, tuple(split)))
     return Exported(target, text, max(0.0, loss), f"solved again, as {target} can be told only {_limits(rule)}")
+
+
+def _require_told(plan: Plan, target: str) -> None:
+    """Return if the GPUs that a plan uses are whole, or make up one set that divides all matrices as the target can."""
+    used = [plan.topology.device(name) for name in sorted({*plan.placement.values()})]
+    gpus = [device for device in used if device.asynchronous]
+    shares = [share for gpu in gpus for share in gpu.meta.get("shares", ())]
+    uneven = bool(shares) and max(shares) - min(shares) > 1e-6
+    told = ("llama.cpp",) if uneven or len(gpus) < len(used) else ("llama.cpp", "vllm")
+    if shares and (target not in told or len(gpus) > 1 or any(is_experts(op) for op in plan.graph.ops)):
+        raise InputError(
+            f"{target} cannot be told that {', '.join(gpu.id for gpu in gpus)} divide matrices; llama.cpp can of all "
+            "GPUs with whole layers, vllm if they have equal shares: fit without tensor_parallel"
+        )
 
 
 def _solved_again(chain: ChainCosts, rule: Target, largest: bool) -> tuple[int, ...] | None:
