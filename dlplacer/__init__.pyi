@@ -14,7 +14,9 @@ from .api.running import apply as apply
 from .api.running import profile as profile
 from .api.running import profile_splits as profile_splits
 from .api.running import run as run
+from .api.scaling import advise_gpus as advise_gpus
 from .api.scaling import advise_minibatch as advise_minibatch
+from .api.scaling import advise_servers as advise_servers
 from .api.scaling import epochs as epochs
 from .api.scaling import groups as groups
 from .api.showing import HtmlPage as HtmlPage

@@ -14,7 +14,8 @@ from paper_models.conv_net_memory import (
     gemm_bytes,
     memory_bound_bytes,
 )
-from paper_models.htc_lemmas import SerialOverhead, fewest_servers, most_overhead_ratio
+
+from dlplacer.planning.hybrid.lemmas import SerialOverhead, fewest_servers, most_overhead_ratio
 
 # Table 2: (B_i, B_i+1, D_i, D_i+1, F) of AlexNet's convolutions at a mini-batch of 128, and the printed FFT/GEMM ratio.
 TABLE_2 = (

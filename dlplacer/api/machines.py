@@ -51,7 +51,7 @@ def detect_topology(
 
 @checked
 def import_topology(path: str | PathLike[str], device_type: str | None = None) -> Topology:
-    """The machine in an ``nvidia-smi topo -m`` text, an NCCL topology file, or a dnn-partitioning workload.
+    """The machine in an ``nvidia-smi topo -m`` text, an NCCL topology file, a node-link graph or a workload.
 
     Examples
     --------

@@ -383,6 +383,14 @@ _DATA_PARALLEL = (
     ),
     count("dataset_size", "samples of an epoch (by time per sample)"),
     Parameter("advise_minibatch.epochs", "dlplacer.epochs/1 file: epochs that a batch needs (always 1)", ANY, "FILE"),
+    Parameter("overhead", "R_O = overhead / compute on one GPU: 0.1 is 10 %", NUMBER, "R"),
+    Parameter("speedup", "wanted speedup over one GPU", NUMBER, "S"),
+    Parameter("efficiency", "wanted efficiency: 0.8 is 80 %", NUMBER, "A"),
+    Parameter("gpus", "number of GPUs of that efficiency", WHOLE, "G"),
+    Parameter("load_bytes", 'parameters, or bytes of a batch: "249 MB"', BYTES, least=0),
+    Parameter("advise_servers.workers", "workers that pull and push; without, a plain load", WHOLE),
+    Parameter("bytes_per_s", 'of one server or loader, in bytes: "1.25 GB/s"', RATE, option="--rate", least=0),
+    Parameter("compute_s", 'computation of a step: "0.5 s"', SECONDS, least=0),
 )
 _HYBRID = (
     Parameter("hybrid.devices", "plan for every budget from 1 to N", WHOLE, least=1),

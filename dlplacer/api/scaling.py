@@ -1,4 +1,4 @@
-"""Advice for data parallelism: `advise_minibatch`, `groups`, `epochs`."""
+"""Advice for data parallelism: `advise_minibatch`, `advise_gpus`, `advise_servers`, `groups`, `epochs`."""
 
 import inspect
 import math
@@ -87,6 +87,63 @@ def advise_minibatch(
         steps[samples] = step_choices(made, fitted.type)
     plans = plan_batches(steps, fitted.memory_bytes, dataset_size, _epochs_by_batch(epochs))
     return Batches(fitted, tuple(plans))
+
+
+@checked
+def advise_gpus(
+    *,
+    overhead: float | None = None,
+    speedup: float | None = None,
+    efficiency: float | None = None,
+    gpus: int | None = None,
+) -> dict[str, float]:
+    """The GPUs that a speedup takes, or the overhead that an efficiency allows, by Lemma 3.1; give two figures.
+
+    Examples
+    --------
+    >>> import dlplacer as dp
+    >>> dp.advise_gpus(overhead=0.1, speedup=3)["gpus"]
+    4
+    """
+    from dlplacer.planning.hybrid.lemmas import SerialOverhead, most_overhead_ratio
+
+    figures = {"overhead": overhead, "speedup": speedup, "efficiency": efficiency, "gpus": gpus}
+    given = {name for name, value in figures.items() if value is not None}
+    if given == {"efficiency", "gpus"}:
+        return {"overhead_ratio": most_overhead_ratio(efficiency or 0.0, gpus or 0)}
+    if overhead is None or given not in ({"overhead", "speedup"}, {"overhead", "gpus"}):
+        raise InputError(
+            f"{', '.join(sorted(given)) or 'nothing'} is given; give two figures: overhead with speedup or gpus, or "
+            "efficiency with gpus"
+        )
+    serial = SerialOverhead(overhead)
+    count = serial.workers_for(speedup) if speedup is not None else gpus or 0
+    found: dict[str, float] = {} if speedup is None else {"gpus": count}
+    reached = serial.efficiency(count)
+    found |= {"speedup": count * reached, "efficiency": reached, "speedup_ceiling": serial.speedup_ceiling}
+    return found
+
+
+@checked
+def advise_servers(
+    load_bytes: float, bytes_per_s: float, compute_s: float, workers: int | None = None
+) -> dict[str, float]:
+    """The fewest parameter servers that hide behind computation; without workers, the fewest loaders.
+
+    Examples
+    --------
+    >>> import dlplacer as dp
+    >>> dp.advise_servers(0.25e9, 1e9, 2.0, workers=8)["servers"]
+    2
+    """
+    from dlplacer.planning.hybrid.lemmas import fewest_channels, fewest_servers, transfer_s
+
+    if workers is None:
+        count = fewest_channels(load_bytes, bytes_per_s, compute_s)
+        return {"loaders": count, "transfer_s": load_bytes / bytes_per_s / count, "compute_s": compute_s}
+    count = fewest_servers(load_bytes, workers, bytes_per_s, compute_s)
+    taken_s = transfer_s(load_bytes, workers, bytes_per_s, count)
+    return {"servers": count, "transfer_s": taken_s, "compute_s": compute_s}
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,8 @@ _ADVISE = (
         ("json",),
         doing="mini-batches",
     ),
+    Command("gpus", "GPUs for a speedup, or the overhead that an efficiency allows", "advise_gpus", ("json",)),
+    Command("servers", "servers or loaders that hide a load behind computation", "advise_servers", ("json",)),
 )
 _MACHINE = (output("F", "topology file to write"), "json")
 _TOPOLOGY = (
@@ -38,7 +40,7 @@ _TOPOLOGY = (
     Command("new", "from words, as 2x RTX3090, RTX3060, 64 GB DDR5-5600", "new_topology", _MACHINE),
     Command(
         "import",
-        "nvidia-smi topo -m text, NCCL or RCCL topology XML, or dnn-partitioning workload",
+        "nvidia-smi topo -m text, NCCL or RCCL topology XML, networkx node-link JSON, or dnn-partitioning workload",
         "import_topology",
         _MACHINE,
     ),
@@ -299,8 +301,10 @@ COMMANDS = (
     ),
     Command(
         "advise",
-        "Advise on mini-batch and recomputation.",
+        "Advise on mini-batch and recomputation, GPUs for a speedup, or servers that hide behind computation.",
         examples="""
+        advise gpus --overhead 0.10 --speedup 3  # GPUs for a speedup of 3 at 10 % overhead
+        advise servers --load '249 MB' --workers 8 --rate '10 Gbit/s' --compute '0.5 s'  # servers that hide behind it
         advise minibatch inception_v3-train dgx1-v100-2gpu  # what fits, and what to recompute
         """,
         below=_ADVISE,

@@ -13,6 +13,24 @@ def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict:
     return json.loads(capsys.readouterr().out)
 
 
+def test_gpus(capsys: pytest.CaptureFixture[str]) -> None:
+    found = answer(capsys, "advise", "gpus", "--overhead", "0.1", "--speedup", "3")
+    assert found["gpus"] == 4
+    assert found["speedup"] == pytest.approx(3.142857)
+    assert answer(capsys, "advise", "gpus", "--efficiency", "0.8", "--gpus", "4") == {
+        "overhead_ratio": pytest.approx(1 / 11)
+    }
+    assert answer(capsys, "advise", "gpus", "--overhead", "0", "--gpus", "8")["speedup_ceiling"] is None
+
+
+def test_servers_and_loaders(capsys: pytest.CaptureFixture[str]) -> None:
+    servers = ("advise", "servers", "--load", "0.25 GB", "--rate", "1 GB/s", "--compute", "2 s")
+    assert answer(capsys, *servers, "--workers", "8") == {"servers": 2, "transfer_s": 2.0, "compute_s": 2.0}
+    assert answer(capsys, *servers)["loaders"] == 1
+    assert main([*servers, "--workers", "8"]) == 0
+    assert "servers" in capsys.readouterr().out
+
+
 def test_minibatch_of_a_graph(capsys: pytest.CaptureFixture[str]) -> None:
     found = answer(capsys, "advise", "minibatch", "inception_v3-train", "dgx1-v100-2gpu", "--dataset-size", "1281167")
     (plan,) = found["batches"]

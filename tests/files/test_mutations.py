@@ -64,6 +64,20 @@ EPOCHS = {
     "codec_factor": {"a": 1.5},
     "period_factor": {"4": 1.2},
 }
+NODE_LINK = {
+    "directed": False,
+    "graph": {"name": "n"},
+    "nodes": [
+        {"id": 0, "kind": "device", "memory_bytes": "8 GiB", "meta": {}},
+        {"id": "s", "kind": "switch"},
+        {"id": 1},
+    ],
+    "links": [
+        {"source": 0, "target": "s", "bandwidth": "10 GB/s", "latency": "1 us", "key": 0},
+        {"source": 1, "target": "s", "bw": 1e9, "count": 2},
+        {"source": 1, "target": "s", "bw": 1e9, "count": 2, "key": 1},
+    ],
+}
 PROGRAM = """\
 DEVICE d0
   COMPUTE a
@@ -101,6 +115,7 @@ READERS: dict[str, tuple[Callable[[], Any], Callable[[Path], Any]]] = {
     "plan": (plan, checked),
     "calibration": (lambda: CALIBRATION, read_calibration),
     "epochs": (lambda: EPOCHS, read_epochs),
+    "node-link": (lambda: NODE_LINK, import_topology),
     "matrix": (lambda: samples.DGX1, import_topology),
     "NCCL": (lambda: samples.NCCL_XML, import_topology),
     "NCCL of a Grace machine": (lambda: samples.GRACE_XML, import_topology),

@@ -7,23 +7,25 @@ from dlplacer.core.topology import Topology
 from dlplacer.files.text import read_json, read_text
 from dlplacer.machines.importers.dnn_partitioning import is_workload, topology_of_workload
 from dlplacer.machines.importers.nccl_xml import parse_nccl_xml
+from dlplacer.machines.importers.node_link import topology_of_node_link
 from dlplacer.machines.importers.nvidia_smi import imported_matrix
-from dlplacer.machines.importers.products import GivenTypes
+from dlplacer.machines.importers.products import GivenTypes, with_types
 
 MAX_BYTES = 64 * 2**20
 """A description of a machine is far smaller; what is larger is some other file."""
 
 
 def import_topology(path: Path, device_type: str | None = None) -> Topology:
-    """The machine in an ``nvidia-smi topo -m`` text, an NCCL or RCCL topology file, or a dnn-partitioning workload.
+    """The machine in an ``nvidia-smi topo -m`` text, an NCCL or RCCL topology file, a node-link graph or a workload.
 
     The content decides which it is; a format is added here and in a module of its own.
 
     Parameters
     ----------
     device_type
-        Type or product name of the GPUs, as ``V100`` or ``A100-SXM4-40GB``, whose memory and rates are taken from the
-        device table. Several are given by the numbers of the GPUs: ``0-2=RTX3090,3=RTX3060``.
+        Type or product name of all GPUs, and of the devices of a node-link graph without one, as ``V100`` or
+        ``A100-SXM4-40GB``, whose memory and rates are taken from the device table. Several are given by the numbers of
+        the devices: ``0-2=RTX3090,3=RTX3060``.
 
     Raises
     ------
@@ -40,11 +42,9 @@ def import_topology(path: Path, device_type: str | None = None) -> Topology:
         return parse_nccl_xml(text, where, path.stem, types)
     if start.startswith(("{", "[")):
         value = read_json(path)
-        if not is_workload(value):
-            raise FileFormatError(
-                where, ["it is JSON, but no workload of dnn-partitioning; a topology of dlplacer is used as it is"]
-            )
-        return topology_of_workload(value, where, path.stem)
+        if is_workload(value):
+            return topology_of_workload(value, where, path.stem)
+        return with_types(topology_of_node_link(value, where, path.stem), types)
     if "XGMI" in text or "ROCm System Management" in text:
         raise FileFormatError(
             where,

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from dlplacer.core.errors import InputError
@@ -9,6 +10,9 @@ from dlplacer.core.topology import Device, Topology
 from dlplacer.core.units import format_bytes
 from dlplacer.machines.costs.device_table import CORE, DEVICE_TABLE, MEMORY, is_core, known_type, unknown_type
 from dlplacer.machines.costs.roofline import assumed_overheads, rates_of
+
+UNTYPED = Device("any").type
+"""The type of a device that was given none."""
 
 _ASSIGNMENT = re.compile(r"([^=]+)=([^=,]+)(?:,|$)")
 
@@ -112,6 +116,26 @@ def _required(name: str) -> str:
             "into the topology file"
         )
     return name.strip()
+
+
+def with_types(topology: Topology, types: GivenTypes) -> Topology:
+    """The topology with the given types, and the figures that follow, for its devices without one."""
+    numbers = {device.id: place for place, device in enumerate(topology.devices) if device.type == UNTYPED}
+    types.require_used(numbers)
+    given = {name: types.of(name, number) for name, number in numbers.items()}
+    devices = ((device, given.get(device.id)) for device in topology.devices)
+    return replace(topology, devices=tuple(_of_type(device, kind) if kind else device for device, kind in devices))
+
+
+def _of_type(device: Device, device_type: str) -> Device:
+    made = device_of_type(device.id, device_type, device.memory_bytes, device.meta)
+    return replace(
+        device,
+        type=made.type,
+        memory_bytes=made.memory_bytes,
+        flops_per_s=device.flops_per_s or made.flops_per_s,
+        memory_bytes_per_s=device.memory_bytes_per_s or made.memory_bytes_per_s,
+    )
 
 
 def import_notes(topology: Topology, device_type: str | None) -> tuple[str, ...]:

@@ -87,6 +87,21 @@ def test_two_hosts_meet_over_their_network(imported) -> None:
     assert nx.is_connected(box.to_networkx())
 
 
+def test_node_link_of_networkx(imported) -> None:
+    graph = nx.Graph(name="pair")
+    graph.add_node("a", type="V100", memory_bytes="16 GiB", rack=7)
+    graph.add_node("s", kind="switch")
+    graph.add_node("b")
+    graph.add_edge("a", "s", bandwidth="25 GB/s", latency="2 us")
+    graph.add_edge("s", "b", bandwidth=1e9)
+    for edges in ("edges", "links"):
+        box = imported(json.dumps(nx.node_link_data(graph, edges=edges)))
+        assert links(box) == {("a", "s"): (1, 25.0), ("s", "b"): (1, 1.0)}
+        assert box.device("a").memory_bytes == 16 * 2**30
+        assert box.device("a").meta == {"rack": 7}
+        assert [router.id for router in box.routers] == ["s"]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -101,7 +116,19 @@ def test_two_hosts_meet_over_their_network(imported) -> None:
         ('<system><cpu><pci busid="x"><gpu/></pci></cpu></system>', "bus id is not of the form"),
         (NCCL_XML.replace('count="2"', 'count="two"'), "count is 'two'"),
         ("{", "line 1, column 2: .*; the file must be JSON"),
-        ("[1]", "no workload of dnn-partitioning"),
+        (
+            '{"nodes": [{"id": "a"}], "edges": [{"source": "a", "target": "b", "bw": 1, "count": "2"}]}',
+            r"edges\[0\]\.count: must be a whole number",
+        ),
+        ("[1]", "holds no object"),
+        ('{"nodes": [{"id": "a"}], "edges": [{"source": "a"}]}', r"edges\[0\]\.target: required"),
+        ('{"nodes": [{"id": "a"}], "edges": [{"source": "a", "target": "b"}]}', r"edges\[0\]\.bytes_per_s: required"),
+        ('{"nodes": [{"id": "a"}, {"id": "a"}], "edges": []}', "given twice"),
+        (
+            '{"directed": true, "nodes": [{"id": "a"}, {"id": "b"}], "edges": [{"source": "a", "target": "b", "bw": 1},'
+            ' {"source": "b", "target": "a", "bw": 2}]}',
+            "the two directions differ",
+        ),
     ],
 )
 def test_broken_files_name_the_place(imported, text: str, message: str) -> None:

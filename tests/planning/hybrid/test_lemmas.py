@@ -6,16 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-pytest.importorskip("paper_models", reason="the examples are in the checkout only")
-from paper_models.htc_lemmas import (
+from dlplacer.core.errors import InfeasibleError
+from dlplacer.planning.hybrid.lemmas import (
     SerialOverhead,
     fewest_channels,
     fewest_servers,
     most_overhead_ratio,
     transfer_s,
 )
-
-from dlplacer.core.errors import InfeasibleError
 
 
 @given(st.floats(1e-4, 5), st.integers(1, 500))

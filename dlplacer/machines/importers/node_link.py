@@ -1,0 +1,104 @@
+"""A graph in networkx's node-link form, or a topology file, as a topology."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from dlplacer.core.errors import FileFormatError, InputError
+from dlplacer.core.topology import Device, Link, Router, Topology
+from dlplacer.files.fields import FileModel, built, validated
+from dlplacer.files.topology_file import Node, topology_from_dict
+
+_RATES = ("bytes_per_s", "bandwidth", "bw")
+_LATENCIES = ("latency_s", "latency")
+_OF_NODES = frozenset(("id", "kind", "type", "memory_bytes", "flops_per_s", "memory_bytes_per_s", "meta"))
+
+
+class NodeLink(FileModel):
+    """Nodes and edges in our words; parallel edges are not bonded yet."""
+
+    nodes: list[Node]
+    edges: list[Link]
+
+
+def topology_of_node_link(value: Any, where: str, name: str = "") -> Topology:
+    """The topology in a parsed node-link object.
+
+    Nodes are devices unless their ``kind`` says ``router`` or ``switch``. An edge needs its rate as ``bytes_per_s``,
+    ``bandwidth`` or ``bw``: bytes per second, or a text with its unit; ``latency_s`` or ``latency``: seconds, or a
+    text. Edges may stand under ``edges`` or ``links``. The two directions of a directed graph must be equal; parallel
+    edges of equal rate are bonded. Other attributes go to ``meta``.
+
+    Raises
+    ------
+    FileFormatError
+        With every mistake and its path.
+    """
+    if not isinstance(value, Mapping):
+        raise FileFormatError(where, ["the file holds no object; networkx.node_link_data writes one"])
+    if "format" in value:
+        return topology_from_dict(dict(value), where)
+    edges, nodes = value.get("edges", value.get("links")), value.get("nodes")
+    if not isinstance(nodes, list) or not isinstance(edges, list):
+        raise FileFormatError(
+            where, ["'nodes' and 'edges' (or 'links') must be lists, as networkx.node_link_data writes"]
+        )
+    content = validated({"nodes": [*map(_node, nodes)], "edges": [*map(_edge, edges)]}, NodeLink, where)
+    about = value.get("graph")
+    given = about.get("name", "") if isinstance(about, Mapping) else ""
+    return built(where, _topology, content, bool(value.get("directed")), name or str(given))
+
+
+def _topology(content: NodeLink, directed: bool, name: str) -> Topology:
+    return Topology(
+        tuple(node for node in content.nodes if isinstance(node, Device)),
+        tuple(node for node in content.nodes if isinstance(node, Router)),
+        tuple(_bonded(content.edges, directed)),
+        name,
+        "networkx node-link",
+    )
+
+
+def _node(node: Any) -> Any:
+    if not isinstance(node, Mapping):
+        return node
+    kept = {key: str(entry) if key == "id" and entry is not None else entry for key, entry in node.items()}
+    extra = {key: kept.pop(key) for key in node if key not in _OF_NODES}
+    if extra and isinstance(meta := kept.get("meta", {}), Mapping):
+        kept["meta"] = {**meta, **extra}
+    forwards = str(node.get("kind", "device")).lower() in ("router", "switch", "host")
+    return kept | {"kind": "router" if forwards else "device"}
+
+
+def _edge(edge: Any) -> Any:
+    if not isinstance(edge, Mapping):
+        return edge
+    kept = {key: edge[key] for key in ("duplex", "count") if key in edge}
+    kept |= {key: str(edge[key]) for key in ("source", "target") if key in edge}
+    for ours, *theirs in (_RATES, _LATENCIES):
+        given = [edge[key] for key in (ours, *theirs) if edge.get(key) is not None]
+        kept |= {ours: given[0]} if given else {}
+    return kept
+
+
+def _bonded(links: Iterable[Link], directed: bool) -> Iterable[Link]:
+    """One link for every pair of nodes."""
+    found: dict[tuple[str, str], Link] = {}
+    for link in links:
+        pair = link.source, link.target
+        # Without directions it does not matter which end a parallel edge names first.
+        pair = pair[::-1] if not directed and pair[::-1] in found else pair
+        other = found.get(pair)
+        if other is not None and _cost(other) != _cost(link):
+            raise InputError(f"edges {pair[0]!r} → {pair[1]!r}: parallel edges differ; put a router on one")
+        found[pair] = link if other is None else replace(other, count=other.count + link.count)
+    merged: dict[frozenset[str], Link] = {}
+    for pair, link in found.items():
+        back = merged.setdefault(frozenset(pair), link)
+        if (*_cost(back), back.count) != (*_cost(link), link.count):
+            raise InputError(f"edges {pair[0]!r} – {pair[1]!r}: the two directions differ; links are symmetric")
+    return merged.values()
+
+
+def _cost(link: Link) -> tuple[float, float, str]:
+    return link.bytes_per_s, link.latency_s, link.duplex
