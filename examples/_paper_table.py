@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,11 +209,17 @@ class Page:
         return f"{len(self.rows)} rows: {counts}; {resting} rest on an assumption."
 
 
-def report(page: Page) -> None:
-    """Print the page of a script, or with ``--json`` on its command line a list of rows."""
+def report(page: Page, draw: Callable[[Path], None] | None = None) -> None:
+    """Print the page of a script, or with ``--json`` a list of rows; ``--output FOLDER`` draws its figures."""
     parser = argparse.ArgumentParser(description=page.title)
     parser.add_argument("--json", action="store_true", help="print a list of rows")
-    if parser.parse_args().json:
+    if draw is not None:
+        parser.add_argument("--output", type=Path, help="a folder for the figures")
+    arguments = parser.parse_args()
+    if draw is not None and arguments.output is not None:
+        arguments.output.mkdir(parents=True, exist_ok=True)
+        draw(arguments.output)
+    if arguments.json:
         print(json.dumps([row.to_dict() for row in page.rows], indent=1))
     else:
         show(page)
