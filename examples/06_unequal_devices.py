@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 import dlplacer as dp
 from dlplacer.machines.costs.device_table import EFFICIENCY
+from dlplacer.planning.interrupt import end_with_parent
 
 HEADS, KEY_VALUE_HEADS = 8, 4
 
@@ -120,7 +121,7 @@ def main() -> None:
 def slowed(core: int, rivals: int) -> Iterator[None]:
     """A core that other processes share."""
     context = multiprocessing.get_context("fork")
-    processes = [context.Process(target=_spin, args=(core,), daemon=True) for _ in range(rivals)]
+    processes = [context.Process(target=_spin, args=(core, os.getpid())) for _ in range(rivals)]
     for process in processes:
         process.start()
     try:
@@ -131,7 +132,8 @@ def slowed(core: int, rivals: int) -> Iterator[None]:
             process.join()
 
 
-def _spin(core: int) -> None:
+def _spin(core: int, parent: int) -> None:
+    end_with_parent(parent)
     os.sched_setaffinity(0, {core})
     while True:
         pass
@@ -242,13 +244,13 @@ def told(found: dict[str, Any]) -> str:
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--layers", type=int, default=12)
-    parser.add_argument("--hidden", type=int, default=768)
-    parser.add_argument("--inner", type=int, default=2048)
-    parser.add_argument("--vocabulary", type=int, default=24_000)
-    parser.add_argument("--context", type=int, default=512)
+    parser.add_argument("--hidden", type=int, default=512)
+    parser.add_argument("--inner", type=int, default=1408)
+    parser.add_argument("--vocabulary", type=int, default=16_000)
+    parser.add_argument("--context", type=int, default=256)
     parser.add_argument("--room", type=float, default=0.6, help="share of the model that the faster core holds")
     parser.add_argument("--rivals", type=int, default=2, help="processes that share the second core")
-    parser.add_argument("--steps", type=int, default=30, help="steps that are timed")
+    parser.add_argument("--steps", type=int, default=20, help="steps that are timed")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()
 

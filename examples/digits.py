@@ -6,7 +6,8 @@ the loss against seconds and against bytes.
 
 Run it: ``python examples/digits.py`` starts its own ranks; ``torchrun --nproc-per-node 2 examples/digits.py`` has them
 started. ``--methods``, ``--seeds`` and ``--epochs`` say what to try; ``--output digits.png`` draws, ``--json`` prints
-everything that was measured.
+everything that was measured. With several numbers of epochs every method trains as often, from the start, and the
+picture has the error of each of these runs against its seconds.
 """
 
 import argparse
@@ -19,18 +20,19 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache, partial
+from itertools import product
 from statistics import fmean, median
 
 import torch
 import torch.distributed as dist
 from _sent_bytes import sent_bytes
+from asynchronous import AsyncWorker, run_async
 from sklearn.datasets import load_digits
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from dlplacer.data_parallel import OuterOptimizer, TernaryState, diloco, easgd, local_sgd, run_async, ternary_hook
-from dlplacer.data_parallel.elastic.async_worker import AsyncWorker
+from dlplacer.data_parallel import OuterOptimizer, TernaryState, diloco, easgd, local_sgd, ternary_hook
 from dlplacer.data_parallel.elastic.outer_rules import OuterRule
 
 BATCH, LEARNING_RATE, MOMENTUM, PERIOD = 32, 0.05, 0.9, 4
@@ -63,6 +65,7 @@ class Task:
     method: str
     seed: int
     epochs: int
+    rate: float = LEARNING_RATE
 
     def model(self) -> nn.Module:
         """The network, the same on every call and rank."""
@@ -76,7 +79,7 @@ class Task:
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         """The optimizer of every method that does not bring its own."""
-        return torch.optim.SGD(model.parameters(), LEARNING_RATE, momentum=MOMENTUM)
+        return torch.optim.SGD(model.parameters(), self.rate, momentum=MOMENTUM)
 
     def batches(self, rank: int, ranks: int) -> Sequence[tuple[torch.Tensor, torch.Tensor]]:
         """This rank's batches of all epochs, other ones on every rank."""
@@ -137,10 +140,10 @@ def power_sgd(task: Task) -> Run:
     return task.fit(model)
 
 
-def ternary(task: Task) -> Run:
+def ternary(task: Task, make: Callable[..., TernaryState] = TernaryState) -> Run:
     """Gradients sent with two bits per element (Wen et al. 2017)."""
     model = DistributedDataParallel(task.model())
-    model.register_comm_hook(TernaryState(seed=task.seed), ternary_hook)
+    model.register_comm_hook(make(seed=task.seed), ternary_hook)
     return task.fit(model)
 
 
@@ -154,12 +157,14 @@ def outer(task: Task, rule: OuterRule) -> Run:
             return replace(run, accuracy=accuracy(model))
 
 
-def asynchronous(task: Task, rule: str = "async", lock: bool = True) -> Run:
+def asynchronous(
+    task: Task, rule: str = "async", pull: float | None = 0.3, momentum: float = 0.0, lock: bool = True
+) -> Run:
     """Processes around a centre in shared memory, as many as there are ranks; what is tested is the centre."""
     shared: list[list[Run] | None] = [None]
     if dist.get_rank() == 0:
         train = partial(train_worker, task=task)
-        result = run_async(train, dist.get_world_size(), rule, MOMENTUM, lock, pull=0.3, sync_every=PERIOD)
+        result = run_async(train, dist.get_world_size(), rule, momentum, lock, pull=pull, sync_every=PERIOD)
         model = task.model()
         model.load_state_dict(result.centre)
         shared = [[replace(run, accuracy=accuracy(model)) for run in result.results]]
@@ -173,7 +178,7 @@ def train_worker(worker: AsyncWorker, task: Task) -> Run:
     """What each process of asynchronous training does; nothing is sent, as the centre is in shared memory."""
     model = worker.join(task.model())
     batches = task.batches(worker.rank, worker.workers)
-    return replace(task.fit_batches(model, worker.optimizer(LEARNING_RATE), batches), sent=None)
+    return replace(task.fit_batches(model, worker.optimizer(task.rate), batches), sent=None)
 
 
 METHODS: dict[str, Callable[[Task], Run]] = {
@@ -181,12 +186,19 @@ METHODS: dict[str, Callable[[Task], Run]] = {
     "fp16": fp16,
     "PowerSGD": power_sgd,
     "ternary": ternary,
+    "ternary_paper": partial(ternary, make=TernaryState.paper),
     "easgd": partial(outer, rule=easgd(pull=0.3)),
     "local_sgd": partial(outer, rule=local_sgd()),
     "diloco": partial(outer, rule=diloco(partial(torch.optim.SGD, lr=0.7, momentum=0.5, nesterov=True))),
-    "async": asynchronous,
-    "round_robin": partial(asynchronous, rule="round_robin"),
-    "hogwild": partial(asynchronous, lock=False),
+    # Elastic averaging, and behind each its counterpart: the same order of workers around a parameter server.
+    "async_easgd": asynchronous,
+    "async_sgd": partial(asynchronous, pull=None),
+    "async_measgd": partial(asynchronous, momentum=MOMENTUM),
+    "async_msgd": partial(asynchronous, pull=None, momentum=MOMENTUM),
+    "hogwild_easgd": partial(asynchronous, lock=False),
+    "hogwild_sgd": partial(asynchronous, pull=None, lock=False),
+    "original_easgd": partial(asynchronous, rule="one_at_a_time"),
+    "original_sgd": partial(asynchronous, pull=None, rule="one_at_a_time"),
 }
 """Name → what trains by that method. A new one is added here; it gets the table and the picture for nothing."""
 
@@ -233,28 +245,34 @@ def merged(runs: Sequence[Run]) -> Run:
 
 
 def show(runs: Sequence[Run]) -> None:
-    """Print a line for every method: means over seeds."""
-    print(f"{'method':12} {'accuracy':>9} {'sent per rank':>14} {'step':>9}")
-    for method in dict.fromkeys(run.method for run in runs):
-        own = [run for run in runs if run.method == method]
+    """Print a line for every method and number of steps: means over seeds."""
+    print(f"{'method':14} {'steps':>5} {'accuracy':>9} {'sent per rank':>14} {'step':>9}")
+    for method, steps in dict.fromkeys((run.method, len(run.losses)) for run in runs):
+        own = [run for run in runs if (run.method, len(run.losses)) == (method, steps)]
         sent = "-" if own[0].sent is None else f"{fmean(run.sent or 0 for run in own) / 1e6:.2f} MB"
         step_ms = 1e3 * median(run.step_s for run in own)
-        print(f"{method:12} {fmean(run.accuracy for run in own):9.2%} {sent:>14} {step_ms:6.2f} ms")
+        print(f"{method:14} {steps:5} {fmean(run.accuracy for run in own):9.2%} {sent:>14} {step_ms:6.2f} ms")
 
 
 def draw(runs: Sequence[Run], path: str) -> None:
-    """Draw the loss of each method's first seed against seconds and against bytes."""
+    """Draw each method's error, of all its runs, and the loss of its longest first one against seconds and bytes."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, (by_time, by_bytes) = pyplot.subplots(1, 2, figsize=(11, 4), sharey=True, layout="constrained")
-    for run in (run for run in runs if run.seed == runs[0].seed):
+    figure, (errors, by_time, by_bytes) = pyplot.subplots(1, 3, figsize=(15, 4), layout="constrained")
+    by_bytes.sharey(by_time)
+    for method in dict.fromkeys(run.method for run in runs):
+        own = [run for run in runs if run.method == method]
+        points = sorted((run.losses[-1][0], 1 - run.accuracy) for run in own)
+        errors.plot(*zip(*points, strict=True), marker="o", markersize=3)
+        run = max((run for run in own if run.seed == runs[0].seed), key=lambda run: len(run.losses))
         smooth = [fmean(loss for _, _, loss in run.losses[max(0, at - 9) : at + 1]) for at in range(len(run.losses))]
         by_time.plot([seconds for seconds, _, _ in run.losses], smooth, label=run.method)
         if run.sent is not None:
             by_bytes.plot([sent for _, sent, _ in run.losses], smooth, label=run.method)
+    errors.set(xlabel="seconds", ylabel="share of test digits that are wrong", xscale="log", yscale="log")
     by_time.set(xlabel="seconds", ylabel="loss, mean of ten steps", yscale="log")
     by_bytes.set(xlabel="bytes sent by each rank", xscale="log")
     by_time.legend()
@@ -267,7 +285,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
-    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--epochs", nargs="+", type=int, default=[12])
+    parser.add_argument("--rate", type=float, default=LEARNING_RATE, help=f"learning rate ({LEARNING_RATE:g})")
     parser.add_argument("--ranks", type=int, default=2, help="how many, where torchrun does not say it")
     parser.add_argument("--output", help="a picture to draw")
     parser.add_argument("--json", action="store_true")
@@ -282,8 +301,8 @@ def main() -> None:
     dist.init_process_group("gloo")
     runs = []
     for seed in arguments.seeds:
-        for method in arguments.methods:
-            runs.append(merged(everyones(METHODS[method](Task(method, seed, arguments.epochs)))))
+        for method, epochs in product(arguments.methods, arguments.epochs):
+            runs.append(merged(everyones(METHODS[method](Task(method, seed, epochs, arguments.rate)))))
     if dist.get_rank() == 0:
         if arguments.json:
             print(json.dumps([asdict(run) for run in runs]))

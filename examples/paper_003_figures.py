@@ -4,7 +4,7 @@ The planner gives the speedups of figures 3 and 5 from epochs per batch and spee
 Inception-V3 on 2, 3 and 4 GPUs of a DGX-1 as the paper does (equations 7 to 13, op times from advertised rates); table
 1 adds pipelines of GNMT and BigLSTM. The paper's figures of table 1 and figure 8 were measured on real GPUs.
 
-Run it: ``python examples/paper_003_figures.py --output demo`` (about 6 minutes); ``--short`` solves for seconds only
+Run it: ``python examples/paper_003_figures.py --output demo`` (about 4 minutes); ``--short`` solves for seconds only
 and shrinks the recurrent models; ``--json`` prints the rows of table 1 and figure 8.
 """
 
@@ -12,6 +12,7 @@ import argparse
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 from _paper_table import Page, Row, Undetermined, assumed, show, stated
@@ -22,6 +23,7 @@ from paper_003_dlplacer import AT_128, BIG_LSTM_PIPELINE, BIG_LSTM_RATIO, EPOCHS
 
 import dlplacer as dp
 from dlplacer import models
+from dlplacer.core.graph import OpGraph
 from dlplacer.core.plan import ScheduledOp
 from dlplacer.core.topology import Topology
 from dlplacer.planning.hybrid import EpochsTable, HybridProblem, SpeedupTable, StatisticalEfficiency, Work, plan_hybrid
@@ -42,6 +44,9 @@ BIG_LSTM: Mapping[float, float | None] = {16: 1.0, 32: BIG_LSTM_RATIO.value, 64:
 
 GNMT = {64: 1.0, 128: 1.25, 256: 1.25 * GNMT_RATIO.value}
 """Epochs relative to those at 64 GPUs: the last ratio follows from the text's 8 %, the first is assumed."""
+
+WORK_S = 15.0
+"""Work on each placement; more of it changes no verdict."""
 
 MEASURED_2_GPUS = PLACED.value
 
@@ -221,26 +226,41 @@ def figure_8(folder: Path, speedups: Mapping[int, float]) -> None:
     figure.savefig(folder / "figure_8.png", dpi=120)
 
 
-def pipelined(short: bool, schedule: str | None) -> dict[str, float]:
-    """Network → speedup of its best pipeline of this schedule on two GPUs."""
+@cache
+def recurrent(short: bool) -> dict[str, OpGraph]:
+    """Name → the captured step of table 1's recurrent networks."""
     sizes = {"length": 2, "hidden": 64, "vocabulary": 500, "batch_size": 8, "layers": 2} if short else {}
     wide = {**sizes, "projection": 32} if short else {}
-    jobs = {"GNMT": models.gnmt(**sizes), "BigLSTM": models.big_lstm(**wide)}
+    return {"GNMT": dp.capture(models.gnmt(**sizes)), "BigLSTM": dp.capture(models.big_lstm(**wide))}
+
+
+def pipelined(short: bool, schedule: str | None) -> dict[str, float]:
+    """Network → speedup of its best pipeline of this schedule on two GPUs."""
     found = {}
-    for name, job in jobs.items():
+    for name, graph in recurrent(short).items():
         box = dp.load_topology("dgx1-v100-2gpu")
         if name == "BigLSTM":
             # A GV100: a V100 with 32 GB.
             box = replace(box, devices=tuple(replace(each, memory_bytes=32 * 2**30) for each in box.devices))
-        found[name] = dp.pipeline(dp.capture(job), box, stages=2, schedule=schedule).speedup or 0.0
+        found[name] = dp.pipeline(graph, box, stages=2, schedule=schedule).speedup or 0.0
     return found
 
 
 MEASURED = stated("SU^2 measured on two GPUs", 1.32, "figure 8")
 WITHIN = stated("distance of prediction and measurement, %", 6, "section 6")
-ADVERTISED = assumed("op times from advertised rates")
+ADVERTISED = assumed("op times from advertised rates, HBM2 at 900 GB/s")
+LINKS = assumed("a double NVLink at 41.5 GB/s, 83 % of the advertised rate, and 2 us")
 GRANULARITY = assumed("granularity: weight gradients colocated")
 WIDTH, BATCH = assumed("bytes of an element", 4), assumed("mini-batch of the shipped graph", 32)
+
+
+_READINGS = {
+    (15.7, False): "measured in the text; the prediction is within 6 % of it, it says",
+    (15.7, True): "weight gradients of their own run beside the rest: more than the text's, whose ops were larger",
+    (125.0, False): "ops that are eight times as fast wait for the same links",
+    (125.0, True): "ops that are eight times as fast wait for the same links",
+}
+"""(TFLOP/s, weight gradients apart) → why the row is near the text's 1.32, or not."""
 
 
 def figure_8_rows(placements: Placements, short: bool) -> list[Row]:
@@ -269,6 +289,8 @@ def figure_8_rows(placements: Placements, short: bool) -> list[Row]:
             assumed("V100, TFLOP/s", tflops),
             assumed("bytes of an element", width),
             BATCH,
+            ADVERTISED,
+            LINKS,
         )
         rows.append(
             Row(
@@ -277,70 +299,82 @@ def figure_8_rows(placements: Placements, short: bool) -> list[Row]:
                 "1.32",
                 lambda *_, case=case: placements.speedup(case),
                 inputs,
-                "measured in the text; the prediction is within 6 % of it, it says",
+                _READINGS[tflops, graph == apart[1]],
                 within=0.06,
             )
         )
-    if not short:
-        rows.append(
-            Row(
-                "Speedup of an expert's placement on 2 GPUs",
-                "section 5",
-                "1.21",
-                lambda *_: by_an_expert(),
-                (assumed("each block's branches shared as evenly as goes"), GRANULARITY, WIDTH, BATCH, ADVERTISED),
-                "the text does not say how the branches were shared",
-            )
+    return rows if short else rows + beyond_speedups(placements)
+
+
+def beyond_speedups(placements: Placements) -> list[Row]:
+    """What the text says besides of figure 8: the expert, more GPUs, the critical path, and its own mini-batch."""
+    where = "figure 8"
+    rows = [
+        Row(
+            "Speedup of an expert's placement on 2 GPUs",
+            "section 5",
+            "1.21",
+            lambda *_: by_an_expert(),
+            (assumed("each block's branches shared as evenly as goes"), GRANULARITY, WIDTH, BATCH, ADVERTISED, LINKS),
+            "the text does not say how the branches were shared",
         )
-        for gpus in (3, 4):
-            rows.append(
-                Row(
-                    f"Speedup on {gpus} GPUs over 2",
-                    where,
-                    None,
-                    lambda *_, gpus=gpus: placements.speedup(Case(gpus=gpus)) / placements.speedup(Case()),
-                    (ADVERTISED, GRANULARITY),
-                    "almost the same, the text says",
-                )
-            )
-        rows.append(
-            Row(
-                "Share of the critical path's ops on one GPU, %",
-                "section 6, figure 7",
-                None,
-                lambda *_: 100 * critical_share(placements.result(Case())),
-                (ADVERTISED, GRANULARITY),
-                "the text says that the critical path is kept on one GPU",
-            )
+    ]
+    rows += [
+        Row(
+            f"Speedup on {gpus} GPUs over 2",
+            where,
+            None,
+            lambda *_, gpus=gpus: placements.speedup(Case(gpus=gpus)) / placements.speedup(Case()),
+            (ADVERTISED, LINKS, GRANULARITY, WIDTH, BATCH),
+            "almost the same, the text says; here each begins with the plan of one GPU less, and finds hardly more",
         )
-        memory, live = at_64(placements.work_s)
-        batch = stated("global batch", 2048, "section 5"), stated("GPUs", 32, "section 5")
-        rows += [
-            Row("Mini-batch", "section 5", None, lambda total, gpus: total / gpus, batch),
-            Row(
-                "GiB of a mini-batch of 64, summed as in eq. 13",
-                "eq. 13",
-                None,
-                lambda *_: memory,
-                (*batch, GRANULARITY, WIDTH),
-                "does not fit one GPU of 16 GiB",
-            ),
-            Row(
-                "Speedup on 2 GPUs at 64, live memory",
-                where,
-                "1.32",
-                lambda *_: live,
-                (*batch, GRANULARITY, WIDTH, stated("memory of a V100, GB", 16, "section 4.1"), ADVERTISED),
-                "measured in the text; the prediction is within 6 % of it, it says",
-                within=0.06,
-            ),
-        ]
+        for gpus in (3, 4)
+    ]
+    rows.append(
+        Row(
+            "Share of the critical path's ops on one GPU, %",
+            "section 6, figure 7",
+            None,
+            lambda *_: 100 * critical_share(placements.result(Case())),
+            (ADVERTISED, LINKS, GRANULARITY, WIDTH, BATCH),
+            "the text says that the critical path is kept on one GPU",
+        )
+    )
+    memory, live = at_64(placements.work_s)
+    batch = stated("global batch", 2048, "section 5"), stated("GPUs", 32, "section 5")
+    rows += [
+        Row("Mini-batch", "section 5", None, lambda total, gpus: total / gpus, batch),
+        Row(
+            "GiB of a mini-batch of 64, summed as in eq. 13",
+            "eq. 13",
+            None,
+            lambda *_: memory,
+            (*batch, GRANULARITY, WIDTH),
+            "does not fit one GPU of 16 GiB",
+        ),
+        Row(
+            "Speedup on 2 GPUs at 64, live memory",
+            where,
+            "1.32",
+            lambda *_: live,
+            (*batch, GRANULARITY, WIDTH, stated("memory of a V100, GB", 16, "section 4.1"), ADVERTISED, LINKS),
+            "measured in the text; the prediction is within 6 % of it, it says",
+            within=0.06,
+        ),
+    ]
     return rows
 
 
 def table_1_rows(short: bool) -> list[Row]:
     """Table 1's pipelines: by GPipe, as the text cites it, and by the schedules of today."""
-    vocabulary = {"GNMT": assumed("sentences of 25 words, 128 of them"), "BigLSTM": assumed("a vocabulary of 32,768")}
+    shape = stated("layers and width", where="section 4")
+    open_ = {
+        "GNMT": (assumed("128 sentences of 25 words, vocabulary of 32,317, float32"),),
+        "BigLSTM": (
+            assumed("batch 128, 20 words, vocabulary of 32,768, float32"),
+            stated("memory of a GV100, GB", 32, "section 4.1"),
+        ),
+    }
     text = {"GNMT": "1.15", "BigLSTM": "1.22"}
     shrunk = (assumed("a small stand-in of the network"),) if short else ()
     rows = []
@@ -352,14 +386,16 @@ def table_1_rows(short: bool) -> list[Row]:
                     "table 1",
                     text[name] if schedule else None,
                     lambda speedup=speedup: speedup,
-                    (ADVERTISED, vocabulary[name], *shrunk),
-                    "measured in the text; ours is from advertised rates" if schedule else "",
+                    (shape, *open_[name], ADVERTISED, LINKS, *shrunk),
+                    "measured in the text; what it lost or gained against advertised rates is unknown"
+                    if schedule
+                    else "",
                 )
             )
     return rows
 
 
-def page(work_s: float = 40.0, short: bool = False) -> Page:
+def page(work_s: float = WORK_S, short: bool = False) -> Page:
     """Figure 8 and table 1."""
     rows = figure_8_rows(Placements(work_s), short) + table_1_rows(short)
     return Page(
@@ -384,7 +420,9 @@ def main() -> None:
     """Draw the figures and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", type=Path, default=Path("demo"), help="folder of the pictures (demo)")
-    parser.add_argument("--work", type=float, default=40.0, help="work on each placement, in seconds of one core (40)")
+    parser.add_argument(
+        "--work", type=float, default=WORK_S, help="work on each placement, in seconds of one core (15)"
+    )
     parser.add_argument("--short", action="store_true", help="2 GPUs, some seconds, small recurrent models")
     parser.add_argument("--json", action="store_true", help="print a list of rows")
     arguments = parser.parse_args()

@@ -1,6 +1,7 @@
 """All numbers of the five papers beside those that dlplacer computes: a page for each, and one that counts them.
 
-Run it: ``python examples/papers.py --output docs`` (under ten minutes; ``--short`` leaves out what is solved).
+Run it: ``python examples/papers.py --output docs`` (some minutes; ``--short`` leaves out what is solved or
+trained).
 """
 
 import argparse
@@ -19,31 +20,42 @@ import dlplacer as dp
 
 _INTRODUCTION = """# The papers, number by number
 
-What the texts of five papers say, and what this package computes. Every number carries its function and its inputs:
-stated in the text, derived from that, or assumed. Where the text's number, or one solved from it, is among the inputs,
-code marks a circle: that is no comparison. `make papers` writes these pages.
+What the texts of five papers say, and what this package computes. Every number stands beside its inputs: stated in the
+text, derived from that, or assumed. `make papers` writes these pages.
 
-| paper | rows | agree | differ, explained | follow | circles | rest on an assumption |
+- *agrees*: ours rounds to the text's number; *differs*: it does not, and the row has a note; *follows*: the text has no
+  number.
+- *circle*: the text's number, or one solved from it or chosen to fit it, is among the inputs: no comparison. Code finds
+  equal values, those by chance too; what was chosen to fit is declared.
+
+| paper | rows | agree | differ | follow | circles | rest on an assumption |
 | --- | --- | --- | --- | --- | --- | --- |
 """
 
 
 def pages(short: bool) -> dict[str, Page]:
     """Name of a file → page."""
-    projections = paper_003_dlplacer.PAGE
-    if not short:
-        import paper_003_figures
-
-        planned = paper_003_figures.page()
-        rows, missing = projections.rows + planned.rows, projections.missing + planned.missing
-        projections = replace(projections, title="Pal et al. 2019: DLPlacer", rows=rows, missing=missing)
-    return {
+    found = {
         "paper_000": paper_000_htc.PAGE,
         "paper_001": paper_001_easgd.PAGE,
         "paper_002": paper_002_ibatch.PAGE,
-        "paper_003": projections,
+        "paper_003": replace(paper_003_dlplacer.PAGE, title="Pal et al. 2019: DLPlacer"),
         "paper_004": paper_004_terngrad.PAGE,
     }
+    if not short:
+        import paper_003_figures
+        import paper_004_digits
+
+        placed = paper_003_figures.page()
+        found["paper_003"] = replace(found["paper_003"], missing=found["paper_003"].missing + placed.missing)
+        computed = {
+            "paper_000": paper_000_htc.planned(),
+            "paper_002": paper_002_ibatch.planned(),
+            "paper_003": placed.rows,
+            "paper_004": paper_004_digits.rows(),
+        }
+        found |= {name: replace(found[name], rows=found[name].rows + rows) for name, rows in computed.items()}
+    return found
 
 
 def overview(found: dict[str, Page]) -> str:
@@ -61,7 +73,7 @@ def main() -> None:
     """Write the pages."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, default=Path("demo"), help="folder of papers.md and papers/ (demo)")
-    parser.add_argument("--short", action="store_true", help="without the rows that are solved, which take minutes")
+    parser.add_argument("--short", action="store_true", help="without the rows that are solved or trained, minutes")
     arguments = parser.parse_args()
     # Types of devices with other rates are not in the table, on purpose.
     warnings.simplefilter("ignore", dp.DlplacerWarning)

@@ -34,30 +34,31 @@ settings.load_profile("repeatable")
 
 _HERE = Path(__file__).parent
 
-# Where tests pin threads to cores, measure time or spawn groups of busy processes: all of them run on one worker of
-# pytest-xdist, one after another, so that no two ask for the same cores at once. They make up half of the suite's time.
-_PINNING = (
-    *("runtime", "measure", "test_examples.py", "models/test_recurrent.py", "planning/hybrid/test_hybrid_example.py"),
+# Where tests measure time or start groups of busy processes: all of them run on one worker of pytest-xdist, one after
+# another, so that no two ask for the same cores at once.
+_TIMED = (
+    *("runtime/devices", "runtime/distributed", "runtime/executor", "runtime/profile", "measure", "test_examples.py"),
     *("cli/test_run_ranks_command.py", "cli/test_splitting_options.py", "cli/test_calibration_option.py"),
-    *("frontend/onnx", "frontend/torch/splitting/test_training.py", "frontend/torch/tracing/test_kernels.py"),
-    *("frontend/torch/tracing/test_micro_batches.py", "frontend/torch/test_batch_comparison.py"),
-    *("machines/importers/test_detecting.py", "planning/coarsen/test_granularity_command.py"),
-    "data_parallel/elastic/test_composition.py",
+    *("planning/hybrid/test_hybrid_example.py", "machines/importers/test_detecting.py"),
 )
 
-# What each worker begins with. The local search is compiled once for all in half a minute; the worker of tests that pin
-# meanwhile does what needs none of it, or it would compile it too.
-_BEGINNING = ("runtime/placed", "solvers/local_search")
+# Where else tests pin threads to cores: their numbers are the same however long they take.
+_PINNING = (
+    *("runtime", "models/test_recurrent.py", "frontend/onnx", "planning/coarsen/test_granularity_command.py"),
+    *("frontend/torch/splitting/test_training.py", "frontend/torch/tracing/test_kernels.py"),
+    *("frontend/torch/tracing/test_micro_batches.py", "frontend/torch/test_batch_comparison.py"),
+    "data_parallel/elastic/test_composition.py",
+)
 
 
 @cache
 def _pins(path: Path) -> bool:
-    return _is_in(path, _PINNING)
+    return _is_in(path, (*_TIMED, *_PINNING))
 
 
 @cache
-def _begins(path: Path) -> bool:
-    return _is_in(path, _BEGINNING)
+def _is_timed(path: Path) -> bool:
+    return _is_in(path, _TIMED)
 
 
 def _is_in(path: Path, places: Sequence[str]) -> bool:
@@ -66,13 +67,13 @@ def _is_in(path: Path, places: Sequence[str]) -> bool:
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist writes the groups into the names of tests in a hook of the same kind
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put the tests that pin first, as one group: its worker starts at once and the other takes what is left."""
+    """Put the timed tests first, as one group: its worker starts at once and the other takes what is left."""
     if config.pluginmanager.hasplugin("xdist"):
         for item in items:
-            if _pins(item.path):
-                item.add_marker(pytest.mark.xdist_group("pinning"))
+            if _is_timed(item.path):
+                item.add_marker(pytest.mark.xdist_group("timed"))
         if config.getoption("dist", "no") != "no" or "PYTEST_XDIST_WORKER" in os.environ:
-            items.sort(key=lambda item: (not _pins(item.path), not _begins(item.path)))
+            items.sort(key=lambda item: not _is_timed(item.path))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -91,7 +92,7 @@ def _require_groups(session: pytest.Session) -> None:
 
 @pytest.fixture(autouse=True)
 def _other_tests_pin_nothing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A test outside `_PINNING` that pins a thread fails."""
+    """A test outside these lists that pins a thread fails."""
     if not _pins(request.node.path) and hasattr(os, "sched_setaffinity"):
 
         def refuse(*_: object) -> None:

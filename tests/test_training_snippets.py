@@ -21,7 +21,7 @@ def _run(snippet: str, folder: Path, ranks: int = 1) -> list[str]:
 
 
 def test_there_is_one_for_each_method() -> None:
-    names = ("ternary_hook", "easgd", "run_async", "plan_groups")
+    names = ("ternary_hook", "easgd", "plan_groups")
     assert len(_SNIPPETS) == len(names)
     assert all(name in snippet for name, snippet in zip(names, _SNIPPETS, strict=True))
 
@@ -36,17 +36,8 @@ def test_elastic_averaging(tmp_path: Path) -> None:
     _run(_SNIPPETS[1], tmp_path)
 
 
-def test_asynchronous_workers(tmp_path: Path) -> None:
-    # Every worker imports torch anew: two say what four do.
-    two = _SNIPPETS[2].replace("workers=4", "workers=2")
-    assert two != _SNIPPETS[2]
-    (said,) = _run(two, tmp_path)
-    assert "weight" in said
-    assert (tmp_path / "events.json").exists()
-
-
 def test_planned_groups(tmp_path: Path) -> None:
-    (said,) = _run(_SNIPPETS[3], tmp_path)
-    promised = re.search(r"# (\[.*\])", _SNIPPETS[3])
+    (said,) = _run(_SNIPPETS[2], tmp_path)
+    promised = re.search(r"# (\[.*\])", _SNIPPETS[2])
     assert promised is not None
     assert said.strip() == promised[1]

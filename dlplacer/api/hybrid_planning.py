@@ -100,7 +100,10 @@ def hybrid(
         f"{timed.name or 'graph'} on {devices} devices of {machine.name}",
     )
     plan = plan_hybrid(problem, devices, on_progress)
-    doubts = (*_doubts(chosen if degrees or speedups else (), speedups or {}, machine), *plan_notes(plan, timed))
+    doubts = (
+        *_doubts(chosen if degrees or speedups else (), speedups or {}, machine),
+        *plan_notes(plan, timed, problem.efficiency),
+    )
     return replace(plan, warnings=doubts, scaling_fit=fit, epochs_fit=problem.efficiency.fit())
 
 

@@ -395,9 +395,10 @@ def _batches(found: "Batches") -> Iterator[Block]:
     rows = []
     for plan in found.plans:
         step = plan.reason if plan.step_s is None else format_seconds(plan.step_s)
-        figures = (plan.samples_per_s, plan.memory_bytes, len(plan.recomputed), plan.training_s)
+        figures = (plan.samples_per_s, plan.memory_bytes, plan.bound_bytes, len(plan.recomputed), plan.training_s)
         rows.append((plan.batch, step, *figures))
-    heads = ("batch", "step", "samples_per_s|samples/s|number", "memory_bytes|memory|bytes", "recomputed modules")
+    sizes = "memory_bytes|memory|bytes", "bound_bytes|for workspaces|bytes"
+    heads = ("batch", "step", "samples_per_s|samples/s|number", *sizes, "recomputed modules")
     title = f"{found.device.id}, {format_bytes(found.device.memory_bytes or 0)}: the best first"
     yield Table.described(rows, *heads, "training_s|training|seconds", title=title)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from dlplacer.core.errors import InputError
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.machines.costs.collectives import ceil_log2
+from dlplacer.planning.hybrid.step_times import elastic_exposed_s
 
 VARIANTS = ("original-serial", "original", "async", "hogwild", "sync1", "sync2", "sync3")
 
@@ -92,8 +93,8 @@ def seconds_per_batch(run: ElasticRun, variant: str) -> float:
         return max((compute_s + update_s + exchange + run.centre_update_s) / run.workers, run.centre_update_s)
     link = run.host_link if variant == "sync1" else run.peer_link
     tree_s = 2 * ceil_log2(run.workers) * run.weights_s(link)
-    together_s = max(compute_s, tree_s) if variant == "sync3" else compute_s + tree_s
-    return (together_s + update_s + run.workers * run.centre_update_s) / run.workers
+    exposed_s = elastic_exposed_s(compute_s, tree_s) if variant == "sync3" else tree_s
+    return (compute_s + exposed_s + update_s + run.workers * run.centre_update_s) / run.workers
 
 
 def most_parts(weight_bytes: int, data_bytes: int, fast_memory_bytes: int, power_of_two: bool = True) -> int:

@@ -8,11 +8,6 @@ from dlplacer.machines.costs.gradient_codecs import GradientExchange, exchanges
 _FLOAT_BYTES = 4
 
 
-def ideal_push_ratio() -> float:
-    """32 ÷ log2 3: what ternary codes can save when they are pushed (section 3)."""
-    return 32 / math.log2(3)
-
-
 def ideal_pull_ratio(ranks: int) -> float:
     """32 ÷ log2(2N + 1): what sums of N ternary codes can save when they are pulled (section 3).
 

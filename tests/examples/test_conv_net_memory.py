@@ -3,6 +3,7 @@
 import pytest
 
 pytest.importorskip("paper_models", reason="the examples are in the checkout only")
+from paper_models.conv_algorithms import alternatives, best_step
 from paper_models.conv_net_memory import (
     ConvNet,
     FeatureLayer,
@@ -62,3 +63,25 @@ def test_table_2() -> None:
     for size, out_size, depth, out_depth, ratio in rows:
         found = fft_bytes(128, size, (depth, out_depth)) / gemm_bytes(128, (size, out_size), (depth, out_depth))
         assert found == pytest.approx(ratio, rel=0.04)
+
+
+def test_algorithms_of_a_convolution_by_hand() -> None:
+    # 4 × 4 maps of depths 2 and 6, 3 × 3 filters, batch 10: products 2 · 10 · 16 · 9 · 12 = 34,560 FLOP.
+    net = ConvNet((4, 4, 2), (FeatureLayer(3, 1, 1, 6),))
+    ((gemm, fft, winograd),) = alternatives(net, 10, 1e6, ("GEMM", "FFT", "Winograd"))
+    assert gemm.time_s == pytest.approx(3 * 34_560 / 0.6e6)
+    # 92 planes of 2.5 · 16 · log2 16 = 160 FLOP, and 8 · 10 · 12 · 4 · 3 for the products.
+    assert fft.time_s == pytest.approx(3 * (92 * 160 + 11_520) / 0.3e6)
+    assert fft.workspace_bytes == 92 * 4 * 3 * 2 * 4
+    # 4 tiles of 16 products for each pair of maps, in place of 4 · 36.
+    assert winograd.time_s == pytest.approx(3 * 34_560 / 2.25 / 0.45e6)
+    assert winograd.workspace_bytes == 4 * (4 * 16 * 10 * 8 + 16 * 12)
+
+
+def test_more_memory_never_slows_a_step_and_less_forces_gemm() -> None:
+    machine = [best_step(ALEXNET, 1024, gigabytes * 10**9, 2.8e12) for gigabytes in (3, 6, 8, 12, 40)]
+    assert machine[0] is None
+    times = [step.time_s for step in machine if step is not None]
+    assert times == sorted(times, reverse=True)
+    assert times[0] > times[-1]
+    assert best_step(ALEXNET, 1024, 12 * 10**9, 2.8e12, ("GEMM",)).algorithms == ("GEMM",) * 5

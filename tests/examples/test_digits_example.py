@@ -11,9 +11,8 @@ from unittest import mock
 import pytest
 from scripts import run_as_ranks
 
-from dlplacer.data_parallel import run_async
-
 pytest.importorskip("sklearn", reason="the digits are scikit-learn's")
+run_async = pytest.importorskip("asynchronous", reason="the examples are in the checkout only").run_async
 SCRIPT = Path(__file__).parents[2] / "examples" / "digits.py"
 if not SCRIPT.is_file():
     pytest.skip("the examples are in the checkout only", allow_module_level=True)
@@ -34,10 +33,18 @@ def test_every_method_is_in_the_table_and_in_the_picture(tmp_path: Path) -> None
     assert [(done.returncode, bool(done.stdout)) for done in ranks] == [(0, True), (0, False)], ranks
     assert [line.split()[0] for line in ranks[0].stdout.splitlines()] == [
         "method",
-        *("fp32", "fp16", "PowerSGD", "ternary"),
-        *("easgd", "local_sgd", "diloco", "async", "round_robin", "hogwild"),
+        *("fp32", "fp16", "PowerSGD", "ternary", "ternary_paper", "easgd", "local_sgd", "diloco"),
+        *("async_easgd", "async_sgd", "async_measgd", "async_msgd"),
+        *("hogwild_easgd", "hogwild_sgd", "original_easgd", "original_sgd"),
     ]
     assert (tmp_path / "digits.png").stat().st_size > 10_000
+
+
+def test_scalers_of_tensors_and_clipping_bring_the_gradients_bound_closer_to_that_of_sgd() -> None:
+    from paper_004_digits import BOUNDS, bounds
+
+    one, layers, clipped = (bounds(2.5)[name] for name in BOUNDS)
+    assert 1 <= clipped < layers < one
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Elastic averaging: seconds of its variants against an event replay, parts of a chip, shares of a measured run."""
+"""Elastic averaging: seconds of its variants against an event replay, and parts of a chip."""
 
 import heapq
 
@@ -8,7 +8,6 @@ from dlplacer.machines.costs.alpha_beta import AlphaBeta
 
 pytest.importorskip("paper_models", reason="the examples are in the checkout only")
 from paper_models.elastic_cost import ElasticRun, exchange_s, most_parts, seconds_per_batch
-from paper_models.training_breakdown import Breakdown, weak_scaling_efficiency
 
 RUN = ElasticRun(4, (1000, 3000, 4000), 0.010, 0.001, 0.0005, 0.0002, AlphaBeta(1e-4, 1e-7), AlphaBeta(1e-5, 1e-8))
 
@@ -55,11 +54,3 @@ def test_parts_of_a_chip() -> None:
     assert most_parts(249 * mb, 687 * mb, 16 * 1024 * mb, power_of_two=False) == 17
     assert most_parts(1, 0, 2**60 - 1) == 2**59
     assert most_parts(1, 0, 2**60) == 2**60
-
-
-def test_breakdown() -> None:
-    row = Breakdown(10.0, 100, 4, {"gpu-gpu para": 0.1, "cpu-gpu data": 0.05, "for/backward": 0.85})
-    assert row.communication_share == pytest.approx(0.15)
-    assert row.batch_s == pytest.approx(0.025)
-    assert row.seconds("for/backward") == pytest.approx(8.5)
-    assert weak_scaling_efficiency((10.0, 12.5)) == (1.0, 0.8)

@@ -20,6 +20,7 @@ PROMISED = {
     "dgx1-v100-8gpu",
     "dgx2-v100",
     "mixed-2gpu",
+    "p2-8xlarge",
     "pcie-4gpu",
 }
 
@@ -141,6 +142,7 @@ def test_dgx1_has_the_published_link_counts(size: int) -> None:
         ("dgx1-v100-8gpu", "gpu0", "gpu2", 5),
         ("dgx1-v100-8gpu", "gpu0", "gpu1", 10),
         ("dgx1-v100-8gpu", "gpu0", "gpu4", 15),
+        ("p2-8xlarge", "gpu0", "gpu7", 10),
         ("pcie-4gpu", "gpu0", "gpu1", 5),
         ("pcie-4gpu", "gpu0", "gpu3", 10),
         ("mixed-2gpu", "gpu0", "gpu1", 15),

@@ -118,7 +118,7 @@ def noisy(amount: Callable[[], float]) -> Callable[..., Any]:
 
 def test_links_that_change_what_they_carry_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CpuDevice, "receive", noisy(lambda: 0.1))
-    done = selftest(SMALL, {}, CPUS, repeats=1)
+    done = selftest({"branches": SMALL["branches"]}, {}, CPUS, repeats=1)
     failed = {check.name for check in done.checks if not check.passed}
     assert failed == {"numbers"}
     assert not done.passed
@@ -133,7 +133,7 @@ def test_runs_that_differ_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
         return 1e-6 * (taken[0] % 97)
 
     monkeypatch.setattr(CpuDevice, "receive", noisy(tiny))
-    done = selftest(SMALL, {}, CPUS, repeats=2)
+    done = selftest({"branches": SMALL["branches"]}, {}, CPUS, repeats=2)
     assert "races" in {check.name for check in done.checks if not check.passed}
 
 
@@ -154,11 +154,8 @@ def test_no_repeats_are_refused() -> None:
 def test_the_command_ends_with_5_if_a_check_fails(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = ["selftest", "--devices", "cpu:0,cpu:1", "--no-steps", "--repeats", "1"]
-    assert main([*command, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["passed"] is True
     monkeypatch.setattr(CpuDevice, "receive", noisy(lambda: 0.1))
-    assert main(command) == 5
+    assert main(["selftest", "--devices", "cpu:0,cpu:1", "--no-steps", "--repeats", "1"]) == 5
     assert "FAILED" in capsys.readouterr().out
 
 

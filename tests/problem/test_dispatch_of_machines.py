@@ -158,7 +158,7 @@ def test_bounds_and_plans_against_all_plans() -> None:
         problem = build_problem(graph, topology, FREE)
         best_s = best_by_brute_force(problem)
         assert least_step_s(problem, dispatch_of(topology)) <= best_s
-        plan = place(graph, topology, FREE, time_limit_s=5.0, workers=1).plan
+        plan = place(graph, topology, FREE, work_s=1.0).plan
         assert plan.lower_bound_s <= best_s * (1 + 1e-9)
         assert best_s <= plan.makespan_s * (1 + 1e-9)
         assert violations(plan) == ()

@@ -1,1 +1,1 @@
-"""Elastic averaging: workers and a centre that pull each other, synchronously or one worker after the other."""
+"""Elastic averaging, local SGD and DiLoCo: workers and a centre that pull each other from time to time."""

@@ -88,12 +88,8 @@ class OuterOptimizer:
             raise InputError("overlap='sync1' sums in the host's memory, which nccl cannot; use 'sync2', or gloo")
         self._packed = PackedWeights(model, torch.device("cpu") if overlap == "sync1" else None)
         _require_trains(inner, model)
-        if rule.pull is not None:
-            # Other optimizers than SGD are judged as SGD without momentum.
-            sgd = inner.param_groups[0] if isinstance(inner, torch.optim.SGD) else {}
-            momentum, nesterov = float(sgd.get("momentum", 0)), bool(sgd.get("nesterov"))
-            recursion = ElasticRecursion(rule.pull, self._ranks.size, momentum, sync_every, rule.delay, nesterov)
-            require_stable(recursion)
+        self._stable_pull = 0.0
+        self._pull()
         self._centre = Centre(rule, self._packed)
         self._total = self._packed.empty()
         # What averaging at once needs not: workers take the centre's values whatever they had.
@@ -109,7 +105,7 @@ class OuterOptimizer:
         self._steps_before = self.steps
         if self._handle is not None:
             raise InputError("this outer optimizer's context is open already; open it once")
-        settings = f"{self.rule.name} every {self.sync_every}, delay {self.rule.delay}, pull {self.rule.pull}"
+        settings = f"{self.rule.name} every {self.sync_every}, delay {self.rule.delay}, pull {self._pull()}"
         self._ranks.require_equal("model", self._packed.layout)
         self._ranks.require_equal("rule", settings)
         if self._started:
@@ -194,6 +190,19 @@ class OuterOptimizer:
         if self._handle is not None:
             self._send_again()
 
+    def _pull(self) -> float | None:
+        """a = η·ρ at the present learning rate; InputError if no curvature converges with it."""
+        group = self.inner.param_groups[0]
+        pull = self.rule.pull_at(float(group["lr"]))
+        if pull is not None and pull > self._stable_pull:
+            # Other optimizers than SGD are judged as SGD without momentum.
+            sgd = group if isinstance(self.inner, torch.optim.SGD) else {}
+            momentum, nesterov = float(sgd.get("momentum", 0)), bool(sgd.get("nesterov"))
+            workers, delay = self._ranks.size, self.rule.delay
+            require_stable(ElasticRecursion(pull, workers, momentum, self.sync_every, delay, nesterov))
+            self._stable_pull = pull
+        return pull
+
     def _require_started(self) -> None:
         if not self._started:
             raise InputError("this outer optimizer has no centre yet; enter its context first")
@@ -246,7 +255,7 @@ class OuterOptimizer:
             self._ranks.begin_sum(self._total)
         self._ranks.end_sum(f"synchronisation {self.synchronisations + 1}, after step {self.steps}")
         self._waiting = False
-        self._centre.move(self._total, self._own, self._ranks.size)
+        self._centre.move(self._total, self._own, self._ranks.size, self._pull())
         self._packed.set_integers(self._total, self._counted if self.rule.delay else None)
         self.synchronisations += 1
 

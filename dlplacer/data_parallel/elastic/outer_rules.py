@@ -31,10 +31,12 @@ class OuterRule:
     outer: OptimizerFactory | None = None
     delay: int = 0
     start: int = 0
+    rho: float | None = None
 
     def __post_init__(self) -> None:
-        if self.pull is not None and not 0 <= self.pull < float("inf"):
-            raise InputError(f"{self.name}: pull is {self.pull:g}; it must be finite and at least 0")
+        for name, value in (("pull", self.pull), ("rho", self.rho)):
+            if value is not None and not 0 <= value < float("inf"):
+                raise InputError(f"{self.name}: {name} is {value:g}; it must be finite and at least 0")
         if self.delay < 0 or self.start < 0:
             raise InputError(f"{self.name}: delay {self.delay} and start {self.start}; they must be at least 0")
         if self.delay and self.start:
@@ -43,12 +45,16 @@ class OuterRule:
                 "nothing to delay: use one of the two"
             )
 
+    def pull_at(self, learning_rate: float) -> float | None:
+        """a: `pull`, or η·ρ if the rule has a ρ."""
+        return self.pull if self.rho is None else self.rho * learning_rate
+
     def is_due(self, step: int, period: int) -> bool:
         """True if workers and centre pull each other after so many steps."""
         return step > 0 and (step <= self.start or (step - self.start) % period == 0)
 
 
-def easgd(pull: float = 0.1, delay: int = 1) -> OuterRule:
+def easgd(pull: float = 0.1, delay: int = 1, rho: float | None = None) -> OuterRule:
     """Elastic averaging (Zhang, Choromanska and LeCun 2015): workers and centre pull each other by a share of their
     difference.
 
@@ -60,8 +66,10 @@ def easgd(pull: float = 0.1, delay: int = 1) -> OuterRule:
     delay
         1 is the paper's rule: gradient and differences are of the same weights (eq. 1 and 2), so the exchange can run
         while forward and backward pass do.
+    rho
+        ρ: the pull is η·ρ with the inner optimizer's learning rate as its schedule has it, in place of `pull`.
     """
-    return OuterRule("easgd", pull=pull, delay=delay)
+    return OuterRule("easgd", pull=pull, delay=delay, rho=rho)
 
 
 def local_sgd(start: int = 0, delay: int = 0) -> OuterRule:
@@ -112,7 +120,7 @@ class Centre:
             self.optimizer = rule.outer(views)
             self._views = views
 
-    def move(self, total: Tensor, own: Tensor | None, workers: int) -> None:
+    def move(self, total: Tensor, own: Tensor | None, workers: int, pull: float | None) -> None:
         """Move the centre, and this worker's weights and float buffers with it.
 
         `total` and `own` are differences to the centre's present values: the sum of all workers', and this worker's,
@@ -125,10 +133,10 @@ class Centre:
             torch.sub(mean, own[buffers], out=own[buffers])
             packed.add(own, packed.float_buffers)
         self.vector[buffers] += mean
-        if self.rule.pull is not None:
+        if pull is not None:
             assert own is not None
-            packed.add(own, packed.parameters, -self.rule.pull)
-            self.vector[weights].add_(total[weights], alpha=self.rule.pull)
+            packed.add(own, packed.parameters, -pull)
+            self.vector[weights].add_(total[weights], alpha=pull)
         elif own is None:
             self._outer_step(total[weights], workers)
             packed.assign(self.vector)

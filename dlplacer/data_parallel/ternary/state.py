@@ -143,6 +143,11 @@ class TernaryState:
         if not torch.cuda.is_available():
             kernels_for("cpu")  # Compiled, or read from the cache, before the first step and not in it.
 
+    @classmethod
+    def paper(cls, **settings: Any) -> "TernaryState":
+        """A state with the paper's defaults: shared scalers (eq. 4), and biases and small weights as codes too."""
+        return cls(**{"share_scaler": True, "min_numel": 1, **settings})
+
     def begin(
         self,
         bucket: dist.GradBucket,  # type: ignore[name-defined]

@@ -164,18 +164,26 @@ class StatisticalEfficiency:
         (`dlplacer.machines.costs.gradient_codecs`): (1 + v r) ÷ (1 + r) with r = B_crit ÷ B; v where B_crit is unknown.
     period_factors
         Steps between exchanges → epochs ÷ those at every step. Periods that are not listed are not considered.
+    elastic_factors
+        The same by elastic averaging, whose exchange may take until the end of the next step.
     """
 
     base: EpochsTable | CriticalBatch
     codec_factors: Mapping[str, float] = field(default_factory=dict)
     period_factors: Mapping[int, float] = field(default_factory=dict)
+    elastic_factors: Mapping[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for kind, factors in (("codec", self.codec_factors), ("period", self.period_factors)):
+        kinds: tuple[tuple[str, Mapping[Any, float]], ...] = (
+            ("codec", self.codec_factors),
+            ("period", self.period_factors),
+            ("elastic period", self.elastic_factors),
+        )
+        for kind, factors in kinds:
             for key, factor in factors.items():
                 if not 0 < factor < float("inf"):
                     raise InputError(f"{kind} {key!r}: the factor of epochs is {factor}; it must be positive")
-        for period in self.period_factors:
+        for period in (*self.period_factors, *self.elastic_factors):
             if period < 1:
                 raise InputError(f"period {period}: steps between exchanges must be at least 1")
 
@@ -192,7 +200,7 @@ class StatisticalEfficiency:
         """The critical-batch form through a table, with its residuals; None where epochs are given by that form."""
         return None if isinstance(self.base, CriticalBatch) else self.base.fit()
 
-    def epochs(self, workers: int, codec: str = "none", period: int = 1) -> float | None:
+    def epochs(self, workers: int, codec: str = "none", period: int = 1, elastic: bool = False) -> float | None:
         """Epochs with so many workers; None where training does not get there or nothing is known.
 
         Raises
@@ -200,13 +208,14 @@ class StatisticalEfficiency:
         InputError
             If nothing is known about the period or the codec.
         """
-        if period not in self.periods:
-            known = ", ".join(map(str, self.periods))
+        factors = self.elastic_factors if elastic else {**self.period_factors, 1: 1.0}
+        if period not in factors:
+            known = ", ".join(map(str, sorted(factors)))
             raise InputError(f"nothing is known of exchanging every {period} steps; give a factor, or use {known}")
         base = self.base.epochs(workers)
         if base is None:
             return None
-        return base * self._codec_factor(codec, workers) * (1.0 if period == 1 else self.period_factors[period])
+        return base * self._codec_factor(codec, workers) * factors[period]
 
     def _codec_factor(self, codec: str, workers: int) -> float:
         if codec in self.codec_factors:
@@ -256,6 +265,7 @@ class EpochsFile(FileModel):
     critical_batch: CriticalBatchFields | None = None
     codec_factor: Annotated[dict[str, Positive], Field(default_factory=dict)]
     period_factor: Annotated[dict[str, Positive], Field(default_factory=dict)]
+    elastic_factor: Annotated[dict[str, Positive], Field(default_factory=dict)]
 
     def mistakes(self) -> Iterator[str]:
         """Contradictions between fields."""
@@ -265,6 +275,7 @@ class EpochsFile(FileModel):
             yield "mini_batch: required where 'by' is \"batch\"; it turns samples into workers"
         yield from count_key_mistakes("epochs", self.epochs or {}, self.by)
         yield from count_key_mistakes("period_factor", self.period_factor, "steps")
+        yield from count_key_mistakes("elastic_factor", self.elastic_factor, "steps")
 
 
 @dataclass(frozen=True)
@@ -309,6 +320,9 @@ def _data(content: EpochsFile) -> EpochsData:
         base = CriticalBatch(content.critical_batch.minimum_epochs, content.critical_batch.critical_batch / unit)
     else:
         base = EpochsTable({int(key) / unit: epochs for key, epochs in (content.epochs or {}).items()})
-    periods = {int(key): factor for key, factor in content.period_factor.items()}
-    efficiency = StatisticalEfficiency(base, content.codec_factor, periods)
+    periods, elastic = (
+        {int(key): factor for key, factor in factors.items()}
+        for factors in (content.period_factor, content.elastic_factor)
+    )
+    efficiency = StatisticalEfficiency(base, content.codec_factor, periods, elastic)
     return EpochsData(efficiency, content.mini_batch, content.samples, content.name)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from dlplacer.core.errors import InfeasibleError, InputError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.topology import Topology
+from dlplacer.machines.costs.gradient_codecs import CODECS
 from dlplacer.planning.hybrid.epochs import StatisticalEfficiency
 from dlplacer.planning.hybrid.hybrid_plan import BestOfDevices, HybridPlan, Strategy
 from dlplacer.planning.hybrid.scaling import ConstantEfficiency
@@ -102,7 +103,7 @@ class _Search:
             for split in self._splits(count, degree):
                 team = Team(count, degree, split)
                 for step in self._step_times(team):
-                    epochs = efficiency.epochs(team.workers, step.codec, step.period)
+                    epochs = efficiency.epochs(team.workers, step.codec, step.period, step.elastic)
                     if epochs is not None:
                         yield Strategy(count, degree, split, step, epochs)
 
@@ -118,7 +119,10 @@ class _Search:
     def _step_times(self, team: Team) -> Sequence[StepTime]:
         """The step with every exchange of gradients; none where the workers are not joined by links."""
         try:
-            return list(self.step_times.step_times(self.problem.work, team, self.problem.efficiency.periods))
+            known = self.problem.efficiency
+            return list(
+                self.step_times.step_times(self.problem.work, team, known.periods, tuple(known.elastic_factors))
+            )
         except InfeasibleError:
             return ()
 
@@ -151,9 +155,32 @@ class _Search:
         )
 
 
-def plan_notes(plan: HybridPlan, graph: OpGraph | None = None) -> tuple[str, ...]:
-    """A text for each: budgets without a comparison, batch norm in pipelines."""
-    return (*_unknown_epochs(plan.budgets), *_mixing(plan.budgets, graph))
+def plan_notes(
+    plan: HybridPlan, graph: OpGraph | None = None, efficiency: StatisticalEfficiency | None = None
+) -> tuple[str, ...]:
+    """A text for each: unknown epochs, assumed factors of codecs, batch norm in pipelines.
+
+    Parameters
+    ----------
+    graph
+        Of a worker's step; None leaves batch norm out.
+    efficiency
+        The epochs of the plan; None leaves codecs out.
+    """
+    found = (*_unknown_epochs(plan.budgets), *_assumed_factors(plan.budgets, efficiency))
+    return (*found, *_mixing(plan.budgets, graph))
+
+
+def _assumed_factors(budgets: Sequence[BestOfDevices], efficiency: StatisticalEfficiency | None) -> Iterator[str]:
+    used = {best.step.codec for each in budgets if (best := each.best) is not None}
+    for codec in sorted(used - set(efficiency.codec_factors)) if efficiency is not None else ():
+        noise = CODECS[codec].noise
+        if noise > 1:
+            yield (
+                f"epochs with codec {codec!r} are assumed to grow with its noise, up to {noise:g} times; measure them "
+                "(dlplacer epochs --codecs), or give 'codec_factor' in the epochs file: 1 where training takes "
+                "as long, as in the tables of Wen et al. 2017"
+            )
 
 
 def _unknown_epochs(budgets: Sequence[BestOfDevices]) -> Iterator[str]:

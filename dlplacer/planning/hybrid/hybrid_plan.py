@@ -57,6 +57,8 @@ class Strategy:
             parts.append(f"{self.split.micro_batches} micro-batches")
         if self.step.codec != "none":
             parts.append(f"{self.step.codec}/{self.step.transport}")
+        if self.step.elastic:
+            parts.append("elastic")
         if self.step.period > 1:
             parts.append(f"every {self.step.period} steps")
         return ", ".join(parts)

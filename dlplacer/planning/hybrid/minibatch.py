@@ -35,11 +35,14 @@ class StepChoices:
         Weights, gradients, state, inputs, activations read across modules, and the largest workspace.
     modules
         Module path → its recomputation; modules without inner activations are left out.
+    workspace_bytes
+        The largest workspace.
     """
 
     fixed_s: float
     fixed_bytes: int
     modules: Mapping[str, Recomputation]
+    workspace_bytes: int = 0
 
 
 def step_choices(graph: OpGraph, device_type: str) -> StepChoices:
@@ -66,7 +69,7 @@ def step_choices(graph: OpGraph, device_type: str) -> StepChoices:
     modules = {block: _recomputation(graph, time_s, saved) for block, saved in inner.items()}
     held = sum(op.weight_bytes + op.gradient_bytes + op.state_bytes for op in graph.ops)
     workspace = max(op.workspace_bytes for op in graph.ops)
-    return StepChoices(sum(time_s.values()), held + crossing_bytes + workspace, modules)
+    return StepChoices(sum(time_s.values()), held + crossing_bytes + workspace, modules, workspace)
 
 
 def block_of(op: Op) -> str:
@@ -112,6 +115,9 @@ class BatchPlan:
 
     Attributes
     ----------
+    bound_bytes
+        M_bound (Zou et al. 2017, eq. 5): what the device has for workspaces if nothing is computed again; where it is
+        below 0 something must be.
     step_s
         T*(X); None if the batch does not fit.
     epochs, training_s
@@ -119,6 +125,7 @@ class BatchPlan:
     """
 
     batch: int
+    bound_bytes: int
     step_s: float | None
     memory_bytes: int | None
     recomputed: tuple[str, ...]
@@ -169,8 +176,11 @@ def plan_batches(
 def _planned(
     batch: int, step: StepChoices, memory_bytes: int, dataset_size: int | None, epochs: float | None
 ) -> BatchPlan:
+    bound_bytes = memory_bytes - _memory_bytes(step, ()) + step.workspace_bytes
     if epochs is None:
-        return BatchPlan(batch, None, None, (), None, None, "nothing is known of training with so large a batch")
+        return BatchPlan(
+            batch, bound_bytes, None, None, (), None, None, "nothing is known of training with so large a batch"
+        )
     chosen = _recomputed(step, memory_bytes)
     if chosen is None:
         least_bytes = step.fixed_bytes + max((each.stored_bytes for each in step.modules.values()), default=0)
@@ -178,10 +188,10 @@ def _planned(
             f"weights, gradients, inputs and activations between modules need {least_bytes} bytes; the device has "
             f"{memory_bytes}"
         )
-        return BatchPlan(batch, None, None, (), epochs, None, reason)
+        return BatchPlan(batch, bound_bytes, None, None, (), epochs, None, reason)
     step_s = step.fixed_s + sum(step.modules[name].time_s for name in chosen)
     training_s = None if dataset_size is None else math.ceil(dataset_size / batch) * step_s * epochs
-    return BatchPlan(batch, step_s, _memory_bytes(step, chosen), chosen, epochs, training_s)
+    return BatchPlan(batch, bound_bytes, step_s, _memory_bytes(step, chosen), chosen, epochs, training_s)
 
 
 def _memory_bytes(step: StepChoices, recomputed: tuple[str, ...]) -> int:

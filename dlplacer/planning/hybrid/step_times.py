@@ -166,6 +166,8 @@ class StepTime:
     ----------
     exposed_s
         Of these, what the exchange adds to the computation.
+    elastic
+        True for elastic averaging, whose exchange runs beside the next step.
     """
 
     codec: str
@@ -176,6 +178,15 @@ class StepTime:
     period: int
     step_s: float
     exposed_s: float
+    elastic: bool = False
+
+
+def elastic_exposed_s(compute_s: float, exchange_s: float, period: int = 1) -> float:
+    """Seconds that elastic averaging adds to a step (You, Buluç and Demmel 2017, Sync EASGD3).
+
+    Its exchange begins with a step and is needed at the end of that step, data copy, forward and backward pass later.
+    """
+    return max(0.0, exchange_s - compute_s) / period
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,8 +206,10 @@ class Team:
 class StepTimes(Protocol):
     """A source of step times."""
 
-    def step_times(self, work: Work, team: Team, periods: Sequence[int], /) -> Iterable[StepTime]:
-        """The step with every exchange of gradients among the workers, at these periods."""
+    def step_times(
+        self, work: Work, team: Team, periods: Sequence[int], elastic: Sequence[int] = (), /
+    ) -> Iterable[StepTime]:
+        """The step with every exchange of gradients among the workers, at these periods, and by elastic averaging."""
 
 
 @dataclass(frozen=True)
@@ -205,7 +218,9 @@ class ClosedForm:
 
     efficiency: ScalingEfficiency
 
-    def step_times(self, work: Work, team: Team, _periods: Sequence[int], /) -> Iterator[StepTime]:
+    def step_times(
+        self, work: Work, team: Team, _periods: Sequence[int], _elastic: Sequence[int] = (), /
+    ) -> Iterator[StepTime]:
         """The one exchange that the form knows."""
         compute_s = work.step_s / team.split.speedup
         step_s = compute_s / self.efficiency.efficiency(team.workers)
@@ -252,7 +267,9 @@ class OnMachine:
             exchanges(memory_rate(layout.topology)) if gradient_exchanges is None else gradient_exchanges
         )
 
-    def step_times(self, work: Work, team: Team, periods: Sequence[int], /) -> Iterator[StepTime]:
+    def step_times(
+        self, work: Work, team: Team, periods: Sequence[int], elastic: Sequence[int] = (), /
+    ) -> Iterator[StepTime]:
         """Every exchange with every algorithm that may be best, at every period, gradients in the best groups."""
         if team.workers == 1 or not work.gradient_bytes:
             compute_s = work.step_s / team.split.speedup
@@ -263,6 +280,8 @@ class OnMachine:
             if exchange.fits(team.workers) and not exchange.is_served:
                 for algorithm, line in lines_among(costs, exchange):
                     yield from self._timed(work, team, periods, exchange, algorithm, line)
+                    if exchange.codec.name == "none":
+                        yield from self._averaged(work, team, elastic, exchange.transport.name, algorithm, line)
 
     def _timed(
         self,
@@ -285,6 +304,16 @@ class OnMachine:
         for period in (period for period in periods if period > 1 or not self.overlap):
             exposed_s = line.time_s(work.gradient_bytes) / period
             yield StepTime(*names, "single", 1, period, compute_s + exposed_s, exposed_s)
+
+    def _averaged(
+        self, work: Work, team: Team, periods: Sequence[int], transport: str, algorithm: str, line: AlphaBeta
+    ) -> Iterator[StepTime]:
+        """The step with elastic averaging of weights, which are as many as gradients, at every period."""
+        compute_s, exchange_s = work.step_s / team.split.speedup, line.time_s(work.gradient_bytes)
+        for period in periods:
+            exposed_s = elastic_exposed_s(compute_s, exchange_s, period)
+            step_s = compute_s + exposed_s
+            yield StepTime("none", transport, algorithm, "single", 1, period, step_s, exposed_s, elastic=True)
 
     def _costs(self, team: Team) -> MachineCosts:
         groups = tuple(zip(*self.layout.workers(team.devices, team.degree), strict=True))

@@ -122,7 +122,7 @@ class LocalSearchParams:
     Attributes
     ----------
     warm, cool
-        First and last temperature of a cycle, as shares of the makespan.
+        First and last temperature of a cycle, in mean times of working ops.
     chunk_s, least_chunk_s
         Seconds between looks at the clock and at what was found; these become fewer, down to the least, while that is
         refused for its memory over time, which the compiled code does not know.
@@ -134,8 +134,8 @@ class LocalSearchParams:
         nothing.
     """
 
-    warm: float = 3e-4
-    cool: float = 1e-5
+    warm: float = 0.15
+    cool: float = 0.005
     chunk_s: float = 0.25
     least_chunk_s: float = 0.02
     chunk_share: float = 0.125
@@ -171,6 +171,7 @@ def anneal_schedule(instance: Instance, incumbent: Incumbent, seconds: float) ->
     chains[0].go_on(0, 0.0, 0)
     began = now()
     cycle_s = (stop_at - began) / PARAMS.cycles
+    op_ticks = sum(instance.mean_duration) / max(1, instance.working_count)
     trials, cycle, known, chunk_s, fruitless = 1, 0, best.makespan, PARAMS.chunk_s, 0
     # Threads suffice: compiled code releases the interpreter's lock.
     with ThreadPoolExecutor(budget.workers) as pool:
@@ -184,7 +185,7 @@ def anneal_schedule(instance: Instance, incumbent: Incumbent, seconds: float) ->
                     return
                 cycle, known = int(passed), incumbent.best.makespan
                 _restart(chains)
-            temperature = best.makespan * PARAMS.warm * (PARAMS.cool / PARAMS.warm) ** done
+            temperature = op_ticks * PARAMS.warm * (PARAMS.cool / PARAMS.warm) ** done
             chunk_began = now()
             tasks = [pool.submit(chain.go_on, trials, temperature, random.randrange(2**31)) for chain in chains]
             better = [task.result() for task in tasks]

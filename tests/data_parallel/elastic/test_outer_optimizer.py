@@ -15,6 +15,7 @@ from data_parallel.elastic_updates import Elastic, ElasticState, synchronous_ste
 from processes import run_ranks
 from torch import nn
 
+from dlplacer.core.errors import InputError
 from dlplacer.data_parallel import OuterOptimizer, diloco, easgd, local_sgd
 
 pytestmark = pytest.mark.xdist_group("outer optimizer")  # the ranks that all tests look at are run once
@@ -206,6 +207,25 @@ def test_float_buffers_are_averaged_and_integer_ones_are_the_first_rank_s(ranks:
 def test_a_run_cut_anywhere_goes_on_to_the_bit(ranks: list[dict[str, Any]]) -> None:
     for rank in range(RANKS):
         assert [case for case, equal in ranks[rank]["resumed"].items() if not equal] == []
+
+
+def test_a_pull_of_eta_rho_follows_the_learning_rate() -> None:
+    model, rates, rho = Quadratic(0), [0.1, 0.05, 0.025, 0.0125], 2.0
+    inner = torch.optim.SGD(model.parameters(), lr=rates[0])
+    schedule = torch.optim.lr_scheduler.ExponentialLR(inner, 0.5)
+    weights = centre = START
+    with OuterOptimizer(model, inner, easgd(rho=rho)) as outer:
+        for rate in rates:
+            step(model, inner)
+            schedule.step()
+            difference = weights - centre
+            weights = weights - rate * (weights - 1) - rate * rho * difference
+            centre = centre + rate * rho * difference
+    assert np.allclose(model.flat().detach().numpy(), weights, atol=1e-12, rtol=0)
+    assert np.allclose(outer.centre_state_dict()["first"].numpy(), centre[:3], atol=1e-12, rtol=0)
+    inner.param_groups[0]["lr"] = 1.0
+    with pytest.raises(InputError, match="pull 2 with 1 workers"), outer:
+        step(model, inner)
 
 
 def dying(rank: int, dead: int) -> None:

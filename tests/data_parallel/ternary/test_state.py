@@ -24,6 +24,14 @@ def test_the_last_layer_is_the_last_that_owns_a_matrix() -> None:
     assert NamedParameters.of(nn.LayerNorm(2), nn.LayerNorm(2)).last_layer == frozenset()
 
 
+def test_the_paper_codes_all_but_the_last_layer_by_shared_scalers() -> None:
+    ours, paper = TernaryState(), TernaryState.paper(seed=3)
+    assert (paper.share_scaler, paper.seed) == (True, 3)
+    last = frozenset({"last.bias"})
+    assert [ours.codes("bias", 8, last), paper.codes("bias", 8, last)] == [False, True]
+    assert not paper.codes("last.bias", 8, last)
+
+
 def test_sums_are_chosen_where_they_take_half_the_bytes() -> None:
     # Bits per element that five ranks receive: 2 · 4 = 8, or (2 + 4) · 4 ÷ 5 = 4.8; six: 2 · 5 = 10, or 6 · 5 ÷ 6 = 5.
     assert [cheaper_transport(ranks) for ranks in (2, 5, 6, 64)] == ["all-gather", "all-gather", "sums", "sums"]

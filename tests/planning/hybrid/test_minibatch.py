@@ -54,5 +54,8 @@ def test_inception_trades_time_for_memory() -> None:
     assert not roomy.recomputed
     assert roomy.step_s == pytest.approx(step.fixed_s)
     assert tight.recomputed
+    # M_bound: all activations stored, the largest workspace not counted.
+    assert roomy.bound_bytes == step.workspace_bytes
+    assert tight.bound_bytes == step.workspace_bytes - (everything - everything // 2)
     assert step.fixed_s < tight.step_s < 1.34 * step.fixed_s
     assert tight.memory_bytes <= held + everything // 2

@@ -15,12 +15,12 @@ from dlplacer.planning.hybrid.workers import SpeedupTable, WorkerSplit
 WORK = Work(0.010, (GradientLayer(0.005, 8_000_000),))
 
 
-def on_star(base: EpochsTable | CriticalBatch, devices: int, fat: float = 1e9) -> HybridPlan:
+def on_star(base: EpochsTable | CriticalBatch, devices: int, fat: float = 1e9, codec: str = "none") -> HybridPlan:
     """The plan for devices on a switch with links of 1 GB/s; the last device's link is of another rate."""
     rates = [1e9] * (devices - 1) + [fat]
     links = tuple(Link(f"d{at}", "switch", rate) for at, rate in enumerate(rates))
     topology = Topology(tuple(Device(f"d{at}") for at in range(devices)), (Router("switch"),), links)
-    step_times = OnMachine(WorkerLayout(topology), exchanges(codecs=["none"]))
+    step_times = OnMachine(WorkerLayout(topology), exchanges(codecs=[codec]))
     problem = HybridProblem(WORK, StatisticalEfficiency(base), SpeedupTable({2: 1.5}), topology, step_times)
     return plan_hybrid(problem, devices)
 
@@ -36,6 +36,16 @@ def test_nothing_wins_where_the_epochs_of_data_parallelism_are_not_known() -> No
     # On two devices everything is known, and the exchange hides behind nothing.
     assert plan.first_win == 2
     assert "epochs of data parallelism are not known for 3 to 4 workers" in plan_notes(plan)[0]
+
+
+def test_an_assumed_factor_of_a_codec_is_named_and_a_given_one_is_not() -> None:
+    base = CriticalBatch(1.0, 100.0)
+    plan = on_star(base, 4, codec="ternary")
+    (text,) = (each for each in plan_notes(plan, None, StatisticalEfficiency(base)) if "noise" in each)
+    assert "codec 'ternary' are assumed to grow" in text
+    assert not [
+        each for each in plan_notes(plan, None, StatisticalEfficiency(base, {"ternary": 1.0})) if "noise" in each
+    ]
 
 
 def test_batch_norm_is_warned_of_where_the_best_strategy_cuts_the_mini_batch() -> None:

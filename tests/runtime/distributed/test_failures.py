@@ -88,13 +88,13 @@ def test_a_rank_that_is_killed_is_named_with_what_it_owed(plan: Plan) -> None:
 def test_a_rank_that_is_stuck_is_waited_for_until_the_time_limit(plan: Plan) -> None:
     def dawdle(rank: int, job: Job, placed: RankModule) -> None:
         if rank == 1:
-            time.sleep(9)
+            time.sleep(4)
 
-    found = second_step(plan, dawdle, timeout_s=3.0)
+    found = second_step(plan, dawdle, timeout_s=1.5)
     assert all(kind == "RunError" for _, kind, _ in found)
-    assert all(seconds < 9 for rank, (seconds, _, _) in enumerate(found) if rank != 1)
+    assert all(seconds < 4 for rank, (seconds, _, _) in enumerate(found) if rank != 1)
     assert "rank 1" in found[0][2]
-    assert "timeout of 3 s" in found[0][2]
+    assert "timeout of 1.5 s" in found[0][2]
 
 
 @pytest.mark.parametrize("error", [ValueError("no step today"), KeyboardInterrupt()], ids=["outside ops", "Ctrl-C"])

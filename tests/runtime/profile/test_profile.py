@@ -34,8 +34,11 @@ def captured(job: Job) -> Captured:
     return capture_job(job, default_rewrites())
 
 
-@pytest.mark.parametrize("memory_bytes", [None, 1], ids=["whole", "op by op"])
-@pytest.mark.parametrize("name", ["branches", "recurrent", "keywords", "mixed precision"])
+@pytest.mark.parametrize(
+    ("name", "memory_bytes"),
+    [("recurrent", None), ("mixed precision", None), ("branches", 1), ("keywords", 1)],
+    ids=["recurrent, whole", "mixed precision, whole", "branches, op by op", "keywords, op by op"],
+)
 def test_every_op_has_a_time_whatever_fits_at_once(
     name: str, memory_bytes: int | None, cores: list[RuntimeDevice]
 ) -> None:
@@ -52,9 +55,9 @@ def test_every_op_has_a_time_whatever_fits_at_once(
     assert shares[-1] < 1
 
 
-# Whatever a device gets from elsewhere, in 20 random plans: its own ops run with tensors of the same shapes.
+# Whatever a device gets from elsewhere, in 8 random plans: its own ops run with tensors of the same shapes.
 @pytest.mark.parametrize("name", ["branches", "recurrent", "convolutions", "loss inside"])
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_ops_of_a_device_run_without_their_neighbours(name: str, seed: int, cores: list[RuntimeDevice]) -> None:
     job = replace(build(name), optimizer="adam" if seed == 0 else None)
     step, before = captured(job), copy.deepcopy(job.module.state_dict())

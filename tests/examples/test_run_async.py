@@ -19,9 +19,9 @@ from data_parallel.elastic_updates import Elastic, ElasticState, hogwild_replay,
 from torch import nn
 
 from dlplacer.core.errors import InputError
-from dlplacer.data_parallel import run_async
-from dlplacer.data_parallel.elastic.async_worker import AsyncWorker
-from dlplacer.data_parallel.elastic.asynchronous_run import AsyncResult, WorkerError
+
+pytest.importorskip("asynchronous", reason="the examples are in the checkout only")
+from asynchronous import AsyncResult, AsyncWorker, WorkerError, run_async
 
 SIZE, STEPS, RATE = 6, 8, 0.1
 START = np.linspace(-1.0, 2.0, SIZE)
@@ -136,7 +136,25 @@ def test_hogwild_s_reads_and_writes_have_the_oracle_s_effect_and_replay(tmp_path
     assert torch.equal(again.centre["weight"], result.centre["weight"])
 
 
-@pytest.mark.parametrize("options", [{}, {"rule": "round_robin"}, {"lock": False}])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("rule", ["async", "round_robin", "one_at_a_time"])
+def test_without_a_pull_the_centre_does_sgd_with_momentum(tmp_path: Path, rule: str, momentum: float) -> None:
+    options = {"rule": rule, "momentum": momentum, "pull": None}
+    result = running(train, **options, record=tmp_path / "events.json")
+    centre, velocity, weights = START.copy(), np.zeros(SIZE), [START] * 3
+    for worker in result.events:
+        # One at a time a worker computes from the newest values, else from those that it has taken after its last push.
+        origin = centre if rule == "one_at_a_time" else weights[worker]
+        velocity = momentum * velocity - RATE * quadratic(worker, origin)
+        centre = weights[worker] = centre + velocity
+    assert len(result.events) == 3 * STEPS + 3
+    assert np.allclose(result.centre["weight"].numpy(), centre, atol=1e-12, rtol=0)
+    again = running(train, **options, replay=tmp_path / "events.json")
+    assert again.results == result.results
+    assert torch.equal(again.centre["weight"], result.centre["weight"])
+
+
+@pytest.mark.parametrize("options", [{}, {"rule": "round_robin"}, {"rule": "one_at_a_time"}, {"lock": False}])
 @pytest.mark.parametrize("lost", [0, 1])
 def test_a_killed_worker_ends_all_is_named_and_the_centre_is_kept(options: dict[str, Any], lost: int) -> None:
     before = multiprocessing.active_children()
@@ -150,9 +168,10 @@ def test_a_killed_worker_ends_all_is_named_and_the_centre_is_kept(options: dict[
     assert 0 < int(centre["calls"]) <= STEPS
 
 
-def test_an_inactive_worker_ends_all_and_is_named() -> None:
+@pytest.mark.parametrize("rule", ["round_robin", "one_at_a_time"])
+def test_an_inactive_worker_ends_all_and_is_named(rule: str) -> None:
     with pytest.raises(WorkerError, match="worker 1 was inactive for 2 s"):
-        running(partial(train, hang=(1,)), rule="round_robin", timeout_s=2.0)
+        running(partial(train, hang=(1,)), rule=rule, timeout_s=2.0)
 
 
 def test_an_error_in_train_is_reported_with_its_worker() -> None:
@@ -188,7 +207,7 @@ def test_no_process_outlives_the_one_that_started_it(tmp_path: Path) -> None:
             """
             import os, sys, time
             from torch import nn
-            from dlplacer.data_parallel import run_async
+            from asynchronous import run_async
 
             def train(worker):
                 worker.join(nn.Linear(1, 1))

@@ -16,8 +16,7 @@ import torch.multiprocessing as multiprocessing
 from torch import Tensor
 from torch.multiprocessing.spawn import ProcessExitedException, ProcessRaisedException, start_processes
 
-from dlplacer.core.errors import InputError, RunError, first_line
-from dlplacer.data_parallel.elastic.async_worker import (
+from asynchronous.worker import (
     AsyncSettings,
     AsyncWorker,
     Event,
@@ -25,7 +24,7 @@ from dlplacer.data_parallel.elastic.async_worker import (
     read_events,
     write_events,
 )
-from dlplacer.data_parallel.elastic.stability import ElasticRecursion, require_stable
+from dlplacer.core.errors import InputError, RunError, first_line
 
 Train = Callable[[AsyncWorker], Any]
 _LOOK_S = 0.5
@@ -73,7 +72,7 @@ def run_async(
     lock: bool = True,
     record: str | PathLike[str] | None = None,
     *,
-    pull: float = 0.1,
+    pull: float | None = 0.1,
     sync_every: int = 1,
     replay: str | PathLike[str] | None = None,
     seed: int = 0,
@@ -89,12 +88,12 @@ def run_async(
         def train(worker):
             model = worker.join(make_model())  # the centre's weights, which are worker 0's at first
             optimizer = worker.optimizer(lr=0.1)  # SGD whose steps exchange with the centre
-            for images, labels in batches(worker.rank, worker.workers):
+            for batch in batches(worker.rank, worker.workers):
                 optimizer.zero_grad()
-                loss(model(images), labels).backward()
+                loss(model, batch).backward()
                 optimizer.step()
 
-    With an optimizer of its own it calls ``worker.exchange()`` between ``backward()`` and the step. Processes
+    With an optimizer of its own it calls ``worker.exchange()`` before the step, or without a pull after it. Processes
     import the script anew: call this under ``if __name__ == "__main__":``.
 
     Parameters
@@ -102,22 +101,23 @@ def run_async(
     train
         A function at the top of a module, as processes import it for themselves.
     rule
-        ``"async"``, in the order of arrival, or ``"round_robin"`` (original EASGD): one worker after the other.
+        Exchanges in the order of arrival (``"async"``), or of workers (``"round_robin"``), which may have to compute
+        one after the other, too (``"one_at_a_time"``: original EASGD without overlap).
     momentum
-        Of the optimizers that workers make (asynchronous MEASGD).
+        Of the optimizers that workers make (asynchronous MEASGD); without a pull, of the centre (asynchronous MSGD).
     lock
         False for Hogwild: workers read and write the centre at the same time.
     record
         File for the order of events; Hogwild's reads and writes are then whole events.
     pull, sync_every
-        a = η·ρ: the share of their difference by which a worker and the centre move in an exchange; optimizer steps
-        from one exchange to the next.
+        a = η·ρ: the share of their difference by which worker and centre move; None for SGD around a parameter server,
+        which adds up what workers change, and whose values they take. Optimizer steps from one exchange to the next.
     replay
         A recorded order, which the same training follows to the bit.
-    seed
-        Worker r begins with torch's and Python's random numbers of seed + r.
-    timeout_s, threads
-        A worker that neither exchanges nor ends for so long counts as lost; its threads of torch.
+    seed, threads
+        Worker r begins with torch's and Python's random numbers of seed + r, and has so many threads of torch.
+    timeout_s
+        A worker that neither exchanges nor ends for so long counts as lost.
     start_method
         Of multiprocessing; ``"fork"`` inherits `train`, also that of a notebook, and must come before any use of CUDA.
 
@@ -126,13 +126,11 @@ def run_async(
     InputError
         If settings contradict each other or a record, or diverge for every curvature.
     WorkerError
-        If `train` raises, a worker is lost, or a replay comes to another event than the record. It ends all workers,
-        names the one, and has the last state of the centre.
+        If `train` raises, a worker is lost, or a replay leaves the record. It ends all workers and has the last centre.
     """
     settings = AsyncSettings(workers, rule, momentum, pull, sync_every, lock, seed)
     if not timeout_s > 0 or threads < 1:
         raise InputError(f"timeout_s is {timeout_s:g} and threads {threads}; give more than 0 seconds and a thread")
-    require_stable(ElasticRecursion(pull, workers, momentum, sync_every, in_turn=True))
     recorded = None if replay is None else read_events(replay, settings)
     with tempfile.TemporaryDirectory(prefix="dlplacer-async-") as folder:
         shared = SharedMemory(multiprocessing.get_context(start_method), workers, Path(folder))

@@ -17,10 +17,13 @@ from torch import Tensor, nn
 from dlplacer.core.errors import InputError, RunError
 from dlplacer.core.record import Count
 from dlplacer.data_parallel.elastic.packed_weights import PackedWeights
+from dlplacer.data_parallel.elastic.stability import ElasticRecursion, require_stable
 from dlplacer.files.fields import FileModel, Table, load_model
 from dlplacer.files.text import write_json
 
 _VERSION = 1
+_BEAT_S = 0.5
+RULES = ("async", "round_robin", "one_at_a_time")
 Event = tuple[str, int]
 """``("exchange", worker)`` under a lock; without one ``("read", worker)`` and ``("write", worker)``."""
 
@@ -32,22 +35,23 @@ class AsyncSettings:
     workers: int
     rule: str = "async"
     momentum: float = 0.0
-    pull: float = 0.1
+    pull: float | None = 0.1
     sync_every: int = 1
     lock: bool = True
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.rule not in ("async", "round_robin"):
-            raise InputError(f"rule is {self.rule!r}; use 'async' or 'round_robin'")
-        if self.rule == "round_robin" and not self.lock:
-            raise InputError("round_robin takes workers one after the other, so it has a lock; use rule='async'")
+        if self.rule not in RULES:
+            raise InputError(f"rule is {self.rule!r}; use one of {', '.join(RULES)}")
+        if self.rule != "async" and not self.lock:
+            raise InputError(f"{self.rule} takes workers one after the other, so it has a lock; use rule='async'")
         if self.workers < 1 or self.sync_every < 1:
             raise InputError(f"workers is {self.workers} and sync_every {self.sync_every}; both must be at least 1")
-        if not 0 <= self.momentum < 1 or not 0 <= self.pull < float("inf"):
-            raise InputError(
-                f"momentum is {self.momentum:g} and pull {self.pull:g}; they must be in [0, 1) and at least 0"
-            )
+        if not 0 <= self.momentum < 1 or not 0 <= (self.pull or 0.0) < float("inf"):
+            raise InputError(f"momentum is {self.momentum} and pull {self.pull}; they must be in [0, 1) and at least 0")
+        if self.pull is not None:
+            turns = ElasticRecursion(self.pull, self.workers, self.momentum, self.sync_every, in_turn=True)
+            require_stable(turns)
 
 
 class SharedMemory:
@@ -140,29 +144,34 @@ class AsyncWorker:
         if packed.layout != (folder / "model0").read_text():
             raise InputError("joins with another model than worker 0; all train the same")
         self._centre = packed.mapped(folder / "centre")
+        self._own, self._taken = packed.empty(), self._centre.clone()
+        self._velocity = packed.mapped(folder / "velocity")  # Of zeros: the first to map it makes it.
         with torch.no_grad():
-            packed.assign(self._centre)
-            packed.set_integers(self._centre)
+            packed.assign(self._taken)
+            packed.set_integers(self._taken)
         shared.joined.wait()  # Nobody moves the centre before all have read it.
-        self._own = packed.empty()
         shared.active_s[self.rank] = time.monotonic()
         self.model = model
+        self._begin_period()
         return model
 
     def optimizer(self, lr: float, **options: Any) -> torch.optim.SGD:
         """SGD of the joined model with the run's momentum, whose steps exchange with the centre every `sync_every`.
 
         The exchange comes before the update, so that gradient and difference are of the same weights: eq. 1 and 2,
-        with momentum 5 and 6.
+        with momentum 5 and 6. Without a pull it comes after the update, which it carries, and the centre has the
+        momentum.
         """
-        optimizer = torch.optim.SGD(self._joined().parameters(), lr=lr, momentum=self.settings.momentum, **options)
-        optimizer.register_step_pre_hook(self._before_step)
+        elastic = self.settings.pull is not None
+        momentum = self.settings.momentum if elastic else 0.0
+        optimizer = torch.optim.SGD(self._joined().parameters(), lr=lr, momentum=momentum, **options)
+        (optimizer.register_step_pre_hook if elastic else optimizer.register_step_post_hook)(self._at_step)
         self._has_optimizer = True
         return optimizer
 
     @torch.no_grad()
     def exchange(self) -> None:
-        """Pull this worker and the centre towards each other, once; call it between ``backward()`` and the update.
+        """Exchange with the centre, once: between ``backward()`` and the update, or without a pull after the update.
 
         Raises
         ------
@@ -170,29 +179,34 @@ class AsyncWorker:
             If no model has joined, or the run's momentum has no optimizer to act in.
         """
         self._joined()
-        if self.settings.momentum and not self._has_optimizer:
+        pull = self.settings.pull
+        if pull is not None and self.settings.momentum and not self._has_optimizer:
             raise InputError(
                 f"momentum {self.settings.momentum:g} acts in worker.optimizer(lr); train with that, or leave it at 0 "
                 "and give your own optimizer its momentum"
             )
         own = self._packed.pack(self._own, with_integers=self.rank == 0)
         floats = slice(self._packed.float_count)
+        # Elastic averaging goes by differences to the centre as it is, all else by those to what this worker took.
+        origin = self._taken if pull is None else self._centre
         if not self._in_order:
             # Hogwild: no lock, so an element may be read between two others' writes, and a write may be lost.
-            own[floats] -= self._centre[floats]
+            own[floats] -= origin[floats]
             self._move_centre(own)
             self._shared.active_s[self.rank] = time.monotonic()
         elif self.settings.lock:
             with self._turn("exchange"):
-                own[floats] -= self._centre[floats]
+                own[floats] -= origin[floats]
                 self._move_centre(own)
         else:
             # Orders of whole reads and writes can be recorded, between which others come; orders of elements cannot.
             with self._turn("read"):
-                own[floats] -= self._centre[floats]
+                own[floats] -= origin[floats]
             with self._turn("write"):
                 self._move_centre(own)
-        self._packed.add(own, factor=-self.settings.pull)
+        if pull is not None:
+            self._packed.add(own, factor=-pull)
+        self._begin_period()
 
     def finish(self) -> None:
         """No more events of this worker."""
@@ -208,17 +222,38 @@ class AsyncWorker:
             raise InputError("has no model; call worker.join(model) first")
         return self.model
 
-    def _before_step(self, *_: Any) -> None:
+    def _at_step(self, *_: Any) -> None:
         self.steps += 1
         if self.steps % self.settings.sync_every == 0:
             self.exchange()
 
+    @torch.no_grad()
+    def _begin_period(self) -> None:
+        """Wait for this worker's turn to compute, if it has one; without a pull, go on from the centre's values."""
+        if self.settings.rule == "one_at_a_time":
+            shared = self._shared
+            with shared.changed:
+                # Who waits is no less active than who computes.
+                while not shared.changed.wait_for(self._is_next_in_the_round, _BEAT_S):
+                    shared.active_s[self.rank] = time.monotonic()
+            shared.active_s[self.rank] = time.monotonic()
+            self._taken.copy_(self._centre)
+        if self.settings.pull is None:
+            self._packed.assign(self._taken)
+
     def _move_centre(self, difference: Tensor) -> None:
-        """Eq. 2 with this worker's term alone."""
+        """Eq. 2 with this worker's term alone; without a pull a step of SGD by what the worker has changed."""
         floats, integers = slice(self._packed.float_count), slice(self._packed.float_count, None)
-        self._centre[floats].add_(difference[floats], alpha=self.settings.pull)
+        moved, share = difference, self.settings.pull
+        if share is None:
+            # Eq. 3 and 4 at the centre: what a worker changed is −η times its gradients.
+            moved, share = self._velocity, 1.0
+            moved[floats].mul_(self.settings.momentum).add_(difference[floats])
+        self._centre[floats].add_(moved[floats], alpha=share)
         if self.rank == 0:
             self._centre[integers] = difference[integers]
+        if self.settings.pull is None:
+            self._taken.copy_(self._centre)
 
     @contextmanager
     def _turn(self, kind: str) -> Iterator[None]:
@@ -242,22 +277,23 @@ class AsyncWorker:
                 raise RunError("exchanges more often than it was recorded to; replay the same training")
             return recorded[shared.last[0]] == (kind, self.rank)
 
-        def next_in_the_round() -> bool:
-            order = [(shared.last[1] + 1 + offset) % self.workers for offset in range(self.workers)]
-            return bool(next(rank for rank in order if not shared.done[rank]) == self.rank)
-
         if recorded is not None:
             return next_recorded
-        return next_in_the_round if self.settings.rule == "round_robin" else lambda: True
+        return self._is_next_in_the_round if self.settings.rule != "async" else lambda: True
+
+    def _is_next_in_the_round(self) -> bool:
+        last = self._shared.last[1]
+        order = [(last + 1 + offset) % self.workers for offset in range(self.workers)]
+        return next(rank for rank in order if not self._shared.done[rank]) == self.rank
 
 
 class _EventsFile(FileModel):
     format: str
     meta: Table
     workers: Annotated[int, Field(ge=1)]
-    rule: Literal["async", "round_robin"]
+    rule: Literal["async", "round_robin", "one_at_a_time"]
     momentum: float
-    pull: float
+    pull: float | None
     sync_every: Annotated[int, Field(ge=1)]
     lock: bool
     seed: int
