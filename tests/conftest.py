@@ -50,6 +50,7 @@ _PINNING = (
     "data_parallel/elastic/test_composition.py",
 )
 
+
 @cache
 def _pins(path: Path) -> bool:
     return _is_in(path, (*_TIMED, *_PINNING))

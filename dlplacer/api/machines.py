@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def detect_topology(
     kind: str = "auto", *, measure: bool = False, on_progress: Callable[[str], None] = silent
 ) -> Topology:
-    """This machine: its GPUs as NVML reports them or, without any, the CPU cores of this process.
+    """This machine: its GPUs as nvidia-smi reports them or, without any, the CPU cores of this process.
 
     Examples
     --------
@@ -31,7 +31,7 @@ def detect_topology(
     >>> dp.detect_topology("cpu").device_types
     ('cpu-core',)
     """
-    from dlplacer.machines.importers.nvml import detected_topology
+    from dlplacer.machines.importers.host import detected_topology
 
     topology = detected_topology(kind)
     if not measure:
@@ -173,10 +173,9 @@ def _targets() -> Iterator[dict[str, Any]]:
 def _devices() -> Iterator[dict[str, Any]]:
     """Devices of this machine as ``--devices`` names them, then the types that the device table knows."""
     from dlplacer.machines.costs.device_table import DEVICE_TABLE, FLOAT32
-    from dlplacer.machines.importers.host import host_topology
-    from dlplacer.machines.importers.nvml import has_gpus, nvml_topology
+    from dlplacer.machines.importers.host import gpu_topology, has_gpus, host_topology
 
-    for kind, machine in [("cpu", host_topology()), *([("cuda", nvml_topology())] if has_gpus() else [])]:
+    for kind, machine in [("cpu", host_topology()), *([("cuda", gpu_topology())] if has_gpus() else [])]:
         for number, device in enumerate(machine.devices):
             yield {"name": f"{kind}:{number}", "is": f"{device.type} of this machine"}
     for name, known in DEVICE_TABLE.items():

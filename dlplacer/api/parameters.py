@@ -398,8 +398,6 @@ _HYBRID = (
     Parameter("speedups", "known speedup of M devices, in place of solving", FIGURES, "M=S", "--speedup", repeat=True),
     Parameter("hybrid.method", "of each solve, as for `dlplacer solve` (ilp)", metavar="NAME"),
     Parameter("hybrid.split", "how a worker's devices share (both)", choices=("both", "placement", "pipeline")),
-    count("hybrid.jobs", "place in so many processes side by side", "J"),
-    Parameter("hybrid.cache", "keep placements there, and go on from them", READ, "DIR"),
     Parameter(
         "epochs",
         "epochs by workers, or by batch (dlplacer.epochs/1); without it one worker alone, whose batch stays",
@@ -412,11 +410,6 @@ _HYBRID = (
         Parameter("measured", "measured step times per device count, to be fitted: 1=0.5s,8=90ms", TIMES, "N=S,..."),
         Parameter("hybrid.network", 'join copies of the topology, each by a card of "12.5 GB/s" and 5 us', RATE),
         Parameter("codecs", f"some of {', '.join(CODECS)} (all)", NAMES, "C[,C...]", choices=tuple(CODECS)),
-        Parameter(
-            "measurements",
-            "measured codecs, collectives, network, and factors of epochs (dlplacer.measurements/1)",
-            READ,
-        ),
         Parameter(
             "overlap",
             "exchange gradients after the backward pass",
@@ -466,6 +459,7 @@ _FIT = (
     flag("stream", "send weights in RAM to a GPU in every step, in place of reading them with the CPU"),
     Parameter("prefer", "use others only if the model does not fit on these", NAMES, "D[,D…]"),
     Parameter("last", "use these only if the model does not fit on the others", NAMES, "D[,D…]"),
+    Parameter("tensor_parallel", "divide every matrix over these GPUs, as one stage", NAMES, "D+D[,D+D…]"),
     Parameter("fit.split", "judge this split too: layers of each device in order", WHOLES, "N,N[,N…]", least=0),
     Parameter("map", "judge this device map of accelerate too", READ),
     Parameter("to", "runtime that shall follow the plan; see dlplacer list targets", metavar="TARGET"),

@@ -13,26 +13,13 @@ class AlphaBeta(Record):
 
     The cost of a link, of a route and of a collective over many devices all have this form, so all are of this type.
     For a collective the bytes are those of the whole vector on one device.
-
-    Attributes
-    ----------
-    latency_s
-        α: seconds for no bytes at all.
-    s_per_byte
-        β: seconds that each byte adds.
     """
 
     latency_s: Seconds
     s_per_byte: Seconds
 
     def time_s(self, size_bytes: float) -> float:
-        """Seconds for this many bytes.
-
-        Raises
-        ------
-        InputError
-            If the size is negative or not finite.
-        """
+        """Seconds for this many bytes."""
         if not 0 <= size_bytes <= sys.float_info.max:
             raise InputError(f"a message of {size_bytes} bytes; the size must be finite and at least 0")
         return self.latency_s + self.s_per_byte * size_bytes

@@ -46,16 +46,10 @@ class Calibration:
 
     Attributes
     ----------
-    versions
-        Versions for which the times are valid: hardware, torch, and the like.
     overhead_s
         Seconds of an op that moves almost no data.
     entries
         Signature of an op (`signature`) → its time.
-    copy_line
-        Of a copy to another device of the type; None if none was timed.
-    dispatch_s
-        Seconds that a process takes to issue an op (`Device.dispatch_s`); None if that was not timed.
     """
 
     device_type: str
@@ -91,13 +85,7 @@ def signature(graph: OpGraph, op: Op) -> str:
 def calibration_of(
     graph: OpGraph, times_s: Mapping[str, float], device_type: str, versions: Mapping[str, str]
 ) -> Calibration:
-    """The calibration that one profile of a graph gives: the median over ops of one signature.
-
-    Parameters
-    ----------
-    times_s
-        Op id → measured seconds.
-    """
+    """The calibration that one profile of a graph gives: the median over ops of one signature."""
     found: dict[str, list[float]] = defaultdict(list)
     small = []
     for op in graph.ops:
@@ -225,8 +213,6 @@ def read_calibration(path: Path) -> Calibration:
 
     Raises
     ------
-    InputError
-        If the file cannot be read.
     FileFormatError
         With every mistake and its path.
     """
