@@ -57,9 +57,6 @@ from .core.topology import Link as Link
 from .core.topology import Router as Router
 from .core.topology import Topology as Topology
 from .core.version import __version__ as __version__
-from .files import write_graph as write_graph
-from .files import write_plan as write_plan
-from .files import write_topology as write_topology
 from .files.load import load_graph as load_graph
 from .files.load import load_plan as load_plan
 from .files.load import load_topology as load_topology

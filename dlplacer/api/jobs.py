@@ -93,8 +93,14 @@ def fake_job(entry: str, **options: Unpack[JobOptions]) -> "Job":
 
 
 @checked
-def capture(job: "Traceable | str | PathLike[str]", args: tuple[Any, ...] = (), **step: Unpack[StepOptions]) -> OpGraph:
-    """The dataflow graph of a step, without times; nothing is allocated.
+def capture(
+    job: "Traceable | str | PathLike[str]",
+    args: tuple[Any, ...] = (),
+    *,
+    device_type: str | None = None,
+    **step: Unpack[StepOptions],
+) -> OpGraph:
+    """The dataflow graph of a step, without times unless a device type is given; nothing is allocated.
 
     Raises
     ------
@@ -112,7 +118,6 @@ def capture(job: "Traceable | str | PathLike[str]", args: tuple[Any, ...] = (), 
     from dlplacer.planning.coarsen import coarsen
 
     graph = _captured(job, args, step)
-    device_type = step.get("device_type")
     if device_type is not None:
         graph = with_roofline_times(graph, device_type)
         source = f"{graph.source}; times on {device_type}: roofline over the rates of dlplacer's device table"
@@ -126,7 +131,7 @@ def _captured(job: "Traceable | str | PathLike[str]", args: tuple[Any, ...], ste
         from dlplacer.frontend.onnx import onnx_graph
 
         for option, value in step.items():
-            if value and option not in ("dims", "granularity", "device_type"):
+            if value and option not in ("dims", "granularity"):
                 raise InputError(f"{option} is for models in torch; an ONNX file takes sizes of its axes: batch=8")
         return onnx_graph(onnx_file(name, step.get("dims", ())))
     made = _named(job, step, fake_job)

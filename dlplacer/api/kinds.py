@@ -82,6 +82,8 @@ def _table(read: Callable[[str], float]) -> Kind:
             for count, figure in table.items():
                 WHOLE.take(f"{name}: devices", count)
                 _NUMBER(f"{name} of {count} devices", figure)
+                if not figure > 0:
+                    raise InputError(f"{name} says {figure:g} of {count} devices; give a positive number")
                 if found.setdefault(count, figure) != figure:
                     raise InputError(f"{name} says {found[count]:g} and {figure:g} of {count} devices; drop one")
         return found

@@ -91,9 +91,20 @@ class Parser(argparse.ArgumentParser):
         options.setdefault("formatter_class", _Help)
         super().__init__(*arguments, **options)
 
+    commands: tuple[Command, ...] = ()
+
     def error(self, message: str) -> NoReturn:
-        """Raise the mistake as that of the user's input."""
-        raise InputError(f"{message}; see {self.prog} --help")
+        """Raise the mistake as that of the user's input, with the commands that know an option which this one lacks."""
+        head, _, unknown = message.partition("unrecognized arguments: ")
+        option = unknown.split()[0].partition("=")[0] if unknown and not head else ""
+        takers = [
+            command.name
+            for command in self.commands
+            for one in command.below or (command,)
+            if option and any(option in each.spellings for each, _ in one.options())
+        ]
+        hint = f" ({option} belongs to {', '.join(dict.fromkeys(takers))})" if takers else ""
+        raise InputError(f"{message}{hint}; see {self.prog} --help")
 
     def _print_message(self, message: str, file: Any = None) -> None:
         """Print a help text. argparse would drop an error of writing it, and with it a help text that nobody sees."""
@@ -111,6 +122,7 @@ class _Help(argparse.HelpFormatter):
 def parser_of(commands: Iterable[Command], words: Sequence[str] | None = None, **settings: Any) -> Parser:
     """The parser of all commands; for commands that `words` do not name it knows only the names."""
     parser = Parser(prog="dlplacer", **settings)
+    parser.commands = tuple(commands)
     _add_verbosity(parser)
     below = parser.add_subparsers(dest="command", metavar="COMMAND")
     for command in commands:

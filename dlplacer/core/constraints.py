@@ -1,14 +1,14 @@
 """The user's constraints on a placement: pins to devices, and sets of ops that stay together."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated
 
 from dlplacer.core.errors import InputError
-from dlplacer.core.record import Filled, Name, Record
+from dlplacer.core.record import FILLED, Name, Record, record
 
 
-@dataclass(frozen=True, repr=False)
+@record(frozen=True, repr=False)
 class Constraints(Record):
     """Constraints of the user, in addition to those of the ops themselves (`Op.devices`, `Op.colocate`).
 
@@ -23,7 +23,7 @@ class Constraints(Record):
     """
 
     pins: Mapping[str, Name] = field(default_factory=dict)
-    colocate: tuple[Annotated[tuple[str, ...], Filled()], ...] = ()
+    colocate: tuple[Annotated[tuple[str, ...], FILLED], ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.pins or self.colocate)

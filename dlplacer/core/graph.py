@@ -1,7 +1,7 @@
 """The dataflow graph of a model: ops K and edges E of the paper's Table 2."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -13,14 +13,14 @@ from dlplacer.core.errors import InputError
 from dlplacer.core.expect import short_name, unknown
 from dlplacer.core.graph_mistakes import cycle_mistake, graph_mistakes
 from dlplacer.core.op import Edge, Op, OutputPart
-from dlplacer.core.record import Record
+from dlplacer.core.record import Record, record
 from dlplacer.core.units import format_bytes
 
 if TYPE_CHECKING:
     import pandas
 
 
-@dataclass(frozen=True, repr=False)
+@record(frozen=True, repr=False)
 class OpGraph(Saved, Shown, Record):
     """A dataflow graph, checked at birth: unique ids, edges between known ops and outputs, no cycle.
 
@@ -65,7 +65,6 @@ class OpGraph(Saved, Shown, Record):
     constraints: Constraints = field(default_factory=Constraints)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if not self.ops:
             raise InputError("the graph has no ops; add at least one node")
         for _, mistake in graph_mistakes(self.ops, self.edges):

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from dlplacer.core.record import Bytes, Count, Name, Number, OneOf, Record
+from dlplacer.core.record import Bytes, Count, Name, Number, OneOf, Record, record
 
 PHASES = ("forward", "backward", "optimizer")
 Times = Annotated[float | Mapping[str, float], Number("seconds", named=True)]
@@ -12,7 +12,7 @@ Flops = Annotated[float, Number("flops")]
 AmountOfBytes = Annotated[float, Number("bytes")]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class TensorSpec(Record):
     """One output of an op.
 
@@ -35,7 +35,7 @@ class TensorSpec(Record):
         return f"output of shape {list(self.shape)}"
 
 
-@dataclass(frozen=True, repr=False)
+@record(frozen=True, repr=False)
 class Op(Record):
     """A vertex k of the dataflow graph.
 
@@ -103,7 +103,7 @@ class Op(Record):
         return self.time_s
 
 
-@dataclass(frozen=True, repr=False)
+@record(frozen=True, repr=False)
 class Edge(Record):
     """An edge e of the dataflow graph: `target` reads a tensor of `source`.
 
@@ -125,7 +125,6 @@ class Edge(Record):
     meta: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if not self.tensor:
             object.__setattr__(self, "tensor", f"{self.source}:{self.output}->{self.target}")
 

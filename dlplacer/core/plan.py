@@ -3,7 +3,7 @@
 import math
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +13,7 @@ from dlplacer.core.errors import InputError
 from dlplacer.core.expect import short_name
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.options import OBJECTIVES, Objective, Options
-from dlplacer.core.record import Bytes, Filled, Name, Number, OneOf, Record, Seconds
+from dlplacer.core.record import FILLED, Bytes, Name, Number, OneOf, Record, Seconds, record
 from dlplacer.core.topology import Topology
 from dlplacer.core.units import format_seconds
 
@@ -25,7 +25,7 @@ Moment = Annotated[float, Number("seconds", at_least=-sys.float_info.max)]
 """A time of a plan; for one before the step `dlplacer.check` has its own words."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class ScheduledOp(Record):
     """An op on its device: P(k, n) = 1 and T(k) = start_s."""
 
@@ -35,11 +35,11 @@ class ScheduledOp(Record):
     end_s: Moment
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class TransferSegment(Record):
     """A route segment of a transfer from one device to the next: links in order, as (from, to) pairs of node names."""
 
-    route: Annotated[tuple[tuple[str, str], ...], Filled()]
+    route: Annotated[tuple[tuple[str, str], ...], FILLED]
     start_s: Moment
     end_s: Moment
 
@@ -48,7 +48,7 @@ class TransferSegment(Record):
         return f"segment over {list(self.route)}"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Transfer(Record):
     """A tensor on its way from the device of its producer to another device.
 
@@ -68,7 +68,7 @@ class Transfer(Record):
     source: Name
     target: Name
     bytes: Bytes
-    segments: Annotated[tuple[TransferSegment, ...], Filled()]
+    segments: Annotated[tuple[TransferSegment, ...], FILLED]
 
     @property
     def start_s(self) -> float:
@@ -81,7 +81,7 @@ class Transfer(Record):
         return self.segments[-1].end_s
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class DeviceMemory(Record):
     """Capacity (None if unlimited) and peak use of a device under the plan's memory rule."""
 
@@ -89,7 +89,7 @@ class DeviceMemory(Record):
     peak_bytes: Bytes
 
 
-@dataclass(frozen=True, repr=False)
+@record(frozen=True, repr=False)
 class Plan(Saved, Shown, Record):
     """A device and a start for every op and transfer, self-contained. `dlplacer.check` decides if it is right.
 
@@ -141,7 +141,6 @@ class Plan(Saved, Shown, Record):
     period_s: Seconds | None = None
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if (self.period_s is None) == self.objective.is_period:
             raise InputError(
                 f"the plan's objective is {self.options.objective!r} and its period_s {self.period_s}; throughput and "
@@ -182,6 +181,14 @@ class Plan(Saved, Shown, Record):
     def scheduled(self) -> Mapping[str, ScheduledOp]:
         """Op id → its entry in `ops`."""
         return {scheduled.op: scheduled for scheduled in self.ops}
+
+    @cached_property
+    def busy_s(self) -> Mapping[str, float]:
+        """Device id → seconds in which it runs ops."""
+        busy_s = dict.fromkeys(self.topology.device_index, 0.0)
+        for entry in self.ops:
+            busy_s[entry.device] += entry.end_s - entry.start_s
+        return busy_s
 
     @cached_property
     def order(self) -> Mapping[str, tuple[str, ...]]:

@@ -3,7 +3,7 @@
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +12,7 @@ from dlplacer.core.abilities import Saved, Shown
 from dlplacer.core.errors import InputError
 from dlplacer.core.expect import printable, short_name, unknown
 from dlplacer.core.graph_mistakes import reference_mistakes
-from dlplacer.core.record import Bytes, BytesPerSecond, Flag, Name, Number, OneOf, Record, Seconds
+from dlplacer.core.record import Bytes, BytesPerSecond, Flag, Name, Number, OneOf, Record, Seconds, record
 
 if TYPE_CHECKING:
     import pandas
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Rates = Annotated[float | Mapping[str, float], Number("flops_per_s", positive=True, named=True)]
 
 
-@dataclass(frozen=True, repr=False)
+@record(frozen=True, repr=False)
 class Device(Record):
     """A compute node n that runs ops.
 
@@ -53,10 +53,10 @@ class Device(Record):
     meta: Mapping[str, Any] = field(default_factory=dict)
     dispatch_s: Seconds | None = None
     process: str = ""
-    asynchronous: Annotated[bool, Flag()] = True
+    asynchronous: Flag = True
 
 
-@dataclass(frozen=True, repr=False)
+@record(frozen=True, repr=False)
 class Router(Record):
     """A node r that only forwards: a switch, a bridge, a host."""
 
@@ -64,7 +64,7 @@ class Router(Record):
     meta: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, repr=False)
+@record(frozen=True, repr=False)
 class Link(Record):
     """A physical link l between two nodes; it carries data in both directions.
 
@@ -89,7 +89,6 @@ class Link(Record):
     meta: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if self.total_bytes_per_s > sys.float_info.max:
             raise InputError(
                 f"{self.label}: count is {self.count}; the rate of the bonded links together is not finite"
@@ -111,7 +110,7 @@ class Link(Record):
         return hop if self.duplex == "full" else (min(hop), max(hop))
 
 
-@dataclass(frozen=True, repr=False)
+@record(frozen=True, repr=False)
 class Topology(Saved, Shown, Record):
     """A machine, checked at birth: unique names, links between known nodes, at least one device.
 
@@ -137,7 +136,6 @@ class Topology(Saved, Shown, Record):
     meta: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         for _, mistake in topology_mistakes(self.nodes, self.links):
             raise InputError(mistake)
 

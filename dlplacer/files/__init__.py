@@ -1,7 +1,7 @@
 """JSON in and out: graphs, topologies and plans, with every mistake listed by its path."""
 
 from dlplacer.files.graph_file import graph_to_dict, read_graph
-from dlplacer.files.load import locate_graph, locate_topology, write_graph, write_plan, write_topology
+from dlplacer.files.load import locate_graph, locate_topology
 from dlplacer.files.plan_file import plan_to_dict, read_plan
 from dlplacer.files.text import write_json, write_text
 from dlplacer.files.topology_file import read_topology, topology_to_dict
@@ -15,9 +15,6 @@ __all__ = [
     "read_plan",
     "read_topology",
     "topology_to_dict",
-    "write_graph",
     "write_json",
-    "write_plan",
     "write_text",
-    "write_topology",
 ]

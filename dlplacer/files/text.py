@@ -9,12 +9,13 @@ import shutil
 import stat
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from dlplacer.core.errors import FileFormatError, InputError
+from dlplacer.core.expect import field_path
 
 _MOST_BYTES = 4 << 30
 """A graph of a million ops takes half a GiB."""
@@ -28,14 +29,6 @@ _MISLEADING = re.compile(
 Boucher and Anderson 2023); characters of no width, so that two names look like one; and halves of surrogate pairs,
 which no terminal or file can be given."""
 _FREE = "meta"
-
-
-def field_path(parts: Sequence[str | int]) -> str:
-    """Path of a value in a file: ``nodes[3].time_s``."""
-    path = ""
-    for part in parts:
-        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
-    return path or "the file"
 
 
 def read_bytes(path: Path, most: int | None = None) -> bytes:

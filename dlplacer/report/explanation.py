@@ -156,7 +156,7 @@ def _limited_by(limits_s: Mapping[str, float]) -> str:
 
 def _share(plan: Plan, device: str, parts: tuple[PathPart, ...]) -> DeviceShare:
     mine = [entry for entry in plan.ops if entry.device == device]
-    busy_s = fsum(entry.end_s - entry.start_s for entry in mine)
+    busy_s = plan.busy_s[device]
     on_path_s = fsum(part.time_s for part in parts if isinstance(part.step, ScheduledOp) and part.step.device == device)
     return DeviceShare(device, len(mine), busy_s, max(0.0, plan.makespan_s - busy_s), on_path_s)
 

@@ -13,7 +13,6 @@ from report.page.reading import ReadPage
 from runtime.random_plans import needs_two_cores, random_plan
 
 from dlplacer.cli.main import main
-from dlplacer.files import write_plan
 from dlplacer.frontend import capture
 from dlplacer.models import mlp
 
@@ -23,7 +22,7 @@ pytestmark = needs_two_cores
 @pytest.fixture(scope="module")
 def plan_file(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("ranks") / "plan.json"
-    write_plan(path, random_plan(capture(mlp(batch_size=4)), 2, seed=1))
+    random_plan(capture(mlp(batch_size=4)), 2, seed=1).save(path)
     return str(path)
 
 

@@ -1,13 +1,12 @@
 """The α-β model: a message, or a whole collective, takes a latency plus a time per byte."""
 
 import sys
-from dataclasses import dataclass
 
 from dlplacer.core.errors import InputError
-from dlplacer.core.record import Record, Seconds
+from dlplacer.core.record import Record, Seconds, record
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class AlphaBeta(Record):
     """Seconds as a line over bytes: α + β · bytes.
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from dlplacer.core.errors import InputError
-from dlplacer.core.record import Record, Seconds
+from dlplacer.core.record import Record, Seconds, record
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 
 FLOAT_BITS = 32
@@ -107,7 +107,7 @@ CODECS: Mapping[str, GradientCodec] = MappingProxyType(
 """Name, as ``--codecs`` takes it → codec."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class CodecSeconds(Record):
     """Measured coding times, per byte of the float32 gradient.
 

@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field
 
 from dlplacer.core.errors import InputError
-from dlplacer.core.record import BytesPerSecond, Number, Record, Seconds
+from dlplacer.core.record import BytesPerSecond, Number, Record, Seconds, record
 from dlplacer.files.fields import FileModel, ListOf, Table, built, count_key_mistakes, load_model
 from dlplacer.machines.costs.collectives import ALGORITHMS
 from dlplacer.machines.costs.gradient_codecs import CODECS, CodecSeconds
@@ -17,7 +17,7 @@ from dlplacer.planning.hybrid.epochs import StatisticalEfficiency
 COLLECTIVES = tuple(dict.fromkeys(algorithm.collective for algorithm in ALGORITHMS))
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class MeasuredCollective(Record):
     """A collective as it was timed.
 
@@ -35,12 +35,11 @@ class MeasuredCollective(Record):
     seconds: Annotated[float, Number("seconds", positive=True)]
 
     def __post_init__(self) -> None:
-        Record.__post_init__(self)
         if self.collective not in COLLECTIVES:
             raise InputError(f"there is no collective {self.collective!r}; use one of {', '.join(COLLECTIVES)}")
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class MeasuredNetwork(Record):
     """The network between machines: bytes per second of a machine's card, and seconds from device to device."""
 

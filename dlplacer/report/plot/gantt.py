@@ -29,11 +29,12 @@ from dlplacer.report.plot.style import (
     entitle,
     inches,
     ink_on,
+    label_rows,
     label_seconds,
     plain,
     text_points,
 )
-from dlplacer.report.summary import busy_s, headline, verdict
+from dlplacer.report.summary import headline, verdict
 
 _MOST_ROWS = 10
 
@@ -294,14 +295,10 @@ def _points_per_s(ax: Axes) -> float:
 
 
 def _label(ax: Axes, plan: Plan, rows: Mapping[Row, float]) -> None:
-    busy = busy_s(plan)
-    names = [_name(row, busy, plan.makespan_s) for row in rows]
-    ax.set_yticks(list(rows.values()), names)
+    label_rows(ax, list(rows.values()), [_name(row, plan.busy_s, plan.makespan_s) for row in rows])
     for label, row in zip(ax.get_yticklabels(), rows, strict=True):
         label.set_fontsize(9 if isinstance(row, str) else 6 if row.device else 7)
         label.set_color(TEXT if isinstance(row, str) else GUIDE)
-    ax.tick_params(axis="y", length=0)
-    ax.spines[["top", "right", "left"]].set_visible(False)
     label_seconds(ax.xaxis, ax.get_xlim()[1], "time")
     entitle(ax, headline(plan), verdict(plan))
 

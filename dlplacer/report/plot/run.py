@@ -2,20 +2,15 @@
 
 from dataclasses import replace
 from os import PathLike
-from pathlib import Path
 
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
 from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan
 from dlplacer.core.units import format_seconds
-from dlplacer.files.text import write_bytes
 from dlplacer.report.link_use import waited_for
 from dlplacer.report.plot.gantt import gantt_size, plot_gantt
-from dlplacer.report.plot.pictures import picture_format
-from dlplacer.report.plot.save import figure_bytes
+from dlplacer.report.plot.pictures import new_figure, picture_format, write_figure
 from dlplacer.report.plot.style import GUIDE
 
 _SPAN = "from the start of the first op to the end of the last, without what the host does before and after"
@@ -67,9 +62,8 @@ def save_run_picture(path: str | PathLike[str], predicted: Plan, measured: Plan)
     InputError
         If the suffix is no picture format, or the file cannot be written.
     """
-    suffix = picture_format(path)
-    (width, above), (_, below) = gantt_size(predicted), gantt_size(predicted)
-    figure = Figure(figsize=(width, above + below), layout="constrained")
-    FigureCanvasAgg(figure)
+    picture_format(path)
+    width, height = gantt_size(predicted)
+    figure = new_figure((width, 2 * height))
     plot_run(predicted, measured, tuple(figure.subplots(2, 1)))
-    write_bytes(Path(path), figure_bytes(figure, suffix, "run"))
+    write_figure(path, figure, "run")
