@@ -90,10 +90,8 @@ class Number:
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
         limits: dict[str, Any] = {"gt" if self.positive else "ge": self.at_least, "strict": True}
-        if self.whole:
-            kind = schemas.int_schema(**limits, le=int(self.at_most))
-        else:
-            kind = schemas.float_schema(**limits, le=self.at_most, allow_inf_nan=False)
+        whole, fraction = schemas.int_schema, partial(schemas.float_schema, allow_inf_nan=False)
+        kind: Any = whole(**limits, le=int(self.at_most)) if self.whole else fraction(**limits, le=self.at_most)
         number = schemas.no_info_before_validator_function(self.read, kind)
         if not self.named:
             return number
@@ -163,7 +161,8 @@ def _refusal(owner: Any, mistake: Any) -> str:
     if not place:
         return problem
     if isinstance(place[0], int):
-        place[0] = defaults(type(owner))[place[0]][0]
+        kind: Any = type(owner)
+        place[0] = defaults(kind)[place[0]][0]
     try:
         label = owner.label
     except AttributeError:
