@@ -10,6 +10,7 @@ from dlplacer.api.machines import new_topology
 from dlplacer.api.parameters import checked
 from dlplacer.api.subjects import PlanLike, TopologyLike, machine_of, plan_of
 from dlplacer.core.errors import InputError
+from dlplacer.core.expect import expect
 from dlplacer.core.topology import Topology
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ def fit(
     from dlplacer.planning.fit.fit import fit as fit_layers
     from dlplacer.planning.fit.splits import by_counts
 
+    expect("", "decoder", decoder, (Decoder, str, PathLike), "a Decoder, or the path of a config.json or a GGUF file")
     read = decoder if isinstance(decoder, Decoder) else read_decoder(decoder, weights)
     topology = _machine(machine, link, network, used)
     named = {*last, *(device.id for device in topology.devices if prefer and not {device.id, device.type} & {*prefer})}

@@ -209,7 +209,7 @@ def sizes_of(dims: Mapping[str, int] | Sequence[str]) -> dict[str, int]:
     if isinstance(dims, Mapping):
         return dict(dims)
     sizes: dict[str, int] = {}
-    for entry in [dims] if isinstance(dims, str) else dims:
+    for entry in dims:
         name, separator, size = entry.rpartition("=")
         if not separator or not name or not size.isdecimal():
             raise InputError(f"--dim {entry!r} is not understood; write AXIS=N, as in batch=8 or input:0=8")

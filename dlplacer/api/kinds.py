@@ -68,6 +68,17 @@ def _series(kind: type, accepted: str) -> Kind:
     return Kind(lambda name, value: tuple_of("", name, value, kind, accepted), _read_by(read, f"{accepted}, as a,b,c"))
 
 
+def _alone_or_several(accepted: str, *types: type) -> Kind:
+    """Values of some types, or one of them alone; a dict stays what it is."""
+
+    def take(name: str, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return value
+        return tuple_of("", name, [value] if isinstance(value, types) else value, types, accepted)
+
+    return Kind(take)
+
+
 def _table(read: Callable[[str], float]) -> Kind:
     """Whole numbers → numbers; as a text ``2=1.32,4=2.1``, on the command line several times."""
 
@@ -126,6 +137,7 @@ FLAG = Kind(_of("True or False", bool))
 SECONDS = Kind(_NUMBER, _quantity("seconds"), "TIME", "_s")
 BYTES = Kind(_NUMBER, _quantity("bytes", int), "SIZE", "_bytes")
 RATE = Kind(_NUMBER, _quantity("bytes_per_s"), "RATE")
+FILES, TEXTS = _alone_or_several("paths of files", str, PathLike), _alone_or_several("texts", str)
 NAMES, WHOLES = _series(str, "names"), _series(int, "whole numbers")
 FIGURES, TIMES = _table(float), _table(SECONDS.read)
 CALL = Kind(_of("a function", Callable))  # type: ignore[arg-type]

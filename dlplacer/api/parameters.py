@@ -12,6 +12,7 @@ from dlplacer.api.kinds import (
     BYTES,
     CALL,
     FIGURES,
+    FILES,
     FLAG,
     NAMES,
     NUMBER,
@@ -22,6 +23,7 @@ from dlplacer.api.kinds import (
     SHARE,
     STOP,
     TEXT,
+    TEXTS,
     TIMES,
     WHOLE,
     WHOLES,
@@ -86,9 +88,9 @@ def choice(name: str, text: str, *words: str) -> Parameter:
     return Parameter(name, text, choices=words)
 
 
-def word(name: str, text: str, metavar: str, option: str = "", **more: Any) -> Parameter:
+def word(name: str, text: str, metavar: str, option: str = "", kind: Kind = ANY, **more: Any) -> Parameter:
     """A text or a value in place of it, which the function itself understands."""
-    return Parameter(name, text, ANY, metavar, option, **more)
+    return Parameter(name, text, kind, metavar, option, **more)
 
 
 def several(name: str, text: str, metavar: str, kind: Kind = NAMES, **limits: Any) -> Parameter:
@@ -150,7 +152,14 @@ _DECLARATIONS = (
     argument("options", 'the `Options`, words such as ``"paper"`` or ``"shortest, joint"``, or a dict'),
     word("plan", "plan file", "PLAN", "plan", doc="a `Plan`, a `Result`, a run or the path of a plan file"),
     word("job", "module:callable that returns a Job or a Module, or .onnx file", "MODEL", "model", doc=_CODE),
-    word("run.job", "as for capture; not for dlplacer's own models", "MODEL", "model", settings=_OPTIONAL, doc=_CODE),
+    word(
+        "run.job",
+        "module:callable; not needed for dlplacer's own models",
+        "MODEL",
+        "model",
+        settings=_OPTIONAL,
+        doc=_CODE,
+    ),
     argument("apply.job", "the `Job` of the plan: same module, shapes, dtypes and mode"),
     argument("entry", "``module:callable``, as on the command line; the module is imported", TEXT),
     argument("args", "inputs of a Module, fx.GraphModule or ExportedProgram, which is captured as inference"),
@@ -165,7 +174,7 @@ _DECLARATIONS = (
     *_under(
         _JOB,
         count("batch_size", "passed to the callable as batch_size"),
-        word("inputs", "an input of a bare module, as float32:8x3x299x299", "SPEC", "--input", repeat=True),
+        word("inputs", "an input of a bare module, as float32:8x3x299x299", "SPEC", "--input", TEXTS, repeat=True),
         choice("mode", "forward and backward, or forward alone", "train", "infer"),
         choice("optimizer", "make the update part of the step", "sgd", "momentum", "adam"),
         choice("autocast", "run the forward pass under torch.autocast", "bfloat16", "float16"),
@@ -177,7 +186,7 @@ _DECLARATIONS = (
             "one op for each ATen call, for each chain that runs together, or for each module (module:2 cuts paths)",
             metavar="aten|fused|module",
         ),
-        word("dims", "size of an axis of an ONNX file, as batch=8 or input:0=8", "AXIS=N", "--dim", repeat=True),
+        word("dims", "size of an axis of an ONNX file, as batch=8 or input:0=8", "AXIS=N", "--dim", TEXTS, repeat=True),
         count("micro_batches", "run the step as N micro-batches with gradient accumulation", least=2),
         flag("allow_other_loss", "accept micro-batches whose loss differs from the whole batch's"),
         Parameter("device_type", "add roofline times for a device type, such as V100", metavar="TYPE"),
@@ -227,7 +236,7 @@ _DECLARATIONS = (
     ),
     word("colocate", "run all ops and modules that these match on one device", "GLOB[,GLOB…]", repeat=True),
     word("warm_start", "begin with this plan, of this problem or a similar one", "PLAN"),
-    word("calibration", "op times measured by `dlplacer profile --calibration`", "FILE", repeat=True),
+    word("calibration", "op times measured by `dlplacer profile --calibration`", "FILE", kind=FILES, repeat=True),
     count("stages", "devices, each with a stage, or two when interleaved (the best)"),
     count("pipeline.micro_batches", "parts of the batch (the best)", "M"),
     choice("schedule", "order of the micro-batches (the best)", "gpipe", "1f1b", "interleaved", "zero-bubble"),
@@ -282,12 +291,12 @@ _DECLARATIONS = (
         metavar="TYPE",
         option="--type",
     ),
-    word("description", f'the machine in words, as {_WORDS}, hosts after ";", or a TOML file', "TEXT", "description"),
+    word("description", f'the machine in words, as {_WORDS}, ";" between hosts, or a TOML file', "TEXT", "description"),
     *_under(
         "machine in words",
         Parameter("link", "of each GPU to its host: pcie4, pcie3x8 or a rate (the slot of its type)", metavar="LINK"),
         Parameter("network", "between hosts: 1gbe, 10gbe, wifi, thunderbolt, or a rate and a latency", metavar="NET"),
-        word("used", "memory in use, of all devices or of one, as gpu0=1GiB", "[D=]SIZE", repeat=True),
+        word("used", "memory in use, of all devices or of one, as gpu0=1GiB", "[D=]SIZE", kind=TEXTS, repeat=True),
     ),
     choice(
         "direction",

@@ -25,7 +25,7 @@ from dlplacer.api.subjects import (
 )
 from dlplacer.core.constraints import Constraints
 from dlplacer.core.errors import InputError
-from dlplacer.core.expect import refuse, tuple_of
+from dlplacer.core.expect import expect, refuse, tuple_of
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.plan import Plan
 from dlplacer.core.result import Result
@@ -103,6 +103,8 @@ def place(
     # A capture does not count, as the user's code may take longer than the limit.
     if isinstance(graph, (str, PathLike)) and not is_entry(str(graph)):
         time_limit_s = max(time_limit_s - (time.monotonic() - began), time_limit_s / 2)
+    if "bounds" in without:
+        raise InputError("without names 'bounds', on which all other phases rest; leave it in")
     assumed, held, together = options_of(options), pins_of(pins, machine), together_of(colocate)
     if export is not None:
         from dlplacer.planning.place import prepared
@@ -292,8 +294,11 @@ def plan_of_pipeline(
     >>> dp.plan_of_pipeline(found, cut, "cpu-2core").method == f"pipeline/{found.schedule}"
     True
     """
+    from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
     from dlplacer.planning.pipeline.placed_pipeline import placed_pipeline, with_copies_held
 
+    expect("", "found", found, PipelinePlan, "the result of dp.pipeline")
+    expect("", "held", held, (Constraints, type(None)), "dp.Constraints or None")
     made, machine = problem_of(graph, topology, calibration)
     return placed_pipeline(found, with_copies_held(made, held or Constraints()), machine)
 
@@ -309,7 +314,7 @@ def problem_of(
     from dlplacer.machines.costs.roofline_times import with_times
 
     made = with_times(made, machine)
-    for path in [calibration] if isinstance(calibration, (str, PathLike)) else calibration:
+    for path in calibration:
         found = read_calibration(Path(path))
         made, coverage = with_calibrated_times(made, found)
         machine = with_calibrated_links(machine, found)
