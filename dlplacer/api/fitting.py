@@ -50,12 +50,7 @@ def fit(
 ) -> "Fit":
     """The devices of a decoder's layers on a machine of unequal devices, with a bound and the changes that would help.
 
-    Raises
-    ------
-    InputError
-        If the model or the machine cannot be read.
-    InfeasibleError
-        If the model does not fit; the message says by how much.
+    Raises InputError if the model or the machine cannot be read; InfeasibleError if the model does not fit, saying by how much.
 
     Examples
     --------
@@ -129,10 +124,7 @@ def _map_of(path: str | PathLike[str]) -> "Callable[[ChainCosts], Sequence[int]]
 def export(plan: "PlanLike | Fit", to: str) -> "Exported":
     """The flags, variables or tables that make another runtime follow a plan of `fit`.
 
-    Raises
-    ------
-    InputError
-        If there is no such target, or it cannot express any split that fits.
+    Raises InputError if there is no such target, or it cannot express any split that fits.
 
     Examples
     --------

@@ -60,10 +60,7 @@ def hybrid(
 ) -> "HybridPlan":
     """The best strategy for every number of devices up to a budget: data parallelism, model parallelism or both.
 
-    Raises
-    ------
-    InfeasibleError
-        If no strategy trains the model; says why.
+    Raises InfeasibleError if no strategy trains the model, saying why.
 
     Examples
     --------

@@ -43,10 +43,7 @@ def is_entry(name: str) -> bool:
 def load_job(entry: str, **options: Unpack[JobOptions]) -> "Job":
     """The job that ``module:callable`` returns; a bare module becomes an inference job on the given inputs.
 
-    Raises
-    ------
-    InputError
-        If the module or callable does not exist, raises, or returns neither a Job nor a Module.
+    Raises InputError if the module or callable does not exist, raises, or returns neither a Job nor a Module.
 
     Examples
     --------
@@ -102,10 +99,7 @@ def capture(
 ) -> OpGraph:
     """The dataflow graph of a step, without times unless a device type is given; nothing is allocated.
 
-    Raises
-    ------
-    CaptureError
-        If the model cannot be captured; names the line and the way out.
+    Raises CaptureError if the model cannot be captured, naming the line and the way out.
 
     Examples
     --------
@@ -220,10 +214,7 @@ def sizes_of(dims: Mapping[str, int] | Sequence[str]) -> dict[str, int]:
 def imported(entry: str) -> Callable[..., Any]:
     """The object that ``module:callable`` names.
 
-    Raises
-    ------
-    InputError
-        If there is no such module or callable, or the module cannot be imported.
+    Raises InputError if there is no such module or callable, or the module cannot be imported.
     """
     module_name, _, attribute = entry.partition(":")
     if os.getcwd() not in sys.path:

@@ -204,10 +204,7 @@ def new_topology(
 ) -> Topology:
     """The machine that a line of text or a TOML file describes, with memory and rates of the device table.
 
-    Raises
-    ------
-    InputError
-        If a device is not in the table, with the names most like it, or the text cannot be read.
+    Raises InputError if a device is not in the table, with the names most like it, or the text cannot be read.
 
     Examples
     --------

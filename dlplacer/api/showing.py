@@ -54,10 +54,7 @@ class HtmlPage:
     def save(self, path: str | PathLike[str]) -> Path:
         """Write the page, atomically; returns its path.
 
-        Raises
-        ------
-        InputError
-            If the file cannot be written.
+        Raises InputError if the file cannot be written.
         """
         from dlplacer.files import write_text
 

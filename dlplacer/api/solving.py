@@ -78,16 +78,9 @@ def place(
 ) -> Result:
     """The best plan found for a graph on a machine, with a lower bound and a gap.
 
-    Raises
-    ------
-    InputError
-        If an argument cannot be meant, or an op has no time on an allowed device.
-    InfeasibleError
-        If no plan can exist; names the constraint to blame.
-    NoPlanError
-        If none was found in time.
-    KeyboardInterrupt
-        At a Ctrl-C before the first plan, or at a second one.
+    Raises InputError if an argument cannot be meant, or an op has no time on an allowed device; InfeasibleError if no
+    plan can exist, naming the constraint to blame; NoPlanError if none was found in time; KeyboardInterrupt at a
+    Ctrl-C before the first plan, or at a second one.
 
     Examples
     --------
@@ -243,12 +236,8 @@ def pipeline(
 ) -> "PipelinePlan":
     """The pipeline of least predicted step time: contiguous stages, and the order of micro-batches on their devices.
 
-    Raises
-    ------
-    InputError
-        If an argument cannot be meant, or an op has no time on a device.
-    InfeasibleError
-        If no split fits the memories; names the least that the fullest stage needs.
+    Raises InputError if an argument cannot be meant, or an op has no time on a device; InfeasibleError if no split
+    fits the memories, naming the least that the fullest stage needs.
 
     Examples
     --------
@@ -281,10 +270,7 @@ def plan_of_pipeline(
 ) -> Plan:
     """The plan that runs a pipeline.
 
-    Raises
-    ------
-    MismatchError
-        If the graph is not that of the pipeline's step.
+    Raises MismatchError if the graph is not that of the pipeline's step.
 
     Examples
     --------
@@ -466,10 +452,7 @@ def _of_makespan(plan: PlanLike, asked: str) -> Plan:
 def check_plan(plan: PlanLike) -> None:
     """Return if the plan keeps every rule of the problem.
 
-    Raises
-    ------
-    CheckError
-        With every violation.
+    Raises CheckError with every violation.
 
     Examples
     --------

@@ -36,10 +36,7 @@ class Constraints(Record):
     def added(self, other: "Constraints") -> "Constraints":
         """Both together.
 
-        Raises
-        ------
-        InputError
-            If they pin an op to two devices.
+        Raises InputError if they pin an op to two devices.
         """
         for op, device in other.pins.items():
             if self.pins.get(op, device) != device:
@@ -50,10 +47,7 @@ class Constraints(Record):
     def renamed(self, name_of: Mapping[str, str]) -> "Constraints":
         """The same for ops that are merged or called otherwise; those that `name_of` leaves out keep their names.
 
-        Raises
-        ------
-        InputError
-            If ops that are pinned to different devices become one.
+        Raises InputError if ops that are pinned to different devices become one.
         """
         merged = Constraints()
         for op, device in self.pins.items():

@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from dlplacer.core import table
-from dlplacer.core.abilities import Saved, Shown
+from dlplacer.core.abilities import Shown
 from dlplacer.core.constraints import Constraints
 from dlplacer.core.errors import InputError
 from dlplacer.core.expect import short_name, unknown
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @record(frozen=True, repr=False)
-class OpGraph(Saved, Shown, Record):
+class OpGraph(Shown, Record):
     """A dataflow graph, checked at birth: unique ids, edges between known ops and outputs, no cycle.
 
     >>> import dlplacer as dp
@@ -107,10 +107,7 @@ class OpGraph(Saved, Shown, Record):
     def op(self, op_id: str) -> Op:
         """The op of this id.
 
-        Raises
-        ------
-        InputError
-            If there is none; names the ops that are called nearly so.
+        Raises InputError if there is none; names the ops that are called nearly so.
         """
         try:
             return self.ops[self.index[op_id]]

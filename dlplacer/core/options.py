@@ -75,10 +75,7 @@ class Options:
     >>> dp.Options.of_words("shortest, sum") == dp.Options(routing="shortest", memory="sum")
     True
 
-    Raises
-    ------
-    InputError
-        If a value is not among `CHOICES`.
+    Raises InputError if a value is not among `CHOICES`.
     """
 
     contention: str = _option(
@@ -155,10 +152,7 @@ class Options:
 
         Every value belongs to one option, which it names. Behind ``paper`` only values that agree with it may follow.
 
-        Raises
-        ------
-        InputError
-            If no option has such a value, or two words contradict each other.
+        Raises InputError if no option has such a value, or two words contradict each other.
         """
         expect_text("options", words=text)
         chosen: dict[str, str] = {}

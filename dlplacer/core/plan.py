@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
 
 from dlplacer.core import table
-from dlplacer.core.abilities import Saved, Shown
+from dlplacer.core.abilities import Shown
 from dlplacer.core.errors import InputError
 from dlplacer.core.expect import short_name
 from dlplacer.core.graph import OpGraph
@@ -90,7 +90,7 @@ class DeviceMemory(Record):
 
 
 @record(frozen=True, repr=False)
-class Plan(Saved, Shown, Record):
+class Plan(Shown, Record):
     """A device and a start for every op and transfer, self-contained. `dlplacer.check` decides if it is right.
 
     >>> import dlplacer as dp

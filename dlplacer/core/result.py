@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
-from dlplacer.core.abilities import Saved, Shown
+from dlplacer.core.abilities import Shown
 from dlplacer.core.plan import Plan
 from dlplacer.core.record import Record, Seconds, record
 from dlplacer.core.units import format_seconds
@@ -17,7 +17,7 @@ FITS_NONE = "fits on no single device"
 
 
 @record(frozen=True, repr=False)
-class Result(Saved, Shown, Record):
+class Result(Shown, Record):
     """The answer to one problem. Saved, it is the file of its plan.
 
     >>> import dlplacer as dp

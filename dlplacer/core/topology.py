@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
 
 from dlplacer.core import table
-from dlplacer.core.abilities import Saved, Shown
+from dlplacer.core.abilities import Shown
 from dlplacer.core.errors import InputError
 from dlplacer.core.expect import printable, short_name, unknown
 from dlplacer.core.graph_mistakes import reference_mistakes
@@ -111,7 +111,7 @@ class Link(Record):
 
 
 @record(frozen=True, repr=False)
-class Topology(Saved, Shown, Record):
+class Topology(Shown, Record):
     """A machine, checked at birth: unique names, links between known nodes, at least one device.
 
     >>> import dlplacer as dp
@@ -122,10 +122,7 @@ class Topology(Saved, Shown, Record):
     ... )
     <Topology 'pair': 2 V100, 0 routers, 1 link>
 
-    Raises
-    ------
-    InputError
-        If there is no device, a name is given twice, a link ends nowhere or is given twice.
+    Raises InputError if there is no device, a name is given twice, a link ends nowhere or is given twice.
     """
 
     devices: tuple[Device, ...]
@@ -161,10 +158,7 @@ class Topology(Saved, Shown, Record):
     def device(self, device_id: str) -> Device:
         """The device of this id.
 
-        Raises
-        ------
-        InputError
-            If there is none; names some that there are.
+        Raises InputError if there is none; names some that there are.
         """
         try:
             return self.devices[self.device_index[device_id]]

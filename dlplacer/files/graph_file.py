@@ -112,10 +112,7 @@ class GraphFile(FileModel):
 def read_graph(path: Path) -> OpGraph:
     """The graph in a file.
 
-    Raises
-    ------
-    FileFormatError
-        With every mistake and its path.
+    Raises FileFormatError with every mistake and its path.
     """
     content = load_model(path, GraphFile, KIND, VERSION)
     return built(str(path), content.value, located=content.located)

@@ -29,12 +29,7 @@ _TO_DICT: dict[type, Callable[[Any], dict[str, Any]]] = {
 def load_graph(name: str | PathLike[str]) -> OpGraph:
     """The graph in a file, or one that ships: ``inception_v3-train``.
 
-    Raises
-    ------
-    InputError
-        If there is no such file.
-    FileFormatError
-        With every mistake and its path.
+    Raises InputError if there is no such file; FileFormatError with every mistake and its path.
     """
     return read_graph(locate_graph(_named(name, "a graph file, or the name of a graph that ships")))
 
@@ -55,10 +50,7 @@ def load_plan(path: str | PathLike[str]) -> Plan:
 def save(value: object, path: str | PathLike[str]) -> Path:
     """Write a graph, a topology, a plan, or the plan of a result, and of other results the figures; returns the path.
 
-    Raises
-    ------
-    InputError
-        If the value has no file format, or the file cannot be written.
+    Raises InputError if the value has no file format, or the file cannot be written.
     """
     expect_path(path)
     if isinstance(value, Result):
@@ -73,10 +65,7 @@ def save(value: object, path: str | PathLike[str]) -> Path:
 def locate_graph(name: str) -> Path:
     """The path of a graph file; bare names such as ``inception_v3-train`` mean graphs that ship with dlplacer.
 
-    Raises
-    ------
-    InputError
-        If there is no such file; the message lists the names that ship.
+    Raises InputError if there is no such file; the message lists the names that ship.
     """
     return _locate(name, "graphs", "graph")
 

@@ -61,10 +61,7 @@ def read_bytes(path: Path, most: int | None = None) -> bytes:
 def write_bytes(path: str | PathLike[str], data: bytes) -> None:
     """Write atomically to a regular file and plainly to anything else (a pipe, ``/dev/stdout``).
 
-    Raises
-    ------
-    InputError
-        If the file cannot be written.
+    Raises InputError if the file cannot be written.
     """
     path = Path(path)
     try:
@@ -96,12 +93,8 @@ def _replace(path: Path, data: bytes) -> None:
 def read_text(path: Path, most_bytes: int | None = None) -> str:
     """The text in a file, of UTF-8 or, as PowerShell writes it, UTF-16, with or without a byte order mark.
 
-    Raises
-    ------
-    InputError
-        If the file cannot be read, or holds more than `most_bytes`.
-    FileFormatError
-        If it is no such text.
+    Raises InputError if the file cannot be read, or holds more than `most_bytes`; FileFormatError if it is no such
+    text.
     """
     content = read_bytes(path, most_bytes)
     try:
@@ -113,12 +106,8 @@ def read_text(path: Path, most_bytes: int | None = None) -> str:
 def read_json(path: Path) -> Any:
     """The JSON value in a file.
 
-    Raises
-    ------
-    InputError
-        If the file cannot be read.
-    FileFormatError
-        If it is no JSON, repeats a key in an object, or holds NaN or an infinity.
+    Raises InputError if the file cannot be read; FileFormatError if it is no JSON, repeats a key in an object, or
+    holds NaN or an infinity.
     """
     value, mistakes = read_loosely(path)
     if mistakes:
@@ -129,12 +118,7 @@ def read_json(path: Path) -> Any:
 def read_loosely(path: Path) -> tuple[Any, list[str]]:
     """The JSON value in a file, and the reasons against its use: repeated keys, non-finite numbers, deep nesting.
 
-    Raises
-    ------
-    InputError
-        If the file cannot be read.
-    FileFormatError
-        If it is no JSON.
+    Raises InputError if the file cannot be read; FileFormatError if it is no JSON.
     """
     text = read_text(path)
     if not text.strip():
@@ -159,10 +143,8 @@ def read_loosely(path: Path) -> tuple[Any, list[str]]:
 def write_json(path: str | PathLike[str], value: Any) -> None:
     """Write a JSON value: one line for each node, edge, op or transfer, so that files diff well.
 
-    Raises
-    ------
-    InputError
-        If the file cannot be written, or the value holds what JSON cannot: NaN, an infinity, an object of Python.
+    Raises InputError if the file cannot be written, or the value holds what JSON cannot: NaN, an infinity, an object
+    of Python.
     """
     try:
         text = render_json(value)
@@ -183,10 +165,7 @@ def write_text(path: str | PathLike[str], text: str) -> None:
 
     Half surrogate pairs, which UTF-8 cannot hold, are written as JSON writes them: ``\\ud800``.
 
-    Raises
-    ------
-    InputError
-        If the file cannot be written.
+    Raises InputError if the file cannot be written.
     """
     write_bytes(path, text.encode("utf-8", "backslashreplace"))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dlplacer.core.abilities import Saved, Shown
+from dlplacer.core.abilities import Shown
 from dlplacer.core.errors import InfeasibleError, InputError, NoPlanError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.options import Options
@@ -77,7 +77,7 @@ class Share(Record):
 
 
 @record(frozen=True, repr=False)
-class Fit(Saved, Shown, Record):
+class Fit(Shown, Record):
     """Where the layers of a decoder go on a machine. Saved, it is the file of its plan.
 
     Attributes

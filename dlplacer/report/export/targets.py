@@ -246,10 +246,8 @@ TARGETS: Mapping[str, Target] = {
 def export(plan: Plan, target: str) -> Exported:
     """The text with which a runtime follows a plan of `dlplacer fit`, or the best plan that it can be told.
 
-    Raises
-    ------
-    InputError
-        If there is no such target, the plan is of no decoder, or nothing that the target can be told fits.
+    Raises InputError if there is no such target, the plan is of no decoder, or nothing that the target can be told
+    fits.
     """
     if target not in TARGETS:
         raise InputError(f"there is no target {target!r}; use one of {', '.join(TARGETS)}")

@@ -83,10 +83,7 @@ def save_picture(path: str | PathLike[str], plot_function: "Callable[..., Axes]"
 
     `options` go to the plot function. The same subject gives the same bytes, and no pyplot figure is made.
 
-    Raises
-    ------
-    InputError
-        If the suffix is no picture format, or the file cannot be written.
+    Raises InputError if the suffix is no picture format, or the file cannot be written.
     """
     picture = next(each for each in PICTURES if f"plot_{each.name}" == plot_function.__name__)
     picture_format(path)

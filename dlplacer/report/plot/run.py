@@ -57,10 +57,7 @@ def _overlapping(plan: Plan) -> Options:
 def save_run_picture(path: str | PathLike[str], predicted: Plan, measured: Plan) -> None:
     """Write the picture of `plot_run`; the suffix chooses the format.
 
-    Raises
-    ------
-    InputError
-        If the suffix is no picture format, or the file cannot be written.
+    Raises InputError if the suffix is no picture format, or the file cannot be written.
     """
     picture_format(path)
     width, height = gantt_size(predicted)
