@@ -50,7 +50,8 @@ def fit(
 ) -> "Fit":
     """The devices of a decoder's layers on a machine of unequal devices, with a bound and the changes that would help.
 
-    Raises InputError if the model or the machine cannot be read; InfeasibleError if the model does not fit, saying by how much.
+    Raises InputError if the model or the machine cannot be read; InfeasibleError if the model does not
+    fit, saying by how much.
 
     Examples
     --------

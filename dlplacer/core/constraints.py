@@ -5,7 +5,7 @@ from dataclasses import field
 from typing import Annotated
 
 from dlplacer.core.errors import InputError
-from dlplacer.core.record import FILLED, Name, Record, record
+from dlplacer.core.record import Filled, Name, Record, record
 
 
 @record(frozen=True, repr=False)
@@ -23,7 +23,7 @@ class Constraints(Record):
     """
 
     pins: Mapping[str, Name] = field(default_factory=dict)
-    colocate: tuple[Annotated[tuple[str, ...], FILLED], ...] = ()
+    colocate: tuple[Annotated[tuple[str, ...], Filled()], ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.pins or self.colocate)

@@ -13,7 +13,7 @@ from dlplacer.core.errors import InputError
 from dlplacer.core.expect import short_name
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.options import OBJECTIVES, Objective, Options
-from dlplacer.core.record import FILLED, Bytes, Name, Number, OneOf, Record, Seconds, record
+from dlplacer.core.record import Bytes, Filled, Name, Number, OneOf, Record, Seconds, record
 from dlplacer.core.topology import Topology
 from dlplacer.core.units import format_seconds
 
@@ -39,7 +39,7 @@ class ScheduledOp(Record):
 class TransferSegment(Record):
     """A route segment of a transfer from one device to the next: links in order, as (from, to) pairs of node names."""
 
-    route: Annotated[tuple[tuple[str, str], ...], FILLED]
+    route: Annotated[tuple[tuple[str, str], ...], Filled()]
     start_s: Moment
     end_s: Moment
 
@@ -68,7 +68,7 @@ class Transfer(Record):
     source: Name
     target: Name
     bytes: Bytes
-    segments: Annotated[tuple[TransferSegment, ...], FILLED]
+    segments: Annotated[tuple[TransferSegment, ...], Filled()]
 
     @property
     def start_s(self) -> float:

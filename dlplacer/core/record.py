@@ -7,13 +7,9 @@ import reprlib
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, partial, wraps
 from operator import attrgetter
-from typing import TYPE_CHECKING, Annotated, Any
-
-import pydantic
-from pydantic import AfterValidator, Field, Strict, ValidationError
-from pydantic_core import core_schema as schemas
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.expect import field_path, shown
@@ -89,6 +85,8 @@ class Number:
         return int(value) if self.whole and type(value) is float and value.is_integer() else value
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        from pydantic_core import core_schema as schemas
+
         limits: dict[str, Any] = {"gt" if self.positive else "ge": self.at_least, "strict": True}
         whole, fraction = schemas.int_schema, partial(schemas.float_schema, allow_inf_nan=False)
         kind: Any = whole(**limits, le=int(self.at_most)) if self.whole else fraction(**limits, le=self.at_most)
@@ -110,50 +108,81 @@ class OneOf:
     words: tuple[str, ...]
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
-        return schemas.literal_schema(list(self.words))
+        return {"type": "literal", "expected": list(self.words)}
+
+
+@dataclass(frozen=True)
+class Switch:
+    """Annotation of True or False, for which no number and no text stands."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        return {"type": "bool", "strict": True}
+
+
+@dataclass(frozen=True)
+class Filled:
+    """Annotation of a text or tuple that is not empty."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        read = handler(source)
+        if read["type"] == "str":
+            return {**read, "min_length": 1}
+        return {"type": "function-after", "function": {"type": "no-info", "function": self.check}, "schema": read}
+
+    @staticmethod
+    def check(series: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The series itself; ValueError for an empty one."""
+        if not series:
+            raise ValueError("must not be empty")
+        return series
 
 
 Seconds = Annotated[float, Number("seconds")]
 Bytes = Annotated[int, Number("bytes", whole=True)]
 BytesPerSecond = Annotated[float, Number("bytes_per_s", positive=True)]
 Count = Annotated[int, Number(whole=True, at_most=2**63 - 1)]
-Name = Annotated[str, Field(min_length=1)]
-Flag = Annotated[bool, Strict()]
-
-
-def _filled(series: tuple[Any, ...]) -> tuple[Any, ...]:
-    if not series:
-        raise ValueError("must not be empty")
-    return series
-
-
-FILLED = AfterValidator(_filled)
-"""Annotation of a tuple that has entries."""
+Name = Annotated[str, Filled()]
+Flag = Annotated[bool, Switch()]
 
 if TYPE_CHECKING:
     from dataclasses import dataclass as record
 else:
 
     def record(kind: Any = None, /, **settings: Any) -> Any:
-        """As `dataclasses.dataclass`, with checked fields: InputError names the record, the field and its value."""
+        """As `dataclasses.dataclass`, with checked fields: InputError names the record, the field and its value.
+
+        pydantic is loaded when the first record of a class is made: help texts do without it.
+        """
         if kind is None:
             return partial(record, **settings)
-        made = pydantic.dataclasses.dataclass(
-            kind, **settings, config={"extra": "forbid", "arbitrary_types_allowed": True}
-        )
-        check, names = made.__init__, tuple(made.__dataclass_fields__)
+        made = dataclass(kind, **settings)
 
-        def checked(self: Any, /, *values: Any, **named: Any) -> None:
-            try:
-                check(self, *values, **named)
-            except ValidationError as error:
-                for name, value in (*zip(names, values, strict=False), *named.items()):
-                    if name in names:
-                        object.__setattr__(self, name, value)
-                raise InputError(_refusal(self, error.errors()[0])) from None
+        @wraps(made.__init__)
+        def first(self: Any, /, *values: Any, **named: Any) -> None:
+            made.__init__ = _checked_init(made)
+            made.__init__(self, *values, **named)
 
-        made.__init__ = checked
+        made.__init__ = first
         return made
+
+
+def _checked_init(kind: Any) -> Callable[..., None]:
+    from pydantic import TypeAdapter, ValidationError
+    from pydantic_core import ArgsKwargs
+
+    validate, names = TypeAdapter(kind).validator.validate_python, [name for name, _ in defaults(kind)]
+
+    @wraps(kind.__init__)
+    def checked(self: Any, /, *values: Any, **named: Any) -> None:
+        try:
+            validate(ArgsKwargs(values, named), self_instance=self)
+        except ValidationError as error:
+            for name, value in (*zip(names, values, strict=False), *named.items()):
+                if name in names:
+                    object.__setattr__(self, name, value)
+            raise InputError(_refusal(self, error.errors()[0])) from None
+
+    return checked
 
 
 def _refusal(owner: Any, mistake: Any) -> str:
@@ -174,9 +203,12 @@ class Record:
     """Base of records: a name for messages, and a repr that leaves out fields with their default."""
 
     __slots__ = ()
+    __pydantic_config__: ClassVar = {"extra": "forbid", "arbitrary_types_allowed": True}
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        from pydantic_core import core_schema as schemas
+
         read = handler(source)
         return schemas.no_info_wrap_validator_function(_located, read) if hasattr(cls, "__post_init__") else read
 

@@ -1,13 +1,13 @@
 """The α-β model: a message, or a whole collective, takes a latency plus a time per byte."""
 
 import sys
+from dataclasses import dataclass
 
 from dlplacer.core.errors import InputError
-from dlplacer.core.record import Record, Seconds, record
 
 
-@record(frozen=True, slots=True)
-class AlphaBeta(Record):
+@dataclass(frozen=True, slots=True)
+class AlphaBeta:
     """Seconds as a line over bytes: α + β · bytes.
 
     The cost of a link, of a route and of a collective over many devices all have this form, so all are of this type.
@@ -21,8 +21,13 @@ class AlphaBeta(Record):
         β: seconds that each byte adds.
     """
 
-    latency_s: Seconds
-    s_per_byte: Seconds
+    latency_s: float
+    s_per_byte: float
+
+    def __post_init__(self) -> None:
+        for value in (self.latency_s, self.s_per_byte):
+            if not 0 <= value <= sys.float_info.max:
+                raise InputError(f"alpha beta: a time is {value}; it must be finite and at least 0")
 
     def time_s(self, size_bytes: float) -> float:
         """Seconds for this many bytes.

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Annotated
 
 from dlplacer.core.errors import InputError
-from dlplacer.core.record import FILLED, Bytes, Count, Name, Number, OneOf, Record, record
+from dlplacer.core.record import Bytes, Count, Filled, Name, Number, OneOf, Record, record
 
 KINDS = ("vision", "embedding", "attention", "mlp", "experts", "head")
 Work = tuple[float, float, str]
@@ -115,7 +115,7 @@ class Decoder(Record):
     """
 
     name: Name
-    parts: Annotated[tuple[DecoderPart, ...], FILLED]
+    parts: Annotated[tuple[DecoderPart, ...], Filled()]
     hidden: Count
     widest: Count
     vocabulary: Count
