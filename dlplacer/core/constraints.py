@@ -10,16 +10,10 @@ from dlplacer.core.record import Filled, Name, Record, record
 
 @record(frozen=True, repr=False)
 class Constraints(Record):
-    """Constraints of the user, in addition to those of the ops themselves (`Op.devices`, `Op.colocate`).
+    """Constraints of the user, beside those of the ops themselves (`Op.devices`, `Op.colocate`).
 
-    They are kept apart from the ops, so that a graph with pins still has the structure of the model's capture.
-
-    Attributes
-    ----------
-    pins
-        Op id → the device that must run it, by name or by type.
-    colocate
-        Sets of op ids; each set runs on one device.
+    `pins`: op id → the device that must run it, by name or by type. `colocate`: sets of op ids, each for one device. A
+    graph with pins still has the structure of the model's capture.
     """
 
     pins: Mapping[str, Name] = field(default_factory=dict)

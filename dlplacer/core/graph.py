@@ -33,25 +33,11 @@ class OpGraph(Shown, Record):
     >>> graph
     <OpGraph 'tiny': 2 ops, 1 edge>
 
-    Attributes
-    ----------
-    ops, edges
-        In the order of the file; plans and solvers do not depend on it.
-    capture
-        The origin of a captured graph: entry, mode, args, loss, autocast, torch version, rewrites applied; None if it
-        was not captured from a model.
-    structure_sha256
-        Hash over everything but costs; None if it was not captured from a model.
-    known
-        A known result for this graph: topology, options, makespan_s, source.
-    constraints
-        Pins and sets of ops that stay together, beside those that the ops tell of themselves.
+    `capture` tells how to capture it again, and `structure_sha256` is a hash over everything but costs; both are None if it
+    was not captured from a model. `known` is a known result: topology, options, makespan_s, source.
 
-    Raises
-    ------
-    InputError
-        If an id is given twice, an edge ends nowhere or reads an output that does not exist, edges of a tensor
-        disagree, the graph has a cycle, or the constraints name an op that is not there.
+    Raises InputError if an id is given twice, an edge ends nowhere or reads an output that does not exist, edges of a
+    tensor disagree, the graph has a cycle, or the constraints name an op that is not there.
     """
 
     ops: tuple[Op, ...]

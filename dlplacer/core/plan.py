@@ -50,18 +50,9 @@ class TransferSegment(Record):
 
 @record(frozen=True, slots=True)
 class Transfer(Record):
-    """A tensor on its way from the device of its producer to another device.
+    """A tensor on its way from the device of its producer `source` to the device `target`.
 
-    Attributes
-    ----------
-    tensor
-        Name of the tensor, as on the edges that it serves.
-    source
-        The op that produces it.
-    target
-        The device that receives it.
-    segments
-        In order; where a device relays, one segment ends and the next begins.
+    Where a device relays, one segment ends and the next begins.
     """
 
     tensor: Name
@@ -103,10 +94,8 @@ class Plan(Shown, Record):
 
     Attributes
     ----------
-    status
-        ``optimal`` or ``feasible``.
-    makespan_s, lower_bound_s
-        Step time of the plan, and a value of the objective that no plan can beat.
+    lower_bound_s
+        A value of the objective that no plan can beat.
     gap
         (value − bound) ÷ value of the objective, for the problem in ticks.
     rounding_s
@@ -116,11 +105,6 @@ class Plan(Shown, Record):
     period_s
         For throughput and max-load, the largest load of a device or link direction: in steady state a step ends every
         so many seconds. None for the makespan.
-
-    Raises
-    ------
-    InputError
-        If the status is not one of `STATUSES`, a figure is not finite, or the period is not of the objective.
     """
 
     graph: OpGraph

@@ -53,18 +53,9 @@ _short.maxlevel, _short.maxtuple, _short.maxdict, _short.maxstring, _short.maxot
 
 @dataclass(frozen=True)
 class Number:
-    """Annotation of a finite number, or of a text with a unit of its dimension.
+    """Annotation of a finite number, or of a text with a unit of its dimension (a key of `dlplacer.core.units.UNITS`).
 
-    Attributes
-    ----------
-    dimension
-        A key of `dlplacer.core.units.UNITS`; empty for a plain number.
-    at_least, at_most
-        Limits of the value. With `positive`, 0 is none.
-    whole
-        Fractions are refused.
-    named
-        A table of such numbers by name may stand in place of one.
+    With `positive`, 0 is refused; with `whole`, fractions are; with `named`, a table of numbers by name may stand for one.
     """
 
     dimension: str = ""

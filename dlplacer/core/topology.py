@@ -22,20 +22,14 @@ Rates = Annotated[float | Mapping[str, float], Number("flops_per_s", positive=Tr
 
 @record(frozen=True, repr=False)
 class Device(Record):
-    """A compute node n that runs ops.
+    """A compute node n that runs ops; devices of one type run every op in the same time.
 
     Attributes
     ----------
-    id
-        Unique name.
-    type
-        Devices of one type run every op in the same time.
     memory_bytes
         Mem(n); None if unlimited.
-    flops_per_s
-        Peak rate, one number or a number per dtype, for the roofline.
-    memory_bytes_per_s
-        Rate of the device's own memory, for the roofline.
+    flops_per_s, memory_bytes_per_s
+        Peak rate, one or one per dtype, and rate of the device's own memory, for the roofline.
     dispatch_s
         Seconds in which its host process issues an op that takes time; None if that is not known, and costs nothing.
     process
@@ -66,18 +60,10 @@ class Router(Record):
 
 @record(frozen=True, repr=False)
 class Link(Record):
-    """A physical link l between two nodes; it carries data in both directions.
+    """A physical link l between two nodes, for data in both directions: at once, or with ``half`` duplex one at a time.
 
-    Attributes
-    ----------
-    bytes_per_s
-        Effective rate of one link in one direction.
-    latency_s
-        L(l) of eq. 11.
-    duplex
-        ``full``: both directions at once; ``half``: one at a time.
-    count
-        Bonded links: together they carry count × bytes_per_s.
+    `bytes_per_s` is the effective rate of one link in one direction, `latency_s` is L(l) of eq. 11, and `count` bonded
+    links carry count × bytes_per_s together.
     """
 
     source: Name

@@ -38,19 +38,9 @@ _QUANTITY = re.compile(r"([-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)\s*([^\s
 
 
 def parse_quantity(text: str, dimension: str) -> float:
-    """The value of ``"25 GB/s"`` or ``"1.5 us"`` in SI base units.
+    """The value of ``"25 GB/s"`` or ``"1.5 us"`` in SI base units; `dimension` is a key of `UNITS`.
 
-    Parameters
-    ----------
-    text
-        A number with an optional unit.
-    dimension
-        A key of `UNITS`.
-
-    Raises
-    ------
-    ValueError
-        If the text is no number, its unit is not one of the dimension, or the value is too large for a float.
+    Raises ValueError if the text is no number, its unit is not one of the dimension, or it is too large for a float.
     """
     match = _QUANTITY.fullmatch(text.strip())
     units = UNITS[dimension]
@@ -144,17 +134,10 @@ def is_multiple(value: Fraction, unit: Fraction) -> bool:
 
 
 def choose_tick(values: Iterable[Fraction], horizon: Fraction) -> Fraction:
-    """The length of a tick in seconds.
+    """The length of a tick in seconds, for all durations and delays of a problem and an upper limit of its makespan.
 
     If all values are multiples of a common unit and the horizon is below `MAX_TICKS` of them, the tick is that unit
     and ticks are exact. Otherwise it is the larger of 1 ns and horizon ÷ (`MAX_TICKS` − 1).
-
-    Parameters
-    ----------
-    values
-        Every duration and delay of the problem, in seconds.
-    horizon
-        An upper limit of any schedule's makespan, in seconds.
     """
     nonzero = [value for value in distinct(values) if value]
     coarse = max(_MIN_TICK_S, horizon / (MAX_TICKS - 1))

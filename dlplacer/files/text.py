@@ -32,17 +32,9 @@ _FREE = "meta"
 
 
 def read_bytes(path: Path, most: int | None = None) -> bytes:
-    """The bytes of a file; a pipe is read to its end.
+    """The bytes of a file, `most` of them; a pipe is read to its end.
 
-    Parameters
-    ----------
-    most
-        A file with more is refused; by default one with more than any file of ours.
-
-    Raises
-    ------
-    InputError
-        If it cannot be read, is a folder or a device, which may have no end, or is too large.
+    Raises InputError if it cannot be read, is a folder or a device, which may have no end, or is too large.
     """
     most = _MOST_BYTES if most is None else most
     try:
