@@ -33,8 +33,8 @@ class OpGraph(Shown, Record):
     >>> graph
     <OpGraph 'tiny': 2 ops, 1 edge>
 
-    `capture` tells how to capture it again, and `structure_sha256` is a hash over everything but costs; both are None if it
-    was not captured from a model. `known` is a known result: topology, options, makespan_s, source.
+    `capture` tells how to capture it again, and `structure_sha256` is a hash over everything but costs; both are None
+    if it was not captured from a model. `known` is a known result: topology, options, makespan_s, source.
 
     Raises InputError if an id is given twice, an edge ends nowhere or reads an output that does not exist, edges of a
     tensor disagree, the graph has a cycle, or the constraints name an op that is not there.

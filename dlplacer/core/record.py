@@ -55,7 +55,7 @@ _short.maxlevel, _short.maxtuple, _short.maxdict, _short.maxstring, _short.maxot
 class Number:
     """Annotation of a finite number, or of a text with a unit of its dimension (a key of `dlplacer.core.units.UNITS`).
 
-    With `positive`, 0 is refused; with `whole`, fractions are; with `named`, a table of numbers by name may stand for one.
+    `positive` refuses 0 and `whole` fractions; with `named`, a table of numbers by name may stand for one.
     """
 
     dimension: str = ""

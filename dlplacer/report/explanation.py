@@ -41,27 +41,10 @@ class DeviceShare:
 
 @dataclass(frozen=True, repr=False)
 class Explanation(Shown):
-    """The figures behind a plan.
+    """The figures behind a plan; docs/reference/printed.md explains each field.
 
-    Attributes
-    ----------
-    limits_s
-        A key of `REASONS` → the bound that it gives, in seconds; all are worked out anew.
-    limited_by
-        The key with the largest bound.
-    stated_bound_s
-        The lower bound that the plan states: its solver may have proved it, a file may say anything.
-    parts
-        Ops and transfers of the critical path, and when each is on it.
-    path_ops_s, path_transfers_s, path_waits_s
-        Seconds of the step that its ops and its transfers take, and what passes before and between them, as ops wait
-        for the processes that issue them and devices hand tensors over: together the step.
-    path_kinds_s
-        Kind of op → seconds on the critical path, the longest first.
-    devices
-        In the topology's order.
-    transfers
-        Those that take longest, the longest first.
+    `limits_s`: a key of `REASONS` → the bound that it gives, worked out anew; `limited_by` is the key of the largest.
+    The plan states `stated_bound_s`: its solver may have proved it, a file may say anything.
     """
 
     limits_s: Mapping[str, float]
@@ -108,14 +91,7 @@ class Explanation(Shown):
 
 
 def explain(plan: Plan, dispatch_s: float = 0.0) -> Explanation:
-    """The explanation of a plan.
-
-    Parameters
-    ----------
-    dispatch_s
-        Seconds in which one process issues an op for any of the devices: the plan is replayed under it. 0 keeps the
-        processes of the topology.
-    """
+    """The explanation of a plan; with `dispatch_s`, of its replay with one process that issues each op in that time."""
     plan.options.require_makespan("explain")
     plan = replay_under_issue(plan, dispatch_s) if dispatch_s else plan
     limits_s = _limits_s(plan)

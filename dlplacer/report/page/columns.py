@@ -49,13 +49,7 @@ _DIGITS = 9
 
 
 class PageClock:
-    """Times of at most nine digits: below a billionth of the step, of which no one sees anything.
-
-    Parameters
-    ----------
-    span_s
-        The longest time that it has to say.
-    """
+    """Times up to `span_s` in at most nine digits: below a billionth of the step, of which no one sees anything."""
 
     def __init__(self, span_s: float) -> None:
         self._exponent = math.floor(math.log10(span_s)) + 1 - _DIGITS if span_s > 0 else -_DIGITS
@@ -144,13 +138,8 @@ def schedule_columns(
     """Everything that the page shows of one schedule.
 
     Times are in the clock's unit. Ops are in `Plan.ops` order and refer to the columns of the graph; events are
-    numbered ops first, then transfers.
-
-    Parameters
-    ----------
-    is_run
-        True if it is a step of a run, predicted or measured. Its devices also spend time on handing over tensors, which
-        no event represents: it has no bound, no slack and no critical path.
+    numbered ops first, then transfers. The step of a run, predicted or measured, has no bound, no slack and no critical
+    path: its devices also spend time on handing over tensors, which no event represents.
     """
     arcs = ScheduleArcs(plan)
     device = plan.topology.device_index

@@ -46,11 +46,8 @@ Hop = tuple[str, str]
 class LinkRow:
     """The link uses in one row.
 
-    Attributes
-    ----------
-    nodes
-        The nodes of a direction, or of several in a chain that always carry the same bytes at the same time; the
-        receiving device alone, if the row shows all transfers that arrive there.
+    `nodes`: those of a direction, or of several in a chain that always carry the same bytes at the same time; the
+    receiving device alone, if the row shows all transfers that arrive there.
     """
 
     nodes: tuple[str, ...]
@@ -125,22 +122,9 @@ def plot_gantt(
 ) -> Axes:
     """A Gantt chart: one row per device and per link direction that is used; returns the Axes, with time in seconds.
 
-    Ops that take no time are not drawn. The line below the bars is the critical path; faint lines lead from row to row.
-    If many link directions are used, a narrow row below each device shows all transfers that arrive there.
-
-    Parameters
-    ----------
-    color_by
-        ``phase``, or ``module`` for the blocks of the model.
-    mark_path
-        True to draw the critical path; a step of a run has none.
-    until_s
-        The end of the time axis; the makespan if None.
-
-    Raises
-    ------
-    InputError
-        If `color_by` is neither.
+    Ops that take no time are not drawn. The line below the bars is the critical path, which a step of a run has not;
+    faint lines lead from row to row. If many link directions are used, a narrow row below each device shows all
+    transfers that arrive there. `color_by` is ``phase``, or ``module`` for the blocks of the model.
     """
     color_of, legend = _colors(plan, color_by)
     ax = axes_or_new(ax, gantt_size(plan))

@@ -25,17 +25,10 @@ Part = tuple[int, str, str]
 
 @dataclass(frozen=True)
 class CollapsedGraph:
-    """The blocks of a plan's graph.
+    """The blocks of a plan's graph, in the order in which their forward ops follow each other.
 
-    Attributes
-    ----------
-    names
-        The blocks in the order in which their forward ops follow each other.
-    time_s
-        Part → the time of its ops.
-    moved_bytes
-        (producing part, reading part) → what is sent from the device of one to that of the other, a tensor with several
-        readers once for each.
+    `time_s`: part → the time of its ops. `moved_bytes`: (producing part, reading part) → the bytes that are sent
+    between their devices, a tensor with several readers once for each.
     """
 
     names: tuple[str, ...]
