@@ -146,16 +146,8 @@ def say_unless_none(*texts: str | None) -> None:
 
 def options_of(given: Given) -> Options:
     """The options of the problem; raises InputError for one that contradicts ``--paper``."""
-    chosen = {name: given[name] for name in CHOICES if name in given}
-    if not given.paper:
-        return Options(**chosen)
-    paper = Options.paper().to_dict()
-    for name, value in chosen.items():
-        if value != paper[name]:
-            raise InputError(
-                f"--{name} {value} contradicts --paper, which means --{name} {paper[name]}; leave out one of the two"
-            )
-    return Options.paper()
+    words = (f"{name}={given[name]}" for name in CHOICES if name in given)
+    return Options.of_words(" ".join(["paper", *words] if given.paper else words))
 
 
 def solve(given: Given) -> int:
@@ -212,9 +204,8 @@ def _solve_with_splits(given: Given, limit_s: float) -> int:
 
 
 def _refuse_without_split(given: Given) -> None:
-    for name in ("times", "search_s"):
-        if name in given:
-            raise InputError(f"{name} is read by --split alone; add --split, or leave it out")
+    for name in {"times", "search_s"} & given.keys():
+        raise InputError(f"{name} is read by --split alone; add --split, or leave it out")
 
 
 def _parts(given: Given, call: str) -> int | None:
