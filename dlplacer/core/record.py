@@ -20,7 +20,7 @@ _TEXTS = {
     "extra_forbidden": _UNKNOWN,
     "unexpected_keyword_argument": _UNKNOWN,
     "missing": "required, but missing",
-    "missing_argument": "required, but missing",
+    "missing_argument": "is required, but missing",
     "greater_than": "must be above {gt:g}",
     "greater_than_equal": "must be at least {ge:g}",
     "less_than": "must be below {lt:g}",
@@ -43,7 +43,9 @@ _TEXTS = {
     "string_unicode": "holds half a surrogate pair, which is no text",
     "value_error": "{error}",
 }
-_SPEAK_FOR_THEMSELVES = ("extra_forbidden", "unexpected_keyword_argument", "missing", "missing_argument", "value_error")
+_SAYINGS = ("value_error", "unexpected_keyword_argument")
+"""Texts that say more than what the value must be."""
+_WITHOUT_VALUE = ("extra_forbidden", "missing", "missing_argument", *_SAYINGS)
 _NUMBER, _TABLE = "<number>", "<table>"
 TAGS = (_NUMBER, _TABLE, "<device>", "<router>", "<other>")
 """Parts of pydantic's paths that stand for no field."""
@@ -187,7 +189,7 @@ def _refusal(owner: Any, mistake: Any) -> str:
         label = owner.label
     except AttributeError:
         label = type(owner).__name__
-    return f"{label}: {field_path(place)} {problem}"
+    return f"{label}: {field_path(place)}{':' * (mistake['type'] in _SAYINGS)} {problem}"
 
 
 class Record:
@@ -248,7 +250,7 @@ def problem_of(mistake: Any, *notes: str) -> str:
     """What is wrong with the value of a field, by pydantic's description; with the value and further notes."""
     kind, context = mistake["type"], mistake.get("ctx", {})
     text = _TEXTS[kind].format(**context) if kind in _TEXTS else mistake["msg"]
-    told = [*([] if kind in _SPEAK_FOR_THEMSELVES else [f"it is {shown(mistake['input'])}"]), *notes]
+    told = [*([] if kind in _WITHOUT_VALUE else [f"it is {shown(mistake['input'])}"]), *notes]
     return text + (f" ({', '.join(told)})" if told else "")
 
 

@@ -128,7 +128,7 @@ def test_devices_follow_from_the_types_of_the_plan() -> None:
         (lambda: dp.apply(MODULE, "plan.json"), r"job is of type Sequential; give a dp.Job\(module, args="),
         (lambda: dp.apply(JOB, dp.load_graph("inception_v3-infer")), r"plan is of type OpGraph; give a plan: dp.place"),
         (lambda: dp.Op("a", 3), r"op 'a': kind must be a text \(it is 3\)"),
-        (lambda: dp.Link("a", "b", "25 GB"), r"link 'a' – 'b': bytes_per_s '25 GB' has unit 'GB'; use one of"),
+        (lambda: dp.Link("a", "b", "25 GB"), r"link 'a' – 'b': bytes_per_s: '25 GB' has unit 'GB'; use one of"),
         (lambda: dp.load_job(5), r"entry is 5 \(int\); give a text"),
         (lambda: dp.fit(5, "8x L4"), r"decoder is 5 \(int\); give"),
         (

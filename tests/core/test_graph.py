@@ -69,7 +69,7 @@ def test_edges_have_no_negative_numbers(changes: dict[str, int], field: str) -> 
     ("make", "text"),
     [
         (lambda: Op(3, "test"), "op 3: id must be a text (it is 3)"),
-        (lambda: Op("a"), "op 'a': kind required, but missing"),
+        (lambda: Op("a"), "op 'a': kind is required, but missing"),
         (lambda: Op("a", "test", devices="gpu"), "op 'a': devices must be a list (it is 'gpu')"),
         (
             lambda: Op("a", "test", outputs=[3]),
