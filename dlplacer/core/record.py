@@ -19,8 +19,7 @@ _UNKNOWN = "unknown field; remove it or put it under 'meta'"
 _TEXTS = {
     "extra_forbidden": _UNKNOWN,
     "unexpected_keyword_argument": _UNKNOWN,
-    "missing": "required, but missing",
-    "missing_argument": "is required, but missing",
+    "missing": "is required, but missing",
     "greater_than": "must be above {gt:g}",
     "greater_than_equal": "must be at least {ge:g}",
     "less_than": "must be below {lt:g}",
@@ -45,7 +44,7 @@ _TEXTS = {
 }
 _SAYINGS = ("value_error", "unexpected_keyword_argument")
 """Texts that say more than what the value must be."""
-_WITHOUT_VALUE = ("extra_forbidden", "missing", "missing_argument", *_SAYINGS)
+_WITHOUT_VALUE = ("extra_forbidden", "missing", *_SAYINGS)
 _NUMBER, _TABLE = "<number>", "<table>"
 TAGS = (_NUMBER, _TABLE, "<device>", "<router>", "<other>")
 """Parts of pydantic's paths that stand for no field."""
