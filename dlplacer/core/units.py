@@ -34,6 +34,7 @@ UNITS: dict[str, dict[str, float]] = {
 }
 """Dimension → unit → factor to the SI base unit."""
 
+_TYPICAL = {"seconds": "us", "bytes": "GiB", "bytes_per_s": "GB/s", "flops": "GFLOP", "flops_per_s": "TFLOP/s"}
 _QUANTITY = re.compile(r"([-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)\s*([^\s\d]*)")
 
 
@@ -46,7 +47,7 @@ def parse_quantity(text: str, dimension: str) -> float:
     units = UNITS[dimension]
     shown = reprlib.repr(text)
     if match is None:
-        raise ValueError(f"{shown} is not a number with a unit; write for example '25 {_example_unit(dimension)}'")
+        raise ValueError(f"{shown} is not a number with a unit; write for example '25 {_TYPICAL[dimension]}'")
     number, unit = match.groups()
     if unit and unit not in units:
         raise ValueError(f"{shown} has unit {reprlib.repr(unit)}; use one of {', '.join(sorted(units))}")
@@ -63,12 +64,6 @@ def _nearest_float(value: Fraction) -> float:
         return float(value)
     except OverflowError:
         return math.inf
-
-
-def _example_unit(dimension: str) -> str:
-    return {"seconds": "us", "bytes": "GiB", "bytes_per_s": "GB/s", "flops": "GFLOP", "flops_per_s": "TFLOP/s"}[
-        dimension
-    ]
 
 
 def _scaled(value: float, units: Mapping[str, float], least: str) -> str:

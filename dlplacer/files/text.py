@@ -216,9 +216,9 @@ def _unusable(value: Any) -> Iterator[str]:
             waiting += [((*parts, place), entry, free) for place, entry in reversed([*enumerate(value)])]
         else:
             waiting += [((*parts, "a key"), key, free) for key in value]
-            waiting += [
-                ((*parts, _visible(key)), entry, free or key == _FREE) for key, entry in reversed(value.items())
-            ]
+            for key, entry in reversed(value.items()):
+                visible = _MISLEADING.sub(lambda found: f"\\u{ord(found[0]):04x}", key)
+                waiting.append(((*parts, visible), entry, free or key == _FREE))
 
 
 def _named(character: str) -> str:
@@ -228,23 +228,16 @@ def _named(character: str) -> str:
     return f"{unicodedata.name(character, 'a control character')} {code}, which hides what it says"
 
 
-def _visible(key: str) -> str:
-    return _MISLEADING.sub(lambda found: f"\\u{ord(found[0]):04x}", key)
-
-
 def _render(value: Any, depth: int) -> str:
     pad, inner = "  " * depth, "  " * (depth + 1)
     if isinstance(value, dict) and value and depth < 3:
-        lines = [f"{inner}{_line(_key(key))}: {_render(entry, depth + 1)}" for key, entry in value.items()]
+        texts = {key if isinstance(key, str) else _line(key): entry for key, entry in value.items()}
+        lines = [f"{inner}{_line(key)}: {_render(entry, depth + 1)}" for key, entry in texts.items()]
         return "{\n" + ",\n".join(lines) + f"\n{pad}}}"
     if isinstance(value, list) and value and isinstance(value[0], dict):
         lines = [f"{inner}{_line(entry)}" for entry in value]
         return "[\n" + ",\n".join(lines) + f"\n{pad}]"
     return _line(value)
-
-
-def _key(key: Any) -> str:
-    return key if isinstance(key, str) else _line(key)
 
 
 _line = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode

@@ -22,11 +22,8 @@ def visible(text: str) -> str:
     """The text with every character that cannot be seen, or that turns writing direction, as its code: ``[U+202E]``."""
     if text.isascii() and text.isprintable():
         return text
-    return "".join(_code(character) if unicodedata.category(character) in _HIDDEN else character for character in text)
-
-
-def _code(character: str) -> str:
-    return f"[U+{ord(character):04X}]"
+    hidden = {character for character in text if unicodedata.category(character) in _HIDDEN}
+    return "".join(f"[U+{ord(character):04X}]" if character in hidden else character for character in text)
 
 
 class Texts:
@@ -168,13 +165,11 @@ def schedule_columns(
         },
         "transfers": _transfers(plan, arcs, clock, texts, parts, is_run),
         "links": _links(plan, clock),
-        "memory": memory_columns(plan, clock) if _knows_sizes(plan) else {},
+        # The live tensors of a recorded step are not known.
+        "memory": memory_columns(plan, clock)
+        if plan.method != "measured" and any(op.footprint_bytes for op in plan.graph.ops)
+        else {},
     }
-
-
-def _knows_sizes(plan: Plan) -> bool:
-    """True if the live tensors are known; those of a recorded step are not."""
-    return plan.method != "measured" and any(op.footprint_bytes for op in plan.graph.ops)
 
 
 def _devices(plan: Plan) -> dict[str, Any]:

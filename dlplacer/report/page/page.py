@@ -142,7 +142,8 @@ def schedule_data(
     `shown`: positions of the schedules that the page shows at first. `more`: further data for the script, as
     ``tables``.
     """
-    texts, clock = Texts(), PageClock(max(_span_s(plan) for _, plan in plans))
+    ends_s = [max(plan.makespan_s, plan.lower_bound_s, *(entry.end_s for entry in plan.ops)) for _, plan in plans]
+    texts, clock = Texts(), PageClock(max(ends_s))
     graphs: list[Plan] = []
     numbers = []
     for _, plan in plans:
@@ -163,7 +164,3 @@ def schedule_data(
         # Last: the columns fill it.
         "texts": texts.table,
     }
-
-
-def _span_s(plan: Plan) -> float:
-    return max(plan.makespan_s, plan.lower_bound_s, *(entry.end_s for entry in plan.ops))

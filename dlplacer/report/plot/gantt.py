@@ -133,7 +133,9 @@ def plot_gantt(
     rows = _rows(plan, below)
     ax.set_xlim(0, until_s or plan.makespan_s or 1.0)
     ax.set_ylim(*_limits(rows))
-    _draw_idle(ax, plan, rows)
+    for row, middle in rows.items():
+        corner = (0, middle - _height(row) / 2)
+        ax.add_patch(Rectangle(corner, plan.makespan_s, _height(row), facecolor=IDLE, edgecolor="none", zorder=0.5))
     _draw_ops(ax, plan, rows, color_of)
     _draw_transfers(ax, rows, below)
     _draw_critical_path(ax, path, rows, below)
@@ -195,12 +197,6 @@ def _height(row: Row) -> float:
     if isinstance(row, str):
         return _DEVICE_HEIGHT
     return _ARRIVING_HEIGHT if row.device else _LINK_HEIGHT
-
-
-def _draw_idle(ax: Axes, plan: Plan, rows: Mapping[Row, float]) -> None:
-    for row, middle in rows.items():
-        corner = (0, middle - _height(row) / 2)
-        ax.add_patch(Rectangle(corner, plan.makespan_s, _height(row), facecolor=IDLE, edgecolor="none", zorder=0.5))
 
 
 def _draw_ops(ax: Axes, plan: Plan, rows: Mapping[Row, float], color_of: Callable[[str], str]) -> None:

@@ -5,7 +5,6 @@ from os import PathLike
 
 from matplotlib.axes import Axes
 
-from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan
 from dlplacer.core.units import format_seconds
 from dlplacer.report.link_use import waited_for
@@ -28,7 +27,12 @@ def plot_run(predicted: Plan, measured: Plan, axes: tuple[Axes, Axes]) -> tuple[
         predicted,
         measured
         if measured.transfers
-        else replace(measured, transfers=waited_for(predicted, measured), options=_overlapping(predicted)),
+        # They may overlap on a link, and hold all links of their route at once.
+        else replace(
+            measured,
+            transfers=waited_for(predicted, measured),
+            options=replace(predicted.options, contention="none", delay="cut-through"),
+        ),
     )
     for plan, ax, name in zip(shown, axes, ("predicted", "measured"), strict=True):
         plot_gantt(plan, ax, mark_path=False, until_s=longest_s)
@@ -47,11 +51,6 @@ def _apart(plan: Plan, predicted: Plan) -> str:
         return ""
     percent = 100 * (plan.makespan_s / predicted.makespan_s - 1)
     return f", {abs(percent):.1f} % {'longer' if percent > 0 else 'shorter'} than predicted"
-
-
-def _overlapping(plan: Plan) -> Options:
-    """Options under which transfers may overlap on a link and hold all links of their route at once."""
-    return replace(plan.options, contention="none", delay="cut-through")
 
 
 def save_run_picture(path: str | PathLike[str], predicted: Plan, measured: Plan) -> None:
