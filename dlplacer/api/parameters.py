@@ -149,6 +149,12 @@ _DECLARATIONS = (
         "topology",
         doc=f"a `Topology`, {_SHIPPED}",
     ),
+    argument(
+        "subject", "a plan, or what `run`, `compare`, `pipeline` or `hybrid` returned; of a run both steps are shown"
+    ),
+    argument("show.path", 'the file to write the page to, as ``"plan.html"``', WRITTEN),
+    argument("against", "a second plan, beside the first one"),
+    Parameter("what", f"what to list: {', '.join(LISTS)}", option="what", choices=LISTS),
     argument("options", 'the `Options`, words such as ``"paper"`` or ``"shortest, joint"``, or a dict'),
     word("plan", "plan file", "PLAN", "plan", doc="a `Plan`, a `Result`, a run or the path of a plan file"),
     word("job", "module:callable that returns a Job or a Module, or .onnx file", "MODEL", "model", doc=_CODE),

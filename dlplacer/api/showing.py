@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, cast
 
+from dlplacer.api.parameters import checked
 from dlplacer.api.subjects import PlanLike, is_run, whole_plan_of
 from dlplacer.api.views import blocks_of, subject_of
 from dlplacer.core.errors import InputError
@@ -71,6 +72,7 @@ class HtmlPage:
         return Path(stream.name)
 
 
+@checked
 def show(
     subject: "PlanLike | Comparison | HybridPlan | PipelinePlan",
     path: str | PathLike[str] | None = None,
@@ -79,20 +81,7 @@ def show(
 ) -> HtmlPage:
     """A page to walk through: schedule, memory, modules and tables of a plan; a run, a comparison, a pipeline likewise.
 
-    Parameters
-    ----------
-    subject
-        A `Plan`, a `Result`, the path of a plan file, or what `dlplacer.run`, `compare`, `pipeline` or `hybrid`
-        returned. Of a run the predicted and the measured step are shown on one axis.
-    path
-        The file to write the page to, as ``"plan.html"``.
-    against
-        A second plan, beside the first one.
-
-    Raises
-    ------
-    InputError
-        If the subject is none of these, the file cannot be written, or `against` is given with what is no plan.
+    Raises InputError if the subject is none of these, the file cannot be written, or `against` goes with no plan.
 
     Examples
     --------
@@ -106,8 +95,6 @@ def show(
     from dlplacer.report.page.page import html_page
     from dlplacer.report.summary import headline
 
-    if path is not None:
-        expect_path(path)
     page = _other_page(subject)
     if page is None:
         plan = whole_plan_of(cast("PlanLike", subject), "subject")

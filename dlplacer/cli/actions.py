@@ -401,7 +401,7 @@ def profile(given: Given) -> int:
 
 def listed(given: Given) -> int:
     """Print a table of the names of one kind that dlplacer knows."""
-    table = dp.catalogue(given.what)
+    table = called(given)
     return shown(given, table, {given.what: table.records})
 
 
