@@ -214,7 +214,8 @@ def _last_ended(arcs: ScheduleArcs, before: Iterable[ScheduleArc], longest_gap_s
     tolerance_s = arcs.plan.tolerance_s
 
     def rank(arc: ScheduleArc) -> tuple[float, bool, int]:
-        return max(abs(arc.gap_s), tolerance_s), not _takes_time(arcs, arc.before), arc.why
+        begin_s, end_s = arcs.spans[arc.before]
+        return max(abs(arc.gap_s), tolerance_s), end_s <= begin_s, arc.why
 
     # What ends at 0 only stands there: the path begins with what waits longer.
     near = (arc for arc in before if abs(arc.gap_s) <= (longest_gap_s if arc.freed_s > tolerance_s else tolerance_s))
@@ -225,8 +226,3 @@ def _joined(parts: list[PathPart]) -> tuple[PathPart, ...]:
     """Segments of one transfer that follow each other are one step."""
     runs = (list(run) for _, run in groupby(parts, key=lambda part: id(part.step)))
     return tuple(PathPart(run[0].step, run[0].begin_s, run[-1].end_s) for run in runs)
-
-
-def _takes_time(arcs: ScheduleArcs, event: int) -> bool:
-    start_s, end_s = arcs.spans[event]
-    return end_s > start_s
