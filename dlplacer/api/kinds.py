@@ -150,21 +150,11 @@ ANY = Kind(lambda name, value: value)
 class Parameter:
     """A parameter of public functions, and the option that sets it.
 
-    Attributes
-    ----------
-    name
-        Name of the function's parameter; behind the function's name and a dot, if it is declared for that one alone.
-    help, doc
-        The effect of the option, with its default, and that of the parameter in Python if it differs; without help no
-        option sets the parameter.
-    option
-        Its spelling on the command line, if it is not the name with dashes; a spelling without dashes is positional.
-    repeat
-        The option may be given several times; their values are collected.
-    settings
-        Further arguments for `argparse`.
-    group
-        The title above the option in help texts.
+    `name` is that of the function's parameter; behind the function's name and a dot, if it is declared for that one
+    alone. `help` tells the effect of the option with its default, and `doc` that of the parameter in Python if it
+    differs; without help no option sets the parameter. `option` is its spelling, if it is not the name with dashes;
+    without dashes it is positional. With `repeat` it may be given several times. `settings` are further arguments for
+    `argparse`, and `group` is the title above the option in help texts.
     """
 
     name: str

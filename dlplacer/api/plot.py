@@ -90,19 +90,8 @@ def save(
 ) -> Path:
     """Draw a picture at the size that suits it, and write it as .png, .svg or .pdf; returns the path.
 
-    Parameters
-    ----------
-    picture
-        A function of this module, or its name: ``"gantt"``.
-    subject
-        The argument of that function.
-    color_by
-        As for `gantt`.
-
-    Raises
-    ------
-    InputError
-        If there is no such picture, the suffix is none of these, or the file cannot be written.
+    `picture` is a function of this module or its name, as ``"gantt"``; `subject` is its argument, `color_by` as for
+    `gantt`. Raises InputError if there is no such picture, the suffix is none of these, or the file cannot be written.
     """
     name = getattr(picture, "__name__", picture)
     expect_path(path)

@@ -29,15 +29,7 @@ _PAGES = {"Comparison": "comparison_page", "HybridPlan": "hybrid_page", "Pipelin
 
 @dataclass(frozen=True)
 class HtmlPage:
-    """A page about a plan, one HTML file that needs nothing else: notebooks show it, `save` writes it, `open` opens it.
-
-    Attributes
-    ----------
-    html
-        The whole file.
-    title
-        The subject of the page.
-    """
+    """A page, one HTML file that needs nothing else: notebooks show it, `save` writes it, `open` opens it."""
 
     html: str
     title: str

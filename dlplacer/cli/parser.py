@@ -41,20 +41,11 @@ class Given(dict[str, Any]):
 class Command:
     """A sub-command: a view of a function.
 
-    Attributes
-    ----------
-    call
-        Name of the function in `dlplacer`, whose parameters are options; empty if the action calls several.
-    own
-        Options of the command itself, or the names of their declarations.
-    action
-        The given arguments → exit code; None calls the function, writes and prints its result.
-    doing, says
-        Name of the work, for its progress, and announcement if the first Ctrl-C stops it.
-    subject
-        The kind of result, for which there may be pictures.
-    examples
-        A line for each: arguments of ``dlplacer``, and after ``  # `` what they do.
+    `call` names the function in `dlplacer` whose parameters are options; empty if the action calls several. `own` are
+    options of the command itself, or names of their declarations. `action`: the given arguments → exit code; None calls
+    the function, writes and prints its result. `doing` and `says` name the work for its progress, and announce that the
+    first Ctrl-C stops it. For a `subject`, a kind of result, there may be pictures. `examples` has a line for each:
+    arguments of ``dlplacer``, and after ``  # `` what they do.
     """
 
     name: str
