@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import dlplacer as dp
 from dlplacer.api.parameters import CaptureOptions, StepOptions, parameters_of
 from dlplacer.cli.parser import Given
-from dlplacer.cli.progress import Show, interruptible, note, progress, told_written
-from dlplacer.cli.streams import say
+from dlplacer.cli.streams import Show, interruptible, note, progress, say, told_written
 from dlplacer.core.errors import CheckError, DlplacerError, InputError, NoPlanError
 from dlplacer.core.options import CHOICES, Options
 from dlplacer.core.table import Table, schedule, transfers

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import dlplacer as dp
 from dlplacer.api.kinds import FLAG, Parameter
 from dlplacer.api.parameters import ASSUMED, DECLARED, parameters_of, pictures
-from dlplacer.cli.progress import QUIET, VERBOSE
+from dlplacer.cli.streams import QUIET, VERBOSE
 from dlplacer.core.errors import InputError
 
 _HEAD = "examples:"
