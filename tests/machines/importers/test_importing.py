@@ -120,8 +120,8 @@ def test_node_link_of_networkx(imported) -> None:
             r"edges\[0\]\.count: must be a whole number",
         ),
         ("[1]", "holds no object"),
-        ('{"nodes": [{"id": "a"}], "edges": [{"source": "a"}]}', r"edges\[0\]\.target: required"),
-        ('{"nodes": [{"id": "a"}], "edges": [{"source": "a", "target": "b"}]}', r"edges\[0\]\.bytes_per_s: required"),
+        ('{"nodes": [{"id": "a"}], "edges": [{"source": "a"}]}', r"edges\[0\]\.target: is required"),
+        ('{"nodes": [{"id": "a"}], "edges": [{"source": "a", "target": "b"}]}', r"edges\[0\]\.bytes_per_s: is required"),
         ('{"nodes": [{"id": "a"}, {"id": "a"}], "edges": []}', "given twice"),
         (
             '{"directed": true, "nodes": [{"id": "a"}, {"id": "b"}], "edges": [{"source": "a", "target": "b", "bw": 1},'
