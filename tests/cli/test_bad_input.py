@@ -82,7 +82,7 @@ HYBRID = ["hybrid", "inception_v3-train", "dgx1-v100-2gpu", "--devices", "2"]
         ([*INFER, "--pin", "Mixed_5z=cpu0"], "called 'Mixed_5z'; the nearest are 'Mixed_5d', 'Mixed_5c', 'Mixed_5b'"),
         (
             [*INFER, "--device-type", "V100"],
-            "unrecognized arguments: --device-type V100 (--device-type belongs to capture)",
+            "unrecognized arguments: --device-type V100 (--device-type belongs to",
         ),
         ([*HYBRID, "--pin", "a=gpu0"], "(--pin belongs to solve, compare, explain, pipeline)"),
         ([*HYBRID, "--speedup", "2=0"], "--speedup says 0 of 2 devices; give a positive number"),
