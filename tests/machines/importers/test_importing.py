@@ -121,7 +121,7 @@ def test_node_link_of_networkx(imported) -> None:
         ),
         ("[1]", "holds no object"),
         ('{"nodes": [{"id": "a"}], "edges": [{"source": "a"}]}', r"edges\[0\]\.target: is required"),
-        ('{"nodes": [{"id": "a"}], "edges": [{"source": "a", "target": "b"}]}', r"edges\[0\]\.bytes_per_s: is required"),
+        ('{"nodes": [{"id": "a"}], "edges": [{"source": "a", "target": "b"}]}', r"edges\[0\]\.bytes_per_s: is req"),
         ('{"nodes": [{"id": "a"}, {"id": "a"}], "edges": []}', "given twice"),
         (
             '{"directed": true, "nodes": [{"id": "a"}, {"id": "b"}], "edges": [{"source": "a", "target": "b", "bw": 1},'
