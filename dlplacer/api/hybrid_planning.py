@@ -6,14 +6,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from os import PathLike, fspath
 from threading import Event
-from types import NoneType
 from typing import TYPE_CHECKING, Unpack
 
 from dlplacer.api.parameters import StepOptions, checked
 from dlplacer.api.solving import Together, held_graph
 from dlplacer.api.subjects import GraphLike, OptionsLike, TopologyLike, graph_of, machine_of, options_of, silent
 from dlplacer.core.errors import InputError, RunError
-from dlplacer.core.expect import expect, expect_number, refuse
+from dlplacer.core.expect import expect_number, refuse
 from dlplacer.core.topology import Topology
 
 if TYPE_CHECKING:
@@ -56,10 +55,7 @@ def hybrid(
 ) -> "HybridPlan":
     """The best strategy for every number of devices up to a budget: data parallelism, model parallelism or both.
 
-    Raises
-    ------
-    InfeasibleError
-        If no strategy trains the model; says why.
+    Raises InfeasibleError if no strategy trains the model, saying why.
 
     Examples
     --------
@@ -118,7 +114,7 @@ def epochs_of(value: "str | PathLike[str] | Mapping[int, float | None] | EpochsD
     if isinstance(value, Mapping):
         for workers, epochs in value.items():
             expect_number("epochs", workers=workers)
-            expect("epochs", f"of {workers} workers", epochs, (int, float, NoneType), "a number or None")
+            expect_number("epochs", optional=True, **{f"of {workers} workers": epochs})
         table = EpochsTable({float(workers): epochs for workers, epochs in value.items()})
         return EpochsData(StatisticalEfficiency(table))
     if isinstance(value, (str, PathLike)):

@@ -6,7 +6,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dlplacer.api.parameters import LISTS, checked
+from dlplacer.api.parameters import checked
 from dlplacer.api.subjects import names_of, note, silent
 from dlplacer.core.errors import InputError
 from dlplacer.core.graph import OpGraph
@@ -114,13 +114,9 @@ def selftest(
     return try_runtime(small, {} if no_steps else timed, names, repeats=repeats, seed=seed, on_progress=on_progress)
 
 
+@checked
 def catalogue(what: str) -> Table:
     """A table of the graphs, machines, models, methods, devices or targets that dlplacer knows by name.
-
-    Parameters
-    ----------
-    what
-        ``graphs``, ``topologies``, ``models``, ``methods``, ``devices`` or ``targets``.
 
     Examples
     --------
@@ -128,8 +124,6 @@ def catalogue(what: str) -> Table:
     >>> dp.catalogue("topologies").to_frame()["name"][0]
     'cpu-2core'
     """
-    if what not in LISTS:
-        raise InputError(f"there is no list {what!r}; use one of {', '.join(LISTS)}")
     records = list(_LISTED[what]())
     return Table.of(records, [Column(name, format="list") for name in records[0]])
 
@@ -203,10 +197,7 @@ def new_topology(
 ) -> Topology:
     """The machine that a line of text or a TOML file describes, with memory and rates of the device table.
 
-    Raises
-    ------
-    InputError
-        If a device is not in the table, with the names most like it, or the text cannot be read.
+    Raises InputError if a device is not in the table, with the names most like it, or the text cannot be read.
 
     Examples
     --------

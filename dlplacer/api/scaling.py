@@ -269,10 +269,7 @@ class NamedTraining:
     def resolved(self) -> Callable[..., Iterator[float]]:
         """The training function that the user named.
 
-        Raises
-        ------
-        InputError
-            If the name leads to nothing that trains.
+        Raises InputError if the name leads to nothing that trains.
         """
         found = imported(self.entry)
         if _takes(found, 1, 0):

@@ -215,15 +215,11 @@ def _run(done: "Run") -> Iterator[Block]:
     heads = (f"{how}_{share}_s|{share}, {how}|seconds" for share, how in shares)
     yield Table.described(rows, "device", *heads)
     worst = (
-        (one.op, one.module or "", one.device, one.predicted_s, one.measured_s, _signed(one.difference_s))
+        (one.op, one.module or "", one.device, one.predicted_s, one.measured_s, one.difference_s)
         for one in report.offenders
     )
     named = ("op|predicted worst", "module", "device", "predicted_s|predicted|seconds", "measured_s|measured|seconds")
-    yield Table.described(worst, *named, "difference")
-
-
-def _signed(value_s: float) -> str:
-    return ("+" if value_s >= 0 else "-") + format_seconds(abs(value_s))
+    yield Table.described(worst, *named, "difference_s|difference|later")
 
 
 def _onnx_report(report: "OnnxReport") -> Iterator[Block]:

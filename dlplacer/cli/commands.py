@@ -2,7 +2,7 @@
 
 import dlplacer as dp
 from dlplacer.api.kinds import ANY, PICTURE, READ, SECONDS, Parameter
-from dlplacer.api.parameters import DECLARED, LISTS, flag, output, written
+from dlplacer.api.parameters import DECLARED, flag, output, written
 from dlplacer.cli import actions
 from dlplacer.cli.parser import Command, Given, completed, parser_of
 
@@ -312,8 +312,8 @@ COMMANDS = (
     Command(
         "list",
         "List what ships and can be named: graphs, topologies, models, methods, devices, targets.",
-        "",
-        (Parameter("what", "what to list", option="what", choices=LISTS), "json"),
+        "catalogue",
+        ("json",),
         actions.listed,
         examples="""
         list graphs  # the graphs that solve and compare take by name

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 from dlplacer.core.errors import InputError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Op, TensorSpec
-from dlplacer.core.record import BytesPerSecond, Name, Number, Record, Seconds
+from dlplacer.core.record import BytesPerSecond, Name, Number, Record, Seconds, record
 from dlplacer.core.topology import Topology
 from dlplacer.files.fields import FileModel, Table, load_model, plain
 from dlplacer.files.text import write_json
@@ -24,7 +24,7 @@ _SMALL_BYTES = 2**16
 """An op that moves no more than this spends its time on being called."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Entry(Record):
     """Seconds of an op, and the number of measured ops behind them."""
 
@@ -32,7 +32,7 @@ class Entry(Record):
     count: Annotated[int, Number(at_least=1, whole=True)] = 1
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class CopyLine(Record):
     """The line of a copy to another device."""
 

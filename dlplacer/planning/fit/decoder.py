@@ -6,14 +6,14 @@ from functools import cached_property
 from typing import Annotated
 
 from dlplacer.core.errors import InputError
-from dlplacer.core.record import Bytes, Count, Filled, Name, Number, OneOf, Record
+from dlplacer.core.record import Bytes, Count, Filled, Name, Number, OneOf, Record, record
 
 KINDS = ("vision", "embedding", "attention", "mlp", "experts", "head")
 Work = tuple[float, float, str]
 """FLOPs, bytes that are read or written, and the dtype of the arithmetic: what one kernel does."""
 
 
-@dataclass(frozen=True, repr=False)
+@record(frozen=True, repr=False)
 class CachedAttention(Record):
     """Attention over cached tokens.
 
@@ -40,7 +40,7 @@ class CachedAttention(Record):
         return context if self.window is None else min(context, self.window)
 
 
-@dataclass(frozen=True, repr=False)
+@record(frozen=True, repr=False)
 class DecoderPart(Record):
     """A part of a layer, or what stands before or behind all layers.
 
@@ -80,7 +80,7 @@ class DecoderStep:
     cache_bits: float = 16.0
 
 
-@dataclass(frozen=True, repr=False)
+@record(frozen=True, repr=False)
 class Decoder(Record):
     """A decoder-only language model, without its weights.
 
@@ -167,7 +167,7 @@ def with_bytes(decoder: Decoder, sizes: Mapping[tuple[str, int | None], int]) ->
     return replace(decoder, parts=tuple(parts))
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Serving(Record):
     """The demands on a decoder.
 

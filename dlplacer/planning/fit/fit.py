@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from dlplacer.core.abilities import Saved, Shown
+from dlplacer.core.abilities import Shown
 from dlplacer.core.errors import InfeasibleError, InputError, NoPlanError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan
-from dlplacer.core.record import Bytes, Record, Seconds
+from dlplacer.core.record import Bytes, Record, Seconds, record
 from dlplacer.core.topology import Device, Topology
 from dlplacer.core.units import format_bytes, format_seconds
 from dlplacer.machines.costs.roofline import rates_of
@@ -33,7 +33,7 @@ ASSUMED = Options.of_words("sum")
 """Weights and cache stay; vectors are so small that their room is reserved."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Judged(Record):
     """A split beside the best one.
 
@@ -52,7 +52,7 @@ class Judged(Record):
     max_context: int
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Help(Record):
     """A change, the objective with it, and by how much that is less than the fit's.
 
@@ -65,7 +65,7 @@ class Help(Record):
     gain: float
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Share(Record):
     """A device's part of a fit: its layers, what it holds, and its seconds of a step of the objective."""
 
@@ -78,8 +78,8 @@ class Share(Record):
     time_s: Seconds
 
 
-@dataclass(frozen=True, repr=False)
-class Fit(Saved, Shown, Record):
+@record(frozen=True, repr=False)
+class Fit(Shown, Record):
     """Where the layers of a decoder go on a machine. Saved, it is the file of its plan.
 
     Attributes

@@ -76,13 +76,7 @@ def _host(device: Device) -> str:
 
 @dataclass(frozen=True)
 class Exported:
-    """The text to paste.
-
-    Attributes
-    ----------
-    loss
-        Time of the plan that the target can be told ÷ time of the plan, less one.
-    """
+    """The text to paste, and the time of the plan that the target can be told ÷ time of the plan, less one."""
 
     target: str
     text: str
@@ -240,18 +234,8 @@ def _exo(layout: Layout) -> str:
 class Target:
     """A runtime and what it can be told.
 
-    Attributes
-    ----------
-    told
-        What it takes.
-    contiguous
-        One run of whole layers per device.
-    ram
-        Whether weights may be in RAM: ``no``, ``first`` (the layers before those on GPUs), or ``anywhere``.
-    experts
-        Whether experts may be apart from their layers.
-    hosts
-        Whether devices may be of several hosts.
+    `contiguous`: one run of whole layers per device. `ram`: whether weights may be in RAM: ``no``, ``first`` (the
+    layers before those on GPUs), or ``anywhere``. `experts` may be apart from their layers, devices of several `hosts`.
     """
 
     text: Callable[[Layout], str]
@@ -282,10 +266,8 @@ TARGETS: Mapping[str, Target] = {
 def export(plan: Plan, target: str) -> Exported:
     """The text with which a runtime follows a plan of `dlplacer fit`, or the best plan that it can be told.
 
-    Raises
-    ------
-    InputError
-        If there is no such target, the plan is of no decoder, or nothing that the target can be told fits.
+    Raises InputError if there is no such target, the plan is of no decoder, or nothing that the target can be told
+    fits.
     """
     if target not in TARGETS:
         raise InputError(f"there is no target {target!r}; use one of {', '.join(TARGETS)}")

@@ -9,7 +9,6 @@ from runtime.random_plans import needs_two_cores, plain_loss, random_plan
 
 import dlplacer as dp
 from dlplacer.check import check_plan
-from dlplacer.files import write_plan
 from dlplacer.files.load import load_plan
 from dlplacer.planning.coarsen import coarsen
 
@@ -32,7 +31,7 @@ def runs_as_plain_pytorch_does(name: str, granularity: str, tmp_path: Path) -> N
     assert len(coarse.ops) < len(graph.ops)
     plan = random_plan(coarse, seed=len(name))
     check_plan(plan)
-    write_plan(tmp_path / "plan.json", plan)
+    plan.save(tmp_path / "plan.json")
     job, plain = build(name), build(name).module.train()
     placed = dp.apply(job, load_plan(tmp_path / "plan.json"), devices=["cpu:0", "cpu:1"])
     try:

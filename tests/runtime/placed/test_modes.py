@@ -12,7 +12,6 @@ from torch import nn
 from torch.nn import functional
 
 from dlplacer.core.errors import InputError, MismatchError
-from dlplacer.files import write_plan
 from dlplacer.files.load import load_plan
 from dlplacer.frontend import Job, capture
 from dlplacer.runtime import apply
@@ -139,7 +138,7 @@ def test_checkpoints_have_plain_names_and_load_in_both_directions() -> None:
 
 def test_a_plan_read_from_a_file_runs(tmp_path: Path) -> None:
     job, path = build("branches"), tmp_path / "plan.json"
-    write_plan(path, random_plan(capture(job), seed=4))
+    random_plan(capture(job), seed=4).save(path)
     placed = apply(job, load_plan(path), {"d0": "cpu:1", "d1": "cpu:0"})
     try:
         assert placed.devices["d0"].name == "cpu:1"
