@@ -39,12 +39,15 @@ EFFICIENCY, FOUR = stated("efficiency α", 0.8, "section 3.2"), stated("GPUs G",
 OVERHEAD, WANTED = stated("R_O", 0.10, "section 3.2"), stated("speedup", 3, "section 3.2")
 BATCH = stated("mini-batch", 128, "table 2")
 FILTERS = stated("filters F, D_i+1", where="table 2")
-LAYERS = assumed("AlexNet's strides, paddings and classifier of 4096, 4096, 1000; sizes of eq. 1 rounded down")
-CORRECTED = assumed("eq. 3, 4 corrected: depth of the input, outputs of the whole mini-batch; GB = 10^9")
+LAYERS = assumed(
+    "AlexNet's strides, paddings, poolings of 3 at stride 2, classifier of 4096, 4096, 1000; eq. 1 rounded down"
+)
+CORRECTED = assumed("eq. 3, 4 corrected: depth of the input, outputs of the whole mini-batch")
+GIGA = assumed("GB = 10^9")
 FORMULA = fitted("FFT as half of the complex plane at input size, filters included; GEMM as input and output")
 COSTS = assumed(
     "three passes; GEMM in place; FFT as half of the complex plane at input size, 2.5 n log2 n operations for a "
-    "transform and 8 for a product"
+    "transform and 8 for a product; Winograd of 3 x 3 at stride 1: 16 products for 4 outputs, tiles stored"
 )
 GPU_BYTES = stated("memory of a K80's GPU, GB", 12, "table 1")
 IMAGE = stated("image size", 224, "table 2")
@@ -109,7 +112,7 @@ def threshold(*machine: float, algorithms: Sequence[str] = PAIR) -> float:
 def _algorithms() -> list[Row]:
     """Figure 2 in shape: the mini-batch against the convolutions' algorithms (eq. 6)."""
     machine, where = (IMAGE, GPU_BYTES, PEAK), "section 3.1, eq. 6, figure 2"
-    others = FILTERS, LAYERS, CORRECTED, COSTS, SHARES
+    others = FILTERS, LAYERS, CORRECTED, GIGA, COSTS, SHARES
     rows = [
         Row(
             f"Images/s of AlexNet's convolutions at a mini-batch of {batch}, GEMM or FFT",
@@ -300,7 +303,7 @@ def _memory() -> list[Row]:
             "section 3.1",
             None,
             largest_batch,
-            (IMAGE, GPU_BYTES, FILTERS, LAYERS, CORRECTED),
+            (IMAGE, GPU_BYTES, FILTERS, LAYERS, CORRECTED, GIGA),
         ),
     ]
     for batch in (32, 128, 512):
@@ -310,14 +313,14 @@ def _memory() -> list[Row]:
                 "section 3.1",
                 None,
                 lambda size, batch=batch: feature_map_bytes(alex_net(size), batch) / 1e9,
-                (IMAGE, FILTERS, LAYERS, CORRECTED),
+                (IMAGE, FILTERS, LAYERS, GIGA),
             ),
             Row(
                 f"M_bound at a mini-batch of {batch} on a K80's GPU, GB",
                 "section 3.1",
                 None,
                 lambda size, memory, batch=batch: bound_gb(size, batch, memory),
-                (IMAGE, GPU_BYTES, FILTERS, LAYERS, CORRECTED),
+                (IMAGE, GPU_BYTES, FILTERS, LAYERS, CORRECTED, GIGA),
             ),
         ]
     return rows

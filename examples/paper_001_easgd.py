@@ -49,7 +49,8 @@ SHARE = {
     name: {part: stated(f"{part}, %", share, "table 3") for part, share in zip(PARTS, row[2], strict=True)}
     for name, row in TABLE_3.items()
 }
-GPUS = assumed("a synchronous iteration has a mini-batch for each of 4 GPUs", 4)
+GPUS = stated("GPUs", 4, "table 3")
+EACH = assumed("a synchronous iteration has a mini-batch for each GPU, as large as that of Original EASGD")
 
 
 def _ratio(first: float, second: float) -> float:
@@ -67,13 +68,20 @@ def _table_3() -> list[Row]:
     ]
     both = (ITERATIONS[original], ITERATIONS[third])
     rows += [
-        Row("Of 5.3, fewer mini-batches", "table 3", None, lambda a, b, gpus: a / (b * gpus), (*both, GPUS), _FIVE),
+        Row(
+            "Of 5.3, fewer mini-batches",
+            "table 3",
+            None,
+            lambda a, b, gpus: a / (b * gpus),
+            (*both, GPUS, EACH),
+            _FIVE,
+        ),
         Row(
             "Of 5.3, less time for each mini-batch",
             "table 3",
             None,
             lambda before_s, after_s, a, b, gpus: before_s / a / (after_s / (b * gpus)),
-            (TIME_S[original], TIME_S[third], *both, GPUS),
+            (TIME_S[original], TIME_S[third], *both, GPUS, EACH),
         ),
         Row(
             "Milliseconds of a mini-batch, Original EASGD",
@@ -96,7 +104,7 @@ def _table_3() -> list[Row]:
                 "the parts are printed in whole percents" if name == "Original EASGD*" else "",
             )
         )
-        rows.append(Row(f"Sum of the shares, {name}, %", "table 3", "100", lambda *shares: sum(shares), shares))
+        rows.append(Row(f"Sum of the shares, {name}, %", "table 3", None, lambda *shares: sum(shares), shares))
         text = {"Original EASGD*": "30", third: "6"}.get(name)
         rows.append(
             Row(
@@ -129,9 +137,14 @@ def _cost_model() -> list[Row]:
             (
                 TIME_S[known],
                 *SHARE[known].values(),
-                *((ITERATIONS["Original EASGD"],) if known == serial else ()),
+                *((ITERATIONS[serial],) if known == serial else ()),
                 ITERATIONS[known] if known == second else ITERATIONS["Sync EASGD1"],
                 GPUS,
+                EACH,
+                assumed(
+                    "an exchange is two equal ways, a tree 2 ceil(log2 4) of them; the centre updates once for each "
+                    "worker; sync1 hides nothing"
+                ),
             ),
             note,
         )
@@ -164,7 +177,8 @@ def modelled_s(known: str, variant: str, time_s: float, *given: float) -> float:
 
 def _weak_scaling() -> list[Row]:
     """Table 4 by the α-β model: one chip's iteration, and a tree over chips that hides behind nothing."""
-    latency, rate = assumed("α of the network in us", 1.3), stated("network, Gbit/s", 66.4, "section 1")
+    latency = assumed("α of the network in us", 1.3)
+    rate = assumed("bisection bandwidth of section 1, read as a link's, Gbit/s", 66.4)
     weights = {
         "GoogleNet": (assumed("MB of GoogLeNet", 27.99), stated("iterations", 300, "table 4")),
         "VGG": (stated("MB of VGG-19", 575, "section 6.1"), stated("iterations", 80, "table 4")),
@@ -183,6 +197,7 @@ def _weak_scaling() -> list[Row]:
                 size,
                 latency,
                 rate,
+                assumed("2 ceil(log2 P) whole messages, nothing hidden"),
             ),
             "the network alone, without contention or any other loss: it explains little of the text's",
         )

@@ -304,10 +304,11 @@ def _machines() -> list[Row]:
     tensor = assumed("V100 with tensor cores, TFLOP/s", 125.0)
     text = "14 times the FLOPs of a K80, the text says; only tensor cores against a whole K80 come near"
     board = assumed("a whole K80, TFLOP/s", 8.74)
+    whole = fitted("read as tensor cores against a whole board")
     emulated = stated("GPUs of the emulated system", 16, "section 4.2"), stated("GPUs of the DGX-1", 4, "section 4.1")
     return [
         Row("V100 over a GPU of a K80, float32", "section 4.4", "14", _share, (fast, slow), text),
-        Row("V100 with tensor cores over a K80", "section 4.4", "14", _share, (tensor, board), text),
+        Row("V100 with tensor cores over a K80", "section 4.4", "14", _share, (tensor, board, whole), text),
         Row(
             "Mini-batches of a GPU that emulates 16",
             "section 4.2",

@@ -23,8 +23,8 @@ _INTRODUCTION = """# The papers, number by number
 What the texts of five papers say, and what this package computes. Every number stands beside its inputs: stated in the
 text, derived from that, or assumed. `make papers` writes these pages.
 
-- *agrees*: ours rounds to the text's number; *differs*: it does not, and the row has a note; *follows*: the text has no
-  number.
+- *agrees*: ours rounds to the text's number, or lies within the share that the text allows; *differs*: it does not, and
+  the row has a note; *follows*: the text has no number.
 - *circle*: the text's number, or one solved from it or chosen to fit it, is among the inputs: no comparison. Code finds
   equal values, those by chance too; what was chosen to fit is declared.
 
