@@ -437,7 +437,10 @@ def _fit(found: "Fit") -> Iterator[Block]:
     for share in found.shares:
         names = (share.device, found.plan.topology.device(share.device).type)
         sizes = (share.weight_bytes, share.cache_bytes, share.capacity_bytes)
-        rows.append((*names, _ranges(share.layers), ", ".join(share.others), *sizes, share.time_s))
+        experts = [int(name.split(".")[1]) for name in share.others if name.endswith(".experts")]
+        others = [name for name in share.others if not name.endswith(".experts")]
+        others += [f"experts of {_ranges(experts)}"] if experts else []
+        rows.append((*names, _ranges(share.layers), ", ".join(others), *sizes, share.time_s))
     heads = ("device", "type", "layers", "others|besides", "weight_bytes|weights|bytes", "cache_bytes|cache|bytes")
     yield Table.described(rows, *heads, "capacity_bytes|memory|bytes", "time_s|time in a step|seconds")
     yield [

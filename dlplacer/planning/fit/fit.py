@@ -20,7 +20,7 @@ from dlplacer.core.units import format_bytes, format_seconds
 from dlplacer.machines.costs.roofline import rates_of
 from dlplacer.planning.fit.chain import ChainCosts, Floats, chain_of
 from dlplacer.planning.fit.decoder import Decoder, Serving
-from dlplacer.planning.fit.layer_flow import best_placement
+from dlplacer.planning.fit.layer_flow import best_placement, is_experts
 from dlplacer.planning.fit.splits import SPLITS, Split
 from dlplacer.planning.fit.step_graph import step_graph, steps_in, streaming, units_of, usable, with_copies
 from dlplacer.planning.fit.tensor_parallel import divided
@@ -67,7 +67,10 @@ class Help(Record):
 
 @record(frozen=True)
 class Share(Record):
-    """A device's part of a fit: its layers, what it holds, and its seconds of a step of the objective."""
+    """A device's part of a fit: its layers, what it holds, and its seconds of a step of the objective.
+
+    Where experts may be apart, they are among `others`.
+    """
 
     device: str
     layers: tuple[int, ...]
@@ -146,7 +149,7 @@ class Fit(Shown, Record):
             ops = [self.plan.graph.op(name) for name in self.plan.order[device.id]]
             ops.sort(key=lambda op: self.plan.graph.index[op.id])
             if ops:
-                layers = dict.fromkeys(op.meta["layer"] for op in ops if op.meta["layer"] is not None)
+                layers = dict.fromkeys(op.meta["layer"] for op in ops if op.meta["layer"] is not None and not is_experts(op))
                 others = tuple(op.id for op in ops if op.kind != "layer" and op.kind != "attention")
                 spent = sum(scheduled[op.id].end_s - scheduled[op.id].start_s for op in ops)
                 held = sum(op.weight_bytes for op in ops), sum(op.state_bytes for op in ops)
