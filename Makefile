@@ -71,5 +71,5 @@ $(SHOWN): pyproject.toml constraints.txt
 	touch $(SHOWN)
 
 $(READY): $(SHOWN)
-	$(PIP) -e '.[torch,plot,partition,onnx,nvml,examples,docs,test,lint]'
+	$(PIP) -e '.[torch,plot,partition,onnx,gguf,examples,docs,test,lint]'
 	touch $(READY)

@@ -36,7 +36,7 @@ def main() -> None:
         say(f"predicted on two cores: {format_seconds(result.plan.makespan_s)}, {result.speedup:.3f}x")
         alone = dp.Topology(topology.devices[:1], name="one core")
         result = dp.place(dp.load_graph(graph_file), alone, options)
-    dp.write_plan(plan_file, result.plan)
+    result.plan.save(plan_file)
     call("check", str(plan_file))
 
     split_plan = None
@@ -122,7 +122,7 @@ def plan_with_splits(
     if not any(op.origin for op in graph.ops):
         return None
     plan = dp.place(graph, topology, options, time_limit_s=arguments.time_limit, gap=0.001).plan
-    dp.write_plan(plan_file, plan)
+    plan.save(plan_file)
     call("check", str(plan_file))
     return plan
 

@@ -1,15 +1,12 @@
-"""When to use what: epochs measured on one device, placements solved side by side, and the best strategy per budget.
+"""When to use what: epochs measured on one device, placements solved, and the best strategy per budget.
 
 1. A small classifier is trained as 1 to 16 workers would train it, by delayed gradient updates on this machine.
-2. Inception-V3 is placed on every kind of worker that a DGX-1 can form, in processes of this machine; any
-   other executor serves as well. What is solved is kept in a folder, so that a second run starts from there.
-3. Both meet in the planner: with the epochs that the paper reports, the best use of 1 to N GPUs of such boxes.
+2. Inception-V3 is placed on every kind of worker that a DGX-1 can form, and with the epochs that the paper reports the
+   planner finds the best use of 1 to N GPUs of such boxes.
 """
 
 import argparse
-import multiprocessing
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +18,11 @@ from dlplacer.planning.hybrid import (
     HybridProblem,
     OnMachine,
     Placed,
-    PlaceSettings,
     StatisticalEfficiency,
     WorkerLayout,
     cluster,
     fit_critical_batch,
     plan_hybrid,
-    presolve,
     work_of,
 )
 from dlplacer.report.plot import plot_hybrid, save_picture
@@ -46,18 +41,11 @@ def main() -> None:
     box = dp.load_topology(arguments.topology)
     graph = with_times(dp.load_graph(arguments.graph), box)
     work = work_of(graph, box.devices[0].type)
-    placed = Placed(graph, work.step_s, PlaceSettings(time_limit_s=arguments.time_limit))
+    placed = Placed(graph, work.step_s, time_limit_s=arguments.time_limit)
     degrees = [degree for degree in (2, 4, 8) if degree <= len(box.devices)]
     boxes = -(-arguments.devices // len(box.devices))
     machine = cluster(box, boxes, arguments.network) if boxes > 1 else box
     print(f"2. place {graph.name} on {', '.join(map(str, degrees))} devices of {machine.name}")
-    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as executor:
-        rows = presolve(placed, machine, arguments.devices, degrees, executor, arguments.output / "placements", told)
-    for row in rows:
-        speedup = "failed: " + row.error if row.value is None else f"{row.value['speedup']:.3f}x, {row.value['status']}"
-        print(f"   {row.name}: {speedup}{' (kept from an earlier run)' if row.cached else ''}")
-
-    print(f"3. plan for 1 to {arguments.devices} devices in boxes of {len(box.devices)}")
     efficiency = StatisticalEfficiency(INCEPTION_V3)
     problem = HybridProblem(
         work,
@@ -85,14 +73,14 @@ def measured_epochs(output: Path) -> None:
         print(f"   {workers:3d} workers: {epochs:g} epochs")
     fit = fit_critical_batch(points)
     print(
-        f"   E_min {fit.model.minimum_epochs:.3g}, critical batch {fit.model.critical * MINI_BATCH:.3g} samples, "
-        f"largest residual {100 * fit.largest_residual:.2g} %"
+        f"   E_min {fit.minimum_epochs:.3g}, critical batch {fit.critical * MINI_BATCH:.3g} samples, "
+        f"largest residual {100 * max(map(abs, fit.residuals)):.2g} %"
     )
 
 
 def train(workers: int, seed: int) -> Iterator[float]:
     """What a user writes: train as so many workers would, yield the loss after every epoch."""
-    import torch  # here, because the processes that place import this script too
+    import torch
 
     torch.set_num_threads(1)
     torch.manual_seed(seed)
@@ -112,10 +100,6 @@ def train(workers: int, seed: int) -> Iterator[float]:
         delayed_updates(torch.randperm(SAMPLES).split(MINI_BATCH), workers, backward, update)
         with torch.no_grad():
             yield float(torch.nn.functional.cross_entropy(model(inputs), labels))
-
-
-def told(done: int, total: int) -> None:
-    print(f"   {done} of {total} done", flush=True)
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -8,7 +8,8 @@ stated
 assumed
     Some input is not in the text; the row names it.
 circle
-    The text's number is an input of what it is compared with, or some input was solved from it: no comparison.
+    The text's number is an input of what it is compared with, or some input was solved from it or chosen to fit it: no
+    comparison. Code finds equal values, those by chance too; what was chosen to fit says so.
 """
 
 import argparse
@@ -30,12 +31,15 @@ class Given:
         Where the text prints it; empty where it does not.
     made_from
         What it was computed from; empty for one that was not.
+    is_fitted
+        True for an assumption that was chosen to give the text's numbers.
     """
 
     name: str
     value: float
     where: str = ""
     made_from: "tuple[Given, ...]" = ()
+    is_fitted: bool = False
 
     @property
     def is_assumed(self) -> bool:
@@ -43,14 +47,19 @@ class Given:
         return not (self.where or self.made_from)
 
 
-def stated(name: str, value: float, where: str) -> Given:
-    """A number that the text prints."""
+def stated(name: str, value: float = math.nan, where: str = "") -> Given:
+    """A number that the text prints; without a value, several that are in the function."""
     return Given(name, value, where)
 
 
 def assumed(name: str, value: float = math.nan) -> Given:
     """An input that the text does not print; without a value, an assumption that is no number."""
     return Given(name, value)
+
+
+def fitted(name: str, value: float = math.nan) -> Given:
+    """An assumption that was chosen to give the text's numbers."""
+    return Given(name, value, is_fitted=True)
 
 
 def derived(name: str, function: Callable[..., float], *inputs: Given) -> Given:
@@ -112,7 +121,7 @@ class Row:
     def basis(self) -> str:
         """``stated``, ``assumed`` or ``circle``."""
         known = list(origins(self.inputs))
-        if self.paper is not None and any(each.value == self.paper for each in known):
+        if self.paper is not None and any(each.value == self.paper or each.is_fitted for each in known):
             return "circle"
         return "assumed" if any(each.is_assumed for each in known) else "stated"
 
@@ -255,4 +264,5 @@ def figures(value: float) -> str:
 def _told(given: Given) -> str:
     value = "" if math.isnan(given.value) else f" = {figures(given.value)}"
     origin = f", {given.where}" if given.where else ", derived" if given.made_from else ", assumed"
+    origin += " to fit the text" if given.is_fitted else ""
     return f"{given.name}{value}{origin}"

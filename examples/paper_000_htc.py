@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from _paper_table import Page, Row, Undetermined, assumed, report, stated
+from _paper_table import Page, Row, Undetermined, assumed, fitted, report, stated
 from paper_models.conv_algorithms import Step, best_step
 from paper_models.conv_net_memory import (
     ConvNet,
@@ -21,7 +21,7 @@ from paper_models.conv_net_memory import (
 )
 
 from dlplacer.machines.costs.roofline_times import with_times
-from dlplacer.planning.hybrid.scaling import SerialOverhead, fewest_servers, most_overhead_ratio
+from dlplacer.planning.hybrid.lemmas import SerialOverhead, fewest_servers, most_overhead_ratio
 from dlplacer.planning.hybrid.step_times import fastest_work
 
 # Table 2: (B_i, B_i+1, D_i, D_i+1, F) of AlexNet's convolutions at a mini-batch of 128, and the printed FFT/GEMM ratio.
@@ -38,8 +38,17 @@ HALF = stated("share that is not parallel", 0.5, "section 1")
 EFFICIENCY, FOUR = stated("efficiency α", 0.8, "section 3.2"), stated("GPUs G", 4, "section 3.2")
 OVERHEAD, WANTED = stated("R_O", 0.10, "section 3.2"), stated("speedup", 3, "section 3.2")
 BATCH = stated("mini-batch", 128, "table 2")
-LAYERS = assumed("AlexNet's strides, paddings and classifier of 4096, 4096, 1000")
-FORMULA = assumed("FFT as half of the complex plane at input size, GEMM as input and output")
+FILTERS = stated("filters F, D_i+1", where="table 2")
+LAYERS = assumed(
+    "AlexNet's strides, paddings, poolings of 3 at stride 2, classifier of 4096, 4096, 1000; eq. 1 rounded down"
+)
+CORRECTED = assumed("eq. 3, 4 corrected: depth of the input, outputs of the whole mini-batch")
+GIGA = assumed("GB = 10^9")
+FORMULA = fitted("FFT as half of the complex plane at input size, filters included; GEMM as input and output")
+COSTS = assumed(
+    "three passes; GEMM in place; FFT as half of the complex plane at input size, 2.5 n log2 n operations for a "
+    "transform and 8 for a product; Winograd of 3 x 3 at stride 1: 16 products for 4 outputs, tiles stored"
+)
 GPU_BYTES = stated("memory of a K80's GPU, GB", 12, "table 1")
 IMAGE = stated("image size", 224, "table 2")
 PEAK = assumed("a K80's GPU without boost, TFLOP/s", 2.8)
@@ -103,7 +112,7 @@ def threshold(*machine: float, algorithms: Sequence[str] = PAIR) -> float:
 def _algorithms() -> list[Row]:
     """Figure 2 in shape: the mini-batch against the convolutions' algorithms (eq. 6)."""
     machine, where = (IMAGE, GPU_BYTES, PEAK), "section 3.1, eq. 6, figure 2"
-    others = LAYERS, FORMULA, SHARES
+    others = FILTERS, LAYERS, CORRECTED, GIGA, COSTS, SHARES
     rows = [
         Row(
             f"Images/s of AlexNet's convolutions at a mini-batch of {batch}, GEMM or FFT",
@@ -276,25 +285,25 @@ def _memory() -> list[Row]:
                     / gemm_bytes(int(batch), (int(before), int(after)), (int(depth), int(out)))
                 ),
                 inputs,
-                "" if number in (1, 2, 4) else "2.37: within 3 % of a ratio whose formula the text does not print",
+                "the text prints no formula: this one was chosen to fit the five ratios",
             )
         )
     rows += [
-        Row("AlexNet's parameters, ungrouped", "table 2", None, parameters, (IMAGE, LAYERS)),
+        Row("AlexNet's parameters, ungrouped", "table 2", None, parameters, (IMAGE, FILTERS, LAYERS)),
         Row(
             "AlexNet's parameters pushed, MB",
             "section 3.3",
             "180",
             lambda size: parameters(size) * 4 / 1e6,
-            (IMAGE, LAYERS),
-            "244 MB with groups, 249.5 without: the text's 180 has another AlexNet",
+            (IMAGE, FILTERS, LAYERS),
+            "not reproduced: 'around 180 MB', the text says, and not of what; 244 MB with groups, 249.5 without",
         ),
         Row(
             "Largest mini-batch of AlexNet on a K80's GPU",
             "section 3.1",
             None,
             largest_batch,
-            (IMAGE, GPU_BYTES, LAYERS),
+            (IMAGE, GPU_BYTES, FILTERS, LAYERS, CORRECTED, GIGA),
         ),
     ]
     for batch in (32, 128, 512):
@@ -304,14 +313,14 @@ def _memory() -> list[Row]:
                 "section 3.1",
                 None,
                 lambda size, batch=batch: feature_map_bytes(alex_net(size), batch) / 1e9,
-                (IMAGE, LAYERS),
+                (IMAGE, FILTERS, LAYERS, GIGA),
             ),
             Row(
                 f"M_bound at a mini-batch of {batch} on a K80's GPU, GB",
                 "section 3.1",
                 None,
                 lambda size, memory, batch=batch: bound_gb(size, batch, memory),
-                (IMAGE, GPU_BYTES, LAYERS),
+                (IMAGE, GPU_BYTES, FILTERS, LAYERS, CORRECTED, GIGA),
             ),
         ]
     return rows

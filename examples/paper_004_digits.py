@@ -98,8 +98,8 @@ def rows() -> tuple[Row, ...]:
             f"Bound of ternary gradients over that of SGD, {name}",
             "section 3.2, 3.3, eq. 16, 18",
             None,
-            lambda clip, name=name: bounds(clip)[name],
-            (clip, HERE),
+            (lambda clip, name=name: bounds(clip)[name]) if name == BOUNDS[2] else lambda name=name: bounds(CLIP)[name],
+            (clip, HERE) if name == BOUNDS[2] else (HERE,),
             "the closer to 1, the closer to SGD: the text says that scalers of layers and clipping bring it there",
         )
         for name in BOUNDS

@@ -20,11 +20,15 @@ import dlplacer as dp
 
 _INTRODUCTION = """# The papers, number by number
 
-What the texts of five papers say, and what this package computes. Every number carries its function and its inputs:
-stated in the text, derived from that, or assumed. Where the text's number, or one solved from it, is among the inputs,
-code marks a circle: that is no comparison. `make papers` writes these pages.
+What the texts of five papers say, and what this package computes. Every number stands beside its inputs: stated in the
+text, derived from that, or assumed. `make papers` writes these pages.
 
-| paper | rows | agree | differ, explained | follow | circles | rest on an assumption |
+- *agrees*: ours rounds to the text's number, or lies within the share that the text allows; *differs*: it does not, and
+  the row has a note; *follows*: the text has no number.
+- *circle*: the text's number, or one solved from it or chosen to fit it, is among the inputs: no comparison. Code finds
+  equal values, those by chance too; what was chosen to fit is declared.
+
+| paper | rows | agree | differ | follow | circles | rest on an assumption |
 | --- | --- | --- | --- | --- | --- | --- |
 """
 

@@ -99,7 +99,6 @@ ONLY_HERE = {
     "onnx": ("frontend/onnx/", "runtime/onnx/"),
     "onnxruntime": ("runtime/onnx/", "frontend/onnx/contrib_shapes.py"),
     "gguf": ("frontend/configs/",),
-    "pynvml": ("machines/importers/",),
     "matplotlib": ("report/plot/", "api/plot.py"),
     "jinja2": ("report/page/",),
 }

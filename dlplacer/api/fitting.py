@@ -10,6 +10,7 @@ from dlplacer.api.machines import new_topology
 from dlplacer.api.parameters import checked
 from dlplacer.api.subjects import PlanLike, TopologyLike, machine_of, plan_of
 from dlplacer.core.errors import InputError
+from dlplacer.core.expect import expect
 from dlplacer.core.topology import Topology
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def fit(
     stream: bool = False,
     prefer: Sequence[str] = (),
     last: Sequence[str] = (),
+    tensor_parallel: Sequence[str] = (),
     split: Sequence[int] | None = None,
     map: str | PathLike[str] | None = None,
     time_limit_s: float = 10.0,
@@ -49,12 +51,8 @@ def fit(
 ) -> "Fit":
     """The devices of a decoder's layers on a machine of unequal devices, with a bound and the changes that would help.
 
-    Raises
-    ------
-    InputError
-        If the model or the machine cannot be read.
-    InfeasibleError
-        If the model does not fit; the message says by how much.
+    Raises InputError if the model or the machine cannot be read; InfeasibleError if the model does not
+    fit, saying by how much.
 
     Examples
     --------
@@ -69,6 +67,7 @@ def fit(
     from dlplacer.planning.fit.fit import fit as fit_layers
     from dlplacer.planning.fit.splits import by_counts
 
+    expect("", "decoder", decoder, (Decoder, str, PathLike), "a Decoder, or the path of a config.json or a GGUF file")
     read = decoder if isinstance(decoder, Decoder) else read_decoder(decoder, weights)
     topology = _machine(machine, link, network, used)
     named = {*last, *(device.id for device in topology.devices if prefer and not {device.id, device.type} & {*prefer})}
@@ -91,6 +90,7 @@ def fit(
         stream=stream,
         longest=max_context,
         last=named,
+        tensor_parallel=[names.split("+") for names in tensor_parallel],
         own=own,
         time_limit_s=time_limit_s,
         workers=workers,
@@ -127,10 +127,7 @@ def _map_of(path: str | PathLike[str]) -> "Callable[[ChainCosts], Sequence[int]]
 def export(plan: "PlanLike | Fit", to: str) -> "Exported":
     """The flags, variables or tables that make another runtime follow a plan of `fit`.
 
-    Raises
-    ------
-    InputError
-        If there is no such target, or it cannot express any split that fits.
+    Raises InputError if there is no such target, or it cannot express any split that fits.
 
     Examples
     --------

@@ -5,16 +5,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from os import PathLike, fspath
-from pathlib import Path
 from threading import Event
-from types import NoneType
 from typing import TYPE_CHECKING, Unpack
 
 from dlplacer.api.parameters import StepOptions, checked
 from dlplacer.api.solving import Together, held_graph
-from dlplacer.api.subjects import GraphLike, OptionsLike, TopologyLike, graph_of, machine_of, note, options_of, silent
+from dlplacer.api.subjects import GraphLike, OptionsLike, TopologyLike, graph_of, machine_of, options_of, silent
 from dlplacer.core.errors import InputError, RunError
-from dlplacer.core.expect import expect, expect_number, refuse
+from dlplacer.core.expect import expect_number, refuse
 from dlplacer.core.topology import Topology
 
 if TYPE_CHECKING:
@@ -22,8 +20,7 @@ if TYPE_CHECKING:
 
     from dlplacer.planning.hybrid.epochs import EpochsData
     from dlplacer.planning.hybrid.hybrid_plan import HybridPlan
-    from dlplacer.planning.hybrid.measurements import Measurements
-    from dlplacer.planning.hybrid.scaling import ScalingEfficiency, ScalingFits
+    from dlplacer.planning.hybrid.scaling import ScalingEfficiency, ScalingFit
     from dlplacer.planning.hybrid.step_times import StepTimes
     from dlplacer.planning.hybrid.workers import ModelParallel, Placed
 
@@ -42,7 +39,6 @@ def hybrid(
     network: float | str | None = None,
     scaling_efficiency: float | None = None,
     measured: Mapping[int, float] | None = None,
-    measurements: str | PathLike[str] | None = None,
     degrees: Sequence[int] | None = None,
     speedups: Mapping[int, float] | None = None,
     codecs: Sequence[str] | None = None,
@@ -53,18 +49,13 @@ def hybrid(
     time_limit_s: float = 10.0,
     seed: int = 0,
     workers: int | None = None,
-    jobs: int | None = None,
-    cache: str | PathLike[str] | None = None,
     on_progress: Callable[[int, int], None] = silent,
     stop: Event | None = None,
     **step: Unpack[StepOptions],
 ) -> "HybridPlan":
     """The best strategy for every number of devices up to a budget: data parallelism, model parallelism or both.
 
-    Raises
-    ------
-    InfeasibleError
-        If no strategy trains the model; says why.
+    Raises InfeasibleError if no strategy trains the model, saying why.
 
     Examples
     --------
@@ -75,36 +66,30 @@ def hybrid(
     """
     from dlplacer.machines.costs.roofline_times import with_times
     from dlplacer.planning.hybrid.hybrid import DEGREES, HybridProblem, plan_hybrid, plan_notes
-    from dlplacer.planning.hybrid.measurements import NOTHING_MEASURED, read_measurements
     from dlplacer.planning.hybrid.step_times import ClosedForm, fastest_work
-    from dlplacer.planning.hybrid.workers import Placed, PlaceSettings, SpeedupTable
+    from dlplacer.planning.hybrid.workers import Placed, SpeedupTable
 
     if devices > _MOST_DEVICES:
         raise InputError(f"devices is {devices}; at most {_MOST_DEVICES} budgets are planned, one by one")
-    solving = {"split": split, "method": method, "jobs": jobs, "cache": cache}
-    _refuse_unused("speedups say what a solve would find", bool(speedups), solving)
-    _refuse_unused("split 'pipeline' places nothing", split == "pipeline", {"jobs": jobs, "cache": cache})
-    scaling, fits = _scaling(scaling_efficiency, measured, network, (codecs, measurements, overlap))
-    found = NOTHING_MEASURED if measurements is None else read_measurements(Path(measurements))
+    _refuse_unused("speedups say what a solve would find", bool(speedups), {"split": split, "method": method})
+    scaling, fit = _scaling(scaling_efficiency, measured, network, (codecs, overlap))
     box, known = machine_of(topology), epochs_of(epochs)
     timed = with_times(held_graph(graph_of(graph, step=step), box, (), colocate), box)
-    machine = box if scaling is not None else _machine(box, devices, network, found)
+    machine = box if scaling is not None else _machine(box, devices, network)
     work = fastest_work(timed, box)
     known.require_mini_batch(work.mini_batch)
     _require_told(degrees or (), speedups)
     chosen = tuple(degrees or speedups or DEGREES)
     assumed = options_of(options)
     assumed.require_makespan("hybrid")
-    settings = PlaceSettings(assumed, method or "ilp", time_limit_s, seed=seed, workers=workers)
-    placed = None if speedups else Placed(timed, work.step_s, settings, stop)
-    if placed is not None and split != "pipeline" and (jobs is not None or cache is not None):
-        _presolve(placed, machine, devices, chosen, jobs or 1, cache, on_progress)
+    solving = {"options": assumed, "method": method or "ilp", "time_limit_s": time_limit_s}
+    placed = None if speedups else Placed(timed, work.step_s, stop, **solving, seed=seed, workers=workers)
     problem = HybridProblem(
         replace(work, mini_batch=work.mini_batch or known.mini_batch),
-        found.applied_to(known.efficiency),
+        known.efficiency,
         SpeedupTable(dict(speedups or {})) if placed is None else _split(placed, split),
         machine,
-        _exchanges(machine, codecs, overlap, found) if scaling is None else ClosedForm(scaling),
+        _exchanges(machine, codecs, overlap) if scaling is None else ClosedForm(scaling),
         chosen,
         placed,
         known.samples,
@@ -115,7 +100,7 @@ def hybrid(
         *_doubts(chosen if degrees or speedups else (), speedups or {}, machine),
         *plan_notes(plan, timed, problem.efficiency),
     )
-    return replace(plan, warnings=doubts, scaling_fit=fits, epochs_fit=problem.efficiency.fit())
+    return replace(plan, warnings=doubts, scaling_fit=fit, epochs_fit=problem.efficiency.fit())
 
 
 def epochs_of(value: "str | PathLike[str] | Mapping[int, float | None] | EpochsData | None") -> "EpochsData":
@@ -129,7 +114,7 @@ def epochs_of(value: "str | PathLike[str] | Mapping[int, float | None] | EpochsD
     if isinstance(value, Mapping):
         for workers, epochs in value.items():
             expect_number("epochs", workers=workers)
-            expect("epochs", f"of {workers} workers", epochs, (int, float, NoneType), "a number or None")
+            expect_number("epochs", optional=True, **{f"of {workers} workers": epochs})
         table = EpochsTable({float(workers): epochs for workers, epochs in value.items()})
         return EpochsData(StatisticalEfficiency(table))
     if isinstance(value, (str, PathLike)):
@@ -146,7 +131,7 @@ def _refuse_unused(reason: str, holds: bool, given: Mapping[str, object]) -> Non
 
 def _scaling(
     efficiency: float | None, measured: Mapping[int, float] | None, network: object, of_links: tuple[object, ...]
-) -> "tuple[ScalingEfficiency | None, ScalingFits | None]":
+) -> "tuple[ScalingEfficiency | None, ScalingFit | None]":
     """The closed form of the step times, if the arguments ask for one, and the fit behind it; None for links."""
     from dlplacer.planning.hybrid.scaling import ConstantEfficiency, fit_scaling
 
@@ -154,24 +139,20 @@ def _scaling(
     given = [name for name, value in sources.items() if value is not None]
     if len(given) > 1:
         raise InputError(f"{' and '.join(given)} each give the step times; keep one of them")
-    codecs, measurements, overlap = of_links
-    unused = {"codecs": codecs, "measurements": measurements, "overlap": None if overlap else False}
+    codecs, overlap = of_links
+    unused = {"codecs": codecs, "overlap": None if overlap else False}
     _refuse_unused(f"{''.join(given)} gives the step times", bool(given) and network is None, unused)
     if measured is not None:
-        fits = fit_scaling(list(measured.items()))
-        return fits.best.model, fits
+        fit = fit_scaling(list(measured.items()))
+        return fit.model, fit
     return None if efficiency is None else ConstantEfficiency(efficiency), None
 
 
-def _machine(box: Topology, devices: int, network: float | str | None, measured: "Measurements") -> Topology:
+def _machine(box: Topology, devices: int, network: float | str | None) -> Topology:
     """The machine itself, or as many copies of it as the budget takes, joined by network cards."""
     from dlplacer.planning.hybrid.worker_layout import cluster
 
     boxes = -(-devices // len(box.devices))
-    if measured.network is not None and network is not None:
-        raise InputError("network is given, and the measurements have a measured one; drop one of them")
-    if measured.network is not None and boxes > 1:
-        return cluster(box, boxes, measured.network.bytes_per_s, measured.network.latency_s)
     if network is not None:
         return cluster(box, boxes, float(network), _NETWORK_LATENCY_S)
     if boxes > 1:
@@ -183,40 +164,18 @@ def _machine(box: Topology, devices: int, network: float | str | None, measured:
 
 
 def _split(placed: "Placed", split: str | None) -> "ModelParallel":
-    from dlplacer.planning.hybrid.workers import PipelinedWorkers, Several
+    from dlplacer.planning.hybrid.workers import PipelinedWorkers, splits_of
 
     pipelined = PipelinedWorkers(placed.graph, placed.single_s)
-    return {"placement": placed, "pipeline": pipelined}.get(split or "", Several(placed, pipelined))
+    both = (placed, pipelined)
+    sources = {"placement": both[:1], "pipeline": both[1:]}.get(split or "", both)
+    return lambda degree, machine: [found for source in sources for found in splits_of(source(degree, machine))]
 
 
 def _require_told(degrees: Sequence[int], speedups: Mapping[int, float] | None) -> None:
     for degree in degrees:
         if speedups and degree not in speedups:
             raise InputError(f"degrees has {degree}, of which speedups says nothing; drop one, or say how fast it is")
-
-
-def _presolve(
-    placed: "Placed",
-    topology: Topology,
-    devices: int,
-    degrees: tuple[int, ...],
-    jobs: int,
-    cache: str | PathLike[str] | None,
-    on_progress: Callable[[int, int], None],
-) -> None:
-    """Solve all placements ahead, in processes of their own."""
-    from dlplacer.planning.hybrid.workers import presolve
-
-    def report(done: int, total: int) -> None:
-        if placed.stop is not None and placed.stop.is_set():
-            raise KeyboardInterrupt
-        on_progress(done, total)
-
-    with process_pool(jobs) as pool:
-        rows = presolve(placed, topology, devices, degrees, pool, None if cache is None else Path(cache), report)
-    for row in rows:
-        if row.error:
-            note(f"{row.name}: {row.error}")
 
 
 @contextmanager
@@ -249,7 +208,7 @@ def process_pool(jobs: int) -> "Iterator[Executor]":
         ) from None
 
 
-def _exchanges(machine: Topology, codecs: Sequence[str] | None, overlap: bool, measured: "Measurements") -> "StepTimes":
+def _exchanges(machine: Topology, codecs: Sequence[str] | None, overlap: bool) -> "StepTimes":
     from dlplacer.machines.costs.gradient_codecs import CODECS, exchanges
     from dlplacer.planning.hybrid.step_times import OnMachine, memory_rate
     from dlplacer.planning.hybrid.worker_layout import WorkerLayout
@@ -257,8 +216,7 @@ def _exchanges(machine: Topology, codecs: Sequence[str] | None, overlap: bool, m
     chosen = tuple(CODECS if codecs is None else codecs)
     if not chosen:
         raise InputError(f"codecs is empty; name some of {', '.join(CODECS)}")
-    found = exchanges(memory_rate(machine), chosen, measured.codecs)
-    return OnMachine(WorkerLayout(machine), found, overlap=overlap, measured=measured.collectives)
+    return OnMachine(WorkerLayout(machine), exchanges(memory_rate(machine), chosen), overlap=overlap)
 
 
 def _doubts(degrees: Iterable[int], speedups: Mapping[int, float], machine: Topology) -> Iterator[str]:

@@ -43,10 +43,7 @@ def is_entry(name: str) -> bool:
 def load_job(entry: str, **options: Unpack[JobOptions]) -> "Job":
     """The job that ``module:callable`` returns; a bare module becomes an inference job on the given inputs.
 
-    Raises
-    ------
-    InputError
-        If the module or callable does not exist, raises, or returns neither a Job nor a Module.
+    Raises InputError if the module or callable does not exist, raises, or returns neither a Job nor a Module.
 
     Examples
     --------
@@ -93,13 +90,16 @@ def fake_job(entry: str, **options: Unpack[JobOptions]) -> "Job":
 
 
 @checked
-def capture(job: "Traceable | str | PathLike[str]", args: tuple[Any, ...] = (), **step: Unpack[StepOptions]) -> OpGraph:
-    """The dataflow graph of a step, without times; nothing is allocated.
+def capture(
+    job: "Traceable | str | PathLike[str]",
+    args: tuple[Any, ...] = (),
+    *,
+    device_type: str | None = None,
+    **step: Unpack[StepOptions],
+) -> OpGraph:
+    """The dataflow graph of a step, without times unless a device type is given; nothing is allocated.
 
-    Raises
-    ------
-    CaptureError
-        If the model cannot be captured; names the line and the way out.
+    Raises CaptureError if the model cannot be captured, naming the line and the way out.
 
     Examples
     --------
@@ -112,7 +112,6 @@ def capture(job: "Traceable | str | PathLike[str]", args: tuple[Any, ...] = (), 
     from dlplacer.planning.coarsen import coarsen
 
     graph = _captured(job, args, step)
-    device_type = step.get("device_type")
     if device_type is not None:
         graph = with_roofline_times(graph, device_type)
         source = f"{graph.source}; times on {device_type}: roofline over the rates of dlplacer's device table"
@@ -126,7 +125,7 @@ def _captured(job: "Traceable | str | PathLike[str]", args: tuple[Any, ...], ste
         from dlplacer.frontend.onnx import onnx_graph
 
         for option, value in step.items():
-            if value and option not in ("dims", "granularity", "device_type"):
+            if value and option not in ("dims", "granularity"):
                 raise InputError(f"{option} is for models in torch; an ONNX file takes sizes of its axes: batch=8")
         return onnx_graph(onnx_file(name, step.get("dims", ())))
     made = _named(job, step, fake_job)
@@ -204,7 +203,7 @@ def sizes_of(dims: Mapping[str, int] | Sequence[str]) -> dict[str, int]:
     if isinstance(dims, Mapping):
         return dict(dims)
     sizes: dict[str, int] = {}
-    for entry in [dims] if isinstance(dims, str) else dims:
+    for entry in dims:
         name, separator, size = entry.rpartition("=")
         if not separator or not name or not size.isdecimal():
             raise InputError(f"--dim {entry!r} is not understood; write AXIS=N, as in batch=8 or input:0=8")
@@ -215,10 +214,7 @@ def sizes_of(dims: Mapping[str, int] | Sequence[str]) -> dict[str, int]:
 def imported(entry: str) -> Callable[..., Any]:
     """The object that ``module:callable`` names.
 
-    Raises
-    ------
-    InputError
-        If there is no such module or callable, or the module cannot be imported.
+    Raises InputError if there is no such module or callable, or the module cannot be imported.
     """
     module_name, _, attribute = entry.partition(":")
     if os.getcwd() not in sys.path:

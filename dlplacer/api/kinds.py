@@ -68,6 +68,17 @@ def _series(kind: type, accepted: str) -> Kind:
     return Kind(lambda name, value: tuple_of("", name, value, kind, accepted), _read_by(read, f"{accepted}, as a,b,c"))
 
 
+def _alone_or_several(accepted: str, *types: type) -> Kind:
+    """Values of some types, or one of them alone; a dict stays what it is."""
+
+    def take(name: str, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return value
+        return tuple_of("", name, [value] if isinstance(value, types) else value, types, accepted)
+
+    return Kind(take)
+
+
 def _table(read: Callable[[str], float]) -> Kind:
     """Whole numbers → numbers; as a text ``2=1.32,4=2.1``, on the command line several times."""
 
@@ -82,6 +93,8 @@ def _table(read: Callable[[str], float]) -> Kind:
             for count, figure in table.items():
                 WHOLE.take(f"{name}: devices", count)
                 _NUMBER(f"{name} of {count} devices", figure)
+                if not figure > 0:
+                    raise InputError(f"{name} says {figure:g} of {count} devices; give a positive number")
                 if found.setdefault(count, figure) != figure:
                     raise InputError(f"{name} says {found[count]:g} and {figure:g} of {count} devices; drop one")
         return found
@@ -124,6 +137,7 @@ FLAG = Kind(_of("True or False", bool))
 SECONDS = Kind(_NUMBER, _quantity("seconds"), "TIME", "_s")
 BYTES = Kind(_NUMBER, _quantity("bytes", int), "SIZE", "_bytes")
 RATE = Kind(_NUMBER, _quantity("bytes_per_s"), "RATE")
+FILES, TEXTS = _alone_or_several("paths of files", str, PathLike), _alone_or_several("texts", str)
 NAMES, WHOLES = _series(str, "names"), _series(int, "whole numbers")
 FIGURES, TIMES = _table(float), _table(SECONDS.read)
 CALL = Kind(_of("a function", Callable))  # type: ignore[arg-type]
@@ -136,21 +150,11 @@ ANY = Kind(lambda name, value: value)
 class Parameter:
     """A parameter of public functions, and the option that sets it.
 
-    Attributes
-    ----------
-    name
-        Name of the function's parameter; behind the function's name and a dot, if it is declared for that one alone.
-    help, doc
-        The effect of the option, with its default, and that of the parameter in Python if it differs; without help no
-        option sets the parameter.
-    option
-        Its spelling on the command line, if it is not the name with dashes; a spelling without dashes is positional.
-    repeat
-        The option may be given several times; their values are collected.
-    settings
-        Further arguments for `argparse`.
-    group
-        The title above the option in help texts.
+    `name` is that of the function's parameter; behind the function's name and a dot, if it is declared for that one
+    alone. `help` tells the effect of the option with its default, and `doc` that of the parameter in Python if it
+    differs; without help no option sets the parameter. `option` is its spelling, if it is not the name with dashes;
+    without dashes it is positional. With `repeat` it may be given several times. `settings` are further arguments for
+    `argparse`, and `group` is the title above the option in help texts.
     """
 
     name: str

@@ -6,7 +6,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dlplacer.api.parameters import LISTS, checked
+from dlplacer.api.parameters import checked
 from dlplacer.api.subjects import names_of, note, silent
 from dlplacer.core.errors import InputError
 from dlplacer.core.graph import OpGraph
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def detect_topology(
     kind: str = "auto", *, measure: bool = False, on_progress: Callable[[str], None] = silent
 ) -> Topology:
-    """This machine: its GPUs as NVML reports them or, without any, the CPU cores of this process.
+    """This machine: its GPUs as nvidia-smi reports them or, without any, the CPU cores of this process.
 
     Examples
     --------
@@ -31,7 +31,7 @@ def detect_topology(
     >>> dp.detect_topology("cpu").device_types
     ('cpu-core',)
     """
-    from dlplacer.machines.importers.nvml import detected_topology
+    from dlplacer.machines.importers.host import detected_topology
 
     topology = detected_topology(kind)
     if not measure:
@@ -114,13 +114,9 @@ def selftest(
     return try_runtime(small, {} if no_steps else timed, names, repeats=repeats, seed=seed, on_progress=on_progress)
 
 
+@checked
 def catalogue(what: str) -> Table:
     """A table of the graphs, machines, models, methods, devices or targets that dlplacer knows by name.
-
-    Parameters
-    ----------
-    what
-        ``graphs``, ``topologies``, ``models``, ``methods``, ``devices`` or ``targets``.
 
     Examples
     --------
@@ -128,8 +124,6 @@ def catalogue(what: str) -> Table:
     >>> dp.catalogue("topologies").to_frame()["name"][0]
     'cpu-2core'
     """
-    if what not in LISTS:
-        raise InputError(f"there is no list {what!r}; use one of {', '.join(LISTS)}")
     records = list(_LISTED[what]())
     return Table.of(records, [Column(name, format="list") for name in records[0]])
 
@@ -173,10 +167,9 @@ def _targets() -> Iterator[dict[str, Any]]:
 def _devices() -> Iterator[dict[str, Any]]:
     """Devices of this machine as ``--devices`` names them, then the types that the device table knows."""
     from dlplacer.machines.costs.device_table import DEVICE_TABLE, FLOAT32
-    from dlplacer.machines.importers.host import host_topology
-    from dlplacer.machines.importers.nvml import has_gpus, nvml_topology
+    from dlplacer.machines.importers.host import gpu_topology, has_gpus, host_topology
 
-    for kind, machine in [("cpu", host_topology()), *([("cuda", nvml_topology())] if has_gpus() else [])]:
+    for kind, machine in [("cpu", host_topology()), *([("cuda", gpu_topology())] if has_gpus() else [])]:
         for number, device in enumerate(machine.devices):
             yield {"name": f"{kind}:{number}", "is": f"{device.type} of this machine"}
     for name, known in DEVICE_TABLE.items():
@@ -204,10 +197,7 @@ def new_topology(
 ) -> Topology:
     """The machine that a line of text or a TOML file describes, with memory and rates of the device table.
 
-    Raises
-    ------
-    InputError
-        If a device is not in the table, with the names most like it, or the text cannot be read.
+    Raises InputError if a device is not in the table, with the names most like it, or the text cannot be read.
 
     Examples
     --------

@@ -12,6 +12,7 @@ from dlplacer.api.kinds import (
     BYTES,
     CALL,
     FIGURES,
+    FILES,
     FLAG,
     NAMES,
     NUMBER,
@@ -21,10 +22,13 @@ from dlplacer.api.kinds import (
     SECONDS,
     SHARE,
     STOP,
+    TEXT,
+    TEXTS,
     TIMES,
     WHOLE,
     WHOLES,
     WRITTEN,
+    Kind,
     Parameter,
 )
 from dlplacer.core.options import ASSUMPTIONS, CHOICES
@@ -58,26 +62,45 @@ class CaptureOptions(JobOptions, total=False):
 
 
 class StepOptions(CaptureOptions, total=False):
-    """Options of `capture`."""
+    """Options of capturing a step."""
 
     micro_batches: int | None
     allow_other_loss: bool
-    device_type: str | None
 
 
-def argument(name: str, doc: str) -> Parameter:
+def argument(name: str, doc: str, kind: Kind = ANY, **limits: Any) -> Parameter:
     """A parameter that no option sets."""
-    return Parameter(name, kind=ANY, doc=doc)
+    return Parameter(name, kind=kind, doc=doc, **limits)
 
 
-def flag(name: str, text: str) -> Parameter:
+def flag(name: str, text: str, **more: Any) -> Parameter:
     """An option without a value."""
-    return Parameter(name, text, FLAG)
+    return Parameter(name, text, FLAG, **more)
 
 
 def count(name: str, text: str, metavar: str = "N", least: int = 1) -> Parameter:
     """A whole number of at least one."""
     return Parameter(name, text, WHOLE, metavar, least=least)
+
+
+def choice(name: str, text: str, *words: str) -> Parameter:
+    """One of some words."""
+    return Parameter(name, text, choices=words)
+
+
+def word(name: str, text: str, metavar: str, option: str = "", kind: Kind = ANY, **more: Any) -> Parameter:
+    """A text or a value in place of it, which the function itself understands."""
+    return Parameter(name, text, kind, metavar, option, **more)
+
+
+def several(name: str, text: str, metavar: str, kind: Kind = NAMES, **limits: Any) -> Parameter:
+    """Names or numbers, separated by commas."""
+    return Parameter(name, text, kind, f"{metavar}[,{metavar}…]", **limits)
+
+
+def duration(name: str, text: str, **limits: Any) -> Parameter:
+    """A time."""
+    return Parameter(name, text, SECONDS, **limits)
 
 
 def written(name: str, text: str, metavar: str = "F", option: str | tuple[str, ...] = ()) -> Parameter:
@@ -99,109 +122,98 @@ def _under(title: str, *parameters: Parameter) -> tuple[Parameter, ...]:
     return tuple(replace(each, group=title) for each in parameters)
 
 
-def _time_limit(owner: str, of: str, default: str) -> Parameter:
-    return Parameter(f"{owner}time_limit_s", f"time for {of} ({default})", SECONDS, above=0)
-
-
 ASSUMED = (
-    *(
-        Parameter(name, f"{ASSUMPTIONS[name].decides} ({values[0]})", choices=values)
-        for name, values in CHOICES.items()
-    ),
+    *(choice(name, f"{ASSUMPTIONS[name].decides} ({values[0]})", *values) for name, values in CHOICES.items()),
     flag("paper", "assume what the paper's equations 7-13 assume"),
 )
-_GRAPH = "graph of the job without splits, with measured times; None takes roofline times or profiles"
+_SHIPPED = "the path of its file, or the name of one that ships"
 _CODE = "a `Job`, its ``module:callable``, or an ONNX file"
-
-_PROBLEM = (
-    Parameter(
+_SPLIT_GRAPH = "graph of the job without splits, with measured times; None takes roofline times or profiles"
+_WORDS = '"2x RTX3090, RTX3060, 64 GB DDR5-5600"'
+_OPTIONAL = (("nargs", "?"),)
+_JOB = "job options (for MODEL as module:callable)"
+_DECLARATIONS = (
+    word(
         "graph",
-        "module:callable, an .onnx file, a graph file, or the name of a graph that ships (inception_v3-train)",
-        ANY,
+        "module:callable, an .onnx or a graph file, or a graph that ships (inception_v3-train)",
         "MODEL|GRAPH",
         "model",
         doc="an `OpGraph`, a `Job` or its ``module:callable``, a graph or ONNX file, or the name of a graph that ships",
     ),
-    argument("place_with_splits.graph profile_splits.graph", _GRAPH),
-    argument(
-        "plan_of_pipeline.graph",
-        "the step in its micro-batches: ``dp.capture(job, micro_batches=found.micro_batches)``",
-    ),
-    Parameter(
+    argument("place_with_splits.graph profile_splits.graph", _SPLIT_GRAPH),
+    argument("plan_of_pipeline.graph", "the step in its micro-batches: ``dp.capture(job, micro_batches=N)``"),
+    word(
         "topology",
         "a topology file, or the name of one that ships (cpu-2core, dgx1-v100-2gpu, …)",
-        ANY,
         "TOPOLOGY",
         "topology",
-        doc="a `Topology`, the path of its file, or the name of one that ships",
+        doc=f"a `Topology`, {_SHIPPED}",
     ),
     argument(
-        "options",
-        'the `Options` to assume, words such as ``"paper"`` or ``"shortest, joint"``, or a dict; None for defaults',
+        "subject", "a plan, or what `run`, `compare`, `pipeline` or `hybrid` returned; of a run both steps are shown"
     ),
-    Parameter("plan", "plan file", ANY, "PLAN", "plan", doc="a `Plan`, a `Result`, a run or the path of a plan file"),
-    Parameter("job", "module:callable that returns a Job or a Module, or .onnx file", ANY, "MODEL", "model", doc=_CODE),
-    Parameter(
+    argument("show.path", 'the file to write the page to, as ``"plan.html"``', WRITTEN),
+    argument("against", "a second plan, beside the first one"),
+    Parameter("what", f"what to list: {', '.join(LISTS)}", option="what", choices=LISTS),
+    argument("options", 'the `Options`, words such as ``"paper"`` or ``"shortest, joint"``, or a dict'),
+    word("plan", "plan file", "PLAN", "plan", doc="a `Plan`, a `Result`, a run or the path of a plan file"),
+    word("job", "module:callable that returns a Job or a Module, or .onnx file", "MODEL", "model", doc=_CODE),
+    word(
         "run.job",
-        "module:callable; may be left out for dlplacer's own models",
-        ANY,
+        "module:callable; not needed for dlplacer's own models",
         "MODEL",
         "model",
-        settings=(("nargs", "?"),),
+        settings=_OPTIONAL,
         doc=_CODE,
     ),
     argument("apply.job", "the `Job` of the plan: same module, shapes, dtypes and mode"),
-    argument("entry", "``module:callable``, as on the command line; the module is imported"),
+    argument("entry", "``module:callable``, as on the command line; the module is imported", TEXT),
     argument("args", "inputs of a Module, fx.GraphModule or ExportedProgram, which is captured as inference"),
-    argument("op", "id of an op of the plan"),
+    argument("op", "id of an op of the plan", TEXT),
     argument("beside", "name → another plan of the same job, whose steps alternate with those of the plan"),
     argument("found", "the result of `pipeline`"),
     argument("held", "constraints of the step, which hold for every copy of an op"),
     argument("rewrites", "names of the rewrites of the capture; None means the usual ones"),
-    Parameter("parts", kind=WHOLE, least=2, doc="number of parts of an op; None means one for each device"),
-    Parameter("on_progress", kind=CALL, doc="called with the progress of the work"),
-    Parameter("stop", kind=STOP, doc="an event that ends the work with the best result so far once it is set"),
-)
-_STEP = _under(
-    "job options (for MODEL as module:callable)",
-    count("batch_size", "passed to the callable as batch_size"),
-    Parameter("inputs", "an input of a bare module, as float32:8x3x299x299", ANY, "SPEC", "--input", repeat=True),
-    Parameter("mode", "forward and backward, or forward alone", choices=("train", "infer")),
-    Parameter("optimizer", "make the update part of the step", choices=("sgd", "momentum", "adam")),
-    Parameter("autocast", "run the forward pass under torch.autocast", choices=("bfloat16", "float16")),
-    Parameter("autocast_on", "cast the ops that this device type casts", choices=("cpu", "cuda")),
-    flag("whole_backward", "keep a convolution's backward in one op"),
-    flag("colocate_backward", "hold every backward op on the device of its forward op"),
-    Parameter(
-        "granularity",
-        "one op for each ATen call, for each chain that runs together, or for each module (module:2 cuts paths)",
-        metavar="aten|fused|module",
+    argument("parts", "number of parts of an op; None means one for each device", WHOLE, least=2),
+    argument("on_progress", "called with the progress of the work", CALL),
+    argument("stop", "an event that ends the work with the best result so far once it is set", STOP),
+    *_under(
+        _JOB,
+        count("batch_size", "passed to the callable as batch_size"),
+        word("inputs", "an input of a bare module, as float32:8x3x299x299", "SPEC", "--input", TEXTS, repeat=True),
+        choice("mode", "forward and backward, or forward alone", "train", "infer"),
+        choice("optimizer", "make the update part of the step", "sgd", "momentum", "adam"),
+        choice("autocast", "run the forward pass under torch.autocast", "bfloat16", "float16"),
+        choice("autocast_on", "cast the ops that this device type casts", "cpu", "cuda"),
+        flag("whole_backward", "keep a convolution's backward in one op"),
+        flag("colocate_backward", "hold every backward op on the device of its forward op"),
+        Parameter(
+            "granularity",
+            "one op for each ATen call, for each chain that runs together, or for each module (module:2 cuts paths)",
+            metavar="aten|fused|module",
+        ),
+        word("dims", "size of an axis of an ONNX file, as batch=8 or input:0=8", "AXIS=N", "--dim", TEXTS, repeat=True),
+        count("micro_batches", "run the step as N micro-batches with gradient accumulation", least=2),
+        flag("allow_other_loss", "accept micro-batches whose loss differs from the whole batch's"),
+        Parameter("device_type", "add roofline times for a device type, such as V100", metavar="TYPE"),
     ),
-    Parameter(
-        "dims", "size of a symbolic axis of an ONNX file, as batch=8 or input:0=8", ANY, "AXIS=N", "--dim", repeat=True
+    *_under(
+        "splitting (for MODEL as module:callable)",
+        Parameter(
+            "split",
+            "split ops into N parts (auto: one per device) where that shortens the step",
+            metavar="auto|N",
+            settings=(*_OPTIONAL, ("const", "auto")),
+        ),
+        Parameter("times", "the model's graph without splits, with times from dlplacer profile", READ, "GRAPH"),
+        duration("search_s", "with --split: time for choosing what to split (30 s)", above=0),
     ),
-    count("micro_batches", "run the step as N micro-batches with gradient accumulation", least=2),
-    flag("allow_other_loss", "accept micro-batches whose loss differs from the whole batch's"),
-    Parameter("device_type", "add roofline times for a device type, such as V100", metavar="TYPE"),
-)
-_SPLIT = _under(
-    "splitting (for MODEL as module:callable)",
-    Parameter(
-        "split",
-        "split ops into N parts (auto: as many as there are devices) where that shortens the step",
-        metavar="auto|N",
-        settings=(("nargs", "?"), ("const", "auto")),
-    ),
-    Parameter("times", "the model's graph without splits, with times from dlplacer profile", READ, "GRAPH"),
-    Parameter("search_s", "with --split: time for choosing what to split (30 s)", SECONDS, above=0),
-)
-_SOLVING = (
-    Parameter("method", "name of the method: ilp (default) or one that `dlplacer compare` lists", metavar="NAME"),
-    Parameter("methods", "only these (all)", NAMES, "NAME[,NAME...]"),
-    _time_limit("", "the whole solve, reading a graph file included", "60 s"),
-    _time_limit("compare.", "each method", "60 s"),
-    _time_limit("fit.", "the proof", "10 s"),
-    _time_limit("hybrid.", "each solve", "10 s"),
+    Parameter("method", "ilp (default) or another that `dlplacer compare` lists", metavar="NAME"),
+    several("methods", "only these (all)", "NAME"),
+    duration("time_limit_s", "time for the whole solve, reading a graph file included (60 s)", above=0),
+    duration("compare.time_limit_s", "time for each method (60 s)", above=0),
+    duration("fit.time_limit_s", "time for the proof (10 s)", above=0),
+    duration("hybrid.time_limit_s", "time for each solve (10 s)", above=0),
     Parameter("seed", "seed of all random choices (0)", WHOLE),
     count("workers", "solver threads (the cores)"),
     Parameter("gap", "stop at this gap: 0.01 and 1% are one percent (0)", SHARE, "G"),
@@ -210,69 +222,35 @@ _SOLVING = (
         "work in place of a time limit, by one worker: the same plan on every machine",
         NUMBER,
         "N",
-        "--work",
+        option="--work",
         above=0,
     ),
-    Parameter(
+    several(
         "without",
-        "leave out these phases and heuristics of the default method: what do they earn?",
-        NAMES,
-        "NAME[,NAME...]",
+        "phases and heuristics that the default method leaves out: what do they earn?",
+        "NAME",
         settings=(("help", SUPPRESS),),
-        doc="names of phases and heuristics that the default method leaves out: what do they earn?",
     ),
     written("export", "write the paper's program, eq. 7 to 13, for other solvers: F.mps or F.pb.txt"),
-    Parameter(
-        "issue",
-        "process that issues the ops, where the topology gives no cost: eager for one of eager PyTorch (none)",
-        choices=ISSUES,
-    ),
-    Parameter(
+    choice("issue", "what issues the ops, where the topology gives no cost: eager is eager PyTorch (none)", *ISSUES),
+    word(
         "pins",
-        "run an op, all ops of a module, or all that a glob matches ('encoder.*=gpu0') on this device or type of "
-        "device",
-        ANY,
+        "run an op, a module, or what a glob matches ('encoder.*=gpu0') on this device or type",
         "OP|MODULE=DEVICE",
         "--pin",
         repeat=True,
     ),
-    Parameter("colocate", "run all ops and modules that these match on one device", ANY, "GLOB[,GLOB…]", repeat=True),
-    Parameter(
-        "warm_start",
-        "begin with this plan: go on with an earlier solve, or start from a plan of a similar graph or machine",
-        ANY,
-        "PLAN",
-    ),
-    Parameter(
-        "calibration",
-        "measured op times of a device type, as `dlplacer profile --calibration` writes them",
-        ANY,
-        "FILE",
-        repeat=True,
-    ),
+    word("colocate", "run all ops and modules that these match on one device", "GLOB[,GLOB…]", repeat=True),
+    word("warm_start", "begin with this plan, of this problem or a similar one", "PLAN"),
+    word("calibration", "op times measured by `dlplacer profile --calibration`", "FILE", kind=FILES, repeat=True),
     count("stages", "devices, each with a stage, or two when interleaved (the best)"),
     count("pipeline.micro_batches", "parts of the batch (the best)", "M"),
-    Parameter(
-        "schedule", "order of the micro-batches (the best)", choices=("gpipe", "1f1b", "interleaved", "zero-bubble")
-    ),
-    Parameter(
-        "budget_s",
-        "time for solving again with one thing changed, shared by all changes (10 s; 0: none)",
-        SECONDS,
-        least=0,
-    ),
-    Parameter(
-        "dispatch_s",
-        "time in which one process issues an op for any of the devices, as 8us (0: as the topology says)",
-        SECONDS,
-        least=0,
-    ),
-)
-_RUNNING = (
-    Parameter(
+    choice("schedule", "order of the micro-batches (the best)", "gpipe", "1f1b", "interleaved", "zero-bubble"),
+    duration("budget_s", "time for solving again with one thing changed, for all changes (10 s; 0: none)", least=0),
+    duration("dispatch_s", "time in which one process issues an op, as 8us (0: as the topology says)", least=0),
+    word(
         "devices",
         "cpu:0,cpu:1 or cuda:0,cuda:1: in the plan's order",
-        ANY,
         "D[,D…]",
         settings=(("required", True),),
         doc='device of the plan → device of this machine, or devices in the plan\'s order, as ``"cpu:0,cpu:1"``; None '
@@ -280,109 +258,87 @@ _RUNNING = (
     ),
     Parameter(
         "profile.devices profile_splits.devices selftest.devices",
-        "cpu:0, cuda:0, …; several are timed while all are busy, as when a plan runs on them, ops too short for that "
-        "alone",
+        "cpu:0, cuda:0, …; several are timed while all are busy, as when a plan runs on them",
         ANY,
         "D[,D…]",
         ("--device", "--devices"),
     ),
-    argument(
-        "place_with_splits.devices",
-        "devices of this machine on which the chosen splits are profiled; empty estimates them",
-    ),
+    argument("place_with_splits.devices", "devices on which the chosen splits are profiled; empty estimates them"),
     count("run.steps", "number of steps that are timed (until their medians are sure, for a minute at most)"),
     count("run.warmup", "least number of steps before them (3)", least=0),
     count("steps", "steps that are timed (7)"),
     count("warmup", "steps before them (2)", least=0),
     written("profile.calibration", "file to write or extend with what was measured, for other models", "FILE"),
-    Parameter(
+    flag(
         "compile_baseline",
         "time torch.compile on one device too (done where --segments compiles or captures)",
-        FLAG,
         settings=(("action", BooleanOptionalAction),),
     ),
-    Parameter(
+    choice(
         "segments",
-        "call runs of ops with PyTorch's kernels (the default), compiled by TorchInductor, or as CUDA graphs",
-        choices=("eager", "inductor", "cuda_graph"),
+        "call runs of ops by PyTorch's kernels (default), by TorchInductor, or as CUDA graphs",
+        "eager",
+        "inductor",
+        "cuda_graph",
     ),
-    Parameter(
-        "provider",
-        "of an ONNX file: onnxruntime's execution provider for devices other than cpu:N, as CUDA or TensorRT",
-        metavar="NAME",
-    ),
+    Parameter("provider", "onnxruntime's execution provider for devices other than cpu:N, as CUDA", metavar="NAME"),
     count("replicas", "train N copies of the plan on N parts of the batch"),
-    Parameter(
-        "bucket_bytes", "gradients are exchanged in buckets of this size (25 MiB)", BYTES, option="--bucket-bytes"
-    ),
-    Parameter("timeout_s", "wait so long for another rank (120 s)", SECONDS),
+    Parameter("bucket_bytes", "exchange gradients in buckets of this size (25 MiB)", BYTES, option="--bucket-bytes"),
+    duration("timeout_s", "wait so long for another rank (120 s)"),
     count("repeats", "runs with pauses for each small model (5)"),
     flag("no_steps", "leave out the timed steps, which take most of the time"),
     Parameter("selftest.seed", "of the random plans and pauses (0)", WHOLE),
-)
-_MACHINES = (
-    Parameter("kind", "which devices (auto)", choices=("auto", "gpu", "cpu")),
+    choice("kind", "which devices (auto)", "auto", "gpu", "cpu"),
     flag("measure", "time copies over every link, and the issue of ops"),
     Parameter("path", "the file that the other tool wrote", READ, "FILE", "path"),
     Parameter(
         "import_topology.device_type",
-        "type or product name of the devices, as RTX3090 or V100-32GB, for memory and rates of the device table; of "
-        "several types, as 0-2=RTX3090,3=RTX3060",
+        "type of the devices, as RTX3090 or V100-32GB; of several types, as 0-2=RTX3090,3=RTX3060",
         metavar="TYPE",
         option="--type",
     ),
-    Parameter(
-        "description",
-        'the machine in words, as "2x RTX3090, RTX3060, 64 GB DDR5-5600", hosts separated by ";", or a TOML file',
-        ANY,
-        "TEXT",
-        "description",
-    ),
+    word("description", f'the machine in words, as {_WORDS}, ";" between hosts, or a TOML file', "TEXT", "description"),
     *_under(
         "machine in words",
         Parameter("link", "of each GPU to its host: pcie4, pcie3x8 or a rate (the slot of its type)", metavar="LINK"),
         Parameter("network", "between hosts: 1gbe, 10gbe, wifi, thunderbolt, or a rate and a latency", metavar="NET"),
-        Parameter(
-            "used", "memory that is in use, of all devices or of one, as gpu0=1GiB", ANY, "[D=]SIZE", repeat=True
-        ),
+        word("used", "memory in use, of all devices or of one, as gpu0=1GiB", "[D=]SIZE", kind=TEXTS, repeat=True),
     ),
-)
-_DATA_PARALLEL = (
-    Parameter(
+    choice(
         "direction",
-        "weights pulled before the forward pass needs them, or gradients pushed behind backward (forward)",
-        choices=("forward", "backward"),
+        "weights pulled before the forward pass, or gradients pushed behind backward (forward)",
+        "forward",
+        "backward",
     ),
-    Parameter(
+    choice(
         "collective",
         "what carries a group (forward: all-gather; backward: all-reduce)",
-        choices=("all-gather", "reduce-scatter", "all-reduce"),
+        "all-gather",
+        "reduce-scatter",
+        "all-reduce",
     ),
     Parameter("cap_bytes", 'most bytes of a group, as "25 MiB"', BYTES, least=1),
-    Parameter(
+    word(
         "training",
         "takes (workers, seed) and yields a metric after every epoch; or returns something that does",
-        ANY,
         "MODULE:CALLABLE",
         "training",
     ),
-    Parameter("batches", "mini-batches per step: numbers of data-parallel workers", WHOLES, "N[,N…]", least=1),
+    several("batches", "mini-batches per step: numbers of data-parallel workers", "N", WHOLES, least=1),
     Parameter("at_most", "the goal: a metric of at most X, as a loss", NUMBER, "X"),
     Parameter("at_least", "the goal: a metric of at least X, as an accuracy", NUMBER, "X"),
     count("max_epochs", "more count as not converging (100)", "E"),
     count("seeds", "trainings of every batch, for a median (1)", "S"),
-    Parameter("epochs.codecs", f"measure these too; of {', '.join(CODECS)}", NAMES, "C[,C…]", choices=tuple(CODECS)),
-    Parameter("periods", "measure exchanges every P steps too", WHOLES, "P[,P…]", least=1),
+    several("epochs.codecs", f"measure these too; of {', '.join(CODECS)}", "C", choices=tuple(CODECS)),
+    several("periods", "measure exchanges every P steps too", "P", WHOLES, least=1),
     count("epochs.jobs", "train in so many processes side by side", "J"),
     written("checkpoint", "keep finished trainings there, and go on from them", "FILE"),
     count("mini_batch", "samples of a mini-batch, for the file", "B"),
     count("samples", "samples of the data set, for the file"),
     Parameter("device", "device to fit on (the topology's first)", metavar="NAME"),
-    Parameter(
-        "batch_sizes", "mini-batches to try; a graph file has one of its own and takes none", WHOLES, "N[,N…]", least=1
-    ),
+    several("batch_sizes", "mini-batches to try; a graph file has one of its own", "N", WHOLES, least=1),
     count("dataset_size", "samples of an epoch (by time per sample)"),
-    Parameter("advise_minibatch.epochs", "dlplacer.epochs/1 file: epochs that a batch needs (always 1)", ANY, "FILE"),
+    word("advise_minibatch.epochs", "dlplacer.epochs/1 file: epochs that a batch needs (always 1)", "FILE"),
     Parameter("overhead", "R_O = overhead / compute on one GPU: 0.1 is 10 %", NUMBER, "R"),
     Parameter("speedup", "wanted speedup over one GPU", NUMBER, "S"),
     Parameter("efficiency", "wanted efficiency: 0.8 is 80 %", NUMBER, "A"),
@@ -390,64 +346,48 @@ _DATA_PARALLEL = (
     Parameter("load_bytes", 'parameters, or bytes of a batch: "249 MB"', BYTES, least=0),
     Parameter("advise_servers.workers", "workers that pull and push; without, a plain load", WHOLE),
     Parameter("bytes_per_s", 'of one server or loader, in bytes: "1.25 GB/s"', RATE, option="--rate", least=0),
-    Parameter("compute_s", 'computation of a step: "0.5 s"', SECONDS, least=0),
-)
-_HYBRID = (
+    duration("compute_s", 'computation of a step: "0.5 s"', least=0),
     Parameter("hybrid.devices", "plan for every budget from 1 to N", WHOLE, least=1),
-    Parameter("degrees", "model-parallel degrees to consider (2 to 8)", WHOLES, "M[,M...]"),
+    several("degrees", "model-parallel degrees to consider (2 to 8)", "M", WHOLES),
     Parameter("speedups", "known speedup of M devices, in place of solving", FIGURES, "M=S", "--speedup", repeat=True),
     Parameter("hybrid.method", "of each solve, as for `dlplacer solve` (ilp)", metavar="NAME"),
-    Parameter("hybrid.split", "how a worker's devices share (both)", choices=("both", "placement", "pipeline")),
-    count("hybrid.jobs", "place in so many processes side by side", "J"),
-    Parameter("hybrid.cache", "keep placements there, and go on from them", READ, "DIR"),
-    Parameter(
-        "epochs",
-        "epochs by workers, or by batch (dlplacer.epochs/1); without it one worker alone, whose batch stays",
-        ANY,
-        "FILE",
-    ),
+    choice("hybrid.split", "how a worker's devices share (both)", "both", "placement", "pipeline"),
+    word("epochs", "epochs by workers, or by batch (dlplacer.epochs/1); without, one worker alone", "FILE"),
     *_under(
         "step times of data parallelism (default: over the links of the topology)",
         Parameter("scaling_efficiency", "a constant; the paper assumes 1", NUMBER, "SE"),
         Parameter("measured", "measured step times per device count, to be fitted: 1=0.5s,8=90ms", TIMES, "N=S,..."),
         Parameter("hybrid.network", 'join copies of the topology, each by a card of "12.5 GB/s" and 5 us', RATE),
-        Parameter("codecs", f"some of {', '.join(CODECS)} (all)", NAMES, "C[,C...]", choices=tuple(CODECS)),
-        Parameter(
-            "measurements",
-            "measured codecs, collectives, network, and factors of epochs (dlplacer.measurements/1)",
-            READ,
-        ),
-        Parameter(
+        several("codecs", f"some of {', '.join(CODECS)} (all)", "C", choices=tuple(CODECS)),
+        flag(
             "overlap",
             "exchange gradients after the backward pass",
-            FLAG,
             option="--no-overlap",
             settings=(("action", "store_false"),),
             doc="true if gradients travel during the backward pass",
         ),
     ),
-)
-_FIT = (
-    Parameter(
+    word(
         "decoder",
         "config.json of a language model, its folder, or a .gguf file",
-        ANY,
         "MODEL",
         "decoder",
         doc="a `Decoder`, or the path of a config.json, of a folder with one, or of a GGUF file",
     ),
-    Parameter(
+    word(
         "machine",
-        'topology file, the name of one that ships, or words, as "2x RTX3090, RTX3060, 64 GB DDR5-5600"',
-        ANY,
+        f"topology file, the name of one that ships, or words, as {_WORDS}",
         "MACHINE",
         "machine",
-        doc="a `Topology`, the path of its file, the name of one that ships, or words as for `new_topology`",
+        doc=f"a `Topology`, {_SHIPPED}, or words as for `new_topology`",
     ),
-    Parameter(
+    choice(
         "fit.objective",
-        "least time per token, largest throughput in steady state, least prefill, or least request (token)",
-        choices=("token", "throughput", "prefill", "request"),
+        "least time per token, most throughput, least prefill, or least request (token)",
+        "token",
+        "throughput",
+        "prefill",
+        "request",
     ),
     count("context", "tokens in the cache of each sequence (4096)"),
     flag("max_context", "plan for the longest context that fits"),
@@ -458,27 +398,24 @@ _FIT = (
     count("generated", "tokens of an answer, for request (128)"),
     count("chunk", "tokens of a prompt that are worked on at once (512)"),
     Parameter("reserve_bytes", "left free on each device (1 GiB)", BYTES, least=0),
-    Parameter(
+    choice(
         "fine",
-        "what stays whole: layers; layers but for their experts; or attention, MLP and experts each (layers)",
-        choices=("layers", "experts", "parts"),
+        "what stays whole: layers; layers but for their experts; or attention, MLP, experts each (layers)",
+        "layers",
+        "experts",
+        "parts",
     ),
     flag("stream", "send weights in RAM to a GPU in every step, in place of reading them with the CPU"),
-    Parameter("prefer", "use others only if the model does not fit on these", NAMES, "D[,D…]"),
-    Parameter("last", "use these only if the model does not fit on the others", NAMES, "D[,D…]"),
-    Parameter("fit.split", "judge this split too: layers of each device in order", WHOLES, "N,N[,N…]", least=0),
+    several("prefer", "use others only if the model does not fit on these", "D"),
+    several("last", "use these only if the model does not fit on the others", "D"),
+    several("tensor_parallel", "divide every matrix over these GPUs, as one stage", "D+D"),
+    several("fit.split", "judge this split too: layers of each device in order", "N", WHOLES, least=0),
     Parameter("map", "judge this device map of accelerate too", READ),
     Parameter("to", "runtime that shall follow the plan; see dlplacer list targets", metavar="TARGET"),
+    *ASSUMED,
+    flag("json", "print one JSON object"),
 )
-DECLARED = {
-    name: each
-    for each in (
-        *(*_PROBLEM, *_STEP, *_SPLIT, *_SOLVING, *_RUNNING, *_MACHINES, *_DATA_PARALLEL, *_HYBRID, *_FIT),
-        *ASSUMED,
-        flag("json", "print one JSON object"),
-    )
-    for name in each.name.split()
-}
+DECLARED = {name: each for each in _DECLARATIONS for name in each.name.split()}
 """Name, or function and name → the parameter of public functions, or the option of commands."""
 
 

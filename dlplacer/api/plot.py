@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from dlplacer.planning.hybrid.hybrid_plan import HybridPlan
     from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
 
-_COLORS = ("phase", "module")
-
 
 def gantt(plan: PlanLike, ax: "Axes | None" = None, *, color_by: str = "phase") -> "Axes":
     """Devices and links over time, coloured by ``phase`` or ``module``; the line below is the critical path."""
@@ -69,14 +67,22 @@ def hybrid(plan: "HybridPlan", ax: "Axes | None" = None) -> "Axes":
 
 def run(done: "Run", axes: "tuple[Axes, Axes] | None" = None) -> "tuple[Axes, Axes]":
     """The predicted step of `dlplacer.run` above the measured one, on one time axis; returns both Axes."""
+    from matplotlib import pyplot
     from matplotlib.axes import Axes
 
+    from dlplacer.report.plot.gantt import gantt_size
     from dlplacer.report.plot.run import plot_run
 
     done = _SUBJECTS["run"](done)
-    if axes is not None and not (isinstance(axes, tuple) and [isinstance(ax, Axes) for ax in axes] == [True, True]):
+    if axes is None:
+        (width, above), (_, below) = gantt_size(done.predicted), gantt_size(done.measured)
+        ratios = {"height_ratios": (above, below)}
+        size = (width, above + below)
+        _, (upper, lower) = pyplot.subplots(2, figsize=size, layout="constrained", gridspec_kw=ratios)
+        axes = upper, lower
+    if not (isinstance(axes, tuple) and [isinstance(ax, Axes) for ax in axes] == [True, True]):
         raise refuse("", "axes", axes, "two matplotlib Axes in a tuple, or None")
-    return plot_run(done.predicted, done.measured, axes or _two_axes(done))
+    return plot_run(done.predicted, done.measured, axes)
 
 
 def save(
@@ -84,19 +90,8 @@ def save(
 ) -> Path:
     """Draw a picture at the size that suits it, and write it as .png, .svg or .pdf; returns the path.
 
-    Parameters
-    ----------
-    picture
-        A function of this module, or its name: ``"gantt"``.
-    subject
-        The argument of that function.
-    color_by
-        As for `gantt`.
-
-    Raises
-    ------
-    InputError
-        If there is no such picture, the suffix is none of these, or the file cannot be written.
+    `picture` is a function of this module or its name, as ``"gantt"``; `subject` is its argument, `color_by` as for
+    `gantt`. Raises InputError if there is no such picture, the suffix is none of these, or the file cannot be written.
     """
     name = getattr(picture, "__name__", picture)
     expect_path(path)
@@ -109,38 +104,20 @@ def save(
     if name == "run":
         plot.save_run_picture(path, shown.predicted, shown.measured)
     else:
-        plot.save_picture(path, getattr(plot, f"plot_{name}"), shown, **_settings(name, color_by))
+        colors = {"color_by": color_by} if name == "gantt" else {}
+        plot.save_picture(path, getattr(plot, f"plot_{name}"), shown, **colors)
     return Path(path)
 
 
-def _drawn(name: str, subject: Any, ax: "Axes | None", color_by: str = "phase") -> "Axes":
+def _drawn(name: str, subject: Any, ax: "Axes | None", **settings: str) -> "Axes":
+    from matplotlib.axes import Axes
+
     from dlplacer.report import plot
 
-    shown, settings = _SUBJECTS[name](subject), _settings(name, color_by)
-    if ax is not None:
-        from matplotlib.axes import Axes
-
-        expect("", "ax", ax, Axes, "a matplotlib Axes or None")
+    shown = _SUBJECTS[name](subject)
+    expect("", "ax", ax, (Axes, type(None)), "a matplotlib Axes or None")
     axes: Axes = getattr(plot, f"plot_{name}")(shown, ax, **settings)
     return axes
-
-
-def _settings(name: str, color_by: str) -> dict[str, str]:
-    if color_by not in _COLORS:
-        raise InputError(f"color_by is {color_by!r}; use one of {', '.join(_COLORS)}")
-    return {"color_by": color_by} if name == "gantt" else {}
-
-
-def _two_axes(done: "Run") -> "tuple[Axes, Axes]":
-    """The Axes of a new pyplot figure, which a notebook displays, of the size that suits both steps."""
-    from matplotlib import pyplot
-
-    from dlplacer.report.plot.gantt import gantt_size
-
-    (width, above), (_, below) = gantt_size(done.predicted), gantt_size(done.measured)
-    ratios = {"height_ratios": (above, below)}
-    _, (upper, lower) = pyplot.subplots(2, figsize=(width, above + below), layout="constrained", gridspec_kw=ratios)
-    return upper, lower
 
 
 def _result_of(module: str, name: str, call: str) -> Callable[[Any], Any]:

@@ -36,14 +36,8 @@ _OWN_MODELS = "dlplacer.models:"
 def apply(job: "Job", plan: PlanLike, devices: DevicesLike = None, *, segments: str = "eager") -> "PlacedModule":
     """The job's module, running as planned. Its parameters move to their planned devices.
 
-    Raises
-    ------
-    CheckError
-        If the plan breaks a rule.
-    MismatchError
-        If the plan was made for another graph; names the first op that differs.
-    InputError
-        If a device is missing or not here, or an argument is of a wrong type.
+    Raises CheckError if the plan breaks a rule; MismatchError if the plan was made for another graph, naming the
+    first op that differs; InputError if a device is missing or not here, or an argument is of a wrong type.
 
     Examples
     --------
@@ -163,12 +157,8 @@ def run(
 ) -> "Run | OnnxReport":
     """A plan run on devices of this machine, compared with its prediction and with plain PyTorch.
 
-    Raises
-    ------
-    InputError
-        If there are no steps to time, or as `apply` does.
-    RunError
-        If an op fails; names the op, its module and its device.
+    Raises InputError if there are no steps to time, or as `apply` does; RunError if an op fails, naming it,
+    its module and its device.
 
     Examples
     --------

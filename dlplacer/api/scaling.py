@@ -105,7 +105,7 @@ def advise_gpus(
     >>> dp.advise_gpus(overhead=0.1, speedup=3)["gpus"]
     4
     """
-    from dlplacer.planning.hybrid.scaling import SerialOverhead, most_overhead_ratio
+    from dlplacer.planning.hybrid.lemmas import SerialOverhead, most_overhead_ratio
 
     figures = {"overhead": overhead, "speedup": speedup, "efficiency": efficiency, "gpus": gpus}
     given = {name for name, value in figures.items() if value is not None}
@@ -136,7 +136,7 @@ def advise_servers(
     >>> dp.advise_servers(0.25e9, 1e9, 2.0, workers=8)["servers"]
     2
     """
-    from dlplacer.planning.hybrid.scaling import fewest_channels, fewest_servers, transfer_s
+    from dlplacer.planning.hybrid.lemmas import fewest_channels, fewest_servers, transfer_s
 
     if workers is None:
         count = fewest_channels(load_bytes, bytes_per_s, compute_s)
@@ -269,10 +269,7 @@ class NamedTraining:
     def resolved(self) -> Callable[..., Iterator[float]]:
         """The training function that the user named.
 
-        Raises
-        ------
-        InputError
-            If the name leads to nothing that trains.
+        Raises InputError if the name leads to nothing that trains.
         """
         found = imported(self.entry)
         if _takes(found, 1, 0):

@@ -1,6 +1,7 @@
 """Values as pages, by `show`, and as notebooks show them: a headline, figures and small tables."""
 
 import webbrowser
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from os import PathLike
@@ -8,8 +9,9 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, cast
 
+from dlplacer.api.parameters import checked
 from dlplacer.api.subjects import PlanLike, is_run, whole_plan_of
-from dlplacer.api.views import Facts, blocks_of, subject_of
+from dlplacer.api.views import blocks_of, subject_of
 from dlplacer.core.errors import InputError
 from dlplacer.core.expect import expect_path, short_name
 from dlplacer.core.table import Table
@@ -27,15 +29,7 @@ _PAGES = {"Comparison": "comparison_page", "HybridPlan": "hybrid_page", "Pipelin
 
 @dataclass(frozen=True)
 class HtmlPage:
-    """A page about a plan, one HTML file that needs nothing else: notebooks show it, `save` writes it, `open` opens it.
-
-    Attributes
-    ----------
-    html
-        The whole file.
-    title
-        The subject of the page.
-    """
+    """A page, one HTML file that needs nothing else: notebooks show it, `save` writes it, `open` opens it."""
 
     html: str
     title: str
@@ -54,10 +48,7 @@ class HtmlPage:
     def save(self, path: str | PathLike[str]) -> Path:
         """Write the page, atomically; returns its path.
 
-        Raises
-        ------
-        InputError
-            If the file cannot be written.
+        Raises InputError if the file cannot be written.
         """
         from dlplacer.files import write_text
 
@@ -73,6 +64,7 @@ class HtmlPage:
         return Path(stream.name)
 
 
+@checked
 def show(
     subject: "PlanLike | Comparison | HybridPlan | PipelinePlan",
     path: str | PathLike[str] | None = None,
@@ -81,20 +73,7 @@ def show(
 ) -> HtmlPage:
     """A page to walk through: schedule, memory, modules and tables of a plan; a run, a comparison, a pipeline likewise.
 
-    Parameters
-    ----------
-    subject
-        A `Plan`, a `Result`, the path of a plan file, or what `dlplacer.run`, `compare`, `pipeline` or `hybrid`
-        returned. Of a run the predicted and the measured step are shown on one axis.
-    path
-        The file to write the page to, as ``"plan.html"``.
-    against
-        A second plan, beside the first one.
-
-    Raises
-    ------
-    InputError
-        If the subject is none of these, the file cannot be written, or `against` is given with what is no plan.
+    Raises InputError if the subject is none of these, the file cannot be written, or `against` goes with no plan.
 
     Examples
     --------
@@ -108,8 +87,6 @@ def show(
     from dlplacer.report.page.page import html_page
     from dlplacer.report.summary import headline
 
-    if path is not None:
-        expect_path(path)
     page = _other_page(subject)
     if page is None:
         plan = whole_plan_of(cast("PlanLike", subject), "subject")
@@ -142,59 +119,37 @@ def _other_page(subject: object) -> HtmlPage | None:
 
 _ROWS = 16
 """Rows of a table that are shown: about a screen, with the headline."""
-_LONGEST_NAME = 60
-_CELL = "padding:.15em 1em .15em 0;border:0;text-align:"
-_TABLE = "border-collapse:collapse;margin:.4em 0;border:0;font-variant-numeric:tabular-nums"
-_ROW = '<tr style="background:none">'
 
 
 def html(value: object) -> str:
     """The fragment that a notebook shows for a value that has a view."""
-    shown = [f'<div style="margin:.2em 0 .4em"><b>{type(value).__name__}</b> {_text(subject_of(value))}</div>']
+    parts = [f"<div><b>{type(value).__name__}</b> {_text(subject_of(value))}</div>"]
     for block in blocks_of(value):
         if isinstance(block, Table):
-            shown.append(_table(block))
+            parts.append(_grid(block.cells, block.heads))
         elif isinstance(block, list):
-            shown.append(_facts(block))
+            parts.append(_grid([fact for fact in block if fact[1]]))
         elif block:
-            shown.append(f'<div style="opacity:.7;margin:.3em 0">{_text(block, 240)}</div>')
-    return f'<div style="line-height:1.45;overflow-x:auto">{"".join(shown)}</div>'
+            parts.append(f"<div>{_text(block, 240)}</div>")
+    return f"<div>{''.join(parts)}</div>"
 
 
-def _facts(facts: Facts) -> str:
-    rows = "".join(
-        f'{_ROW}<td style="{_CELL}left;opacity:.7">{_text(name)}</td>'
-        f'<td style="{_CELL}left">{_text(value, 160)}</td></tr>'
-        for name, value in facts
-        if value
-    )
-    return f'<table style="{_TABLE}"><tbody>{rows}</tbody></table>'
+def _grid(rows: Sequence[Sequence[str]], heads: Sequence[str] | None = None) -> str:
+    """Rows of texts as a table; those beyond a screen are counted."""
+    import pandas
 
-
-def _table(table: Table) -> str:
-    """Texts are set flush left, figures flush right; further rows than a screen holds are counted."""
-    if not table.rows:
+    if not rows:
         return ""
-    sides = table.sides
-    top = "".join(
-        f'<th style="{_CELL}{side}">{_text(head)}</th>' for head, side in zip(table.heads, sides, strict=True)
-    )
-    cells = table.cells
-    body = "".join(
-        _ROW
-        + "".join(f'<td style="{_CELL}{side}">{_text(cell)}</td>' for cell, side in zip(row, sides, strict=True))
-        + "</tr>"
-        for row in cells[:_ROWS]
-    )
-    hidden = len(cells) - _ROWS
-    if hidden > 0:
-        body += f'<tr><td colspan="{len(sides)}" style="{_CELL}left;opacity:.7">… {hidden} more</td></tr>'
-    head = f'<thead><tr style="border-bottom:1px solid #8888">{top}</tr></thead>'
-    return f'<table style="{_TABLE}">{head}<tbody>{body}</tbody></table>'
+    cells = [[_text(cell, 60 if heads else 160) for cell in row] for row in rows[:_ROWS]]
+    if len(rows) > _ROWS:
+        cells.append([f"… {len(rows) - _ROWS} more", *("" for _ in cells[0][1:])])
+    frame = pandas.DataFrame(cells, columns=None if heads is None else [_text(head) for head in heads])
+    with pandas.option_context("display.max_colwidth", None):
+        return str(frame.to_html(index=False, header=heads is not None, escape=False, border=0, justify="left"))
 
 
-def _text(text: str, limit: int = _LONGEST_NAME) -> str:
-    """A name as HTML may show it: escaped, control and direction characters as codes, a long one without its middle."""
+def _text(text: str, limit: int = 60) -> str:
+    """A text as HTML may show it: escaped, control and direction characters as codes, a long one without its middle."""
     if len(text) > limit:
         text = f"{text[: limit // 2]}…{text[limit // 2 + 1 - limit :]}"
     return escape(visible(text))

@@ -25,7 +25,7 @@ from dlplacer.api.subjects import (
 )
 from dlplacer.core.constraints import Constraints
 from dlplacer.core.errors import InputError
-from dlplacer.core.expect import refuse, tuple_of
+from dlplacer.core.expect import expect, refuse, tuple_of
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.plan import Plan
 from dlplacer.core.result import Result
@@ -78,16 +78,9 @@ def place(
 ) -> Result:
     """The best plan found for a graph on a machine, with a lower bound and a gap.
 
-    Raises
-    ------
-    InputError
-        If an argument cannot be meant, or an op has no time on an allowed device.
-    InfeasibleError
-        If no plan can exist; names the constraint to blame.
-    NoPlanError
-        If none was found in time.
-    KeyboardInterrupt
-        At a Ctrl-C before the first plan, or at a second one.
+    Raises InputError if an argument cannot be meant, or an op has no time on an allowed device; InfeasibleError if no
+    plan can exist, naming the constraint to blame; NoPlanError if none was found in time; KeyboardInterrupt at a
+    Ctrl-C before the first plan, or at a second one.
 
     Examples
     --------
@@ -103,6 +96,8 @@ def place(
     # A capture does not count, as the user's code may take longer than the limit.
     if isinstance(graph, (str, PathLike)) and not is_entry(str(graph)):
         time_limit_s = max(time_limit_s - (time.monotonic() - began), time_limit_s / 2)
+    if "bounds" in without:
+        raise InputError("without names 'bounds', on which all other phases rest; leave it in")
     assumed, held, together = options_of(options), pins_of(pins, machine), together_of(colocate)
     if export is not None:
         from dlplacer.planning.place import prepared
@@ -241,12 +236,8 @@ def pipeline(
 ) -> "PipelinePlan":
     """The pipeline of least predicted step time: contiguous stages, and the order of micro-batches on their devices.
 
-    Raises
-    ------
-    InputError
-        If an argument cannot be meant, or an op has no time on a device.
-    InfeasibleError
-        If no split fits the memories; names the least that the fullest stage needs.
+    Raises InputError if an argument cannot be meant, or an op has no time on a device; InfeasibleError if no split
+    fits the memories, naming the least that the fullest stage needs.
 
     Examples
     --------
@@ -279,10 +270,7 @@ def plan_of_pipeline(
 ) -> Plan:
     """The plan that runs a pipeline.
 
-    Raises
-    ------
-    MismatchError
-        If the graph is not that of the pipeline's step.
+    Raises MismatchError if the graph is not that of the pipeline's step.
 
     Examples
     --------
@@ -292,8 +280,11 @@ def plan_of_pipeline(
     >>> dp.plan_of_pipeline(found, cut, "cpu-2core").method == f"pipeline/{found.schedule}"
     True
     """
+    from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
     from dlplacer.planning.pipeline.placed_pipeline import placed_pipeline, with_copies_held
 
+    expect("", "found", found, PipelinePlan, "the result of dp.pipeline")
+    expect("", "held", held, (Constraints, type(None)), "dp.Constraints or None")
     made, machine = problem_of(graph, topology, calibration)
     return placed_pipeline(found, with_copies_held(made, held or Constraints()), machine)
 
@@ -309,7 +300,7 @@ def problem_of(
     from dlplacer.machines.costs.roofline_times import with_times
 
     made = with_times(made, machine)
-    for path in [calibration] if isinstance(calibration, (str, PathLike)) else calibration:
+    for path in calibration:
         found = read_calibration(Path(path))
         made, coverage = with_calibrated_times(made, found)
         machine = with_calibrated_links(machine, found)
@@ -461,10 +452,7 @@ def _of_makespan(plan: PlanLike, asked: str) -> Plan:
 def check_plan(plan: PlanLike) -> None:
     """Return if the plan keeps every rule of the problem.
 
-    Raises
-    ------
-    CheckError
-        With every violation.
+    Raises CheckError with every violation.
 
     Examples
     --------

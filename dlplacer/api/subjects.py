@@ -44,10 +44,7 @@ DevicesLike: TypeAlias = str | Sequence["NamedDevice"] | Mapping[str, "NamedDevi
 def graph_of(value: GraphLike, name: str = "graph", step: Mapping[str, Any] | None = None) -> OpGraph:
     """The graph of an argument; a job, its name and an ONNX file are captured with the options of a step.
 
-    Raises
-    ------
-    InputError
-        If it is none of `GraphLike`, or there is no such file.
+    Raises InputError if it is none of `GraphLike`, or there is no such file.
     """
     from dlplacer.api.jobs import capture, is_entry, is_onnx
 
@@ -144,10 +141,7 @@ def plan_of(value: PlanLike, name: str = "plan", *, keeps_rules: bool = False) -
 def whole_plan_of(value: PlanLike, name: str = "plan") -> Plan:
     """The plan to draw or explain: that of a file keeps every rule, in one of a caller every op has its place.
 
-    Raises
-    ------
-    CheckError
-        If it does not.
+    Raises CheckError if it does not.
     """
     plan = plan_of(value, name, keeps_rules=True)
     if value is plan:

@@ -215,15 +215,11 @@ def _run(done: "Run") -> Iterator[Block]:
     heads = (f"{how}_{share}_s|{share}, {how}|seconds" for share, how in shares)
     yield Table.described(rows, "device", *heads)
     worst = (
-        (one.op, one.module or "", one.device, one.predicted_s, one.measured_s, _signed(one.difference_s))
+        (one.op, one.module or "", one.device, one.predicted_s, one.measured_s, one.difference_s)
         for one in report.offenders
     )
     named = ("op|predicted worst", "module", "device", "predicted_s|predicted|seconds", "measured_s|measured|seconds")
-    yield Table.described(worst, *named, "difference")
-
-
-def _signed(value_s: float) -> str:
-    return ("+" if value_s >= 0 else "-") + format_seconds(abs(value_s))
+    yield Table.described(worst, *named, "difference_s|difference|later")
 
 
 def _onnx_report(report: "OnnxReport") -> Iterator[Block]:
@@ -267,7 +263,7 @@ def _hybrid(plan: "HybridPlan") -> Iterator[Block]:
         ("hybrid first wins", "nowhere" if plan.first_win is None else f"at {_count(plan.first_win)}"),
         ("best strategy", f"{'; '.join(steps[:8])}{'; ...' if len(steps) > 8 else ''}"),
         *_best_strategy(plan),
-        *([] if plan.scaling_fit is None else [("scaling efficiency", plan.scaling_fit.verdict)]),
+        *([] if plan.scaling_fit is None else [("scaling efficiency", str(plan.scaling_fit))]),
         *([] if plan.epochs_fit is None else [("epochs", str(plan.epochs_fit))]),
     ]
 
@@ -279,7 +275,7 @@ def _best_strategy(plan: "HybridPlan") -> Iterator[tuple[str, str]]:
     step = best.step
     messages = f", gradients in {step.groups} messages" if step.groups > 1 else ""
     algorithm = f", {step.algorithm} all-reduce" if step.algorithm else ""
-    used = best.workers * best.split.used + step.servers if best.split.used else best.devices
+    used = best.workers * best.split.used if best.split.used else best.devices
     text = (
         f"uses {_count(used)}: {_count(best.workers, 'worker')} of {best.degree} ({best.split.method}, "
         f"{best.split.speedup:.3f}x), codec {step.codec}{algorithm}{messages}, step {format_seconds(step.step_s)} of "
@@ -441,7 +437,10 @@ def _fit(found: "Fit") -> Iterator[Block]:
     for share in found.shares:
         names = (share.device, found.plan.topology.device(share.device).type)
         sizes = (share.weight_bytes, share.cache_bytes, share.capacity_bytes)
-        rows.append((*names, _ranges(share.layers), ", ".join(share.others), *sizes, share.time_s))
+        experts = [int(name.split(".")[1]) for name in share.others if name.endswith(".experts")]
+        others = [name for name in share.others if not name.endswith(".experts")]
+        others += [f"experts of {_ranges(experts)}"] if experts else []
+        rows.append((*names, _ranges(share.layers), ", ".join(others), *sizes, share.time_s))
     heads = ("device", "type", "layers", "others|besides", "weight_bytes|weights|bytes", "cache_bytes|cache|bytes")
     yield Table.described(rows, *heads, "capacity_bytes|memory|bytes", "time_s|time in a step|seconds")
     yield [
@@ -454,7 +453,8 @@ def _fit(found: "Fit") -> Iterator[Block]:
     splits = []
     for one in found.alternatives:
         slower = None if one.value_s is None or not found.value_s else one.value_s / found.value_s - 1
-        splits.append((one.name, ", ".join(map(str, one.layers)), one.value_s, slower, one.max_context))
+        name, layers = one.name.replace("_", " "), ", ".join(map(str, one.layers))
+        splits.append((name, layers, one.value_s, slower, one.max_context))
     judged = ("name|other splits", "layers", "value_s|objective|seconds|does not fit", "slower|slower by|change")
     yield Table.described(splits, *judged, "max_context|longest context")
     helps = ((one.change, one.value_s, one.gain) for one in found.helps[:_HELPS])

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import dlplacer as dp
 from dlplacer.api.parameters import CaptureOptions, StepOptions, parameters_of
 from dlplacer.cli.parser import Given
-from dlplacer.cli.progress import Show, interruptible, note, progress, told_written
-from dlplacer.cli.streams import say
+from dlplacer.cli.streams import Show, interruptible, note, progress, say, told_written
 from dlplacer.core.errors import CheckError, DlplacerError, InputError, NoPlanError
 from dlplacer.core.options import CHOICES, Options
 from dlplacer.core.table import Table, schedule, transfers
@@ -146,16 +145,8 @@ def say_unless_none(*texts: str | None) -> None:
 
 def options_of(given: Given) -> Options:
     """The options of the problem; raises InputError for one that contradicts ``--paper``."""
-    chosen = {name: given[name] for name in CHOICES if name in given}
-    if not given.paper:
-        return Options(**chosen)
-    paper = Options.paper().to_dict()
-    for name, value in chosen.items():
-        if value != paper[name]:
-            raise InputError(
-                f"--{name} {value} contradicts --paper, which means --{name} {paper[name]}; leave out one of the two"
-            )
-    return Options.paper()
+    words = (f"{name}={given[name]}" for name in CHOICES if name in given)
+    return Options.of_words(" ".join(["paper", *words] if given.paper else words))
 
 
 def solve(given: Given) -> int:
@@ -212,9 +203,8 @@ def _solve_with_splits(given: Given, limit_s: float) -> int:
 
 
 def _refuse_without_split(given: Given) -> None:
-    for name in ("times", "search_s"):
-        if name in given:
-            raise InputError(f"{name} is read by --split alone; add --split, or leave it out")
+    for name in {"times", "search_s"} & given.keys():
+        raise InputError(f"{name} is read by --split alone; add --split, or leave it out")
 
 
 def _parts(given: Given, call: str) -> int | None:
@@ -410,7 +400,7 @@ def profile(given: Given) -> int:
 
 def listed(given: Given) -> int:
     """Print a table of the names of one kind that dlplacer knows."""
-    table = dp.catalogue(given.what)
+    table = called(given)
     return shown(given, table, {given.what: table.records})
 
 

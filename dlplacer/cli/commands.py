@@ -2,7 +2,7 @@
 
 import dlplacer as dp
 from dlplacer.api.kinds import ANY, PICTURE, READ, SECONDS, Parameter
-from dlplacer.api.parameters import DECLARED, LISTS, flag, output, written
+from dlplacer.api.parameters import DECLARED, flag, output, written
 from dlplacer.cli import actions
 from dlplacer.cli.parser import Command, Given, completed, parser_of
 
@@ -31,7 +31,7 @@ _MACHINE = (output("F", "topology file to write"), "json")
 _TOPOLOGY = (
     Command(
         "detect",
-        "GPUs (NVML) or, without any, the CPU cores of this host",
+        "GPUs (nvidia-smi) or, without any, the CPU cores of this host",
         "detect_topology",
         _MACHINE,
         doing="timing links",
@@ -154,7 +154,7 @@ COMMANDS = (
         "when a plan with it has passed every check. At most: the same with a lower bound in place of the step, so no "
         "plan with the change gains more; what better search could gain without any change is part of it. Changes "
         "are: the busiest links twice as fast, and all of them; one more device of each type; 25 %% more memory; each "
-        "of the ten longest ops twice as fast; other granularities.",
+        "of the ten longest ops twice as fast.",
     ),
     Command(
         "run",
@@ -312,8 +312,8 @@ COMMANDS = (
     Command(
         "list",
         "List what ships and can be named: graphs, topologies, models, methods, devices, targets.",
-        "",
-        (Parameter("what", "what to list", option="what", choices=LISTS), "json"),
+        "catalogue",
+        ("json",),
         actions.listed,
         examples="""
         list graphs  # the graphs that solve and compare take by name

@@ -12,8 +12,7 @@ from dlplacer.cli.actions import answer
 from dlplacer.cli.commands import COMMANDS
 from dlplacer.cli.interruption import INTERRUPTED
 from dlplacer.cli.parser import Given, Parser, parser_of
-from dlplacer.cli.progress import NORMAL, set_verbosity
-from dlplacer.cli.streams import end_of_stdout, is_of_stdout, say, usable_streams
+from dlplacer.cli.streams import NORMAL, end_of_stdout, is_of_stdout, say, set_verbosity, usable_streams
 from dlplacer.core.errors import DlplacerError, DlplacerWarning, InternalError
 from dlplacer.core.version import __version__
 

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import dlplacer as dp
 from dlplacer.api.kinds import FLAG, Parameter
 from dlplacer.api.parameters import ASSUMED, DECLARED, parameters_of, pictures
-from dlplacer.cli.progress import QUIET, VERBOSE
+from dlplacer.cli.streams import QUIET, VERBOSE
 from dlplacer.core.errors import InputError
 
 _HEAD = "examples:"
@@ -41,20 +41,11 @@ class Given(dict[str, Any]):
 class Command:
     """A sub-command: a view of a function.
 
-    Attributes
-    ----------
-    call
-        Name of the function in `dlplacer`, whose parameters are options; empty if the action calls several.
-    own
-        Options of the command itself, or the names of their declarations.
-    action
-        The given arguments → exit code; None calls the function, writes and prints its result.
-    doing, says
-        Name of the work, for its progress, and announcement if the first Ctrl-C stops it.
-    subject
-        The kind of result, for which there may be pictures.
-    examples
-        A line for each: arguments of ``dlplacer``, and after ``  # `` what they do.
+    `call` names the function in `dlplacer` whose parameters are options; empty if the action calls several. `own` are
+    options of the command itself, or names of their declarations. `action`: the given arguments → exit code; None calls
+    the function, writes and prints its result. `doing` and `says` name the work for its progress, and announce that the
+    first Ctrl-C stops it. For a `subject`, a kind of result, there may be pictures. `examples` has a line for each:
+    arguments of ``dlplacer``, and after ``  # `` what they do.
     """
 
     name: str
@@ -91,9 +82,20 @@ class Parser(argparse.ArgumentParser):
         options.setdefault("formatter_class", _Help)
         super().__init__(*arguments, **options)
 
+    commands: tuple[Command, ...] = ()
+
     def error(self, message: str) -> NoReturn:
-        """Raise the mistake as that of the user's input."""
-        raise InputError(f"{message}; see {self.prog} --help")
+        """Raise the mistake as that of the user's input, with the commands that know an option which this one lacks."""
+        head, _, unknown = message.partition("unrecognized arguments: ")
+        option = unknown.split()[0].partition("=")[0] if unknown and not head else ""
+        takers = [
+            command.name
+            for command in self.commands
+            for one in command.below or (command,)
+            if option and any(option in each.spellings for each, _ in one.options())
+        ]
+        hint = f" ({option} belongs to {', '.join(dict.fromkeys(takers))})" if takers else ""
+        raise InputError(f"{message}{hint}; see {self.prog} --help")
 
     def _print_message(self, message: str, file: Any = None) -> None:
         """Print a help text. argparse would drop an error of writing it, and with it a help text that nobody sees."""
@@ -111,6 +113,7 @@ class _Help(argparse.HelpFormatter):
 def parser_of(commands: Iterable[Command], words: Sequence[str] | None = None, **settings: Any) -> Parser:
     """The parser of all commands; for commands that `words` do not name it knows only the names."""
     parser = Parser(prog="dlplacer", **settings)
+    parser.commands = tuple(commands)
     _add_verbosity(parser)
     below = parser.add_subparsers(dest="command", metavar="COMMAND")
     for command in commands:

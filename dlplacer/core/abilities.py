@@ -29,28 +29,8 @@ def provider(ability: str) -> Callable[..., Any]:
     return found
 
 
-class Saved:
-    """A value that has a file format."""
-
-    __slots__ = ()
-
-    def save(self, path: str | PathLike[str]) -> Path:
-        """Write the value as a file that dlplacer reads again, atomically; returns its path.
-
-        Raises
-        ------
-        InputError
-            If the file cannot be written.
-        """
-        written: Path = provider("save")(self, path)
-        return written
-
-
 class Shown:
-    """A value that has a view: notebooks show its figures and tables, frames and files hold them.
-
-    Its file is `to_dict` as JSON, unless its kind has another format.
-    """
+    """A value that has a view and a file: notebooks show its figures and tables, frames and files hold them."""
 
     __slots__ = ()
 
@@ -59,7 +39,13 @@ class Shown:
         frame: pandas.DataFrame = provider("table")(self).to_frame()
         return frame
 
-    save = Saved.save
+    def save(self, path: str | PathLike[str]) -> Path:
+        """Write the value, atomically, as a file that dlplacer reads, or as its figures in JSON; returns the path.
+
+        Raises InputError if the file cannot be written.
+        """
+        written: Path = provider("save")(self, path)
+        return written
 
     def _repr_html_(self) -> str:
         fragment: str = provider("html")(self)

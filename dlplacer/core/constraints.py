@@ -1,25 +1,19 @@
 """The user's constraints on a placement: pins to devices, and sets of ops that stay together."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated
 
 from dlplacer.core.errors import InputError
-from dlplacer.core.record import Filled, Name, Record
+from dlplacer.core.record import Filled, Name, Record, record
 
 
-@dataclass(frozen=True, repr=False)
+@record(frozen=True, repr=False)
 class Constraints(Record):
-    """Constraints of the user, in addition to those of the ops themselves (`Op.devices`, `Op.colocate`).
+    """Constraints of the user, beside those of the ops themselves (`Op.devices`, `Op.colocate`).
 
-    They are kept apart from the ops, so that a graph with pins still has the structure of the model's capture.
-
-    Attributes
-    ----------
-    pins
-        Op id → the device that must run it, by name or by type.
-    colocate
-        Sets of op ids; each set runs on one device.
+    `pins`: op id → the device that must run it, by name or by type. `colocate`: sets of op ids, each for one device. A
+    graph with pins still has the structure of the model's capture.
     """
 
     pins: Mapping[str, Name] = field(default_factory=dict)
@@ -36,10 +30,7 @@ class Constraints(Record):
     def added(self, other: "Constraints") -> "Constraints":
         """Both together.
 
-        Raises
-        ------
-        InputError
-            If they pin an op to two devices.
+        Raises InputError if they pin an op to two devices.
         """
         for op, device in other.pins.items():
             if self.pins.get(op, device) != device:
@@ -50,10 +41,7 @@ class Constraints(Record):
     def renamed(self, name_of: Mapping[str, str]) -> "Constraints":
         """The same for ops that are merged or called otherwise; those that `name_of` leaves out keep their names.
 
-        Raises
-        ------
-        InputError
-            If ops that are pinned to different devices become one.
+        Raises InputError if ops that are pinned to different devices become one.
         """
         merged = Constraints()
         for op, device in self.pins.items():

@@ -35,13 +35,7 @@ class InputError(DlplacerError):
 
 
 class FileFormatError(InputError):
-    """A file breaks its format.
-
-    Attributes
-    ----------
-    mistakes
-        One line per mistake, each starting with the path of the field (``nodes[3].time_s: ...``).
-    """
+    """A file breaks its format: a line per mistake, each with the path of the field (``nodes[3].time_s: ...``)."""
 
     def __init__(self, where: str, mistakes: Sequence[str]) -> None:
         self.where = where
@@ -71,13 +65,7 @@ class NoPlanError(DlplacerError):
 
 
 class CheckError(DlplacerError):
-    """A plan breaks a rule of the problem.
-
-    Attributes
-    ----------
-    violations
-        One line per violation, each starting with the rule that is broken.
-    """
+    """A plan breaks rules of the problem: a line per violation, each starting with the rule."""
 
     exit_code = 5
 
@@ -98,12 +86,7 @@ class RunError(DlplacerError):
 class InternalError(DlplacerError):
     """dlplacer contradicts itself, for example a lower bound above a checked plan's makespan.
 
-    Attributes
-    ----------
-    evidence
-        The contradicting values as plain data: a bound, a schedule, a plan.
-    problem_file
-        The file that keeps the problem and the evidence for a report; None if there is none.
+    `evidence`: the contradicting values as plain data. `problem_file` keeps the problem and the evidence for a report.
     """
 
     def __init__(self, message: str, **evidence: Any) -> None:

@@ -1,11 +1,12 @@
-"""Type checks of arguments and fields: a wrong type is refused where it is given, with the value and the way out."""
+"""Type checks of arguments, and how messages show values: a wrong one is refused with the value and the way out."""
 
+import json
 import numbers
 import reprlib
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from os import PathLike
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from dlplacer.core.errors import InputError
 
@@ -30,76 +31,17 @@ def brief(value: object) -> str:
     return f"of type {kind}" if not text or text.startswith("<") or "(" in text[:40] else f"{text} ({kind})"
 
 
-def brief_number(value: float) -> str:
-    """The number on part of a line, whole ones of hundreds of digits too."""
-    return str(value) if isinstance(value, float) else _brief.repr(value)
+def shown(value: object) -> str:
+    """The value of a file's or a record's field on part of a line."""
+    return json.dumps(value) if value is None or isinstance(value, bool) else _brief.repr(value)
 
 
-def refuse(owner: str, name: str, value: object, accepted: str) -> InputError:
-    """The error for a value of a wrong type: its owner, the value, and the accepted types."""
-    prefix = f"{owner}: " if owner else ""
-    return InputError(f"{prefix}{name} is {brief(value)}; give {accepted}")
-
-
-def expect(owner: str, name: str, value: object, kinds: Kinds, accepted: str) -> None:
-    """Return if the value is of one of the types.
-
-    Raises
-    ------
-    InputError
-        Otherwise; names owner, value and what is accepted.
-    """
-    if not isinstance(value, kinds):
-        raise refuse(owner, name, value, accepted)
-
-
-class Expecting(Protocol):
-    """As `expect`, for values by name; None is one where they are optional."""
-
-    def __call__(self, owner: str, *, optional: bool = False, **values: object) -> None: ...
-
-
-def _expecting(holds: Callable[[object], bool], accepted: str) -> Expecting:
-    def check(owner: str, *, optional: bool = False, **values: object) -> None:
-        for name, value in values.items():
-            if not (holds(value) or (optional and value is None)):
-                raise refuse(owner, name, value, f"{accepted} or None" if optional else accepted)
-
-    return check
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, numbers.Real) and not isinstance(value, bool)
-
-
-expect_text = _expecting(lambda value: isinstance(value, str), "a text")
-expect_number = _expecting(_is_number, "a number")
-expect_whole = _expecting(lambda value: _is_number(value) and isinstance(value, numbers.Integral), "a whole number")
-expect_call = _expecting(callable, "a function")
-expect_table = _expecting(lambda value: isinstance(value, Mapping), "a dict")
-
-
-def expect_path(path: object) -> None:
-    """As `expect`, for the path of a file to write."""
-    expect("", "path", path, (str, PathLike), "the path of a file to write")
-
-
-def tuple_of(owner: str, name: str, value: Iterable[T], kinds: Kinds, accepted: str) -> tuple[T, ...]:
-    """The entries of a list, a tuple or another series as a tuple.
-
-    Raises
-    ------
-    InputError
-        If it is no series, or an entry is of another type. A text is no series: its letters are never meant.
-    """
-    if type(value) is not tuple:
-        if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
-            raise refuse(owner, name, value, f"a tuple of {accepted}")
-        value = tuple(value)
-    for position, entry in enumerate(value):
-        if not isinstance(entry, kinds):
-            raise refuse(owner, f"{name}[{position}]", entry, f"a tuple of {accepted}")
-    return value
+def field_path(parts: Iterable[str | int]) -> str:
+    """Path of a value in a file or a record: ``nodes[3].time_s``, or ``the file``."""
+    path = ""
+    for part in parts:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
+    return path or "the file"
 
 
 def short_name(name: str) -> str:
@@ -110,6 +52,50 @@ def short_name(name: str) -> str:
 def printable(text: str) -> str:
     """A text without quotes, on part of a line: control and direction characters as codes, a long one cut short."""
     return _brief.repr(text)[1:-1]
+
+
+def refuse(owner: str, name: str, value: object, accepted: str) -> InputError:
+    """The error for a value of a wrong type: its owner, the value, and the accepted types."""
+    prefix = f"{owner}: " if owner else ""
+    return InputError(f"{prefix}{name} is {brief(value)}; give {accepted}")
+
+
+def expect(owner: str, name: str, value: object, kinds: Kinds, accepted: str) -> None:
+    """Return if the value is of one of the types, else raise InputError with owner, value and what is accepted."""
+    if not isinstance(value, kinds):
+        raise refuse(owner, name, value, accepted)
+
+
+def _expecting(holds: Callable[[object], bool], accepted: str) -> Callable[..., None]:
+    def check(owner: str, *, optional: bool = False, **values: object) -> None:
+        for name, value in values.items():
+            if not (holds(value) or (optional and value is None)):
+                raise refuse(owner, name, value, f"{accepted} or None" if optional else accepted)
+
+    return check
+
+
+expect_text = _expecting(lambda value: isinstance(value, str), "a text")
+expect_number = _expecting(lambda value: isinstance(value, numbers.Real) and not isinstance(value, bool), "a number")
+expect_call = _expecting(callable, "a function")
+expect_table = _expecting(lambda value: isinstance(value, Mapping), "a dict")
+
+
+def expect_path(path: object) -> None:
+    """As `expect`, for the path of a file to write."""
+    expect("", "path", path, (str, PathLike), "the path of a file to write")
+
+
+def tuple_of(owner: str, name: str, value: Iterable[T], kinds: Kinds, accepted: str) -> tuple[T, ...]:
+    """The entries of a series as a tuple; InputError for a text, whose letters are never meant, and a wrong entry."""
+    if type(value) is not tuple:
+        if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
+            raise refuse(owner, name, value, f"a tuple of {accepted}")
+        value = tuple(value)
+    for position, entry in enumerate(value):
+        if not isinstance(entry, kinds):
+            raise refuse(owner, f"{name}[{position}]", entry, f"a tuple of {accepted}")
+    return value
 
 
 def unknown(what: str, name: object, known: Iterable[str], where: str) -> InputError:

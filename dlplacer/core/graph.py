@@ -1,27 +1,27 @@
 """The dataflow graph of a model: ops K and edges E of the paper's Table 2."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from dlplacer.core import table
-from dlplacer.core.abilities import Saved, Shown
+from dlplacer.core.abilities import Shown
 from dlplacer.core.constraints import Constraints
 from dlplacer.core.errors import InputError
 from dlplacer.core.expect import short_name, unknown
 from dlplacer.core.graph_mistakes import cycle_mistake, graph_mistakes
 from dlplacer.core.op import Edge, Op, OutputPart
-from dlplacer.core.record import Record
+from dlplacer.core.record import Record, record
 from dlplacer.core.units import format_bytes
 
 if TYPE_CHECKING:
     import pandas
 
 
-@dataclass(frozen=True, repr=False)
-class OpGraph(Saved, Shown, Record):
+@record(frozen=True, repr=False)
+class OpGraph(Shown, Record):
     """A dataflow graph, checked at birth: unique ids, edges between known ops and outputs, no cycle.
 
     >>> import dlplacer as dp
@@ -33,25 +33,11 @@ class OpGraph(Saved, Shown, Record):
     >>> graph
     <OpGraph 'tiny': 2 ops, 1 edge>
 
-    Attributes
-    ----------
-    ops, edges
-        In the order of the file; plans and solvers do not depend on it.
-    capture
-        The origin of a captured graph: entry, mode, args, loss, autocast, torch version, rewrites applied; None if it
-        was not captured from a model.
-    structure_sha256
-        Hash over everything but costs; None if it was not captured from a model.
-    known
-        A known result for this graph: topology, options, makespan_s, source.
-    constraints
-        Pins and sets of ops that stay together, beside those that the ops tell of themselves.
+    `capture` tells how to capture it again, and `structure_sha256` is a hash over everything but costs; both are None
+    if it was not captured from a model. `known` is a known result: topology, options, makespan_s, source.
 
-    Raises
-    ------
-    InputError
-        If an id is given twice, an edge ends nowhere or reads an output that does not exist, edges of a tensor
-        disagree, the graph has a cycle, or the constraints name an op that is not there.
+    Raises InputError if an id is given twice, an edge ends nowhere or reads an output that does not exist, edges of a
+    tensor disagree, the graph has a cycle, or the constraints name an op that is not there.
     """
 
     ops: tuple[Op, ...]
@@ -65,7 +51,6 @@ class OpGraph(Saved, Shown, Record):
     constraints: Constraints = field(default_factory=Constraints)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if not self.ops:
             raise InputError("the graph has no ops; add at least one node")
         for _, mistake in graph_mistakes(self.ops, self.edges):
@@ -108,10 +93,7 @@ class OpGraph(Saved, Shown, Record):
     def op(self, op_id: str) -> Op:
         """The op of this id.
 
-        Raises
-        ------
-        InputError
-            If there is none; names the ops that are called nearly so.
+        Raises InputError if there is none; names the ops that are called nearly so.
         """
         try:
             return self.ops[self.index[op_id]]

@@ -33,15 +33,7 @@ def graph_mistakes(ops: Sequence[Op], edges: Sequence[Edge]) -> Iterator[tuple[s
 
 
 def _tensor_mistakes(output_count: Mapping[str, int], edges: Iterable[Edge]) -> Iterator[tuple[str, str]]:
-    """Contradictions of edges about their tensors.
-
-    An edge reads an output that its source has, and edges of one tensor agree in source, output and bytes.
-
-    Parameters
-    ----------
-    output_count
-        Op → number of its outputs; 0 leaves this open.
-    """
+    """Edges that read an output which their source lacks, and edges of one tensor that disagree."""
     first: dict[str, Edge] = {}
     for position, edge in enumerate(edges):
         count = output_count.get(edge.source, 0)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from dlplacer.core.record import Bytes, Count, Name, Number, OneOf, Record
+from dlplacer.core.record import Bytes, Count, Name, Number, OneOf, Record, record
 
 PHASES = ("forward", "backward", "optimizer")
 Times = Annotated[float | Mapping[str, float], Number("seconds", named=True)]
@@ -12,19 +12,9 @@ Flops = Annotated[float, Number("flops")]
 AmountOfBytes = Annotated[float, Number("bytes")]
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class TensorSpec(Record):
-    """One output of an op.
-
-    Attributes
-    ----------
-    shape
-        Sizes of the dimensions.
-    dtype
-        Name as torch prints it without its module: ``float32``.
-    bytes
-        Storage that the tensor needs; 0 for an output that nothing can read.
-    """
+    """One output of an op: shape, dtype as torch prints it (``float32``), and bytes; 0 if nothing can read it."""
 
     shape: tuple[Count, ...]
     dtype: str
@@ -35,30 +25,16 @@ class TensorSpec(Record):
         return f"output of shape {list(self.shape)}"
 
 
-@dataclass(frozen=True, repr=False)
+@record(frozen=True, repr=False)
 class Op(Record):
-    """A vertex k of the dataflow graph.
+    """A vertex k of the dataflow graph; docs/reference/formats.md explains each field.
 
     Attributes
     ----------
-    id
-        Unique name.
-    kind
-        Free text: ``aten.convolution``, ``parameter``, ``input``.
     time_s
         Δ(k): seconds on every device, or seconds per device type, or None if not known yet.
-    flops, bytes_accessed
-        Work of the op, for the roofline.
-    dtype
-        Of the arithmetic; chooses the peak rate of a device.
-    outputs
-        Its output tensors in order.
     weight_bytes, gradient_bytes, state_bytes, output_bytes, workspace_bytes
         The parts of the footprint M(k).
-    phase
-        One of `PHASES`, or None.
-    module
-        Path of the module that the op comes from (``Mixed_5b.branch1x1.conv``).
     origin
         Ids of the ops that a rewrite made this op from; empty for an original op.
     colocate
@@ -67,8 +43,6 @@ class Op(Record):
         Names or types of the devices that may run the op; None allows all.
     attrs
         The facts needed to run the op again.
-    meta
-        Free-form; no algorithm reads it.
     """
 
     id: Name
@@ -103,18 +77,12 @@ class Op(Record):
         return self.time_s
 
 
-@dataclass(frozen=True, repr=False)
+@record(frozen=True, repr=False)
 class Edge(Record):
-    """An edge e of the dataflow graph: `target` reads a tensor of `source`.
+    """An edge e of the dataflow graph: `target` reads output number `output` of `source`.
 
-    Attributes
-    ----------
-    bytes
-        D(e): what travels if the ends are on different devices.
-    output
-        Index of the source's output.
-    tensor
-        Edges of one tensor carry the same data and agree in bytes; by default each edge has its own tensor.
+    `bytes` is D(e): what travels if the ends are on different devices. Edges of one `tensor` carry the same data and
+    agree in bytes; by default each edge has its own.
     """
 
     source: Name
@@ -125,7 +93,6 @@ class Edge(Record):
     meta: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if not self.tensor:
             object.__setattr__(self, "tensor", f"{self.source}:{self.output}->{self.target}")
 

@@ -10,16 +10,9 @@ from dlplacer.core.expect import expect_text
 
 @dataclass(frozen=True, slots=True)
 class Assumption:
-    """An option of the problem, as the command line, plan files and the page of a plan present it.
+    """An option of the problem: the decision that it makes, the assumption behind each value, and the paper's value.
 
-    Attributes
-    ----------
-    decides
-        The decision that it makes: its help text.
-    meaning
-        Value → its assumption and the equation behind it; the default first.
-    paper
-        The value under which the problem is the paper's.
+    `meaning`: value → its assumption with the equation, the default first.
     """
 
     decides: str
@@ -29,16 +22,9 @@ class Assumption:
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """An objective of a solve, as results name it.
+    """An objective of a solve: the field of `Plan` that it minimises, to which bound and gap refer, and its name.
 
-    Attributes
-    ----------
-    figure
-        The field of `Plan` that it minimises; lower bound and gap refer to it.
-    label
-        Name of that figure for a reader.
-    ends_pay
-        True if a transfer is part of the loads of both devices, if they are asynchronous: host cores leave it to them.
+    With `ends_pay` a transfer is part of the loads of both devices, if they are asynchronous: host cores leave it.
     """
 
     figure: str
@@ -75,10 +61,7 @@ class Options:
     >>> dp.Options.of_words("shortest, sum") == dp.Options(routing="shortest", memory="sum")
     True
 
-    Raises
-    ------
-    InputError
-        If a value is not among `CHOICES`.
+    Raises InputError if a value is not among `CHOICES`.
     """
 
     contention: str = _option(
@@ -155,10 +138,7 @@ class Options:
 
         Every value belongs to one option, which it names. Behind ``paper`` only values that agree with it may follow.
 
-        Raises
-        ------
-        InputError
-            If no option has such a value, or two words contradict each other.
+        Raises InputError if no option has such a value, or two words contradict each other.
         """
         expect_text("options", words=text)
         chosen: dict[str, str] = {}

@@ -3,17 +3,17 @@
 import math
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
 
 from dlplacer.core import table
-from dlplacer.core.abilities import Saved, Shown
+from dlplacer.core.abilities import Shown
 from dlplacer.core.errors import InputError
 from dlplacer.core.expect import short_name
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.options import OBJECTIVES, Objective, Options
-from dlplacer.core.record import Bytes, Filled, Name, Number, OneOf, Record, Seconds
+from dlplacer.core.record import Bytes, Filled, Name, Number, OneOf, Record, Seconds, record
 from dlplacer.core.topology import Topology
 from dlplacer.core.units import format_seconds
 
@@ -25,7 +25,7 @@ Moment = Annotated[float, Number("seconds", at_least=-sys.float_info.max)]
 """A time of a plan; for one before the step `dlplacer.check` has its own words."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class ScheduledOp(Record):
     """An op on its device: P(k, n) = 1 and T(k) = start_s."""
 
@@ -35,7 +35,7 @@ class ScheduledOp(Record):
     end_s: Moment
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class TransferSegment(Record):
     """A route segment of a transfer from one device to the next: links in order, as (from, to) pairs of node names."""
 
@@ -48,20 +48,11 @@ class TransferSegment(Record):
         return f"segment over {list(self.route)}"
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Transfer(Record):
-    """A tensor on its way from the device of its producer to another device.
+    """A tensor on its way from the device of its producer `source` to the device `target`.
 
-    Attributes
-    ----------
-    tensor
-        Name of the tensor, as on the edges that it serves.
-    source
-        The op that produces it.
-    target
-        The device that receives it.
-    segments
-        In order; where a device relays, one segment ends and the next begins.
+    Where a device relays, one segment ends and the next begins.
     """
 
     tensor: Name
@@ -81,7 +72,7 @@ class Transfer(Record):
         return self.segments[-1].end_s
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class DeviceMemory(Record):
     """Capacity (None if unlimited) and peak use of a device under the plan's memory rule."""
 
@@ -89,8 +80,8 @@ class DeviceMemory(Record):
     peak_bytes: Bytes
 
 
-@dataclass(frozen=True, repr=False)
-class Plan(Saved, Shown, Record):
+@record(frozen=True, repr=False)
+class Plan(Shown, Record):
     """A device and a start for every op and transfer, self-contained. `dlplacer.check` decides if it is right.
 
     >>> import dlplacer as dp
@@ -103,10 +94,8 @@ class Plan(Saved, Shown, Record):
 
     Attributes
     ----------
-    status
-        ``optimal`` or ``feasible``.
-    makespan_s, lower_bound_s
-        Step time of the plan, and a value of the objective that no plan can beat.
+    lower_bound_s
+        A value of the objective that no plan can beat.
     gap
         (value − bound) ÷ value of the objective, for the problem in ticks.
     rounding_s
@@ -116,11 +105,6 @@ class Plan(Saved, Shown, Record):
     period_s
         For throughput and max-load, the largest load of a device or link direction: in steady state a step ends every
         so many seconds. None for the makespan.
-
-    Raises
-    ------
-    InputError
-        If the status is not one of `STATUSES`, a figure is not finite, or the period is not of the objective.
     """
 
     graph: OpGraph
@@ -141,7 +125,6 @@ class Plan(Saved, Shown, Record):
     period_s: Seconds | None = None
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if (self.period_s is None) == self.objective.is_period:
             raise InputError(
                 f"the plan's objective is {self.options.objective!r} and its period_s {self.period_s}; throughput and "
@@ -182,6 +165,14 @@ class Plan(Saved, Shown, Record):
     def scheduled(self) -> Mapping[str, ScheduledOp]:
         """Op id → its entry in `ops`."""
         return {scheduled.op: scheduled for scheduled in self.ops}
+
+    @cached_property
+    def busy_s(self) -> Mapping[str, float]:
+        """Device id → seconds in which it runs ops."""
+        busy_s = dict.fromkeys(self.topology.device_index, 0.0)
+        for entry in self.ops:
+            busy_s[entry.device] += entry.end_s - entry.start_s
+        return busy_s
 
     @cached_property
     def order(self) -> Mapping[str, tuple[str, ...]]:

@@ -1,49 +1,62 @@
-"""Records: frozen dataclasses whose annotations define valid fields, in Python and in files.
+"""Records: frozen dataclasses whose annotations pydantic checks, in Python and in files alike."""
 
-`Record` checks a value where it is made. `dlplacer.files` has pydantic read files by the same annotations.
-"""
-
-import math
+import dataclasses
 import numbers
 import re
 import reprlib
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, fields
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, partial, wraps
 from operator import attrgetter
-from types import NoneType, UnionType
-from typing import Annotated, Any, ClassVar, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from dlplacer.core.errors import InputError
-from dlplacer.core.expect import brief_number, refuse, tuple_of
+from dlplacer.core.expect import field_path, shown
 from dlplacer.core.units import parse_quantity
 
-_NAMES: dict[Any, str] = {str: "a text", bool: "True or False", Mapping: "a dict"}
-Check = Callable[[Any, str, Any], Any]
-"""(record, name of a field, value) → the value to keep; raises InputError."""
-
-NUMBER, TABLE = "<number>", "<table>"
+_UNKNOWN = "unknown field; remove it or put it under 'meta'"
+_TEXTS = {
+    "extra_forbidden": _UNKNOWN,
+    "unexpected_keyword_argument": _UNKNOWN,
+    "missing": "is required, but missing",
+    "greater_than": "must be above {gt:g}",
+    "greater_than_equal": "must be at least {ge:g}",
+    "less_than": "must be below {lt:g}",
+    "less_than_equal": "must be at most {le:g}",
+    "finite_number": "must be finite",
+    "float_type": "must be a number",
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "string_type": "must be a text",
+    "bool_type": "must be true or false",
+    "list_type": "must be a list",
+    "dict_type": "must be an object",
+    "model_type": "must be an object",
+    "dataclass_type": "must be an object with the fields of {class_name}",
+    "tuple_type": "must be a list",
+    "literal_error": "must be {expected}",
+    "string_too_short": "must not be empty",
+    "too_short": "must not have fewer entries than {min_length}",
+    "too_long": "must not have more entries than {max_length}",
+    "string_unicode": "holds half a surrogate pair, which is no text",
+    "value_error": "{error}",
+}
+_SAYINGS = ("value_error", "unexpected_keyword_argument")
+"""Texts that say more than what the value must be."""
+_WITHOUT_VALUE = ("extra_forbidden", "missing", *_SAYINGS)
+_NUMBER, _TABLE = "<number>", "<table>"
+TAGS = (_NUMBER, _TABLE, "<device>", "<router>", "<other>")
 """Parts of pydantic's paths that stand for no field."""
-
 _short = reprlib.Repr()
 _short.maxlevel, _short.maxtuple, _short.maxdict, _short.maxstring, _short.maxother = 3, 4, 4, 80, 80
 
 
 @dataclass(frozen=True)
 class Number:
-    """Annotation of a finite number; in files it may be a text with a unit of its dimension.
+    """Annotation of a finite number, or of a text with a unit of its dimension (a key of `dlplacer.core.units.UNITS`).
 
-    Attributes
-    ----------
-    dimension
-        A key of `dlplacer.core.units.UNITS`; empty for a plain number.
-    at_least, at_most
-        Limits of the value. With `positive`, 0 is none.
-    whole
-        Fractions are refused.
-    named
-        A table of such numbers by name may stand in place of one.
+    `positive` refuses 0 and `whole` fractions; with `named`, a table of numbers by name may stand for one.
     """
 
     dimension: str = ""
@@ -53,57 +66,31 @@ class Number:
     whole: bool = False
     named: bool = False
 
-    def check(self, owner: Any, name: str, value: Any) -> Any:
-        if type(value) is not (int if self.whole else float):
-            if self.named and isinstance(value, Mapping):
-                for key, entry in value.items():
-                    self.check(owner, f"{name}[{key}]", entry)
-                return value
-            if isinstance(value, bool) or not isinstance(value, numbers.Real):
-                raise refuse(owner.label, name, value, "a whole number" if self.whole else "a number")
-        if not (self.at_least <= value <= self.at_most and (value > 0 or not self.positive)):
-            raise InputError(f"{owner.label}: {name} is {brief_number(value)}; it must be {self._range}")
-        if self.whole and type(value) is not int:
-            if value != int(value):
-                raise refuse(owner.label, name, value, "a whole number")
-            return int(value)
-        return value
-
-    @property
-    def _range(self) -> str:
-        if self.at_least < 0:
-            return "finite"
-        lowest = "positive" if self.positive else f"at least {self.at_least:g}"
-        highest = "" if self.at_most == sys.float_info.max else f" and at most {self.at_most:g}"
-        return f"finite and {lowest}{highest}"
-
-    def of_file(self, value: Any) -> Any:
-        """The number that a file gives; other values are left to pydantic."""
-        if isinstance(value, str) and self.dimension:
+    def read(self, value: Any) -> Any:
+        """The number of a text with a unit or of numpy, the whole one of a float that is one; else the value."""
+        if type(value) is str and self.dimension:
             value = parse_quantity(value, self.dimension)
-        # For Python true is the number 1; in a file it is a mistake.
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            return value
-        try:
-            number = float(value)
-        except OverflowError:
-            raise ValueError("the number is too large") from None
-        if not math.isfinite(number):
-            raise ValueError(f"{value} is not finite")
-        return round(value) if self.whole and number == round(number) else value if self.whole else number
+        kind = type(value)
+        # For Python True is the number 1.
+        if kind is not int and kind is not float and kind is not bool and isinstance(value, numbers.Real):
+            value = int(value) if isinstance(value, numbers.Integral) else float(value)
+        return int(value) if self.whole and type(value) is float and value.is_integer() else value
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
         from pydantic_core import core_schema as schemas
 
         limits: dict[str, Any] = {"gt" if self.positive else "ge": self.at_least, "strict": True}
-        if self.at_most != sys.float_info.max:
-            limits["le"] = self.at_most
-        kind = schemas.int_schema if self.whole else schemas.float_schema
-        number = schemas.no_info_before_validator_function(self.of_file, kind(**limits))
+        whole, fraction = schemas.int_schema, partial(schemas.float_schema, allow_inf_nan=False)
+        kind: Any = whole(**limits, le=int(self.at_most)) if self.whole else fraction(**limits, le=self.at_most)
+        number = schemas.no_info_before_validator_function(self.read, kind)
         if not self.named:
             return number
-        choices: dict[Any, Any] = {NUMBER: number, TABLE: schemas.dict_schema(schemas.str_schema(), number)}
-        return schemas.tagged_union_schema(choices, lambda value: TABLE if isinstance(value, dict) else NUMBER)
+        choices: dict[Any, Any] = {_NUMBER: number, _TABLE: schemas.dict_schema(schemas.str_schema(), number)}
+        return schemas.tagged_union_schema(choices, _number_or_table)
+
+
+def _number_or_table(value: Any) -> str:
+    return _TABLE if type(value) is dict or isinstance(value, Mapping) else _NUMBER
 
 
 @dataclass(frozen=True)
@@ -112,23 +99,13 @@ class OneOf:
 
     words: tuple[str, ...]
 
-    def check(self, owner: Any, name: str, value: Any) -> Any:
-        if value not in self.words:
-            raise InputError(f"{owner.label}: {name} is {value!r}; use one of {', '.join(self.words)}")
-        return value
-
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
         return {"type": "literal", "expected": list(self.words)}
 
 
 @dataclass(frozen=True)
-class Flag:
+class Switch:
     """Annotation of True or False, for which no number and no text stands."""
-
-    def check(self, owner: Any, name: str, value: Any) -> Any:
-        if not isinstance(value, bool):
-            raise refuse(owner.label, name, value, "True or False")
-        return value
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
         return {"type": "bool", "strict": True}
@@ -138,35 +115,94 @@ class Flag:
 class Filled:
     """Annotation of a text or tuple that is not empty."""
 
-    def check(self, owner: Any, name: str, value: Any) -> Any:
-        if not value:
-            raise InputError(f"{owner.label}: {name} is empty; give it")
-        return value
-
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
-        schema = handler(source)
-        return {**schema, "min_length": 1} if schema["type"] == "str" else schema
+        read = handler(source)
+        if read["type"] == "str":
+            return {**read, "min_length": 1}
+        return {"type": "function-after", "function": {"type": "no-info", "function": self.check}, "schema": read}
+
+    @staticmethod
+    def check(series: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The series itself; ValueError for an empty one."""
+        if not series:
+            raise ValueError("must not be empty")
+        return series
+
+
+Seconds = Annotated[float, Number("seconds")]
+Bytes = Annotated[int, Number("bytes", whole=True)]
+BytesPerSecond = Annotated[float, Number("bytes_per_s", positive=True)]
+Count = Annotated[int, Number(whole=True, at_most=2**63 - 1)]
+Name = Annotated[str, Filled()]
+Flag = Annotated[bool, Switch()]
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass as record
+else:
+
+    def record(kind: Any = None, /, **settings: Any) -> Any:
+        """As `dataclasses.dataclass`, with checked fields: InputError names the record, the field and its value.
+
+        pydantic is loaded when the first record of a class is made: help texts do without it.
+        """
+        if kind is None:
+            return partial(record, **settings)
+        made = dataclass(kind, **settings)
+
+        @wraps(made.__init__)
+        def first(self: Any, /, *values: Any, **named: Any) -> None:
+            made.__init__ = _checked_init(made)
+            made.__init__(self, *values, **named)
+
+        made.__init__ = first
+        return made
+
+
+def _checked_init(kind: Any) -> Callable[..., None]:
+    from pydantic import TypeAdapter, ValidationError
+    from pydantic_core import ArgsKwargs
+
+    validate, names = TypeAdapter(kind).validator.validate_python, [name for name, _ in defaults(kind)]
+
+    @wraps(kind.__init__)
+    def checked(self: Any, /, *values: Any, **named: Any) -> None:
+        try:
+            validate(ArgsKwargs(values, named), self_instance=self)
+        except ValidationError as error:
+            for name, value in (*zip(names, values, strict=False), *named.items()):
+                if name in names:
+                    object.__setattr__(self, name, value)
+            raise InputError(_refusal(self, error.errors()[0])) from None
+
+    return checked
+
+
+def _refusal(owner: Any, mistake: Any) -> str:
+    place, problem = place_of(mistake), problem_of(mistake)
+    if not place:
+        return problem
+    if isinstance(place[0], int):
+        kind: Any = type(owner)
+        place[0] = defaults(kind)[place[0]][0]
+    try:
+        label = owner.label
+    except AttributeError:
+        label = type(owner).__name__
+    return f"{label}: {field_path(place)}{':' * (mistake['type'] in _SAYINGS)} {problem}"
 
 
 class Record:
-    """A dataclass that checks its fields by their annotations, and whose repr leaves out fields with their default."""
+    """Base of records: a name for messages, and a repr that leaves out fields with their default."""
 
     __slots__ = ()
-    __pydantic_config__: ClassVar = {"extra": "forbid"}
-
-    def __post_init__(self) -> None:
-        kind: Any = type(self)
-        for value, (name, default, exact, check) in zip(values_of(kind)(self), _checks(kind), strict=True):
-            if value is not default and type(value) not in exact:
-                kept = check(self, name, value)
-                if kept is not value:
-                    object.__setattr__(self, name, kept)
+    __pydantic_config__: ClassVar = {"extra": "forbid", "arbitrary_types_allowed": True}
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
         from pydantic_core import core_schema as schemas
 
-        return schemas.no_info_wrap_validator_function(_of_file, handler(source))
+        read = handler(source)
+        return schemas.no_info_wrap_validator_function(_located, read) if hasattr(cls, "__post_init__") else read
 
     @property
     def label(self) -> str:
@@ -177,15 +213,16 @@ class Record:
 
     def __repr__(self) -> str:
         kind: Any = type(self)
-        shown = [
+        told = [
             f"{each}={_short.repr(value)}"
             for each, default in defaults(kind)
-            if (value := getattr(self, each)) != default or default is MISSING
+            if (value := getattr(self, each)) != default or default is dataclasses.MISSING
         ]
-        return f"{type(self).__name__}({', '.join(shown)})"
+        return f"{type(self).__name__}({', '.join(told)})"
 
 
-def _of_file(value: Any, read: Callable[[Any], Any]) -> Any:
+def _located(value: Any, read: Callable[[Any], Any]) -> Any:
+    """Rules between fields raise InputError, which becomes a mistake with a place."""
     try:
         return read(value)
     except InputError as error:
@@ -195,9 +232,10 @@ def _of_file(value: Any, read: Callable[[Any], Any]) -> Any:
 @cache
 def defaults(kind: Any) -> tuple[tuple[str, Any], ...]:
     """Every field of a dataclass with its default, or `dataclasses.MISSING`."""
+    missing = dataclasses.MISSING
     return tuple(
-        (each.name, each.default if each.default_factory is MISSING else each.default_factory())
-        for each in fields(kind)
+        (each.name, each.default if each.default_factory is missing else each.default_factory())
+        for each in dataclasses.fields(kind)
     )
 
 
@@ -207,83 +245,14 @@ def values_of(kind: Any) -> Callable[[Any], tuple[Any, ...]]:
     return attrgetter(*(name for name, _ in defaults(kind)))
 
 
-@cache
-def _checks(kind: Any) -> tuple[tuple[str, Any, frozenset[type], Check], ...]:
-    """Field, default, types of which every value is right, and the check of all others."""
-    hints = get_type_hints(kind, include_extras=True)
-    return tuple((name, default, *_check_of(hints[name])) for name, default in defaults(kind))
+def problem_of(mistake: Any, *notes: str) -> str:
+    """What is wrong with the value of a field, by pydantic's description; with the value and further notes."""
+    kind, context = mistake["type"], mistake.get("ctx", {})
+    text = _TEXTS[kind].format(**context) if kind in _TEXTS else mistake["msg"]
+    told = [*([] if kind in _WITHOUT_VALUE else [f"it is {shown(mistake['input'])}"]), *notes]
+    return text + (f" ({', '.join(told)})" if told else "")
 
 
-def _check_of(hint: Any) -> tuple[frozenset[type], Check]:
-    origin, arguments = get_origin(hint), get_args(hint)
-    if hint is Any:
-        return frozenset(), lambda owner, name, value: value
-    if origin is Annotated:
-        return _annotated(arguments[0], arguments[1])
-    if origin in (Union, UnionType):
-        (exact, check), *_ = [_check_of(each) for each in arguments if each is not NoneType]
-        return exact | {NoneType}, lambda owner, name, value: value if value is None else check(owner, name, value)
-    if origin is tuple:
-        return frozenset(), _pair if arguments[-1] is not ... else _series(arguments[0])
-    return _instances(origin or hint, arguments[1:])
-
-
-def _instances(kind: Any, entries: tuple[Any, ...]) -> tuple[frozenset[type], Check]:
-    table = issubclass(kind, Mapping)
-    accepted = {str: "a text", bool: "True or False", Mapping: "a dict"}.get(
-        kind, f"an object of class {kind.__name__}"
-    )
-    check_entry = _check_of(entries[0])[1] if entries and entries[0] is not Any else None
-
-    def check(owner: Any, name: str, value: Any) -> Any:
-        if not isinstance(value, kind):
-            raise refuse(owner.label, name, value, accepted)
-        if check_entry:
-            for key, entry in value.items():
-                check_entry(owner, f"{name}[{key!r}]", entry)
-        return value
-
-    return frozenset() if check_entry else frozenset({dict if table else kind}), check
-
-
-def _annotated(hint: Any, mark: Any) -> tuple[frozenset[type], Check]:
-    if not isinstance(mark, Filled):
-        return frozenset(), mark.check
-    _, inner = _check_of(hint)
-
-    def check(owner: Any, name: str, value: Any) -> Any:
-        return value if type(value) is str and value else mark.check(owner, name, inner(owner, name, value))
-
-    return frozenset(), check
-
-
-def _series(hint: Any) -> Check:
-    exact, check = _check_of(hint)
-    kind = get_args(hint)[0] if get_origin(hint) is Annotated else hint
-    entries = {str: "texts", int: "whole numbers"}.get(kind, getattr(kind, "__name__", "entries"))
-
-    def check_all(owner: Any, name: str, value: Any) -> Any:
-        series = tuple_of(owner.label, name, value, object, entries)
-        if exact.issuperset(map(type, series)):
-            return series
-        try:
-            return tuple(check(owner, name, entry) for entry in series)
-        except InputError:
-            for place, entry in enumerate(series):
-                check(owner, f"{name}[{place}]", entry)
-            raise
-
-    return check_all
-
-
-def _pair(owner: Any, name: str, value: Any) -> Any:
-    if type(value) is not tuple or len(value) != 2 or not type(value[0]) is type(value[1]) is str:
-        raise refuse(owner.label, name, value, "a (from, to) pair of node names")
-    return value
-
-
-Seconds = Annotated[float, Number("seconds")]
-Bytes = Annotated[int, Number("bytes", whole=True)]
-BytesPerSecond = Annotated[float, Number("bytes_per_s", positive=True)]
-Name = Annotated[str, Filled()]
-Count = Annotated[int, Number(whole=True, at_most=2**63 - 1)]
+def place_of(mistake: Any) -> list[str | int]:
+    """Names of fields and positions that lead to a mistake."""
+    return [part for part in mistake["loc"] if part not in TAGS]

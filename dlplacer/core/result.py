@@ -1,12 +1,12 @@
 """The result of a solve: status, plan, lower bound and gap."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
-from dlplacer.core.abilities import Saved, Shown
+from dlplacer.core.abilities import Shown
 from dlplacer.core.plan import Plan
-from dlplacer.core.record import Record, Seconds
+from dlplacer.core.record import Record, Seconds, record
 from dlplacer.core.units import format_seconds
 
 if TYPE_CHECKING:
@@ -16,8 +16,8 @@ FITS_NONE = "fits on no single device"
 """Stands in place of a speedup where there is nothing to compare with."""
 
 
-@dataclass(frozen=True, repr=False)
-class Result(Saved, Shown, Record):
+@record(frozen=True, repr=False)
+class Result(Shown, Record):
     """The answer to one problem. Saved, it is the file of its plan.
 
     >>> import dlplacer as dp

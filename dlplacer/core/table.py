@@ -2,6 +2,7 @@
 
 import csv
 import io
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ FORMATS: dict[str, Callable[[Any], str]] = {
     "list": lambda value: ", ".join(value) if isinstance(value, list) else str(value),
     "number": lambda value: f"{value:.6g}",
     "seconds": format_seconds,
+    "later": lambda value: ("+" if value >= 0 else "-") + format_seconds(abs(value)),
     "bytes": format_bytes,
     "bytes_per_s": format_bytes_per_s,
     "flops_per_s": lambda value: f"{value / 1e12:.4g} TFLOP/s",
@@ -190,18 +192,14 @@ def transfers(plan: "Plan") -> Table:
 
 def device_use(plan: "Plan") -> Table:
     """A row per device of a plan's machine: its times in the step, its memory, and the bytes it receives."""
-    busy_s = dict.fromkeys(plan.topology.device_index, 0.0)
-    received = dict.fromkeys(plan.topology.device_index, 0)
-    counts = dict.fromkeys(plan.topology.device_index, 0)
-    for entry in plan.ops:
-        busy_s[entry.device] += entry.end_s - entry.start_s
-        counts[entry.device] += 1
+    counts, received = Counter(plan.placement.values()), Counter[str]()
     for sent in plan.transfers:
         received[sent.target] += sent.bytes
     rows = []
     for device in plan.topology.devices:
         name, memory = device.id, plan.memory.get(device.id)
-        idle_s = max(0.0, plan.makespan_s - busy_s[name])
+        busy_s = plan.busy_s[name]
+        times = (busy_s, max(0.0, plan.makespan_s - busy_s))
         peak = None if memory is None else memory.peak_bytes
-        rows.append((name, device.type, counts[name], busy_s[name], idle_s, peak, device.memory_bytes, received[name]))
+        rows.append((name, device.type, counts[name], *times, peak, device.memory_bytes, received[name]))
     return Table.described(rows, *_USE)

@@ -3,16 +3,16 @@
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
 
 from dlplacer.core import table
-from dlplacer.core.abilities import Saved, Shown
+from dlplacer.core.abilities import Shown
 from dlplacer.core.errors import InputError
 from dlplacer.core.expect import printable, short_name, unknown
 from dlplacer.core.graph_mistakes import reference_mistakes
-from dlplacer.core.record import Bytes, BytesPerSecond, Flag, Name, Number, OneOf, Record, Seconds
+from dlplacer.core.record import Bytes, BytesPerSecond, Flag, Name, Number, OneOf, Record, Seconds, record
 
 if TYPE_CHECKING:
     import pandas
@@ -20,22 +20,16 @@ if TYPE_CHECKING:
 Rates = Annotated[float | Mapping[str, float], Number("flops_per_s", positive=True, named=True)]
 
 
-@dataclass(frozen=True, repr=False)
+@record(frozen=True, repr=False)
 class Device(Record):
-    """A compute node n that runs ops.
+    """A compute node n that runs ops; devices of one type run every op in the same time.
 
     Attributes
     ----------
-    id
-        Unique name.
-    type
-        Devices of one type run every op in the same time.
     memory_bytes
         Mem(n); None if unlimited.
-    flops_per_s
-        Peak rate, one number or a number per dtype, for the roofline.
-    memory_bytes_per_s
-        Rate of the device's own memory, for the roofline.
+    flops_per_s, memory_bytes_per_s
+        Peak rate, one or one per dtype, and rate of the device's own memory, for the roofline.
     dispatch_s
         Seconds in which its host process issues an op that takes time; None if that is not known, and costs nothing.
     process
@@ -53,10 +47,10 @@ class Device(Record):
     meta: Mapping[str, Any] = field(default_factory=dict)
     dispatch_s: Seconds | None = None
     process: str = ""
-    asynchronous: Annotated[bool, Flag()] = True
+    asynchronous: Flag = True
 
 
-@dataclass(frozen=True, repr=False)
+@record(frozen=True, repr=False)
 class Router(Record):
     """A node r that only forwards: a switch, a bridge, a host."""
 
@@ -64,20 +58,12 @@ class Router(Record):
     meta: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, repr=False)
+@record(frozen=True, repr=False)
 class Link(Record):
-    """A physical link l between two nodes; it carries data in both directions.
+    """A physical link l between two nodes, for data in both directions: at once, or with ``half`` duplex one at a time.
 
-    Attributes
-    ----------
-    bytes_per_s
-        Effective rate of one link in one direction.
-    latency_s
-        L(l) of eq. 11.
-    duplex
-        ``full``: both directions at once; ``half``: one at a time.
-    count
-        Bonded links: together they carry count × bytes_per_s.
+    `bytes_per_s` is the effective rate of one link in one direction, `latency_s` is L(l) of eq. 11, and `count` bonded
+    links carry count × bytes_per_s together.
     """
 
     source: Name
@@ -89,7 +75,6 @@ class Link(Record):
     meta: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if self.total_bytes_per_s > sys.float_info.max:
             raise InputError(
                 f"{self.label}: count is {self.count}; the rate of the bonded links together is not finite"
@@ -111,8 +96,8 @@ class Link(Record):
         return hop if self.duplex == "full" else (min(hop), max(hop))
 
 
-@dataclass(frozen=True, repr=False)
-class Topology(Saved, Shown, Record):
+@record(frozen=True, repr=False)
+class Topology(Shown, Record):
     """A machine, checked at birth: unique names, links between known nodes, at least one device.
 
     >>> import dlplacer as dp
@@ -123,10 +108,7 @@ class Topology(Saved, Shown, Record):
     ... )
     <Topology 'pair': 2 V100, 0 routers, 1 link>
 
-    Raises
-    ------
-    InputError
-        If there is no device, a name is given twice, a link ends nowhere or is given twice.
+    Raises InputError if there is no device, a name is given twice, a link ends nowhere or is given twice.
     """
 
     devices: tuple[Device, ...]
@@ -137,7 +119,6 @@ class Topology(Saved, Shown, Record):
     meta: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         for _, mistake in topology_mistakes(self.nodes, self.links):
             raise InputError(mistake)
 
@@ -163,10 +144,7 @@ class Topology(Saved, Shown, Record):
     def device(self, device_id: str) -> Device:
         """The device of this id.
 
-        Raises
-        ------
-        InputError
-            If there is none; names some that there are.
+        Raises InputError if there is none; names some that there are.
         """
         try:
             return self.devices[self.device_index[device_id]]

@@ -34,29 +34,20 @@ UNITS: dict[str, dict[str, float]] = {
 }
 """Dimension → unit → factor to the SI base unit."""
 
+_TYPICAL = {"seconds": "us", "bytes": "GiB", "bytes_per_s": "GB/s", "flops": "GFLOP", "flops_per_s": "TFLOP/s"}
 _QUANTITY = re.compile(r"([-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)\s*([^\s\d]*)")
 
 
 def parse_quantity(text: str, dimension: str) -> float:
-    """The value of ``"25 GB/s"`` or ``"1.5 us"`` in SI base units.
+    """The value of ``"25 GB/s"`` or ``"1.5 us"`` in SI base units; `dimension` is a key of `UNITS`.
 
-    Parameters
-    ----------
-    text
-        A number with an optional unit.
-    dimension
-        A key of `UNITS`.
-
-    Raises
-    ------
-    ValueError
-        If the text is no number, its unit is not one of the dimension, or the value is too large for a float.
+    Raises ValueError if the text is no number, its unit is not one of the dimension, or it is too large for a float.
     """
     match = _QUANTITY.fullmatch(text.strip())
     units = UNITS[dimension]
     shown = reprlib.repr(text)
     if match is None:
-        raise ValueError(f"{shown} is not a number with a unit; write for example '25 {_example_unit(dimension)}'")
+        raise ValueError(f"{shown} is not a number with a unit; write for example '25 {_TYPICAL[dimension]}'")
     number, unit = match.groups()
     if unit and unit not in units:
         raise ValueError(f"{shown} has unit {reprlib.repr(unit)}; use one of {', '.join(sorted(units))}")
@@ -73,12 +64,6 @@ def _nearest_float(value: Fraction) -> float:
         return float(value)
     except OverflowError:
         return math.inf
-
-
-def _example_unit(dimension: str) -> str:
-    return {"seconds": "us", "bytes": "GiB", "bytes_per_s": "GB/s", "flops": "GFLOP", "flops_per_s": "TFLOP/s"}[
-        dimension
-    ]
 
 
 def _scaled(value: float, units: Mapping[str, float], least: str) -> str:
@@ -144,17 +129,10 @@ def is_multiple(value: Fraction, unit: Fraction) -> bool:
 
 
 def choose_tick(values: Iterable[Fraction], horizon: Fraction) -> Fraction:
-    """The length of a tick in seconds.
+    """The length of a tick in seconds, for all durations and delays of a problem and an upper limit of its makespan.
 
     If all values are multiples of a common unit and the horizon is below `MAX_TICKS` of them, the tick is that unit
     and ticks are exact. Otherwise it is the larger of 1 ns and horizon ÷ (`MAX_TICKS` − 1).
-
-    Parameters
-    ----------
-    values
-        Every duration and delay of the problem, in seconds.
-    horizon
-        An upper limit of any schedule's makespan, in seconds.
     """
     nonzero = [value for value in distinct(values) if value]
     coarse = max(_MIN_TICK_S, horizon / (MAX_TICKS - 1))

@@ -1,54 +1,24 @@
-"""Field types and the mistake list shared by the three file formats."""
+"""What the file formats share: reading by pydantic models of records, with every mistake and its path."""
 
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from reprlib import Repr
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from dlplacer.core.errors import FileFormatError, InputError
-from dlplacer.core.record import NUMBER, TABLE, Record, defaults, values_of
-from dlplacer.files.text import field_path, read_loosely
+from dlplacer.core.expect import field_path, shown
+from dlplacer.core.record import Record, defaults, place_of, problem_of, values_of
+from dlplacer.files.text import read_loosely
 
 Model = TypeVar("Model", bound="FileModel")
 T = TypeVar("T")
 
 _SCALARS = (str, int, float, bool, type(None))
-_TAGS = (NUMBER, TABLE, "<device>", "<router>", "<other>")
-_UNKNOWN = "unknown field; remove it or put it under 'meta'"
-_TEXTS = {
-    "extra_forbidden": _UNKNOWN,
-    "unexpected_keyword_argument": _UNKNOWN,
-    "missing": "required, but missing",
-    "greater_than": "must be above {gt}",
-    "greater_than_equal": "must be at least {ge}",
-    "less_than": "must be below {lt}",
-    "less_than_equal": "must be at most {le:g}",
-    "float_type": "must be a number",
-    "int_type": "must be a whole number",
-    "int_from_float": "must be a whole number",
-    "string_type": "must be a text",
-    "bool_type": "must be true or false",
-    "list_type": "must be a list",
-    "dict_type": "must be an object",
-    "model_type": "must be an object",
-    "dataclass_type": "must be an object",
-    "tuple_type": "must be a list",
-    "literal_error": "must be {expected}",
-    "string_too_short": "must not be empty",
-    "too_short": "must not have fewer entries than {min_length}",
-    "too_long": "must not have more entries than {max_length}",
-    "string_unicode": "holds half a surrogate pair, which is no text",
-    "value_error": "{error}",
-}
-_SHORT = Repr()
-_SHORT.maxstring = _SHORT.maxother = 60
 _COUNT_KEY = re.compile(r"0*[1-9][0-9]{0,11}")
 """Up to a million million: Python refuses to read thousands of digits, and no float holds hundreds."""
-_SPEAK_FOR_THEMSELVES = ("extra_forbidden", "unexpected_keyword_argument", "missing", "value_error")
+_MOST_LETTERS = 60
 
 
 class FileModel(BaseModel):
@@ -69,39 +39,44 @@ Table = Annotated[dict[str, Any], Field(default_factory=dict)]
 ListOf = Annotated[list[T], Field(default_factory=list)]
 
 
+class NodeLinkFile(FileModel):
+    """The fields that files of nodes and edges share; keys of networkx's node-link form are among them."""
+
+    format: str
+    name: str = ""
+    source: str = ""
+    multigraph: bool = False
+    graph: Table
+    meta: Table
+
+
 def without(name: str) -> BeforeValidator:
     """Annotation of a record that may have one more field in files, which nothing reads."""
-    return BeforeValidator(
-        lambda value: (
-            {key: entry for key, entry in value.items() if key != name}
-            if isinstance(value, dict) and name in value
-            else value
-        )
-    )
+
+    def dropped(value: Any) -> Any:
+        if not isinstance(value, dict) or name not in value:
+            return value
+        return {key: entry for key, entry in value.items() if key != name}
+
+    return BeforeValidator(dropped)
 
 
 def plain(value: Any, *, all_fields: bool = False) -> Any:
     """The JSON value of a record or of a field's value; fields that hold their default are left out."""
     if isinstance(value, Record):
         kind: Any = type(value)
-        shown: dict[str, Any] = {}
+        told: dict[str, Any] = {}
         for entry, (name, default) in zip(values_of(kind)(value), defaults(kind), strict=True):
             if all_fields or (entry is not default and entry != default):
-                shown[name] = entry if type(entry) in _SCALARS else plain(entry)
-        return shown
+                told[name] = entry if type(entry) in _SCALARS else plain(entry)
+        return told
     if isinstance(value, tuple):
         return [plain(entry) for entry in value]
     return {name: plain(entry) for name, entry in value.items()} if isinstance(value, Mapping) else value
 
 
 def load_model(path: Path, model: type[Model], kind: str, version: int) -> Model:
-    """The checked content of a file.
-
-    Raises
-    ------
-    FileFormatError
-        With one line per mistake.
-    """
+    """The checked content of a file; FileFormatError has one line per mistake."""
     value, mistakes = read_loosely(path)
     try:
         content = parse_model(value, model, kind, version, str(path))
@@ -116,7 +91,7 @@ def load_model(path: Path, model: type[Model], kind: str, version: int) -> Model
 def parse_model(value: Any, model: type[Model], kind: str, version: int, where: str) -> Model:
     """As `load_model`, for a value that was read already; `where` names it in messages."""
     if not isinstance(value, dict):
-        raise FileFormatError(where, [f"the file: must hold an object (it is {_shown(value)})"])
+        raise FileFormatError(where, [f"the file: must hold an object (it is {shown(value)})"])
     mistake = format_mistake(value.get("format"), kind, version)
     if mistake is not None:
         raise FileFormatError(where, [f"format: {mistake}"])
@@ -132,21 +107,7 @@ def validated(value: Any, model: type[Model], where: str) -> Model:
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        raise FileFormatError(where, _described(error, value)) from None
-
-
-def count_key_mistakes(field: str, table: Mapping[str, object], unit: str) -> Iterator[str]:
-    """Keys of a table that are no whole numbers of a unit from 1 on, or mean the same number as one before them."""
-    known: dict[int, str] = {}
-    for key in table:
-        if not _COUNT_KEY.fullmatch(key):
-            yield f"{field}.{_shortened(key)}: the key must be a whole number of {unit}, at least 1 and below 1e+12"
-        elif known.setdefault(int(key), key) != key:
-            yield f"{field}.{_shortened(key)}: means the same as {_shown(known[int(key)])}; remove one"
-
-
-def _shortened(key: str) -> str:
-    return key if len(key) <= _SHORT.maxstring else f"{key[: _SHORT.maxstring]}…"
+        raise FileFormatError(where, [_described(mistake, value) for mistake in error.errors()]) from None
 
 
 def built(
@@ -161,10 +122,6 @@ def built(
         raise FileFormatError(where, _joined(located()) or [str(error)]) from error
 
 
-def _joined(mistakes: Iterable[tuple[str, str]]) -> list[str]:
-    return [f"{place}: {text}" for place, text in mistakes]
-
-
 def format_mistake(found: Any, kind: str, version: int) -> str | None:
     """The mistake in a file's ``format`` field; None if there is none."""
     expected = f"dlplacer.{kind}/{version}"
@@ -174,23 +131,26 @@ def format_mistake(found: Any, kind: str, version: int) -> str | None:
         return f'missing; the file must start with "format": "{expected}"'
     name, _, number = str(found).partition("/")
     if name == f"dlplacer.{kind}" and number.isdecimal() and int(number[:9]) > version:
-        return f"{_shown(found)} is newer than {expected!r}; update dlplacer to read it"
-    return f"{_shown(found)} is not {expected!r}; give a {kind} file"
+        return f"{shown(found)} is newer than {expected!r}; update dlplacer to read it"
+    return f"{shown(found)} is not {expected!r}; give a {kind} file"
 
 
-def _described(error: ValidationError, value: Any) -> list[str]:
-    return [_describe(mistake, value) for mistake in error.errors()]
+def count_key_mistakes(field: str, table: Mapping[str, object], unit: str) -> Iterator[str]:
+    """Keys of a table that are no whole numbers of a unit from 1 on, or mean the same number as one before them."""
+    known: dict[int, str] = {}
+    for key in table:
+        place = f"{field}.{key if len(key) <= _MOST_LETTERS else f'{key[:_MOST_LETTERS]}…'}"
+        if not _COUNT_KEY.fullmatch(key):
+            yield f"{place}: the key must be a whole number of {unit}, at least 1 and below 1e+12"
+        elif known.setdefault(int(key), key) != key:
+            yield f"{place}: means the same as {shown(known[int(key)])}; remove one"
 
 
-def _describe(mistake: Any, value: Any) -> str:
-    parts = [part for part in mistake["loc"] if not (isinstance(part, str) and part in _TAGS)]
-    kind, context = mistake["type"], mistake.get("ctx", {})
-    message = _TEXTS[kind].format(**context) if kind in _TEXTS else mistake["msg"]
-    notes = [] if kind in _SPEAK_FOR_THEMSELVES else [f"it is {_shown(mistake['input'])}"]
+def _described(mistake: Any, value: Any) -> str:
+    parts = place_of(mistake)
     owner = _owner(value, parts)
-    if owner and parts[-1] != "id":
-        notes.append(f"in {owner}")
-    return f"{field_path(parts)}: {message}" + (f" ({', '.join(notes)})" if notes else "")
+    notes = [f"in {owner}"] if owner and parts[-1] != "id" else []
+    return f"{field_path(parts)}: {problem_of(mistake, *notes)}"
 
 
 def _owner(value: Any, parts: list[str | int]) -> str:
@@ -201,13 +161,13 @@ def _owner(value: Any, parts: list[str | int]) -> str:
         for keys in (("id",), ("op",), ("source", "target")) if isinstance(value, dict) else ():
             names = [value.get(key) for key in keys]
             if all(names):
-                owner = " → ".join(map(_shown, names))
+                owner = " → ".join(map(shown, names))
                 break
     return owner
 
 
-def _shown(value: Any) -> str:
-    return json.dumps(value) if value is None or isinstance(value, bool) else _SHORT.repr(value)
+def _joined(mistakes: Iterable[tuple[str, str]]) -> list[str]:
+    return [f"{place}: {text}" for place, text in mistakes]
 
 
 def _path_of(mistake: str) -> str:

@@ -12,30 +12,28 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.graph_mistakes import cycle_mistake, graph_mistakes
 from dlplacer.core.op import Edge, Op
 from dlplacer.core.record import Count
-from dlplacer.files.fields import FileModel, ListOf, Table, built, load_model, parse_model, plain, without
+from dlplacer.files.fields import ListOf, NodeLinkFile, built, load_model, parse_model, plain, without
 
 KIND, VERSION = "graph", 1
 
 
-class ArgumentModel(BaseModel):
+class _Noted(BaseModel):
     model_config = ConfigDict(strict=True)
 
+
+class ArgumentModel(_Noted):
     path: str = ""
     shape: ListOf[Count]
     dtype: str = ""
 
 
-class OnnxModel(BaseModel):
-    model_config = ConfigDict(strict=True)
-
+class OnnxModel(_Noted):
     sha256: str = ""
     dims: Annotated[dict[str, Count], Field(default_factory=dict)]
 
 
-class CaptureModel(BaseModel):
+class CaptureModel(_Noted):
     """The fields of ``capture`` that something reads; it may hold others."""
-
-    model_config = ConfigDict(strict=True)
 
     entry: str | None = None
     mode: str = ""
@@ -57,22 +55,16 @@ def _fit_to_capture(value: dict[str, Any]) -> dict[str, Any]:
     return value
 
 
-class GraphFile(FileModel):
+class GraphFile(NodeLinkFile):
     """A graph file; nodes and edges are the ops and edges of a graph."""
 
-    format: str
-    name: str = ""
-    source: str = ""
     directed: bool = True
-    multigraph: bool = False
-    graph: Table
     nodes: list[Op]
     edges: ListOf[Annotated[Edge, without("key")]]
     capture: Annotated[dict[str, Any], AfterValidator(_fit_to_capture)] | None = None
     structure_sha256: str | None = None
     known: dict[str, Any] | None = None
     constraints: Constraints | None = None
-    meta: Table
 
     @model_validator(mode="before")
     @classmethod
@@ -112,10 +104,7 @@ class GraphFile(FileModel):
 def read_graph(path: Path) -> OpGraph:
     """The graph in a file.
 
-    Raises
-    ------
-    FileFormatError
-        With every mistake and its path.
+    Raises FileFormatError with every mistake and its path.
     """
     content = load_model(path, GraphFile, KIND, VERSION)
     return built(str(path), content.value, located=content.located)

@@ -22,55 +22,43 @@ _TO_DICT: dict[type, Callable[[Any], dict[str, Any]]] = {
     OpGraph: graph_to_dict,
     Topology: topology_to_dict,
     Plan: plan_to_dict,
+    Shown: lambda value: value.to_dict(),
 }
 
 
 def load_graph(name: str | PathLike[str]) -> OpGraph:
     """The graph in a file, or one that ships: ``inception_v3-train``.
 
-    Raises
-    ------
-    InputError
-        If there is no such file.
-    FileFormatError
-        With every mistake and its path.
+    Raises InputError if there is no such file; FileFormatError with every mistake and its path.
     """
-    expect("", "name", name, (str, PathLike), "the path of a graph file, or the name of a graph that ships")
-    return read_graph(locate_graph(str(name)))
+    return read_graph(locate_graph(_named(name, "a graph file, or the name of a graph that ships")))
 
 
 def load_topology(name: str | PathLike[str]) -> Topology:
     """The topology in a file, or one that ships: ``dgx1-v100-2gpu``. Raises as `load_graph`."""
-    expect("", "name", name, (str, PathLike), "the path of a topology file, or the name of a topology that ships")
-    return read_topology(locate_topology(str(name)))
+    return read_topology(locate_topology(_named(name, "a topology file, or the name of a topology that ships")))
 
 
 def load_plan(path: str | PathLike[str]) -> Plan:
     """The plan in a file; `dlplacer.check` decides if it is valid. Raises as `load_graph`."""
-    expect("", "path", path, (str, PathLike), "the path of a plan file")
-    if not Path(path).exists():
+    path = Path(_named(path, "a plan file"))
+    if not path.exists():
         raise InputError(f"there is no plan file {str(path)!r}; `dlplacer solve MODEL TOPOLOGY -o PLAN` writes one")
-    return read_plan(Path(path))
+    return read_plan(path)
 
 
 def save(value: object, path: str | PathLike[str]) -> Path:
     """Write a graph, a topology, a plan, or the plan of a result, and of other results the figures; returns the path.
 
-    Raises
-    ------
-    InputError
-        If the value has no file format, or the file cannot be written.
+    Raises InputError if the value has no file format, or the file cannot be written.
     """
     expect_path(path)
     if isinstance(value, Result):
         value = value.plan
     to_dict = next((each for kind, each in _TO_DICT.items() if isinstance(value, kind)), None)
-    if to_dict is not None:
-        write_json(path, to_dict(value))
-    elif isinstance(value, Shown):
-        write_json(path, value.to_dict())  # type: ignore[attr-defined]
-    else:
+    if to_dict is None:
         raise refuse("", "what to save", value, "a graph, a topology, a plan or a result")
+    write_json(path, to_dict(value))
     return Path(path)
 
 
@@ -95,10 +83,7 @@ def write_plan(path: str | PathLike[str], plan: Plan) -> None:
 def locate_graph(name: str) -> Path:
     """The path of a graph file; bare names such as ``inception_v3-train`` mean graphs that ship with dlplacer.
 
-    Raises
-    ------
-    InputError
-        If there is no such file; the message lists the names that ship.
+    Raises InputError if there is no such file; the message lists the names that ship.
     """
     return _locate(name, "graphs", "graph")
 
@@ -118,6 +103,11 @@ def shipped_folder(folder: str) -> Path:
 def shipped_names(folder: str) -> tuple[str, ...]:
     """The bare names of the files that ship in a folder, sorted."""
     return tuple(sorted(entry.stem for entry in shipped_folder(folder).glob("*.json")))
+
+
+def _named(name: str | PathLike[str], accepted: str) -> str:
+    expect("", "name", name, (str, PathLike), f"the path of {accepted}")
+    return str(name)
 
 
 def _locate(name: str, folder: str, kind: str) -> Path:

@@ -9,12 +9,13 @@ import shutil
 import stat
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from dlplacer.core.errors import FileFormatError, InputError
+from dlplacer.core.expect import field_path
 
 _MOST_BYTES = 4 << 30
 """A graph of a million ops takes half a GiB."""
@@ -30,26 +31,10 @@ which no terminal or file can be given."""
 _FREE = "meta"
 
 
-def field_path(parts: Sequence[str | int]) -> str:
-    """Path of a value in a file: ``nodes[3].time_s``."""
-    path = ""
-    for part in parts:
-        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
-    return path or "the file"
-
-
 def read_bytes(path: Path, most: int | None = None) -> bytes:
-    """The bytes of a file; a pipe is read to its end.
+    """The bytes of a file, `most` of them; a pipe is read to its end.
 
-    Parameters
-    ----------
-    most
-        A file with more is refused; by default one with more than any file of ours.
-
-    Raises
-    ------
-    InputError
-        If it cannot be read, is a folder or a device, which may have no end, or is too large.
+    Raises InputError if it cannot be read, is a folder or a device, which may have no end, or is too large.
     """
     most = _MOST_BYTES if most is None else most
     try:
@@ -68,10 +53,7 @@ def read_bytes(path: Path, most: int | None = None) -> bytes:
 def write_bytes(path: str | PathLike[str], data: bytes) -> None:
     """Write atomically to a regular file and plainly to anything else (a pipe, ``/dev/stdout``).
 
-    Raises
-    ------
-    InputError
-        If the file cannot be written.
+    Raises InputError if the file cannot be written.
     """
     path = Path(path)
     try:
@@ -103,12 +85,8 @@ def _replace(path: Path, data: bytes) -> None:
 def read_text(path: Path, most_bytes: int | None = None) -> str:
     """The text in a file, of UTF-8 or, as PowerShell writes it, UTF-16, with or without a byte order mark.
 
-    Raises
-    ------
-    InputError
-        If the file cannot be read, or holds more than `most_bytes`.
-    FileFormatError
-        If it is no such text.
+    Raises InputError if the file cannot be read, or holds more than `most_bytes`; FileFormatError if it is no such
+    text.
     """
     content = read_bytes(path, most_bytes)
     try:
@@ -120,12 +98,8 @@ def read_text(path: Path, most_bytes: int | None = None) -> str:
 def read_json(path: Path) -> Any:
     """The JSON value in a file.
 
-    Raises
-    ------
-    InputError
-        If the file cannot be read.
-    FileFormatError
-        If it is no JSON, repeats a key in an object, or holds NaN or an infinity.
+    Raises InputError if the file cannot be read; FileFormatError if it is no JSON, repeats a key in an object, or
+    holds NaN or an infinity.
     """
     value, mistakes = read_loosely(path)
     if mistakes:
@@ -136,12 +110,7 @@ def read_json(path: Path) -> Any:
 def read_loosely(path: Path) -> tuple[Any, list[str]]:
     """The JSON value in a file, and the reasons against its use: repeated keys, non-finite numbers, deep nesting.
 
-    Raises
-    ------
-    InputError
-        If the file cannot be read.
-    FileFormatError
-        If it is no JSON.
+    Raises InputError if the file cannot be read; FileFormatError if it is no JSON.
     """
     text = read_text(path)
     if not text.strip():
@@ -166,10 +135,8 @@ def read_loosely(path: Path) -> tuple[Any, list[str]]:
 def write_json(path: str | PathLike[str], value: Any) -> None:
     """Write a JSON value: one line for each node, edge, op or transfer, so that files diff well.
 
-    Raises
-    ------
-    InputError
-        If the file cannot be written, or the value holds what JSON cannot: NaN, an infinity, an object of Python.
+    Raises InputError if the file cannot be written, or the value holds what JSON cannot: NaN, an infinity, an object
+    of Python.
     """
     try:
         text = render_json(value)
@@ -190,10 +157,7 @@ def write_text(path: str | PathLike[str], text: str) -> None:
 
     Half surrogate pairs, which UTF-8 cannot hold, are written as JSON writes them: ``\\ud800``.
 
-    Raises
-    ------
-    InputError
-        If the file cannot be written.
+    Raises InputError if the file cannot be written.
     """
     write_bytes(path, text.encode("utf-8", "backslashreplace"))
 
@@ -252,9 +216,9 @@ def _unusable(value: Any) -> Iterator[str]:
             waiting += [((*parts, place), entry, free) for place, entry in reversed([*enumerate(value)])]
         else:
             waiting += [((*parts, "a key"), key, free) for key in value]
-            waiting += [
-                ((*parts, _visible(key)), entry, free or key == _FREE) for key, entry in reversed(value.items())
-            ]
+            for key, entry in reversed(value.items()):
+                visible = _MISLEADING.sub(lambda found: f"\\u{ord(found[0]):04x}", key)
+                waiting.append(((*parts, visible), entry, free or key == _FREE))
 
 
 def _named(character: str) -> str:
@@ -264,23 +228,16 @@ def _named(character: str) -> str:
     return f"{unicodedata.name(character, 'a control character')} {code}, which hides what it says"
 
 
-def _visible(key: str) -> str:
-    return _MISLEADING.sub(lambda found: f"\\u{ord(found[0]):04x}", key)
-
-
 def _render(value: Any, depth: int) -> str:
     pad, inner = "  " * depth, "  " * (depth + 1)
     if isinstance(value, dict) and value and depth < 3:
-        lines = [f"{inner}{_line(_key(key))}: {_render(entry, depth + 1)}" for key, entry in value.items()]
+        texts = {key if isinstance(key, str) else _line(key): entry for key, entry in value.items()}
+        lines = [f"{inner}{_line(key)}: {_render(entry, depth + 1)}" for key, entry in texts.items()]
         return "{\n" + ",\n".join(lines) + f"\n{pad}}}"
     if isinstance(value, list) and value and isinstance(value[0], dict):
         lines = [f"{inner}{_line(entry)}" for entry in value]
         return "[\n" + ",\n".join(lines) + f"\n{pad}]"
     return _line(value)
-
-
-def _key(key: Any) -> str:
-    return key if isinstance(key, str) else _line(key)
 
 
 _line = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode

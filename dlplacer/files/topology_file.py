@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Discriminator, Tag
 
 from dlplacer.core.topology import Device, Link, Router, Topology, topology_mistakes
-from dlplacer.files.fields import FileModel, ListOf, Table, built, load_model, parse_model, plain, without
+from dlplacer.files.fields import FileModel, ListOf, NodeLinkFile, built, load_model, parse_model, plain, without
 
 KIND, VERSION = "topology", 1
 
@@ -38,18 +38,12 @@ Node = Annotated[
 ]
 
 
-class TopologyFile(FileModel):
+class TopologyFile(NodeLinkFile):
     """A topology file; edges are the links of a topology."""
 
-    format: str
-    name: str = ""
-    source: str = ""
     directed: bool = False
-    multigraph: bool = False
-    graph: Table
     nodes: list[Node]
     edges: ListOf[Annotated[Link, without("key")]]
-    meta: Table
 
     def located(self) -> Iterator[tuple[str, str]]:
         # A device of no kind has been refused before.

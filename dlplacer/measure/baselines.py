@@ -27,9 +27,10 @@ BASELINE, ALL_CORES, COMPILED = "baseline", "all cores", "compiled"
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """The largest differences of all processes to plain PyTorch: fields of `RunReport`."""
+    """The largest differences of all processes to plain PyTorch, and its largest number: fields of `RunReport`."""
 
     max_abs_error: float | None = None
+    largest_number: float | None = None
     full_batch_error: float | None = None
     draws: str = "none"
 
@@ -109,22 +110,25 @@ def compare_with_eager(
     parameters = dict(placed.placed.named_parameters())
 
     # A copy each: batch norm's statistics and the optimizer change the module.
-    def worst(jobs: Sequence[Job], draws: Sequence[SameDraws]) -> float:
+    def worst(jobs: Sequence[Job], draws: Sequence[SameDraws]) -> tuple[float, float]:
         eager = EagerStep(jobs, copy.deepcopy(reference), device)
         pairs: list[tuple[torch.Tensor | None, torch.Tensor | None]] = [*zip(ours, eager.step(draws), strict=True)]
         for name, other in eager.module.named_parameters():
             mine = parameters[name]
             if not mine.is_meta:  # it lives on another process
                 pairs.append((mine.detach(), other.detach()) if updated else (mine.grad, other.grad))
-        return _largest(group.gathered(_largest_difference(pairs)))
+        zeros = [(None, theirs) for _, theirs in pairs]
+        found = group.gathered((_largest_difference(pairs), _largest_difference(zeros)))
+        return _largest([error for error, _ in found]), _largest([number for _, number in found])
 
     ops = [code.op for code in placed.captured.executable.codes.values() if code.random]
     seeds = [replica_seed(placed.placed.step_seed, replica) for replica in range(len(placed.parts))]
     draws = [SameDraws(ops, seed, device.torch_device) for seed in seeds] if ops else []
-    error = worst(placed.parts, draws)
+    error, number = worst(placed.parts, draws)
     if ops:
-        return Differences(error, None, "same" if all(part.drawn == len(ops) for part in draws) else "different")
-    return Differences(error, None if placed.whole is None else worst([placed.whole], ()))
+        same = all(part.drawn == len(ops) for part in draws)
+        return Differences(error, number, draws="same" if same else "different")
+    return Differences(error, number, None if placed.whole is None else worst([placed.whole], ())[0])
 
 
 class SameDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]

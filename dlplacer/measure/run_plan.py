@@ -323,6 +323,7 @@ def _figures(
         measured_speedup=None if baseline_s is None else group.replicas * baseline_s / measured_s,
         prediction_error=abs(predicted_s - measured_s) / measured_s,
         max_abs_error=differences.max_abs_error,
+        largest_number=differences.largest_number,
         measured_quartiles_s=quartiles(measured),
         runtime_factor=None if baseline_s is None else prediction.alone_s / baseline_s,
         contention_factor=prediction.contention,

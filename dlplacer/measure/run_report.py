@@ -9,7 +9,6 @@ from dlplacer.core.abilities import Shown
 from dlplacer.core.plan import Plan
 from dlplacer.core.units import format_seconds
 from dlplacer.report.page.page import run_page
-from dlplacer.report.summary import busy_s
 
 NOISY = 0.1
 """Noise above which a machine is called noisy: quiet ones stay below 5 %."""
@@ -136,7 +135,10 @@ Quartiles = tuple[float, float]
 """First and third."""
 
 _LISTED = 10
-_DIFFERENCES = {"max_abs_error", "full_batch_error"}
+_DIFFERENCES = {
+    "max_abs_error": "largest difference to plain PyTorch",
+    "full_batch_error": "largest difference to the full batch",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +184,8 @@ class Figures:
     max_abs_error
         Largest difference of the loss and of any gradient to plain PyTorch in one process, which takes the mean over
         the replicas' parts; with an optimizer, of the loss and of any updated parameter.
+    largest_number
+        The largest absolute value among these numbers of plain PyTorch.
     """
 
     predicted_s: float
@@ -191,6 +195,7 @@ class Figures:
     measured_speedup: float | None = None
     prediction_error: float = 0.0
     max_abs_error: float | None = None
+    largest_number: float | None = None
     measured_quartiles_s: Quartiles | None = None
     runtime_factor: float | None = None
     contention_factor: float = 1.0
@@ -236,7 +241,7 @@ class RunReport(Figures):
         """The object that ``dlplacer run --json`` prints, in which a difference that is no number is a text."""
         found = asdict(self)
         for figures in (found, *found["beside"].values()):
-            for name in _DIFFERENCES & figures.keys():
+            for name in {*_DIFFERENCES, "largest_number"} & figures.keys():
                 if figures[name] is not None and not math.isfinite(figures[name]):
                     figures[name] = str(figures[name])
         return found
@@ -300,8 +305,6 @@ _SHOWN: dict[str, tuple[str, Callable[[Any], str]]] = {
     "contention_factor": ("contention factor: ops side by side ÷ alone", _times),
     "noise": ("noise: quartiles of plain PyTorch, apart", _percent),
     "host_s": ("host, before and after the devices", format_seconds),
-    "max_abs_error": ("largest difference to plain PyTorch", "{:.3g}".format),
-    "full_batch_error": ("largest difference to the full batch", "{:.3g}".format),
     "left_out": ("not timed", "; ".join),
     "steps": ("steps timed", str),
     "devices": ("devices", ", ".join),
@@ -316,6 +319,9 @@ def shown_figures(report: RunReport) -> list[tuple[str, str]]:
     """Name and value of the figures of a run for a reader, those first by which it is judged."""
     known = ((*shown, getattr(report, key)) for key, shown in _SHOWN.items())
     rows = [(name, write(value)) for name, write, value in known if value not in (None, ())]
+    for key, name in _DIFFERENCES.items():
+        if (difference := getattr(report, key)) is not None:
+            rows.append((name, _relative(difference, report.largest_number or 0.0)))
     if report.draws in _DRAWN:
         rows.append(_DRAWN[report.draws])
     if report.ranks > 1:
@@ -326,9 +332,15 @@ def shown_figures(report: RunReport) -> list[tuple[str, str]]:
     return rows
 
 
+def _relative(difference: float, largest: float) -> str:
+    """A difference beside the largest number, as 2.37 of a gradient of 1e9 is rounding."""
+    share = difference / largest if largest and math.isfinite(largest) else math.nan
+    return f"{difference:.3g}" + (f", {share:.2g} of the largest number" if difference and math.isfinite(share) else "")
+
+
 def device_uses(predicted: Plan, measured: Plan) -> tuple[DeviceUse, ...]:
     """Busy and idle seconds of every device, as predicted and as measured."""
-    ours, theirs = busy_s(predicted), busy_s(measured)
+    ours, theirs = predicted.busy_s, measured.busy_s
     return tuple(
         DeviceUse(name, busy, predicted.makespan_s - busy, theirs[name], max(0.0, measured.makespan_s - theirs[name]))
         for name, busy in ours.items()

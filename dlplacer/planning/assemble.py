@@ -65,25 +65,44 @@ def plan_of(
     InternalError
         If a bound in seconds is above the makespan, or the ops take other times than their schedule.
     """
-    delayed = dispatch_of(problem.topology).delays
+    dispatch, objective = dispatch_of(problem.topology), OBJECTIVES[problem.options.objective]
     bound_s = float(outcome.lower_bound * problem.tick_s)
-    if delayed:
-        bound_s = max(bound_s, least_step_s(problem, dispatch_of(problem.topology)))
-    objective = OBJECTIVES[problem.options.objective]
+    if dispatch.delays:
+        bound_s = max(bound_s, least_step_s(problem, dispatch))
     measure_s, measure = _MEASURES[objective.label]
-    value_s, value = measure_s(problem, ops, transfers), None
-    if outcome.schedule is not None:
-        value = measure(problem, outcome.schedule)
+    value_s = measure_s(problem, ops, transfers)
+    value = None if outcome.schedule is None else measure(problem, outcome.schedule)
     # What takes longer than the limit of ticks counts for less, and makes the schedule longer than the limit.
     ticks_s = value_s if value is None else float(value * problem.tick_s)
-    is_longer = problem.reached_s is not None and ticks_s > problem.reached_s
-    figures = (
-        _figures_in_seconds(value_s, bound_s)
-        if delayed or is_longer
-        else _figures_in_ticks(problem, value_s, value, outcome.lower_bound)
+    if dispatch.delays or (problem.reached_s is not None and ticks_s > problem.reached_s):
+        figures = _figures_in_seconds(value_s, bound_s)
+    else:
+        figures = _figures_in_ticks(problem, value_s, value, outcome.lower_bound)
+    value_s, lower_bound_s, gap, rounding_s = figures
+    plan = Plan(
+        graph=problem.graph,
+        topology=problem.topology,
+        options=problem.options,
+        status="feasible" if gap else "optimal",
+        makespan_s=_makespan_s(problem, ops, transfers),
+        period_s=value_s if objective.is_period else None,
+        lower_bound_s=lower_bound_s,
+        gap=gap,
+        rounding_s=rounding_s,
+        method=method,
+        solve_s=solve_s,
+        ops=tuple(ops),
+        transfers=tuple(transfers),
+        memory=memory_use(problem, ops, transfers),
+        provenance=provenance,
     )
-    plan = _plan(problem, ops, transfers, figures, method, solve_s, provenance)
-    _require_bound_below(bound_s, plan)
+    if contradicts(bound_s, plan.value_s):
+        raise InternalError(
+            f"the lower bound of {bound_s:.9g} s is above the {objective.label} of {plan.value_s:.9g} s of a "
+            "plan; please report it",
+            lower_bound_s=bound_s,
+            plan=plan_to_dict(plan),
+        )
     return plan
 
 
@@ -110,16 +129,6 @@ def contradicts(bound_s: float, value_s: float) -> bool:
     return bound_s > (1 + _SAME) * value_s
 
 
-def _require_bound_below(bound_s: float, plan: Plan) -> None:
-    if contradicts(bound_s, plan.value_s):
-        raise InternalError(
-            f"the lower bound of {bound_s:.9g} s is above the {plan.objective.label} of {plan.value_s:.9g} s of a "
-            "plan; please report it",
-            lower_bound_s=bound_s,
-            plan=plan_to_dict(plan),
-        )
-
-
 def _figures_in_seconds(value_s: float, bound_s: float) -> tuple[float, float, float, float]:
     """Value of the objective, lower bound, gap and rounding error, which is 0."""
     if value_s - bound_s <= _SAME * value_s:
@@ -134,7 +143,7 @@ def _figures_in_ticks(
     length = value_s / float(problem.tick_s)
     replayed = round(length) if problem.exact or known is not None else int(length)
     value = replayed if known is None else min(known, replayed)
-    # Sums of floats may end just before the tick at which they end; `_require_bound_below` refuses what is more.
+    # Sums of floats may end just before the tick at which they end; `plan_of` refuses what is more.
     value = max(value, bound)
     gap = (value - bound) / value if value else 0.0
     lower_bound_s = min(float(bound * problem.tick_s), value_s)
@@ -144,43 +153,8 @@ def _figures_in_ticks(
     return value_s, lower_bound_s, gap, rounding_s
 
 
-def _plan(
-    problem: Problem,
-    ops: Sequence[ScheduledOp],
-    transfers: Sequence[Transfer],
-    figures: tuple[float, float, float, float],
-    method: str,
-    solve_s: float,
-    provenance: Mapping[str, Any],
-) -> Plan:
-    value_s, lower_bound_s, gap, rounding_s = figures
-    return Plan(
-        graph=problem.graph,
-        topology=problem.topology,
-        options=problem.options,
-        status="feasible" if gap else "optimal",
-        makespan_s=_makespan_s(problem, ops, transfers),
-        period_s=value_s if OBJECTIVES[problem.options.objective].is_period else None,
-        lower_bound_s=lower_bound_s,
-        gap=gap,
-        rounding_s=rounding_s,
-        method=method,
-        solve_s=solve_s,
-        ops=tuple(ops),
-        transfers=tuple(transfers),
-        memory=memory_use(problem, ops, transfers),
-        provenance=provenance,
-    )
-
-
 def _rounding_s(problem: Problem, value_s: float, value: int) -> float:
-    """Seconds that rounding hides: less than a tick for each op and transfer of the longest chain, or none.
-
-    Raises
-    ------
-    InternalError
-        If more is hidden, which means that the schedule breaks a rule.
-    """
+    """Seconds that rounding hides: less than a tick for each op and transfer of the longest chain, or none."""
     tick_s = float(problem.tick_s)
     hidden_s = max(0.0, value_s - value * tick_s)
     steps = problem.op_count + len(problem.arcs)

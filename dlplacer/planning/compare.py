@@ -44,12 +44,6 @@ class MethodResult:
         ``optimal``: by the best lower bound of all methods no plan is better; ``feasible``; ``infeasible``: the graph
         fits on no single device (method ``single``); ``no plan``: none was found, for want of time or of memory;
         ``not installed``: it needs an optional package.
-    makespan_s
-        Step time of its plan, or None.
-    solve_s
-        Seconds that the method took, with its lower bound and the check of its plan.
-    plan
-        Its plan, which has passed `dlplacer.check`, or None.
     """
 
     method: str
@@ -71,8 +65,6 @@ class Comparison(Shown):
         A time that no plan can beat: the best bound that any method proved.
     single_device_s
         Makespan of the whole graph on the best single device; None where it fits on none.
-    name
-        Names of graph and topology.
     """
 
     rows: tuple[MethodResult, ...]
@@ -141,19 +133,11 @@ def compare(
 
     Parameters
     ----------
-    methods
-        Keys of `dlplacer.solvers.methods.METHODS`; None means all that apply to the problem.
-    time_limit_s
-        Seconds for each method. The heuristics need far less; ``ilp`` ends early once its plan is proved optimal.
-    on_progress
-        Called with the best plan and the best bound of all methods.
     options, seed, workers, stop, pins, colocate, issue
         As for `dlplacer.planning.place.place`.
 
     Raises
     ------
-    InputError
-        If there is no such method, an op has no time on an allowed device, or an argument is out of range.
     InfeasibleError
         If no plan can exist; names the constraint to blame.
     """

@@ -30,8 +30,6 @@ def constrained(
     ----------
     topology
         The machine with the devices that pins name; None allows no pins.
-    pins
-        Pattern → name or type of a device.
     colocate
         Each a pattern or several, separated by commas or as a list: what they match runs on one device.
 
@@ -52,10 +50,7 @@ def constrained(
     sets = tuple(_together(graph, patterns) for patterns in colocate)
     added = added.added(Constraints(colocate=sets))
     # A graph of 106,000 ops takes seconds to make anew.
-    found = graph if added == graph.constraints else replace(graph, constraints=added)
-    if topology is not None:
-        _require_compatible(found, topology)
-    return found
+    return graph if added == graph.constraints else replace(graph, constraints=added)
 
 
 def matching(graph: OpGraph, pattern: str) -> tuple[str, ...]:
@@ -80,13 +75,7 @@ def matching(graph: OpGraph, pattern: str) -> tuple[str, ...]:
 
 
 def parsed_pin(text: str, topology: Topology) -> tuple[str, str]:
-    """Pattern and device of ``OP|MODULE=DEVICE``; names may hold ``=`` themselves.
-
-    Raises
-    ------
-    InputError
-        If there is no ``=`` with something on both sides.
-    """
+    """Pattern and device of ``OP|MODULE=DEVICE``; names may hold ``=`` themselves."""
     places = [place for place, sign in enumerate(text) if sign == "="]
     pairs = [(text[:place].strip(), text[place + 1 :].strip()) for place in places]
     known = {*topology.device_index, *topology.device_types}
@@ -142,38 +131,3 @@ def _require_device(topology: Topology | None, pattern: str, device: str) -> Non
             f"pin {pattern!r}: there is no device {device!r}{meant}; the topology has devices and types "
             f"{', '.join(known)}"
         )
-
-
-def _require_compatible(graph: OpGraph, topology: Topology) -> None:
-    """Every op, and every set of ops that stay together, has a device that all pins of it name."""
-    pins = graph.constraints.pins
-    free = [(name,) for name in pins]
-    for ops in (*graph.colocation_groups, *free):
-        pinned = [op for op in ops if op in pins]
-        left = {device.id for device in topology.devices}
-        for op in pinned:
-            now = left & _devices_of(graph, op, topology)
-            if not now:
-                raise InputError(_contradiction(graph, pinned[0], op, len(ops)))
-            left = now
-
-
-def _devices_of(graph: OpGraph, op: str, topology: Topology) -> set[str]:
-    pin, own = graph.constraints.pins[op], graph.op(op).devices
-    found = set()
-    for device in topology.devices:
-        names = {device.id, device.type}
-        if pin in names and (own is None or names & set(own)):
-            found.add(device.id)
-    return found
-
-
-def _contradiction(graph: OpGraph, first: str, second: str, size: int) -> str:
-    pins = graph.constraints.pins
-    if first == second:
-        allowed = ", ".join(graph.op(first).devices or ())
-        return f"op {first!r} is pinned to {pins[first]!r}, but may run on {allowed} only; change the pin"
-    return (
-        f"op {first!r} is pinned to {pins[first]!r} and op {second!r} to {pins[second]!r}, but both belong to one set "
-        f"of {size} ops that run on one device; change a pin, or take the set apart"
-    )

@@ -1,7 +1,7 @@
 """Ctrl-C as a request to stop: a flag that the search looks at, not an exception in the middle of it.
 
-`deferred_interrupts` keeps it out of the few lines that must not be left half done, `kept_interrupts` sees to it that
-it is not lost. And processes that end with the one that started them: `leave_signals_to_parent`, `end_with_parent`.
+`kept_interrupts` sees to it that one is not lost. And processes that end with the one that started them:
+`leave_signals_to_parent`, `end_with_parent`.
 """
 
 import contextlib
@@ -24,11 +24,6 @@ def stop_on_interrupt(stop: threading.Event, say: Callable[[], None] = lambda: N
 
     An exception out of a signal handler can strike anywhere, also where Python drops it (a weak reference's callback);
     a flag cannot be lost. It does nothing outside of the main thread, which alone may handle signals.
-
-    Parameters
-    ----------
-    say
-        Called after the first Ctrl-C, to tell the user.
     """
 
     def on_signal(number: int, frame: Any) -> None:
@@ -68,27 +63,6 @@ def plan_or_interrupt(stop: threading.Event) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def deferred_interrupts() -> Iterator[None]:
-    """Answer a Ctrl-C when the context is left, as it would have been answered at once: by whoever handles it.
-
-    Not for what may take long. It does nothing outside of the main thread, where no handler runs, and where the handler
-    is none of Python's.
-    """
-    before = signal.getsignal(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or not callable(before):
-        yield
-        return
-    came: list[Any] = []
-    signal.signal(signal.SIGINT, lambda number, frame: came.append(frame))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-        if came:
-            before(signal.SIGINT, came[0])
-
-
-@contextlib.contextmanager
 def kept_interrupts() -> Iterator[None]:
     """Raise a KeyboardInterrupt that Python drops meanwhile when the context is left.
 
@@ -117,13 +91,7 @@ def kept_interrupts() -> Iterator[None]:
 
 
 def leave_signals_to_parent(parent: int) -> None:
-    """In a process that works for another: a Ctrl-C, which a terminal sends to both, is the other's to answer.
-
-    Parameters
-    ----------
-    parent
-        Process id of the other.
-    """
+    """In a process that works for another: a Ctrl-C, which a terminal sends to both, is the other's to answer."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent(parent)
 

@@ -77,18 +77,10 @@ def place(
 
     Parameters
     ----------
-    options
-        What to assume; None means the defaults of `Options`, `Options.paper()` the paper's equations 7–13.
-    method
-        A key of `dlplacer.solvers.methods.METHODS`; the bound is the best known to any of them.
     time_limit_s
         Seconds for the whole call, building the model included. Below 5 s a first plan may be up to a second late.
     work_s
         In place of a time limit, work of one worker: about as many seconds. Plan and bound are the same everywhere.
-    gap
-        Stop when (makespan − bound) ÷ makespan is at most this.
-    workers
-        Threads of the solver; None takes the cores this process may use.
     stop
         Set it to end early with the best plan, as the first Ctrl-C does unless the caller handles SIGINT.
     pins, colocate
@@ -98,10 +90,6 @@ def place(
         A plan to begin with, for method ``ilp``: of the same problem, or of another graph, machine or granularity with
         ops in common. The result is never worse than what `dlplacer.planning.warm_start` makes of it;
         ``provenance["warm_start"]`` tells what that was.
-    issue
-        ``eager``: one process of eager PyTorch issues all ops, where the topology does not say what issuing costs.
-    without
-        Names of phases (`dlplacer.solvers.phases.PHASES`) and heuristics that the default method leaves out.
 
     Raises
     ------
@@ -204,15 +192,14 @@ def _checked(problem: Problem, method: str, budget: Budget, time_limit_s: float,
     """The best plan found until the deadline of the budget, which keeps all rules."""
     warm = None if begin is None else WarmStart(problem, begin)
     plan, outcome = best_plan(problem, method, budget, None if warm is None else warm.begin)
-    if plan is None:
-        raise _no_plan(problem, method, time_limit_s)
     work = {"work_s": time_limit_s} if counts_work() else {}
     provenance = provenance_of(problem, seed=budget.seed, workers=budget.workers, **work)
-    if warm is None:
-        plan = replace(plan, method=method, provenance=provenance)
-    else:
-        plan = replace(plan, method=method, provenance={**provenance, "warm_start": warm.note})
-        plan = warm.if_better(plan, outcome)
+    if warm is not None:
+        provenance["warm_start"] = warm.note
+        plan = warm.if_better(plan, outcome, method, provenance)
+    if plan is None:
+        raise _no_plan(problem, method, time_limit_s)
+    plan = replace(plan, method=method, provenance=provenance)
     if broken := violations(plan):
         raise InternalError(
             "the solver's plan breaks the rules: " + "; ".join(map(str, broken[:3])), plan=plan_to_dict(plan)

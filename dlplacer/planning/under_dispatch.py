@@ -226,11 +226,6 @@ class Candidates:
 def best_plan(problem: Problem, method: str, budget: Budget, begin: Begin | None = None) -> tuple[Plan | None, Outcome]:
     """The best plan of a method, None if it finds none, and its outcome.
 
-    Parameters
-    ----------
-    begin
-        Finds the schedules that the default method begins with.
-
     Raises
     ------
     InternalError
@@ -268,8 +263,6 @@ def best_under_dispatch(problem: Problem, solve: Solver, budget: Budget, *, comb
 
     Parameters
     ----------
-    solve
-        The method on the problem without dispatch.
     combine
         True if the plan may be taken from single devices, heuristics and a local search too: the default method's may.
     """

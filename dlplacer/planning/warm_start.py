@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from math import inf
+from typing import Any
 
 from dlplacer.check import violations
 from dlplacer.core.errors import DlplacerError
@@ -14,14 +15,12 @@ from dlplacer.core.units import format_seconds
 from dlplacer.planning.assemble import assemble, plan_of
 from dlplacer.problem.problem import Problem
 from dlplacer.problem.simulate import in_order, replay
-from dlplacer.problem.transfers import ScheduledTransfer, Traffic
-from dlplacer.solvers.decode.decode import compact, in_sequence
-from dlplacer.solvers.heuristics.list_rules import list_schedule
+from dlplacer.solvers.decode.decode import in_sequence
 from dlplacer.solvers.instance.incumbent import Incumbent
-from dlplacer.solvers.instance.instance import FAR, Instance, build_instance
+from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.memory_admission import admission
 from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule
-from dlplacer.solvers.instance.schedule import Schedule, keeps_blocks_and_memory, with_transfers
+from dlplacer.solvers.instance.schedule import keeps_blocks_and_memory
 
 
 @dataclass(frozen=True)
@@ -136,116 +135,43 @@ def _follow(
             load[least] += sum(problem.duration[member][least] or 0 for member in group_of[op])
 
 
-def schedule_of(plan: Plan, problem: Problem, instance: Instance) -> Schedule | None:
-    """The plan's order on devices and links as a schedule of the problem, everything as early as it allows.
-
-    None where the problem lacks an op, a device or a link of the plan. Where times differ from those of the plan, it
-    may break a rule, which is for the caller to check.
-    """
-    devices = problem.topology.device_index
-    if plan.scheduled.keys() != problem.graph.index.keys() or any(entry.device not in devices for entry in plan.ops):
-        return None
-    tick_s = float(problem.tick_s)
-    device = [devices[plan.placement[op.id]] for op in problem.graph.ops]
-    start = [round(plan.scheduled[op.id].start_s / tick_s) for op in problem.graph.ops]
-    if instance.barrier is not None:
-        ahead = (op for op in range(problem.op_count) if op not in problem.behind_barrier)
-        ends = (plan.scheduled[problem.graph.ops[op].id].end_s for op in ahead)
-        device.append(0)
-        start.append(round(max(ends) / tick_s))
-    if instance.traffic is None:
-        return compact(instance, device, start)
-    sent = _scheduled(plan, problem, instance.traffic)
-    return None if sent is None else with_transfers(instance, instance.traffic, device, start, sent)
-
-
-def _scheduled(plan: Plan, problem: Problem, traffic: Traffic) -> list[ScheduledTransfer] | None:
-    """The plan's transfers as those of the requests that they serve; None where one serves none, or lacks its links."""
-    requests: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for number, request in enumerate(traffic.requests):
-        for target in {plan.placement[problem.graph.ops[reader].id] for reader in request.readers}:
-            requests[request.tensor, target].append(number)
-    found = []
-    for transfer in plan.transfers:
-        open_requests = requests[transfer.tensor, transfer.target]
-        if not open_requests or not _has_links(problem, transfer):
-            return None
-        number = open_requests.pop(0)
-        hops = [segment.route for segment in transfer.segments]
-        start = tuple(round(segment.start_s / float(problem.tick_s)) for segment in transfer.segments)
-        route = traffic.routes.along(hops, traffic.requests[number].size)
-        found.append(ScheduledTransfer(number, problem.topology.device_index[transfer.target], route, start))
-    return found
-
-
-def _has_links(problem: Problem, transfer: Transfer) -> bool:
-    return all(hop in problem.topology.link_between for segment in transfer.segments for hop in segment.route)
-
-
 class WarmStart:
-    """The warm start of a solve.
-
-    Attributes
-    ----------
-    note
-        The part of the plan that could be used, as a text; known once `begin` has run.
-    """
+    """The warm start of a solve."""
 
     def __init__(self, problem: Problem, plan: Plan) -> None:
         self.problem, self.plan = problem, plan
         self.placement = placement_from(plan, problem)
         self.note = "the solve did not begin"
-        self._usable = False
 
     def begin(self, instance: Instance, incumbent: Incumbent) -> None:
-        """Offer the plan's schedule to an empty incumbent; if it is infeasible, a repaired one."""
-        order = _order(instance, self.problem, self.plan)
-        device = _devices(instance, self.placement.device)
-        offered = [in_sequence(instance, device, order), self._as_scheduled(instance)]
-        for schedule in offered:
-            if schedule is not None and keeps_blocks_and_memory(instance, schedule):
-                self._usable = incumbent.offer(schedule) or self._usable
-        if self._usable:
-            plan, problem = self.plan, self.problem
-            same = (plan.graph, plan.topology, plan.options) == (problem.graph, problem.topology, problem.options)
-            bound_s = plan.lower_bound_s if same else 0.0
-            stated = f"; its lower bound, {format_seconds(bound_s)} as it states, is not believed" if bound_s else ""
-            self.note = f"{self.placement}{stated}"
+        """Offer the plan's placement, in its order, to an empty incumbent."""
+        order = _ordered(self.problem, self.plan, [[end for end, _ in arcs] for arcs in instance.predecessors])
+        # The barrier, if there is one, runs anywhere.
+        device = [*self.placement.device, *[0] * (instance.op_count - self.problem.op_count)]
+        schedule = in_sequence(instance, device, order)
+        if schedule is None or not keeps_blocks_and_memory(instance, schedule) or not incumbent.offer(schedule):
+            self.note = f"not used: {self.placement}, but {self._without_route() or 'it does not keep the memory'}"
             return
-        moved = self._repair(instance, incumbent, order)
-        if moved is None:
-            self.note = f"not used: {self.placement}, but {self._reason(instance, device)}, and could not be mended"
-        else:
-            self.note = f"repaired: {self.placement}; {moved} moved to keep the memory"
+        plan, problem = self.plan, self.problem
+        same = (plan.graph, plan.topology, plan.options) == (problem.graph, problem.topology, problem.options)
+        bound_s = plan.lower_bound_s if same else 0.0
+        stated = f"; its lower bound, {format_seconds(bound_s)} as it states, is not believed" if bound_s else ""
+        self.note = f"{self.placement}{stated}"
 
-    def if_better(self, found: Plan, outcome: Outcome) -> Plan:
-        """The warm plan with the new bound if it is faster than the plan found; else the plan found."""
-        if not self._usable:
-            return found
+    def if_better(
+        self, found: Plan | None, outcome: Outcome, method: str, provenance: Mapping[str, Any]
+    ) -> Plan | None:
+        """The warm plan with the new bound if it keeps all rules and is faster than the plan found; else that one."""
         bound = Outcome(None, outcome.lower_bound)
         for ops, transfers in self._as_it_was():
-            if max(entry.end_s for entry in ops) < found.makespan_s:
-                values = found.method, found.solve_s, found.provenance
+            if found is None or max(entry.end_s for entry in ops) < found.makespan_s:
                 try:
-                    warm = plan_of(self.problem, ops, transfers, bound, *values)
+                    warm = plan_of(self.problem, ops, transfers, bound, method, 0.0, provenance)
                 except DlplacerError:
                     continue
                 if not violations(warm):
                     return warm
         return found
-
-    def _as_scheduled(self, instance: Instance) -> Schedule | None:
-        """The plan's own schedule with its transfers, if the problem allows it."""
-        found = schedule_of(self.plan, self.problem, instance)
-        if found is None:
-            return None
-        # Where times differ, ops of no time may have got one, and the order of the plan's ticks may be a circle.
-        held = ProblemSchedule.of(self.problem, instance, found)
-        try:
-            plan = assemble(self.problem, Outcome(None, 0), held, self.plan.method, 0.0, {})
-        except DlplacerError:
-            return None
-        return None if violations(plan) else found
 
     def _as_it_was(self) -> Iterator[tuple[tuple[ScheduledOp, ...], tuple[Transfer, ...]]]:
         """Ops and transfers of the plan, and those of its order replayed; either may break a rule of the problem."""
@@ -255,88 +181,41 @@ class WarmStart:
             for entry in self.plan.ops
         ):
             yield self.plan.ops, self.plan.transfers
-        yield replay(self.problem, self.placement.device, _order_of_ops(self.problem, self.plan))
+        if self._without_route():
+            return
+        reads = [[arc.source for arc in arcs] for arcs in self.problem.arcs_into]
+        yield replay(self.problem, self.placement.device, _ordered(self.problem, self.plan, reads))
 
-    def _reason(self, instance: Instance, device: Sequence[int]) -> str:
-        """Why the placement is none of the problem."""
-        ids = [op.id for op in self.problem.graph.ops]
-        for op in range(self.problem.op_count):
-            for reader, delay in instance.successors[op]:
-                if delay[device[op]][device[reader]] >= FAR:
-                    ends = (repr(self.problem.topology.devices[device[end]].id) for end in (op, reader))
-                    return f"no route joins {' and '.join(ends)}, where it has {ids[op]!r} and {ids[reader]!r}"
-        return "it does not keep the memory"
-
-    def _repair(self, instance: Instance, incumbent: Incumbent, order: Sequence[int]) -> str | None:
-        """Offer schedules with blocks moved off overfull devices; returns the number of moved ops as a text."""
-        rank = [0] * instance.op_count
-        for place, op in enumerate(order):
-            rank[op] = place
-        fixed, moved = _fitted(instance, _devices(instance, self.placement.device))
-        if fixed is None:
-            return None
-        device = [fixed[block] for block in instance.block]
-        for schedule in (in_sequence(instance, device, order), list_schedule(instance, rank, fixed)):
-            if schedule is not None and keeps_blocks_and_memory(instance, schedule) and incumbent.offer(schedule):
-                return f"{moved} {'op' if moved == 1 else 'ops'}"
-        return None
+    def _without_route(self) -> str:
+        """A pair of ops that no route joins where the plan has them, as a text; empty if there is none."""
+        ops, devices = self.problem.graph.ops, self.problem.topology.devices
+        for arc in self.problem.arcs:
+            here, there = (self.placement.device[end] for end in (arc.source, arc.target))
+            if self.problem.delay[arc.size][here][there] is None:
+                ends = f"{devices[here].id!r} and {devices[there].id!r}"
+                return f"no route joins {ends}, where it has {ops[arc.source].id!r} and {ops[arc.target].id!r}"
+        return ""
 
 
 def followed(problem: Problem, plan: Plan) -> Plan | None:
     """The plan of a problem that keeps another plan's placement and order as far as they are possible, without search.
 
-    Its bound is 0. None where the memory does not allow it, even with some ops moved.
+    Its bound is 0. None where the memory does not allow it.
     """
     instance = build_instance(problem)
     incumbent = Incumbent(Budget(inf), admission(problem, instance))
     warm = WarmStart(problem, plan)
     warm.begin(instance, incumbent)
-    if incumbent.best is None:
-        return None
-    schedule, nothing = ProblemSchedule.of(problem, instance, incumbent.best), Outcome(None, 0)
-    return warm.if_better(assemble(problem, nothing, schedule, plan.method, 0.0, {}), nothing)
+    nothing, found = Outcome(None, 0), None
+    if incumbent.best is not None:
+        schedule = ProblemSchedule.of(problem, instance, incumbent.best)
+        found = assemble(problem, nothing, schedule, plan.method, 0.0, {})
+    return warm.if_better(found, nothing, plan.method, {})
 
 
-def _devices(instance: Instance, device: Sequence[int]) -> list[int]:
-    """[op of the instance] → device; the barrier runs anywhere."""
-    return [*device, *[0] * (instance.op_count - len(device))]
-
-
-def _fitted(instance: Instance, device: Sequence[int]) -> tuple[list[int] | None, int]:
-    """[block] → device, with blocks moved until all fit (None if that fails); and the number of ops moved.
-
-    Of a device that is too full, the blocks that need most memory for the least work go first.
-    """
-    blocks = [device[ops[0]] for ops in instance.members]
-    room: list[float] = [float("inf") if size is None else size for size in instance.capacity]
-    for block, here in enumerate(blocks):
-        room[here] -= instance.footprint[block]
-    work = [sum(instance.shortest[op] for op in ops) for ops in instance.members]
-    light = sorted(range(len(blocks)), key=lambda block: (work[block], -instance.footprint[block]))
-    moved = 0
-    for block in light:
-        here, size = blocks[block], instance.footprint[block]
-        if room[here] >= 0 or not size:
-            continue
-        others = [there for there in instance.allowed[instance.members[block][0]] if room[there] >= size]
-        if others:
-            blocks[block] = there = max(others, key=room.__getitem__)
-            room[here] += size
-            room[there] -= size
-            moved += len(instance.members[block])
-    return (None if min(room) < 0 else blocks), moved
-
-
-def _order(instance: Instance, problem: Problem, plan: Plan) -> list[int]:
-    """The ops of the instance in the plan's order as far as it is known, each after its producers."""
-    return _ordered(instance.op_count, problem, plan, [[end for end, _ in arcs] for arcs in instance.predecessors])
-
-
-def _order_of_ops(problem: Problem, plan: Plan) -> list[int]:
-    return _ordered(problem.op_count, problem, plan, [[arc.source for arc in arcs] for arcs in problem.arcs_into])
-
-
-def _ordered(count: int, problem: Problem, plan: Plan, reads: Sequence[Sequence[int]]) -> list[int]:
+def _ordered(problem: Problem, plan: Plan, reads: Sequence[Sequence[int]]) -> list[int]:
+    """The ops of a problem or instance in the plan's order as far as it is known, each after those that it reads."""
+    count = len(reads)
     place = {entry.op: number for number, entry in enumerate(in_order(plan))}
     for made in plan.graph.ops:
         for name in made.origin:

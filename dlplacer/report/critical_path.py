@@ -17,18 +17,10 @@ INPUT, TRANSFER, DEVICE, BARRIER, PRODUCER, RELAY, LINK = range(7)
 
 @dataclass(frozen=True, slots=True)
 class ScheduleArc:
-    """Event `after` cannot start before event `before` has ended.
+    """Event `after` cannot start before event `before` has ended, for the reason `why`.
 
-    Attributes
-    ----------
-    gap_s
-        Seconds between the two; below 0 only in a recorded step, whose clocks err.
-    freed_s
-        The time at which `before` releases `after`: its end, or the end of its use of a link.
-    why
-        ``INPUT``: reads a tensor of this device. ``TRANSFER``: reads a tensor that arrives. ``DEVICE``, ``LINK``: next
-        on the same device or link direction. ``BARRIER``: the loss. ``PRODUCER``: sends the tensor. ``RELAY``: the next
-        segment of a transfer.
+    `gap_s`: seconds between the two; below 0 only in a recorded step, whose clocks err. `freed_s`: when `before`
+    releases `after`: its end, or the end of its use of a link.
     """
 
     before: int
@@ -42,16 +34,9 @@ class ScheduleArcs:
     """The precedences of a plan with its placement, its orders and its routes kept.
 
     Events are numbered: first ``plan.ops``, then the segments of ``plan.transfers``, transfer by transfer. In a plan
-    without transfers, as one recorded from a run, an op waits for producers on other devices directly.
-
-    Attributes
-    ----------
-    spans
-        [event] → its start and its end in seconds.
-    steps
-        [event] → the op, or the transfer that it is a segment of.
-    first_segment
-        [transfer] → the event that is its first segment; one entry more for the end.
+    without transfers, as one recorded from a run, an op waits for producers on other devices directly. `spans`: [event]
+    → start and end in seconds. `steps`: [event] → the op, or the transfer that it is a segment of. `first_segment`:
+    [transfer] → the event that is its first segment; one entry more for the end.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -187,20 +172,11 @@ class PathPart:
 def critical_path(plan: Plan, arcs: ScheduleArcs | None = None) -> tuple[Step, ...]:
     """Ops and transfers up to the op that ends last, each starting when the one before it ends.
 
-    A transfer that waits for a link on its way starts earlier, and one that frees a link on its way ends later:
-    `critical_parts` gives the time of each on the path.
-
     Walks back from the end. An op waits for a tensor (its producer here, or the transfer that brings it), for its
     device, or for the barrier at the loss; a transfer for its producer or for a link. If several end at that moment,
-    those with a duration come first, then the order just given. The path begins at an event that waits for none: at
-    time 0, or at an op that starts later than it must. If issuing ops or handing over tensors delays an op, the event
-    that ended last comes before it, and the time between is on no step. Times are compared with the tolerance of
-    `dlplacer.check`.
-
-    Parameters
-    ----------
-    arcs
-        The arcs of the plan, if they are known already.
+    those with a duration come first, then the order just given. The path begins at an event that waits for none. If
+    issuing ops or handing over tensors delays an op, the event that ended last comes before it, and the time between is
+    on no step. Times are compared with the tolerance of `dlplacer.check`.
     """
     return tuple(part.step for part in critical_parts(plan, arcs))
 
@@ -238,7 +214,8 @@ def _last_ended(arcs: ScheduleArcs, before: Iterable[ScheduleArc], longest_gap_s
     tolerance_s = arcs.plan.tolerance_s
 
     def rank(arc: ScheduleArc) -> tuple[float, bool, int]:
-        return max(abs(arc.gap_s), tolerance_s), not _takes_time(arcs, arc.before), arc.why
+        begin_s, end_s = arcs.spans[arc.before]
+        return max(abs(arc.gap_s), tolerance_s), end_s <= begin_s, arc.why
 
     # What ends at 0 only stands there: the path begins with what waits longer.
     near = (arc for arc in before if abs(arc.gap_s) <= (longest_gap_s if arc.freed_s > tolerance_s else tolerance_s))
@@ -249,8 +226,3 @@ def _joined(parts: list[PathPart]) -> tuple[PathPart, ...]:
     """Segments of one transfer that follow each other are one step."""
     runs = (list(run) for _, run in groupby(parts, key=lambda part: id(part.step)))
     return tuple(PathPart(run[0].step, run[0].begin_s, run[-1].end_s) for run in runs)
-
-
-def _takes_time(arcs: ScheduleArcs, event: int) -> bool:
-    start_s, end_s = arcs.spans[event]
-    return end_s > start_s

@@ -41,27 +41,10 @@ class DeviceShare:
 
 @dataclass(frozen=True, repr=False)
 class Explanation(Shown):
-    """The figures behind a plan.
+    """The figures behind a plan; docs/reference/printed.md explains each field.
 
-    Attributes
-    ----------
-    limits_s
-        A key of `REASONS` → the bound that it gives, in seconds; all are worked out anew.
-    limited_by
-        The key with the largest bound.
-    stated_bound_s
-        The lower bound that the plan states: its solver may have proved it, a file may say anything.
-    parts
-        Ops and transfers of the critical path, and when each is on it.
-    path_ops_s, path_transfers_s, path_waits_s
-        Seconds of the step that its ops and its transfers take, and what passes before and between them, as ops wait
-        for the processes that issue them and devices hand tensors over: together the step.
-    path_kinds_s
-        Kind of op → seconds on the critical path, the longest first.
-    devices
-        In the topology's order.
-    transfers
-        Those that take longest, the longest first.
+    `limits_s`: a key of `REASONS` → the bound that it gives, worked out anew; `limited_by` is the key of the largest.
+    The plan states `stated_bound_s`: its solver may have proved it, a file may say anything.
     """
 
     limits_s: Mapping[str, float]
@@ -89,15 +72,11 @@ class Explanation(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """The object that ``dlplacer explain --json`` prints."""
-        steps = [
-            {
-                "op" if isinstance(part.step, ScheduledOp) else "tensor": _name(part.step),
-                "start_s": part.step.start_s,
-                "end_s": part.step.end_s,
-                "on_path_s": part.time_s,
-            }
-            for part in self.parts
-        ]
+        steps = []
+        for part in self.parts:
+            step = part.step
+            named = {"op": step.op} if isinstance(step, ScheduledOp) else {"tensor": step.tensor}
+            steps.append({**named, "start_s": step.start_s, "end_s": step.end_s, "on_path_s": part.time_s})
         transfers = [
             {"tensor": sent.tensor, "target": sent.target, "bytes": sent.bytes, "time_s": sent.end_s - sent.start_s}
             for sent in self.transfers
@@ -108,14 +87,7 @@ class Explanation(Shown):
 
 
 def explain(plan: Plan, dispatch_s: float = 0.0) -> Explanation:
-    """The explanation of a plan.
-
-    Parameters
-    ----------
-    dispatch_s
-        Seconds in which one process issues an op for any of the devices: the plan is replayed under it. 0 keeps the
-        processes of the topology.
-    """
+    """The explanation of a plan; with `dispatch_s`, of its replay with one process that issues each op in that time."""
     plan.options.require_makespan("explain")
     plan = replay_under_issue(plan, dispatch_s) if dispatch_s else plan
     limits_s = _limits_s(plan)
@@ -128,7 +100,8 @@ def explain(plan: Plan, dispatch_s: float = 0.0) -> Explanation:
             kinds[plan.graph.op(part.step.op).kind] += part.time_s
     return Explanation(
         limits_s=limits_s,
-        limited_by=_limited_by(limits_s),
+        # The first that no other exceeds by more than rounding.
+        limited_by=next(name for name, limit in limits_s.items() if limit >= max(limits_s.values()) * (1 - _SAME)),
         stated_bound_s=plan.lower_bound_s,
         parts=parts,
         path_ops_s=ops_s,
@@ -148,18 +121,8 @@ def _limits_s(plan: Plan) -> dict[str, float]:
     return limits | ({"dispatch": least_step_s(problem, dispatch)} if dispatch.delays else {})
 
 
-def _limited_by(limits_s: Mapping[str, float]) -> str:
-    """The first limit that no other exceeds by more than rounding."""
-    largest_s = max(limits_s.values())
-    return next(name for name, limit_s in limits_s.items() if limit_s >= largest_s * (1 - _SAME))
-
-
 def _share(plan: Plan, device: str, parts: tuple[PathPart, ...]) -> DeviceShare:
     mine = [entry for entry in plan.ops if entry.device == device]
-    busy_s = fsum(entry.end_s - entry.start_s for entry in mine)
+    busy_s = plan.busy_s[device]
     on_path_s = fsum(part.time_s for part in parts if isinstance(part.step, ScheduledOp) and part.step.device == device)
     return DeviceShare(device, len(mine), busy_s, max(0.0, plan.makespan_s - busy_s), on_path_s)
-
-
-def _name(step: ScheduledOp | Transfer) -> str:
-    return step.op if isinstance(step, ScheduledOp) else step.tensor

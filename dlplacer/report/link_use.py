@@ -9,15 +9,7 @@ from dlplacer.problem.routes import link_spans
 
 @dataclass(frozen=True, slots=True)
 class LinkUse:
-    """A link direction carries a segment of a transfer from `start_s` to `end_s`.
-
-    Attributes
-    ----------
-    hop
-        The direction: (from, to), names of nodes.
-    part
-        Position of the segment in the transfer.
-    """
+    """A link direction `hop` carries segment number `part` of a transfer from `start_s` to `end_s`."""
 
     hop: tuple[str, str]
     transfer: Transfer

@@ -7,14 +7,6 @@ from dlplacer.planning.one_device import one_device_s
 from dlplacer.problem.problem import build_problem
 
 
-def busy_s(plan: Plan) -> dict[str, float]:
-    """Device → the time in which it runs ops."""
-    busy = dict.fromkeys(plan.topology.device_index, 0.0)
-    for entry in plan.ops:
-        busy[entry.device] += entry.end_s - entry.start_s
-    return busy
-
-
 def speedup_text(plan: Plan) -> str | None:
     """The best single device ÷ the plan, as `Result.speedup` has it; None for a plan that takes no time."""
     alone_s = _single_device_s(plan)

@@ -53,13 +53,7 @@ def chrome_trace(plan: Plan) -> dict[str, Any]:
 
 
 def run_trace(predicted: Plan, measured: Plan) -> dict[str, Any]:
-    """A predicted and a measured step in one trace: every device is two processes, one for each.
-
-    Parameters
-    ----------
-    measured
-        As `dlplacer.measure` records it, on the devices of the predicted plan.
-    """
+    """A predicted and a measured step in one trace: every device is two processes, one for each."""
     trace, other = chrome_trace(predicted), chrome_trace(measured)
     events = [_renamed(event, "predicted", 0) for event in trace["traceEvents"]]
     shift = 1 + max(event["pid"] for event in events)

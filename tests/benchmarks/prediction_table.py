@@ -23,7 +23,6 @@ from benchmarks.prediction_jobs import JOBS
 
 from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan
-from dlplacer.files import write_plan
 from dlplacer.files.load import load_plan
 from dlplacer.frontend import Job
 from dlplacer.frontend.torch.capture import capture_job, default_rewrites
@@ -80,7 +79,7 @@ def plan_of(name: str, arguments: argparse.Namespace) -> Plan:
     plan = planned(JOBS[name](), arguments.devices.split(","), arguments.time_limit, arguments.method)
     if file is not None:
         arguments.plans.mkdir(parents=True, exist_ok=True)
-        write_plan(file, plan)
+        plan.save(file)
     return plan
 
 

@@ -53,6 +53,7 @@ def told(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int,
 
 
 INFER = ["solve", "inception_v3-infer", "cpu-2core"]
+HYBRID = ["hybrid", "inception_v3-train", "dgx1-v100-2gpu", "--devices", "2"]
 
 
 @pytest.mark.parametrize(
@@ -79,6 +80,12 @@ INFER = ["solve", "inception_v3-infer", "cpu-2core"]
         (["solv"], "argument COMMAND: invalid choice: 'solv'"),
         ([*INFER, "--gap", "much"], "argument --gap: 'much' is not a share; write for example 0.01 or 1%"),
         ([*INFER, "--pin", "Mixed_5z=cpu0"], "called 'Mixed_5z'; the nearest are 'Mixed_5d', 'Mixed_5c', 'Mixed_5b'"),
+        (
+            [*INFER, "--device-type", "V100"],
+            "unrecognized arguments: --device-type V100 (--device-type belongs to",
+        ),
+        ([*HYBRID, "--pin", "a=gpu0"], "(--pin belongs to solve, compare, explain, pipeline)"),
+        ([*HYBRID, "--speedup", "2=0"], "--speedup says 0 of 2 devices; give a positive number"),
         ([*INFER, "--split", "--pin", "x=cpu0"], "--pin does not go together with --split"),
     ],
 )

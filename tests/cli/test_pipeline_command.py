@@ -10,15 +10,14 @@ from planning.pipeline.graphs import chain, devices
 from dlplacer.cli.main import main
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.topology import Topology
-from dlplacer.files import write_graph, write_topology
 from dlplacer.files.load import load_plan
 
 CHAIN = chain([1, 2, 3, 4, 2], bytes_=0)
 
 
 def files(folder: Path, graph: OpGraph = CHAIN, topology: Topology | None = None) -> list[str]:
-    write_graph(folder / "graph.json", graph)
-    write_topology(folder / "topology.json", topology or devices(["x", "x"]))
+    graph.save(folder / "graph.json")
+    (topology or devices(["x", "x"])).save(folder / "topology.json")
     return [str(folder / "graph.json"), str(folder / "topology.json")]
 
 

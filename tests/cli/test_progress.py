@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dlplacer.cli.progress import NORMAL, set_verbosity
+from dlplacer.cli.streams import NORMAL, set_verbosity
 
 
 @pytest.fixture(autouse=True)
@@ -22,9 +22,9 @@ def normal() -> Iterator[None]:
 
 ON_TERMINAL = """
 import sys, time
-from dlplacer.cli import progress
-progress.FIRST_AFTER_S = 0.0
-with progress.progress("working", limit_s=60) as show:
+from dlplacer.cli import streams
+streams.FIRST_AFTER_S = 0.0
+with streams.progress("working", limit_s=60) as show:
     show("halfway")
     print("a result", flush=True)
     while not sys.stdin.readline():

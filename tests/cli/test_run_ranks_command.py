@@ -13,7 +13,6 @@ from report.page.reading import ReadPage
 from runtime.random_plans import needs_two_cores, random_plan
 
 from dlplacer.cli.main import main
-from dlplacer.files import write_plan
 from dlplacer.frontend import capture
 from dlplacer.models import mlp
 
@@ -23,14 +22,14 @@ pytestmark = needs_two_cores
 @pytest.fixture(scope="module")
 def plan_file(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("ranks") / "plan.json"
-    write_plan(path, random_plan(capture(mlp(batch_size=4)), 2, seed=1))
+    random_plan(capture(mlp(batch_size=4)), 2, seed=1).save(path)
     return str(path)
 
 
 def test_replicas_are_started_and_reported_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     picture, trace = tmp_path / "run.svg", tmp_path / "run.json"
     whole = tmp_path / "whole.json"
-    write_plan(whole, random_plan(capture(mlp(batch_size=4)), 1))
+    random_plan(capture(mlp(batch_size=4)), 1).save(whole)
     options = ["--devices", "rank0/cpu:0", "--replicas", "2", "--steps", "1", "--warmup", "0", "--json"]
     page = tmp_path / "run.html"
     options += ["--gantt", str(picture), "--trace", str(trace), "--html", str(page)]

@@ -34,13 +34,13 @@ def test_networkx_form() -> None:
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"memory_bytes": -1}, "memory_bytes is -1; it must be finite and at least 0"),
-        ({"memory_bytes": math.nan}, "memory_bytes is nan"),
-        ({"memory_bytes": 10**400}, "memory_bytes is 1000"),
-        ({"flops_per_s": 0.0}, "flops_per_s is 0.0; it must be finite and positive"),
-        ({"flops_per_s": math.inf}, "flops_per_s is inf"),
-        ({"flops_per_s": {"float32": -1.0}}, r"flops_per_s\[float32\] is -1.0"),
-        ({"memory_bytes_per_s": 0}, "memory_bytes_per_s is 0; it must be finite and positive"),
+        ({"memory_bytes": -1}, "memory_bytes must be at least 0"),
+        ({"memory_bytes": math.nan}, "memory_bytes must be a whole number .it is nan"),
+        ({"memory_bytes": 10**400}, "memory_bytes must be at most 1.79769e"),
+        ({"flops_per_s": 0.0}, "flops_per_s must be above 0"),
+        ({"flops_per_s": math.inf}, "flops_per_s must be finite .it is inf"),
+        ({"flops_per_s": {"float32": -1.0}}, "flops_per_s.float32 must be above 0"),
+        ({"memory_bytes_per_s": 0}, "memory_bytes_per_s must be above 0"),
     ],
 )
 def test_devices_refuse_numbers(changes: dict[str, Any], text: str) -> None:
@@ -51,15 +51,15 @@ def test_devices_refuse_numbers(changes: dict[str, Any], text: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"bytes_per_s": 0}, "bytes_per_s is 0; it must be finite and positive"),
-        ({"bytes_per_s": math.nan}, "bytes_per_s is nan"),
-        ({"bytes_per_s": math.inf}, "bytes_per_s is inf"),
-        ({"latency_s": -1e-6}, "latency_s is -1e-06; it must be finite and at least 0"),
-        ({"latency_s": math.inf}, "latency_s is inf"),
-        ({"count": 0}, "count is 0; it must be finite and at least 1"),
-        ({"count": 10**400}, "count is 1000"),
+        ({"bytes_per_s": 0}, "bytes_per_s must be above 0"),
+        ({"bytes_per_s": math.nan}, "bytes_per_s must be finite"),
+        ({"bytes_per_s": math.inf}, "bytes_per_s must be finite"),
+        ({"latency_s": -1e-6}, "latency_s must be at least 0"),
+        ({"latency_s": math.inf}, "latency_s must be finite"),
+        ({"count": 0}, "count must be at least 1"),
+        ({"count": 10**400}, "count must be at most"),
         ({"bytes_per_s": 1e300, "count": 10**9}, "count is 1000000000"),
-        ({"duplex": "simplex"}, "duplex is 'simplex'; use one of full, half"),
+        ({"duplex": "simplex"}, "duplex must be 'full' or 'half'"),
         ({"target": "a"}, "a link joins two different nodes; remove it"),
     ],
 )

@@ -39,7 +39,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "profile": ("profile", _MODEL, "--device", "cpu:0", "-o", "OUT"),
     "run": ("run", "PLAN", _MODEL, "--batch-size", "4", "--devices", "cpu:0,cpu:1", "--steps", "2", "--trace", "OUT"),
     "hybrid": (
-        *("hybrid", "GRAPH", "cpu-2core", "--devices", "4", "--epochs", "EPOCHS", "--jobs", "2"),
+        *("hybrid", "GRAPH", "cpu-2core", "--devices", "4", "--epochs", "EPOCHS"),
         *("--time-limit", "1", "--split", "placement", "--scaling-efficiency", "1"),
     ),
     "run over ranks": (

@@ -184,7 +184,7 @@ MISTAKES: dict[str, tuple[list[Callable[[Any], None]], list[str]]] = {
         ],
         ["problem.options.delay", "status", "gap", "method", "ops[0]", "ops[1].op", "memory"],
     ),
-    "a transfer that goes nowhere": ([put("transfers", 0, "segments", to=[])], ["transfers[0]"]),
+    "a transfer that goes nowhere": ([put("transfers", 0, "segments", to=[])], ["transfers[0].segments"]),
     "hops of other than two nodes": (
         [put(*HOP, "route", to=[["a"], ["a", "b", "c"], "ab"])],
         [

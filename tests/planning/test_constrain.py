@@ -56,8 +56,6 @@ def test_a_pattern_means(pattern: str, ops: tuple[str, ...]) -> None:
         ({"encodr": "d0"}, (), "no op and no module is called 'encodr'; the nearest are 'encoder'"),
         ({"conv": "d7"}, (), "there is no device 'd7'; the topology has devices and types d0, d1, device"),
         ({"conv": "d0", "c?nv": "d1"}, (), "pin 'c?nv' = 'd1': op 'conv' is pinned to 'd0' and to 'd1'"),
-        ({"w": "d0", "w.grad": "d1"}, (), "op 'w' is pinned to 'd0' and op 'w.grad' to 'd1', but both belong"),
-        ({"conv": "d0", "head": "d1"}, ["conv,head"], "op 'conv' is pinned to 'd0' and op 'head' to 'd1', but both"),
         ({}, ["conv"], "colocation 'conv' means one op alone; name two or more"),
         ({}, ["head,nothing"], "no op and no module is called 'nothing'"),
     ],
@@ -66,6 +64,14 @@ def test_what_cannot_be_is_told(pins: dict[str, str], colocate: list[str], messa
     with pytest.raises(InputError) as caught:
         constrained(NET, BOX, pins, colocate)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("pins", "colocate"), [({"w": "d0", "w.grad": "d1"}, ()), ({"conv": "d0", "head": "d1"}, ["conv,head"])]
+)
+def test_pins_that_tear_a_set_apart_leave_no_plan(pins: dict[str, str], colocate: list[str]) -> None:
+    with pytest.raises(InfeasibleError, match=r"no device that all its ops may use: .* may run on 'd0'; .*'d1'"):
+        place(NET, BOX, pins=pins, colocate=colocate)
 
 
 def _random_constraints(random: Random, graph: OpGraph, topology: Topology) -> Constraints:

@@ -11,7 +11,6 @@ from dlplacer.core.op import Edge, Op
 from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan
 from dlplacer.core.topology import Device, Link, Topology
-from dlplacer.files import write_plan
 from dlplacer.planning.place import place
 from dlplacer.report.explanation import explain
 
@@ -63,7 +62,7 @@ def test_a_slow_host_limits_many_small_ops() -> None:
 
 
 def test_the_command_prints_tables_or_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_plan(tmp_path / "plan.json", planned(*DIAMOND, edges=EDGES))
+    planned(*DIAMOND, edges=EDGES).save(tmp_path / "plan.json")
     assert main(["explain", str(tmp_path / "plan.json"), "--dispatch", "8us", "--budget", "0"]) == 0
     printed = capsys.readouterr().out
     assert "limited by" in printed

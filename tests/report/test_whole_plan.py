@@ -13,7 +13,6 @@ from dlplacer.cli.main import main
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
 from dlplacer.core.topology import Device, Link, Topology
-from dlplacer.files import write_plan
 from dlplacer.planning.place import place
 
 GRAPH = OpGraph(
@@ -27,7 +26,7 @@ def content(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("plan") / "plan.json"
     plan = place(GRAPH, MACHINE, method="heft").plan
     assert plan.transfers
-    write_plan(path, plan)
+    plan.save(path)
     return path.read_text()
 
 

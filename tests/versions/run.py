@@ -75,8 +75,8 @@ def settings() -> list[Setting]:
     found = dict(reversed(list(interpreters())))
     if OLDEST not in found:
         raise SystemExit(f"there is no Python {OLDEST[0]}.{OLDEST[1]}: what runs the lowest versions is missing")
-    lowest = ("-c", "tests/versions/lowest.txt", "-e", ".[torch,plot,partition,onnx,nvml]", *_RUNNERS)
-    highest = ("--upgrade", "-e", ".[plot,partition,nvml]", *_RUNNERS)
+    lowest = ("-c", "tests/versions/lowest.txt", "-e", ".[torch,plot,partition,onnx]", *_RUNNERS)
+    highest = ("--upgrade", "-e", ".[plot,partition]", *_RUNNERS)
     without = tuple(option for path in _NEEDS_TORCH for option in ("--ignore", path))
     return [
         Setting("lowest", found[OLDEST], lowest, (*_CORE, *_CAPTURE)),

@@ -17,7 +17,7 @@ def promised() -> dict[str, str]:
     """Package → lower bound, of what the package needs and of the extras that users ask for."""
     project = tomllib.loads(PYPROJECT.read_text())["project"]
     extras = project["optional-dependencies"]
-    names = ("plot", "partition", "onnx", "nvml")
+    names = ("plot", "partition", "onnx")
     listed = [*project["dependencies"], *(entry for name in names for entry in extras[name])]
     return dict(re.fullmatch(r"([\w-]+)>=([\d.]+)(?:,.*)?", entry).groups() for entry in listed)  # type: ignore[union-attr]
 

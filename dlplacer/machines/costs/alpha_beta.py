@@ -4,35 +4,26 @@ import sys
 from dataclasses import dataclass
 
 from dlplacer.core.errors import InputError
-from dlplacer.core.record import Record, Seconds
 
 
 @dataclass(frozen=True, slots=True)
-class AlphaBeta(Record):
+class AlphaBeta:
     """Seconds as a line over bytes: α + β · bytes.
 
     The cost of a link, of a route and of a collective over many devices all have this form, so all are of this type.
     For a collective the bytes are those of the whole vector on one device.
-
-    Attributes
-    ----------
-    latency_s
-        α: seconds for no bytes at all.
-    s_per_byte
-        β: seconds that each byte adds.
     """
 
-    latency_s: Seconds
-    s_per_byte: Seconds
+    latency_s: float
+    s_per_byte: float
+
+    def __post_init__(self) -> None:
+        for value in (self.latency_s, self.s_per_byte):
+            if not 0 <= value <= sys.float_info.max:
+                raise InputError(f"alpha beta: a time is {value}; it must be finite and at least 0")
 
     def time_s(self, size_bytes: float) -> float:
-        """Seconds for this many bytes.
-
-        Raises
-        ------
-        InputError
-            If the size is negative or not finite.
-        """
+        """Seconds for this many bytes."""
         if not 0 <= size_bytes <= sys.float_info.max:
             raise InputError(f"a message of {size_bytes} bytes; the size must be finite and at least 0")
         return self.latency_s + self.s_per_byte * size_bytes

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 from dlplacer.core.errors import InputError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Op, TensorSpec
-from dlplacer.core.record import BytesPerSecond, Name, Number, Record, Seconds
+from dlplacer.core.record import BytesPerSecond, Name, Number, Record, Seconds, record
 from dlplacer.core.topology import Topology
 from dlplacer.files.fields import FileModel, Table, load_model, plain
 from dlplacer.files.text import write_json
@@ -24,7 +24,7 @@ _SMALL_BYTES = 2**16
 """An op that moves no more than this spends its time on being called."""
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class Entry(Record):
     """Seconds of an op, and the number of measured ops behind them."""
 
@@ -32,7 +32,7 @@ class Entry(Record):
     count: Annotated[int, Number(at_least=1, whole=True)] = 1
 
 
-@dataclass(frozen=True, slots=True)
+@record(frozen=True, slots=True)
 class CopyLine(Record):
     """The line of a copy to another device."""
 
@@ -46,16 +46,10 @@ class Calibration:
 
     Attributes
     ----------
-    versions
-        Versions for which the times are valid: hardware, torch, and the like.
     overhead_s
         Seconds of an op that moves almost no data.
     entries
         Signature of an op (`signature`) → its time.
-    copy_line
-        Of a copy to another device of the type; None if none was timed.
-    dispatch_s
-        Seconds that a process takes to issue an op (`Device.dispatch_s`); None if that was not timed.
     """
 
     device_type: str
@@ -91,13 +85,7 @@ def signature(graph: OpGraph, op: Op) -> str:
 def calibration_of(
     graph: OpGraph, times_s: Mapping[str, float], device_type: str, versions: Mapping[str, str]
 ) -> Calibration:
-    """The calibration that one profile of a graph gives: the median over ops of one signature.
-
-    Parameters
-    ----------
-    times_s
-        Op id → measured seconds.
-    """
+    """The calibration that one profile of a graph gives: the median over ops of one signature."""
     found: dict[str, list[float]] = defaultdict(list)
     small = []
     for op in graph.ops:
@@ -225,8 +213,6 @@ def read_calibration(path: Path) -> Calibration:
 
     Raises
     ------
-    InputError
-        If the file cannot be read.
     FileFormatError
         With every mistake and its path.
     """

@@ -41,10 +41,6 @@ class CollectiveAlgorithm:
 
     Attributes
     ----------
-    rounds
-        N → its rounds.
-    libraries
-        Those of `LIBRARIES` that have it.
     ring_passes
         The number of times that parts of the vector go once around a ring; 0 without a ring. On a machine the ring
         takes the widest order of the devices instead of their ranks.
@@ -136,21 +132,6 @@ def hierarchical_rounds(islands: Sequence[Sequence[int]]) -> tuple[Round, ...]:
 
 def _over(groups: Sequence[Sequence[int]], steps: Sequence[Message], scale: float) -> tuple[Message, ...]:
     return tuple((group[a], group[b], scale * share) for group in groups for a, b, share in steps)
-
-
-def push_rounds(workers: int, servers: int) -> tuple[Round, ...]:
-    """Every worker's vector to parameter servers that each hold 1/S of it; workers are numbered first, then servers."""
-    require_devices(workers)
-    require_devices(servers)
-    turns = max(workers, servers)
-    return tuple(
-        Round(
-            tuple(
-                (w, workers + (w + turn) % turns, 1 / servers) for w in range(workers) if (w + turn) % turns < servers
-            )
-        )
-        for turn in range(turns)
-    )
 
 
 def ceil_log2(count: int) -> int:

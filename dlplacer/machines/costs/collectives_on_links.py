@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from dlplacer.core.errors import InputError
@@ -15,7 +15,6 @@ from dlplacer.machines.costs.collectives import (
     CollectiveAlgorithm,
     Round,
     hierarchical_rounds,
-    push_rounds,
     ring_pass_rounds,
 )
 from dlplacer.machines.costs.device_table import is_core
@@ -42,8 +41,6 @@ class Ring:
         Devices; each sends to the next, the last to the first.
     bytes_per_s
         The bandwidth of every hop at once, with shared links considered.
-    latency_s
-        The largest latency of a hop.
     """
 
     order: tuple[str, ...]
@@ -58,11 +55,6 @@ def widest_ring(
 
     Depth-first over the orders, widest hop first, cut off where a hop cannot beat the best ring so far; it starts from
     the order given. Two devices form a ring of two hops.
-
-    Parameters
-    ----------
-    used
-        LinkDirection → bytes per second that other rings take.
     """
     search = _RingSearch(wiring, devices, used or {})
     order = search.best
@@ -148,22 +140,17 @@ class MachineCosts:
 
     Attributes
     ----------
-    groups
-        Devices of each group in order; all have the same number.
     shares
         The share of the whole vector that each group holds; the shares add up to 1.
     islands
         The first group's ranks, parted into sets of equal size that are joined better inside than outside; with fewer
         than two sets, or sets of one, there is no hierarchical algorithm.
-    factors
-        Collective → its measured seconds ÷ those that the links promise, with every algorithm.
     """
 
     wiring: Wiring
     groups: tuple[tuple[str, ...], ...]
     shares: tuple[float, ...] = (1.0,)
     islands: tuple[tuple[int, ...], ...] = ()
-    factors: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.groups or len({len(group) for group in self.groups}) != 1 or not self.groups[0]:
@@ -220,10 +207,7 @@ class MachineCosts:
                 found[algorithm.collective][algorithm.name] = self.line(algorithm)
         if len(self.islands) > 1 and len(self.islands[0]) > 1:
             found["all-reduce"]["hierarchical"] = self.rounds(hierarchical_rounds(self.islands))
-        return {
-            collective: {name: line.times(self.factors.get(collective, 1.0)) for name, line in lines.items()}
-            for collective, lines in found.items()
-        }
+        return found
 
     def collectives(self, size_bytes: float) -> CollectiveCosts:
         """Every collective by its fastest algorithm for a vector of this size."""
@@ -231,24 +215,6 @@ class MachineCosts:
             collective: min(lines.values(), key=lambda line: line.time_s(size_bytes))
             for collective, lines in self.algorithms.items()
         }
-
-    def served(self, servers: Sequence[str]) -> CollectiveCosts:
-        """Push to parameter servers, and pull from them; the servers are devices outside the groups.
-
-        A pull is the push with all messages turned round, over the same links, and takes as long.
-
-        Raises
-        ------
-        InputError
-            If a device is both worker and server, or there is no server.
-        """
-        workers = {name for group in self.groups for name in group}
-        both = sorted(workers.intersection(servers))
-        if both:
-            raise InputError(f"device {both[0]!r} is both worker and parameter server; give it one role")
-        whole = replace(self, groups=tuple((*group, *servers) for group in self.groups), islands=())
-        line = whole.rounds(push_rounds(self.devices, len(servers)))
-        return {"push": line, "pull": line}
 
 
 def library_of(topology: Topology) -> str:

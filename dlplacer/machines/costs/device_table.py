@@ -39,16 +39,12 @@ class DeviceType:
     ----------
     flops_per_s
         Peak rate per dtype; float32 is always there.
-    memory_bytes_per_s
-        Peak rate of the device's own memory.
     memory_bytes
         Size of that memory; None if it is the host's.
     links
         NVLinks or xGMI links that it has; more than these lead to a switch.
     link_bytes_per_s
         Effective rate of one of them in one direction; 0 without any.
-    pcie
-        PCIe generation of its slot; 0 without one.
     """
 
     flops_per_s: Mapping[str, float]

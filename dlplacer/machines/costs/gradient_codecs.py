@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from dlplacer.core.errors import InputError
-from dlplacer.core.record import Record, Seconds
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 
 FLOAT_BITS = 32
@@ -31,8 +30,6 @@ class Transport:
         True if codes are added before they are decoded; else a device decodes those of every worker.
     decodes
         Times that a device decodes the gradient if codes are added.
-    most_workers
-        The most workers before the sum overflows; None if it never does.
     """
 
     name: str
@@ -48,11 +45,8 @@ class GradientCodec:
 
     Attributes
     ----------
-    transports
-        The choices of the planner; they differ in width, as sums are wider than codes.
     encode_passes, decode_passes
-        Passes over the float32 gradient in device memory, which is what coding is assumed to be bound by. What is
-        measured on a device should replace it.
+        Passes over the float32 gradient in device memory, which is what coding is assumed to be bound by.
     noise
         Variance of the decoded gradient's noise ÷ the exact gradient's: 1 leaves the number of steps as it is.
     """
@@ -107,20 +101,6 @@ CODECS: Mapping[str, GradientCodec] = MappingProxyType(
 """Name, as ``--codecs`` takes it → codec."""
 
 
-@dataclass(frozen=True, slots=True)
-class CodecSeconds(Record):
-    """Measured coding times, per byte of the float32 gradient.
-
-    Attributes
-    ----------
-    decode_s_per_byte
-        Seconds per byte for decoding the codes of one worker.
-    """
-
-    encode_s_per_byte: Seconds
-    decode_s_per_byte: Seconds
-
-
 CollectiveCosts = Mapping[str, AlphaBeta]
 """Collective → its line over a given set of workers."""
 
@@ -133,14 +113,11 @@ class GradientExchange:
     ----------
     pass_s_per_byte
         Seconds that a device takes to pass over a byte of float32 gradient; 0 makes coding free.
-    measured
-        Measured coding times, in place of passes over memory.
     """
 
     codec: GradientCodec
     transport: Transport
     pass_s_per_byte: float = 0.0
-    measured: CodecSeconds | None = None
 
     @property
     def name(self) -> str:
@@ -158,13 +135,7 @@ class GradientExchange:
         return workers >= 1 and (most is None or workers <= most)
 
     def steps(self, workers: int) -> tuple[tuple[str, float], ...]:
-        """(Collective, its full vector as a share of the float32 gradient), one after another; none for one worker.
-
-        Raises
-        ------
-        InputError
-            If the exchange cannot average over so many workers.
-        """
+        """(Collective, its full vector as a share of the float32 gradient), one after another; none for one worker."""
         if not self.fits(workers):
             most = self.transport.most_workers
             limit = "any number" if most is None else f"1 to {most}"
@@ -183,8 +154,6 @@ class GradientExchange:
         if workers == 1:
             return 0.0
         decodes = self.transport.decodes if self.transport.sums else workers
-        if self.measured is not None:
-            return self.measured.encode_s_per_byte + decodes * self.measured.decode_s_per_byte
         return self.pass_s_per_byte * (self.codec.encode_passes + decodes * self.codec.decode_passes)
 
     def line(self, costs: CollectiveCosts, workers: int) -> AlphaBeta:
@@ -199,7 +168,6 @@ class GradientExchange:
 def exchanges(
     memory_bytes_per_s: float | None = None,
     codecs: Iterable[str] = tuple(CODECS),
-    measured: Mapping[str, CodecSeconds] = MappingProxyType({}),
 ) -> tuple[GradientExchange, ...]:
     """Every transport of these codecs.
 
@@ -207,23 +175,16 @@ def exchanges(
     ----------
     memory_bytes_per_s
         Rate of the device's memory, which bounds coding; None: coding costs nothing.
-    measured
-        Codec → what coding takes, in place of that bound.
-
-    Raises
-    ------
-    InputError
-        If the rate is not positive, or there is no such codec.
     """
     if memory_bytes_per_s is not None and not memory_bytes_per_s > 0:
         raise InputError(f"memory_bytes_per_s is {memory_bytes_per_s}; it must be positive, or None")
     chosen = tuple(codecs)
-    for name in (*chosen, *measured):
+    for name in chosen:
         if name not in CODECS:
             raise InputError(f"there is no codec {name!r}; use some of {', '.join(CODECS)}")
     pass_s = 0.0 if memory_bytes_per_s is None else 1 / memory_bytes_per_s
     return tuple(
-        GradientExchange(codec, transport, pass_s, measured.get(codec.name))
+        GradientExchange(codec, transport, pass_s)
         for codec in CODECS.values()
         if codec.name in chosen
         for transport in codec.transports

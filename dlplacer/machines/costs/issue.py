@@ -11,13 +11,7 @@ ISSUES = ("none", "eager")
 
 
 def with_issue(topology: Topology, issue: str) -> Topology:
-    """The machine with issue costs for its devices, if they are to count; costs in the topology itself stay.
-
-    Raises
-    ------
-    InputError
-        If there is no such assumption.
-    """
+    """The machine with issue costs for its devices, if they are to count; costs in the topology itself stay."""
     if issue not in ISSUES:
         raise InputError(f"issue is {issue!r}; use one of {', '.join(ISSUES)}")
     if issue == "none":

@@ -34,8 +34,6 @@ class Wiring:
 
         Raises
         ------
-        InputError
-            If one of the two is not a device of the topology.
         InfeasibleError
             If no links join them.
         """

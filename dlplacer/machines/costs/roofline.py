@@ -18,10 +18,6 @@ class Rates:
     ----------
     flops_per_s
         Per dtype. A device that has one number for all dtypes lists it as float32.
-    memory_bytes_per_s
-        Of the device's own memory, or None.
-    overhead_s
-        Least time of an op that does anything.
     """
 
     flops_per_s: Mapping[str, float]

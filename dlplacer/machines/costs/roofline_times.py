@@ -51,13 +51,7 @@ def with_roofline_times(graph: OpGraph, device_type: str) -> OpGraph:
 
 
 def required_time_s(op: Op, device_type: str) -> float:
-    """Δ(k) in seconds on a type of device.
-
-    Raises
-    ------
-    InputError
-        If the graph does not give it.
-    """
+    """Δ(k) in seconds on a type of device."""
     time_s = op.time_on(device_type)
     if time_s is None:
         raise InputError(

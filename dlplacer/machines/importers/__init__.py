@@ -1,1 +1,1 @@
-"""Machines from elsewhere: this host, NVML, nvidia-smi, NCCL topology files, node-link graphs."""
+"""Machines from elsewhere: this host, nvidia-smi, NCCL topology files, descriptions, workloads."""

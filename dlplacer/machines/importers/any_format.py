@@ -8,7 +8,7 @@ from dlplacer.files.text import read_json, read_text
 from dlplacer.machines.importers.dnn_partitioning import is_workload, topology_of_workload
 from dlplacer.machines.importers.nccl_xml import parse_nccl_xml
 from dlplacer.machines.importers.node_link import topology_of_node_link
-from dlplacer.machines.importers.nvidia_smi import parse_matrix, topology_of_matrix
+from dlplacer.machines.importers.nvidia_smi import imported_matrix
 from dlplacer.machines.importers.products import GivenTypes, with_types
 
 MAX_BYTES = 64 * 2**20
@@ -23,9 +23,9 @@ def import_topology(path: Path, device_type: str | None = None) -> Topology:
     Parameters
     ----------
     device_type
-        Type or product name of the devices, as ``V100`` or ``A100-SXM4-40GB``, whose memory and rates are taken from
-        the device table: of all GPUs of ``nvidia-smi topo -m`` and of NCCL's file, and of those devices of a node-link
-        graph that have no type. Several are given by the numbers of the devices: ``0-2=RTX3090,3=RTX3060``.
+        Type or product name of all GPUs, and of the devices of a node-link graph without one, as ``V100`` or
+        ``A100-SXM4-40GB``, whose memory and rates are taken from the device table. Several are given by the numbers of
+        the devices: ``0-2=RTX3090,3=RTX3060``.
 
     Raises
     ------
@@ -53,4 +53,4 @@ def import_topology(path: Path, device_type: str | None = None) -> Topology:
                 "run a program that uses RCCL with NCCL_TOPO_DUMP_FILE=topo.xml and import topo.xml"
             ],
         )
-    return topology_of_matrix(parse_matrix(text, where), types, path.stem)
+    return imported_matrix(text, where, types, path.stem)

@@ -44,10 +44,6 @@ def described_topology(
 
     Parameters
     ----------
-    link
-        Of each GPU to its host: ``pcie4``, ``pcie3x8``, or a rate; None takes the slot that the type has.
-    network
-        Between hosts: a key of `NETWORKS`, or a rate.
     used
         Device → memory in use, which is left out; ``""`` stands for every device.
 

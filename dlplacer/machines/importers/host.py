@@ -1,18 +1,101 @@
-"""The cores of this host as devices, joined within and between NUMA nodes."""
+"""This host: its GPUs as ``nvidia-smi`` reports them, or the cores of this process by NUMA node."""
 
 import os
+import shutil
+import subprocess
 from itertools import combinations
 from pathlib import Path
 
+from dlplacer.core.errors import InputError
 from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.machines.costs.device_table import CORE, DEVICE_TABLE, TURN
-from dlplacer.machines.importers.rates import SOCKET_LATENCY_S
+from dlplacer.machines.importers.nvidia_smi import TopoMatrix, parse_matrix, topology_of_matrix
+from dlplacer.machines.importers.products import device_of_type
+from dlplacer.machines.importers.rates import SOCKET_LATENCY_S, link_figures, pcie_slot_bytes_per_s
 from dlplacer.machines.usable_cores import usable_cores
 
 _AT_ONCE_BYTES_PER_S = 1e15
 """Cores of one process share memory: a tensor goes over as a pointer, and no byte is copied."""
 _HANDOVER_S = 30e-6
 """Waking the thread of another core; `topology detect --measure` measures it."""
+
+_ANSWER_S = 60.0
+_QUERY = "name,memory.total,pcie.link.gen.max,pcie.link.width.max"
+
+
+def detected_topology(kind: str = "auto") -> Topology:
+    """The GPUs of this host or, without any, the cores of this process.
+
+    Raises
+    ------
+    InputError
+        If there are no GPUs and ``gpu`` is asked for.
+    """
+    gpus = kind == "gpu" or (kind == "auto" and has_gpus())
+    return gpu_topology() if gpus else host_topology()
+
+
+def has_gpus() -> bool:
+    """True if ``nvidia-smi`` reports a GPU."""
+    try:
+        return bool(_gpu_rows())
+    except InputError:
+        return False
+
+
+def gpu_topology() -> Topology:
+    """Devices ``gpu0``… with the type, memory and slot of each GPU, its NVLinks and the PCIe tree.
+
+    Raises
+    ------
+    InputError
+        If there is no driver, or no GPU.
+    """
+    rows = _gpu_rows()
+    devices = tuple(
+        device_of_type(f"gpu{number}", name, _whole(mebibytes, 2**20), {"product": name})
+        for number, (name, mebibytes, *_) in enumerate(rows)
+    )
+    slots = [
+        pcie_slot_bytes_per_s(_whole(generation) or link_figures(device.type).pcie, _whole(width) or 16)
+        for device, (*_, generation, width) in zip(devices, rows, strict=True)
+    ]
+    try:
+        matrix = parse_matrix(_nvidia_smi("topo", "-m"), "nvidia-smi topo -m")
+    except InputError:
+        matrix = None
+    if matrix is None or len(matrix.gpus) != len(devices):
+        # Guests of WSL and of some hypervisors do not see the tree of their GPUs.
+        matrix = TopoMatrix.unknown(len(devices))
+    return topology_of_matrix(matrix, devices, slots, source="nvidia-smi; rates of links by generation")
+
+
+def _gpu_rows() -> list[list[str]]:
+    text = _nvidia_smi(f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits")
+    rows = [[cell.strip() for cell in line.rsplit(",", 3)] for line in text.splitlines() if line.count(",") >= 3]
+    if not rows:
+        raise InputError(f"nvidia-smi reports no GPUs; it answers {text.strip()[:200]!r}")
+    return rows
+
+
+def _nvidia_smi(*arguments: str) -> str:
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        raise InputError(
+            "nvidia-smi is not installed, so this host has no NVIDIA driver; on the machine with the GPUs run "
+            "`dlplacer topology detect`, or `nvidia-smi topo -m` and `dlplacer topology import` its output"
+        )
+    try:
+        done = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=_ANSWER_S, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        told = getattr(error, "stdout", None) or error
+        raise InputError(f"nvidia-smi does not tell of the GPUs ({str(told).strip()}); check the driver") from error
+    return done.stdout
+
+
+def _whole(text: str, unit: int = 1) -> int | None:
+    """The number in a cell; None if the driver does not tell it, as of a GPU cut into instances."""
+    return unit * int(text) if text.isdecimal() else None
 
 
 def host_topology(root: Path = Path("/sys/devices/system/node"), cores: list[int] | None = None) -> Topology:
@@ -21,13 +104,6 @@ def host_topology(root: Path = Path("/sys/devices/system/node"), cores: list[int
     They are threads of one process, which share its interpreter. Two cores are joined directly; more of them
     hang on a router for their node, and nodes' routers are joined. Memory is shared by all cores, so no core has a
     capacity of its own.
-
-    Parameters
-    ----------
-    root
-        The folder in which Linux lists NUMA nodes.
-    cores
-        Numbers of the cores; None takes those of this process.
     """
     usable = usable_cores() if cores is None else cores
     nodes = _numa_nodes(root, usable)

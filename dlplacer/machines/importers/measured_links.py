@@ -56,17 +56,6 @@ def fit_line(times_s: Mapping[int, float], most_bytes_per_s: float = NO_COPY_BYT
     ----------
     most_bytes_per_s
         The rate that the hardware cannot exceed: that of the slower end's memory.
-
-    Returns
-    -------
-    LineFit
-        With a doubt if more than a quarter of the sizes is off the line by half, if a copy took less than the latency
-        or the rate allows by a third or half, or if the rate exceeds `most_bytes_per_s`.
-
-    Raises
-    ------
-    InputError
-        If fewer than two sizes were timed, or a time is not positive.
     """
     import numpy as np
     from scipy.optimize import nnls

@@ -120,7 +120,7 @@ class _Machine:
             self._join_nvlinks()
         if self.mistakes:
             raise FileFormatError(where, self.mistakes)
-        if linked := {gpu for gpu, *_ in self.nvlinks}:
+        if linked := dict.fromkeys(gpu for gpu, *_ in self.nvlinks):
             self.assumed["nvlink"] = assumed_links(self.devices[gpu] for gpu in linked)
         if len(self.sockets) > 1 and self.network:
             self.routers[_NETWORK] = Router(_NETWORK)

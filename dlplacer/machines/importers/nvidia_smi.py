@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 from dlplacer.core.errors import FileFormatError
@@ -32,20 +32,20 @@ class TopoMatrix:
 
     Attributes
     ----------
-    gpus
-        Names in order.
     cells
         [gpu][gpu] → ``X`` on the diagonal, ``NV<n>``, or one of `PATHS`; old ``SOC`` is read as ``SYS``.
-    numa
-        NUMA node of each GPU as printed, or None.
-    nics
-        Names of the network devices, which are left out of the matrix.
     """
 
     gpus: tuple[str, ...]
     cells: tuple[tuple[str, ...], ...]
     numa: tuple[str | None, ...]
     nics: tuple[str, ...] = ()
+
+    @classmethod
+    def unknown(cls, count: int) -> "TopoMatrix":
+        """So many GPUs, of whose links nothing is known."""
+        cells = tuple(tuple("X" if one == other else "SYS" for other in range(count)) for one in range(count))
+        return cls(tuple(f"GPU{number}" for number in range(count)), cells, (None,) * count)
 
     def nvlinks(self, one: int, other: int) -> int:
         """The number of links in the matrix for a pair; 0 if it has none."""
@@ -136,42 +136,44 @@ def _numa(rest: list[str]) -> str | None:
     return rest[1] if len(rest) > 1 and re.fullmatch(r"[0-9,-]+", rest[1]) else None
 
 
-def topology_of_matrix(matrix: TopoMatrix, types: GivenTypes, name: str = "") -> Topology:
-    """Devices ``gpu0``…, joined as the matrix says.
-
-    The matrix shows no switches: NVLinks to more GPUs than one GPU has links for lead into an NVSwitch. Where a pair
-    has NVLinks its route over PCIe is not shown; GPUs are then put under the socket of their NUMA node. Rates are those
-    of the device types (`dlplacer.machines.costs.device_table`), usual ones for a GPU without a type.
+def imported_matrix(text: str, where: str, types: GivenTypes, name: str = "") -> Topology:
+    """Devices ``gpu0``… in the output of ``nvidia-smi topo -m``, with memory and rates of the types given.
 
     Raises
     ------
     InputError
         If types are given to some GPUs only, or a pair has NVLinks that its type does not have.
     """
-    ids = [gpu.lower() for gpu in matrix.gpus]
-    numbers = {gpu: gpu.removeprefix("gpu") for gpu in ids}
+    matrix = parse_matrix(text, where)
+    numbers = {gpu.lower(): gpu.removeprefix("GPU") for gpu in matrix.gpus}
     types.require_used(numbers)
-    kinds = [types.of(gpu, number) or "gpu" for gpu, number in numbers.items()]
-    devices = tuple(map(device_of_type, ids, kinds))
+    devices = tuple(device_of_type(gpu, types.of(gpu, number) or "gpu") for gpu, number in numbers.items())
+    generations = [link_figures(device.type).pcie for device in devices]
+    source = "nvidia-smi topo -m; rates by generation, see meta.assumed; memory by the device table"
+    found = topology_of_matrix(matrix, devices, list(map(pcie_slot_bytes_per_s, generations)), name, source)
+    joined = {
+        end for one, other in combinations(range(len(devices)), 2) if matrix.nvlinks(one, other) for end in (one, other)
+    }
+    slots = ", ".join(dict.fromkeys(f"PCIe {generation}.0 x16" for generation in generations))
+    assumed = {"pcie": slots, "socket": SOCKET_BYTES_PER_S.source}
+    if joined:
+        assumed["nvlink"] = assumed_links(devices[gpu] for gpu in sorted(joined))
+    return replace(found, meta={"assumed": assumed, **found.meta})
+
+
+def topology_of_matrix(
+    matrix: TopoMatrix, devices: Sequence[Device], slots: Sequence[float], name: str = "", source: str = ""
+) -> Topology:
+    """The devices, joined as the matrix says.
+
+    The matrix shows no switches: NVLinks to more GPUs than one GPU has links for lead into an NVSwitch. Where a pair
+    has NVLinks its route over PCIe is not shown; GPUs are then put under the socket of their NUMA node. Rates of
+    NVLinks are those of the device types, usual ones for a GPU without a type.
+    """
     links, routers = _nvlinks(matrix, devices)
-    slots = [pcie_slot_bytes_per_s(link_figures(device.type).pcie) for device in devices]
-    tree_links, tree_routers = pcie_tree(matrix, ids, slots)
-    assumed = {"pcie": _slots_of(devices), "socket": SOCKET_BYTES_PER_S.source}
-    if joined := {end for link in links for end in (link.source, link.target)}:
-        assumed["nvlink"] = assumed_links(device for device in devices if device.id in joined)
-    meta = {"assumed": assumed} | ({"network_devices": list(matrix.nics)} if matrix.nics else {})
-    return Topology(
-        devices,
-        (*routers, *tree_routers),
-        (*links, *tree_links),
-        name=name,
-        source="nvidia-smi topo -m; rates by generation, see meta.assumed; memory by the device table",
-        meta=meta,
-    )
-
-
-def _slots_of(devices: Sequence[Device]) -> str:
-    return ", ".join(dict.fromkeys(f"PCIe {link_figures(device.type).pcie}.0 x16" for device in devices))
+    tree_links, tree_routers = pcie_tree(matrix, [device.id for device in devices], slots)
+    meta = {"network_devices": list(matrix.nics)} if matrix.nics else {}
+    return Topology(tuple(devices), (*routers, *tree_routers), (*links, *tree_links), name, source, meta)
 
 
 def _nvlinks(matrix: TopoMatrix, devices: Sequence[Device]) -> tuple[list[Link], list[Router]]:

@@ -49,11 +49,6 @@ class GivenTypes:
     text
         A type or product name, or assignments of such to numbers, ranges of them and names of devices:
         ``0-2=RTX3090,3=RTX3060``. None gives no types.
-
-    Raises
-    ------
-    InputError
-        If a name is not in the device table, with the names most like it, or a device gets several types.
     """
 
     def __init__(self, text: str | None) -> None:

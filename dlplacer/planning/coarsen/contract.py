@@ -90,8 +90,6 @@ def contract(
     ----------
     groups
         Wanted id → members, at least one; ``#2`` is appended to an id that another op has.
-    kind
-        Kind of the contracted ops.
     together
         Op → label; ops of one label are colocated, in whatever groups they are.
 

@@ -250,32 +250,13 @@ def _with_readers(graph: OpGraph) -> dict[str, str]:
 
 
 def _of_equal_devices(graph: OpGraph, label_of: Mapping[str, str]) -> dict[str, str]:
-    """The labels, each taken apart where its ops name different devices or types.
-
-    A device and its type count as different names, because only the machine knows the type of a device. Ops that may
-    run anywhere stay with the first.
-    """
-    named: dict[str, dict[tuple[str, ...], str]] = {}
-    for op in graph.ops:
-        if op.id in label_of and op.devices is not None:
-            label = label_of[op.id]
-            several = named.setdefault(label, {})
-            several.setdefault(tuple(sorted(op.devices)), f"{label} on {', '.join(op.devices)}" if several else label)
-    devices = {op.id: op.devices for op in graph.ops}
-    return {
-        name: label if (own := devices[name]) is None else named[label][tuple(sorted(own))]
-        for name, label in label_of.items()
-    }
+    """The labels, each taken apart where its ops name different devices; only the machine knows if one is of a type."""
+    named = {op.id: f" on {', '.join(sorted(op.devices))}" for op in graph.ops if op.devices is not None}
+    return {name: label + named.get(name, "") for name, label in label_of.items()}
 
 
 def _depth(granularity: str) -> int | None:
-    """The depth that ``module:N`` names.
-
-    Raises
-    ------
-    InputError
-        If the text is no granularity.
-    """
+    """The depth that ``module:N`` names."""
     named = re.fullmatch(r"module:([1-9]\d*)", granularity)
     if named is None and granularity not in GRANULARITIES:
         raise InputError(f"granularity is {granularity!r}; use one of {', '.join(GRANULARITIES)}, or module:DEPTH")

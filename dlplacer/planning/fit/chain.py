@@ -184,13 +184,7 @@ def _states(counts: Sequence[int]) -> Iterator[tuple[State, list[State], bool]]:
 
 
 def chain_of(graph: OpGraph, topology: Topology) -> ChainCosts:
-    """The chain that a graph of ops in a row is on a machine; its ops have times.
-
-    Raises
-    ------
-    InputError
-        If the ops do not stand in a row, or an op has no time.
-    """
+    """The chain that a graph of ops in a row is on a machine; its ops have times."""
     order = [graph.op(name) for name in graph.topological_order]
     if [(edge.source, edge.target) for edge in graph.edges] != [(one.id, other.id) for one, other in pairwise(order)]:
         raise InputError(f"graph {graph.name!r} is no chain of layers; `dlplacer fit` makes one")

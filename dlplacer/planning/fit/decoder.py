@@ -6,21 +6,19 @@ from functools import cached_property
 from typing import Annotated
 
 from dlplacer.core.errors import InputError
-from dlplacer.core.record import Bytes, Count, Filled, Name, Number, OneOf, Record
+from dlplacer.core.record import Bytes, Count, Filled, Name, Number, OneOf, Record, record
 
 KINDS = ("vision", "embedding", "attention", "mlp", "experts", "head")
 Work = tuple[float, float, str]
 """FLOPs, bytes that are read or written, and the dtype of the arithmetic: what one kernel does."""
 
 
-@dataclass(frozen=True, repr=False)
+@record(frozen=True, repr=False)
 class CachedAttention(Record):
     """Attention over cached tokens.
 
     Attributes
     ----------
-    heads
-        Query heads.
     widths
         Elements that a head multiplies for each pair of tokens in a prefill: those of a key and those of a value.
     cached
@@ -42,24 +40,14 @@ class CachedAttention(Record):
         return context if self.window is None else min(context, self.window)
 
 
-@dataclass(frozen=True, repr=False)
+@record(frozen=True, repr=False)
 class DecoderPart(Record):
     """A part of a layer, or what stands before or behind all layers.
 
     Attributes
     ----------
-    kind
-        One of `KINDS`.
-    layer
-        Number of the layer; None outside of all layers.
-    modules
-        Paths of the modules that hold the weights.
-    weight_bytes
-        All weights as they are stored.
     factors
         Elements of the matrices that every token is multiplied with; all experts together.
-    kernels
-        Matrix products, each a kernel.
     experts, chosen
         Experts, and those that a token is sent to; 0 for none.
     """
@@ -83,8 +71,6 @@ class DecoderStep:
     ----------
     head_tokens
         New tokens of each sequence whose next token is predicted.
-    cache_bits
-        Bits of an element of the cache.
     """
 
     tokens: int
@@ -94,24 +80,18 @@ class DecoderStep:
     cache_bits: float = 16.0
 
 
-@dataclass(frozen=True, repr=False)
+@record(frozen=True, repr=False)
 class Decoder(Record):
     """A decoder-only language model, without its weights.
 
     Attributes
     ----------
-    parts
-        In the order in which a token passes them.
     hidden
         Elements of the vector that goes from layer to layer.
     widest
         Elements of the widest vector inside a layer.
-    vocabulary
-        Elements of the head's output.
     tied_bytes
         Weights that embedding and head share, which `weight_bytes` counts once; 0 where they share none.
-    most_context
-        Tokens that the model was made for; None if that is not known.
     """
 
     name: Name
@@ -176,13 +156,7 @@ class Decoder(Record):
 
 
 def with_bytes(decoder: Decoder, sizes: Mapping[tuple[str, int | None], int]) -> Decoder:
-    """The decoder with stored bytes as a file says them: (kind, layer) → bytes.
-
-    Raises
-    ------
-    InputError
-        If the file does not hold a part.
-    """
+    """The decoder with stored bytes as a file says them: (kind, layer) → bytes."""
     missing = [part for part in decoder.parts if (part.kind, part.layer) not in sizes and part.kind != "vision"]
     if missing:
         where = "" if missing[0].layer is None else f" of layer {missing[0].layer}"
@@ -193,7 +167,7 @@ def with_bytes(decoder: Decoder, sizes: Mapping[tuple[str, int | None], int]) ->
     return replace(decoder, parts=tuple(parts))
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Serving(Record):
     """The demands on a decoder.
 
@@ -201,8 +175,6 @@ class Serving(Record):
     ----------
     context
         Tokens in the cache of each sequence.
-    batch
-        Sequences that a step advances.
     prompt, generated
         Tokens of a request, for the objectives ``prefill`` and ``request``.
     chunk

@@ -9,20 +9,21 @@ from typing import Any
 
 import numpy as np
 
-from dlplacer.core.abilities import Saved, Shown
+from dlplacer.core.abilities import Shown
 from dlplacer.core.errors import InfeasibleError, InputError, NoPlanError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan
-from dlplacer.core.record import Bytes, Record, Seconds
+from dlplacer.core.record import Bytes, Record, Seconds, record
 from dlplacer.core.topology import Device, Topology
 from dlplacer.core.units import format_bytes, format_seconds
 from dlplacer.machines.costs.roofline import rates_of
 from dlplacer.planning.fit.chain import ChainCosts, Floats, chain_of
 from dlplacer.planning.fit.decoder import Decoder, Serving
-from dlplacer.planning.fit.layer_flow import best_placement
+from dlplacer.planning.fit.layer_flow import best_placement, is_experts
 from dlplacer.planning.fit.splits import SPLITS, Split
 from dlplacer.planning.fit.step_graph import step_graph, steps_in, streaming, units_of, usable, with_copies
+from dlplacer.planning.fit.tensor_parallel import divided
 from dlplacer.planning.place import place
 
 _ROUNDED = 1e-6
@@ -32,14 +33,14 @@ ASSUMED = Options.of_words("sum")
 """Weights and cache stay; vectors are so small that their room is reserved."""
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Judged(Record):
     """A split beside the best one.
 
     Attributes
     ----------
-    value_s
-        Seconds of the objective; None if it does not fit.
+    value_s, time_per_token_s
+        Seconds of the objective, and of a step of decoding; None if it does not fit.
     max_context
         The longest context with which it fits; 0 for none.
     """
@@ -47,10 +48,11 @@ class Judged(Record):
     name: str
     layers: tuple[int, ...]
     value_s: Seconds | None
+    time_per_token_s: Seconds | None
     max_context: int
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Help(Record):
     """A change, the objective with it, and by how much that is less than the fit's.
 
@@ -63,9 +65,12 @@ class Help(Record):
     gain: float
 
 
-@dataclass(frozen=True)
+@record(frozen=True)
 class Share(Record):
-    """A device's part of a fit: its layers, what it holds, and its seconds of a step of the objective."""
+    """A device's part of a fit: its layers, what it holds, and its seconds of a step of the objective.
+
+    Where experts may be apart, they are among `others`.
+    """
 
     device: str
     layers: tuple[int, ...]
@@ -76,8 +81,8 @@ class Share(Record):
     time_s: Seconds
 
 
-@dataclass(frozen=True, repr=False)
-class Fit(Saved, Shown, Record):
+@record(frozen=True, repr=False)
+class Fit(Shown, Record):
     """Where the layers of a decoder go on a machine. Saved, it is the file of its plan.
 
     Attributes
@@ -94,8 +99,6 @@ class Fit(Saved, Shown, Record):
         ``cache``, ``link`` or ``compute``; of the longest context, the cache, or the ``model`` that has no longer one.
     max_context
         Tokens of the longest context with which some contiguous split fits; 0 if none does.
-    alternatives
-        Other splits, and the user's own.
     """
 
     plan: Plan
@@ -146,7 +149,7 @@ class Fit(Saved, Shown, Record):
             ops = [self.plan.graph.op(name) for name in self.plan.order[device.id]]
             ops.sort(key=lambda op: self.plan.graph.index[op.id])
             if ops:
-                layers = dict.fromkeys(op.meta["layer"] for op in ops if op.meta["layer"] is not None)
+                layers = dict.fromkeys(op.meta["layer"] for op in ops if op.meta["layer"] is not None and not is_experts(op))
                 others = tuple(op.id for op in ops if op.kind != "layer" and op.kind != "attention")
                 spent = sum(scheduled[op.id].end_s - scheduled[op.id].start_s for op in ops)
                 held = sum(op.weight_bytes for op in ops), sum(op.state_bytes for op in ops)
@@ -156,40 +159,15 @@ class Fit(Saved, Shown, Record):
 
     def to_dict(self) -> dict[str, Any]:
         """The object that ``dlplacer fit --json`` prints."""
+        names = ("status", "value_s", "tokens_per_s", "prefill_s", "gap", "lower_bound_s", "binds", "max_context")
+        shares = [{**vars(share), "working_bytes": self.working_bytes} for share in self.shares]
         return {
-            "status": self.status,
+            **{name: getattr(self, name) for name in names},
             "objective": self.serving.objective,
-            "value_s": self.value_s,
             "time_per_token_s": self.decode_s,
-            "tokens_per_s": self.tokens_per_s,
-            "prefill_s": self.prefill_s,
-            "gap": self.gap,
-            "lower_bound_s": self.lower_bound_s,
-            "binds": self.binds,
             "batches_in_flight": self.serving.groups,
-            "max_context": self.max_context,
-            "devices": {
-                share.device: {
-                    "layers": list(share.layers),
-                    "others": list(share.others),
-                    "weight_bytes": share.weight_bytes,
-                    "cache_bytes": share.cache_bytes,
-                    "working_bytes": self.working_bytes,
-                    "capacity_bytes": share.capacity_bytes,
-                    "time_s": share.time_s,
-                }
-                for share in self.shares
-            },
-            "alternatives": [
-                {
-                    "name": one.name,
-                    "layers": list(one.layers),
-                    "fits": one.value_s is not None,
-                    "value_s": one.value_s,
-                    "max_context": one.max_context,
-                }
-                for one in self.alternatives
-            ],
+            "devices": {share.pop("device"): share for share in shares},
+            "alternatives": [{**vars(one), "fits": one.value_s is not None} for one in self.alternatives],
             "what_would_help": [vars(one) for one in self.helps],
             "notes": list(self.notes),
         }
@@ -247,6 +225,7 @@ def fit(
     stream: bool = False,
     longest: bool = False,
     last: Iterable[str] = (),
+    tensor_parallel: Sequence[Sequence[str]] = (),
     own: Mapping[str, Split] | None = None,
     time_limit_s: float = 10.0,
     workers: int | None = None,
@@ -256,23 +235,13 @@ def fit(
 
     Parameters
     ----------
-    reserve_bytes
-        Left free on every device.
-    whole
-        What stays on one device: ``layers``, ``experts`` (layers but for their experts), or ``parts``.
-    stream
-        Weights in RAM go to a GPU in every step.
-    longest
-        Plan for the longest context that fits.
     last
         Devices, or types of them, that are used only if the model does not fit on the others.
-    own
-        Name → a split to judge beside the others.
+    tensor_parallel
+        Sets of GPUs that divide every matrix, each set as one stage; of the shares tried the best ones count.
 
     Raises
     ------
-    InputError
-        If a device has no rates, or no memory is left on it.
     InfeasibleError
         If the model does not fit; says by how much.
     """
@@ -285,7 +254,7 @@ def fit(
     needed = {"prefill": serving.prompt, "request": serving.prompt + serving.generated}.get(serving.objective, 0)
     if needed > serving.context:
         raise InputError(f"context is {serving.context}, but a {serving.objective} has {needed} tokens; make it longer")
-    question, chain, split = _in_flight(question)
+    question, chain, split = _in_flight(_shared(question, tensor_parallel))
     notes = []
     if question.left_out and split is None:
         notes.append(f"{', '.join(question.left_out)} is used, as the model does not fit on the others")
@@ -309,6 +278,22 @@ def fit(
         _what_would_help(question, chain, placement),
         (*notes, *_notes(question, plan)),
     )
+
+
+def _shared(question: Question, sets: Sequence[Sequence[str]]) -> Question:
+    """The question with sets of devices as one each, by the shares with the quickest split, or that hold most."""
+    if not sets:
+        return question
+    kept = question.reserve_bytes + question.working_bytes
+    tried = [replace(question, topology=machine) for machine in divided(question.topology, sets, kept)]
+
+    def value_s(question: Question) -> float:
+        _, chain, split = _in_flight(question)
+        return math.inf if split is None else chain.value_s(split, question.largest)
+
+    values = [value_s(each) for each in tried]
+    least = min(values)
+    return tried[-1] if math.isinf(least) else tried[values.index(least)]
 
 
 def _in_flight(question: Question) -> tuple[Question, ChainCosts, list[int] | None]:
@@ -388,13 +373,14 @@ def _judged(question: Question, splits: Mapping[str, Split]) -> tuple[Judged, ..
     for name, split in splits.items():
         placement = split(chain)
         if placement is None:
-            found.append(Judged(name, (), None, 0))
+            found.append(Judged(name, (), None, None, 0))
             continue
         fitting = chain.fits(placement)
         value_s = chain.value_s(placement, question.largest) * scale if fitting else None
+        token_s = question.chain(objective="token").value_s(placement) if fitting else None
         places = list(placement)
         longest = _longest(question, lambda sizes: replace(chain, sizes=sizes).fits(places))  # noqa: B023
-        found.append(Judged(name, tuple(layer_counts(chain, places)), value_s, longest))
+        found.append(Judged(name, tuple(layer_counts(chain, places)), value_s, token_s, longest))
     return tuple(found)
 
 
@@ -494,6 +480,10 @@ def _notes(question: Question, plan: Plan) -> tuple[str, ...]:
         notes.append(f"embedding and head share {size}, which both hold, as they are on different devices")
     assumed = [device for device in question.topology.devices if "assumed" in device.meta]
     notes += [f"assumed of {device.id}: {device.meta['assumed']}" for device in assumed]
+    for device in question.topology.devices:
+        if "members" in device.meta:
+            shares = " : ".join(f"{share:.2f}" for share in device.meta["shares"])
+            notes.append(f"{device.id} divide every matrix {shares}")
     most = question.decoder.most_context
     if most is not None and question.serving.context > most:
         notes.append(f"the context is longer than the {most} tokens that the model was made for")

@@ -78,8 +78,6 @@ def best_placement(
 
     Parameters
     ----------
-    known
-        A placement that fits, to start from.
     largest
         Minimize the largest load of a device; of crossings only those between limited runs count.
     follows
@@ -172,11 +170,18 @@ class _Flow:
             self.model.add(total(leaving[node]) == passes)
 
     def _fit_into_memory(self) -> None:
+        size = {slot: int(self.chain.sizes[op]) for slot, op in self.firsts.items()}
+        tied = self.slots[-1] if self.chain.shared_bytes else None
         for device, room in enumerate(self.chain.capacities.tolist()):
-            if math.isfinite(room):
-                size = {slot: int(self.chain.sizes[op]) for slot, op in self.firsts.items()}
-                held = [size[node[0]] * passes for node, passes in self.passes.items() if node[1] == device]
-                self.model.add(total([*held, -int(self.chain.shared_bytes) * self._both_ends(device)]) <= int(room))
+            if not math.isfinite(room):
+                continue
+            here = [(node[0], passes) for node, passes in self.passes.items() if node[1] == device]
+            held = [size[slot] * passes for slot, passes in here]
+            self.model.add(total([*held, -int(self.chain.shared_bytes) * self._both_ends(device)]) <= int(room))
+            # Of ops no smaller than this so many fit: the relaxation would fill what is left with a part of one.
+            for least in {size[slot] for slot, _ in here if size[slot]}:
+                large = [passes for slot, passes in here if size[slot] >= least and slot != tied]
+                self.model.add(total(large) <= int(room) // least)
 
     def _both_ends(self, device: int) -> cp_model.LinearExprT:
         """1 if the ops that share weights are on a device."""

@@ -15,13 +15,7 @@ Split = Callable[[ChainCosts], Sequence[int] | None]
 
 
 def by_counts(chain: ChainCosts, counts: Sequence[int]) -> list[int]:
-    """[op] → device: so many layers on each device in order; what stands before and behind goes with its neighbours.
-
-    Raises
-    ------
-    InputError
-        If the counts are not those of the layers or of the devices.
-    """
+    """[op] → device: so many layers on each device in order; what stands before and behind goes with its neighbours."""
     numbers = [op.meta.get("layer") for op in chain.ops]
     layers = len({number for number in numbers if number is not None})
     if len(counts) > len(chain.devices) or sum(counts) != layers or min(counts) < 0:
@@ -38,13 +32,7 @@ def by_counts(chain: ChainCosts, counts: Sequence[int]) -> list[int]:
 
 
 def by_map(chain: ChainCosts, device_map: Mapping[str, Any]) -> list[int]:
-    """[op] → device by a map of accelerate: path of a module → number of a GPU, ``cpu``, or name of a device.
-
-    Raises
-    ------
-    InputError
-        If a module or a device is missing, or an op is spread over several devices.
-    """
+    """[op] → device by a map of accelerate: path of a module → number of a GPU, ``cpu``, or name of a device."""
     gpus = [place for place, device in enumerate(chain.devices) if device.asynchronous]
     rams = [place for place, device in enumerate(chain.devices) if not device.asynchronous]
     names = {device.id: place for place, device in enumerate(chain.devices)}
@@ -151,9 +139,9 @@ def _accelerate(chain: ChainCosts) -> list[int] | None:
 
 SPLITS: Mapping[str, Split] = {
     "even": _in_proportion(lambda chain, place: 1.0),
-    "by memory": _in_proportion(_memory),
-    "by bandwidth": _in_proportion(_bandwidth),
-    "greedy fill": _greedy,
+    "by_memory": _in_proportion(_memory),
+    "by_bandwidth": _in_proportion(_bandwidth),
+    "greedy": _greedy,
     "accelerate": _accelerate,
 }
 """Name → the split; None if it places not every layer. vLLM's default is even, llama.cpp's and exo's by memory."""

@@ -9,6 +9,7 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
 from dlplacer.core.topology import Device, Topology
 from dlplacer.core.units import format_bytes
+from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.machines.costs.device_table import EFFICIENCY
 from dlplacer.machines.costs.message_routes import Wiring
 from dlplacer.machines.costs.roofline import Rates, rates_of, roofline_s
@@ -27,18 +28,8 @@ def step_graph(
     the mean of its bytes, so the makespan is that of the request ÷ 129.
 
     Weights that the head shares with the embedding are not among its own; its meta has their bytes.
-
-    Parameters
-    ----------
-    left_out
-        Devices that no op may use.
-
-    Raises
-    ------
-    InputError
-        If a device's rates are not known, or nothing is left to use.
     """
-    rates = {device.type: _known_rates(device) for device in topology.devices}
+    rates = {device.type: (_known_rates(device), _all_reduce(device)) for device in topology.devices}
     names = [device.id for device in topology.devices if not {device.id, device.type} & {*left_out}]
     if not names:
         raise InputError("all devices are left out; name some that may be used")
@@ -86,7 +77,7 @@ def _op(
     decoder: Decoder,
     serving: Serving,
     parts: Sequence[DecoderPart],
-    rates: Mapping[str, Rates],
+    rates: Mapping[str, tuple[Rates, AlphaBeta]],
     devices: tuple[str, ...] | None,
 ) -> Op:
     first, kinds = parts[0], [part.kind for part in parts]
@@ -100,7 +91,18 @@ def _op(
     kernels = [
         (share, Op("kernel", "", flops=flops, bytes_accessed=size, dtype=kind)) for share, (flops, size, kind) in work
     ]
-    times = {kind: sum(share * roofline_s(op, known) for share, op in kernels) for kind, known in rates.items()}
+    # Devices that divide a layer add up its vectors behind attention and behind the MLP.
+    sums = [
+        (count / steps, step.batch * step.tokens * decoder.hidden * decoder.activation_bytes)
+        for count, step in serving.steps
+        for part in parts
+        if part.kind in ("attention", "mlp", "experts")
+    ]
+    times = {
+        kind: sum(share * roofline_s(op, known) for share, op in kernels)
+        + sum(share * line.time_s(size) for share, size in sums)
+        for kind, (known, line) in rates.items()
+    }
     name = first.kind if first.layer is None else f"layer.{first.layer}"
     if first.layer is not None and first.kind != "attention":
         name = f"{name}.{first.kind}"
@@ -123,6 +125,11 @@ def _op(
     )
 
 
+def _all_reduce(device: Device) -> AlphaBeta:
+    """Of the members of a device that stands for several; nothing for others."""
+    return AlphaBeta(*device.meta.get("all_reduce", (0.0, 0.0)))
+
+
 def _known_rates(device: Device) -> Rates:
     rates = rates_of(device)
     if rates is None or rates.memory_bytes_per_s is None or rates.peak_flops_per_s(None) is None:
@@ -134,13 +141,7 @@ def _known_rates(device: Device) -> Rates:
 
 
 def usable(topology: Topology, reserve_bytes: int, working_bytes: int) -> Topology:
-    """The machine with the memory of each device that is left for weights and cache.
-
-    Raises
-    ------
-    InputError
-        If a device has nothing left.
-    """
+    """The machine with the memory of each device that is left for weights and cache."""
     left = []
     for device in topology.devices:
         if device.memory_bytes is None:
@@ -159,13 +160,7 @@ def usable(topology: Topology, reserve_bytes: int, working_bytes: int) -> Topolo
 
 
 def streaming(topology: Topology) -> Topology:
-    """The machine whose weights in RAM go to a GPU in every step, over the fastest path to one, to be used there.
-
-    Raises
-    ------
-    InputError
-        If it has no RAM, or no GPU.
-    """
+    """The machine whose weights in RAM go to a GPU in every step, over the fastest path to one, to be used there."""
     gpus = [device for device in topology.devices if device.asynchronous]
     if not gpus or len(gpus) == len(topology.devices):
         raise InputError("stream needs weights in RAM and a GPU to use them; describe both, or drop stream")

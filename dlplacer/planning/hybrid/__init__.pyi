@@ -5,13 +5,8 @@ from .epochs import fit_critical_batch as fit_critical_batch
 from .epochs import read_epochs as read_epochs
 from .hybrid import HybridProblem as HybridProblem
 from .hybrid import plan_hybrid as plan_hybrid
-from .measurements import MeasuredCollective as MeasuredCollective
-from .measurements import MeasuredNetwork as MeasuredNetwork
-from .measurements import Measurements as Measurements
-from .measurements import read_measurements as read_measurements
 from .scaling import ConstantEfficiency as ConstantEfficiency
 from .scaling import RingOverhead as RingOverhead
-from .scaling import SerialOverhead as SerialOverhead
 from .scaling import fit_scaling as fit_scaling
 from .step_times import ClosedForm as ClosedForm
 from .step_times import OnMachine as OnMachine
@@ -21,8 +16,5 @@ from .worker_layout import WorkerLayout as WorkerLayout
 from .worker_layout import cluster as cluster
 from .workers import PipelinedWorkers as PipelinedWorkers
 from .workers import Placed as Placed
-from .workers import PlaceSettings as PlaceSettings
-from .workers import Several as Several
 from .workers import SpeedupTable as SpeedupTable
 from .workers import WorkerSplit as WorkerSplit
-from .workers import presolve as presolve

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
@@ -26,10 +26,13 @@ class CriticalBatch:
     critical
         B_crit: the batch that needs twice as many, in the unit of the batches asked for; infinite where epochs do not
         grow.
+    residuals
+        Of a fit: fitted ÷ given − 1, per point in order of batch.
     """
 
     minimum_epochs: float
     critical: float
+    residuals: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("minimum_epochs", "critical"):
@@ -37,54 +40,26 @@ class CriticalBatch:
                 raise InputError(f"critical batch: {name} is {getattr(self, name)}; it must be positive")
 
     def epochs(self, batch: float) -> float:
-        """Epochs that a batch of this size needs.
-
-        Raises
-        ------
-        InputError
-            If the batch is not positive.
-        """
+        """Epochs that a batch of this size needs."""
         if not batch > 0:
             raise InputError(f"a batch of {batch}; it must be positive")
         return self.minimum_epochs * (1 + batch / self.critical)
 
-
-@dataclass(frozen=True)
-class CriticalBatchFit:
-    """A fitted `CriticalBatch` and how well it meets the points.
-
-    Attributes
-    ----------
-    residuals
-        Fitted ÷ given − 1, per point in order of batch.
-    """
-
-    model: CriticalBatch
-    residuals: tuple[float, ...]
-
-    @property
-    def largest_residual(self) -> float:
-        """The largest of the relative errors, without its sign."""
-        return max(map(abs, self.residuals))
-
     def to_dict(self) -> dict[str, Any]:
         """As JSON; the critical batch is None where epochs do not grow with the batch."""
-        critical = None if math.isinf(self.model.critical) else self.model.critical
-        return {
-            "minimum_epochs": self.model.minimum_epochs,
-            "critical_mini_batches": critical,
-            "residuals": list(self.residuals),
-        }
+        critical = None if math.isinf(self.critical) else self.critical
+        residuals = list(self.residuals)
+        return {"minimum_epochs": self.minimum_epochs, "critical_mini_batches": critical, "residuals": residuals}
 
     def __str__(self) -> str:
-        """One line for people."""
         grows = "do not grow with the batch"
-        if not math.isinf(self.model.critical):
-            grows = f"{self.model.minimum_epochs:.3g} (1 + N / {self.model.critical:.4g})"
-        return f"critical-batch form {grows}, residuals up to {100 * self.largest_residual:.2g} %"
+        if not math.isinf(self.critical):
+            grows = f"{self.minimum_epochs:.3g} (1 + N / {self.critical:.4g})"
+        worst = max(map(abs, self.residuals), default=0.0)
+        return f"critical-batch form {grows}, residuals up to {100 * worst:.2g} %"
 
 
-def fit_critical_batch(points: Sequence[tuple[float, float]]) -> CriticalBatchFit:
+def fit_critical_batch(points: Sequence[tuple[float, float]]) -> CriticalBatch:
     """The critical-batch form closest to (batch, epochs), by least squares of the relative errors.
 
     E is linear in B, so the fit is a line; where its slope or its value at zero would be negative it is held at 0 or
@@ -112,7 +87,7 @@ def fit_critical_batch(points: Sequence[tuple[float, float]]) -> CriticalBatchFi
     # Epochs proportional to B leave no E_min, and B_crit = E_min ÷ slope would be 0: a tiny one keeps the form.
     intercept = max(float(intercept), 1e-9 * float(slope) * largest)
     model = CriticalBatch(intercept, intercept / float(slope) if slope > 0 else float("inf"))
-    return CriticalBatchFit(model, tuple(model.epochs(batch) / epochs - 1 for batch, epochs in ordered))
+    return replace(model, residuals=tuple(model.epochs(batch) / epochs - 1 for batch, epochs in ordered))
 
 
 @dataclass(frozen=True)
@@ -171,7 +146,7 @@ class EpochsTable:
                 return before + (after - before) * (workers - low) / (high - low)
         return None
 
-    def fit(self) -> CriticalBatchFit | None:
+    def fit(self) -> CriticalBatch | None:
         """The critical-batch form fitted to the table, in mini-batches; None with fewer than two points."""
         return fit_critical_batch(self._known) if len(self._known) > 1 else None
 
@@ -221,7 +196,7 @@ class StatisticalEfficiency:
         """True if epochs with so many workers are known, be it that training does not get there."""
         return isinstance(self.base, CriticalBatch) or self.base.knows(workers)
 
-    def fit(self) -> CriticalBatchFit | None:
+    def fit(self) -> CriticalBatch | None:
         """The critical-batch form through a table, with its residuals; None where epochs are given by that form."""
         return None if isinstance(self.base, CriticalBatch) else self.base.fit()
 
@@ -256,10 +231,7 @@ class StatisticalEfficiency:
 
     @cached_property
     def _critical(self) -> CriticalBatch | None:
-        if isinstance(self.base, CriticalBatch):
-            return self.base
-        fit = self.fit()
-        return None if fit is None else fit.model
+        return self.base if isinstance(self.base, CriticalBatch) else self.fit()
 
 
 VERSION = 1
@@ -308,15 +280,7 @@ class EpochsFile(FileModel):
 
 @dataclass(frozen=True)
 class EpochsData:
-    """The content of a file.
-
-    Attributes
-    ----------
-    mini_batch
-        Samples per worker and step, or None.
-    samples
-        Samples of the data set, or None.
-    """
+    """The content of a file."""
 
     efficiency: StatisticalEfficiency
     mini_batch: int | None = None
@@ -342,8 +306,6 @@ def read_epochs(path: str | Path) -> EpochsData:
 
     Raises
     ------
-    InputError
-        If the file cannot be read.
     FileFormatError
         With every mistake and its path.
     """

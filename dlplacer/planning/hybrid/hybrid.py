@@ -25,10 +25,6 @@ class HybridProblem:
 
     Attributes
     ----------
-    work
-        A worker's step on one device.
-    efficiency
-        Epochs per batch, codec and period.
     model_parallel
         Speedup of M devices, or the possible splits among them.
     topology
@@ -40,8 +36,6 @@ class HybridProblem:
     alone
         As `model_parallel`, for workers of one device: below 1 if the device is slower than `work`, no split if the
         model does not fit. None: every device takes the time of `work`.
-    samples
-        Size of the data set; with the mini-batch it gives total times.
     """
 
     work: Work
@@ -64,11 +58,6 @@ def plan_hybrid(
     problem: HybridProblem, devices: int, on_progress: Callable[[int, int], None] = lambda done, total: None
 ) -> HybridPlan:
     """The best strategy for every number of devices up to a budget, idle devices allowed.
-
-    Parameters
-    ----------
-    on_progress
-        Called with the number of device counts done, and the number of all.
 
     Raises
     ------
@@ -109,14 +98,12 @@ class _Search:
         """Every strategy that uses exactly this many devices."""
         efficiency = self.problem.efficiency
         for degree in (1, *self.problem.degrees):
-            # Up to half of the workers may serve parameters: where even the other half does not converge, nothing does.
-            if count % degree or efficiency.epochs(-(-count // degree // 2)) is None:
+            if count % degree or efficiency.epochs(count // degree) is None:
                 continue
             for split in self._splits(count, degree):
                 team = Team(count, degree, split)
                 for step in self._step_times(team):
-                    workers = team.workers - step.servers // degree
-                    epochs = efficiency.epochs(workers, step.codec, step.period, step.elastic)
+                    epochs = efficiency.epochs(team.workers, step.codec, step.period, step.elastic)
                     if epochs is not None:
                         yield Strategy(count, degree, split, step, epochs)
 
@@ -171,7 +158,7 @@ class _Search:
 def plan_notes(
     plan: HybridPlan, graph: OpGraph | None = None, efficiency: StatisticalEfficiency | None = None
 ) -> tuple[str, ...]:
-    """A text for each: unknown epochs, assumed factors of codecs, servers in place of workers, batch norm in pipelines.
+    """A text for each: unknown epochs, assumed factors of codecs, batch norm in pipelines.
 
     Parameters
     ----------
@@ -180,7 +167,7 @@ def plan_notes(
     efficiency
         The epochs of the plan; None leaves codecs out.
     """
-    found = (*_unknown_epochs(plan.budgets), *_assumed_factors(plan.budgets, efficiency), *_servers(plan.budgets))
+    found = (*_unknown_epochs(plan.budgets), *_assumed_factors(plan.budgets, efficiency))
     return (*found, *_mixing(plan.budgets, graph))
 
 
@@ -200,19 +187,8 @@ def _unknown_epochs(budgets: Sequence[BestOfDevices]) -> Iterator[str]:
     unknown = [each.devices for each in budgets if not each.is_compared]
     if unknown:
         yield (
-            f"epochs of data parallelism are not known for {_ranges(unknown)} workers, so that no strategy is said to "
-            "win against it there; measure them (dlplacer epochs, or dlplacer.data_parallel.measure_epochs), or give "
-            "'critical_batch' in the epochs file"
-        )
-
-
-def _servers(budgets: Sequence[BestOfDevices]) -> Iterator[str]:
-    served = [strategy for each in budgets if (strategy := each.data_parallel) is not None and strategy.step.servers]
-    if served:
-        yield (
-            f"with {_ranges([each.devices for each in served])} devices the best data parallelism uses parameter "
-            f"servers in place of workers (with {served[-1].devices}: {served[-1].label}); 'data parallel' stands for "
-            "that"
+            f"epochs of data parallelism are not known for {unknown[0]} to {unknown[-1]} workers, so that no strategy "
+            "is said to win against it there; measure them (dlplacer epochs), or give 'critical_batch' in their file"
         )
 
 
@@ -220,14 +196,3 @@ def _mixing(budgets: Sequence[BestOfDevices], graph: OpGraph | None) -> tuple[st
     used: Iterable[Strategy | None] = (each.best for each in budgets)
     most = max((strategy.split.micro_batches for strategy in used if strategy is not None), default=1)
     return () if graph is None else mixing_warnings(graph, most)
-
-
-def _ranges(numbers: Sequence[int]) -> str:
-    """Rising numbers as text: ``3, 5 to 8``."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    return ", ".join(str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs)

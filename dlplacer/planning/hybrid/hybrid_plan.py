@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 from dlplacer.core.abilities import Shown
 from dlplacer.core.errors import InputError
-from dlplacer.core.expect import expect_whole, short_name
+from dlplacer.core.expect import expect_number, short_name
 from dlplacer.core.result import FITS_NONE
 from dlplacer.core.table import Table
 from dlplacer.planning.hybrid.step_times import StepTime
 from dlplacer.planning.hybrid.workers import WorkerSplit
 
 if TYPE_CHECKING:
-    from dlplacer.planning.hybrid.epochs import CriticalBatchFit
-    from dlplacer.planning.hybrid.scaling import ScalingFits
+    from dlplacer.planning.hybrid.epochs import CriticalBatch
+    from dlplacer.planning.hybrid.scaling import ScalingFit
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,7 @@ class Strategy:
     Attributes
     ----------
     devices, degree
-        Devices in use, parameter servers included, and M of them per worker.
-    epochs
-        E: epochs with this batch, codec and period.
+        Devices in use, and M of them per worker.
     effort_s
         Step time × steps × epochs of a data set of one mini-batch: what ranks strategies whatever the data set.
     """
@@ -39,8 +37,8 @@ class Strategy:
 
     @property
     def workers(self) -> int:
-        """Data-parallel workers: the devices that serve no parameters ÷ M."""
-        return (self.devices - self.step.servers) // self.degree
+        """Data-parallel workers: devices ÷ M."""
+        return self.devices // self.degree
 
     @property
     def effort_s(self) -> float:
@@ -57,10 +55,8 @@ class Strategy:
         parts = [f"{self.workers} x {self.degree}"]
         if self.split.micro_batches > 1:
             parts.append(f"{self.split.micro_batches} micro-batches")
-        if self.step.codec != "none" or self.step.servers:
+        if self.step.codec != "none":
             parts.append(f"{self.step.codec}/{self.step.transport}")
-        if self.step.servers:
-            parts.append(f"{self.step.servers} servers" if self.step.servers > 1 else "1 server")
         if self.step.elastic:
             parts.append("elastic")
         if self.step.period > 1:
@@ -68,15 +64,7 @@ class Strategy:
         return ", ".join(parts)
 
     def to_dict(self, reference_s: float | None, mini_batches: float | None) -> dict[str, Any]:
-        """The strategy as JSON: times in seconds, speedup over the effort of one device.
-
-        Parameters
-        ----------
-        reference_s
-            Effort of training on one device; None where the model fits on none.
-        mini_batches
-            Of the data set; None leaves the total time out.
-        """
+        """The strategy as JSON: times in seconds, speedup over the effort of one device."""
         return {
             "devices": self.devices,
             "workers": self.workers,
@@ -97,8 +85,6 @@ class BestOfDevices:
 
     Attributes
     ----------
-    devices
-        The budget.
     data_parallel, hybrid
         The best with exactly this many devices, with workers of one device and of several; None if there is none.
     best_data_parallel, best_hybrid
@@ -168,13 +154,7 @@ class BestOfDevices:
 
 @dataclass(frozen=True)
 class Crossover:
-    """A number of devices at which another kind of strategy becomes the best.
-
-    Attributes
-    ----------
-    workers, degree
-        Of the strategy that is the best from here on.
-    """
+    """A number of devices at which another kind of strategy becomes the best."""
 
     devices: int
     workers: int
@@ -189,12 +169,6 @@ class HybridPlan(Shown):
     ----------
     reference_s
         Effort of one device, to which speedups refer; None where the model fits on none.
-    mini_batches
-        Of the data set; None if it is not known.
-    warnings
-        Assumptions and doubts that a reader must know.
-    epochs_fit, scaling_fit
-        Forms fitted to the epochs and to measured step times; None without them.
     """
 
     budgets: tuple[BestOfDevices, ...]
@@ -202,8 +176,8 @@ class HybridPlan(Shown):
     mini_batches: float | None = None
     name: str = ""
     warnings: tuple[str, ...] = ()
-    epochs_fit: "CriticalBatchFit | None" = None
-    scaling_fit: "ScalingFits | None" = None
+    epochs_fit: "CriticalBatch | None" = None
+    scaling_fit: "ScalingFit | None" = None
 
     def __repr__(self) -> str:
         best = self.budgets[-1].best
@@ -217,14 +191,8 @@ class HybridPlan(Shown):
         )
 
     def at(self, devices: int) -> BestOfDevices:
-        """The budget of this many devices.
-
-        Raises
-        ------
-        InputError
-            If it was not planned for.
-        """
-        expect_whole("", devices=devices)
+        """The budget of this many devices."""
+        expect_number("", devices=devices)
         if not 1 <= devices <= len(self.budgets):
             raise InputError(f"{devices} devices: the plan is for 1 to {len(self.budgets)}")
         return self.budgets[devices - 1]

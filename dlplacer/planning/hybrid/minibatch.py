@@ -31,8 +31,6 @@ class StepChoices:
 
     Attributes
     ----------
-    fixed_s
-        Seconds of all ops, once.
     fixed_bytes
         Weights, gradients, state, inputs, activations read across modules, and the largest workspace.
     modules
@@ -122,14 +120,8 @@ class BatchPlan:
         below 0 something must be.
     step_s
         T*(X); None if the batch does not fit.
-    memory_bytes
-        Memory of the step with the chosen alternatives.
-    recomputed
-        Modules that compute their inner activations again.
     epochs, training_s
         E(X), and the seconds of the whole training; these are None if the size of the data set is not known.
-    reason
-        The reason why the batch does not fit.
     """
 
     batch: int
@@ -168,19 +160,10 @@ def plan_batches(
 
     Parameters
     ----------
-    steps
-        Mini-batch → its step.
-    memory_bytes
-        Of the device.
     dataset_size
         |D|: samples of an epoch; None ranks by time per sample.
     epochs
         E(X): epochs until the target accuracy; None where training does not get there.
-
-    Raises
-    ------
-    InputError
-        If there are no mini-batches or no samples.
     """
     if not steps:
         raise InputError("there are no mini-batch sizes to choose from; give at least one")

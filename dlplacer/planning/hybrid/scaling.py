@@ -1,18 +1,14 @@
-"""Scaling efficiency SE_N = T_1 ÷ T_N: closed forms, their fit to measured times, lemmas of Zou et al. 2017."""
+"""Scaling efficiency SE_N = T_1 ÷ T_N: closed forms, and their fit to measured step times."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any, Protocol
 
-from dlplacer.core.errors import InfeasibleError, InputError
+from dlplacer.core.errors import InputError
 
 MOST_WORKERS = 10**18
 """More devices are none, and their products with times would leave the range of floats."""
-
-_SAME = 1e-12
-"""Relative rounding: a speedup this close to the ceiling is the ceiling."""
 
 
 class ScalingEfficiency(Protocol):
@@ -39,54 +35,6 @@ class ConstantEfficiency:
 
 
 @dataclass(frozen=True)
-class SerialOverhead:
-    """Lemma 3.1 of Zou et al. 2017: SE_N = (1 + R) ÷ (1 + N R), R = overhead ÷ compute of one device.
-
-    Every device pays the overhead, one after another. The overhead of a ring saturates instead (`RingOverhead`).
-    """
-
-    ratio: float
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.ratio < math.inf:
-            raise InputError(f"overhead ratio R is {self.ratio}; it must be finite and at least 0")
-
-    def efficiency(self, workers: int) -> float:
-        """(1 + R) ÷ (1 + N R)."""
-        require_workers(workers)
-        # The same as 1 ÷ (1 + (N − 1) R ÷ (1 + R)), where no R is too large for a float.
-        return 1 / (1 + (workers - 1) * (self.ratio / (1 + self.ratio)))
-
-    @property
-    def speedup_ceiling(self) -> float:
-        """(1 + R) ÷ R, the speedup that no number of devices reaches."""
-        return (1 + self.ratio) / self.ratio if self.ratio else math.inf
-
-    def workers_for(self, speedup: float) -> int:
-        """Fewest devices that reach a speedup: G ≥ s ÷ (1 + R − s R).
-
-        Raises
-        ------
-        InfeasibleError
-            If no number does; names the ceiling.
-        """
-        if not 1 <= speedup <= MOST_WORKERS:
-            raise InputError(f"a speedup of {speedup:g}; it must be at least 1, and at most {MOST_WORKERS:g}")
-        # One device has it, also where R is so large that no number of devices is any faster.
-        if speedup == 1:
-            return 1
-        if speedup >= self.speedup_ceiling * (1 - _SAME):
-            raise InfeasibleError(
-                f"a speedup of {speedup:g}x at overhead ratio R = {self.ratio:g}: no number of devices reaches "
-                f"(1 + R) / R = {self.speedup_ceiling:g}x; lower R (fewer bytes, a faster network, overlap)"
-            )
-        workers = max(1, math.floor(speedup / (1 + self.ratio - speedup * self.ratio)) - 1)
-        while self.efficiency(workers) * workers < speedup * (1 - _SAME):
-            workers += 1
-        return workers
-
-
-@dataclass(frozen=True)
 class RingOverhead:
     """SE_N = 1 ÷ (1 + ρ (N − 1)/N + λ (N − 1)): a ring all-reduce that hides behind nothing.
 
@@ -95,7 +43,7 @@ class RingOverhead:
     bandwidth
         ρ = 2 β · bytes ÷ T_1, which saturates.
     latency
-        λ = 2 α ÷ T_1, which does not; with ρ = 0 and λ = R ÷ (1 + R) this is Lemma 3.1.
+        λ = 2 α ÷ T_1, which does not; with ρ = 0 and λ = R ÷ (1 + R) this is Lemma 3.1 of Zou et al. 2017.
     """
 
     bandwidth: float
@@ -120,93 +68,69 @@ def require_workers(workers: int) -> None:
         raise InputError(f"10^{len(str(workers)) - 1} workers or more; there may be at most {MOST_WORKERS:g}")
 
 
-_ALIKE = 1e-9
 _LEAST_SHARE = 0.75
 """Steps of a busy machine differ by a tenth or two from run to run; strong scaling, a likely mistake, halves them."""
 
 
 @dataclass(frozen=True)
 class ScalingFit:
-    """One form through the points.
+    """The form of the scaling efficiency through measured step times.
 
     Attributes
     ----------
-    form
-        ``serial`` (Lemma 3.1), ``ring`` (bandwidth alone) or ``ring with latency``.
-    single_s
-        T_1 as fitted: seconds of a step on one device.
     residuals
         Fitted ÷ measured − 1 of the step times, in order of devices.
-    freedom
-        Points − parameters: 0 where the form passes through any such points, so that its residuals say nothing.
     """
 
-    form: str
-    model: ScalingEfficiency
+    model: RingOverhead
     single_s: float
     residuals: tuple[float, ...]
-    freedom: int
-
-    @property
-    def error(self) -> float:
-        """Root of Σ residuals² ÷ freedom; infinite without freedom."""
-        squares = sum(residual**2 for residual in self.residuals)
-        return math.sqrt(squares / self.freedom) if self.freedom > 0 else math.inf
-
-
-@dataclass(frozen=True)
-class ScalingFits:
-    """All forms through the same points, the better first.
-
-    Attributes
-    ----------
-    verdict
-        Which form fits better, or why the points cannot tell.
-    """
-
-    fits: tuple[ScalingFit, ...]
-    verdict: str
 
     def to_dict(self) -> dict[str, Any]:
         """The field ``scaling_fit`` of ``dlplacer hybrid --json``."""
-        forms = [
-            {"form": fit.form, "parameters": vars(fit.model), "single_s": fit.single_s, "residuals": fit.residuals}
-            for fit in self.fits
-        ]
-        return {"verdict": self.verdict, "forms": forms}
+        return {**vars(self.model), "single_s": self.single_s, "residuals": list(self.residuals)}
 
-    @property
-    def best(self) -> ScalingFit:
-        """The form of least error; where the points cannot tell, the ring, whose overhead saturates as it does."""
-        return self.fits[0]
+    def __str__(self) -> str:
+        latency = f" + {self.model.latency:.3g} (N - 1)" if self.model.latency else ""
+        return (
+            f"1 / (1 + {self.model.bandwidth:.3g} (N - 1) / N{latency}), residuals up to "
+            f"{100 * max(map(abs, self.residuals)):.2g} %"
+        )
 
 
-def fit_scaling(points: Sequence[tuple[int, float]]) -> ScalingFits:
-    """The forms of scaling efficiency closest to (devices, step seconds), by least squares of the relative errors.
+def fit_scaling(points: Sequence[tuple[int, float]]) -> ScalingFit:
+    """The `RingOverhead` closest to (devices, step seconds), by least squares of the relative errors.
 
-    Two points fix T_1 and one parameter of any form; three or four tell the forms apart. ``ring with latency`` has a
-    parameter more and joins in with three points or more.
+    Two device counts fix T_1 and the bandwidth alone; three or more the latency too.
 
     Raises
     ------
     InputError
-        If there are fewer than two different device counts, or a value is not positive.
+        If there are fewer than two different device counts, a value is not positive, or steps get much shorter with
+        more devices.
     """
+    from scipy.optimize import nnls
+
     ordered = sorted(points)
-    if len({workers for workers, _ in ordered}) < 2:
+    counts = len({workers for workers, _ in ordered})
+    if counts < 2:
         raise InputError(f"{len(ordered)} points for a scaling fit; measure a step at two device counts or more")
     for workers, step_s in ordered:
         if not (workers >= 1 and 0 < step_s < math.inf):
             raise InputError(f"point ({workers} devices, {step_s} s) of a scaling fit; both must be positive")
         require_workers(workers)
     _require_growth(ordered)
-    fits = [_fit("serial", ordered, ("latency",)), _fit("ring", ordered, ("bandwidth",))]
-    if len({workers for workers, _ in ordered}) > 2:
-        fits.append(_fit("ring with latency", ordered, ("bandwidth", "latency")))
-    # What fits equally well is taken as a ring: libraries exchange by rings, whose overhead saturates.
-    order = {"ring": 0, "serial": 1, "ring with latency": 2}
-    fits.sort(key=lambda fit: (round(min(fit.error, 1e9), 12), order[fit.form]))
-    return ScalingFits(tuple(fits), _verdict(fits))
+    # Divided by the measured time, so that all points weigh alike: runs vary by a share of their time, not by seconds.
+    rows = [[1 / step_s, (1 - 1 / workers) / step_s, (workers - 1) / step_s] for workers, step_s in ordered]
+    solution, _ = nnls([row[: 2 if counts == 2 else 3] for row in rows], [1.0] * len(rows))
+    single_s, *overheads_s = map(float, solution)
+    if not single_s > 0:
+        raise InputError(
+            "the step times grow faster than any number of devices explains; measure them again, one device included"
+        )
+    model = RingOverhead(*(overhead_s / single_s for overhead_s in overheads_s))
+    fitted = (single_s / model.efficiency(workers) / step_s - 1 for workers, step_s in ordered)
+    return ScalingFit(model, single_s, tuple(fitted))
 
 
 def _require_growth(points: Sequence[tuple[int, float]]) -> None:
@@ -220,111 +144,3 @@ def _require_growth(points: Sequence[tuple[int, float]]) -> None:
                 "per device, or measure again"
             )
         slowest = max(slowest, (workers, step_s), key=lambda point: point[1])
-
-
-def _fit(form: str, points: Sequence[tuple[int, float]], terms: tuple[str, ...]) -> ScalingFit:
-    from scipy.optimize import nnls
-
-    grown = {"bandwidth": lambda workers: (workers - 1) / workers, "latency": lambda workers: workers - 1.0}
-    # Divided by the measured time, so that all points weigh alike: runs vary by a share of their time, not by seconds.
-    rows = [[1 / step_s, *(grown[term](workers) / step_s for term in terms)] for workers, step_s in points]
-    solution, _ = nnls(rows, [1.0] * len(rows))
-    single_s = float(solution[0])
-    if not single_s > 0:
-        raise InputError(
-            f"the step times grow faster than any number of devices explains (form {form!r}); measure them again, one "
-            "device included"
-        )
-    found = {term: float(value) / single_s for term, value in zip(terms, solution[1:], strict=True)}
-    model = _model(form, found)
-    fitted = [single_s / model.efficiency(workers) for workers, _ in points]
-    residuals = tuple(value / step_s - 1 for value, (_, step_s) in zip(fitted, points, strict=True))
-    return ScalingFit(form, model, single_s, residuals, len(points) - 1 - len(terms))
-
-
-def _model(form: str, found: dict[str, float]) -> ScalingEfficiency:
-    if form != "serial":
-        return RingOverhead(found["bandwidth"], found.get("latency", 0.0))
-    growth = found["latency"]
-    if growth >= 1:
-        growth = 1 - _ALIKE
-    return SerialOverhead(growth / (1 - growth))
-
-
-def _verdict(fits: Sequence[ScalingFit]) -> str:
-    best, judged = fits[0], [fit for fit in fits if fit.freedom > 0]
-    if not judged:
-        return "two points fix every form: measure a third device count to tell them apart"
-    plain = [fit for fit in judged if fit.form != "ring with latency"]
-    if best in plain and len(plain) > 1 and plain[1].error <= plain[0].error + _ALIKE:
-        return f"{plain[0].form!r} and {plain[1].form!r} fit alike; measure at more devices to tell them apart"
-    others = ", ".join(f"{fit.form!r} {100 * fit.error:.2g} %" for fit in judged if fit is not best)
-    return f"{best.form!r} fits best: error {100 * best.error:.2g} %" + (f" against {others}" if others else "")
-
-
-_MOST = 10**9
-
-
-def most_overhead_ratio(wanted_efficiency: float, gpus: int) -> float:
-    """R = (1 − α) ÷ (α·G − 1), Lemma 3.1: the overhead per unit of computation that this efficiency on G GPUs allows.
-
-    Raises
-    ------
-    InputError
-        If the efficiency is not in (0, 1], or is at most 1 ÷ G, which any overhead allows.
-    """
-    require_workers(gpus)
-    if not 0 < wanted_efficiency <= 1:
-        raise InputError(f"efficiency is {wanted_efficiency:g}; it must be above 0 and at most 1 (0.8 is 80 %)")
-    if wanted_efficiency * gpus <= 1:
-        raise InputError(
-            f"an efficiency of {wanted_efficiency:g} on {gpus} GPUs is no faster than one GPU, so any overhead allows "
-            f"it; ask for more than {1 / gpus:g}"
-        )
-    return (1 - wanted_efficiency) / (wanted_efficiency * gpus - 1)
-
-
-def fewest_channels(load_bytes: float | Fraction, channel_bytes_per_s: float, compute_s: float) -> int:
-    """⌈load ÷ (rate · T_C)⌉: the fewest channels that move a load while a step computes, and at least 1.
-
-    Numbers are taken as they print, 0.1 for a tenth, and the arithmetic is exact, so that a load that just fits does.
-    The load is shared out evenly and moves during the computation of the step before (asynchronously).
-
-    Raises
-    ------
-    InputError
-        If the load is negative, the rate or the computation is not positive, or more than a billion channels are
-        needed.
-    """
-    for name, value in (("channel_bytes_per_s", channel_bytes_per_s), ("compute_s", compute_s)):
-        if not 0 < value < math.inf:
-            raise InputError(f"{name} is {value:g}; it must be positive and finite")
-    if not 0 <= load_bytes < math.inf:
-        raise InputError(f"load_bytes is {load_bytes}; it must be finite and at least 0")
-    exact = Fraction(str(load_bytes)) / (Fraction(str(channel_bytes_per_s)) * Fraction(str(compute_s)))
-    if exact > _MOST:
-        raise InputError(
-            f"the load does not hide behind {compute_s:g} s of computation, even with {_MOST:,} channels of "
-            f"{channel_bytes_per_s:g} bytes/s: compute longer, or load less"
-        )
-    return max(1, math.ceil(exact))
-
-
-def fewest_servers(parameter_bytes: float, workers: int, server_bytes_per_s: float, compute_s: float) -> int:
-    """N_ps = ⌈2·S_p·N_w ÷ (B_ps·T_C)⌉ of Lemma 3.2: every worker pulls and pushes all parameters in every step.
-
-    Raises
-    ------
-    InputError
-        If there are no workers; else as `fewest_channels` does.
-    """
-    require_workers(workers)
-    if not 0 <= parameter_bytes < math.inf:
-        raise InputError(f"parameter_bytes is {parameter_bytes:g}; it must be finite and at least 0")
-    return fewest_channels(2 * workers * Fraction(str(parameter_bytes)), server_bytes_per_s, compute_s)
-
-
-def transfer_s(parameter_bytes: float, workers: int, server_bytes_per_s: float, servers: int) -> float:
-    """Seconds of a round of pulls and pushes over this many servers, which must not exceed the computation."""
-    # Exactly, as products of sizes and rates may leave the range of floats where the quotient does not.
-    return float(2 * workers * Fraction(parameter_bytes) / (servers * Fraction(server_bytes_per_s)))

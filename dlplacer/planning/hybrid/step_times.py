@@ -1,7 +1,6 @@
 """Step times of data-parallel workers: in closed form, or over the links of a machine."""
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,9 +18,8 @@ from dlplacer.machines.costs.collectives_on_links import MachineCosts
 from dlplacer.machines.costs.gradient_codecs import GradientExchange, exchanges
 from dlplacer.machines.costs.roofline import rates_of
 from dlplacer.machines.costs.roofline_times import required_time_s
-from dlplacer.planning.hybrid.measurements import MeasuredCollective
 from dlplacer.planning.hybrid.scaling import ScalingEfficiency
-from dlplacer.planning.hybrid.worker_layout import Worker, WorkerLayout
+from dlplacer.planning.hybrid.worker_layout import WorkerLayout
 from dlplacer.planning.hybrid.workers import WorkerSplit
 from dlplacer.planning.pipeline.pipeline_workload import batch_of
 
@@ -52,16 +50,10 @@ class Work:
 
     Attributes
     ----------
-    step_s
-        The whole step: forward, backward and update.
     layers
         Gradients in the order in which the backward pass makes them; empty where there are none.
     tail_s
         Seconds of backward ops after the last gradient.
-    update_s
-        Seconds of the update, which waits for the exchange.
-    mini_batch
-        Samples of a step, if known.
     """
 
     step_s: float
@@ -172,18 +164,8 @@ class StepTime:
 
     Attributes
     ----------
-    algorithm
-        Of the all-reduce; empty where there is none.
-    grouping, groups
-        The grouping of gradients, and the number of messages.
-    period
-        Steps between exchanges.
-    step_s
-        Seconds of a step on average.
     exposed_s
         Of these, what the exchange adds to the computation.
-    servers
-        Devices of the team that serve parameters and compute nothing.
     elastic
         True for elastic averaging, whose exchange runs beside the next step.
     """
@@ -196,7 +178,6 @@ class StepTime:
     period: int
     step_s: float
     exposed_s: float
-    servers: int = 0
     elastic: bool = False
 
 
@@ -210,15 +191,7 @@ def elastic_exposed_s(compute_s: float, exchange_s: float, period: int = 1) -> f
 
 @dataclass(frozen=True, slots=True)
 class Team:
-    """Devices in equal workers.
-
-    Attributes
-    ----------
-    degree
-        M: devices of a worker.
-    split
-        The split of a worker's step over its devices.
-    """
+    """Devices in equal workers."""
 
     devices: int
     degree: int
@@ -254,45 +227,22 @@ class ClosedForm:
         yield StepTime("none", "-", "", "-", 1, 1, step_s, step_s - compute_s)
 
 
-@dataclass(frozen=True, slots=True)
-class ExchangeChoice:
-    """An exchange among some workers, with an algorithm for each of its collectives.
+def lines_among(costs: MachineCosts, exchange: GradientExchange) -> Iterator[tuple[str, AlphaBeta]]:
+    """Algorithm of the all-reduce (empty without one), and the line of the exchange with coding.
 
-    Attributes
-    ----------
-    algorithm
-        Of the all-reduce; empty where there is none.
-    line
-        Seconds over the bytes of the float32 gradient, coding included.
-    servers
-        Devices that serve parameters and do not compute.
+    Every choice of algorithms that is the fastest for gradients of some size.
     """
-
-    exchange: GradientExchange
-    workers: int
-    algorithm: str
-    line: AlphaBeta
-    servers: int = 0
-
-
-def choices_among(costs: MachineCosts, exchange: GradientExchange) -> Iterator[ExchangeChoice]:
-    """Every choice of algorithms that is the fastest for gradients of some size."""
     used = tuple(dict.fromkeys(collective for collective, _ in exchange.steps(costs.devices)))
     found = []
     for chosen in product(*(costs.algorithms[collective].items() for collective in used)):
         by_collective = dict(zip(used, chosen, strict=True))
         line = exchange.line({collective: line for collective, (_, line) in by_collective.items()}, costs.devices)
-        algorithm = by_collective["all-reduce"][0] if "all-reduce" in by_collective else ""
-        found.append(ExchangeChoice(exchange, costs.devices, algorithm, line))
+        found.append((by_collective["all-reduce"][0] if "all-reduce" in by_collective else "", line))
     least_s = math.inf
-    for each in sorted(found, key=lambda choice: (choice.line.s_per_byte, choice.line.latency_s)):
-        if each.line.latency_s < least_s:
-            least_s = each.line.latency_s
-            yield each
-
-
-SERVED_DEVICES = 64
-"""In larger teams nothing goes through parameter servers: all workers would wait for few links."""
+    for algorithm, line in sorted(found, key=lambda each: (each[1].s_per_byte, each[1].latency_s)):
+        if line.latency_s < least_s:
+            least_s = line.latency_s
+            yield algorithm, line
 
 
 class OnMachine:
@@ -303,13 +253,6 @@ class OnMachine:
     sums of their gradients in the backward pass of the last one alone, and only that pass hides their exchange. Coding
     takes time on the device. With a period τ above 1 the weights are averaged in one message every τ steps, hidden
     behind nothing.
-
-    Parameters
-    ----------
-    overlap
-        True if the exchange may overlap with the backward pass.
-    measured
-        Collectives as they were timed; what the links promise is scaled to them.
     """
 
     def __init__(
@@ -318,110 +261,65 @@ class OnMachine:
         gradient_exchanges: Sequence[GradientExchange] | None = None,
         *,
         overlap: bool = True,
-        measured: Sequence[MeasuredCollective] = (),
     ) -> None:
         self.layout, self.overlap = layout, overlap
         self.gradient_exchanges = tuple(
             exchanges(memory_rate(layout.topology)) if gradient_exchanges is None else gradient_exchanges
         )
-        self.factors = {each.collective: _factor(layout, each) for each in measured}
 
     def step_times(
         self, work: Work, team: Team, periods: Sequence[int], elastic: Sequence[int] = (), /
     ) -> Iterator[StepTime]:
-        """Every exchange with every algorithm that may be best, at every period, gradients in the best groups.
-
-        Parameter servers stand in for whole workers: for 1, 2, 4 … of them, up to half, those that are joined best.
-        They are looked at for up to `SERVED_DEVICES` devices.
-        """
+        """Every exchange with every algorithm that may be best, at every period, gradients in the best groups."""
         if team.workers == 1 or not work.gradient_bytes:
             compute_s = work.step_s / team.split.speedup
             yield StepTime("none", "-", "", "-", 0, 1, compute_s, 0.0)
             return
-        for choice in self._choices(team):
-            yield from self._timed(work, team, periods, choice)
-            if choice.exchange.codec.name == "none" and not choice.servers:
-                yield from self._averaged(work, team, elastic, choice)
-
-    def _choices(self, team: Team) -> Iterator[ExchangeChoice]:
-        """Exchanges among all workers, then through servers."""
-        workers = self.layout.workers(team.devices, team.degree)
-        costs = self._costs(team, workers)
-        served = []
+        costs = self._costs(team)
         for exchange in self.gradient_exchanges:
-            if exchange.is_served:
-                served.append(exchange)
-            elif exchange.fits(team.workers):
-                yield from choices_among(costs, exchange)
-        if not served or team.devices > SERVED_DEVICES:
-            return
-        widest = self._by_width(workers)
-        for count in (1 << power for power in range((team.workers // 2).bit_length())):
-            computing = [worker for worker in workers if worker not in widest[:count]]
-            if len(computing) == 1:
-                continue
-            fewer = self._costs(team, computing)
-            servers = [name for worker in widest[:count] for name in worker]
-            for exchange in served:
-                if exchange.fits(len(computing)):
-                    line = exchange.line(fewer.served(servers), fewer.devices)
-                    yield ExchangeChoice(exchange, fewer.devices, "", line, len(servers))
+            if exchange.fits(team.workers) and not exchange.is_served:
+                for algorithm, line in lines_among(costs, exchange):
+                    yield from self._timed(work, team, periods, exchange, algorithm, line)
+                    if exchange.codec.name == "none":
+                        yield from self._averaged(work, team, elastic, exchange.transport.name, algorithm, line)
 
-    def _timed(self, work: Work, team: Team, periods: Sequence[int], choice: ExchangeChoice) -> Iterator[StepTime]:
+    def _timed(
+        self,
+        work: Work,
+        team: Team,
+        periods: Sequence[int],
+        exchange: GradientExchange,
+        algorithm: str,
+        line: AlphaBeta,
+    ) -> Iterator[StepTime]:
         """The step with one exchange, at every period."""
-        compute_s, line = work.step_s / team.split.speedup, choice.line
-        coding = choice.exchange.codec_s_per_byte(choice.workers)
+        compute_s = work.step_s / team.split.speedup
+        coding = exchange.codec_s_per_byte(team.workers)
         # Coding keeps the device busy, not the link: it goes to the computation, and only the rest may overlap with it.
         wire = AlphaBeta(line.latency_s, max(0.0, line.s_per_byte - coding))
-        names = choice.exchange.codec.name, choice.exchange.transport.name, choice.algorithm
+        names = exchange.codec.name, exchange.transport.name, algorithm
         if self.overlap:
             groups, step_s = _overlapped(work, team.split, wire, coding)
-            yield StepTime(*names, "optimal", groups, 1, step_s, step_s - compute_s, choice.servers)
+            yield StepTime(*names, "optimal", groups, 1, step_s, step_s - compute_s)
         for period in (period for period in periods if period > 1 or not self.overlap):
             exposed_s = line.time_s(work.gradient_bytes) / period
-            yield StepTime(*names, "single", 1, period, compute_s + exposed_s, exposed_s, choice.servers)
+            yield StepTime(*names, "single", 1, period, compute_s + exposed_s, exposed_s)
 
-    def _averaged(self, work: Work, team: Team, periods: Sequence[int], choice: ExchangeChoice) -> Iterator[StepTime]:
+    def _averaged(
+        self, work: Work, team: Team, periods: Sequence[int], transport: str, algorithm: str, line: AlphaBeta
+    ) -> Iterator[StepTime]:
         """The step with elastic averaging of weights, which are as many as gradients, at every period."""
-        compute_s, exchange_s = work.step_s / team.split.speedup, choice.line.time_s(work.gradient_bytes)
-        transport = choice.exchange.transport.name
+        compute_s, exchange_s = work.step_s / team.split.speedup, line.time_s(work.gradient_bytes)
         for period in periods:
             exposed_s = elastic_exposed_s(compute_s, exchange_s, period)
             step_s = compute_s + exposed_s
-            yield StepTime("none", transport, choice.algorithm, "single", 1, period, step_s, exposed_s, elastic=True)
+            yield StepTime("none", transport, algorithm, "single", 1, period, step_s, exposed_s, elastic=True)
 
-    def _costs(self, team: Team, workers: Sequence[Worker]) -> MachineCosts:
-        groups = tuple(zip(*workers, strict=True))
+    def _costs(self, team: Team) -> MachineCosts:
+        groups = tuple(zip(*self.layout.workers(team.devices, team.degree), strict=True))
         held, degree = team.split.shares, team.degree
         shares = held if len(held) == degree else (1 / degree,) * degree
-        return MachineCosts(self.layout.wiring, groups, shares, self.layout.islands(groups[0]), self.factors)
-
-    def _by_width(self, workers: Sequence[Worker]) -> list[Worker]:
-        """The workers, ordered by falling rates to all others and widths of links."""
-        everybody = [name for worker in workers for name in worker]
-        own: dict[str, float] = defaultdict(float)
-        for link in self.layout.topology.links:
-            own[link.source] += link.total_bytes_per_s
-            own[link.target] += link.total_bytes_per_s
-
-        def width(worker: Worker) -> tuple[float, float]:
-            rates = (self.layout.rate(name, other) for name in worker for other in everybody if other not in worker)
-            return sum(rates), sum(own[name] for name in worker)
-
-        return sorted(workers, key=width, reverse=True)
-
-
-def _factor(layout: WorkerLayout, measured: MeasuredCollective) -> float:
-    """Measured seconds ÷ those that the links among the first devices promise, for the bytes that were timed."""
-    there = [device.id for device in layout.topology.devices]
-    if measured.devices > len(there):
-        raise InputError(
-            f"{measured.collective} was measured among {measured.devices} devices, and {layout.topology.name!r} has "
-            f"{len(there)}; give a measurement among at most as many"
-        )
-    group = tuple(there[: measured.devices])
-    promised = MachineCosts(layout.wiring, (group,), (1.0,), layout.islands(group)).collectives(measured.bytes)
-    return measured.seconds / promised[measured.collective].time_s(measured.bytes)
+        return MachineCosts(self.layout.wiring, groups, shares, self.layout.islands(groups[0]))
 
 
 def memory_rate(topology: Topology) -> float | None:

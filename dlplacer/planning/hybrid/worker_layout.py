@@ -25,11 +25,6 @@ def cluster(box: Topology, boxes: int, bytes_per_s: float, latency_s: float = 5e
         Of a box's card, per direction.
     latency_s
         From device to device of different boxes.
-
-    Raises
-    ------
-    InputError
-        If there are no boxes, or the card's rate or latency cannot be.
     """
     if boxes < 1:
         raise InputError(f"a cluster of {boxes} machines; there must be at least 1")
@@ -67,13 +62,7 @@ class WorkerLayout:
     # Caches on methods keep a layout alive; there is one for each plan, and all budgets ask it.
     @cache  # noqa: B019
     def workers(self, devices: int, degree: int) -> tuple[Worker, ...]:
-        """Workers of `degree` devices each, `devices` of the machine in all.
-
-        Raises
-        ------
-        InfeasibleError
-            If the machine has fewer devices; names how many.
-        """
+        """Workers of `degree` devices each, `devices` of the machine in all."""
         if degree < 1 or devices < 1 or devices % degree:
             raise InputError(
                 f"{devices} devices in workers of {degree}: give at least 1, and a number that {degree} divides"
@@ -93,13 +82,6 @@ class WorkerLayout:
         for worker in self.workers(devices, degree):
             found.setdefault(self._signature(worker), worker)
         return tuple(found.values())
-
-    def telling_counts(self, devices: int, degree: int) -> tuple[int, ...]:
-        """Numbers of devices up to a budget whose workers are of every kind that any smaller number has."""
-        there = min(devices, len(self.topology.devices))
-        if len(self.topology.devices) <= EXHAUSTIVE_DEVICES:
-            return tuple(range(degree, there + 1, degree))
-        return (there - there % degree,) if there >= degree else ()
 
     def islands(self, devices: Sequence[str]) -> tuple[tuple[int, ...], ...]:
         """Places of these devices in parts that are joined better inside than outside; empty unless of equal size.
@@ -186,13 +168,7 @@ def partitions(devices: Sequence[str], size: int) -> Iterator[tuple[Worker, ...]
 
 
 def sub_topology(topology: Topology, devices: Sequence[str]) -> Topology:
-    """The machine with these devices alone: routers that lead nowhere else are left out.
-
-    Raises
-    ------
-    InputError
-        If one of them is no device of the machine.
-    """
+    """The machine with these devices alone: routers that lead nowhere else are left out."""
     for name in devices:
         if name not in topology.device_index:
             raise InputError(f"{name!r} is not a device of topology {topology.name!r}; use one that it lists")
@@ -217,16 +193,14 @@ def sub_topology(topology: Topology, devices: Sequence[str]) -> Topology:
 def signature(topology: Topology) -> tuple[object, ...]:
     """Equal for machines that differ in names alone, node by node in the order given."""
     place = {node.id: position for position, node in enumerate(topology.nodes)}
-    nodes = tuple(_node_signature(node) for node in topology.nodes)
-    return nodes, tuple(sorted(_link_signature(link, place) for link in topology.links))
-
-
-def _node_signature(node: Device | Router) -> tuple[object, ...]:
-    if isinstance(node, Router):
-        return ("router",)
-    return (node.type, node.memory_bytes, repr(node.flops_per_s), node.memory_bytes_per_s)
-
-
-def _link_signature(link: Link, place: dict[str, int]) -> tuple[object, ...]:
-    ends = sorted((place[link.source], place[link.target]))
-    return (*ends, link.bytes_per_s, link.latency_s, link.duplex, link.count)
+    nodes = tuple(
+        (node.type, node.memory_bytes, repr(node.flops_per_s), node.memory_bytes_per_s)
+        if isinstance(node, Device)
+        else ("router",)
+        for node in topology.nodes
+    )
+    links = (
+        (*sorted((place[link.source], place[link.target])), link.bytes_per_s, link.latency_s, link.duplex, link.count)
+        for link in topology.links
+    )
+    return nodes, tuple(sorted(links))

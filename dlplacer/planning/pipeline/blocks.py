@@ -55,8 +55,6 @@ class Tie:
 
     Attributes
     ----------
-    name
-        Its op.
     home, readers
         Positions of blocks: of its first reader, where it is kept, and of the others.
     bytes, gradient_bytes

@@ -62,15 +62,11 @@ def chains_of(
     ----------
     wraps
         True if a stage on the last device hands over to one on the first.
-    most
-        Sequences to look at.
     marks
         Device → what else tells it apart, such as the blocks that it may not run.
 
     Raises
     ------
-    InputError
-        If there are not so many devices.
     InfeasibleError
         If no sequence of them is joined by links.
     """

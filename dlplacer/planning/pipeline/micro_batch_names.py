@@ -19,8 +19,6 @@ class BatchCut:
 
     Attributes
     ----------
-    count
-        Number of micro-batches.
     dims
         [flat input] → dimension that is cut, None for an input that every micro-batch reads whole. Empty: dimension 0
         of every tensor.
@@ -52,13 +50,7 @@ def is_micro_batch_rewrite(rewrite: str) -> bool:
 
 
 def batch_cut_of(rewrites: Sequence[str]) -> BatchCut:
-    """The cut of the batch that a list of rewrites asks for; one micro-batch without such a rewrite.
-
-    Raises
-    ------
-    CaptureError
-        If it is given twice or cannot be read.
-    """
+    """The cut of the batch that a list of rewrites asks for; one micro-batch without such a rewrite."""
     named = [name.removeprefix(_PREFIX) for name in rewrites if is_micro_batch_rewrite(name)]
     if not named:
         return UNCUT

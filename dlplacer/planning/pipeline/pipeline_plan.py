@@ -41,8 +41,6 @@ class StageTimes:
         One pass; the backward one for inputs and weights together.
     weight_s
         The part of a backward in two parts that is for the weights.
-    update_s
-        The optimizer, after the last micro-batch.
     """
 
     forward_s: float
@@ -62,8 +60,6 @@ class TiedStages:
 
     Attributes
     ----------
-    home, reader
-        Stages.
     there_s, back_s
         Seconds to send the weight at the beginning of a step, and its gradient behind the reader's last backward.
     """
@@ -89,8 +85,6 @@ class PipelineTimeline:
 
     Attributes
     ----------
-    ranks
-        [rank] → its passes in order of time.
     transfers
         All transfers, named by the action whose result travels.
     step_s
@@ -243,12 +237,8 @@ class Stage:
         Its forward ops, weights among them, in an order in which they can run.
     forward_s, backward_s, weight_s
         Seconds per micro-batch; `weight_s` is the part of the backward that is for the weights alone.
-    update_s
-        Seconds per step of its optimizer ops.
     later
         Its backward ops that earlier stages wait for, those for its weights alone, and its optimizer ops.
-    held
-        Most micro-batches in flight.
     memory_bytes
         Weights, gradients, state, and what the micro-batches in flight keep.
     sends_bytes, returns_bytes
@@ -269,12 +259,8 @@ class Stage:
 
     def to_dict(self) -> dict[str, Any]:
         """As in ``dlplacer pipeline --json``; ops are told by the first, the last and their number."""
-        named = {
-            name: getattr(self, name)
-            for name in ("device", "forward_s", "backward_s", "weight_s", "update_s", "held", "memory_bytes")
-        }
-        sizes = {"sends_bytes": self.sends_bytes, "returns_bytes": self.returns_bytes}
-        return {**named, **sizes, "op_count": len(self.ops), "ops": list(self.ops)}
+        told = {name: value for name, value in vars(self).items() if name != "later"}
+        return {**told, "op_count": len(self.ops), "ops": list(self.ops)}
 
 
 @dataclass(frozen=True, repr=False)
@@ -286,12 +272,8 @@ class PipelinePlan(Shown):
     exact
         True if the split is that of least bottleneck among all contiguous ones on its devices, and all sequences of
         devices were compared, rather than a choice of either.
-    bottleneck_s
-        Seconds per micro-batch of the slowest stage or transfer.
     single_device_s
         The whole batch on the best single device; None if it fits on none.
-    warnings
-        Warnings of results that a step computes differently in micro-batches.
     """
 
     name: str
@@ -334,17 +316,11 @@ class PipelinePlan(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """The object that ``dlplacer pipeline --json`` prints, but for the comparison with op placement."""
+        names = ("name", "schedule", "micro_batches", "step_s", "bottleneck_s", "exact", "single_device_s", "speedup")
         return {
-            "name": self.name,
-            "schedule": self.schedule,
-            "micro_batches": self.micro_batches,
+            **{name: getattr(self, name) for name in names},
             "devices": list(self.devices),
-            "step_s": self.step_s,
             "bubble": self.timeline.bubble,
-            "bottleneck_s": self.bottleneck_s,
-            "exact": self.exact,
-            "single_device_s": self.single_device_s,
-            "speedup": self.speedup,
             "warnings": list(self.warnings),
             "stages": [stage.to_dict() for stage in self.stages],
             "order": [[str(action) for action in actions] for actions in self.order],

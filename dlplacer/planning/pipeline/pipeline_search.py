@@ -1,7 +1,7 @@
 """The front door of pipelining: graph and machine in, the best pipeline out."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -23,10 +23,7 @@ def evaluated(
 ) -> PipelinePlan:
     """The plan of a split: every stage's times, memory and transfers, and the schedule played with them."""
     stage_of_block = _stage_of_block(problem, split)
-    stage_of_later = _stage_of_later(work, stage_of_block)
-    stages = tuple(
-        _stage(work, problem, split, stage_of_block, stage_of_later, number) for number in range(problem.stages)
-    )
+    stages = tuple(_stages(work, problem, split, stage_of_block))
     times = [StageTimes(stage.forward_s, stage.backward_s, stage.weight_s, stage.update_s) for stage in stages]
     timeline = play(order, times, _hops(problem, split), _ties(work, problem, stage_of_block))
     return PipelinePlan(
@@ -70,46 +67,38 @@ def _stage_of_later(work: PipelineWorkload, stage_of_block: Sequence[int]) -> di
     return stage_of
 
 
-def _stage(
-    work: PipelineWorkload,
-    problem: SplitProblem,
-    split: StageSplit,
-    stage_of_block: Sequence[int],
-    stage_of_later: Mapping[int, int],
-    number: int,
-) -> Stage:
-    blocks, graph = problem.cuts.blocks, work.graph
-    device = problem.chain.devices[number % len(problem.chain.devices)]
-    times = work.times(device.type, problem.micro_batches)
-    own = [block for block, stage in enumerate(stage_of_block) if stage == number]
-    ahead = sorted(op for block in own for op in blocks.members[block])
-    behind = [op for op, stage in stage_of_later.items() if stage == number]
-    backward = [op for op in behind if graph.ops[op].phase == "backward"]
-    updates = [op for op in behind if graph.ops[op].phase == "optimizer"]
+def _stages(
+    work: PipelineWorkload, problem: SplitProblem, split: StageSplit, stage_of_block: Sequence[int]
+) -> Iterator[Stage]:
+    graph, share = work.graph, 1 / problem.micro_batches
+    stage_of_later = _stage_of_later(work, stage_of_block)
     leading = _leading(work, stage_of_later)
-    for_weights = [op for op in backward if op not in leading]
-    later = ([op for op in backward if op in leading], for_weights, updates)
-    before = split.borders[number - 1] if number else 0
-    behind_border = split.borders[number]
-    share = 1 / problem.micro_batches
-    last = number == problem.stages - 1
-    return Stage(
-        device=device.id,
-        ops=tuple(graph.ops[op].id for op in sorted(ahead, key=work.rank.__getitem__)),
-        forward_s=sum(times[op] for op in ahead),
-        backward_s=sum(times[op] for op in backward),
-        weight_s=sum(times[op] for op in for_weights),
-        update_s=sum(times[op] for op in updates),
-        held=problem.held[number],
-        memory_bytes=round(problem.memory_bytes(number)[before, behind_border]),
-        sends_bytes=0 if last else round(share * problem.cuts.forward_bytes[behind_border]),
-        returns_bytes=0 if last else round(share * problem.cuts.backward_bytes[behind_border]),
-        later=_ids(graph, later),
-    )
+    borders, last = (0, *split.borders), problem.stages - 1
 
+    def ids(ops: Iterable[int]) -> tuple[str, ...]:
+        return tuple(graph.ops[op].id for op in ops)
 
-def _ids(graph: OpGraph, groups: Iterable[Iterable[int]]) -> tuple[tuple[str, ...], ...]:
-    return tuple(tuple(graph.ops[op].id for op in group) for group in groups)
+    for number in range(problem.stages):
+        times = work.times(problem.device(number).type, problem.micro_batches)
+        own = (members for members, stage in zip(work.blocks.members, stage_of_block, strict=True) if stage == number)
+        ahead = sorted(op for members in own for op in members)
+        behind = [op for op, stage in stage_of_later.items() if stage == number]
+        backward = [op for op in behind if graph.ops[op].phase == "backward"]
+        updates = [op for op in behind if graph.ops[op].phase == "optimizer"]
+        for_weights = [op for op in backward if op not in leading]
+        yield Stage(
+            device=problem.device(number).id,
+            ops=ids(sorted(ahead, key=work.rank.__getitem__)),
+            forward_s=sum(times[op] for op in ahead),
+            backward_s=sum(times[op] for op in backward),
+            weight_s=sum(times[op] for op in for_weights),
+            update_s=sum(times[op] for op in updates),
+            held=problem.held[number],
+            memory_bytes=round(problem.memory_bytes(number)[borders[number], borders[number + 1]]),
+            sends_bytes=0 if number == last else round(share * problem.cuts.forward_bytes[borders[number + 1]]),
+            returns_bytes=0 if number == last else round(share * problem.cuts.backward_bytes[borders[number + 1]]),
+            later=(ids(op for op in backward if op in leading), ids(for_weights), ids(updates)),
+        )
 
 
 def _leading(work: PipelineWorkload, stage_of_op: Mapping[int, int]) -> set[int]:
@@ -185,21 +174,11 @@ def plan_pipeline(
 
     Parameters
     ----------
-    stages
-        Devices that take part, each with one stage (two when interleaved); None tries all numbers from 2.
-    micro_batches
-        Parts of the batch; None tries the divisors of the batch up to 16 for each device.
-    schedule
-        A key of `dlplacer.planning.pipeline.schedules.SCHEDULES`; None tries all.
     most_cuts
         Beyond this many cuts, those along one order of the blocks are searched.
-    on_progress
-        Called with how many choices of stages, micro-batches and schedule have been tried, and of how many.
 
     Raises
     ------
-    InputError
-        If an argument is out of range, or an op has no time on a device.
     InfeasibleError
         If no split fits the memories; names the least that the fullest stage needs.
     """
@@ -280,13 +259,7 @@ class Search:
         return cuts_of(self.blocks, self.most_cuts)
 
     def plan(self, ranks: int, micro_batches: int, schedule: str) -> PipelinePlan:
-        """The best pipeline over so many devices under a schedule.
-
-        Raises
-        ------
-        InputError, InfeasibleError
-            As `plan_pipeline` does.
-        """
+        """The best pipeline over so many devices under a schedule."""
         order = order_of(schedule, ranks, micro_batches, self.trains)
         problems, all_tried = self.problems(order, micro_batches)
         found = [(problem, *fitting_split(problem)) for problem in problems]
@@ -418,11 +391,6 @@ def pipeline_hint(graph: OpGraph, topology: Topology, makespan_s: float) -> Pipe
     """A pipeline over all devices, found in less than a second; None without a backward pass, or if there is none.
 
     Stages are cut along one order of the ops, and few numbers of micro-batches and sequences of devices are tried.
-
-    Parameters
-    ----------
-    makespan_s
-        Of the plan that it is compared with.
     """
     ranks = len(topology.devices)
     trains = any(op.phase == "backward" for op in graph.ops)

@@ -77,13 +77,7 @@ class PipelineWorkload:
         self._times: dict[tuple[str, int], list[float]] = {}
 
     def times(self, device_type: str, micro_batches: int) -> list[float]:
-        """[op] → seconds for one micro-batch on a type of device.
-
-        Raises
-        ------
-        InputError
-            If an op has no time on it.
-        """
+        """[op] → seconds for one micro-batch on a type of device."""
         key = device_type, micro_batches
         if key not in self._times:
             rates = next((rates_of(device) for device in self.topology.devices if device.type == device_type), None)

@@ -78,11 +78,6 @@ class _Expansion:
     """The devices and times of all ops of the micro-batches.
 
     An op that is no copy (an input, the sum of two gradients) goes with what it reads, or with its first reader.
-
-    Attributes
-    ----------
-    stage
-        Op → the stage whose device runs it.
     """
 
     def __init__(self, pipeline: PipelinePlan, graph: OpGraph) -> None:

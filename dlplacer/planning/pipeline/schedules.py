@@ -131,13 +131,7 @@ STAGES_PER_RANK = {"gpipe": 1, "1f1b": 1, "interleaved": 2, "zero-bubble": 1}
 
 
 def order_of(schedule: str, ranks: int, micro_batches: int, trains: bool = True) -> Order:
-    """The order of a schedule by name; without a backward pass all schedules are one.
-
-    Raises
-    ------
-    InputError
-        If there is no such schedule, a count is not positive, or there are too many micro-batches.
-    """
+    """The order of a schedule by name; without a backward pass all schedules are one."""
     if schedule not in SCHEDULES:
         raise InputError(f"there is no schedule {schedule!r}; use one of {', '.join(SCHEDULES)}")
     if ranks < 1 or micro_batches < 1:

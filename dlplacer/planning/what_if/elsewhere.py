@@ -27,8 +27,6 @@ class Elsewhere:
 
     Attributes
     ----------
-    op, device
-        The op, and where it is held.
     moved_alone_s
         Step time if it moves with its colocation group and all else stays, in the plan's order; None where the memory
         does not allow it.
@@ -36,8 +34,6 @@ class Elsewhere:
         The shortest step found with it there, all else free; and what no such step can beat.
     kept
         An op that is held where it is, since the devices are interchangeable: else all might change places.
-    note
-        Why there is no step.
     """
 
     op: str
@@ -59,10 +55,6 @@ class PinnedPlan(Shown):
 
     Attributes
     ----------
-    pins
-        Op → device, as they are held.
-    plan
-        The plan with the pins.
     moved
         Ops on other devices than in the plan that was given → device before and device after.
     """
@@ -91,13 +83,7 @@ def pinned_plan(
     workers: int | None = None,
     stop: Event | None = None,
 ) -> PinnedPlan:
-    """The plan under pins: its problem solved again, with the plan as the warm start.
-
-    Raises
-    ------
-    InputError, InfeasibleError, NoPlanError
-        As `dlplacer.planning.constrain.constrained` and `dlplacer.planning.place.place` do.
-    """
+    """The plan under pins: its problem solved again, with the plan as the warm start."""
     graph = constrained(plan.graph, plan.topology, pins, colocate)
     found = solved_again(plan, seconds, graph, workers=workers, stop=stop)
     moved = {
@@ -110,13 +96,7 @@ def pinned_plan(
 def elsewhere(
     plan: Plan, op: str, seconds: float = 10.0, *, workers: int | None = None, stop: Event | None = None
 ) -> Iterator[Elsewhere]:
-    """The step with an op on each of the other devices that may run it.
-
-    Parameters
-    ----------
-    seconds
-        For all devices together.
-    """
+    """The step with an op on each of the other devices that may run it."""
     group = next((ops for ops in plan.graph.colocation_groups if op in ops), (op,))
     # Pins of the op and its group are what is asked about.
     held = plan.graph.constraints

@@ -21,7 +21,6 @@ from dlplacer.core.topology import Device, Topology
 from dlplacer.core.units import format_seconds
 from dlplacer.machines.costs.roofline_times import with_times
 from dlplacer.planning.assemble import contradicts, with_bound
-from dlplacer.planning.coarsen.granularity import FINEST, GRANULARITIES, coarsen
 from dlplacer.planning.place import place
 from dlplacer.planning.warm_start import followed
 from dlplacer.problem.problem import Problem, build_problem
@@ -29,9 +28,6 @@ from dlplacer.solvers.bounds.bounds import lower_bounds
 from dlplacer.solvers.instance.instance import build_instance
 
 ALL_LINKS = "all links twice as fast"
-RELAXING = ("link", "device", "memory", "op")
-"""Kinds of change under which the plan as it is remains possible, and no longer."""
-
 _BUSIEST, _LONGEST = 3, 10
 """Links and ops that are changed one by one: those that are busy longest."""
 
@@ -44,10 +40,6 @@ class Change:
 
     Attributes
     ----------
-    kind
-        ``link``, ``device``, ``memory``, ``op``, ``granularity``.
-    text
-        The change in words.
     made
         The graph and the machine with the change; made on demand, because there are many changes.
     """
@@ -60,8 +52,8 @@ class Change:
 def changes(plan: Plan) -> Iterator[Change]:
     """All changes of a plan, in the order in which they are looked at: a budget that is too small leaves out the last.
 
-    The busiest links twice as fast, then all of them; one more device of each type; a quarter more memory; other
-    granularities; each of the longest ops in half its time.
+    The busiest links twice as fast, then all of them; one more device of each type; a quarter more memory; each of the
+    longest ops in half its time.
     """
     yield from _faster_links(plan)
     for kind in plan.topology.device_types:
@@ -71,11 +63,6 @@ def changes(plan: Plan) -> Iterator[Change]:
     most = sum(op.footprint_bytes for op in plan.graph.ops) + 2 * sum(edge.bytes for edge in plan.graph.edges)
     if any(device.memory_bytes is not None and device.memory_bytes < most for device in plan.topology.devices):
         yield Change("memory", "25 % more memory on every device", partial(_with_memory, plan))
-    # A coarse graph has no other granularities, as its ops are gone.
-    if "granularity" not in (plan.graph.capture or {}) and any(op.module for op in plan.graph.ops):
-        for name in GRANULARITIES:
-            if name != FINEST:
-                yield Change("granularity", f"granularity {name}", partial(_with_granularity, plan, name))
     entries = sorted(plan.ops, key=lambda entry: entry.start_s - entry.end_s)[:_LONGEST]
     for op in (plan.graph.op(entry.op) for entry in entries if entry.end_s > entry.start_s):
         where = f" of {op.module}" if op.module else ""
@@ -137,10 +124,6 @@ def _with_memory(plan: Plan) -> tuple[OpGraph, Topology]:
     return plan.graph, replace(plan.topology, devices=devices)
 
 
-def _with_granularity(plan: Plan, granularity: str) -> tuple[OpGraph, Topology]:
-    return coarsen(plan.graph, granularity), plan.topology
-
-
 def _with_faster_op(plan: Plan, op: Op) -> tuple[OpGraph, Topology]:
     ops = tuple(replace(other, time_s=_half(other.time_s)) if other is op else other for other in plan.graph.ops)
     return replace(plan.graph, ops=ops), plan.topology
@@ -173,16 +156,10 @@ class Answer:
 
     Attributes
     ----------
-    kind, text
-        As in `Change`.
     status
         ``solved``: solved again, beginning with the plan. ``kept``: the plan as it is, or its placement and order under
         the change; solving again may find more. ``no gain``: its bound shows that it gains next to nothing. ``not
         tried``: see the note.
-    makespan_s
-        Step time with the change; None if none was found.
-    lower_bound_s
-        No step with the change is shorter; None if no bound is known.
     """
 
     kind: str
@@ -214,10 +191,6 @@ class WhatWouldHelp(Shown):
     ----------
     base
         The plan that gains refer to: the one given, or a better one that solving again found.
-    given_s
-        Step time of the plan given.
-    answers
-        The effect of each change, against `base`.
     """
 
     base: Plan = field(repr=False)
@@ -306,24 +279,15 @@ def what_would_help(
 ) -> WhatWouldHelp:
     """The step time with one thing changed, for every change that may help.
 
-    The changes: the busiest links twice as fast, and all of them; one more device of each type; a quarter more memory;
-    each of the ten longest ops twice as fast; other granularities. First each change gets a lower bound. Then the
-    changes with the largest possible gains are solved, each in an equal part of the time left, with the plan as the
-    warm start.
+    First each of `changes` gets a lower bound. Then those with the largest possible gains are solved, each in an equal
+    part of the time left, with the plan as the warm start.
 
     Parameters
     ----------
     budget_s
         Seconds for everything. It is exceeded by at most one step of a solve that cannot be interrupted.
-    on_progress
-        Called before each look and each solve.
     stop
         Once it is set, changes that have not been solved keep the answers they have.
-
-    Raises
-    ------
-    InputError
-        If the budget is not positive.
     """
     if not 0 < budget_s < float("inf"):
         raise InputError(f"the budget is {budget_s:g} s; it must be positive and finite")
@@ -376,7 +340,7 @@ class _Search:
             self.base = with_bound(min(found, self.base, key=lambda plan: plan.makespan_s), found.lower_bound_s)
 
     def _look_at(self, found: Sequence[Change]) -> None:
-        """The bound under each change; where the plan remains possible, it is what is known of the step so far."""
+        """The bound under each change; the plan as it is is what is known of the step so far."""
         until = time.monotonic() + _LOOKING_SHARE * self.left_s
         base_s = self.base.makespan_s
         for number, change in enumerate(found):
@@ -393,8 +357,8 @@ class _Search:
                 self.answers.append(Answer(change.kind, change.text, "not tried", note=str(error)))
                 continue
             status = "no gain" if bound_s >= base_s * (1 - _TINY) else "kept"
-            known_s = base_s if change.kind in RELAXING else None
-            self.answers.append(Answer(change.kind, change.text, status, known_s, bound_s))
+            # The plan as it is remains possible under every change, and takes no longer.
+            self.answers.append(Answer(change.kind, change.text, status, base_s, bound_s))
 
     def _solve_best(self, found: Sequence[Change]) -> None:
         """Solve those that may gain most, and share the time that others leave."""

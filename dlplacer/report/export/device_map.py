@@ -19,10 +19,7 @@ def device_map(plan: Plan) -> dict[str, int | str]:
     of a plan but not its concurrency. A module's own parameters and buffers, with those of modules that share a tensor
     with it, go to the device that holds most of their bytes. CPU devices are ``cpu``, others have numbers.
 
-    Raises
-    ------
-    InputError
-        If the graph has no parameters of modules.
+    Raises InputError if the graph has no parameters of modules.
     """
     names = _names(plan)
     return _merged({tensor: names[device] for tensor, device in _homes(plan).items()})

@@ -76,13 +76,7 @@ def _host(device: Device) -> str:
 
 @dataclass(frozen=True)
 class Exported:
-    """The text to paste.
-
-    Attributes
-    ----------
-    loss
-        Time of the plan that the target can be told ÷ time of the plan, less one.
-    """
+    """The text to paste, and the time of the plan that the target can be told ÷ time of the plan, less one."""
 
     target: str
     text: str
@@ -121,6 +115,11 @@ def _accelerate(layout: Layout) -> str:
 
 
 def _vllm(layout: Layout) -> str:
+    first = layout.stages[0][0]
+    if "members" in first.meta:
+        visible, numbers = _BACKENDS[_vendor(replace(first, type=first.meta["types"][0]))][1], first.meta["members"]
+        order = f"{visible}={','.join(map(str, numbers))} " if visible else ""
+        return f"{order}vllm serve MODEL --tensor-parallel-size {len(numbers)}"
     counts = [len(layers) for _, layers in layout.stages]
     order = ",".join(str(layout.gpus.index(layout.devices.index(device))) for device, _ in layout.stages)
     partition = ",".join(map(str, counts))
@@ -131,10 +130,23 @@ def _vllm(layout: Layout) -> str:
     )
 
 
+def _llama_cpp_rows(layout: Layout, one: Device) -> str:
+    """One stage of GPUs that divide every matrix, layers in RAM before it."""
+    types, shares = one.meta["types"], one.meta["shares"]
+    backend = _BACKENDS[_vendor(replace(one, type=types[0]))][0]
+    names = ",".join(backend.format(number) for number in one.meta["members"])
+    layers = sum(len(layers) for device, layers in layout.without_experts.stages if device is one)
+    parts = ",".join(f"{100 * share:.0f}" for share in shares)
+    order = "CUDA_DEVICE_ORDER=PCI_BUS_ID " if backend.startswith("CUDA") else ""
+    flags = f"--device {names} --split-mode row --tensor-split {parts} --main-gpu 0"
+    return f"{order}llama-server -m MODEL.gguf --n-gpu-layers {layers + 1} {flags}"
+
+
 def _llama_cpp(layout: Layout) -> str:
-    backends = {place: _BACKENDS[_vendor(layout.devices[place])][0] for place in layout.gpus}
-    alike = {place: [each for each in layout.gpus if backends[each] == backends[place]] for place in layout.gpus}
-    names = {place: backends[place].format(alike[place].index(place)) for place in layout.gpus}
+    used = {place: layout.devices[place] for place in layout.placement if layout.devices[place].asynchronous}
+    if any("members" in device.meta for device in used.values()):
+        return _llama_cpp_rows(layout, next(iter(used.values())))
+    names, others = _llama_cpp_devices(layout)
     stages = [(layout.devices.index(device), len(layers)) for device, layers in layout.without_experts.stages]
     stages = [(place, count) for place, count in stages if place in names]
     offloaded = sum(count for _, count in stages)
@@ -152,8 +164,24 @@ def _llama_cpp(layout: Layout) -> str:
     for place, layers in layout.experts_apart.items():
         pattern = f"blk\\.({'|'.join(map(str, layers))})\\.ffn_.*_exps\\."
         flags.append(f"--override-tensor '{pattern}={names.get(place, 'CPU')}'")
-    order = ["CUDA_DEVICE_ORDER=PCI_BUS_ID"] if "CUDA{}" in backends.values() else []
+    if others:
+        # Each of these hosts runs `rpc-server -H 0.0.0.0 -p 50052`, in a network that is trusted.
+        flags.append(f"--rpc {','.join(f'{host}:50052' for host in others)}")
+    order = ["CUDA_DEVICE_ORDER=PCI_BUS_ID"] if any(name.startswith("CUDA") for name in names.values()) else []
     return " ".join([*order, "llama-server -m MODEL.gguf", *flags])
+
+
+def _llama_cpp_devices(layout: Layout) -> tuple[dict[int, str], list[str]]:
+    """GPU → its name in llama.cpp; and the hosts whose GPUs an RPC server offers: all but that of RAM, or the first."""
+    ram = [place for place in layout.placement if not layout.devices[place].asynchronous]
+    home = _host(layout.devices[(ram or layout.placement)[0]])
+    backends = {place: _BACKENDS[_vendor(layout.devices[place])][0] for place in layout.gpus}
+    local = [place for place in layout.gpus if _host(layout.devices[place]) == home]
+    remote = [place for place in layout.gpus if place not in local]
+    alike = {place: [each for each in local if backends[each] == backends[place]] for place in local}
+    names = {place: backends[place].format(alike[place].index(place)) for place in local}
+    names |= {place: f"RPC{number}" for number, place in enumerate(remote)}
+    return names, list(dict.fromkeys(_host(layout.devices[place]) for place in remote))
 
 
 def _megatron(layout: Layout) -> str:
@@ -206,18 +234,8 @@ def _exo(layout: Layout) -> str:
 class Target:
     """A runtime and what it can be told.
 
-    Attributes
-    ----------
-    told
-        What it takes.
-    contiguous
-        One run of whole layers per device.
-    ram
-        Whether weights may be in RAM: ``no``, ``first`` (the layers before those on GPUs), or ``anywhere``.
-    experts
-        Whether experts may be apart from their layers.
-    hosts
-        Whether devices may be of several hosts.
+    `contiguous`: one run of whole layers per device. `ram`: whether weights may be in RAM: ``no``, ``first`` (the
+    layers before those on GPUs), or ``anywhere``. `experts` may be apart from their layers, devices of several `hosts`.
     """
 
     text: Callable[[Layout], str]
@@ -231,7 +249,9 @@ class Target:
 TARGETS: Mapping[str, Target] = {
     "accelerate": Target(_accelerate, "device_map of transformers (JSON)", False, "anywhere", True),
     "exo": Target(_exo, "table of shards (JSON)", ram="anywhere", hosts=True),
-    "llama.cpp": Target(_llama_cpp, "--n-gpu-layers, --tensor-split, --override-tensor", True, "first", True),
+    "llama.cpp": Target(
+        _llama_cpp, "--n-gpu-layers, --tensor-split, --override-tensor, --rpc", True, "first", True, True
+    ),
     "megatron": Target(_megatron, "--pipeline-model-parallel-layout", hosts=True),
     "onnxruntime": Target(_onnxruntime, "session.name_based_layer_assignment", False, "anywhere"),
     "torch.distributed.pipelining": Target(
@@ -246,15 +266,14 @@ TARGETS: Mapping[str, Target] = {
 def export(plan: Plan, target: str) -> Exported:
     """The text with which a runtime follows a plan of `dlplacer fit`, or the best plan that it can be told.
 
-    Raises
-    ------
-    InputError
-        If there is no such target, the plan is of no decoder, or nothing that the target can be told fits.
+    Raises InputError if there is no such target, the plan is of no decoder, or nothing that the target can be told
+    fits.
     """
     if target not in TARGETS:
         raise InputError(f"there is no target {target!r}; use one of {', '.join(TARGETS)}")
     if any("layer" not in op.meta for op in plan.graph.ops):
         raise InputError(f"the plan of {plan.graph.name!r} has no layers; export a plan of `dlplacer fit -o PLAN`")
+    _require_told(plan, target)
     rule, largest = TARGETS[target], plan.meta.get("objective") == "throughput"
     graph = plan.graph if rule.experts else whole_layers(plan.graph)
     chain = chain_of(graph, plan.topology)
@@ -272,12 +291,28 @@ def export(plan: Plan, target: str) -> Exported:
     return Exported(target, text, max(0.0, loss), f"solved again, as {target} can be told only {_limits(rule)}")
 
 
+def _require_told(plan: Plan, target: str) -> None:
+    """Return if the GPUs that a plan uses are whole, or make up one set that divides all matrices as the target can."""
+    used = [plan.topology.device(name) for name in sorted({*plan.placement.values()})]
+    gpus = [device for device in used if device.asynchronous]
+    shares = [share for gpu in gpus for share in gpu.meta.get("shares", ())]
+    uneven = bool(shares) and max(shares) - min(shares) > 1e-6
+    told = ("llama.cpp",) if uneven or len(gpus) < len(used) else ("llama.cpp", "vllm")
+    if shares and (target not in told or len(gpus) > 1 or any(is_experts(op) for op in plan.graph.ops)):
+        raise InputError(
+            f"{target} cannot be told that {', '.join(gpu.id for gpu in gpus)} divide matrices; llama.cpp can of all "
+            "GPUs with whole layers, vllm if they have equal shares: fit without tensor_parallel"
+        )
+
+
 def _solved_again(chain: ChainCosts, rule: Target, largest: bool) -> tuple[int, ...] | None:
     """The best placement of all that a target can be told, host by host if it must be one; None if none fits."""
-    hosts = np.array(["" if rule.hosts else _host(device) for device in chain.devices])
+    # Where RAM comes first it is that of one host, whose process reaches the GPUs of others.
+    hosts = np.array(["" if rule.hosts and rule.ram != "first" else _host(device) for device in chain.devices])
+    reached = np.array([rule.hosts and device.asynchronous for device in chain.devices])
     found = []
     for host in np.unique(hosts):
-        usable = (hosts == host) & _may_hold(chain, rule)
+        usable = ((hosts == host) | reached) & _may_hold(chain, rule)
         limited = replace(chain, time_s=np.where(usable, chain.time_s, np.inf))
         follows = _follows(chain, rule) if rule.contiguous else None
         placement = best_placement(limited, _SECONDS, largest=largest, follows=follows).placement
@@ -292,7 +327,7 @@ def _value_s(plan: Plan, largest: bool) -> float:
 
 def _limits(rule: Target) -> str:
     host = "" if rule.hosts else "one host"
-    ram = {"no": "no weights in RAM", "first": "RAM before GPUs", "anywhere": ""}[rule.ram]
+    ram = {"no": "no weights in RAM", "first": "RAM of one host before GPUs", "anywhere": ""}[rule.ram]
     runs, whole = "one run of layers per device" if rule.contiguous else "", "" if rule.experts else "whole layers"
     told = host, runs, ram, whole
     return ", ".join(filter(None, told))
@@ -330,7 +365,10 @@ def _allowed(chain: ChainCosts, placement: list[int], rule: Target) -> bool:
     used = sorted({*placement})
     if not _may_hold(chain, rule)[used].all() or not chain.fits(placement):
         return False
-    if not rule.hosts and len({_host(chain.devices[place]) for place in used}) > 1:
+    tied = [
+        place for place in used if not rule.hosts or (rule.ram == "first" and not chain.devices[place].asynchronous)
+    ]
+    if len({_host(chain.devices[place]) for place in tied}) > 1:
         return False
     # Experts may be apart; what else is in a layer decides the order of devices.
     runs = [place for place, _ in groupby(Layout(chain.ops, chain.devices, tuple(placement)).without_experts.placement)]

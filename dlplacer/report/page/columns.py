@@ -22,11 +22,8 @@ def visible(text: str) -> str:
     """The text with every character that cannot be seen, or that turns writing direction, as its code: ``[U+202E]``."""
     if text.isascii() and text.isprintable():
         return text
-    return "".join(_code(character) if unicodedata.category(character) in _HIDDEN else character for character in text)
-
-
-def _code(character: str) -> str:
-    return f"[U+{ord(character):04X}]"
+    hidden = {character for character in text if unicodedata.category(character) in _HIDDEN}
+    return "".join(f"[U+{ord(character):04X}]" if character in hidden else character for character in text)
 
 
 class Texts:
@@ -49,13 +46,7 @@ _DIGITS = 9
 
 
 class PageClock:
-    """Times of at most nine digits: below a billionth of the step, of which no one sees anything.
-
-    Parameters
-    ----------
-    span_s
-        The longest time that it has to say.
-    """
+    """Times up to `span_s` in at most nine digits: below a billionth of the step, of which no one sees anything."""
 
     def __init__(self, span_s: float) -> None:
         self._exponent = math.floor(math.log10(span_s)) + 1 - _DIGITS if span_s > 0 else -_DIGITS
@@ -144,13 +135,8 @@ def schedule_columns(
     """Everything that the page shows of one schedule.
 
     Times are in the clock's unit. Ops are in `Plan.ops` order and refer to the columns of the graph; events are
-    numbered ops first, then transfers.
-
-    Parameters
-    ----------
-    is_run
-        True if it is a step of a run, predicted or measured. Its devices also spend time on handing over tensors, which
-        no event represents: it has no bound, no slack and no critical path.
+    numbered ops first, then transfers. The step of a run, predicted or measured, has no bound, no slack and no critical
+    path: its devices also spend time on handing over tensors, which no event represents.
     """
     arcs = ScheduleArcs(plan)
     device = plan.topology.device_index
@@ -179,13 +165,11 @@ def schedule_columns(
         },
         "transfers": _transfers(plan, arcs, clock, texts, parts, is_run),
         "links": _links(plan, clock),
-        "memory": memory_columns(plan, clock) if _knows_sizes(plan) else {},
+        # The live tensors of a recorded step are not known.
+        "memory": memory_columns(plan, clock)
+        if plan.method != "measured" and any(op.footprint_bytes for op in plan.graph.ops)
+        else {},
     }
-
-
-def _knows_sizes(plan: Plan) -> bool:
-    """True if the live tensors are known; those of a recorded step are not."""
-    return plan.method != "measured" and any(op.footprint_bytes for op in plan.graph.ops)
 
 
 def _devices(plan: Plan) -> dict[str, Any]:

@@ -86,12 +86,7 @@ _MOST_NAMED = 4
 def html_page(plan: Plan, against: Plan | None = None, names: tuple[str, str] = ("A", "B")) -> str:
     """One HTML page about a plan that needs nothing else: schedule, memory, modules and tables to walk through.
 
-    Parameters
-    ----------
-    against
-        A second plan, drawn on the same axis, device by device.
-    names
-        The names of the two plans.
+    A second plan is drawn on the same axis, device by device; `names` are those of both.
     """
     if against is None:
         figures = [result_table([("", plan)]), assumption_table([("", plan)]), origin_table(plan)]
@@ -109,14 +104,8 @@ def html_page(plan: Plan, against: Plan | None = None, names: tuple[str, str] = 
 def run_page(predicted: Plan, measured: Plan, figures: Sequence[tuple[str, str]], conclusion: str = "") -> str:
     """The page of a run: its predicted and a recorded step on one axis, device by device.
 
-    Parameters
-    ----------
-    measured
-        As `dlplacer.measure` records it, on the devices of the predicted plan.
-    figures
-        Name and value of the run's results; the first few stand at the top.
-    conclusion
-        A sentence that sums up the figures.
+    `figures` are names and values of the run's results, of which the first few stand at the top; `conclusion` is a
+    sentence that sums them up.
     """
     both = [("predicted", predicted), ("measured", measured)]
     devices = [device.id for device in predicted.topology.devices]
@@ -132,13 +121,7 @@ _UNITS = {"seconds": "time", "times": "ratio", "percent": "share", "bytes": "byt
 
 
 def page_table(title: str, table: Table, unit_s: float, widths: Mapping[str, int]) -> dict[str, Any]:
-    """A table for the page's script, with times in its unit.
-
-    Parameters
-    ----------
-    widths
-        Name of a column → pixels, where texts are long.
-    """
+    """A table for the page's script, with times in its unit; `widths`: name of a column → pixels of long texts."""
     shown = []
     for column, side, values in zip(table.columns, table.sides, zip(*table.rows, strict=True), strict=True):
         unit = _UNITS.get(column.format) or ("number" if side == "right" else None)
@@ -156,16 +139,11 @@ def schedule_data(
 ) -> dict[str, Any]:
     """The data of a page with schedules: one clock and one table of texts for all, graphs once each.
 
-    Parameters
-    ----------
-    shown
-        Positions of the schedules that the page shows at first.
-    is_run
-        True if they are steps of a run.
-    more
-        Further data that the script reads: ``tables``, ``colorBy``.
+    `shown`: positions of the schedules that the page shows at first. `more`: further data for the script, as
+    ``tables``.
     """
-    texts, clock = Texts(), PageClock(max(_span_s(plan) for _, plan in plans))
+    ends_s = [max(plan.makespan_s, plan.lower_bound_s, *(entry.end_s for entry in plan.ops)) for _, plan in plans]
+    texts, clock = Texts(), PageClock(max(ends_s))
     graphs: list[Plan] = []
     numbers = []
     for _, plan in plans:
@@ -186,7 +164,3 @@ def schedule_data(
         # Last: the columns fill it.
         "texts": texts.table,
     }
-
-
-def _span_s(plan: Plan) -> float:
-    return max(plan.makespan_s, plan.lower_bound_s, *(entry.end_s for entry in plan.ops))

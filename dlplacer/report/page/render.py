@@ -26,13 +26,7 @@ _SCRIPTS = (
 
 @dataclass(frozen=True)
 class FigureTable:
-    """Figures with names, one column of them for every schedule.
-
-    Attributes
-    ----------
-    heads
-        Names of the columns behind the first; empty for one column.
-    """
+    """Figures with names, one column of them for every schedule; without `heads`, one column."""
 
     title: str
     rows: Sequence[Sequence[str]]
@@ -41,20 +35,9 @@ class FigureTable:
 
 @dataclass(frozen=True)
 class Page:
-    """The content of a page.
+    """The content of a page: heading, the few figures at its top, figures at its side, and data for the script as JSON.
 
-    Attributes
-    ----------
-    title
-        Its heading and the name of its window.
-    highlights
-        Name and value of the few figures at the top.
-    figures
-        Shown at the side; readable without the script.
-    data
-        For the script: JSON.
-    conclusion
-        A sentence below the heading.
+    `conclusion` is a sentence below the heading.
     """
 
     title: str

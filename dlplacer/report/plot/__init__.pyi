@@ -3,10 +3,9 @@ from .fit import plot_fit as plot_fit
 from .gantt import plot_gantt as plot_gantt
 from .hybrid import plot_hybrid as plot_hybrid
 from .memory import plot_memory as plot_memory
+from .pictures import save_picture as save_picture
 from .pipeline import plot_pipeline as plot_pipeline
 from .placement import plot_placement as plot_placement
 from .run import plot_run as plot_run
 from .run import save_run_picture as save_run_picture
-from .save import recommended_size as recommended_size
-from .save import save_picture as save_picture
 from .topology import plot_topology as plot_topology

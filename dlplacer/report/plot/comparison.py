@@ -4,7 +4,7 @@ from matplotlib.axes import Axes
 
 from dlplacer.core.units import format_seconds
 from dlplacer.planning.compare import Comparison, MethodResult
-from dlplacer.report.plot.style import GUIDE, IDLE, TEXT, axes_or_new, entitle, label_seconds, plain
+from dlplacer.report.plot.style import GUIDE, IDLE, TEXT, axes_or_new, entitle, label_rows, label_seconds, plain
 
 _PROVED = "#4c78a8"
 _GAP = "#b9cbe0"
@@ -44,10 +44,8 @@ def plot_comparison(comparison: Comparison, ax: Axes | None = None) -> Axes:
     ax.axvline(comparison.lower_bound_s, color=TEXT, linewidth=1.2, linestyle=(0, (4, 2)), zorder=3)
     ax.set_xlim(0, span)
     ax.set_ylim(len(comparison.rows) - 0.4, -0.6)
-    ax.set_yticks(range(len(comparison.rows)), [plain(row.method) for row in comparison.rows])
-    ax.tick_params(axis="y", length=0)
+    label_rows(ax, range(len(comparison.rows)), [plain(row.method) for row in comparison.rows])
     ax.grid(axis="x", color=IDLE, zorder=0)
-    ax.spines[["top", "right", "left"]].set_visible(False)
     label_seconds(ax.xaxis, span, "step time")
     bound = f"lower bound {format_seconds(comparison.lower_bound_s)} (dashed)"
     entitle(ax, ": ".join(filter(None, (comparison.name, bound))))

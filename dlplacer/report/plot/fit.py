@@ -4,7 +4,7 @@ from matplotlib.axes import Axes
 
 from dlplacer.core.units import format_seconds
 from dlplacer.planning.fit.fit import Fit
-from dlplacer.report.plot.style import IDLE, PHASE, TRANSFER, axes_or_new, entitle, label_bytes, plain
+from dlplacer.report.plot.style import IDLE, PHASE, TRANSFER, axes_or_new, entitle, label_bytes, label_rows, plain
 
 _HEIGHT = 0.62
 _PARTS = (("weights", PHASE["forward"]), ("cache", PHASE["backward"]), ("vectors", TRANSFER), ("reserve", PHASE[None]))
@@ -35,12 +35,10 @@ def plot_fit(found: Fit, ax: Axes | None = None) -> Axes:
             left += size
         told = "unused" if share is None else f"{len(share.layers)} layers, {format_seconds(share.time_s)}"
         ax.text(capacity, row - _HEIGHT / 2 - 0.04, told, ha="right", va="bottom", fontsize=8)
-    ax.set_yticks(range(len(devices)), [plain(f"{device.id} {device.type}") for device in devices])
+    label_rows(ax, range(len(devices)), [plain(f"{device.id} {device.type}") for device in devices])
     ax.set_ylim(len(devices) - 0.4, -0.8)
     ax.set_xlim(0, longest)
     label_bytes(ax.xaxis, longest, "memory")
-    ax.tick_params(axis="y", length=0)
-    ax.spines[["top", "right", "left"]].set_visible(False)
     ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.22), ncols=4, frameon=False)
     speed = f"{found.tokens_per_s:.3g} tokens/s, context {found.serving.context}"
     entitle(ax, f"{plain(found.plan.graph.name)}: {speed}", f"{found.binds} binds; {found.status}")

@@ -29,11 +29,12 @@ from dlplacer.report.plot.style import (
     entitle,
     inches,
     ink_on,
+    label_rows,
     label_seconds,
     plain,
     text_points,
 )
-from dlplacer.report.summary import busy_s, headline, verdict
+from dlplacer.report.summary import headline, verdict
 
 _MOST_ROWS = 10
 
@@ -45,11 +46,8 @@ Hop = tuple[str, str]
 class LinkRow:
     """The link uses in one row.
 
-    Attributes
-    ----------
-    nodes
-        The nodes of a direction, or of several in a chain that always carry the same bytes at the same time; the
-        receiving device alone, if the row shows all transfers that arrive there.
+    `nodes`: those of a direction, or of several in a chain that always carry the same bytes at the same time; the
+    receiving device alone, if the row shows all transfers that arrive there.
     """
 
     nodes: tuple[str, ...]
@@ -124,22 +122,9 @@ def plot_gantt(
 ) -> Axes:
     """A Gantt chart: one row per device and per link direction that is used; returns the Axes, with time in seconds.
 
-    Ops that take no time are not drawn. The line below the bars is the critical path; faint lines lead from row to row.
-    If many link directions are used, a narrow row below each device shows all transfers that arrive there.
-
-    Parameters
-    ----------
-    color_by
-        ``phase``, or ``module`` for the blocks of the model.
-    mark_path
-        True to draw the critical path; a step of a run has none.
-    until_s
-        The end of the time axis; the makespan if None.
-
-    Raises
-    ------
-    InputError
-        If `color_by` is neither.
+    Ops that take no time are not drawn. The line below the bars is the critical path, which a step of a run has not;
+    faint lines lead from row to row. If many link directions are used, a narrow row below each device shows all
+    transfers that arrive there. `color_by` is ``phase``, or ``module`` for the blocks of the model.
     """
     color_of, legend = _colors(plan, color_by)
     ax = axes_or_new(ax, gantt_size(plan))
@@ -148,7 +133,9 @@ def plot_gantt(
     rows = _rows(plan, below)
     ax.set_xlim(0, until_s or plan.makespan_s or 1.0)
     ax.set_ylim(*_limits(rows))
-    _draw_idle(ax, plan, rows)
+    for row, middle in rows.items():
+        corner = (0, middle - _height(row) / 2)
+        ax.add_patch(Rectangle(corner, plan.makespan_s, _height(row), facecolor=IDLE, edgecolor="none", zorder=0.5))
     _draw_ops(ax, plan, rows, color_of)
     _draw_transfers(ax, rows, below)
     _draw_critical_path(ax, path, rows, below)
@@ -210,12 +197,6 @@ def _height(row: Row) -> float:
     if isinstance(row, str):
         return _DEVICE_HEIGHT
     return _ARRIVING_HEIGHT if row.device else _LINK_HEIGHT
-
-
-def _draw_idle(ax: Axes, plan: Plan, rows: Mapping[Row, float]) -> None:
-    for row, middle in rows.items():
-        corner = (0, middle - _height(row) / 2)
-        ax.add_patch(Rectangle(corner, plan.makespan_s, _height(row), facecolor=IDLE, edgecolor="none", zorder=0.5))
 
 
 def _draw_ops(ax: Axes, plan: Plan, rows: Mapping[Row, float], color_of: Callable[[str], str]) -> None:
@@ -294,14 +275,10 @@ def _points_per_s(ax: Axes) -> float:
 
 
 def _label(ax: Axes, plan: Plan, rows: Mapping[Row, float]) -> None:
-    busy = busy_s(plan)
-    names = [_name(row, busy, plan.makespan_s) for row in rows]
-    ax.set_yticks(list(rows.values()), names)
+    label_rows(ax, list(rows.values()), [_name(row, plan.busy_s, plan.makespan_s) for row in rows])
     for label, row in zip(ax.get_yticklabels(), rows, strict=True):
         label.set_fontsize(9 if isinstance(row, str) else 6 if row.device else 7)
         label.set_color(TEXT if isinstance(row, str) else GUIDE)
-    ax.tick_params(axis="y", length=0)
-    ax.spines[["top", "right", "left"]].set_visible(False)
     label_seconds(ax.xaxis, ax.get_xlim()[1], "time")
     entitle(ax, headline(plan), verdict(plan))
 

@@ -23,16 +23,9 @@ Readers = Mapping[str, Sequence[str]]
 
 @dataclass(frozen=True)
 class OpPositions:
-    """Positions of the shown ops.
+    """Column and row of each shown op, above 0 forward, below 0 backward and optimizer; and (producer, consumer) pairs.
 
-    Attributes
-    ----------
-    x
-        Op → column.
-    y
-        Op → row: above 0 forward, below 0 backward and optimizer.
-    edges
-        (producer, consumer), both shown: ops that are not shown are passed through.
+    Ops that are not shown are passed through by edges.
     """
 
     x: Mapping[str, float]

@@ -1,12 +1,14 @@
-"""The pictures and their formats, which are read without loading matplotlib.
+"""The pictures and their files; the table is read without loading matplotlib.
 
 A picture is a module of this folder with two functions, ``plot_NAME(subject, ax=None)`` and ``NAME_size(subject)``, and
 a row in `PICTURES`: the command line and `save_picture` read them from there.
 """
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
+from io import BytesIO
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,23 +17,16 @@ from dlplacer.core.errors import InputError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-FORMATS = ("png", "svg", "pdf")
+DPI = 110
+# matplotlib writes the time of drawing into SVG and PDF; without it the same plan gives the same bytes.
+_DATES: dict[str, dict[str, None]] = {"png": {}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """One picture.
-
-    Attributes
-    ----------
-    name
-        Name of its module, which its functions also bear.
-    subject
-        The kind of value that it shows; a command with such a value offers the picture.
-    help
-        Its description on the command line.
-    """
+    """One picture: the name of its module, the kind of value that it shows, and its description for commands."""
 
     name: str
     subject: str
@@ -55,7 +50,6 @@ class Picture:
 
     @property
     def _module(self) -> Any:
-        # By name and on demand: the command line reads this table, and must not load matplotlib for it.
         return import_module(f"dlplacer.report.plot.{self.name}")
 
 
@@ -77,8 +71,46 @@ def pictures_of(subject: str) -> tuple[Picture, ...]:
 
 
 def picture_format(path: str | PathLike[str]) -> str:
-    """The format that the suffix of a picture's name asks for; raises InputError if it is not one of `FORMATS`."""
+    """The format that the suffix of a picture's name asks for; raises InputError if there is no such format."""
     suffix = Path(path).suffix.lower().removeprefix(".")
-    if suffix not in FORMATS:
+    if suffix not in _DATES:
         raise InputError(f"{path} ends in {suffix!r}, which is no picture format here; use .png, .svg or .pdf")
     return suffix
+
+
+def save_picture(path: str | PathLike[str], plot_function: "Callable[..., Axes]", subject: Any, **options: Any) -> None:
+    """Draw a subject with the plot function of a picture, and write it; the suffix chooses the format.
+
+    `options` go to the plot function. The same subject gives the same bytes, and no pyplot figure is made.
+
+    Raises InputError if the suffix is no picture format, or the file cannot be written.
+    """
+    picture = next(each for each in PICTURES if f"plot_{each.name}" == plot_function.__name__)
+    picture_format(path)
+    figure = new_figure(picture.size(subject))
+    plot_function(subject, figure.add_subplot(), **options)
+    write_figure(path, figure, picture.name)
+
+
+def new_figure(inches: tuple[float, float]) -> "Figure":
+    """A figure of this size that no window shows."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=inches, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def write_figure(path: str | PathLike[str], figure: "Figure", salt: str) -> None:
+    """Write a figure; the same figure and salt give the same bytes. Raises as `save_picture`."""
+    import matplotlib
+
+    from dlplacer.files.text import write_bytes
+
+    stream, suffix = BytesIO(), picture_format(path)
+    with matplotlib.rc_context({"svg.hashsalt": salt}), warnings.catch_warnings():
+        # A name in a script that the font lacks is drawn as boxes; there is nothing that the caller could do about it.
+        warnings.filterwarnings("ignore", "Glyph .* missing")
+        figure.savefig(stream, format=suffix, dpi=DPI, metadata=_DATES[suffix])
+    write_bytes(Path(path), stream.getvalue())

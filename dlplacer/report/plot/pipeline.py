@@ -7,7 +7,17 @@ from matplotlib.patches import Patch
 
 from dlplacer.core.units import format_seconds
 from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
-from dlplacer.report.plot.style import IDLE, PHASE, axes_or_new, block_colors, entitle, ink_on, label_seconds, plain
+from dlplacer.report.plot.style import (
+    IDLE,
+    PHASE,
+    axes_or_new,
+    block_colors,
+    entitle,
+    ink_on,
+    label_rows,
+    label_seconds,
+    plain,
+)
 
 _HEIGHT = 0.8
 _KIND_HEIGHT = {"F": 1.0, "B": 0.7, "I": 0.7, "W": 0.45}
@@ -53,11 +63,9 @@ def plot_pipeline(plan: PipelinePlan, ax: Axes | None = None) -> Axes:
         if timeline.update_s[rank]:
             begin_s = max((span.end_s for span in spans), default=0.0)
             ax.barh(rank, timeline.update_s[rank], left=begin_s, height=_HEIGHT, color=PHASE["optimizer"], zorder=2)
-    ax.set_yticks(range(len(plan.devices)), [plain(name) for name in plan.devices])
+    label_rows(ax, range(len(plan.devices)), [plain(name) for name in plan.devices])
     ax.set_ylim(len(plan.devices) - 0.4, -0.6)
     ax.set_xlim(0, timeline.step_s or 1.0)
-    ax.tick_params(axis="y", length=0)
-    ax.spines[["top", "right", "left"]].set_visible(False)
     label_seconds(ax.xaxis, timeline.step_s or 1.0, "time")
     title = (
         f"{plan.name}: {plan.schedule}, {len(plan.stages)} stages, {plan.micro_batches} micro-batches: "

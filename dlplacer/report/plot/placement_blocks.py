@@ -15,7 +15,6 @@ from dlplacer.core.plan import Plan
 from dlplacer.core.units import format_bytes, format_seconds
 from dlplacer.report.module_blocks import outermost, short_names
 from dlplacer.report.plot.style import CROSSING, GUIDE, IDLE, TEXT, device_colors, inches, plain
-from dlplacer.report.summary import busy_s
 
 _LARGEST_SHARE = 1 / 40
 _SLICES = 40
@@ -26,17 +25,10 @@ Part = tuple[int, str, str]
 
 @dataclass(frozen=True)
 class CollapsedGraph:
-    """The blocks of a plan's graph.
+    """The blocks of a plan's graph, in the order in which their forward ops follow each other.
 
-    Attributes
-    ----------
-    names
-        The blocks in the order in which their forward ops follow each other.
-    time_s
-        Part → the time of its ops.
-    moved_bytes
-        (producing part, reading part) → what is sent from the device of one to that of the other, a tensor with several
-        readers once for each.
+    `time_s`: part → the time of its ops. `moved_bytes`: (producing part, reading part) → the bytes that are sent
+    between their devices, a tensor with several readers once for each.
     """
 
     names: tuple[str, ...]
@@ -162,7 +154,7 @@ def blocks_legend(plan: Plan) -> list[Line2D]:
 
 def legend(plan: Plan, shown: Iterable[str], lines: list[Line2D], longest_s: float, last: str = "") -> list[Line2D]:
     """Devices with their shares of the shown ops and of the time; the meaning of lines and areas; transfers."""
-    colors, busy = device_colors(plan.topology.device_index), busy_s(plan)
+    colors, busy = device_colors(plan.topology.device_index), plan.busy_s
     count, total_s = Counter(plan.placement[op_id] for op_id in shown), sum(busy.values())
     handles = []
     for device, color in colors.items():

@@ -2,20 +2,14 @@
 
 from dataclasses import replace
 from os import PathLike
-from pathlib import Path
 
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
-from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan
 from dlplacer.core.units import format_seconds
-from dlplacer.files.text import write_bytes
 from dlplacer.report.link_use import waited_for
 from dlplacer.report.plot.gantt import gantt_size, plot_gantt
-from dlplacer.report.plot.pictures import picture_format
-from dlplacer.report.plot.save import figure_bytes
+from dlplacer.report.plot.pictures import new_figure, picture_format, write_figure
 from dlplacer.report.plot.style import GUIDE
 
 _SPAN = "from the start of the first op to the end of the last, without what the host does before and after"
@@ -33,7 +27,12 @@ def plot_run(predicted: Plan, measured: Plan, axes: tuple[Axes, Axes]) -> tuple[
         predicted,
         measured
         if measured.transfers
-        else replace(measured, transfers=waited_for(predicted, measured), options=_overlapping(predicted)),
+        # They may overlap on a link, and hold all links of their route at once.
+        else replace(
+            measured,
+            transfers=waited_for(predicted, measured),
+            options=replace(predicted.options, contention="none", delay="cut-through"),
+        ),
     )
     for plan, ax, name in zip(shown, axes, ("predicted", "measured"), strict=True):
         plot_gantt(plan, ax, mark_path=False, until_s=longest_s)
@@ -54,22 +53,13 @@ def _apart(plan: Plan, predicted: Plan) -> str:
     return f", {abs(percent):.1f} % {'longer' if percent > 0 else 'shorter'} than predicted"
 
 
-def _overlapping(plan: Plan) -> Options:
-    """Options under which transfers may overlap on a link and hold all links of their route at once."""
-    return replace(plan.options, contention="none", delay="cut-through")
-
-
 def save_run_picture(path: str | PathLike[str], predicted: Plan, measured: Plan) -> None:
     """Write the picture of `plot_run`; the suffix chooses the format.
 
-    Raises
-    ------
-    InputError
-        If the suffix is no picture format, or the file cannot be written.
+    Raises InputError if the suffix is no picture format, or the file cannot be written.
     """
-    suffix = picture_format(path)
-    (width, above), (_, below) = gantt_size(predicted), gantt_size(predicted)
-    figure = Figure(figsize=(width, above + below), layout="constrained")
-    FigureCanvasAgg(figure)
+    picture_format(path)
+    width, height = gantt_size(predicted)
+    figure = new_figure((width, 2 * height))
     plot_run(predicted, measured, tuple(figure.subplots(2, 1)))
-    write_bytes(Path(path), figure_bytes(figure, suffix, "run"))
+    write_figure(path, figure, "run")

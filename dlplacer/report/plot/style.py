@@ -1,7 +1,7 @@
 """The look of all pictures: axes and colours."""
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 
 import matplotlib
@@ -31,6 +31,13 @@ def axes_or_new(ax: Axes | None, size: tuple[float, float]) -> Axes:
 def inches(ax: Axes) -> tuple[float, float]:
     """Width and height of the Axes as they are now; a layout engine may still change them a little."""
     return ax.bbox.width / ax.figure.dpi, ax.bbox.height / ax.figure.dpi
+
+
+def label_rows(ax: Axes, places: Sequence[float], names: Sequence[str]) -> None:
+    """Name the rows of a picture of bars, which has a frame below alone."""
+    ax.set_yticks(places, names)
+    ax.tick_params(axis="y", length=0)
+    ax.spines[["top", "right", "left"]].set_visible(False)
 
 
 def label_seconds(axis: Axis, span_s: float, name: str) -> None:

@@ -31,18 +31,6 @@ def hierarchical_all_reduce(inner: AlphaBeta, outer: AlphaBeta, islands: int, si
     return ring_all_reduce(inner, size) + AlphaBeta(across.latency_s, across.s_per_byte / size)
 
 
-def parameter_server(channel: AlphaBeta, workers: int, servers: int) -> AlphaBeta:
-    """A push and the pull back: max(W, S) messages of 1/S of the vector each.
-
-    A server receives one message at a time, a worker sends one at a time. The servers are machines of their own. With
-    W ≥ S and no latency this is 2 · S_p · N_w ÷ (N_ps · B_ps) of Lemma 3.2 in Zou et al., Distributed training
-    large-scale deep architectures, 2017.
-    """
-    require_devices(workers)
-    require_devices(servers)
-    return channel.times(2 * max(workers, servers), 1 / servers)
-
-
 CLOSED_FORMS: dict[tuple[str, str], Callable[[AlphaBeta, int], AlphaBeta]] = {
     ("all-reduce", "ring"): ring_all_reduce,
     ("all-reduce", "tree"): tree_all_reduce,

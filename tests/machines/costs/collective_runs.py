@@ -117,27 +117,6 @@ def tree(devices: int) -> Run:
     return run
 
 
-def servers(workers: int, count: int) -> Run:
-    """Workers 0.., then servers; server s sums block s. Nobody sends or receives two messages in a step."""
-    run = Run(workers + count, count)
-    for server in range(count):
-        run.held[workers + server] = [0] * count
-    queue = [(w, s) for w in range(workers) for s in range(count)]
-    for adds in (True, False):
-        left = sorted(queue, key=lambda pair: (pair[0] + pair[1]) % max(workers, count))
-        while left:
-            step: list[Transfer] = []
-            busy: set[tuple[str, int]] = set()
-            for w, s in list(left):
-                if ("w", w) not in busy and ("s", s) not in busy:
-                    busy |= {("w", w), ("s", s)}
-                    left.remove((w, s))
-                    ends = (w, workers + s) if adds else (workers + s, w)
-                    step.append((*ends, (s,), adds))
-            run.step(step)
-    return run
-
-
 def hierarchical(groups: int, size: int) -> Run:
     """Ring reduce-scatter inside groups, ring all-reduce of each part across groups, ring all-gather inside."""
     blocks = size * groups

@@ -64,29 +64,6 @@ def test_every_algorithm_of_the_table_does_its_collective_in_its_rounds_at_the_c
     assert not algorithm.ring_passes or passes == form
 
 
-@pytest.mark.parametrize(("workers", "servers"), [(1, 1), (4, 1), (4, 2), (5, 3), (3, 5), (6, 6)])
-def test_parameter_servers_sum_and_send_back(workers: int, servers: int) -> None:
-    run = runs.servers(workers, servers)
-    total = [sum(range(1, workers + 1)) * 1000**block for block in range(servers)]
-    assert all(run.held[worker] == total for worker in range(workers))
-    form = closed_forms.parameter_server(UNIT, workers, servers)
-    assert (line_of(run).latency_s, line_of(run).s_per_byte) == pytest.approx((form.latency_s, form.s_per_byte))
-    push = unrolled(collectives.push_rounds(workers, servers))
-    assert 2 * len(push) == form.latency_s
-    for step in push:
-        assert max(Counter(a for a, _, _ in step).values()) == max(Counter(b for _, b, _ in step).values()) == 1
-    sent = Counter((a, b) for step in run.log for a, b, _ in step)
-    assert Counter((a, b) for step in push for a, b, _ in step) == Counter(
-        {(a, b): count for (a, b), count in sent.items() if a < workers}
-    )
-
-
-def test_lemma_3_2_is_parameter_servers_without_latency() -> None:
-    # T_C = 2 S_p N_w ÷ (N_ps B_ps): 100 MB, 8 workers, 2 servers of 1 GB/s: 2 · 1e8 · 8 ÷ (2 · 1e9) = 0.8 s
-    channel = AlphaBeta(0.0, 1e-9)
-    assert closed_forms.parameter_server(channel, 8, 2).time_s(1e8) == pytest.approx(0.8)
-
-
 @pytest.mark.parametrize(("groups", "size"), [(1, 1), (1, 4), (4, 1), (2, 2), (2, 4), (3, 4), (4, 3)])
 def test_hierarchical_all_reduce_sums_everything(groups: int, size: int) -> None:
     run = runs.hierarchical(groups, size)

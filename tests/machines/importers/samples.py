@@ -29,6 +29,13 @@ GPU3    PHB     PHB     PHB      X      SOC     0-7
 GPU4    SOC     SOC     SOC     SOC      X      8-15
 """
 
+SMI_BOX = """\
+\tGPU0\tGPU1\tGPU2\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID
+GPU0\t X \tNV2\tSYS\t0-19\t0\t\tN/A
+GPU1\tNV2\t X \tSYS\t0-19\t0\t\tN/A
+GPU2\tSYS\tSYS\t X \t20-39\t1\t\tN/A
+"""
+
 BRIDGED = """\
 \tGPU0\tGPU1\tGPU2\tGPU3\tCPU Affinity\tNUMA Affinity
 GPU0\t X \tNV4\tPHB\tPHB\t0-31\tN/A

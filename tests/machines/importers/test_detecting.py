@@ -1,4 +1,4 @@
-"""This host, NVML through a stand-in, and links fitted to timed copies."""
+"""This host, a stand-in for nvidia-smi, and links fitted to timed copies."""
 
 import random
 import re
@@ -7,38 +7,65 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from machines.importers.fake_nvml import FakeNvml
+from machines.importers.samples import SMI_BOX
 
 from dlplacer.cli.main import main
 from dlplacer.core.errors import InputError
 from dlplacer.core.topology import Device, Link, Router, Topology
+from dlplacer.machines.importers.host import detected_topology, gpu_topology, has_gpus
 from dlplacer.machines.importers.measured_links import SIZES_BYTES, doubts, fit_line, measured
-from dlplacer.machines.importers.nvml import nvml_topology
 from dlplacer.machines.importers.products import type_of_name
 
 
-def test_nvml_box() -> None:
-    nvml = FakeNvml()
-    box = nvml_topology(nvml)
-    assert nvml.open == 0
-    assert [(device.type, device.memory_bytes) for device in box.devices] == [
-        ("V100", 16 * 2**30),
-        ("V100", 16 * 2**30),
-        ("H100", 80 * 2**30),
+@pytest.fixture
+def nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Put a program of this name first on the path, which answers a query of GPUs and ``topo -m``."""
+
+    def install(gpus: str, matrix: str | None) -> None:
+        answer = "exit 1" if matrix is None else f"cat {tmp_path}/matrix"
+        (tmp_path / "gpus").write_text(gpus)
+        (tmp_path / "matrix").write_text(matrix or "")
+        program = tmp_path / "nvidia-smi"
+        program.write_text(f'#!/bin/sh\nif [ "$1" = topo ]; then {answer}; else cat {tmp_path}/gpus; fi\n')
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+
+    return install
+
+
+GPUS = """\
+Tesla V100-SXM2-16GB, 16384, 3, 16
+Tesla V100-SXM2-16GB, [N/A], 3, 8
+NVIDIA H100 80GB HBM3, 81559, 5, 16
+"""
+
+
+def test_gpus_of_this_host(nvidia_smi) -> None:
+    nvidia_smi(GPUS, SMI_BOX)
+    box = detected_topology()
+    assert [(device.id, device.type, device.memory_bytes) for device in box.devices] == [
+        ("gpu0", "V100", 16 * 2**30),
+        ("gpu1", "V100", 16 * 2**30),
+        ("gpu2", "H100", 81559 * 2**20),
     ]
     links = {(link.source, link.target): link for link in box.links}
     assert links["gpu0", "gpu1"].count == 2
-    assert links["gpu2", "nvswitch"].count == 4
-    assert links["gpu0", "pcie0"].bytes_per_s == pytest.approx(12e9)
+    assert links["gpu0", "cpu0"].bytes_per_s == pytest.approx(12e9)
+    assert links["gpu1", "cpu0"].bytes_per_s == pytest.approx(6e9)
     assert links["gpu2", "cpu1"].bytes_per_s == pytest.approx(48e9)
     assert box.devices[0].meta["product"] == "Tesla V100-SXM2-16GB"
+    nvidia_smi(GPUS, None)
+    assert {link.source for link in gpu_topology().links} >= {"gpu0", "gpu1", "gpu2"}
 
 
-def test_nvml_that_is_not_there() -> None:
-    with pytest.raises(InputError, match=r"NVML does not start \(Driver Not Loaded\).*topology import"):
-        nvml_topology(FakeNvml(driver=False))
-    with pytest.raises(InputError, match="reports no GPUs"):
-        nvml_topology(FakeNvml(count=0))
+def test_a_host_without_a_driver(nvidia_smi, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    nvidia_smi("No devices were found\n", None)
+    with pytest.raises(InputError, match="reports no GPUs; it answers 'No devices"):
+        gpu_topology()
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    with pytest.raises(InputError, match=r"no NVIDIA driver.*topology import"):
+        gpu_topology()
+    assert not has_gpus()
 
 
 @pytest.mark.parametrize(

@@ -55,4 +55,4 @@ def test_greedy_fill_counts_weights_that_embedding_and_head_share_once() -> None
     nothing = np.zeros((4, 1, 1))
     for room, placed in ((10.0, [0, 0, 0]), (9.0, None)):
         chain = ChainCosts(ops, gpu, np.ones((3, 1)), np.array([4.0, 5.0, 5.0]), np.array([room]), nothing, 0, 4.0)
-        assert SPLITS["greedy fill"](chain) == placed
+        assert SPLITS["greedy"](chain) == placed

@@ -83,7 +83,7 @@ def test_five_macs_get_the_split_that_a_user_found_by_exhaustion() -> None:
     decoder = replace(decoder, parts=tuple(parts))
     macs = machine(*((room * GB, rate * GB) for room, rate in zip((36, 96, 64, 96, 36), rates, strict=True)), link=1e15)
     found = fit(decoder, macs, Serving(context=1, objective="throughput"), reserve_bytes=0)
-    by_capacity = next(one for one in found.alternatives if one.name == "by memory")
+    by_capacity = next(one for one in found.alternatives if one.name == "by_memory")
     assert by_capacity.value_s is not None
     # Rates are reached by 70 %, so only ratios are the published ones: 10 layers on the 344 GB/s against 12.
     assert by_capacity.value_s / found.value_s == pytest.approx(34.88 / 29.07, rel=0.01)

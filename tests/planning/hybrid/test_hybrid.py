@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from dlplacer.planning.hybrid.epochs import CriticalBatch, EpochsTable, StatisticalEfficiency
 from dlplacer.planning.hybrid.hybrid import HybridProblem, plan_hybrid
 from dlplacer.planning.hybrid.hybrid_plan import HybridPlan
-from dlplacer.planning.hybrid.scaling import ConstantEfficiency, RingOverhead, ScalingEfficiency, SerialOverhead
+from dlplacer.planning.hybrid.scaling import ConstantEfficiency, RingOverhead, ScalingEfficiency
 from dlplacer.planning.hybrid.step_times import ClosedForm, Work
 from dlplacer.planning.hybrid.workers import SpeedupTable
 
@@ -97,7 +97,7 @@ def test_the_best_strategy_is_that_of_an_enumeration(
 def test_a_hybrid_wins_exactly_above_the_threshold_of_eq_6(
     speedup: float, workers: int, ratio: float, critical: float
 ) -> None:
-    efficiency, base = SerialOverhead(ratio), CriticalBatch(3.0, critical)
+    efficiency, base = RingOverhead(0.0, ratio / (1 + ratio)), CriticalBatch(3.0, critical)
     problem = HybridProblem(
         Work(1.0), StatisticalEfficiency(base), SpeedupTable({2: speedup}), step_times=ClosedForm(efficiency)
     )

@@ -25,10 +25,8 @@ def test_it_measures_places_and_plans(tmp_path: Path) -> None:
     first = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
     assert first.returncode == 0, first.stderr
     assert "16 workers: " in first.stdout
-    assert "ilp: 2.000x, optimal" in first.stdout
     assert "hybrid wins from 2 devices on" in first.stdout
     epochs = json.loads((tmp_path / "demo" / "epochs.json").read_text())["epochs"]
     assert epochs["16"] > epochs["1"]
     assert (tmp_path / "demo" / "hybrid.png").stat().st_size > 1000
     assert len((tmp_path / "demo" / "hybrid.csv").read_text().splitlines()) == 9
-    assert len(list((tmp_path / "demo" / "placements").glob("*.json"))) == 2

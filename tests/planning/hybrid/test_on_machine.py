@@ -9,7 +9,7 @@ from dlplacer.files.load import load_topology
 from dlplacer.machines.costs.gradient_codecs import exchanges
 from dlplacer.planning.hybrid.epochs import EpochsTable, StatisticalEfficiency
 from dlplacer.planning.hybrid.hybrid import HybridProblem, plan_hybrid
-from dlplacer.planning.hybrid.step_times import GradientLayer, OnMachine, StepTime, Team, Work
+from dlplacer.planning.hybrid.step_times import GradientLayer, OnMachine, StepTime, Team, Work, lines_among
 from dlplacer.planning.hybrid.worker_layout import WorkerLayout, partitions
 from dlplacer.planning.hybrid.workers import ALONE, SpeedupTable, WorkerSplit
 
@@ -128,20 +128,16 @@ def test_micro_batches_have_their_gradients_in_the_last_pass_alone() -> None:
     step_times = OnMachine(WorkerLayout(topology), exchanges(codecs=["none"]))
     for micro_batches in (1, 2, 4):
         split = WorkerSplit(2.0, "pipeline", micro_batches, (0.5, 0.5))
-        (step,) = [
-            each
-            for each in step_times.step_times(work, Team(4, 2, split), (1,))
-            if not each.servers and each.algorithm == "ring"
-        ]
-        (choice,) = [
-            each for each in step_times._choices(Team(4, 2, split)) if not each.servers and each.algorithm == "ring"
-        ]
+        team = Team(4, 2, split)
+        (step,) = [each for each in step_times.step_times(work, team, (1,)) if each.algorithm == "ring"]
+        found = lines_among(step_times._costs(team), step_times.gradient_exchanges[0])
+        (line,) = [line for algorithm, line in found if algorithm == "ring"]
         now_s = work.forward_s / 2
         for _ in range(micro_batches - 1):
             now_s += (work.backward_s + work.tail_s) / 2 / micro_batches
         sent_s = 0.0
         for layer in layers:
             now_s += layer.backward_s / 2 / micro_batches
-            sent_s = max(sent_s, now_s) + choice.line.time_s(layer.gradient_bytes)
+            sent_s = max(sent_s, now_s) + line.time_s(layer.gradient_bytes)
         now_s += work.tail_s / 2 / micro_batches
         assert step.step_s == pytest.approx(max(now_s, sent_s) + work.update_s / 2)

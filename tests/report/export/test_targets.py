@@ -190,13 +190,30 @@ def test_a_runtime_of_one_host_is_told_a_plan_of_one() -> None:
     two = dp.new_topology("RTX3090, 64 GB DDR5-5600; RTX3090", network="10gbe")
     plan = fit(decoder, two, Serving(2048), time_limit_s=5).plan
     assert len({device.partition("-")[0] for device in plan.placement.values()}) == 2
-    for target in ("llama.cpp", "accelerate", "onnxruntime"):
+    for target in ("accelerate", "onnxruntime"):
         told = export(plan, target)
         assert told.loss > 0
         assert not re.search(r"CUDA1|gpu:1|: 1\b", told.text)
     with pytest.raises(InputError):
         export(plan, "vllm")
     assert {row["node"] for row in json.loads(export(plan, "exo").text)} == {*plan.placement.values()}
+
+
+# The GPU of another host is an RPC device; RAM is that of the host that runs the server.
+@pytest.mark.parametrize(("layers", "in_ram"), [(20, 0), (60, 18)])
+def test_llama_cpp_reaches_other_hosts_by_rpc(layers: int, in_ram: int) -> None:
+    decoder = decoder_of_config({**CONFIG, "num_hidden_layers": layers}, "long")
+    two = dp.new_topology("RTX3060, 32 GB DDR5-5600; RTX3070, 64 GB DDR5-5600", network="1gbe")
+    plan = fit(decoder, two, Serving(2048), time_limit_s=5).plan
+    counts = dict(runs(plan))
+    told = export(plan, "llama.cpp")
+    assert told.loss == 0
+    assert counts.get("host0-ram", 0) == in_ram
+    assert told.text.endswith("--main-gpu 0 --rpc host1:50052")
+    assert "--device CUDA0,RPC0 " in told.text
+    # The output counts as one layer more, behind all others.
+    assert f"--n-gpu-layers {layers - in_ram + 1} " in told.text
+    assert f"--tensor-split {counts['host0-gpu0']},{counts['host1-gpu1'] + 1} " in told.text
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -12,7 +12,6 @@ from report.plot.plans import diamond
 
 from dlplacer.cli.main import main
 from dlplacer.core.plan import Plan
-from dlplacer.files import write_plan
 from dlplacer.planning.compare import Comparison, compare
 from dlplacer.planning.hybrid import EpochsTable, HybridProblem, SpeedupTable, StatisticalEfficiency, Work, plan_hybrid
 from dlplacer.planning.hybrid.hybrid_plan import HybridPlan
@@ -86,7 +85,7 @@ def written(path: Path, *command: str) -> ReadPage:
 
 
 def saved(path: Path, plan: Plan) -> str:
-    write_plan(path, plan)
+    plan.save(path)
     return str(path)
 
 

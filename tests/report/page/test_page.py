@@ -16,8 +16,8 @@ from dlplacer.core.op import Edge, Op
 from dlplacer.core.plan import Plan
 from dlplacer.report.page.page import html_page
 
-HOSTILE = "</script><script>alert(1)</script><!--<script>\u2028\u202egnp\u2066&\"'\ud800"
-HOSTILE_SHOWN = "</script><script>alert(1)</script><!--<script>[U+2028][U+202E]gnp[U+2066]&\"'[U+D800]"
+HOSTILE = "</script><script>alert(1)</script><!--<script>\u2028\u202egnp\u2066&\"'"
+HOSTILE_SHOWN = "</script><script>alert(1)</script><!--<script>[U+2028][U+202E]gnp[U+2066]&\"'"
 
 
 def hostile_plan() -> Plan:

@@ -12,8 +12,9 @@ from report.plot.plans import diamond, plan_of
 
 from dlplacer.core.op import Edge, Op
 from dlplacer.core.plan import Plan
-from dlplacer.report.plot import plot_placement, recommended_size
+from dlplacer.report.plot import plot_placement
 from dlplacer.report.plot.op_positions import lay_out
+from dlplacer.report.plot.placement import placement_size
 from dlplacer.report.plot.placement_blocks import collapse
 from dlplacer.report.plot.style import CROSSING
 
@@ -136,7 +137,7 @@ def test_a_large_graph_is_collapsed_along_its_module_tree() -> None:
 @pytest.mark.parametrize("count", [60, 400])
 def test_names_of_blocks_do_not_touch(count: int) -> None:
     plan = layers(count, 2000 // count)
-    width, height = recommended_size(plot_placement, plan)
+    width, height = placement_size(plan)
     ax = plot_placement(plan, Figure(figsize=(width, height)).add_subplot())
     apart = ax.get_window_extent().width / len(ax.get_xticks())
     assert apart >= 10 * ax.figure.dpi / 72

@@ -11,8 +11,7 @@ from numpy import linspace
 
 from dlplacer.core.topology import Topology
 from dlplacer.files.load import load_topology, shipped_folder
-from dlplacer.report.plot import recommended_size
-from dlplacer.report.plot.topology import machine_layout, plot_topology
+from dlplacer.report.plot.topology import machine_layout, plot_topology, topology_size
 
 matplotlib.use("Agg")
 
@@ -20,7 +19,7 @@ SHIPPED = sorted(path.stem for path in shipped_folder("topologies").glob("*.json
 
 
 def drawn(topology: Topology) -> Axes:
-    figure = Figure(figsize=recommended_size(plot_topology, topology))
+    figure = Figure(figsize=topology_size(topology))
     ax = figure.add_subplot()
     assert plot_topology(topology, ax) is ax
     figure.draw_without_rendering()
