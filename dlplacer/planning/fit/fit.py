@@ -149,7 +149,9 @@ class Fit(Shown, Record):
             ops = [self.plan.graph.op(name) for name in self.plan.order[device.id]]
             ops.sort(key=lambda op: self.plan.graph.index[op.id])
             if ops:
-                layers = dict.fromkeys(op.meta["layer"] for op in ops if op.meta["layer"] is not None and not is_experts(op))
+                layers = dict.fromkeys(
+                    op.meta["layer"] for op in ops if op.meta["layer"] is not None and not is_experts(op)
+                )
                 others = tuple(op.id for op in ops if op.kind != "layer" and op.kind != "attention")
                 spent = sum(scheduled[op.id].end_s - scheduled[op.id].start_s for op in ops)
                 held = sum(op.weight_bytes for op in ops), sum(op.state_bytes for op in ops)
