@@ -75,6 +75,8 @@ def fit(
     for name in (*prefer, *last):
         if name not in known:
             raise InputError(f"there is no device {name!r} in the machine; it has {', '.join(sorted(known))}")
+    if tensor_parallel and (prefer or last):
+        raise InputError("tensor_parallel is given with prefer or last; name the GPUs to use in tensor_parallel alone")
     own: dict[str, Callable[[ChainCosts], Sequence[int]]] = {}
     if split is not None:
         own["yours"] = partial(by_counts, counts=tuple(split))

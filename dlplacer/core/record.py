@@ -74,6 +74,10 @@ class Number:
         # For Python True is the number 1.
         if kind is not int and kind is not float and kind is not bool and isinstance(value, numbers.Real):
             value = int(value) if isinstance(value, numbers.Integral) else float(value)
+        elif hasattr(value, "dtype") and kind.__name__ == "bool":  # numpy's
+            raise ValueError(f"must be a number (it is {shown(value)})")
+        if type(value) is int and not self.whole and abs(value) > sys.float_info.max:
+            raise ValueError(f"must be at most {sys.float_info.max:g} (it is {shown(value)})")
         return int(value) if self.whole and type(value) is float and value.is_integer() else value
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
@@ -201,7 +205,7 @@ class Record:
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
         from pydantic_core import core_schema as schemas
 
-        read = handler(source)
+        read = _with_strict_texts(handler(source))
         return schemas.no_info_wrap_validator_function(_located, read) if hasattr(cls, "__post_init__") else read
 
     @property
@@ -219,6 +223,14 @@ class Record:
             if (value := getattr(self, each)) != default or default is dataclasses.MISSING
         ]
         return f"{type(self).__name__}({', '.join(told)})"
+
+
+def _with_strict_texts(schema: Any) -> Any:
+    """The schema, by which bytes are no texts."""
+    if isinstance(schema, dict):
+        strict = {"strict": True} if schema.get("type") == "str" else {}
+        return {key: _with_strict_texts(value) for key, value in schema.items()} | strict
+    return [_with_strict_texts(entry) for entry in schema] if isinstance(schema, list) else schema
 
 
 def _located(value: Any, read: Callable[[Any], Any]) -> Any:

@@ -218,7 +218,11 @@ def test_no_process_outlives_the_one_that_started_it(tmp_path: Path) -> None:
             """
         )
     )
-    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as started:
+    examples = Path(__file__).parents[2] / "examples"
+    paths = os.pathsep.join([str(examples), str(examples.parent)])
+    with subprocess.Popen(
+        [sys.executable, str(script)], stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": paths}
+    ) as started:
         assert started.stdout is not None
         workers = [int(started.stdout.readline()) for _ in range(2)]
         started.kill()

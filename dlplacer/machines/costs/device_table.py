@@ -87,6 +87,7 @@ TURN = Figure(
 # sums). Rows for GCDs of MI250 and MI250X hold half of the board, as each is a device. Apple states M1's and M2's
 # rates; of the others they are cores × 128 × 2 × clock (M3 1.38, M4 1.47, M4 Pro and Max 1.58 GHz, as measured).
 _ROWS = """
+K80             0.93  2.8   -     -     240    12  -        3 NVIDIA Tesla K80 board BD-07317, a GPU of two, no boost
 P100            5.3   10.6  21.2  -     732    16  4×18     3 NVIDIA Tesla P100 data sheet, SXM2
 P100-PCIe       4.7   9.3   18.7  -     732    16  -        3 NVIDIA Tesla P100 data sheet, PCIe 16 GB
 P40             0.367 11.76 -     -     346    24  -        3 NVIDIA Tesla P40 data sheet

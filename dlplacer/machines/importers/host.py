@@ -19,7 +19,7 @@ _AT_ONCE_BYTES_PER_S = 1e15
 _HANDOVER_S = 30e-6
 """Waking the thread of another core; `topology detect --measure` measures it."""
 
-_ANSWER_S = 60.0
+_ANSWER_S = 20.0
 _QUERY = "name,memory.total,pcie.link.gen.max,pcie.link.width.max"
 
 
@@ -86,7 +86,9 @@ def _nvidia_smi(*arguments: str) -> str:
             "`dlplacer topology detect`, or `nvidia-smi topo -m` and `dlplacer topology import` its output"
         )
     try:
-        done = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=_ANSWER_S, check=True)
+        done = subprocess.run(
+            [program, *arguments], capture_output=True, text=True, errors="replace", timeout=_ANSWER_S, check=True
+        )
     except (OSError, subprocess.SubprocessError) as error:
         told = getattr(error, "stdout", None) or error
         raise InputError(f"nvidia-smi does not tell of the GPUs ({str(told).strip()}); check the driver") from error

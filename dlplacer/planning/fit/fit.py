@@ -240,7 +240,8 @@ def fit(
     last
         Devices, or types of them, that are used only if the model does not fit on the others.
     tensor_parallel
-        Sets of GPUs that divide every matrix, each set as one stage; of the shares tried the best ones count.
+        Sets of GPUs that divide every matrix, each set as one stage. Of the shares tried the best are taken; the bound
+        is one for these shares.
 
     Raises
     ------
@@ -485,7 +486,9 @@ def _notes(question: Question, plan: Plan) -> tuple[str, ...]:
     for device in question.topology.devices:
         if "members" in device.meta:
             shares = " : ".join(f"{share:.2f}" for share in device.meta["shares"])
-            notes.append(f"{device.id} divide every matrix {shares}")
+            notes.append(
+                f"{device.id} divide every matrix {shares}, the best shares of those tried; the bound is for these"
+            )
     most = question.decoder.most_context
     if most is not None and question.serving.context > most:
         notes.append(f"the context is longer than the {most} tokens that the model was made for")

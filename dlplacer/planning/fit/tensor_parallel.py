@@ -11,7 +11,7 @@ from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.machines.costs.message_routes import Wiring
 from dlplacer.machines.costs.roofline import rates_of
 
-_MIXES = (1.0, 0.75, 0.5, 0.25, 0.0)
+_MIXES = tuple(1 - step / 32 for step in range(33))
 """Weights of bandwidth against memory in the shares: the first is fastest, the last holds most."""
 
 
@@ -19,7 +19,8 @@ def divided(topology: Topology, sets: Sequence[Sequence[str]], kept_bytes: int) 
     """The machine with each set of devices as one, for shares from those by bandwidth to those by memory.
 
     A stage is as fast as the slowest share of it, and holds as much as the first share that is full. Its meta has the
-    members, their shares, and the line of the all-reduce that follows attention and MLP (Shoeybi et al. 2019).
+    members' numbers among all GPUs of the machine, these GPUs' hosts and types, the shares, and the line of the
+    all-reduce that follows attention and MLP (Shoeybi et al. 2019).
 
     Parameters
     ----------
@@ -58,7 +59,7 @@ def _joined(machine: Topology, whole: Topology, names: Sequence[str], mix: float
     ]
     dtypes = set.intersection(*({*rate.flops_per_s} for rate in known))
     line = _all_reduce(Wiring(whole), names)
-    others = [device for device in whole.devices if device.asynchronous]
+    gpus = [device for device in whole.devices if device.asynchronous]
     one = replace(
         members[0],
         id="+".join(names),
@@ -71,8 +72,8 @@ def _joined(machine: Topology, whole: Topology, names: Sequence[str], mix: float
         memory_bytes_per_s=min(speed / share for speed, share in zip(speeds, shares, strict=True)),
         meta={
             **members[0].meta,
-            "members": [others.index(member) for member in members],
-            "types": [member.type for member in members],
+            "members": [gpus.index(member) for member in members],
+            "gpus": [(gpu.meta.get("host", ""), gpu.type) for gpu in gpus],
             "shares": shares,
             "all_reduce": [line.latency_s, line.s_per_byte],
         },

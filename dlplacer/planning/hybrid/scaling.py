@@ -95,6 +95,7 @@ class ScalingFit:
         return (
             f"1 / (1 + {self.model.bandwidth:.3g} (N - 1) / N{latency}), residuals up to "
             f"{100 * max(map(abs, self.residuals)):.2g} %"
+            + ("" if len(self.residuals) > 3 else "; so few points fix the form: measure more device counts to test it")
         )
 
 

@@ -117,7 +117,8 @@ def _accelerate(layout: Layout) -> str:
 def _vllm(layout: Layout) -> str:
     first = layout.stages[0][0]
     if "members" in first.meta:
-        visible, numbers = _BACKENDS[_vendor(replace(first, type=first.meta["types"][0]))][1], first.meta["members"]
+        _, vendor, numbers = _members(first)
+        visible = _BACKENDS[vendor][1]
         order = f"{visible}={','.join(map(str, numbers))} " if visible else ""
         return f"{order}vllm serve MODEL --tensor-parallel-size {len(numbers)}"
     counts = [len(layers) for _, layers in layout.stages]
@@ -132,14 +133,23 @@ def _vllm(layout: Layout) -> str:
 
 def _llama_cpp_rows(layout: Layout, one: Device) -> str:
     """One stage of GPUs that divide every matrix, layers in RAM before it."""
-    types, shares = one.meta["types"], one.meta["shares"]
-    backend = _BACKENDS[_vendor(replace(one, type=types[0]))][0]
-    names = ",".join(backend.format(number) for number in one.meta["members"])
+    _, vendor, numbers = _members(one)
+    backend = _BACKENDS[vendor][0]
+    names = ",".join(backend.format(number) for number in numbers)
     layers = sum(len(layers) for device, layers in layout.without_experts.stages if device is one)
-    parts = ",".join(f"{100 * share:.0f}" for share in shares)
-    order = "CUDA_DEVICE_ORDER=PCI_BUS_ID " if backend.startswith("CUDA") else ""
+    parts = ",".join(f"{100 * share:.0f}" for share in one.meta["shares"])
+    order = "CUDA_DEVICE_ORDER=PCI_BUS_ID " if vendor == "NVIDIA" else ""
     flags = f"--device {names} --split-mode row --tensor-split {parts} --main-gpu 0"
     return f"{order}llama-server -m MODEL.gguf --n-gpu-layers {layers + 1} {flags}"
+
+
+def _members(one: Device) -> tuple[str, str, list[int]]:
+    """Host and vendor of GPUs that divide matrices, empty where they are of several; numbers among their like."""
+    gpus = [(str(host), _vendor(replace(one, type=kind))) for host, kind in one.meta["gpus"]]
+    mine = [gpus[number] for number in one.meta["members"]]
+    if len({*mine}) > 1:
+        return "", "", []
+    return *mine[0], [gpus[:number].count(mine[0]) for number in one.meta["members"]]
 
 
 def _llama_cpp(layout: Layout) -> str:
@@ -295,13 +305,19 @@ def _require_told(plan: Plan, target: str) -> None:
     """Return if the GPUs that a plan uses are whole, or make up one set that divides all matrices as the target can."""
     used = [plan.topology.device(name) for name in sorted({*plan.placement.values()})]
     gpus = [device for device in used if device.asynchronous]
-    shares = [share for gpu in gpus for share in gpu.meta.get("shares", ())]
-    uneven = bool(shares) and max(shares) - min(shares) > 1e-6
-    told = ("llama.cpp",) if uneven or len(gpus) < len(used) else ("llama.cpp", "vllm")
-    if shares and (target not in told or len(gpus) > 1 or any(is_experts(op) for op in plan.graph.ops)):
+    sets = [gpu for gpu in gpus if "members" in gpu.meta]
+    if not sets:
+        return
+    shares, alone = sets[0].meta["shares"], len(gpus) == 1 and not any(is_experts(op) for op in plan.graph.ops)
+    told = {"llama.cpp": _members(sets[0])[1] in ("NVIDIA", "AMD")}
+    # vLLM divides the heads of attention evenly.
+    even, count = max(shares) - min(shares) < 1e-6, len(shares)
+    told["vllm"] = told["llama.cpp"] and even and count & (count - 1) == 0 and len(used) == 1
+    if not (alone and told.get(target)):
         raise InputError(
-            f"{target} cannot be told that {', '.join(gpu.id for gpu in gpus)} divide matrices; llama.cpp can of all "
-            "GPUs with whole layers, vllm if they have equal shares: fit without tensor_parallel"
+            f"{target} cannot be told that {', '.join(gpu.id for gpu in sets)} divide matrices; llama.cpp can of all "
+            "used GPUs, of one host and vendor, with whole layers; vllm of 2, 4 or 8 with equal shares: fit without "
+            "tensor_parallel"
         )
 
 

@@ -14,6 +14,7 @@ TOPOLOGIES = Path(__file__).resolve().parents[3] / "topologies"
 
 # Bits of the memory bus, Gbit/s of a pin, float32 lanes, boost clock in MHz, GiB.
 CHIPS = {
+    "K80": (384, 5, 2496, 560, 12),
     "P40": (384, 7.2, 3840, 1531, 24),
     "T4": (256, 10, 2560, 1590, 16),
     "A10": (384, 12.5, 9216, 1695, 24),

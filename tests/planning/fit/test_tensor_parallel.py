@@ -89,3 +89,27 @@ def test_runtimes_are_told_what_they_can_do(rates: tuple[float, float], target: 
 def test_a_set_has_two_known_gpus(names: list[str]) -> None:
     with pytest.raises(InputError, match=r"give two or more GPUs|has no device 'gpu7'"):
         fit(small(), pair((GB, GB), (6e11, 6e11)), SERVING, tensor_parallel=[names])
+
+
+def test_gpus_are_numbered_among_their_like() -> None:
+    machine = dp.new_topology("RX7900XTX, 2x RTX3090", link="pcie4")
+    plan = fit(small(), machine, SERVING, tensor_parallel=[["gpu1", "gpu2"]], last=["gpu0"]).plan
+    assert "--device CUDA0,CUDA1 " in export(plan, "llama.cpp").text
+    assert "CUDA_VISIBLE_DEVICES=0,1 " in export(plan, "vllm").text
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        ("RTX3090; RTX3090", ["host0-gpu0", "host1-gpu1"]),
+        ("RX7900XTX, RTX3090", ["gpu0", "gpu1"]),
+        ("M2Max 96GB; M2Max 96GB", ["host0-gpu0", "host1-gpu1"]),
+    ],
+)
+def test_a_set_of_several_hosts_or_vendors_cannot_be_told(words: str, names: list[str]) -> None:
+    network = "10gbe" if ";" in words else None
+    machine = dp.new_topology(words, link="pcie4", network=network)
+    plan = fit(small(), machine, SERVING, tensor_parallel=[names]).plan
+    for target in ("llama.cpp", "vllm"):
+        with pytest.raises(InputError, match="cannot be told"):
+            export(plan, target)
