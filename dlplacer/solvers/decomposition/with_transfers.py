@@ -15,6 +15,7 @@ from dlplacer.solvers.decomposition.series import SegmentChain
 from dlplacer.solvers.decomposition.series_search import search_series
 from dlplacer.solvers.heuristics.construct import construct
 from dlplacer.solvers.heuristics.list_rules import heft, list_schedule
+from dlplacer.solvers.heuristics.orders import by_rank
 from dlplacer.solvers.ilp.cp_sat_search import new_solver, read_schedule
 from dlplacer.solvers.ilp.ilp_model import build_model
 from dlplacer.solvers.ilp.solver_thread import solved_in_thread
@@ -244,7 +245,10 @@ class LowTraffic:
         return next((schedule for schedule in found if schedule.makespan <= (1 + PARAMS.closing) * least), best)
 
     def _improved(self, instance: Instance, decided: dict[int, int], best: Schedule) -> Schedule | None:
-        """The best schedule that keeps to what is decided: that of the last pass, or a better one from another seed."""
+        """The best schedule that keeps to what is decided: that of the last pass, or a better one from another seed.
+
+        It is one that list rules make of its order, as they do where series are put together.
+        """
         kept = instance.limited({number: (device,) for number, device in decided.items()})
         key = instance, frozenset(decided.items()), ()
         budget = replace(self.chain.budget_of(self.chain.budget.left_s), seed=self.chain.budget.seed + self.passes)
@@ -252,12 +256,22 @@ class LowTraffic:
         incumbent.raise_bound(self.chain.incumbents[instance].bound)
         if all(best.device[instance.members[number][0]] == device for number, device in decided.items()):
             incumbent.offer(best)
-        for start in (self.known.get(key), construct(kept, list_schedule), construct(kept, heft)):
+        for start in (construct(kept, list_schedule), construct(kept, heft)):
             incumbent.offer(start)
         found = incumbent.best
         worth = found is not None and found.makespan - incumbent.bound > PARAMS.anneal_gap * found.makespan
         if worth and is_kept(ANNEALING_CODE):
             anneal_schedule(kept, incumbent, PARAMS.again_s)
         if incumbent.best is not None:
-            self.known[key] = incumbent.best
-        return incumbent.best
+            several = [self.known.get(key), *_in_order(kept, incumbent.best)]
+            self.known[key] = min(filter(None, several), key=lambda schedule: schedule.makespan)
+        return self.known.get(key)
+
+
+def _in_order(instance: Instance, schedule: Schedule) -> list[Schedule | None]:
+    """What the list rules make of the devices and the order of a schedule."""
+    late = [-start for start in schedule.start]
+    for op in reversed(instance.order):
+        late[op] = max((late[op], *(late[target] for target, _ in instance.successors[op])))
+    devices = [schedule.device[ops[0]] for ops in instance.members]
+    return [rule(instance, by_rank(instance, late), devices) for rule in (heft, list_schedule)]
