@@ -11,17 +11,18 @@ from dlplacer.machines.costs.device_table import is_core
 _STORED = ("parameter", "buffer")
 
 
-def device_map(plan: Plan) -> dict[str, int | str]:
+def device_map(plan: Plan, devices: Mapping[str, int | str] | None = None) -> dict[str, int | str]:
     """The fewest paths that cover every parameter and buffer; ``""`` alone where all are on one device.
 
     No path is inside another. A module that holds tensors beside modules on other devices is replaced by these tensors
     and modules, as accelerate's own maps are. Such a map runs whole modules one after another, so it keeps the memory
     of a plan but not its concurrency. A module's own parameters and buffers, with those of modules that share a tensor
-    with it, go to the device that holds most of their bytes. CPU devices are ``cpu``, others have numbers.
+    with it, go to the device that holds most of their bytes. CPU devices are ``cpu``, others have numbers, unless
+    `devices` names them.
 
     Raises InputError if the graph has no parameters of modules.
     """
-    names = _names(plan)
+    names = {**_names(plan), **(devices or {})}
     return _merged({tensor: names[device] for tensor, device in _homes(plan).items()})
 
 
