@@ -258,7 +258,7 @@ def values_of(kind: Any) -> Callable[[Any], tuple[Any, ...]]:
 
 
 def problem_of(mistake: Any, *notes: str) -> str:
-    """What is wrong with the value of a field, by pydantic's description; with the value and further notes."""
+    """The mistake in the value of a field, by pydantic's description; with the value and further notes."""
     kind, context = mistake["type"], mistake.get("ctx", {})
     text = _TEXTS[kind].format(**context) if kind in _TEXTS else mistake["msg"]
     told = [*([] if kind in _WITHOUT_VALUE else [f"it is {shown(mistake['input'])}"]), *notes]

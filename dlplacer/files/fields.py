@@ -1,4 +1,4 @@
-"""What the file formats share: reading by pydantic models of records, with every mistake and its path."""
+"""The common part of the file formats: reading by pydantic models of records, with every mistake and its path."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping

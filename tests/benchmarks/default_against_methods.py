@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.families import FAMILIES
+from benchmarks.leave_one_out import equal_layers
 from benchmarks.machines import limited, linked, mixed, timed_on
 from benchmarks.suite import Instance
 
@@ -55,23 +56,6 @@ def _both(name: str, graph: OpGraph, machine: Topology) -> Iterator[tuple[str, O
     yield name, graph, machine
     issued = (replace(device, dispatch_s=ISSUE_S, process="python", asynchronous=True) for device in machine.devices)
     yield f"{name} issued", graph, replace(machine, devices=tuple(issued))
-
-
-def equal_layers(count: int) -> OpGraph:
-    """Layers of four branches of two ops, joined by a norm."""
-    ops, edges = [dp.Op("norm0", "norm", 10e-6)], []
-    for layer in range(count):
-        norm, after = f"norm{layer}", f"norm{layer + 1}"
-        ops.append(dp.Op(after, "norm", 10e-6))
-        for branch in range(4):
-            up, down = f"up{layer}.{branch}", f"down{layer}.{branch}"
-            ops += [dp.Op(up, "matmul", 40e-6), dp.Op(down, "matmul", 30e-6)]
-            edges += [
-                dp.Edge(norm, up, 300_000, tensor=norm),
-                dp.Edge(up, down, 600_000),
-                dp.Edge(down, after, 300_000),
-            ]
-    return OpGraph(tuple(ops), tuple(edges), name="equal layers")
 
 
 def main() -> None:

@@ -269,7 +269,7 @@ class LowTraffic:
 
 
 def _in_order(instance: Instance, schedule: Schedule) -> list[Schedule | None]:
-    """What the list rules make of the devices and the order of a schedule."""
+    """The schedules that list rules make of the devices and the order of a schedule."""
     late = [-start for start in schedule.start]
     for op in reversed(instance.order):
         late[op] = max((late[op], *(late[target] for target, _ in instance.successors[op])))
