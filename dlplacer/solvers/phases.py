@@ -25,7 +25,8 @@ from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule
 from dlplacer.solvers.instance.time_limit import now
-from dlplacer.solvers.local_search.compile_ahead import ANNEALING_CODE, PATH_CODE, compile_in_thread, seconds_to_load
+from dlplacer.solvers.local_search.compile_ahead import ANNEALING_CODE, compile_in_thread, seconds_to_load
+from dlplacer.solvers.local_search.placement_annealing import PLACEMENT_CODE
 
 
 @dataclass(frozen=True)
@@ -164,8 +165,8 @@ def _assign_serial(search: PhaseContext, seconds: float) -> None:
         return
     if len(path) <= PARAMS.exact_up_to:
         _assign(search, path, seconds)
-    worth = not search.incumbent.closed and (is_kept(PATH_CODE) or seconds > PARAMS.serial_compile_s)
-    if worth and compile_in_thread(PATH_CODE, lambda: not search.incumbent.budget.left_s):
+    worth = not search.incumbent.closed and (is_kept(PLACEMENT_CODE) or seconds > PARAMS.serial_compile_s)
+    if worth and compile_in_thread(PLACEMENT_CODE, lambda: not search.incumbent.budget.left_s):
         from dlplacer.solvers.local_search.serial_annealing import anneal_serial
 
         anneal_serial(search.instance, search.incumbent, path, seconds)

@@ -23,7 +23,8 @@ from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.memory_admission import is_memory_short, keeping_surrogates, surrogates, tightened
 from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule
 from dlplacer.solvers.instance.time_limit import ask_time, now, within
-from dlplacer.solvers.local_search.load_annealing import LoadAnnealing, block_orders, contiguous_loads, load_tables
+from dlplacer.solvers.local_search.contiguous_loads import block_orders, contiguous_loads, load_tables
+from dlplacer.solvers.local_search.placement_annealing import PlacementAnnealing
 
 Place = Sequence[int]
 """[block] → device."""
@@ -213,6 +214,8 @@ class ThroughputParams:
     ----------
     anneal_share, anneal_block_s, anneal_rounds
         Of the time, for annealing, at most so many seconds for a block; each round goes on from the best placement.
+    temperatures
+        The first and the last of a round, as shares of the period.
     whole_share, surrogate_share
         Of the time left, for the problem itself if memory may be short, as it alone gives a bound; and for each
         surrogate.
@@ -223,6 +226,7 @@ class ThroughputParams:
     anneal_share: float = 0.6
     anneal_block_s: float = 0.05
     anneal_rounds: int = 4
+    temperatures: tuple[float, float] = (0.02, 0.0002)
     whole_share: float = 0.6
     surrogate_share: float = 0.3
     rounds: int = 6
@@ -270,7 +274,7 @@ class _Search:
         """Offer contiguous runs, then what annealing makes of the best placement."""
         instance = self.instance
         tables = load_tables(self.problem, instance, self.loads)
-        search = LoadAnnealing(tables, instance.capacity, self.loads.link_count)
+        search = PlacementAnnealing(tables, instance.capacity)
         for units in block_orders(self.problem, instance, tables):
             if (place := contiguous_loads(instance, tables, units)) is not None:
                 self.offer([place[block] for block in instance.block])
@@ -284,7 +288,8 @@ class _Search:
         seconds = whole_s / PARAMS.anneal_rounds
         for turn in range(PARAMS.anneal_rounds):
             search.begin(place)
-            search.cool(seconds, 1000 * (self.budget.seed + turn), lambda: not self.budget.left_s)
+            seed = 1000 * (self.budget.seed + turn)
+            search.cool(PARAMS.temperatures, seconds, seed, lambda: not self.budget.left_s)
             if search.least >= 0:
                 place = search.best.tolist()
                 self.offer([place[block] for block in instance.block])

@@ -19,7 +19,7 @@ from dlplacer.solvers.decode.runs import run_from, take_over
 from dlplacer.solvers.ilp.solver_thread import in_thread
 from dlplacer.solvers.instance.time_limit import OutOfTimeError
 from dlplacer.solvers.local_search.moves import anneal
-from dlplacer.solvers.local_search.serial_annealing import anneal_path
+from dlplacer.solvers.local_search.placement_annealing import PLACEMENT_CODE
 
 ANNEALING_CODE = (run_from, take_over, anneal)
 """Kernels of annealing."""
@@ -27,10 +27,7 @@ ANNEALING_CODE = (run_from, take_over, anneal)
 HEURISTICS_CODE = KERNELS
 """Kernels of heuristics."""
 
-PATH_CODE = (anneal_path,)
-"""The kernel of annealing along a path."""
-
-ALL_CODE = (*ANNEALING_CODE, *HEURISTICS_CODE, *PATH_CODE)
+ALL_CODE = (*ANNEALING_CODE, *HEURISTICS_CODE, *PLACEMENT_CODE)
 
 _LOAD_S, _COMPILE_S, _POLL_S = 0.3, 12.0, 0.05
 """Seconds to load and to compile annealing's code on two cores, measured: 0.2 and 11; and between two looks for it."""
@@ -119,7 +116,8 @@ def compile_all(code: Collection[Kernel] = ALL_CODE) -> None:
     from dlplacer.solvers.decode.arrays import tables_of
     from dlplacer.solvers.instance.instance import build_instance
     from dlplacer.solvers.local_search.anneal import Chain
-    from dlplacer.solvers.local_search.serial_annealing import compile_path_code
+    from dlplacer.solvers.local_search.placement_annealing import PlacementAnnealing
+    from dlplacer.solvers.local_search.serial_annealing import path_tables
 
     ops = tuple(Op(name, "op", {"device": 1e-3}) for name in ("first", "last"))
     graph = OpGraph(ops, (Edge("first", "last", 1000),))
@@ -132,8 +130,10 @@ def compile_all(code: Collection[Kernel] = ALL_CODE) -> None:
     if set(HEURISTICS_CODE) <= set(code):
         for works_on in (False, True):
             decode(instance, Rule(instance.order, works_on=works_on), fast=True)
-    if set(PATH_CODE) <= set(code):
-        compile_path_code(instance)
+    if set(PLACEMENT_CODE) <= set(code):
+        search = PlacementAnnealing(path_tables(instance, instance.order), instance.capacity)
+        search.begin([0] * len(instance.members))
+        search.cool((1.0, 1.0), 11.0, 0, iter((False, True)).__next__)
 
 
 if __name__ == "__main__":
