@@ -16,7 +16,8 @@ from dlplacer.solvers.bounds.bounds import whole_area
 from dlplacer.solvers.feasibility.reasons import explain_infeasible
 from dlplacer.solvers.heuristics.construct import construct
 from dlplacer.solvers.heuristics.list_rules import list_schedule
-from dlplacer.solvers.ilp.constraints import Literal, place_blocks
+from dlplacer.solvers.ilp import constraints
+from dlplacer.solvers.ilp.constraints import Literal, Variables
 from dlplacer.solvers.ilp.cp_sat_search import new_solver
 from dlplacer.solvers.ilp.solver_thread import solve_in_thread
 from dlplacer.solvers.instance.instance import Instance, build_instance
@@ -42,12 +43,14 @@ class AssignmentModel:
     def __init__(self, problem: Problem, instance: Instance, loads: Loads, least: int, most: int) -> None:
         self.problem, self.instance, self.loads = problem, instance, loads
         self.model = cp_model.CpModel()
-        self.place = place_blocks(self.model, instance)
         self.period = self.model.new_int_var(least, most, "period")
+        variables = Variables(constraints.place_blocks(self.model, instance), (), self.period)
+        self.place = variables.place
         self.values: list[tuple[cp_model.IntVar, Callable[[Place], int]]] = []
         self.busy: list[list[tuple[Literal, int]]] = [[] for _ in range(instance.device_count + loads.link_count)]
-        self._place_every_block()
-        self._fit_into_memory()
+        constraints.place_every_op(self.model, instance, variables)
+        constraints.join_communicating_ops(self.model, instance, variables)
+        constraints.fit_into_memory(self.model, instance, variables)
         self._compute()
         self._communicate()
         for terms in self.busy:
@@ -68,21 +71,6 @@ class AssignmentModel:
     def read(self, is_true: Callable[[Literal], bool]) -> list[int]:
         """[block] → device of a solution."""
         return [next(device for device, there in row.items() if is_true(there)) for row in self.place]
-
-    def _place_every_block(self) -> None:
-        for literals in self.place:
-            self.model.add_exactly_one(literals.values())
-
-    def _fit_into_memory(self) -> None:
-        for device, capacity in enumerate(self.instance.capacity):
-            here = [
-                (row[device], size)
-                for row, size in zip(self.place, self.instance.footprint, strict=True)
-                if size and device in row
-            ]
-            if capacity is not None and here:
-                used = cp_model.LinearExpr.weighted_sum([there for there, _ in here], [size for _, size in here])
-                self.model.add(used <= capacity)
 
     def _compute(self) -> None:
         for ops, literals in zip(self.instance.members, self.place, strict=True):
@@ -122,7 +110,6 @@ class _Sent:
         delay, loads = self.owner.problem.delay, self.loads
         pairs = [(a, b) for a in self.sources for b in self.targets if a != b]
         joined = [pair for pair in pairs if all(delay[size][pair[0]][pair[1]] is not None for size in self.sizes)]
-        self._forbid(set(pairs) - set(joined))
         sent, received = ({device: set[int]() for device in row} for row in (self.sources, self.targets))
         for a, b in joined:
             both = [loads.paid(size, a, b) for size in self.sizes]
@@ -137,12 +124,6 @@ class _Sent:
         for device, each in sent.items():
             if ticks := max(each, default=0):
                 self.owner.busy[device].append((self._leaves(device), ticks))
-
-    def _forbid(self, pairs: set[tuple[int, int]]) -> None:
-        for a, b in pairs:
-            for reader in self.readers:
-                if b in self.owner.place[reader]:
-                    self.model.add_bool_or(~self.sources[a], ~self.owner.place[reader][b])
 
     def _arrives(self, device: int) -> cp_model.IntVar:
         """True if a reader is on a device, and the source is not."""

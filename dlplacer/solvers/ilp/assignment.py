@@ -5,13 +5,16 @@ no placement exists.
 """
 
 from collections.abc import Container, Mapping, Sequence
+from dataclasses import replace
 
 from ortools.sat.python import cp_model
 
 from dlplacer.problem.live_memory import input_bytes
 from dlplacer.problem.problem import Problem
-from dlplacer.solvers.ilp.constraints import Literal
+from dlplacer.solvers.ilp import constraints
+from dlplacer.solvers.ilp.constraints import Literal, Variables
 from dlplacer.solvers.ilp.solver_thread import limit, solve_in_thread
+from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.time_limit import OutOfTimeError, ask_time, ends_when, now, time_is_up
 
 _MOST_WORKING = 20_000
@@ -87,45 +90,32 @@ def find_placement(problem: Problem, seconds: float, without: Container[str] = (
     return True, [next(d for d, literal in row.items() if solver.boolean_value(literal)) for row in place]
 
 
-def _model(problem: Problem, without: Container[str]) -> tuple[cp_model.CpModel, list[dict[int, cp_model.IntVar]]]:
-    model = cp_model.CpModel()
-    devices = range(problem.device_count)
-    place = [
-        {d: model.new_bool_var("") for d in (devices if "pins" in without else problem.allowed[op])}
-        for op in range(problem.op_count)
-    ]
-    for literals in place:
-        ask_time()
-        model.add_exactly_one(literals.values())
-    if "colocation" not in without:
-        for group in problem.groups:
-            for op in group[1:]:
-                _keep_together(model, place[group[0]], place[op])
+def _model(problem: Problem, without: Container[str]) -> tuple[cp_model.CpModel, list[Mapping[int, Literal]]]:
+    instance, model = _instance_without(problem, without), cp_model.CpModel()
+    variables = Variables(constraints.place_blocks(model, instance), (), model.new_constant(0))
+    constraints.place_every_op(model, instance, variables)
     if "routes" not in without:
-        _join(model, problem, place)
+        constraints.join_communicating_ops(model, instance, variables)
+    place = [variables.place[block] for block in instance.block[: problem.op_count]]
     if "memory" not in without:
-        for device, capacity in enumerate(problem.capacity_bytes):
-            here = [(problem.footprint_bytes[op], row[device]) for op, row in enumerate(place) if device in row]
-            if capacity is not None and here:
-                used = cp_model.LinearExpr.weighted_sum([there for _, there in here], [size for size, _ in here])
-                model.add(used <= capacity)
+        constraints.fit_into_memory(model, instance, variables)
         if WORKING not in without and problem.options.memory == "live":
             leave_working_room(model, problem, place)
     return model, place
 
 
-def _keep_together(
-    model: cp_model.CpModel, first: dict[int, cp_model.IntVar], second: dict[int, cp_model.IntVar]
-) -> None:
-    for device in {*first, *second}:
-        model.add(first.get(device, 0) == second.get(device, 0))
-
-
-def _join(model: cp_model.CpModel, problem: Problem, place: list[dict[int, cp_model.IntVar]]) -> None:
-    for arc in problem.arcs:
-        ask_time()
-        reach = problem.delay[arc.size]
-        for device, literal in place[arc.source].items():
-            joined = [there for d, there in place[arc.target].items() if reach[device][d] is not None]
-            if len(joined) < len(place[arc.target]):
-                model.add_bool_or([~literal, *joined])
+def _instance_without(problem: Problem, without: Container[str]) -> Instance:
+    """The problem's instance, where groups may be torn apart or every device is allowed if these rules are left out."""
+    instance = build_instance(problem)
+    if "colocation" in without:
+        more = instance.op_count - problem.op_count
+        instance = replace(
+            instance,
+            block=tuple(range(instance.op_count)),
+            members=tuple((op,) for op in range(instance.op_count)),
+            footprint=(*problem.footprint_bytes, *(0,) * more),
+            allowed=(*problem.allowed, *instance.allowed[problem.op_count :]),
+        )
+    if "pins" in without:
+        instance = replace(instance, allowed=(tuple(range(problem.device_count)),) * instance.op_count)
+    return instance
