@@ -84,7 +84,6 @@ ONLY_HERE = {
         "solvers/ilp/",
         "solvers/throughput.py",
         "solvers/decomposition/",
-        "solvers/heuristics/m_sct.py",
         "planning/fit/layer_flow.py",
     ),
     "torch": (

@@ -120,7 +120,7 @@ COMMANDS = (
         subject="comparison",
         examples="""
         compare inception_v3-train dgx1-v100-2gpu --time-limit 20s  # every method
-        compare graph.json pcie-4gpu --methods ilp,heft,m-sct --picture methods.png  # some of them, with a picture
+        compare graph.json pcie-4gpu --methods ilp,heft,min-cut --picture methods.png  # some of them, with a picture
         """,
     ),
     Command(

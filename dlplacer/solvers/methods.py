@@ -4,26 +4,22 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from dlplacer.core.errors import InputError
-from dlplacer.problem.live_memory import may_bind
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.bounds.bounds import critical_path, lower_bounds, whole_area
-from dlplacer.solvers.decode.decode import is_decoded_fast
 from dlplacer.solvers.feasibility.reasons import EXACT_UP_TO
 from dlplacer.solvers.heuristics.construct import Rule, construct, construct_on_placement
 from dlplacer.solvers.heuristics.contiguous import by_module, contiguous
 from dlplacer.solvers.heuristics.device_map import balanced, sequential
-from dlplacer.solvers.heuristics.etf import etf, m_etf
-from dlplacer.solvers.heuristics.list_rules import cpop, heft, list_schedule, peft
-from dlplacer.solvers.heuristics.m_sct import m_sct
+from dlplacer.solvers.heuristics.list_rules import heft, list_schedule
+from dlplacer.solvers.heuristics.min_cut import min_cut
 from dlplacer.solvers.heuristics.occupancy import Fixed, Priority
-from dlplacer.solvers.heuristics.partitions import m_topo, min_cut
 from dlplacer.solvers.heuristics.single_device import best_single
 from dlplacer.solvers.instance.incumbent import Begin, Incumbent
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.memory_admission import admission, attempts, best_admitted
 from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule
 from dlplacer.solvers.instance.schedule import Schedule
-from dlplacer.solvers.instance.time_limit import counts_work, within
+from dlplacer.solvers.instance.time_limit import within
 from dlplacer.solvers.starts import StartMethod
 from dlplacer.solvers.throughput import solve_throughput
 
@@ -38,26 +34,12 @@ def solve_from(begin: Begin, problem: Problem, budget: Budget) -> Outcome:
     """The default method, begun with the schedules and the bound that `begin` finds in the budget."""
     from dlplacer.solvers.default_method import solve_ilp
 
-    instance = build_instance(problem)
-    # Where memory is not short, m-ETF is ETF.
-    without = budget.without if instance.memory_binds or may_bind(problem) else {*budget.without, "m-etf"}
     starts = [
-        StartMethod(_cost(method, instance), partial(start_named, method))
-        for method in _STARTS
-        if method not in without
+        StartMethod(cost, partial(start_named, method))
+        for method, cost in _STARTS.items()
+        if method not in budget.without
     ]
-    if counts_work() or is_decoded_fast(instance):
-        starts.sort(key=lambda start: start.cost)
     return solve_ilp(problem, budget, starts, begin)
-
-
-def _cost(method: str, instance: Instance) -> float:
-    """About how long a start takes, in list schedules."""
-    cost = _STARTS[method]
-    if method == "contiguous":
-        devices = min(instance.device_count, 8)
-        cost = max(cost, _CONTIGUOUS_ON_EIGHT * float(2**devices) * devices**2 / (2**8 * 8**2))
-    return _FAST * cost if method in _DECODED and (counts_work() or is_decoded_fast(instance)) else cost
 
 
 def _ilp(problem: Problem, budget: Budget) -> Outcome:
@@ -131,12 +113,6 @@ def _bound(instance: Instance, budget: Budget, seconds: float) -> int:
 RULES: dict[str, Rule] = {
     "list": list_schedule,
     "heft": heft,
-    "cpop": cpop,
-    "peft": peft,
-    "etf": etf,
-    "m-etf": m_etf,
-    "m-sct": m_sct,
-    "m-topo": m_topo,
     "min-cut": min_cut,
     "contiguous": contiguous,
 }
@@ -147,37 +123,14 @@ DEVICE_MAPS: dict[str, Callable[[Problem], Rule]] = {"sequential": sequential, "
 
 HEURISTICS = (*RULES, *DEVICE_MAPS)
 
-_STARTS = {
-    "list": 1.0,
-    "heft": 2.0,
-    "min-cut": 0.4,
-    "contiguous": 0.4,
-    "m-topo": 0.4,
-    "balanced": 0.3,
-    "sequential": 0.3,
-    "etf": 0.6,
-    "m-etf": 0.6,
-    "peft": 2.5,
-    "cpop": 2.0,
-    "m-sct": 1.5,
-}
-"""Heuristic that the default method starts from → about how long it takes, in list schedules, on up to four devices.
+_STARTS = {"list": 1.0, "heft": 2.0, "min-cut": 0.4, "contiguous": 4.0, "balanced": 0.3, "sequential": 0.3}
+"""Heuristic that the default method starts from → about how long it takes, in list schedules, at most.
 
-A list schedule comes first, as the others are foretold by it; then what finds most in its time: on a stencil over
-contended links a min-cut partition is 5 to 20 % better than both list schedule and HEFT.
+A list schedule comes first, as the others are foretold by it; then what finds most in its time.
 """
 
 STARTS = tuple(_STARTS)
 """These heuristics, in the order in which they are asked."""
-
-_DECODED, _FAST = ("list", "heft", "min-cut", "peft", "cpop"), 0.1
-"""The heuristics that machine code makes so much faster."""
-
-_CONTIGUOUS_ON_EIGHT = 4.0
-"""Time of contiguous placement on eight devices, in list schedules; it grows with every set of devices.
-
-2 to 3 on layered graphs, 3 to 20 on chains, whose list schedules take 0.01 to 0.06 s.
-"""
 
 DEFAULT_METHOD = "ilp"
 
@@ -230,12 +183,6 @@ SUMMARIES = {
     DEFAULT_METHOD: "all heuristics, then bounds, segments, annealing and the integer program (default)",
     "list": "list scheduling by upward rank; no device idles while an op could run on it",
     "heft": "heterogeneous earliest finish time (Topcuoglu, Hariri and Wu 2002)",
-    "cpop": "critical path on a processor (Topcuoglu, Hariri and Wu 2002)",
-    "peft": "predict earliest finish time (Arabnejad and Barbosa 2014)",
-    "etf": "earliest task first (Hwang et al. 1989)",
-    "m-etf": "earliest task first within memory (Baechi: Jeon et al. 2020)",
-    "m-sct": "small communication times within memory (Baechi: Jeon et al. 2020)",
-    "m-topo": "topological order, device after device (Baechi: Jeon et al. 2020)",
     "min-cut": "balanced partition of least cut (METIS)",
     "sequential": "modules fill device after device, as a sequential Hugging Face device_map",
     "balanced": "equal shares of the weights by modules in order, as a balanced Hugging Face device_map",

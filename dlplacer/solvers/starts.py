@@ -49,9 +49,6 @@ class StartParams:
         so many seconds, up to a share: where time is short a search gains less than they do.
     late_share
         For those that had no time at the start.
-    op_s, pace_s
-        Seconds of any schedule per op, and of a list schedule per op and device. A heuristic that would not end in
-        time waits.
     placement_share
         Where they find no plan: for a placement by itself.
     """
@@ -61,8 +58,6 @@ class StartParams:
     least_s: float = 2.0
     most_share: float = 0.8
     late_share: float = 0.3
-    op_s: float = 7e-5
-    pace_s: float = 5e-5
     placement_share: float = 0.25
 
 
@@ -101,6 +96,7 @@ class StartSearch:
         self.surrogate = instance
         self._waiting = deque(map(self._fresh, starts))
         self._in_vain: list[StartMethod] = []
+        self._list_s = 0.0
 
     def run(self) -> None:
         """Ask each once, in a share of the time; where there is no plan yet, until there is one."""
@@ -126,7 +122,6 @@ class StartSearch:
         """
         incumbent, late = self._incumbent, list[_Run]()
         began, left_s, first_s = now(), incumbent.budget.left_s, incumbent.budget.for_first.left_s
-        ops, devices = self._instance.op_count, self._instance.device_count
 
         def ends_at() -> float:
             if incumbent.best is None and not (incumbent.refused or self._in_vain):
@@ -139,11 +134,13 @@ class StartSearch:
 
         while self._waiting and not incumbent.closed and not is_over():
             run = self._waiting.popleft()
-            foretold_s = ops * (PARAMS.op_s + PARAMS.pace_s * devices * run.start.cost)
-            if incumbent.best is not None and now() + foretold_s > ends_at():
+            asked, cost = now(), run.start.cost
+            if incumbent.best is not None and asked + self._list_s * cost > ends_at():
                 late.append(run)
                 continue
             made = within(is_over, lambda run=run: [next(run.attempts, None)])  # type: ignore[misc]
+            if made is not None:
+                self._list_s = max(self._list_s, (now() - asked) / cost)
             if made is None:
                 late.append(self._fresh(run.start))
             elif made[0] is not None:

@@ -23,7 +23,7 @@ def result() -> dp.Result:
 
 @pytest.fixture(scope="module")
 def comparison() -> dp.Comparison:
-    return dp.compare("inception_v3-infer", "dgx1-v100-2gpu", methods="heft, single, etf")
+    return dp.compare("inception_v3-infer", "dgx1-v100-2gpu", methods="heft, single, list")
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from dlplacer.core.errors import InfeasibleError, NoPlanError
 from dlplacer.core.plan import Plan
 from dlplacer.planning.place import place
 
-METHODS = ("heft", "etf", "list", "m-etf", "sequential")
+METHODS = ("heft", "list", "sequential")
 
 
 def right_plans(seeds: range) -> Iterator[Plan]:

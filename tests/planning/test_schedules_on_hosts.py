@@ -17,7 +17,7 @@ def test_schedules_with_and_without_transfers_keep_the_rules_of_hosts() -> None:
     found = {True: 0, False: 0}
     for seed in range(40):
         problem, _, _ = a_step(seed)
-        method = METHODS[Random(seed).choice(["heft", "etf", "list", "m-etf"])]
+        method = METHODS[Random(seed).choice(["heft", "list", "sequential"])]
         schedule = method(problem, Budget(time.monotonic() + 30, 0.0, 0, 1, Event())).schedule
         if schedule is None:
             continue

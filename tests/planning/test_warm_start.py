@@ -60,7 +60,7 @@ def test_no_edit_of_bound_status_and_gap_is_believed() -> None:
 
 def test_a_stated_bound_proves_nothing_without_time_to_prove_it() -> None:
     graph, topology = random_layers(0), make_machine(3, memory=80, rate=2.0)
-    plan = place(graph, topology, method="m-topo").plan
+    plan = place(graph, topology, method="sequential").plan
     lie = replace(plan, lower_bound_s=plan.makespan_s, gap=0.0, status="optimal")
     found = place(graph, topology, warm_start=lie, time_limit_s=0.3, workers=1).plan
     assert found.lower_bound_s < found.makespan_s <= plan.makespan_s

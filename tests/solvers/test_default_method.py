@@ -14,8 +14,7 @@ from solvers.random_problems import random_fork_join
 from dlplacer.core.errors import InternalError
 from dlplacer.planning.place import place
 from dlplacer.problem.problem import Problem
-from dlplacer.solvers.heuristics.list_rules import list_schedule
-from dlplacer.solvers.heuristics.orders import by_rank, upward_ranks
+from dlplacer.solvers.heuristics.list_rules import by_rank, list_schedule, upward_ranks
 from dlplacer.solvers.heuristics.randomized_restarts import improve
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import build_instance

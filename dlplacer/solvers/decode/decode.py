@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dlplacer.solvers.decode.arrays import BYTES, MEMBERS, InstanceArrays, Ints, Tables, tables_of
+from dlplacer.solvers.decode.arrays import BYTES, MEMBERS, InstanceArrays, Tables, tables_of
 from dlplacer.solvers.decode.machine_code import is_fast, run
 from dlplacer.solvers.decode.placing import GAP_TO, GAPS, insert_all
 from dlplacer.solvers.decode.runs import run_from
@@ -86,14 +86,11 @@ class Rule(NamedTuple):
         [block] → device, or -1 where the rule shall decide; None if it decides them all.
     works_on
         Whether no device idles while an op could run on it (`work_on`); else each op goes where it ends first.
-    ahead
-        [op, device] → ticks that count besides the end there, as PEFT's; None: none, as HEFT has it.
     """
 
     order: Sequence[int]
     placement: Sequence[int] | None = None
     works_on: bool = False
-    ahead: Ints | None = None
 
 
 def decode(instance: Instance, rule: Rule, fast: bool | None = None) -> Schedule | None:
@@ -153,12 +150,11 @@ def _working_on(instance: Instance, arrays: InstanceArrays, rule: Rule, fast: bo
 
 
 def _ending_first(instance: Instance, arrays: InstanceArrays, rule: Rule, fast: bool) -> Callable[[Solution], int]:
-    ahead = np.zeros((0, instance.device_count), np.int64) if rule.ahead is None else rule.ahead
     booked = np.zeros((instance.device_count, len(rule.order) + 2, GAP_TO + 1), np.int64)
     rows = np.zeros((instance.device_count, GAPS + 1), np.int64)
 
     def build(solution: Solution) -> int:
         placed = np.zeros(len(arrays.units), np.int64)
-        return run(insert_all, fast, arrays, solution, placed, ahead, booked, rows)
+        return run(insert_all, fast, arrays, solution, placed, booked, rows)
 
     return build

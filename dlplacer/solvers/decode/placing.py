@@ -1,4 +1,4 @@
-"""Placing ops one by one: each in turn goes where it ends first, with insertion, as HEFT and PEFT have it."""
+"""Placing ops one by one: each in turn goes where it ends first, with insertion, as HEFT has it."""
 
 from dlplacer.solvers.decode.arrays import (
     BYTES,
@@ -190,7 +190,6 @@ def insert_all(
     arrays: InstanceArrays,
     solution: Solution,
     placed: Ints,
-    ahead: Ints,
     booked: Ints,
     rows: Ints,
 ) -> int:
@@ -202,8 +201,6 @@ def insert_all(
     ----------
     placed
         [unit] → 0, for use inside.
-    ahead
-        [op, device] → ticks that count besides the end there, or no rows: none.
     booked, rows
         [device, row, column] and [device, column], for use inside: with room for a row more than there are ops.
     """
@@ -217,17 +214,14 @@ def insert_all(
     for at in range(sequence.shape[0]):
         op = sequence[at]
         ask()
-        unit, best, soonest, first, ends = arrays.ops[op, UNIT], -1, NEVER, 0, NEVER
+        unit, best, soonest, first = arrays.ops[op, UNIT], -1, NEVER, 0
         for here in range(used.shape[0]):
             if admits(arrays, solution, unit, here, placed):
                 arrival = expect(arrays, solution, op, here, placed)
                 begin = _earliest(booked, rows, here, arrival, arrays.ticks[op, here])
                 end = begin + arrays.ticks[op, here]
-                cost = end
-                if ahead.shape[0]:
-                    cost += ahead[op, here]
-                if cost < soonest or (cost == soonest and end < ends):
-                    best, soonest, first, ends = here, cost, begin, end
+                if end < soonest:
+                    best, soonest, first = here, end, begin
         if best < 0:
             return NEVER
         if not placed[unit]:

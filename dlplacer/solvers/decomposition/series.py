@@ -16,8 +16,7 @@ from dlplacer.solvers.decode.decode import compact
 from dlplacer.solvers.decomposition.segment_rows import ticks_with_idle_ends
 from dlplacer.solvers.decomposition.segments import GraphSegment, Series, couple, with_traffic
 from dlplacer.solvers.heuristics.construct import construct
-from dlplacer.solvers.heuristics.list_rules import heft, list_schedule
-from dlplacer.solvers.heuristics.orders import by_rank, upward_ranks
+from dlplacer.solvers.heuristics.list_rules import by_rank, heft, list_schedule, upward_ranks
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance, interchangeable
 from dlplacer.solvers.instance.outcome import Budget

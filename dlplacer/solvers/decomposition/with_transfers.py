@@ -14,8 +14,7 @@ from dlplacer.solvers.decode.machine_code import is_kept
 from dlplacer.solvers.decomposition.series import SegmentChain
 from dlplacer.solvers.decomposition.series_search import search_series
 from dlplacer.solvers.heuristics.construct import construct
-from dlplacer.solvers.heuristics.list_rules import heft, list_schedule
-from dlplacer.solvers.heuristics.orders import by_rank
+from dlplacer.solvers.heuristics.list_rules import by_rank, heft, list_schedule
 from dlplacer.solvers.ilp.cp_sat_search import new_solver, read_schedule
 from dlplacer.solvers.ilp.ilp_model import build_model
 from dlplacer.solvers.ilp.solver_thread import solved_in_thread

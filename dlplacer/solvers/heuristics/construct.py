@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 from dlplacer.problem.problem import Problem
+from dlplacer.solvers.heuristics.list_rules import by_rank, upward_ranks
 from dlplacer.solvers.heuristics.occupancy import Fixed, Priority, choose_components, pack
-from dlplacer.solvers.heuristics.orders import by_rank, upward_ranks
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule
 from dlplacer.solvers.instance.time_limit import OutOfTimeError

@@ -9,8 +9,8 @@ from dlplacer.machines.costs.device_table import is_core
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.decode.decode import in_sequence
 from dlplacer.solvers.heuristics.construct import Rule
-from dlplacer.solvers.heuristics.occupancy import Fixed, Occupancy, Priority
-from dlplacer.solvers.heuristics.orders import program_order
+from dlplacer.solvers.heuristics.list_rules import program_order
+from dlplacer.solvers.heuristics.occupancy import Fixed, Priority, fitted
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule
 
@@ -154,24 +154,10 @@ def _on_map(problem: Problem, shares: Mapping[int, int]) -> Rule:
 
     def rule(instance: Instance, priority: Priority, fixed: Fixed) -> Schedule | None:
         order = program_order(instance)
-        sites = _fitted(instance, [_of_block(problem, wished, ops) for ops in instance.members], order, fixed)
+        sites = fitted(instance, [_of_block(problem, wished, ops) for ops in instance.members], order, fixed)
         return None if sites is None else in_sequence(instance, [sites[block] for block in instance.block], order)
 
     return rule
-
-
-def _fitted(instance: Instance, wished: Sequence[int | None], order: Sequence[int], fixed: Fixed) -> list[int] | None:
-    """[block] → the device wished for it, or one with most room where it is full; None if no device has room."""
-    occupancy = Occupancy(instance, fixed)
-    for op in order:
-        block = instance.block[op]
-        wish = wished[block]
-        if occupancy.assigned[block] < 0 and wish is not None:
-            here = wish if occupancy.admits(op, wish) else occupancy.best(op, occupancy.room)
-            if here is None:
-                return None
-            occupancy.assign_with_sources(op, here)
-    return occupancy.completed()
 
 
 def _accelerators(problem: Problem) -> list[int]:

@@ -1,10 +1,8 @@
 """Memory while blocks are assigned one by one, and placements without times."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
-from dlplacer.solvers.decode.decode import compact
 from dlplacer.solvers.instance.instance import Instance
-from dlplacer.solvers.instance.schedule import Schedule
 from dlplacer.solvers.instance.time_limit import ask_time
 
 Priority = Sequence[int]
@@ -44,32 +42,14 @@ class Occupancy:
             return self.assigned[block] == device
         return device in self.instance.allowed[op] and self.instance.footprint[block] <= self.room[device]
 
-    def source_arrival(self, op: int, device: int) -> int:
-        """When the data of the zero-time sources that an op reads can be on a device."""
-        latest = 0
-        for source, delay in self.instance.source_arcs[op]:
-            here = self.assigned[self.instance.block[source]]
-            if here >= 0:
-                arrival = delay[here][device]
-            else:
-                arrival = min(delay[origin][device] for origin in self.instance.allowed[source])
-            if arrival > latest:
-                latest = arrival
-        return latest
-
-    def assign_with_sources(self, op: int, device: int) -> int:
-        """Decide an op and the undecided zero-time sources that it reads; when their data is on its device.
-
-        A source goes to the nearest device that admits it, which for want of memory may be farther than
-        `source_arrival` promised.
-        """
+    def assign_with_sources(self, op: int, device: int) -> None:
+        """Decide an op and the undecided zero-time sources that it reads, each as near as memory admits."""
         instance = self.instance
         if self.assigned[instance.block[op]] < 0:
             self.assign(instance.block[op], device)
         for source, delay in instance.source_arcs[op]:
             if self.assigned[instance.block[source]] < 0:
                 self._assign_best(source, [-delay[origin][device] for origin in range(instance.device_count)])
-        return 0 if self.overfull else self.source_arrival(op, device)
 
     def completed(self) -> list[int] | None:
         """[block] → device, after every block that is left goes where most room is; None if memory does not suffice."""
@@ -77,13 +57,6 @@ class Occupancy:
             if self.assigned[block] < 0:
                 self._assign_best(ops[0], self.room)
         return None if self.overfull else self.assigned
-
-    def scheduled(self, start: Sequence[int]) -> Schedule | None:
-        """The schedule of an order that start ticks give, with the rest decided; None if memory does not suffice."""
-        assigned = self.completed()
-        if assigned is None:
-            return None
-        return compact(self.instance, [assigned[block] for block in self.instance.block], start)
 
     def best(self, op: int, value: Sequence[float]) -> int | None:
         """The device of largest value among those that admit an op; None if none does."""
@@ -98,53 +71,34 @@ class Occupancy:
             self.assign(self.instance.block[op], device)
 
 
-def place_blocks(
-    instance: Instance,
-    ops: Iterable[int],
-    choose: Callable[[Occupancy, int], int | None],
-    fixed: Fixed = None,
+def fitted(
+    instance: Instance, wished: Sequence[int | None], ops: Iterable[int], fixed: Fixed = None
 ) -> list[int] | None:
-    """[block] → device, decided op by op; None if an op finds no device.
+    """[block] → the device wished for it, or one with most room where that may not be or is full; None if none is left.
 
     Parameters
     ----------
+    wished
+        [block] → device, or None for one that goes where most room is left in the end.
     ops
-        In the order in which they choose; the sources of zero time among them wait for their first reader.
-    choose
-        Where the block of an op shall go, or None if there is no such device.
+        In the order in which they claim memory; sources of zero time wait for their first reader.
     """
     occupancy = Occupancy(instance, fixed)
     for op in ops:
         ask_time()
-        if op in instance.sources:
+        block = instance.block[op]
+        wish = wished[block]
+        if op in instance.sources or wish is None:
             continue
-        here: int | None = occupancy.assigned[instance.block[op]]
+        here: int | None = occupancy.assigned[block]
         if here == -1:
-            here = choose(occupancy, op)
+            here = wish if occupancy.admits(op, wish) else occupancy.best(op, occupancy.room)
         if here is None:
             return None
         occupancy.assign_with_sources(op, here)
         if occupancy.overfull:
             return None
     return occupancy.completed()
-
-
-def fitted(instance: Instance, wished: Sequence[int], ops: Iterable[int], fixed: Fixed = None) -> list[int] | None:
-    """[block] → the device wished for it, or one with most room where that may not be or is full; None if none is left.
-
-    Parameters
-    ----------
-    wished
-        [block] → device.
-    ops
-        In the order in which they claim memory.
-    """
-
-    def choose(occupancy: Occupancy, op: int) -> int | None:
-        device = wished[instance.block[op]]
-        return device if occupancy.admits(op, device) else occupancy.best(op, occupancy.room)
-
-    return place_blocks(instance, ops, choose, fixed)
 
 
 def choose_components(instance: Instance) -> Instance:

@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from random import Random
 
 from dlplacer.solvers.heuristics.construct import DELAY_WEIGHTS
-from dlplacer.solvers.heuristics.list_rules import list_schedule
+from dlplacer.solvers.heuristics.list_rules import by_rank, list_schedule, upward_ranks
 from dlplacer.solvers.heuristics.occupancy import choose_components
-from dlplacer.solvers.heuristics.orders import by_rank, upward_ranks
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule

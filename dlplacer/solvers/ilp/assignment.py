@@ -96,7 +96,7 @@ def _model(problem: Problem, without: Container[str]) -> tuple[cp_model.CpModel,
     constraints.place_every_op(model, instance, variables)
     if "routes" not in without:
         constraints.join_communicating_ops(model, instance, variables)
-    place = [variables.place[block] for block in instance.block[: problem.op_count]]
+    place: list[Mapping[int, Literal]] = [variables.place[block] for block in instance.block[: problem.op_count]]
     if "memory" not in without:
         constraints.fit_into_memory(model, instance, variables)
         if WORKING not in without and problem.options.memory == "live":

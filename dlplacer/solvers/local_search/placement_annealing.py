@@ -347,9 +347,7 @@ class PlacementAnnealing:
         if (state.left >= 0).all() and (self.least < 0 or largest < self.least):
             self.least, self.best = largest, state.place.copy()
 
-    def cool(
-        self, temperatures: tuple[float, float], seconds: float, seed: int, is_over: Callable[[], bool]
-    ) -> None:
+    def cool(self, temperatures: tuple[float, float], seconds: float, seed: int, is_over: Callable[[], bool]) -> None:
         """Moves for some time, from the first temperature to the last, which are shares of the largest load."""
         # Whoever comes late has a chunk left, by which the temperature falls.
         began, seconds, moves, state = now(), max(PARAMS.chunk_s, seconds), PARAMS.fewest_moves, self._state

@@ -30,7 +30,7 @@ def pipeline(schedule: str = "1f1b", micro_batches: int = 4) -> PipelinePlan:
 
 def compared() -> Comparison:
     plan = long_plan(60, devices=2)
-    return compare(plan.graph, plan.topology, methods=["heft", "etf", "single"])
+    return compare(plan.graph, plan.topology, methods=["heft", "list", "single"])
 
 
 def hybrid(count: int = 64) -> HybridPlan:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-import numpy as np
 import pytest
 from benchmarks.families import FAMILIES
 from benchmarks.machines import cluster, limited, linked, mixed, ring, star, timed_on
@@ -51,7 +50,6 @@ def _rules(instance: Instance) -> Iterator[Rule]:
     for placement in placements:
         for works_on in (False, True):
             yield Rule(instance.order, placement, works_on)
-    yield Rule(instance.order, ahead=np.array(instance.duration, np.int64))
 
 
 @pytest.mark.parametrize("problems", [_drawn(60), _families()], ids=["drawn", "families"])

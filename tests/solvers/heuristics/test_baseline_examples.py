@@ -11,8 +11,7 @@ from dlplacer.core.op import Edge, Op
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.solvers.heuristics.construct import construct
 from dlplacer.solvers.heuristics.contiguous import by_module
-from dlplacer.solvers.heuristics.list_rules import list_schedule
-from dlplacer.solvers.heuristics.orders import by_rank, upward_ranks
+from dlplacer.solvers.heuristics.list_rules import by_rank, list_schedule, upward_ranks
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.schedule import Schedule
 from dlplacer.solvers.methods import RULES
@@ -25,52 +24,6 @@ def _run(method: str, instance: Instance) -> Schedule:
     assert schedule is not None
     assert not broken_rules(instance, schedule)
     return schedule
-
-
-def _ends(instance: Instance, schedule: Schedule) -> list[int]:
-    ops = zip(schedule.start, schedule.device, instance.duration, strict=True)
-    return [start + duration[device] for start, device, duration in ops]
-
-
-DIAMOND = make_graph(
-    {"a": {"x": 2, "y": 1}, "b": {"x": 3, "y": 2}, "c": 2, "d": {"x": 2, "y": 5}},
-    [("a", "b", 4), ("a", "c", 1), ("b", "d", 4), ("c", "d", 1)],
-)
-UNEQUAL = Topology((Device("d0", "x"), Device("d1", "y")), (), (Link("d0", "d1", 1.0),))
-
-
-def test_cpop_keeps_the_critical_path_together() -> None:
-    instance = make_instance(DIAMOND, UNEQUAL)
-    # Mean durations 1.5, 2.5, 2, 3.5. Upward ranks: d 3.5, b 2.5+4+3.5 = 10, c 2+1+3.5 = 6.5, a 1.5+4+10 = 15.5.
-    # Downward: b 1.5+4 = 5.5, c 1.5+1 = 2.5, d 5.5+2.5+4 = 12. Sums: a, b, d 15.5 and c 9: the path is a, b, d, which
-    # takes 2+3+2 = 7 on x and 1+2+5 = 8 on y. On x: a 0-2, b 2-5; c on y at 2+1 = 3-5 (x: 5-7); d at 5+1 = 6-8.
-    found = _run("cpop", instance)
-    assert found.device == (0, 0, 1, 0)
-    assert _ends(instance, found) == [2, 5, 5, 8]
-
-
-def test_peft_looks_ahead() -> None:
-    instance = make_instance(DIAMOND, UNEQUAL)
-    # a: x ends at 2, 2+5 = 7; y at 1, 1+7 = 8: x, where HEFT takes y. b (mean cost 3.5) before c (2.5): x 5+2 = 7,
-    # y 8+5 = 13: x. c: x 7+2 = 9, y 5+3 = 8: y. d: x max(5, 5+1)+2 = 8, y 9+5 = 14: x.
-    found = _run("peft", instance)
-    assert found.device == (0, 0, 1, 0)
-    assert found.makespan == 8
-    assert _run("heft", instance).device[0] == 1
-
-
-FAVOURITE = make_graph({"i": 2, "g": 2, "f": 6, "u": 5}, [("i", "f", 3), ("i", "u", 1), ("g", "f", 2)])
-
-
-def test_m_sct_waits_for_the_favourite_child() -> None:
-    instance = make_instance(FAVOURITE, make_machine(2))
-    # i d0 0-2, g d1 0-2. At 2, d0 could start u, but f, for which it is the earlier device (2+2 = 4 against 2+3 = 5),
-    # has all it reads: d0 waits, u goes to d1 at 2+1: 3-8, f to d0 4-10.
-    found = _run("m-sct", instance)
-    assert found.device == (0, 1, 0, 1)
-    assert _ends(instance, found) == [2, 2, 10, 8]
-    # m-ETF: u d0 2-7, f d1 5-11.
-    assert _run("m-etf", instance).makespan == 11
 
 
 def _layers() -> OpGraph:

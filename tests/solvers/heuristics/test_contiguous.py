@@ -11,7 +11,7 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.solvers.heuristics.contiguous import contiguous
-from dlplacer.solvers.heuristics.orders import by_rank, upward_ranks
+from dlplacer.solvers.heuristics.list_rules import by_rank, upward_ranks
 from dlplacer.solvers.instance.instance import build_instance
 
 

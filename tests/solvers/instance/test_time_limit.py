@@ -9,9 +9,7 @@ from solvers.helpers import make_graph, make_instance, make_machine
 from dlplacer.core.options import Options
 from dlplacer.problem.problem import build_problem
 from dlplacer.solvers.bounds.bounds import lower_bounds
-from dlplacer.solvers.heuristics.etf import etf
-from dlplacer.solvers.heuristics.list_rules import peft
-from dlplacer.solvers.heuristics.orders import by_rank, upward_ranks
+from dlplacer.solvers.heuristics.list_rules import by_rank, heft, list_schedule, upward_ranks
 from dlplacer.solvers.ilp.ilp_model import build_exact_model
 from dlplacer.solvers.instance.instance import build_instance
 from dlplacer.solvers.instance.time_limit import OutOfTimeError, ask_time, ends_when, side_by_side, within
@@ -37,7 +35,7 @@ def test_the_inner_and_the_outer_limit_both_count() -> None:
     assert within(lambda: True, ask_time) is None
 
 
-@pytest.mark.parametrize("rule", [etf, peft])
+@pytest.mark.parametrize("rule", [list_schedule, heft])
 def test_heuristics_end_in_the_middle(rule: object) -> None:
     assert callable(rule)
     names = [f"op{number}" for number in range(30)]

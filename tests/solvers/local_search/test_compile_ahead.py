@@ -12,7 +12,7 @@ from solvers.serial_chains import tight_chain
 from dlplacer.core.options import Options
 from dlplacer.problem.problem import build_problem
 from dlplacer.solvers.decode import machine_code
-from dlplacer.solvers.heuristics.list_rules import list_schedule, peft
+from dlplacer.solvers.heuristics.list_rules import heft, list_schedule
 from dlplacer.solvers.ilp.serial_model import serial_path
 from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import build_instance
@@ -45,7 +45,7 @@ def test_it_is_the_code_that_annealing_and_heuristics_call() -> None:
     incumbent = Incumbent(one_worker(_FOREVER_S))
     assert incumbent.offer(list_schedule(instance, instance.order))
     anneal_schedule(instance, incumbent, 0.3)
-    assert peft(instance, instance.order) is not None
+    assert heft(instance, instance.order) is not None
     chain = build_instance(build_problem(*tight_chain(0, 30, 3, 1.2), Options()))
     short = Incumbent(one_worker(_FOREVER_S))
     assert short.offer(list_schedule(chain, chain.order))

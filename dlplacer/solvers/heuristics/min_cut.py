@@ -1,71 +1,19 @@
-"""Partitions without an order: METIS's least cut, and m-TOPO's devices filled in turn (Jeon et al. 2020, Baechi)."""
+"""METIS's partition of least cut."""
 
 import importlib
 import importlib.util
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 from types import ModuleType
 
 from dlplacer.core.errors import InputError
 from dlplacer.solvers.bounds.heads_tails import arc_delays
 from dlplacer.solvers.heuristics.list_rules import list_schedule
-from dlplacer.solvers.heuristics.occupancy import Fixed, Occupancy, Priority, fitted, place_blocks
-from dlplacer.solvers.heuristics.orders import program_order
+from dlplacer.solvers.heuristics.occupancy import Fixed, Priority, fitted
 from dlplacer.solvers.instance.instance import FAR, Instance
 from dlplacer.solvers.instance.schedule import Schedule
 from dlplacer.solvers.instance.time_limit import ask_time
-
-
-def m_topo(instance: Instance, priority: Priority, fixed: Fixed = None) -> Schedule | None:
-    """The schedule of m-TOPO, or None if memory does not suffice for its placement.
-
-    In the program's order, which is a topological one, ops fill the first device up to a cap, then the second, and so
-    on. The cap is an equal share of all footprints plus the largest of them, and never more than the device's memory.
-
-    Other than in the paper: pins are honoured (`_filled`), a graph without footprints is shared out by time, and as the
-    paper leaves the order on a device to the runtime, the ops are list-scheduled on the placement.
-    """
-    sized = _with_sizes(instance)
-    cap = sum(sized.footprint) // instance.device_count + max(sized.footprint)
-    sites = _filled(sized, cap, fixed)
-    return None if sites is None else list_schedule(instance, priority, sites)
-
-
-def _filled(instance: Instance, cap: int, fixed: Fixed) -> list[int] | None:
-    """[block] → device: blocks in the program's order to the first device until its share is used up, then to the next.
-
-    No device is returned to. A block that may not use the device whose turn it is goes to the first other one with
-    room. If a block finds none, the cap is given up and the capacities alone count; None if that does not help.
-    """
-    limits = tuple(cap if size is None else min(cap, size) for size in instance.capacity)
-    return _in_turn(replace(instance, capacity=limits), fixed) or _in_turn(instance, fixed)
-
-
-def _with_sizes(instance: Instance) -> Instance:
-    """The instance itself, or where its ops have no footprints one in which they count by their mean durations.
-
-    There memory is unlimited: it holds any number of ops without footprints, and has nothing to do with durations.
-    """
-    if any(instance.footprint):
-        return instance
-    sizes = (int(sum(instance.mean_duration[op] for op in ops)) for ops in instance.members)
-    return replace(instance, footprint=tuple(sizes), capacity=(None,) * instance.device_count)
-
-
-def _in_turn(instance: Instance, fixed: Fixed) -> list[int] | None:
-    turn = 0
-
-    def choose(occupancy: Occupancy, op: int) -> int | None:
-        nonlocal turn
-        while turn in instance.allowed[op] and turn + 1 < instance.device_count and not occupancy.admits(op, turn):
-            turn += 1
-        if occupancy.admits(op, turn):
-            return turn
-        return next((device for device in instance.allowed[op] if occupancy.admits(op, device)), None)
-
-    return place_blocks(instance, program_order(instance), choose, fixed)
-
 
 _WEIGHT = 10**8
 """Sum of all weights handed to METIS, whose integers have 32 bits and are added up."""
