@@ -1,7 +1,6 @@
 """The default method: the heuristics' schedules, then parts of the machine and the machine itself, phase by phase."""
 
 from collections.abc import Iterable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -16,28 +15,27 @@ from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.memory_admission import admission
 from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule
 from dlplacer.solvers.instance.time_limit import ask_time, within
-from dlplacer.solvers.local_search.compile_ahead import HEURISTICS_CODE, compile_in_thread, compiling_ahead
+from dlplacer.solvers.local_search.compile_ahead import HEURISTICS_CODE, compile_in_thread
 from dlplacer.solvers.parts import PartSearch
 from dlplacer.solvers.starts import StartMethod, StartSearch, single_device
 
 
 @dataclass(frozen=True)
 class MachineCodeParams:
-    """When machine code is made ahead of what asks for it.
+    """When the heuristics' machine code is loaded, and when it is compiled before it is used.
 
     Attributes
     ----------
-    first_from, first_from_s
-        Ops × devices above which the heuristics' code is compiled first, as they would take as long in Python; and
-        seconds left from which it is.
-    ahead_from, ahead_from_s
-        Ops above which, and seconds left from which, all code is compiled meanwhile, once for all on a machine.
+    load_from, load_from_s
+        Ops above which, and seconds left from which it is loaded.
+    compile_from, compile_from_s
+        Ops × devices above which it is compiled, as the heuristics would take as long in Python; and seconds left.
     """
 
-    first_from: int = 16_000
-    first_from_s: float = 20.0
-    ahead_from: int = 40
-    ahead_from_s: float = 4.0
+    load_from: int = 40
+    load_from_s: float = 4.0
+    compile_from: int = 16_000
+    compile_from_s: float = 20.0
 
 
 PARAMS = MachineCodeParams()
@@ -77,7 +75,7 @@ def _run_phases(problem: Problem, instance: Instance, incumbent: Incumbent, star
     """The phases in order. Each goes on from what `incumbent` holds, and does nothing once the gap is closed."""
     incumbent.raise_bound(max(critical_path(instance), whole_area(instance)))
     incumbent.offer(single_device(instance, incumbent))
-    _compile_first(instance, incumbent)
+    _load_code(instance, incumbent)
     heuristics = StartSearch(problem, instance, incumbent, starts)
     heuristics.run()
     best = incumbent.best
@@ -96,10 +94,9 @@ def _run_phases(problem: Problem, instance: Instance, incumbent: Incumbent, star
         heuristics.go_on()
         parts.run()
 
-    with _code_ahead(instance, incumbent):
-        if instance.traffic is not None and "parts" not in incumbent.budget.without:
-            parts.run_ahead()
-        run_phases(PhaseContext(problem, instance, heuristics.surrogate, incumbent, later), PHASES)
+    if instance.traffic is not None and "parts" not in incumbent.budget.without:
+        parts.run_ahead()
+    run_phases(PhaseContext(problem, instance, heuristics.surrogate, incumbent, later), PHASES)
 
 
 def _unless_out_of_time() -> bool:
@@ -107,20 +104,12 @@ def _unless_out_of_time() -> bool:
     return False
 
 
-def _compile_first(instance: Instance, incumbent: Incumbent) -> None:
-    """Have the heuristics' code compiled where they take longer without: 10,000 ops on 32 devices take minutes."""
+def _load_code(instance: Instance, incumbent: Incumbent) -> None:
+    """Load machine code that is kept; compile it where heuristics take longer without: 10,000 ops on 32 devices."""
     size, first = instance.op_count * instance.device_count, incumbent.budget.for_first
-    if size > PARAMS.first_from and first.left_s > PARAMS.first_from_s and instance.device_count > 1:
-        compile_in_thread(HEURISTICS_CODE, lambda: not first.left_s)
-
-
-def _code_ahead(instance: Instance, incumbent: Incumbent) -> AbstractContextManager[None]:
-    """Have all code compiled while other phases run, where there is time to use it; load what is kept."""
-    wanted = instance.op_count > PARAMS.ahead_from and not incumbent.closed
-    if not wanted or incumbent.budget.left_s < PARAMS.ahead_from_s:
-        return nullcontext()
     if is_kept(HEURISTICS_CODE):
-        # Half a second; from here on small problems have machine code too.
-        in_thread(partial(import_module, "numba"), inf, _unless_out_of_time, lambda: None)
-    # One worker is one busy core: then whoever calls code compiles it, if it has the time.
-    return compiling_ahead() if incumbent.budget.workers > 1 else nullcontext()
+        if instance.op_count > PARAMS.load_from and incumbent.budget.left_s >= PARAMS.load_from_s:
+            # Half a second; from here on small problems have machine code too.
+            in_thread(partial(import_module, "numba"), inf, _unless_out_of_time, lambda: None)
+    elif size > PARAMS.compile_from and first.left_s > PARAMS.compile_from_s and instance.device_count > 1:
+        compile_in_thread(HEURISTICS_CODE, lambda: not first.left_s)

@@ -25,7 +25,7 @@ from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule
 from dlplacer.solvers.instance.time_limit import now
-from dlplacer.solvers.local_search.compile_ahead import ANNEALING_CODE, compile_in_thread, seconds_to_load
+from dlplacer.solvers.local_search.compile_ahead import ANNEALING_CODE, compile_in_thread, seconds_to_begin
 from dlplacer.solvers.local_search.placement_annealing import PLACEMENT_CODE
 
 
@@ -45,8 +45,6 @@ class PhaseParams:
         Work outside all segments, and ops, from which these are sparse: then they bring a bound, but hardly plans.
     restarts
         Randomized restarts in a row.
-    compile_patience
-        Share of its time for which annealing waits for its code, if that is being compiled.
     anneal_ahead_share, anneal_ahead_up_to
         For annealing ahead of sparse segments, and ops up to which it brings something in half a minute.
     serial_compile_s
@@ -64,7 +62,6 @@ class PhaseParams:
     restart_share: float = 0.1
     restarts: int = 150
     anneal_share: float = 0.5
-    compile_patience: float = 0.5
     anneal_ahead_share: float = 0.4
     anneal_ahead_up_to: int = 20_000
     serial_share: float = 0.4
@@ -196,26 +193,20 @@ def _solve_segments(search: PhaseContext, seconds: float) -> None:
     search.bounds = solve_segments(search.instance, search.segments, search.bounds, search.incumbent, params)
 
 
-def _anneal(search: PhaseContext, seconds: float, patience: float | None = None) -> None:
+def _anneal(search: PhaseContext, seconds: float) -> None:
     """Move single ops with all transfers in their queues."""
     asked = now()
-    load_s = seconds_to_load((PARAMS.compile_patience if patience is None else patience) * seconds)
-    seconds -= now() - asked
-    if seconds > load_s and compile_in_thread(ANNEALING_CODE, lambda: not search.incumbent.budget.left_s):
+    if seconds > seconds_to_begin() and compile_in_thread(ANNEALING_CODE, lambda: not search.incumbent.budget.left_s):
         from dlplacer.solvers.local_search.anneal import anneal_schedule
 
-        anneal_schedule(search.surrogate, search.incumbent, seconds)
-
-
-def _anneal_ahead(search: PhaseContext, seconds: float) -> None:
-    """Anneal if the code is there at once."""
-    _anneal(search, seconds, patience=0.0)
+        anneal_schedule(search.surrogate, search.incumbent, seconds - (now() - asked))
 
 
 def _is_ahead(search: PhaseContext) -> bool:
     """True where segments will hardly bring plans: memory over time is short, or they are sparse."""
     short = search.incumbent.refused and not search.few
-    return search.contended and (short or (search.sparse and search.instance.op_count <= PARAMS.anneal_ahead_up_to))
+    is_soon = search.sparse and search.instance.op_count <= PARAMS.anneal_ahead_up_to
+    return search.contended and is_kept(ANNEALING_CODE) and (short or is_soon)
 
 
 def _restart(search: PhaseContext, seconds: float) -> None:
@@ -275,7 +266,7 @@ PHASES = (
         lambda s: s.incumbent.best is not None and s.instance.memory_binds,
     ),
     Phase("find segments", _find_segments),
-    Phase("annealing", _anneal_ahead, PARAMS.anneal_ahead_share, _is_ahead),
+    Phase("annealing", _anneal, PARAMS.anneal_ahead_share, _is_ahead),
     Phase("segments", _solve_segments, applies=lambda s: not (s.sparse and s.is_part)),
     Phase("annealing", _anneal, PARAMS.anneal_share, _many_contended),
     Phase("parts", lambda s, seconds: s.later(), applies=_many),

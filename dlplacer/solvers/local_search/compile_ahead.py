@@ -1,20 +1,14 @@
-"""Machine code made by another process while the search goes on: once for all on a machine, 20 s.
+"""Machine code compiled where there is time for it, once for all on a machine: 20 s.
 
 As a program, ``python -m dlplacer.solvers.local_search.compile_ahead``, it does so ahead of any search.
 """
 
-import os
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Collection
 from functools import partial
 from math import inf
 
 from dlplacer.solvers.decode.decode import KERNELS, Rule, decode
-from dlplacer.solvers.decode.machine_code import Kernel, code_folder, is_kept
+from dlplacer.solvers.decode.machine_code import Kernel, is_kept
 from dlplacer.solvers.decode.runs import run_from, take_over
 from dlplacer.solvers.ilp.solver_thread import in_thread
 from dlplacer.solvers.instance.time_limit import OutOfTimeError
@@ -29,63 +23,12 @@ HEURISTICS_CODE = KERNELS
 
 ALL_CODE = (*ANNEALING_CODE, *HEURISTICS_CODE, *PLACEMENT_CODE)
 
-_LOAD_S, _COMPILE_S, _POLL_S = 0.3, 12.0, 0.05
-"""Seconds to load and to compile annealing's code on two cores, measured: 0.2 and 11; and between two looks for it."""
-
-_compiling: ContextVar[subprocess.Popen[bytes] | None] = ContextVar("compiling", default=None)
+_LOAD_S, _COMPILE_S = 0.3, 12.0
+"""Seconds to load and to compile annealing's code on two cores."""
 
 
-@contextmanager
-def compiling_ahead() -> Iterator[None]:
-    """Have code compiled by a process of its own, which ends with the context, where it is not kept yet.
-
-    It takes one of the processors meanwhile: the search before annealing is slower, but annealing itself would wait for
-    as long, and at a short limit never begin. What is compiled when the context is left stays, function by function.
-    """
-    if code_folder() is None or is_kept(ALL_CODE):
-        yield
-        return
-    try:
-        # A Ctrl-C of the terminal is for whoever searches, and ends this with the search.
-        process = subprocess.Popen(
-            [sys.executable, "-m", __name__],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-            start_new_session=True,
-        )
-    except OSError:
-        # No room for another process, or no interpreter to start: annealing compiles for itself if it has the time.
-        yield
-        return
-    before = _compiling.set(process)
-    try:
-        yield
-    finally:
-        _compiling.reset(before)
-        process.kill()
-        process.wait()
-
-
-def seconds_to_load(patience_s: float) -> float:
-    """Seconds until annealing can begin: to load its code, or to compile it, if nobody else does.
-
-    Parameters
-    ----------
-    patience_s
-        How long to wait for whoever compiles it.
-
-    Returns
-    -------
-    float
-        Seconds, at most; infinite where another process is still at it.
-    """
-    process, until = _compiling.get(), time.monotonic() + patience_s
-    while process is not None and process.poll() is None and not is_kept(ANNEALING_CODE):
-        if time.monotonic() >= until:
-            return inf
-        time.sleep(_POLL_S)
+def seconds_to_begin() -> float:
+    """Seconds until annealing can begin: to load its code, or to compile it."""
     return _LOAD_S if is_kept(ANNEALING_CODE) else _COMPILE_S
 
 

@@ -1,9 +1,7 @@
-"""Annealing's code is compiled by a process of its own, which leaves nothing but the code."""
+"""The code that is compiled ahead is the code that searches call."""
 
-from pathlib import Path
 from typing import Any
 
-import pytest
 from benchmarks.families import FAMILIES
 from benchmarks.machines import star
 from solvers.helpers import one_worker
@@ -21,22 +19,6 @@ from dlplacer.solvers.local_search.anneal import anneal_schedule
 from dlplacer.solvers.local_search.serial_annealing import anneal_serial
 
 _FOREVER_S = 200.0
-
-
-@pytest.fixture
-def _nothing_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(machine_code, "code_folder", machine_code.code_folder.__wrapped__)
-    monkeypatch.setattr(machine_code, "_kept", set())
-    monkeypatch.setattr(compile_ahead, "code_folder", machine_code.code_folder)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-
-
-@pytest.mark.usefixtures("_nothing_kept")
-@pytest.mark.slow
-def test_all_code_is_kept() -> None:
-    with compile_ahead.compiling_ahead():
-        assert compile_ahead.seconds_to_load(0.0) == float("inf")
-        assert compile_ahead.seconds_to_load(_FOREVER_S) < 1.0
 
 
 def test_it_is_the_code_that_annealing_and_heuristics_call() -> None:
