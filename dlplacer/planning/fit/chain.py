@@ -1,13 +1,12 @@
-"""Contiguous splits of a chain of ops over devices: what one costs, and the best one by dynamic programming."""
+"""Contiguous splits of a chain of ops over devices: the costs of one, and the best one."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.graph import OpGraph
@@ -15,14 +14,10 @@ from dlplacer.core.op import Op
 from dlplacer.core.topology import Device, Topology
 from dlplacer.machines.costs.message_routes import Wiring
 from dlplacer.machines.costs.roofline_times import required_time_s
-
-Floats = NDArray[np.float64]
-Whole = NDArray[np.int64]
-State = tuple[tuple[int, ...], int]
-"""Devices of each class that are used, and the class of the last one."""
+from dlplacer.solvers.heuristics.contiguous_program import Floats, alike_devices, best_runs, runs_within, set_count
 
 _MOST_STATES = 20_000
-"""Sets of devices that the program keeps; eight different ones make 256, sixteen alike 17."""
+"""Sets of devices that the program keeps."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,95 +87,28 @@ class ChainCosts:
 
     @cached_property
     def classes(self) -> list[list[int]]:
-        """Devices that nothing tells apart, together: equal in memory, times, and costs to and from all others."""
-        groups: list[list[int]] = []
-        for device in range(len(self.devices)):
-            home = next((group for group in groups if self._alike(group[0], device)), None)
-            groups.append([device]) if home is None else home.append(device)
-        return groups
-
-    def _alike(self, one: int, other: int) -> bool:
-        swap = np.arange(len(self.devices))
-        swap[[one, other]] = other, one
-        return bool(
-            self.capacities[one] == self.capacities[other]
-            and np.array_equal(self.time_s[:, one], self.time_s[:, other])
-            and np.array_equal(self.crossing_s, self.crossing_s[:, swap][:, :, swap])
-        )
+        """Devices that nothing tells apart, together."""
+        return alike_devices(self.capacities.tolist(), self.time_s, self.crossing_s)
 
     def best_split(self, largest: bool = False) -> list[int] | None:
         """[op] → device: the best split with one run of ops per device; None if none fits.
-
-        A state is the devices that are used, the last of them, and the ops placed, so the program is exact: of two ways
-        to a state the better one stays better, whatever follows. Of devices that nothing tells apart only the number
-        counts.
 
         Parameters
         ----------
         largest
             Minimize the largest load, not the sum of all.
         """
-        groups = self.classes
-        join = np.maximum if largest else np.add
-        runs = [self._runs_s(group[0]) for group in groups]
-        crossing = self._crossings(groups)
-        begin = np.full(len(self.ops) + 1, np.inf)
-        begin[0] = 0.0
-        best: dict[State, Floats] = {}
-        came: dict[State, tuple[Whole, list[State | None], Whole]] = {}
-        for state, before, may_begin in _states([len(group) for group in groups]):
-            ways: list[State | None] = [None] * may_begin + [each for each in before if each in best]
-            last = state[1]
-            table = np.stack([begin if way is None else join(best[way], crossing[:, way[1], last]) for way in ways])
-            whole = join(table.min(axis=0)[:, None], runs[last])
-            cut = whole.argmin(axis=0)
-            best[state] = whole[cut, np.arange(len(begin))]
-            came[state] = cut, ways, table.argmin(axis=0)
-        found: State | None = min(best, key=lambda state: best[state][-1])
-        if found is None or not np.isfinite(best[found][-1]):
-            return None
-        placement, end = [-1] * len(self.ops), len(self.ops)
-        while found is not None:
-            used, last = found
-            cut, ways, origin = came[found]
-            start = int(cut[end])
-            placement[start:end] = [groups[last][used[last] - 1]] * (end - start)
-            found, end = ways[int(origin[start])], start
-        return placement
-
-    def _runs_s(self, device: int) -> Floats:
-        """[first op][op behind the last] → seconds of a run on a device; infinite where it does not fit."""
+        if set_count(self.classes) > _MOST_STATES:
+            raise InputError(
+                f"{len(self.devices)} devices of {len(self.classes)} kinds are too many to try all their sets; leave "
+                "out some"
+            )
         ahead = np.concatenate([[0.0], np.cumsum(self.sizes)])
-        time = self.time_s[:, device]
-        spent = np.concatenate([[0.0], np.cumsum(np.where(np.isfinite(time), time, 0.0))])
-        barred = np.concatenate([[0], np.cumsum(~np.isfinite(time))])
         held = ahead[None, :] - ahead[:, None]
         held[: self.embedding + 1, -1] -= self.shared_bytes
-        fits = (held <= self.capacities[device]) & (barred[None, :] == barred[:, None])
-        later = np.arange(len(ahead))[None, :] > np.arange(len(ahead))[:, None]
-        return np.where(fits & later, spent[None, :] - spent[:, None], np.inf)
-
-    def _crossings(self, groups: Sequence[Sequence[int]]) -> Floats:
-        """[cut][from class][to class] → seconds; within a class those between two of its devices."""
-        first = [group[0] for group in groups]
-        table = self.crossing_s[:, first][:, :, first].copy()
-        for number, group in enumerate(groups):
-            if len(group) > 1:
-                table[:, number, number] = self.crossing_s[:, group[0], group[1]]
-        return table
-
-
-def _states(counts: Sequence[int]) -> Iterator[tuple[State, list[State], bool]]:
-    """States by numbers of devices of each class, the states before each, and whether a split may begin there."""
-    if math.prod(count + 1 for count in counts) > _MOST_STATES:
-        raise InputError(
-            f"{sum(counts)} devices of {len(counts)} kinds are too many to try all their sets; leave out some"
-        )
-    for used in np.ndindex(*(count + 1 for count in counts)):
-        for last in range(len(counts)):
-            if used[last]:
-                before = (*used[:last], used[last] - 1, *used[last + 1 :])
-                yield (used, last), [(before, each) for each in range(len(counts)) if before[each]], not any(before)
+        runs = [runs_within(self.time_s[:, group[0]], held, self.capacities[group[0]]) for group in self.classes]
+        found = best_runs(self.classes, runs, self.crossing_s, np.maximum if largest else np.add)
+        return None if found is None else [device for device, first, last in found for _ in range(first, last)]
 
 
 def chain_of(graph: OpGraph, topology: Topology) -> ChainCosts:

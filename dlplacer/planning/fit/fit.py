@@ -18,13 +18,14 @@ from dlplacer.core.record import Bytes, Record, Seconds, record
 from dlplacer.core.topology import Device, Topology
 from dlplacer.core.units import format_bytes, format_seconds
 from dlplacer.machines.costs.roofline import rates_of
-from dlplacer.planning.fit.chain import ChainCosts, Floats, chain_of
+from dlplacer.planning.fit.chain import ChainCosts, chain_of
 from dlplacer.planning.fit.decoder import Decoder, Serving
 from dlplacer.planning.fit.layer_flow import best_placement, is_experts
 from dlplacer.planning.fit.splits import SPLITS, Split
 from dlplacer.planning.fit.step_graph import step_graph, steps_in, streaming, units_of, usable, with_copies
 from dlplacer.planning.fit.tensor_parallel import divided
 from dlplacer.planning.place import place
+from dlplacer.solvers.heuristics.contiguous_program import Floats
 
 _ROUNDED = 1e-6
 """Relative error of a bound by the ticks of the flow."""

@@ -1,4 +1,4 @@
-"""Contiguous placement: the blocks, in the program's order, cut into one run per device, by dynamic programming.
+"""Contiguous placement: the blocks, in the program's order, cut into one run per device.
 
 For a chain whose time is the sum of its ops and transfers the result is the best contiguous placement; where layers are
 equal and routes obey the triangle inequality no placement is better (exchange argument). Elsewhere it is a placement
@@ -9,15 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dlplacer.problem.problem import Problem
+from dlplacer.solvers.heuristics.contiguous_program import Floats, alike_devices, best_runs, runs_within
 from dlplacer.solvers.heuristics.list_rules import list_schedule
 from dlplacer.solvers.instance.instance import FAR, Instance
 from dlplacer.solvers.instance.schedule import Schedule
 from dlplacer.solvers.instance.time_limit import ask_time
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -29,11 +27,11 @@ class ContiguousParams:
     most_devices
         It looks at every set of devices, 2^D of them; above this many, at the fastest ones.
     most_units
-        Blocks beyond this number are merged pairwise in order first, since a state is kept for every cut.
+        Blocks beyond this number are merged pairwise in order first: time grows with their square.
     """
 
     most_devices: int = 8
-    most_units: int = 4000
+    most_units: int = 400
 
 
 def contiguous(
@@ -62,8 +60,12 @@ def place_contiguously(
     units = units_in_order(instance, parameters.most_units)
     time, size = _costs(instance, units, fixed)
     devices = _candidates(time, parameters.most_devices)
-    crossing = _crossings(instance, units, devices)
-    runs = _best_runs(time[:, devices], size, [instance.capacity[device] for device in devices], crossing)
+    crossing, time = _crossings(instance, units, devices), time[:, devices]
+    rooms = [np.inf if (room := instance.capacity[device]) is None else room for device in devices]
+    groups = alike_devices(rooms, time, crossing)
+    ahead = np.concatenate([[0.0], np.cumsum(size)])
+    held = ahead[None, :] - ahead[:, None]
+    runs = best_runs(groups, [runs_within(time[:, each[0]], held, rooms[each[0]]) for each in groups], crossing)
     if runs is None:
         return None
     placement = [-1] * len(instance.members)
@@ -132,96 +134,7 @@ def _crossings(instance: Instance, units: list[list[int]], devices: list[int]) -
             table = np.array(next(iter(reach.values())), dtype=float)[np.ix_(devices, devices)]
             steps[low + 1] += table
             steps[high + 1] -= table
-    return np.minimum(np.cumsum(steps, axis=0), float(FAR))
-
-
-def _best_runs(
-    time: Floats, size: list[int], capacity: list[int | None], crossing: Floats
-) -> list[tuple[int, int, int]] | None:
-    """(device, first unit, last unit + 1) of each run in order; None if no such cut keeps to memory.
-
-    State: (set of devices used, the last of them, number of units placed) → least ticks. Sets of one size are worked on
-    together, as loops over them in Python took 34 times as long as a list schedule on eight devices.
-    """
-    count, devices = time.shape
-    ahead = np.vstack([np.zeros(devices), np.cumsum(np.where(np.isfinite(time), time, 0), axis=0)])
-    first = [_first_cuts(size, ~np.isfinite(time[:, device]), capacity[device]) for device in range(devices)]
-    best = np.full((1 << devices, devices, count + 1), np.inf)
-    cut_of = np.full(best.shape, -1, dtype=np.int32)
-    last_of = np.full(best.shape, -1, dtype=np.int8)
-    for used_count in range(devices):
-        sets = [used for used in range(1 << devices) if used.bit_count() == used_count]
-        for device in range(devices):
-            ask_time()
-            free = np.array([used for used in sets if not used >> device & 1])
-            entry, last = _entries(best[free], crossing[: count + 1, :, device].T, begins=not used_count)
-            value, cuts = _window(entry - ahead[:, device], first[device])
-            after = free | 1 << device
-            best[after, device] = value + ahead[:, device]
-            cut_of[after, device] = cuts
-            last_of[after, device] = np.take_along_axis(last, np.maximum(cuts, 0), axis=1)
-    used, device = divmod(int(best[:, :, count].argmin()), devices)
-    if not np.isfinite(best[used, device, count]):
-        return None
-    unit, runs = count, []
-    while unit > 0:
-        cut, before = int(cut_of[used, device, unit]), int(last_of[used, device, unit])
-        if cut < unit:
-            runs.append((device, cut, unit))
-        used, device, unit = used & ~(1 << device), before, cut
-    return runs[::-1]
-
-
-def _entries(best: Floats, crossing: Floats, begins: bool) -> tuple[Floats, NDArray[np.int64]]:
-    """[set][cut] → least ticks with which a device can take over there, and the device before it."""
-    if begins:
-        entry = np.full((len(best), best.shape[2]), np.inf)
-        entry[:, 0] = 0.0
-        return entry, np.full(entry.shape, -1)
-    table = best + crossing
-    return table.min(axis=1), table.argmin(axis=1)
-
-
-def _first_cuts(size: list[int], barred: NDArray[np.bool_], capacity: int | None) -> NDArray[np.int64]:
-    """[unit] → the first cut from which a device holds all units up to it; it only moves on."""
-    cuts, cut, held = [0], 0, 0
-    for unit, (bytes_, is_barred) in enumerate(zip(size, barred.tolist(), strict=True)):
-        held += bytes_
-        while cut <= unit and (is_barred or (capacity is not None and held > capacity)):
-            held -= size[cut]
-            cut += 1
-        cuts.append(cut)
-    return np.array(cuts)
-
-
-def _window(entry: Floats, first: NDArray[np.int64]) -> tuple[Floats, NDArray[np.int64]]:
-    """[set][unit] → least entry from the first cut up to the unit, and the last cut that has it; -1 for none.
-
-    Two runs of 2^k cuts cover a window, whose minima double from k to k + 1.
-    """
-    value, origin = np.full(entry.shape, np.inf), np.full(entry.shape, -1)
-    units = np.arange(entry.shape[1])
-    level = np.frexp(units - first + 1)[1] - 1
-    least, place = entry, np.broadcast_to(units, entry.shape)
-    for k in range(int(level.max()) + 1):
-        at = units[level == k]
-        right = at - (1 << k) + 1
-        value[:, at], origin[:, at] = _lower(least, place, first[at], right)
-        halves = np.arange(least.shape[1] - (1 << k))
-        least, place = _lower(least, place, halves, halves + (1 << k))
-    origin[~np.isfinite(value)] = -1
-    return value, origin
-
-
-def _lower(
-    least: Floats, place: NDArray[np.int64], left: NDArray[np.int64], right: NDArray[np.int64]
-) -> tuple[Floats, NDArray[np.int64]]:
-    """The lower of the minima that begin at two cuts, and its place; of equal ones the right one's."""
-    takes_left = least[:, left] < least[:, right]
-    return (
-        np.where(takes_left, least[:, left], least[:, right]),
-        np.where(takes_left, place[:, left], place[:, right]),
-    )
+    return np.minimum(np.cumsum(steps, axis=0)[: len(units) + 1], float(FAR))
 
 
 def by_module(problem: Problem, instance: Instance) -> Instance:

@@ -1,21 +1,17 @@
-"""Contiguous runs whose largest load is least, by dynamic programming over cuts (Tarnawski et al. 2020)."""
+"""Contiguous runs of blocks whose largest load is least."""
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import product
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dlplacer.problem.loads import APART, Loads
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.decode.arrays import Ints
 from dlplacer.solvers.heuristics.contiguous import units_in_order
+from dlplacer.solvers.heuristics.contiguous_program import Floats, alike_devices, best_runs, set_count
 from dlplacer.solvers.instance.instance import Instance
-from dlplacer.solvers.instance.time_limit import ask_time
 from dlplacer.solvers.local_search.placement_annealing import PlacementTables, build_placement_tables
-
-Floats = NDArray[np.float64]
 
 _MOST_UNITS, _SWEEPS, _MOST_STATES = 2000, 20, 64
 """Units of blocks and sets of devices at most, and sweeps over backward blocks."""
@@ -79,54 +75,23 @@ def _with_neighbours(units: list[list[int]], moving: Sequence[int], near: Sequen
 def contiguous_loads(instance: Instance, tables: PlacementTables, units: Sequence[list[int]]) -> list[int] | None:
     """[block] → device: the cut of the units into a run per device whose largest device load is least.
 
-    Exact over all sequences of devices, of which equal ones count as one, up to `_MOST_STATES` sets of devices;
-    beyond, in the order of the devices. None if no cut keeps to memory.
+    Exact over all sequences of devices up to `_MOST_STATES` sets of devices; beyond, in the order of the devices. None
+    if no cut keeps to memory.
     """
-    kinds = _kinds(instance, tables)
-    if math.prod(len(kind) + 1 for kind in kinds) > _MOST_STATES:
-        kinds = [[device] for kind in kinds for device in kind]
-        states = [(1,) * used + (0,) * (len(kinds) - used) for used in range(len(kinds) + 1)]
-    else:
-        states = list(product(*(range(len(kind) + 1) for kind in kinds)))
-    costs = list(_run_costs(instance, tables, units, [kind[0] for kind in kinds]))
-    count = len(units)
-    nothing = np.full(count + 1, np.inf)
-    nothing[0] = 0.0
-    reached, came = {states[0]: nothing}, dict[tuple[int, ...], tuple[Ints, Ints]]()
-    for state in states[1:]:
-        ask_time()
-        best, begun, last = np.full(count + 1, np.inf), np.zeros(count + 1, np.int64), np.zeros(count + 1, np.int64)
-        for number, cost in enumerate(costs):
-            before = (*state[:number], state[number] - 1, *state[number + 1 :])
-            if before in reached:
-                table = np.maximum(cost, reached[before][:, None])
-                begin = table.argmin(axis=0)
-                found = table[begin, np.arange(count + 1)]
-                better = found < best
-                best[better], begun[better], last[better] = found[better], begin[better], number
-        reached[state], came[state] = best, (begun, last)
-    state, end = states[-1], count
-    if not np.isfinite(reached[state][count]):
+    rooms = [math.inf if room is None else float(room) for room in instance.capacity]
+    time = np.where(tables.allowed, tables.work, -1).astype(float)
+    groups = alike_devices(rooms, time, np.concatenate([tables.sent, tables.received]))
+    in_order = set_count(groups) > _MOST_STATES
+    groups = [[device] for device in range(len(rooms))] if in_order else groups
+    costs = list(_run_costs(instance, tables, units, [group[0] for group in groups]))
+    runs = best_runs(groups, costs, join=np.maximum, in_order=in_order)
+    if runs is None:
         return None
     place = [0] * len(tables.size)
-    while state in came:
-        begin, number = int(came[state][0][end]), int(came[state][1][end])
-        for unit in units[begin:end]:
-            for block in unit:
-                place[block] = kinds[number][state[number] - 1]
-        state, end = (*state[:number], state[number] - 1, *state[number + 1 :]), begin
+    for device, first, last in runs:
+        for block in (block for unit in units[first:last] for block in unit):
+            place[block] = device
     return place
-
-
-def _kinds(instance: Instance, tables: PlacementTables) -> list[list[int]]:
-    """The devices, those with equal work, memory and prices together."""
-    found: dict[object, list[int]] = {}
-    for device, capacity in enumerate(instance.capacity):
-        others = [other for other in range(instance.device_count) if other != device]
-        prices = (table[:, others, device] for table in (tables.sent, tables.received))
-        key = capacity, *(table.tobytes() for table in (tables.work[:, device], tables.allowed[:, device], *prices))
-        found.setdefault(key, []).append(device)
-    return list(found.values())
 
 
 def _run_costs(
@@ -145,8 +110,7 @@ def _run_costs(
         room = instance.capacity[device]
         if room is not None:
             cost[(size[None, :] - size[:, None]) > room] = np.inf
-        cost[np.tril_indices(count + 1, -1)] = np.inf
-        np.fill_diagonal(cost, 0.0)
+        cost[np.tril_indices(count + 1)] = np.inf
         yield cost
 
 
