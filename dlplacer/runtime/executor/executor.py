@@ -175,14 +175,14 @@ class Executor:
                 worker: tuple(name for name, own in workers.items() if own is worker) for worker in workers.values()
             }
             current: dict[Worker, str] = {}
-            for part in issue_order(self._program, self._maker.kind, LONGEST, self._starts):
-                if part.device in self._devices:
-                    worker = workers[part.device]
+            for home, actions in issue_order(self._program, self._maker.kind, LONGEST, self._starts):
+                if home in self._devices:
+                    worker = workers[home]
                     own = steps[homes[worker][0]]
-                    if current.get(worker) != part.device and streams_of(self._devices[part.device]) is not None:
-                        own.append(activate_step(self._devices[part.device]))
-                    current[worker] = part.device
-                    own.append(self._step(part.device, part.actions, recording))
+                    if current.get(worker) != home and streams_of(self._devices[home]) is not None:
+                        own.append(activate_step(self._devices[home]))
+                    current[worker] = home
+                    own.append(self._step(home, actions, recording))
             self._threads[recording] = [
                 _Thread(names, tuple(steps[names[0]]))
                 for names in homes.values()

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -114,8 +114,8 @@ class ProgramRun:
             cell.give(None, AbortedError())
 
 
-class RankLinks(Protocol):
-    """Carries tensors to and from the devices of a program that other processes own.
+class RankLinks:
+    """Carries tensors to and from the devices of a program that other processes own; this one sends into nothing.
 
     All but `fail` is called on the thread of the device here.
     """
@@ -128,6 +128,7 @@ class RankLinks(Protocol):
 
     def receive(self, tensor: str, source: str, target: str) -> Any:
         """Wait for a tensor."""
+        raise NotImplementedError
 
     def end(self, device: str) -> None:
         """After a run: wait until the device's tensors have left."""

@@ -4,7 +4,7 @@ Forward and backward of a graph are planned on their own, since the autograd eng
 with `dlplacer.apply` plans them together and is faster. A graph is profiled, planned and compiled at its first call.
 """
 
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from importlib.metadata import entry_points
 from threading import Lock
@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.utils.weak import WeakIdKeyDictionary
 
 from dlplacer.core.errors import InputError, MismatchError
 from dlplacer.core.graph import OpGraph
@@ -27,7 +26,7 @@ from dlplacer.planning.place import place
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.open import default_names, open_devices
 from dlplacer.runtime.executor.stateful_ops import Updater
-from dlplacer.runtime.placed.variant import Variant, layouts_of
+from dlplacer.runtime.placed.variant import Variant, copy_on, layouts_of
 from dlplacer.runtime.profile.machine_times import measured_topology, with_usual_issue
 from dlplacer.runtime.profile.op_times import with_measured_times
 from dlplacer.runtime.profile.own_steps import OwnStep
@@ -160,7 +159,8 @@ class GraphRunner:
                 self._variant = Variant(self.captured, plan.order, named, Updater(None), self._layouts)
         variant, there = self._variant, [*inputs]
         for code, device in variant.inputs:
-            there[code.position] = weight_on(device.torch_device, there[code.position])
+            if isinstance(weight := there[code.position], nn.Parameter):
+                there[code.position] = copy_on(device.torch_device, weight)
         # From torch's own generator, so that ``torch.manual_seed`` decides what random ops draw.
         seed = int(torch.randint(2**62, ())) if variant.is_random else 0
         state = variant.joint.start(variant.bind({}, there, seed))
@@ -198,19 +198,6 @@ class GraphRunner:
         step = OwnStep(self.captured, {"all": [op.id for op in self.captured.graph.ops]}, "all", device, {}, inputs)
         step.recorded()
         return typical([step.recorded() for _ in range(_PROFILED)])
-
-
-_copies: MutableMapping[Any, dict[torch.device, tuple[int, torch.Tensor]]] = WeakIdKeyDictionary()
-
-
-def weight_on(device: torch.device, value: object) -> object:
-    """A parameter on a device, copied again only after it was written to; any other value as it is."""
-    if not isinstance(value, nn.Parameter) or value.device == device:
-        return value
-    kept = _copies.setdefault(value, {})
-    if device not in kept or kept[device][0] != value._version:
-        kept[device] = value._version, value.detach().to(device)
-    return kept[device][1]
 
 
 def _homes(value: Any, devices: Mapping[str, RuntimeDevice]) -> tuple[str, ...]:
