@@ -76,14 +76,14 @@ class DeviceTimeline:
 
 @dataclass
 class StepState:
-    """The state of a step from its first program to its last: device name → values, and → timeline.
+    """The state of a step from its first program to its last: device name → values, and → timeline if it is recorded.
 
     `worked_s`: device name → seconds for which the last program has occupied its thread.
     """
 
     inputs: StepInputs
     values: dict[str, Values]
-    timeline: dict[str, DeviceTimeline] | None = None
+    timelines: Mapping[str, DeviceTimeline] = field(default_factory=dict)
     worked_s: dict[str, float] = field(default_factory=dict)
 
 
@@ -102,11 +102,6 @@ class ProgramRun:
     state: StepState
     cells: Mapping[tuple[str, str], Reply[Any]]
     copies: dict[tuple[str, str, str], Any] = field(default_factory=dict)
-
-    @property
-    def timelines(self) -> Mapping[str, DeviceTimeline]:
-        """Device name → its timeline; empty if the run is not recorded."""
-        return self.state.timeline or {}
 
     def give_up(self) -> None:
         """Make every thread stop at the next tensor that it waits for."""

@@ -133,6 +133,12 @@ class Variant:
         """Op id → name of its device in the plan."""
         return {op: device for device, ops in self.order.items() for op in ops}
 
+    def run(self, inputs: StepInputs, record: bool = False) -> StepState:
+        """The state behind the whole step as one program."""
+        state = self.joint.start(inputs, record)
+        self.joint.run(state)
+        return state
+
     @cached_property
     def joint(self) -> Executor:
         """The whole step as one program."""

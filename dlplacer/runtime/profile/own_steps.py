@@ -63,17 +63,14 @@ class OwnStep:
 
     def recorded(self) -> dict[str, float]:
         """Op → seconds in a step, from the end of the op before it to its own."""
-        variant = self._variant
-        state = variant.joint.start(self._bound(), record=True)
-        variant.joint.run(state)
-        assert state.timeline is not None
-        return {span.op: span.end_s - span.start_s for span in state.timeline[self.home].spans(self.device)}
+        timeline = self._variant.run(self._bound(), record=True).timelines[self.home]
+        return {span.op: span.end_s - span.start_s for span in timeline.spans(self.device)}
 
     def plain(self) -> float:
         """Seconds for which the device is busy in a step that is not recorded."""
-        state = self._variant.joint.start(self._bound())
+        bound = self._bound()
         begin = time.perf_counter()
-        self._variant.joint.run(state)
+        state = self._variant.run(bound)
         self.device.drain()
         wall_s = time.perf_counter() - begin
         self.issued_s = state.worked_s[self.home]

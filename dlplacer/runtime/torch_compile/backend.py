@@ -27,7 +27,7 @@ from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.open import default_names, open_devices
 from dlplacer.runtime.executor.stateful_ops import Updater
 from dlplacer.runtime.placed.variant import Variant, copy_on, layouts_of
-from dlplacer.runtime.profile.machine_times import measured_topology, with_usual_issue
+from dlplacer.runtime.profile.machine_times import measured_topology, with_timed_issue
 from dlplacer.runtime.profile.op_times import with_measured_times
 from dlplacer.runtime.profile.own_steps import OwnStep
 from dlplacer.runtime.profile.statistic import typical
@@ -50,8 +50,7 @@ class CompileOptions:
         Names of devices, a list or as one text with commas; by default the CUDA devices, or else the cores.
     topology
         A topology, a file, or the name of one that ships: its devices correspond to `devices` in order. By default the
-        links are timed, and cores have their usual issue cost: a step that would time it cannot be captured while
-        Dynamo compiles another.
+        links and the cost of issuing an op are timed.
     method
         The method that plans a graph: a key of `dlplacer.solvers.methods.METHODS`.
     time_limit_s
@@ -163,8 +162,7 @@ class GraphRunner:
                 there[code.position] = copy_on(device.torch_device, weight)
         # From torch's own generator, so that ``torch.manual_seed`` decides what random ops draw.
         seed = int(torch.randint(2**62, ())) if variant.is_random else 0
-        state = variant.joint.start(variant.bind({}, there, seed))
-        variant.joint.run(state)
+        state = variant.run(variant.bind({}, there, seed))
         return [
             value.to(home) if isinstance(value, torch.Tensor) and home is not None and value.device != home else value
             for value, home in zip(variant.outputs(state), self._outputs_on, strict=True)
@@ -173,7 +171,7 @@ class GraphRunner:
     def _planned(self, inputs: Sequence[Any]) -> Plan:
         options, topology = self._options, self._options.topology
         if topology is None:
-            topology = with_usual_issue(measured_topology(self._devices), self._devices)
+            topology = with_timed_issue(measured_topology(self._devices), self._devices)
         elif not isinstance(topology, Topology):
             topology = load_topology(topology)
         named = self._named(topology)
