@@ -124,16 +124,16 @@ def profile_splits(
     >>> found.split_s <= found.whole_s  # doctest: +SKIP
     True
     """
-    from dlplacer.core.options import Options
     from dlplacer.frontend.torch.capture import default_rewrites
-    from dlplacer.measure.splitting import TracedStep, chosen, evaluator, whole_graph
+    from dlplacer.measure.splitting import SplitSearch, TracedStep, chosen_splits, whole_graph
     from dlplacer.runtime.profile.machine_times import measured_topology
 
     with _opened(devices) as opened:
         step = TracedStep.of(job_of(job, options), default_rewrites(whole_backward))
         whole = whole_graph(step, None if graph is None else graph_of(graph), opened, steps, warmup)
-        evaluate = evaluator(step, whole, measured_topology(opened), Options(), parts)
-        return chosen(evaluate, opened, search_s, stop, on_progress)
+        search = SplitSearch(step, whole, measured_topology(opened), parts=parts, on_progress=on_progress)
+        search.stop = stop or search.stop
+        return chosen_splits(search, opened, search_s)
 
 
 @checked

@@ -16,7 +16,6 @@ from dlplacer.files.plan_file import plan_of_dict
 from dlplacer.frontend.torch.batch_part import part_of
 from dlplacer.frontend.torch.job import Job
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
-from dlplacer.machines.usable_cores import usable_cores
 from dlplacer.measure.alternation import alternated_times, spread
 from dlplacer.measure.baselines import (
     ALL_CORES,
@@ -31,7 +30,6 @@ from dlplacer.measure.prediction import Prediction, Predictor, used_devices
 from dlplacer.measure.run_report import (
     Figures,
     Run,
-    RunOutcome,
     RunReport,
     conclusion,
     device_uses,
@@ -245,16 +243,16 @@ def _run(
     baselines: Baselines,
     group: OneProcess,
 ) -> Run:
-    predicted, line, differences = (
-        prediction.plan,
-        group.all_reduce or AlphaBeta(0.0, 0.0),
-        baselines.differences[_MAIN],
-    )
-    measured = measured_plan(predicted, median_recording(recordings))
+    predicted, measured = prediction.plan, measured_plan(prediction.plan, median_recording(recordings))
+    line, differences = group.all_reduce or AlphaBeta(0.0, 0.0), baselines.differences[_MAIN]
     known = {name: (median(times[name]), quartiles(times[name])) for name in baselines.steps}
     (baseline_s, around), (cores_s, cores_around), (compiled_s, compiled_around) = (
         known.get(name, (None, None)) for name in (BASELINE, ALL_CORES, COMPILED)
     )
+    devices, losses = group.replicas * len(used_devices(predicted)), dict[str, float]()
+    if baseline_s is not None:
+        spent = prediction.alone_s, prediction.busy_s, predicted.makespan_s, prediction.host_s
+        losses = losses_of(baseline_s, *spent, group.replicas / devices)
     report = RunReport(
         **vars(figures.pop(_MAIN)),
         devices=group.devices,
@@ -268,6 +266,7 @@ def _run(
         compiled_quartiles_s=compiled_around,
         left_out=tuple(baselines.left_out),
         noise=spread(times[BASELINE]) if BASELINE in times else None,
+        losses=losses,
         draws=differences.draws,
         host_s=prediction.host_s,
         dispatch_s=prediction.dispatch_s,
@@ -281,27 +280,7 @@ def _run(
         all_reduce_s_per_byte=line.s_per_byte,
         buckets=sum(op.kind == COLLECTIVE for op in predicted.graph.ops),
     )
-    return Run(_concluded(report, prediction, spread(times[_MAIN])), predicted, measured)
-
-
-def _concluded(report: RunReport, prediction: Prediction, plan_noise: float) -> RunReport:
-    """The report with its conclusion."""
-    devices = report.replicas * len(used_devices(prediction.plan))
-    rivals, baseline_s = {}, report.baseline_s
-    if baseline_s is not None:
-        rivals["plain PyTorch on one device"] = report.replicas * baseline_s
-    if report.eager_all_cores_s is not None and len(usable_cores()) > 1:
-        rivals[f"plain PyTorch with {len(usable_cores())} threads"] = report.eager_all_cores_s
-    if report.compiled_s is not None:
-        rivals["torch.compile on one device"] = report.compiled_s
-    losses: dict[str, float] = {}
-    if baseline_s is not None:
-        found = prediction.alone_s, prediction.busy_s, prediction.plan.makespan_s, prediction.host_s
-        losses = losses_of(baseline_s, *found, report.replicas / devices)
-    outcome = RunOutcome(
-        report.measured_s, baseline_s, rivals, losses, report.noise or 0.0, plan_noise, devices, report.replicas
-    )
-    return replace(report, losses=losses, conclusion=conclusion(outcome))
+    return Run(replace(report, conclusion=conclusion(report, devices)), predicted, measured)
 
 
 def _figures(

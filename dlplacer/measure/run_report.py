@@ -8,128 +8,16 @@ from typing import TYPE_CHECKING, Any
 from dlplacer.core.abilities import Shown
 from dlplacer.core.plan import Plan
 from dlplacer.core.units import format_seconds
+from dlplacer.machines.usable_cores import usable_cores
 from dlplacer.report.page.page import run_page
+
+if TYPE_CHECKING:
+    import pandas
 
 NOISY = 0.1
 """Noise above which a machine is called noisy: quiet ones stay below 5 %."""
 _NO_LOSS = 0.03
 
-
-@dataclass(frozen=True, slots=True)
-class RunOutcome:
-    """The figures that a conclusion is drawn from; seconds per step, losses as in `RunReport`.
-
-    `rivals`: how plain PyTorch or ``torch.compile`` ran → its seconds for the batch of all replicas. `baseline_s` is
-    plain PyTorch's on one device, for the batch of one replica; None where it does not fit. `noise` and `plan_noise`
-    are third less first quartile ÷ median of the baseline and of the plan's own steps; `devices` those of all replicas.
-    """
-
-    measured_s: float
-    baseline_s: float | None
-    rivals: Mapping[str, float]
-    losses: Mapping[str, float]
-    noise: float
-    plan_noise: float
-    devices: int
-    replicas: int = 1
-
-    @property
-    def spread(self) -> float:
-        """The share below which a difference of the two says nothing."""
-        return max(self.noise, self.plan_noise)
-
-
-def losses_of(
-    baseline_s: float, alone_s: float, busy_s: float, makespan_s: float, host_s: float, share: float
-) -> dict[str, float]:
-    """Cause → seconds by which a predicted step exceeds an even share of the baseline on every device.
-
-    A negative one is a gain. With `share` = replicas ÷ devices:
-
-    - runtime: the ops cost more, placed on one device, than plain PyTorch's own step;
-    - contention: they take longer while the other devices work;
-    - waiting: devices wait for tensors or for each other, or have nothing left to do;
-    - host: before the devices start, and after they end.
-    """
-    return {
-        "runtime": share * (alone_s - baseline_s),
-        "contention": share * (busy_s - alone_s),
-        "waiting": makespan_s - share * busy_s,
-        "host": host_s,
-    }
-
-
-def conclusion(outcome: RunOutcome) -> str:
-    """One sentence: the faster of the two, its lead, and the largest cause of the plan's loss.
-
-    If plain PyTorch or torch.compile is faster, it comes first. A difference below the noise is said to be none, and
-    one device recommended.
-    """
-    parts = [_rival(outcome), _plan(outcome), _reason(outcome), _noise(outcome)]
-    text = "; ".join(part for part in parts if part)
-    return text[0].upper() + text[1:] + "."
-
-
-def _rival(outcome: RunOutcome) -> str | None:
-    """The quickest of the rivals, if it is quicker than the plan."""
-    seconds, how = min(((seconds, how) for how, seconds in outcome.rivals.items()), default=(outcome.measured_s, ""))
-    if seconds >= outcome.measured_s:
-        return None
-    times = f"{format_seconds(seconds)} per step against {format_seconds(outcome.measured_s)} of the plan"
-    if outcome.measured_s - seconds <= outcome.spread * seconds:
-        return f"{how} is faster by less than the noise of {100 * outcome.spread:.0f} %: {times}"
-    return f"{how} is {outcome.measured_s / seconds:.2f}x as fast: {times}"
-
-
-def _plan(outcome: RunOutcome) -> str | None:
-    where = "on one device" if outcome.devices == 1 else f"on {outcome.devices} devices"
-    if outcome.baseline_s is None:
-        return f"the plan {where} takes {format_seconds(outcome.measured_s)} per step; the model fits on no single one"
-    speedup = outcome.replicas * outcome.baseline_s / outcome.measured_s
-    if abs(speedup - 1) <= outcome.spread:
-        advice = "" if outcome.devices == 1 else ", so use one device"
-        return (
-            f"the plan {where} neither gains nor loses over plain PyTorch on one device: its {speedup:.2f}x is within "
-            f"the noise of {100 * outcome.spread:.0f} %{advice}"
-        )
-    if speedup < 1:
-        return f"the plan {where} loses: {speedup:.2f}x the speed of plain PyTorch on one device, so use one device"
-    return f"the plan {where} gains: {speedup:.2f}x the speed of plain PyTorch on one device"
-
-
-def _reason(outcome: RunOutcome) -> str | None:
-    """The largest cause of the loss, if the loss exceeds the noise."""
-    if outcome.baseline_s is None:
-        return None
-    ideal_s = outcome.replicas * outcome.baseline_s / outcome.devices
-    if sum(outcome.losses.values()) <= max(_NO_LOSS, outcome.spread) * ideal_s:
-        return None if outcome.devices == 1 else f"that is what {outcome.devices} devices can give"
-    cause = max(outcome.losses, key=lambda name: outcome.losses[name])
-    lost_s = sum(seconds for seconds in outcome.losses.values() if seconds > 0)
-    best = f"{outcome.devices}x" if outcome.devices > 1 else "plain PyTorch's speed"
-    share = f"{100 * outcome.losses[cause] / lost_s:.0f} % of what it misses of {best}"
-    return f"most is lost to {_CAUSES[cause]} ({share})"
-
-
-_CAUSES = {
-    "runtime": "the runtime, whose ops cost more than those of plain PyTorch",
-    "contention": "contention: ops take longer while the other devices work",
-    "waiting": "idle devices, which wait for tensors and for each other",
-    "host": "the host, before the devices start and after they end",
-}
-
-
-def _noise(outcome: RunOutcome) -> str | None:
-    if outcome.noise > NOISY:
-        share = f"{100 * outcome.noise:.0f} % of their length"
-        return f"this machine is noisy: half of plain PyTorch's steps spread over {share}"
-    if outcome.plan_noise > NOISY:
-        return f"the plan's steps are noisy: half of them spread over {100 * outcome.plan_noise:.0f} % of their length"
-    return None
-
-
-if TYPE_CHECKING:
-    import pandas
 
 Quartiles = tuple[float, float]
 """First and third."""
@@ -237,6 +125,17 @@ class RunReport(Figures):
     all_reduce_s_per_byte: float = 0.0
     buckets: int = 0
 
+    @property
+    def plan_noise(self) -> float:
+        """Third less first quartile of the plan's steps, ÷ their median."""
+        low_s, high_s = self.measured_quartiles_s or (0.0, 0.0)
+        return (high_s - low_s) / self.measured_s
+
+    @property
+    def spread(self) -> float:
+        """The share below which a difference to plain PyTorch says nothing."""
+        return max(self.noise or 0.0, self.plan_noise)
+
     def to_dict(self) -> dict[str, Any]:
         """The object that ``dlplacer run --json`` prints, in which a difference that is no number is a text."""
         found = asdict(self)
@@ -245,6 +144,100 @@ class RunReport(Figures):
                 if figures[name] is not None and not math.isfinite(figures[name]):
                     figures[name] = str(figures[name])
         return found
+
+
+def losses_of(
+    baseline_s: float, alone_s: float, busy_s: float, makespan_s: float, host_s: float, share: float
+) -> dict[str, float]:
+    """Cause → seconds by which a predicted step exceeds an even share of the baseline on every device.
+
+    A negative one is a gain. With `share` = replicas ÷ devices:
+
+    - runtime: the ops cost more, placed on one device, than plain PyTorch's own step;
+    - contention: they take longer while the other devices work;
+    - waiting: devices wait for tensors or for each other, or have nothing left to do;
+    - host: before the devices start, and after they end.
+    """
+    return {
+        "runtime": share * (alone_s - baseline_s),
+        "contention": share * (busy_s - alone_s),
+        "waiting": makespan_s - share * busy_s,
+        "host": host_s,
+    }
+
+
+def conclusion(report: RunReport, devices: int) -> str:
+    """One sentence: the faster of the plan on so many devices and plain PyTorch, its lead, and the largest loss.
+
+    If plain PyTorch or torch.compile is faster, it comes first. A difference below the noise is said to be none, and
+    one device recommended.
+    """
+    parts = [_rival(report), _plan(report, devices), _reason(report, devices), _noise(report)]
+    text = "; ".join(part for part in parts if part)
+    return text[0].upper() + text[1:] + "."
+
+
+def _rival(report: RunReport) -> str | None:
+    """The quickest rival for the batch of all replicas, if it is quicker than the plan."""
+    cores, alone_s = len(usable_cores()), report.baseline_s
+    rivals = {
+        "plain PyTorch on one device": None if alone_s is None else report.replicas * alone_s,
+        f"plain PyTorch with {cores} threads": report.eager_all_cores_s if cores > 1 else None,
+        "torch.compile on one device": report.compiled_s,
+    }
+    known = ((seconds, how) for how, seconds in rivals.items() if seconds is not None)
+    seconds, how = min(known, default=(report.measured_s, ""))
+    if seconds >= report.measured_s:
+        return None
+    times = f"{format_seconds(seconds)} per step against {format_seconds(report.measured_s)} of the plan"
+    if report.measured_s - seconds <= report.spread * seconds:
+        return f"{how} is faster by less than the noise of {100 * report.spread:.0f} %: {times}"
+    return f"{how} is {report.measured_s / seconds:.2f}x as fast: {times}"
+
+
+def _plan(report: RunReport, devices: int) -> str:
+    where = "on one device" if devices == 1 else f"on {devices} devices"
+    speedup = report.measured_speedup
+    if speedup is None:
+        return f"the plan {where} takes {format_seconds(report.measured_s)} per step; the model fits on no single one"
+    if abs(speedup - 1) <= report.spread:
+        advice = "" if devices == 1 else ", so use one device"
+        return (
+            f"the plan {where} neither gains nor loses over plain PyTorch on one device: its {speedup:.2f}x is within "
+            f"the noise of {100 * report.spread:.0f} %{advice}"
+        )
+    if speedup < 1:
+        return f"the plan {where} loses: {speedup:.2f}x the speed of plain PyTorch on one device, so use one device"
+    return f"the plan {where} gains: {speedup:.2f}x the speed of plain PyTorch on one device"
+
+
+def _reason(report: RunReport, devices: int) -> str | None:
+    """The largest cause of the loss, if the loss exceeds the noise."""
+    if report.baseline_s is None:
+        return None
+    losses, ideal_s = report.losses, report.replicas * report.baseline_s / devices
+    if sum(losses.values()) <= max(_NO_LOSS, report.spread) * ideal_s:
+        return None if devices == 1 else f"that is what {devices} devices can give"
+    cause = max(losses, key=lambda name: losses[name])
+    lost_s = sum(seconds for seconds in losses.values() if seconds > 0)
+    best = f"{devices}x" if devices > 1 else "plain PyTorch's speed"
+    return f"most is lost to {_CAUSES[cause]} ({100 * losses[cause] / lost_s:.0f} % of what it misses of {best})"
+
+
+_CAUSES = {
+    "runtime": "the runtime, whose ops cost more than those of plain PyTorch",
+    "contention": "contention: ops take longer while the other devices work",
+    "waiting": "idle devices, which wait for tensors and for each other",
+    "host": "the host, before the devices start and after they end",
+}
+
+
+def _noise(report: RunReport) -> str | None:
+    if (noise := report.noise or 0.0) > NOISY:
+        return f"this machine is noisy: half of plain PyTorch's steps spread over {100 * noise:.0f} % of their length"
+    if (noise := report.plan_noise) > NOISY:
+        return f"the plan's steps are noisy: half of them spread over {100 * noise:.0f} % of their length"
+    return None
 
 
 @dataclass(frozen=True, repr=False)

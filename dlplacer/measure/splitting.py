@@ -27,7 +27,6 @@ from dlplacer.frontend.torch.splitting.pattern import Pattern
 from dlplacer.frontend.torch.splitting.rules import patterns_of
 from dlplacer.frontend.torch.tracing.joint import Traced
 from dlplacer.frontend.torch.tracing.passes import apply_passes
-from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.machines.costs.calibration import signature
 from dlplacer.machines.costs.roofline_times import with_times
 from dlplacer.planning.place import place
@@ -115,82 +114,83 @@ def neighbours(nodes: Mapping[str, fx.Node]) -> dict[str, tuple[set[str], set[st
 
 
 _JOINS = ("aten.cat", "aten.add")
+# Between a free split and the 5 % at which, in simulation, splitting 36 ops of Inception-V3 still pays.
+_UNMEASURED_OVERHEAD = 0.03
 
 
-@dataclass
-class MeasuredTimes:
-    """Measured seconds on one device type: by op, by signature, and by bytes for ops that copy."""
+class PartTimes:
+    """Seconds of ops whole and in parts: measured, of ops with the same signature, or estimated.
 
-    device_type: str
-    by_op: dict[tuple[str, str], float] = field(default_factory=dict)
-    by_signature: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    copied: list[tuple[float, float]] = field(default_factory=list)
+    Types of devices for which the `whole` graph has not all times are left to the roofline. A part that was never timed
+    takes its share of the whole op, and `overhead` more: 0.05 is five percent.
+    """
 
-    def learn(self, graph: OpGraph) -> None:
-        """Remember the times of a profiled graph; an op that is known keeps its first time."""
-        for op in graph.ops:
-            time_s = op.time_on(self.device_type)
-            if time_s is None:
-                continue
+    def __init__(self, whole: OpGraph) -> None:
+        self.whole, self.overhead = whole, _UNMEASURED_OVERHEAD
+        kinds = {kind for op in whole.ops for kind in _given(op)}
+        self._kinds = [kind for kind in sorted(kinds) if all(op.time_on(kind) is not None for op in whole.ops)]
+        self._key_of = {op.id: signature(whole, op) for op in whole.ops}
+        self._known: dict[tuple[str, str], list[float]] = defaultdict(list)
+        self._copied: dict[str, list[tuple[float, float]]] = defaultdict(list)
+        self._learn(whole)
+
+    def learn(self, split: OpGraph) -> None:
+        """Remember the times of a profiled graph with splits, and what its parts took beyond their share."""
+        self._learn(split)
+        origins = {op.origin[0] for op in split.ops if op.origin}
+        parts = [op for op in split.ops if op.origin and op.kind == self.whole.op(op.origin[0]).kind]
+        for_kinds = []
+        for kind in self._kinds:
+            whole_s = sum(self.whole.op(name).time_on(kind) or 0.0 for name in origins)
+            for_kinds.append(sum(op.time_on(kind) or 0.0 for op in parts) / whole_s - 1 if whole_s else 0.0)
+        self.overhead = max(for_kinds)
+
+    def timed(self, graph: OpGraph) -> OpGraph:
+        """A graph with splits, timed; an op of the whole graph takes as long as there."""
+
+        def timed(op: Op) -> Op:
             key = signature(graph, op)
-            self.by_op.setdefault((op.id, key), time_s)
-            self.by_signature[key].append(time_s)
-            if op.kind in _JOINS and op.bytes_accessed:
-                self.copied.append((op.bytes_accessed, time_s))
+            found = {kind: self._time_s(kind, op, key) for kind in self._kinds}
+            known = {kind: time_s for kind, time_s in found.items() if time_s is not None}
+            return replace(op, time_s={**_given(op), **known}) if known else op
 
-    def known(self, graph: OpGraph, op: Op) -> float | None:
-        """Seconds of an op that was timed, or of ops with its signature; None if there is none."""
-        key = signature(graph, op)
-        if (op.id, key) in self.by_op:
-            return self.by_op[op.id, key]
-        times = self.by_signature.get(key)
-        return median(times) if times else None
+        return replace(graph, ops=tuple(map(timed, graph.ops)))
 
-    def estimate(self, op: Op, origin: Op | None, overhead: float) -> float | None:
-        """Seconds of a part, by its share of the op that it came from, or of a join, by its bytes."""
+    def _learn(self, graph: OpGraph) -> None:
+        for op in graph.ops:
+            for kind in self._kinds:
+                if (time_s := op.time_on(kind)) is not None:
+                    self._known[kind, signature(graph, op)].append(time_s)
+                    if op.kind in _JOINS and op.bytes_accessed:
+                        self._copied[kind].append((op.bytes_accessed, time_s))
+
+    def _time_s(self, kind: str, op: Op, key: str) -> float | None:
+        if self._key_of.get(op.id) == key:
+            return self.whole.op(op.id).time_on(kind)
+        if known := self._known.get((kind, key)):
+            return median(known)
+        if not op.origin:
+            return None
+        origin = self.whole.op(op.origin[0]) if op.origin[0] in self.whole.index else None
         if origin is None or op.kind != origin.kind:
-            return self.copying.time_s(op.bytes_accessed)
-        whole_s = origin.time_on(self.device_type)
-        return None if whole_s is None else whole_s * share(op, origin) * (1 + overhead)
+            return self._copy_s(kind, op.bytes_accessed)
+        whole_s = origin.time_on(kind)
+        return None if whole_s is None else whole_s * _share(op, origin) * (1 + self.overhead)
 
-    @property
-    def copying(self) -> AlphaBeta:
-        """The line through what ops that only copy took; flat where all of them moved equally much."""
-        sizes, times = [size for size, _ in self.copied], [time_s for _, time_s in self.copied]
-        if not times:
-            return AlphaBeta(0.0, 0.0)
+    def _copy_s(self, kind: str, size_bytes: float) -> float:
+        """By the line through what ops that only copy took; flat where all of them moved equally much."""
+        sizes, times = [size for size, _ in self._copied[kind]], [time_s for _, time_s in self._copied[kind]]
         if len(set(sizes)) < 2:
-            return AlphaBeta(mean(times), 0.0)
+            return mean(times) if times else 0.0
         line = linear_regression(sizes, times)
-        return AlphaBeta(max(0.0, line.intercept), max(0.0, line.slope))
+        return max(0.0, line.intercept) + max(0.0, line.slope) * size_bytes
 
 
-def share(part: Op, whole: Op) -> float:
+def _share(part: Op, whole: Op) -> float:
     """The share of an op's work that one part of it does: by FLOPs, else by bytes."""
     if whole.flops:
         return part.flops / whole.flops
     return part.bytes_accessed / whole.bytes_accessed if whole.bytes_accessed else 1.0
-
-
-def with_estimates(graph: OpGraph, whole: OpGraph, tables: Iterable[MeasuredTimes], overhead: float) -> OpGraph:
-    """A graph with splits, timed: what is known from the tables, the rest estimated from the graph without them.
-
-    Device types for which the whole graph has no times are left to the roofline.
-    """
-    tables = list(tables)
-    origins: Mapping[str, Op] = {op.id: op for op in whole.ops}
-
-    def timed(op: Op) -> Op:
-        times: dict[str, float] = {}
-        for table in tables:
-            found = table.known(graph, op)
-            if found is None and op.origin:
-                found = table.estimate(op, origins.get(op.origin[0]), overhead)
-            if found is not None:
-                times[table.device_type] = found
-        return replace(op, time_s={**_given(op), **times}) if times else op
-
-    return replace(graph, ops=tuple(map(timed, graph.ops)))
 
 
 def on_time_base_of(whole: OpGraph, graph: OpGraph) -> OpGraph:
@@ -201,34 +201,13 @@ def on_time_base_of(whole: OpGraph, graph: OpGraph) -> OpGraph:
     pairs = [(op, whole.op(op.id)) for op in graph.ops if op.id in whole.index]
     factor: dict[str, float] = {}
     for kind in measured_types(graph):
-        shared = [(op.time_on(kind), twin.time_on(kind)) for op, twin in pairs]
-        now, then = (sum(times[place] or 0.0 for times in shared) for place in (0, 1))
+        now, then = (sum(pair[place].time_on(kind) or 0.0 for pair in pairs) for place in (0, 1))
         factor[kind] = then / now if now and then else 1.0
 
     def scaled(op: Op) -> Op:
         return replace(op, time_s={kind: time_s * factor.get(kind, 1.0) for kind, time_s in _given(op).items()})
 
     return replace(graph, ops=tuple(map(scaled, graph.ops)))
-
-
-def measured_overhead(whole: OpGraph, graph: OpGraph, device_type: str) -> float:
-    """The extra time of the parts of all split ops, relative to that of the whole ops: 0.01 is one percent."""
-    parts_s = 0.0
-    origins = {op.origin[0] for op in graph.ops if op.origin}
-    for op in graph.ops:
-        if op.origin and op.kind == whole.op(op.origin[0]).kind:
-            parts_s += op.time_on(device_type) or 0.0
-    wholes_s = sum(whole.op(name).time_on(device_type) or 0.0 for name in origins)
-    return parts_s / wholes_s - 1 if wholes_s else 0.0
-
-
-def tables_of(graph: OpGraph) -> list[MeasuredTimes]:
-    """A table for each device type for which all ops of a graph have times."""
-    types = {name for op in graph.ops for name in _given(op)}
-    tables = [MeasuredTimes(name) for name in sorted(types) if all(op.time_on(name) is not None for op in graph.ops)]
-    for table in tables:
-        table.learn(graph)
-    return tables
 
 
 def _given(op: Op) -> dict[str, float]:
@@ -256,54 +235,6 @@ class Prospect:
     makespan_s: float
 
 
-@dataclass
-class Evaluator:
-    """Evaluates sets of ops to split, each once.
-
-    `whole` is the graph without splits, timed. A part that was never timed costs by `overhead` more than its share:
-    0.05 is five percent.
-    """
-
-    step: TracedStep
-    whole: OpGraph
-    tables: list[MeasuredTimes]
-    topology: Topology
-    options: Options
-    parts: int
-    overhead: float
-    seen: dict[tuple[OpSplit, ...], float] = field(default_factory=dict)
-
-    def __call__(self, ops: Collection[str]) -> Prospect:
-        """The prospect of splitting these ops; ops that cannot be cut are left out."""
-        splits = tuple(splits_of(self.step.nodes, ops, self.parts))
-        if splits not in self.seen:
-            self.seen[splits] = self.makespan_s(self.graph(splits))
-        return Prospect(frozenset(split.op for split in splits), splits, self.seen[splits])
-
-    def graph(self, splits: Collection[OpSplit]) -> OpGraph:
-        """The graph with splits, timed by what is known and by estimates."""
-        if not splits:
-            return self.whole
-        return with_estimates(self.step.captured(list(splits)).graph, self.whole, self.tables, self.overhead)
-
-    def makespan_s(self, graph: OpGraph) -> float:
-        """Of the best list schedule."""
-        try:
-            problem = build_problem(with_times(graph, self.topology), self.topology, self.options)
-            found = run_rule(problem, build_instance(problem), "list", Budget(time.monotonic() + _LIST_S))
-        except InfeasibleError:
-            found = None
-        return float("inf") if found is None else found.makespan * float(problem.tick_s)
-
-    def longest(self, least_s: float) -> list[str]:
-        """Ops that can be cut and take this long on some device, longest first; the roofline times unmeasured ones."""
-        timed = with_times(self.whole, self.topology)
-        types = {device.type for device in self.topology.devices}
-        times = {op.id: max((op.time_on(kind) or 0.0 for kind in types), default=0.0) for op in timed.ops}
-        cut = (name for name, node in self.step.nodes.items() if times.get(name, 0.0) >= least_s and patterns_of(node))
-        return sorted(cut, key=lambda name: -times[name])
-
-
 @dataclass(frozen=True)
 class SplitChoice:
     """The chosen splits, the graph with them, and the makespans of list schedules without and with them.
@@ -318,127 +249,137 @@ class SplitChoice:
     evaluated: int
 
 
-def choose_splits(
-    evaluate: Evaluator,
-    time_limit_s: float = 30.0,
-    stop: Event | None = None,
-    start: Sequence[str] = (),
-    on_progress: Callable[[Prospect], None] = lambda prospect: None,
-) -> SplitChoice:
-    """The best set of splits found within a time, or none if no set shortens the step by a tenth of a percent.
+@dataclass
+class SplitSearch:
+    """Searches for the ops to split, of a step whose graph without splits has times, into so many parts each.
 
-    The longest ops are split first, more and more of them, over all phases and over the forward pass alone, whose
-    critical path weight gradients cannot fill. From the best of these sets on, groups of ops are added and taken away
-    as long as that helps.
-
-    Parameters
-    ----------
-    start
-        Ops of a further set to begin with.
+    By default there are as many parts as devices. `on_progress` hears of every set that is the best so far.
     """
-    if not time_limit_s > 0:
-        raise InputError(f"the time limit for choosing splits is {time_limit_s:g} s; it must be positive")
-    return _Search(evaluate, time.monotonic() + time_limit_s, stop or Event(), on_progress).run(start)
 
+    step: TracedStep
+    whole: OpGraph
+    topology: Topology
+    options: Options = field(default_factory=Options)
+    parts: int | None = None
+    stop: Event = field(default_factory=Event)
+    on_progress: Callable[[Prospect], None] = lambda prospect: None
 
-class _Search:
-    def __init__(
-        self, evaluate: Evaluator, deadline: float, stop: Event, on_progress: Callable[[Prospect], None]
-    ) -> None:
-        self.evaluate, self.deadline, self.stop, self.on_progress = evaluate, deadline, stop, on_progress
-        self.whole = self.best = evaluate(())
-        self.longest = evaluate.longest(_SHORTEST * self.whole.makespan_s)
-        self.around = neighbours(evaluate.step.nodes)
+    def __post_init__(self) -> None:
+        if self.parts is not None and self.parts < 2:
+            raise InputError(f"ops cannot be split into {self.parts} parts; give at least 2")
+        self.times = PartTimes(self.whole)
+        self._seen: dict[tuple[OpSplit, ...], float] = {}
 
-    def run(self, start: Sequence[str]) -> SplitChoice:
-        for ops in (frozenset(start), *self._prefixes()):
+    def choose(self, time_limit_s: float, start: Sequence[str] = ()) -> SplitChoice:
+        """The best set of splits found within a time, or none if no set shortens the step by a tenth of a percent.
+
+        The longest ops are split first, more and more of them, over all phases and over the forward pass alone, whose
+        critical path weight gradients cannot fill. From the best of these sets on, or from `start`, groups of ops are
+        added and taken away as long as that helps.
+        """
+        if not time_limit_s > 0:
+            raise InputError(f"the time limit for choosing splits is {time_limit_s:g} s; it must be positive")
+        self._deadline = time.monotonic() + time_limit_s
+        whole = self._best = self._prospect(())
+        # On a single device there is nothing to gain.
+        longest = self._longest(_SHORTEST * whole.makespan_s) if len(self.topology.devices) > 1 else []
+        for ops in (frozenset(start), *self._prefixes(longest)):
             self._try(ops)
-        size = max(1, len(self.best.ops) // 4)
-        while size and not self._over():
-            self._try(self.best.ops | self._between(self.best.ops))
-            while self._improves(size) and not self._over():
+        around = neighbours(self.step.nodes)
+        size = max(1, len(self._best.ops) // 4)
+        while size and longest and not self._is_over():
+            chosen = self._best.ops
+            # Ops of any length that stand between two of the set: split too, they save a join.
+            between = (op for op, (read, readers) in around.items() if chosen & read and chosen & readers)
+            self._try(chosen.union(between))
+            while self._improves(longest, size) and not self._is_over():
                 pass
             size //= 2
-        if self.best.makespan_s > (1 - _LEAST_GAIN) * self.whole.makespan_s:
-            self.best = self.whole
-        evaluate, best = self.evaluate, self.best
-        graph = evaluate.graph(best.splits)
-        return SplitChoice(best.splits, graph, self.whole.makespan_s, best.makespan_s, len(evaluate.seen))
+        best = self._best if self._best.makespan_s <= (1 - _LEAST_GAIN) * whole.makespan_s else whole
+        return SplitChoice(best.splits, self._graph(best.splits), whole.makespan_s, best.makespan_s, len(self._seen))
 
-    def _improves(self, size: int) -> bool:
-        """One pass over groups of neighbours: take each out, and put each in; whether anything helped."""
-        before = self.best.makespan_s
-        inside = [op for op in self.longest if op in self.best.ops]
-        outside = [op for op in self.longest if op not in self.best.ops][: max(len(inside), 4 * size)]
-        for begin in range(0, len(outside), size):
-            self._try(self.best.ops.union(outside[begin : begin + size]))
-        for begin in range(0, len(inside), size):
-            self._try(self.best.ops.difference(inside[::-1][begin : begin + size]))
-        return self.best.makespan_s < before
+    def choose_measured(self, profile: Callable[[Captured], Times], time_limit_s: float) -> SplitChoice:
+        """The splits of the shortest step among those that `profile` has timed, or none; the graph has measured times.
 
-    def _try(self, ops: frozenset[str]) -> None:
-        if self._over():
-            return
-        found = self.evaluate(ops)
-        if (found.makespan_s, len(found.ops)) < (self.best.makespan_s, len(self.best.ops)):
-            self.best = found
-            self.on_progress(found)
+        Times are on the base of the whole graph (`on_time_base_of`). After each profile the next round chooses with the
+        times of the parts and joins that were measured; it ends when that promises nothing more. The limit is for
+        choosing, all rounds together; profiling comes on top.
+        """
+        whole_s = self._prospect(()).makespan_s
+        best = SplitChoice((), self.whole, whole_s, whole_s, 0)
+        tried = 0
+        for _ in range(_ROUNDS):
+            choice = self.choose(time_limit_s / _ROUNDS, tuple(split.op for split in best.splits))
+            tried += choice.evaluated
+            if choice.split_s > (1 - _WORTH_PROFILING) * best.split_s or self.stop.is_set():
+                break
+            captured = self.step.captured(choice.splits)
+            graph = on_time_base_of(self.whole, with_measured_times(captured.graph, profile(captured)))
+            found_s = self._makespan_s(graph)
+            if found_s < best.split_s:
+                best = replace(choice, graph=graph, split_s=found_s)
+            self.times.learn(graph)
+            self._seen.clear()
+        return replace(best, evaluated=tried)
 
-    def _prefixes(self) -> Iterator[frozenset[str]]:
-        forward = [op for op in self.longest if self.evaluate.whole.op(op).phase == "forward"]
+    def _prospect(self, ops: Collection[str]) -> Prospect:
+        """The prospect of splitting these ops; ops that cannot be cut are left out."""
+        parts = max(len(self.topology.devices), 2) if self.parts is None else self.parts
+        splits = tuple(splits_of(self.step.nodes, ops, parts))
+        if splits not in self._seen:
+            self._seen[splits] = self._makespan_s(self._graph(splits))
+        return Prospect(frozenset(split.op for split in splits), splits, self._seen[splits])
+
+    def _graph(self, splits: Sequence[OpSplit]) -> OpGraph:
+        return self.times.timed(self.step.captured(splits).graph) if splits else self.whole
+
+    def _makespan_s(self, graph: OpGraph) -> float:
+        """Of the best list schedule."""
+        try:
+            problem = build_problem(with_times(graph, self.topology), self.topology, self.options)
+            found = run_rule(problem, build_instance(problem), "list", Budget(time.monotonic() + _LIST_S))
+        except InfeasibleError:
+            found = None
+        return float("inf") if found is None else found.makespan * float(problem.tick_s)
+
+    def _longest(self, least_s: float) -> list[str]:
+        """Ops that can be cut and take this long on some device, longest first; the roofline times unmeasured ones."""
+        timed = with_times(self.whole, self.topology)
+        kinds = {device.type for device in self.topology.devices}
+        times = {op.id: max((op.time_on(kind) or 0.0 for kind in kinds), default=0.0) for op in timed.ops}
+        cut = (name for name, node in self.step.nodes.items() if times.get(name, 0.0) >= least_s and patterns_of(node))
+        return sorted(cut, key=lambda name: -times[name])
+
+    def _prefixes(self, longest: Sequence[str]) -> Iterator[frozenset[str]]:
+        forward = [op for op in longest if self.whole.op(op).phase == "forward"]
         size = float(_FIRST)
-        while size < _GROWTH * len(self.longest):
-            yield from (frozenset(ops[: int(size)]) for ops in (self.longest, forward) if size < _GROWTH * len(ops))
+        while size < _GROWTH * len(longest):
+            yield from (frozenset(ops[: int(size)]) for ops in (longest, forward) if size < _GROWTH * len(ops))
             size *= _GROWTH
 
-    def _between(self, ops: frozenset[str]) -> frozenset[str]:
-        """Ops of any length that stand between two of a set: split too, they save a join."""
-        around = ((name, *both) for name, both in self.around.items() if name not in ops)
-        return frozenset(name for name, read, readers in around if ops & read and ops & readers)
+    def _improves(self, longest: Sequence[str], size: int) -> bool:
+        """One pass over groups of ops: put each in, and take each out; whether anything helped."""
+        before = self._best.makespan_s
+        inside = [op for op in longest if op in self._best.ops]
+        outside = [op for op in longest if op not in self._best.ops][: max(len(inside), 4 * size)]
+        for begin in range(0, len(outside), size):
+            self._try(self._best.ops.union(outside[begin : begin + size]))
+        for begin in range(0, len(inside), size):
+            self._try(self._best.ops.difference(inside[::-1][begin : begin + size]))
+        return self._best.makespan_s < before
 
-    def _over(self) -> bool:
-        return self.stop.is_set() or time.monotonic() >= self.deadline
+    def _try(self, ops: frozenset[str]) -> None:
+        if self._is_over():
+            return
+        found = self._prospect(ops)
+        if (found.makespan_s, len(found.ops)) < (self._best.makespan_s, len(self._best.ops)):
+            self._best = found
+            self.on_progress(found)
 
-
-def measured_choice(
-    evaluate: Evaluator,
-    profile: Callable[[Captured], Times],
-    time_limit_s: float = 30.0,
-    stop: Event | None = None,
-    on_progress: Callable[[Prospect], None] = lambda prospect: None,
-) -> SplitChoice:
-    """The splits of the shortest step among those that `profile` has timed, or none; the graph has measured times.
-
-    Times are on the base of the whole graph (`on_time_base_of`). After each profile the next round chooses with the
-    times of the parts and joins that were measured; it ends when that promises nothing more. The limit is for choosing,
-    all rounds together; profiling comes on top.
-    """
-    whole = evaluate.whole
-    whole_s = evaluate(()).makespan_s
-    best = SplitChoice((), whole, whole_s, whole_s, 0)
-    begin: tuple[str, ...] = ()
-    tried = 0
-    for _ in range(_ROUNDS):
-        choice = choose_splits(evaluate, time_limit_s / _ROUNDS, stop, begin, on_progress)
-        tried += choice.evaluated
-        if choice.split_s > (1 - _WORTH_PROFILING) * best.split_s or (stop is not None and stop.is_set()):
-            break
-        captured = evaluate.step.captured(choice.splits)
-        graph = on_time_base_of(whole, with_measured_times(captured.graph, profile(captured)))
-        found_s = evaluate.makespan_s(graph)
-        if found_s < best.split_s:
-            best = replace(choice, graph=graph, split_s=found_s)
-        for table in evaluate.tables:
-            table.learn(graph)
-        evaluate.overhead = max(measured_overhead(whole, graph, table.device_type) for table in evaluate.tables)
-        evaluate.seen.clear()
-        begin = tuple(split.op for split in best.splits)
-    return replace(best, evaluated=tried)
+    def _is_over(self) -> bool:
+        return self.stop.is_set() or time.monotonic() >= self._deadline
 
 
-# Without a profile a part is taken to cost 3 % beyond its share: between a free split and the 5 % at which, in
-# simulation, splitting 36 ops of Inception-V3 still pays.
-_UNMEASURED_OVERHEAD = 0.03
 _SEARCH_SHARE = 0.4
 _STEPS = 5
 """That are timed of each set of splits that is profiled."""
@@ -498,8 +439,9 @@ def place_with_splits(
     opened = open_devices(list(devices)) if devices else []
     try:
         whole = whole_graph(step, graph, opened)
-        evaluate = evaluator(step, whole, topology, options or Options(), parts)
-        choice = chosen(evaluate, opened, _SEARCH_SHARE * time_limit_s, solving.get("stop"), on_progress)
+        stop = solving.get("stop") or Event()
+        search = SplitSearch(step, whole, topology, options or Options(), parts, stop, on_progress)
+        choice = chosen_splits(search, opened, _SEARCH_SHARE * time_limit_s)
     finally:
         for device in opened:
             device.close()
@@ -512,31 +454,12 @@ def place_with_splits(
     return SplitResult(result, split, choice.splits, choice.evaluated)
 
 
-def evaluator(step: TracedStep, whole: OpGraph, topology: Topology, options: Options, parts: int | None) -> Evaluator:
-    """A predictor of the step time under a set of splits; parts that were never timed cost three percent more."""
-    count = len(topology.devices) if parts is None else parts
-    if count < 2 and parts is not None:
-        raise InputError(f"ops cannot be split into {parts} parts; give at least 2")
-    return Evaluator(step, whole, tables_of(whole), topology, options, max(count, 2), _UNMEASURED_OVERHEAD)
-
-
-def chosen(
-    evaluate: Evaluator,
-    devices: Sequence[RuntimeDevice],
-    time_limit_s: float,
-    stop: Event | None = None,
-    on_progress: Callable[[Prospect], None] = lambda prospect: None,
-) -> SplitChoice:
-    """The choice by measurement where there are devices, else by estimates; none on a single device."""
-    if len(evaluate.topology.devices) < 2:
-        whole_s = evaluate(()).makespan_s
-        return SplitChoice((), evaluate.whole, whole_s, whole_s, 1)
-    if devices:
-        job = evaluate.step.job
-        return measured_choice(
-            evaluate, lambda captured: profile_ops(job, captured, devices, _STEPS), time_limit_s, stop, on_progress
-        )
-    return choose_splits(evaluate, time_limit_s, stop, on_progress=on_progress)
+def chosen_splits(search: SplitSearch, devices: Sequence[RuntimeDevice], time_limit_s: float) -> SplitChoice:
+    """The choice by measurement where there are devices, else by estimates."""
+    if not devices or len(search.topology.devices) < 2:
+        return search.choose(time_limit_s)
+    job = search.step.job
+    return search.choose_measured(lambda captured: profile_ops(job, captured, devices, _STEPS), time_limit_s)
 
 
 def whole_graph(

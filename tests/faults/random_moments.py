@@ -33,7 +33,7 @@ _MODEL = "dlplacer.models:mlp"
 COMMANDS: dict[str, tuple[str, ...]] = {
     "version": ("--version",),
     "capture": ("capture", _MODEL, "-o", "OUT"),
-    "solve": ("solve", "inception_v3-infer", "cpu-2core", "--time-limit", "4", "-o", "OUT"),
+    "solve": ("solve", "inception_v3-infer", "cpu-2core", "--time-limit", "2", "-o", "OUT"),
     "compare": ("compare", "inception_v3-infer", "cpu-2core", "--methods", "list,heft,single", "--time-limit", "3"),
     "show": ("show", "PLAN", "--html", "OUT"),
     "profile": ("profile", _MODEL, "--device", "cpu:0", "-o", "OUT"),

@@ -6,46 +6,59 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dlplacer.measure.run_report import RunOutcome, conclusion, losses_of
+from dlplacer.measure import run_report
+from dlplacer.measure.run_report import RunReport, conclusion, losses_of
 
 CAUSES = ("runtime", "contention", "waiting", "host")
 
 
-def outcome(lost: dict[str, float], devices: int = 2, baseline_s: float = 1.0, **others: Any) -> RunOutcome:
-    """Of a step as long as an even share of the baseline and what is lost."""
+def said(lost: dict[str, float], devices: int = 2, noise: float = 0.02, plan_noise: float = 0.0, **others: Any) -> str:
+    """Of a step as long as an even share of a baseline of a second, and what is lost."""
     losses = {**dict.fromkeys(CAUSES, 0.0), **lost}
-    rivals = {"plain PyTorch on one device": baseline_s, **others.pop("rivals", {})}
-    known = {"noise": 0.02, "plan_noise": 0.0, **others}
-    return RunOutcome(baseline_s / devices + sum(losses.values()), baseline_s, rivals, losses, devices=devices, **known)
+    measured_s = 1 / devices + sum(losses.values())
+    report = RunReport(
+        *(1.0, measured_s, 1.0),
+        measured_speedup=1 / measured_s,
+        measured_quartiles_s=(0.0, plan_noise * measured_s),
+        devices=(),
+        steps=1,
+        baseline_s=1.0,
+        noise=noise,
+        losses=losses,
+        **others,
+    )
+    return conclusion(report, devices)
 
 
 @pytest.mark.parametrize(
-    ("lost_s", "rivals", "beginning"),
+    ("lost_s", "cores_s", "beginning"),
     [
-        (0.1, {"plain PyTorch with 2 threads": 0.5}, "Plain PyTorch with 2 threads is 1.20x as fast: 500 ms per step"),
-        (0.1, {"plain PyTorch with 2 threads": 0.7}, "The plan on 2 devices gains"),
-        (1.5, {"plain PyTorch with 2 threads": 1.1}, "Plain PyTorch on one device is 2.00x as fast: 1 s per step"),
+        (0.1, 0.5, "Plain PyTorch with 2 threads is 1.20x as fast: 500 ms per step"),
+        (0.1, 0.7, "The plan on 2 devices gains"),
+        (1.5, 1.1, "Plain PyTorch on one device is 2.00x as fast: 1 s per step"),
     ],
 )
-def test_the_quickest_rival_comes_first(lost_s: float, rivals: dict[str, float], beginning: str) -> None:
-    assert conclusion(outcome({"waiting": lost_s}, rivals=rivals)).startswith(beginning)
+def test_the_quickest_rival_comes_first(
+    lost_s: float, cores_s: float, beginning: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_report, "usable_cores", lambda: [0, 1])
+    assert said({"waiting": lost_s}, eager_all_cores_s=cores_s).startswith(beginning)
 
 
 def test_a_difference_within_the_noise_is_none_and_one_device_is_advised() -> None:
-    faster = conclusion(outcome({"waiting": 0.45}, noise=0.08))
+    faster = said({"waiting": 0.45}, noise=0.08)
     assert "neither gains nor loses" in faster
     assert "use one device" in faster
-    slower = conclusion(outcome({"waiting": 0.55}, plan_noise=0.08))
-    assert "faster by less than the noise of 8 %" in slower
-    noisy = conclusion(outcome({"waiting": 0.45}, noise=2.0))
+    assert "faster by less than the noise of 8 %" in said({"waiting": 0.55}, plan_noise=0.08)
+    noisy = said({"waiting": 0.45}, noise=2.0)
     assert "most is lost" not in noisy
     assert "this machine is noisy" in noisy
-    assert "the plan's steps are noisy" in conclusion(outcome({}, plan_noise=0.2))
+    assert "the plan's steps are noisy" in said({}, plan_noise=0.2)
 
 
 def test_a_model_that_fits_on_no_device_has_no_rival() -> None:
-    said = conclusion(RunOutcome(0.5, None, {}, {}, 0.0, 0.0, 2))
-    assert said == "The plan on 2 devices takes 500 ms per step; the model fits on no single one."
+    text = conclusion(RunReport(0.5, 0.5, 0.5, devices=(), steps=1), 2)
+    assert text == "The plan on 2 devices takes 500 ms per step; the model fits on no single one."
 
 
 # Two replicas on two devices each: B = 1, S = 1.2 alone, 1.4 busy, a makespan of 0.9 and 0.1 on the host.
@@ -62,8 +75,7 @@ SECONDS = st.floats(-0.1, 2.0)
 def test_the_cause_that_is_named_is_the_largest(lost: dict[str, float], devices: int, noise: float) -> None:
     if 1 / devices + sum(lost.values()) <= 0.01:
         return
-    said = conclusion(outcome(lost, devices, noise=noise))
-    _, _, reason = said.partition("most is lost to ")
+    _, _, reason = said(lost, devices, noise=noise).partition("most is lost to ")
     assert bool(reason) == (sum(lost.values()) > max(0.03, noise) / devices)
     first = {"runtime": "the runtime", "contention": "contention", "waiting": "idle devices", "host": "the host"}
     largest = tuple(first[name] for name, seconds in lost.items() if seconds == max(lost.values()))

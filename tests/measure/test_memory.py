@@ -64,15 +64,15 @@ def allocated(monkeypatch: pytest.MonkeyPatch) -> dict[str, Allocated]:
     return counters
 
 
-def job() -> dp.Job:
+def job(size: int = SIZE) -> dp.Job:
     torch.manual_seed(0)
-    module = nn.Sequential(*(layer for _ in range(LAYERS) for layer in (nn.Linear(SIZE, SIZE), nn.ReLU())))
-    return dp.Job(module, (torch.randn(BATCH, SIZE),), (torch.randn(BATCH, SIZE),), nn.functional.mse_loss)
+    module = nn.Sequential(*(layer for _ in range(LAYERS) for layer in (nn.Linear(size, size), nn.ReLU())))
+    return dp.Job(module, (torch.randn(BATCH, size),), (torch.randn(BATCH, size),), nn.functional.mse_loss)
 
 
-def planned(share: float) -> Plan:
+def planned(job: dp.Job, share: float) -> Plan:
     """On two cores with a share of what the model needs in all."""
-    graph = dp.capture(job())
+    graph = dp.capture(job)
     graph = replace(graph, ops=tuple(replace(op, time_s=1e-3 if op.dtype else 0.0) for op in graph.ops))
     limit = int(share * sum(op.footprint_bytes for op in graph.ops))
     devices = tuple(dp.Device(name, "cpu-core", memory_bytes=limit) for name in ("d0", "d1"))
@@ -91,7 +91,7 @@ def weights_bytes(plan: Plan, device: str) -> int:
 
 
 def test_a_run_needs_no_more_memory_than_planned(allocated: dict[str, Allocated]) -> None:
-    plan = planned(0.85)
+    plan = planned(job(), 0.85)
     with counted() as caller:
         done = run(job(), plan, ["cpu:0", "cpu:1"], steps=1, warmup=0)
     taken_bytes = {
@@ -113,8 +113,8 @@ def test_a_run_needs_no_more_memory_than_planned(allocated: dict[str, Allocated]
     assert "null" not in repr(done)
 
 
-def test_a_model_that_fits_is_compared_with_plain_pytorch(allocated: dict[str, Allocated]) -> None:
-    report = run(job(), planned(1.1), ["cpu:0", "cpu:1"], steps=1, warmup=0).report
+def test_a_model_that_fits_is_compared_with_plain_pytorch() -> None:
+    report = run(job(64), planned(job(64), 1.1), ["cpu:0", "cpu:1"], steps=1, warmup=0).report
     assert report.left_out == ()
     assert report.max_abs_error < 1e-5
 

@@ -18,6 +18,7 @@ from dlplacer.frontend import capture
 from dlplacer.measure.selftest import Check, Selftest, nominal, random_plan, selftest
 from dlplacer.runtime.devices.cpu import CpuDevice
 from dlplacer.runtime.devices.open import KINDS
+from dlplacer.runtime.executor.backends import BACKENDS
 
 # Torch's compilers use what torch itself deprecates.
 pytestmark = [needs_two_cores, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
@@ -26,18 +27,19 @@ SMALL = {"branches": lambda: build("branches"), "recurrent": lambda: build("recu
 
 
 def test_good_devices_pass() -> None:
-    done = selftest(SMALL, {"linear": lambda: build("linear")}, CPUS, repeats=2)
+    linear = {"linear": lambda: build("linear")}
+    done = selftest({**linear, "recurrent": SMALL["recurrent"]}, linear, CPUS, repeats=2)
     assert done.passed
     assert done.devices == tuple(CPUS)
     names = [(check.name, check.subject) for check in done.checks]
     assert names == [
-        ("numbers", "branches against plain PyTorch"),
-        ("numbers", "branches against one device"),
-        ("races", "branches, 2 runs with pauses"),
+        ("numbers", "linear against plain PyTorch"),
+        ("numbers", "linear against one device"),
+        ("races", "linear, 2 runs with pauses"),
         ("numbers", "recurrent against plain PyTorch"),
         ("numbers", "recurrent against one device"),
         ("races", "recurrent, 2 runs with pauses"),
-        ("numbers", "branches, inductor"),
+        ("numbers", "linear, inductor"),
         ("link", "cpu:0 to cpu:1"),
         ("link", "cpu:0 to cpu:1"),
         ("issue", "cpu-core"),
@@ -57,7 +59,13 @@ def test_good_devices_pass() -> None:
 
 
 @pytest.fixture
-def simulated(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def without_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of what compiled segments have no part in."""
+    monkeypatch.delitem(BACKENDS, "inductor")
+
+
+@pytest.fixture
+def simulated(without_compiler: None, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Two GPUs in the host's memory; what is enqueued on them."""
     streams = HostStreams()
 
@@ -115,15 +123,21 @@ def noisy(amount: Callable[[], float]) -> Callable[..., Any]:
     return receive
 
 
-def test_links_that_change_what_they_carry_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("without_compiler")
+def test_links_that_change_what_they_carry_are_found_and_the_command_fails(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(CpuDevice, "receive", noisy(lambda: 0.1))
-    done = selftest({"branches": SMALL["branches"]}, {}, CPUS, repeats=1)
-    failed = {check.name for check in done.checks if not check.passed}
-    assert failed == {"numbers"}
-    assert not done.passed
+    report = tmp_path / "report.json"
+    words = ["selftest", "--devices", "cpu:0,cpu:1", "--no-steps", "--repeats", "1", "-o", str(report)]
+    assert main(words) == 5
+    assert "FAILED" in capsys.readouterr().out
+    checks = json.loads(report.read_text())["checks"]
+    assert {check["name"] for check in checks if not check["passed"]} == {"numbers"}
 
 
 # Every run differs from the first by less than any tolerance, but not by nothing.
+@pytest.mark.usefixtures("without_compiler")
 def test_runs_that_differ_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     taken = [0]
 
@@ -148,14 +162,6 @@ def test_what_exceeds_its_limit_or_is_no_number_fails() -> None:
 def test_no_repeats_are_refused() -> None:
     with pytest.raises(InputError, match="repeats is 0; at least 1 is needed"):
         selftest(SMALL, {}, CPUS, repeats=0)
-
-
-def test_the_command_ends_with_5_if_a_check_fails(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(CpuDevice, "receive", noisy(lambda: 0.1))
-    assert main(["selftest", "--devices", "cpu:0,cpu:1", "--no-steps", "--repeats", "1"]) == 5
-    assert "FAILED" in capsys.readouterr().out
 
 
 def test_random_plans_are_valid_and_differ() -> None:

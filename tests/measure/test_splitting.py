@@ -11,21 +11,16 @@ from torch.nn import functional
 import dlplacer as dp
 from dlplacer.core.errors import InputError
 from dlplacer.core.graph import OpGraph
-from dlplacer.core.options import Options
 from dlplacer.frontend import Job
 from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.splitting.names import OpSplit
 from dlplacer.measure.splitting import (
+    PartTimes,
+    SplitSearch,
     TracedStep,
-    choose_splits,
-    evaluator,
-    measured_choice,
-    measured_overhead,
     on_time_base_of,
     place_with_splits,
     splits_of,
-    tables_of,
-    with_estimates,
 )
 
 TYPE = "cpu-core"
@@ -57,8 +52,7 @@ def timed(step: TracedStep, times: Mapping[str, float], rest: float = 1e-5) -> O
 
 def test_the_op_that_dominates_is_split(step: TracedStep) -> None:
     # 0.1 s of 0.1 s in one convolution: halves of 0.05 s each and 3 % more for the parts
-    evaluate = evaluator(step, timed(step, {"convolution": 0.1}), dp.load_topology("cpu-2core"), Options(), None)
-    choice = choose_splits(evaluate, 120.0)
+    choice = SplitSearch(step, timed(step, {"convolution": 0.1}), dp.load_topology("cpu-2core")).choose(120.0)
     assert OpSplit("convolution", "batch", 2) in choice.splits
     assert choice.whole_s == pytest.approx(0.1, rel=0.01)
     assert choice.split_s == pytest.approx(0.05 * 1.03, rel=0.02)
@@ -67,9 +61,9 @@ def test_the_op_that_dominates_is_split(step: TracedStep) -> None:
 
 def test_nothing_is_split_where_it_brings_nothing(step: TracedStep) -> None:
     whole = timed(step, {"convolution": 0.1})
-    evaluate = evaluator(step, whole, dp.load_topology("cpu-2core"), Options(), 2)
-    evaluate.overhead = 1.5
-    choice = choose_splits(evaluate, 120.0)
+    search = SplitSearch(step, whole, dp.load_topology("cpu-2core"), parts=2)
+    search.times.overhead = 1.5
+    choice = search.choose(120.0)
     assert choice.splits == ()
     assert choice.graph is whole
 
@@ -100,7 +94,9 @@ def test_a_traced_step_is_not_changed_by_rewrites(step: TracedStep) -> None:
 
 def test_estimates_are_shares_of_the_whole_op(step: TracedStep) -> None:
     whole = timed(step, {"convolution": 0.12})
-    graph = with_estimates(step.captured([OpSplit("convolution", "batch", 3)]).graph, whole, tables_of(whole), 0.1)
+    times = PartTimes(whole)
+    times.overhead = 0.1
+    graph = times.timed(step.captured([OpSplit("convolution", "batch", 3)]).graph)
     parts = [op.time_on(TYPE) for op in graph.ops if op.origin == ("convolution",) and op.kind == "aten.convolution"]
     assert parts == pytest.approx([0.044] * 3)
     assert graph.op("relu").time_on(TYPE) == whole.op("relu").time_on(TYPE)
@@ -110,12 +106,12 @@ def test_what_was_measured_replaces_estimates(step: TracedStep) -> None:
     whole = timed(step, {"convolution": 0.1})
     split = step.captured([OpSplit("convolution", "batch", 2)]).graph
     measured = replace(split, ops=tuple(replace(op, time_s={TYPE: 0.07}) for op in split.ops))
-    tables = tables_of(whole)
-    tables[0].learn(measured)
-    graph = with_estimates(split, whole, tables, 0.5)
+    times = PartTimes(whole)
+    times.learn(measured)
+    graph = times.timed(split)
     assert graph.op("convolution_part1").time_on(TYPE) == 0.07
     assert graph.op("relu").time_on(TYPE) == whole.op("relu").time_on(TYPE)  # the first time counts
-    assert measured_overhead(whole, measured, TYPE) == pytest.approx(0.4)
+    assert times.overhead == pytest.approx(0.4)
 
 
 @pytest.mark.parametrize("part_s", [0.1, 0.03])
@@ -123,14 +119,13 @@ def test_sets_tried_are_counted_whatever_measuring_finds(step: TracedStep, part_
     whole, tried = timed(step, {"convolution": 0.1}), []
 
     def profiled(captured: Captured) -> dict[str, dict[str, float]]:
-        tried.append(len(evaluate.seen))
+        tried.append(captured)
         known = {op.id: op.time_on(TYPE) for op in whole.ops}
         return {TYPE: {op.id: part_s if op.origin else known.get(op.id) or 0.0 for op in captured.graph.ops}}
 
-    evaluate = evaluator(step, whole, dp.load_topology("cpu-2core"), Options(), None)
-    choice = measured_choice(evaluate, profiled, 120.0)
+    choice = SplitSearch(step, whole, dp.load_topology("cpu-2core")).choose_measured(profiled, 120.0)
     assert bool(choice.splits) == (part_s < 0.05)
-    assert choice.evaluated >= sum(tried) > 1
+    assert choice.evaluated > len(tried) > 0
 
 
 def test_drift_between_profiles_is_taken_out(step: TracedStep) -> None:
@@ -171,10 +166,10 @@ def test_times_of_another_graph_are_refused(step: TracedStep) -> None:
 
 def test_one_part_is_refused(step: TracedStep) -> None:
     with pytest.raises(InputError, match="ops cannot be split into 1 parts; give at least 2"):
-        evaluator(step, timed(step, {}), dp.load_topology("cpu-2core"), Options(), 1)
+        SplitSearch(step, timed(step, {}), dp.load_topology("cpu-2core"), parts=1)
 
 
 def test_no_time_to_choose_is_refused(step: TracedStep) -> None:
-    evaluate = evaluator(step, timed(step, {}), dp.load_topology("cpu-2core"), Options(), 2)
+    search = SplitSearch(step, timed(step, {}), dp.load_topology("cpu-2core"))
     with pytest.raises(InputError, match="the time limit for choosing splits is 0 s; it must be positive"):
-        choose_splits(evaluate, 0.0)
+        search.choose(0.0)

@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice
 from dlplacer.runtime.distributed.group import HEADER_LENGTH, RankGroup, WireFormat
+from dlplacer.runtime.executor.run import RankLinks
 from dlplacer.runtime.program.program import Program, Send
 
 AHEAD = 2
@@ -92,7 +93,7 @@ class _Channel:
         return self.under_way.popleft()[1]
 
 
-class RankChannels:
+class RankChannels(RankLinks):
     """`RankLinks` of a program over the process groups of a `RankGroup`, for the devices of this process."""
 
     def __init__(self, program: Program, group: RankGroup, devices: Mapping[str, RuntimeDevice]) -> None:

@@ -65,7 +65,7 @@ class Executor:
         links: RankLinks | None = None,
         starts: Mapping[str, float] | None = None,
     ) -> None:
-        self.links = links
+        self._links = links or RankLinks()
         self.backend = backend
         self._program = program
         self._devices = devices
@@ -83,8 +83,8 @@ class Executor:
 
     def start(self, inputs: StepInputs, record: bool = False) -> StepState:
         """The state with which a step begins."""
-        timeline = {name: DeviceTimeline() for name in self._devices} if record else None
-        return StepState(inputs, {name: {} for name in self._devices}, timeline)
+        timelines = {name: DeviceTimeline() for name in self._devices} if record else {}
+        return StepState(inputs, {name: {} for name in self._devices}, timelines)
 
     def run(self, state: StepState) -> None:
         """Run the program: devices without streams have ended when it returns, for others the caller's streams wait.
@@ -99,7 +99,7 @@ class Executor:
     def _run(self, state: StepState) -> None:
         given = self._order.begin()
         run = ProgramRun(state, {key: Reply() for key in self._transfers})
-        threads = self._compiled(state.timeline is not None)
+        threads = self._compiled(bool(state.timelines))
         answers: list[Reply[None]] = []
         try:
             # Two programs at once must queue in the same order on all devices, or they wait for each other.
@@ -126,8 +126,7 @@ class Executor:
 
     def _stop(self, run: ProgramRun) -> None:
         """Have all devices stop at their next receive, those of other processes too."""
-        if self.links is not None:
-            self.links.fail()
+        self._links.fail()
         run.give_up()
 
     def _issue(self, thread: _Thread, run: ProgramRun, given: Sequence[torch.Event]) -> None:
@@ -139,11 +138,9 @@ class Executor:
             # Grad mode is local to a thread: without this every op would record an autograd graph.
             with torch.no_grad():
                 _take(thread.steps, run)
-            if self.links is not None:
-                for name in thread.homes:
-                    self.links.end(name)
-            for name in run.timelines:
-                if name in thread.homes:
+            for name in thread.homes:
+                self._links.end(name)
+                if name in run.state.timelines:
                     self._devices[name].synchronize()
         except AbortedError:
             run.give_up()
@@ -160,11 +157,10 @@ class Executor:
         if (streams := streams_of(device)) is not None:
             for event in given:
                 streams.wait(COMPUTE_STREAM, event)
-        if self.links is not None:
-            self.links.begin(name)
-        if name in run.timelines:
+        self._links.begin(name)
+        if name in run.state.timelines:
             device.synchronize()
-            run.timelines[name].begin(device)
+            run.state.timelines[name].begin(device)
 
     def _compiled(self, recording: bool) -> Sequence[_Thread]:
         """The threads and their steps, compiled when first needed: most programs are never recorded."""
@@ -175,14 +171,14 @@ class Executor:
                 worker: tuple(name for name, own in workers.items() if own is worker) for worker in workers.values()
             }
             current: dict[Worker, str] = {}
-            for part in issue_order(self._program, self._maker.kind, LONGEST, self._starts):
-                if part.device in self._devices:
-                    worker = workers[part.device]
+            for home, actions in issue_order(self._program, self._maker.kind, LONGEST, self._starts):
+                if home in self._devices:
+                    worker = workers[home]
                     own = steps[homes[worker][0]]
-                    if current.get(worker) != part.device and streams_of(self._devices[part.device]) is not None:
-                        own.append(activate_step(self._devices[part.device]))
-                    current[worker] = part.device
-                    own.append(self._step(part.device, part.actions, recording))
+                    if current.get(worker) != home and streams_of(self._devices[home]) is not None:
+                        own.append(activate_step(self._devices[home]))
+                    current[worker] = home
+                    own.append(self._step(home, actions, recording))
             self._threads[recording] = [
                 _Thread(names, tuple(steps[names[0]]))
                 for names in homes.values()
@@ -194,9 +190,9 @@ class Executor:
     def _step(self, home: str, actions: Sequence[Action], recording: bool) -> Step:
         first, device = actions[0], self._devices[home]
         if isinstance(first, Send):
-            return send_step(first, home, first.target in self._devices, self.links)
+            return send_step(first, home, first.target in self._devices, self._links)
         if isinstance(first, Recv):
-            return receive_step(first, home, device, self._devices.get(first.source), self.links)
+            return receive_step(first, home, device, self._devices.get(first.source), self._links)
         if isinstance(first, Compute | Free):
             segment = self._maker.segment(home, device, actions, recording)
             return Step(segment.call, segment.message)

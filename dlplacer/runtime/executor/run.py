@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -76,14 +76,14 @@ class DeviceTimeline:
 
 @dataclass
 class StepState:
-    """The state of a step from its first program to its last: device name → values, and → timeline.
+    """The state of a step from its first program to its last: device name → values, and → timeline if it is recorded.
 
     `worked_s`: device name → seconds for which the last program has occupied its thread.
     """
 
     inputs: StepInputs
     values: dict[str, Values]
-    timeline: dict[str, DeviceTimeline] | None = None
+    timelines: Mapping[str, DeviceTimeline] = field(default_factory=dict)
     worked_s: dict[str, float] = field(default_factory=dict)
 
 
@@ -103,19 +103,14 @@ class ProgramRun:
     cells: Mapping[tuple[str, str], Reply[Any]]
     copies: dict[tuple[str, str, str], Any] = field(default_factory=dict)
 
-    @property
-    def timelines(self) -> Mapping[str, DeviceTimeline]:
-        """Device name → its timeline; empty if the run is not recorded."""
-        return self.state.timeline or {}
-
     def give_up(self) -> None:
         """Make every thread stop at the next tensor that it waits for."""
         for cell in self.cells.values():
             cell.give(None, AbortedError())
 
 
-class RankLinks(Protocol):
-    """Carries tensors to and from the devices of a program that other processes own.
+class RankLinks:
+    """Carries tensors to and from the devices of a program that other processes own; this one sends into nothing.
 
     All but `fail` is called on the thread of the device here.
     """
@@ -128,6 +123,7 @@ class RankLinks(Protocol):
 
     def receive(self, tensor: str, source: str, target: str) -> Any:
         """Wait for a tensor."""
+        raise NotImplementedError
 
     def end(self, device: str) -> None:
         """After a run: wait until the device's tensors have left."""

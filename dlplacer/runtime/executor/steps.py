@@ -64,7 +64,7 @@ class Segment:
         boxed = [values.pop(name) if name in last else values[name] for name in self.code.read]
         boxed += [inputs.bound[op] for op in self.code.bound]
         if self.recorded:
-            boxed.insert(0, functools.partial(run.timelines[self.home].finish, device=self.code.device))
+            boxed.insert(0, functools.partial(run.state.timelines[self.home].finish, device=self.code.device))
         if self.draws:
             with drawn_with(inputs.seed, self.ops[0], self.code.device.torch_device):
                 made = self.function(boxed)
@@ -174,7 +174,7 @@ def activate_step(device: RuntimeDevice) -> Step:
     return Step(lambda run: device.activate(), lambda error: f"{device.name} failed: {first_line(error)}")
 
 
-def send_step(action: Send, home: str, is_here: bool, links: RankLinks | None) -> Step:
+def send_step(action: Send, home: str, is_here: bool, links: RankLinks) -> Step:
     """Hands a tensor, or its copy that is under way, to another device, of another process unless it `is_here`."""
     tensor, name = action.tensor, action.target
 
@@ -183,21 +183,21 @@ def send_step(action: Send, home: str, is_here: bool, links: RankLinks | None) -
         value = run.state.values[home][tensor] if copied is None else copied
         if is_here:
             run.cells[tensor, name].give(value)
-        elif links is not None:
+        else:
             links.send(tensor, home, name, value)
 
     return Step(send, lambda error: None)
 
 
 def receive_step(
-    action: Recv, home: str, device: RuntimeDevice, sender: RuntimeDevice | None, links: RankLinks | None
+    action: Recv, home: str, device: RuntimeDevice, sender: RuntimeDevice | None, links: RankLinks
 ) -> Step:
     """Takes a tensor that another device has sent: of another process, over `links`, if there is no `sender` here."""
     tensor, source = action.tensor, action.source
 
     def receive(run: ProgramRun) -> None:
-        if sender is not None or links is None:
-            value, is_away = run.cells[tensor, home].result(), sender is None or streams_of(sender) is None
+        if sender is not None:
+            value, is_away = run.cells[tensor, home].result(), streams_of(sender) is None
         else:
             value = links.receive(tensor, source, home)
             is_away = value is not None and value.device != device.torch_device
@@ -207,8 +207,8 @@ def receive_step(
         except Exception as error:
             where = f"from {source} on {device.name}"
             raise RunError(f"receiving tensor {tensor!r} {where} failed: {first_line(error)}") from error
-        if home in run.timelines:
-            run.timelines[home].resume(device)
+        if home in run.state.timelines:
+            run.state.timelines[home].resume(device)
 
     return Step(receive, lambda error: None)
 
@@ -242,7 +242,7 @@ def stream_step(
             there = None if target is None else streams_of(target)
             run.copies[action.tensor, home, action.target] = streams.copy(value, memory, action.stream, there)
         waits = isinstance(action, Sync) or (isinstance(action, Wait) and action.stream == COMPUTE_STREAM)
-        if waits and home in run.timelines:
-            run.timelines[home].resume(device)
+        if waits and home in run.state.timelines:
+            run.state.timelines[home].resume(device)
 
     return Step(enqueue, lambda error: f"{action} failed on {device.name}: {first_line(error)}")

@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
-import networkx as nx
 import numpy as np
 import onnx
 from numpy.typing import NDArray
@@ -26,7 +25,7 @@ from dlplacer.runtime.onnx.session import OnnxDevice, as_array, open_session, ru
 
 @dataclass(frozen=True)
 class Part:
-    """A sub-model: names of its device in the plan, of its nodes in the planned order, and of its values.
+    """A sub-model: names of its device in the plan, of its nodes in the file's order, and of its values.
 
     `inputs` come from other parts or the caller; `outputs` are read by them.
     """
@@ -71,7 +70,7 @@ def parts_of(file: OnnxFile, plan: Plan) -> tuple[Part, ...]:
     order = {node.name: place for place, node in enumerate(file.model.graph.node)}
     parts = []
     for key in sorted(grouped):
-        nodes = _in_order(grouped[key], by_name, order)
+        nodes = sorted(grouped[key], key=order.__getitem__)
         inputs = dict.fromkeys(
             name for node in nodes for name in reads(by_name[node]) if name in given or made_in.get(name, key) != key
         )
@@ -102,7 +101,8 @@ def _model(
     outputs: Sequence[tuple[str, str]],
 ) -> onnx.ModelProto:
     """A ModelProto of some nodes and the constants that they read; outputs are the file's values, newly named."""
-    infos = _value_infos(file)
+    graph = values_of(file).model.graph
+    infos = {value.name: value for value in (*graph.value_info, *graph.input, *graph.output)}
     constants, initializers = _constants(file, nodes)
     made = onnx.helper.make_graph(
         [*constants, *nodes],
@@ -146,15 +146,6 @@ def _levels(plan: Plan, node_of: Mapping[str, str]) -> dict[str, int]:
     return levels
 
 
-def _in_order(nodes: Sequence[str], by_name: Mapping[str, onnx.NodeProto], order: Mapping[str, int]) -> list[str]:
-    """The planned order, with ops of equal start after their producers: a file lists sources first."""
-    place = {name: number for number, name in enumerate(nodes)}
-    maker = {value: name for name in nodes for value in by_name[name].output if value}
-    graph = nx.DiGraph((maker[value], name) for name in nodes for value in reads(by_name[name]) if value in maker)
-    graph.add_nodes_from(nodes)
-    return list(nx.lexicographical_topological_sort(graph, key=lambda name: (place[name], order[name])))
-
-
 def _constants(file: OnnxFile, nodes: Iterable[onnx.NodeProto]) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto]]:
     """Constant nodes and initializers that these nodes need, in the file's order."""
     graph = file.model.graph
@@ -175,11 +166,6 @@ def _constants(file: OnnxFile, nodes: Iterable[onnx.NodeProto]) -> tuple[list[on
             needed_nodes[maker[name].name] = maker[name]
             waiting += reads(maker[name])
     return [node for node in graph.node if node.name in needed_nodes], list(needed.values())
-
-
-def _value_infos(file: OnnxFile) -> dict[str, onnx.ValueInfoProto]:
-    inferred = onnx.shape_inference.infer_shapes(file.model, strict_mode=True, data_prop=True).graph
-    return {value.name: value for value in (*inferred.value_info, *inferred.input, *inferred.output)}
 
 
 Tensors = Mapping[str, NDArray[Any]]

@@ -279,10 +279,8 @@ class PlacedModule(PlacedState):
 
     def _run(self, variant: Variant, inputs: StepInputs) -> StepState:
         """The step as one program, recorded if wanted."""
-        state = variant.joint.start(inputs, self.records)
-        variant.joint.run(state)
-        if state.timeline is not None:
-            self.timelines = state.timeline
+        state = variant.run(inputs, self.records)
+        self.timelines = state.timelines or self.timelines
         return state
 
     def _evaluate(self, called: Job) -> Any:

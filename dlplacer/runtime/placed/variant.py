@@ -1,12 +1,13 @@
 """The step for one set of input shapes and one mode: captured, ordered, lowered, checked, and compiled for devices."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import networkx as nx
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Op
@@ -21,7 +22,7 @@ from dlplacer.runtime.executor.executor import Executor
 from dlplacer.runtime.executor.run import RankLinks, StepInputs, StepState
 from dlplacer.runtime.executor.stateful_ops import Updater
 from dlplacer.runtime.placed.guards import apart_from, require_home
-from dlplacer.runtime.program.checks import dry_run, require_no_races
+from dlplacer.runtime.program.checks import require_no_races
 from dlplacer.runtime.program.lower import Order, lower, lower_stages, memory_spaces, with_streams
 from dlplacer.runtime.program.program import Program
 
@@ -132,6 +133,12 @@ class Variant:
         """Op id → name of its device in the plan."""
         return {op: device for device, ops in self.order.items() for op in ops}
 
+    def run(self, inputs: StepInputs, record: bool = False) -> StepState:
+        """The state behind the whole step as one program."""
+        state = self.joint.start(inputs, record)
+        self.joint.run(state)
+        return state
+
     @cached_property
     def joint(self) -> Executor:
         """The whole step as one program."""
@@ -172,7 +179,8 @@ class Variant:
         for code, target in self.inputs:
             tensor = _laid_out(_plain(inputs[code.position]), self.layouts[code.position])
             bound[code.op] = as_input(tensor, target)
-        bound.update((code.op, self._constant(code)) for code in self.captured.executable.of_role("constant"))
+        for code in self.captured.executable.of_role("constant"):
+            bound[code.op] = copy_on(self._torch_device(code.op), code.constant)
         return StepInputs(bound, seed)
 
     def with_tangent(self, inputs: StepInputs, tangent: torch.Tensor | None) -> StepInputs:
@@ -233,30 +241,14 @@ class Variant:
             if any(graph.op(edge.target).phase == "backward" for edge in graph.edges_from[code.op])
         )
 
-    def _constant(self, code: OpCode) -> torch.Tensor:
-        """A tensor that traced code holds, on its op's device: copied anew if the user has written to it."""
-        device, version = self._torch_device(code.op), _version(code.constant)
-        if code.constant.device == device:
-            return code.constant  # type: ignore[no-any-return]
-        kept = self._copies.get(code.op)
-        if kept is None or kept[0] != version:
-            kept = self._copies[code.op] = version, code.constant.to(device)
-        return kept[1]
-
-    @cached_property
-    def _copies(self) -> dict[str, tuple[int, torch.Tensor]]:
-        return {}
-
     def _for_devices(self, programs: Sequence[Program]) -> list[Program]:
         """The programs as these devices run them, found to end and to order all that streams do."""
         graph, codes = self.captured.graph, self.captured.executable.codes
         spaces = memory_spaces(self.devices, self.order, self.away_on_device)
         made = {op: set(code.results) for op, code in codes.items()}
         empty = {edge.tensor for edge in graph.edges if edge.tensor not in made.get(edge.source, {edge.tensor})}
-        dry_run(graph, programs)
         lowered = with_streams(programs, spaces, empty)
-        if any(space.has_streams for space in spaces.values()):
-            require_no_races(graph, lowered, spaces, empty)
+        require_no_races(graph, lowered, spaces, empty)
         return lowered
 
     def _executor(self, program: Program, updater: Updater, backend: SegmentBackend) -> Executor:
@@ -286,6 +278,19 @@ def with_constants(executable: Executable, tensors: Sequence[Any]) -> list[Any]:
 def layouts_of(inputs: Sequence[Any]) -> Layouts:
     """The layouts of flat inputs."""
     return tuple(tuple(leaf.stride()) if isinstance(leaf, torch.Tensor) else None for leaf in inputs)
+
+
+_copies: MutableMapping[Any, dict[torch.device, tuple[int, torch.Tensor]]] = WeakIdKeyDictionary()
+
+
+def copy_on(device: torch.device, tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor on a device: copied there once, and again after it was written to."""
+    if tensor.device == device:
+        return tensor
+    kept, version = _copies.setdefault(tensor, {}), _version(tensor)
+    if device not in kept or kept[device][0] != version:
+        kept[device] = version, tensor.detach().to(device)
+    return kept[device][1]
 
 
 def _version(tensor: torch.Tensor) -> int:

@@ -8,17 +8,14 @@ from statistics import median
 from typing import Any
 
 import torch
-from torch import nn
 
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op, TensorSpec
 from dlplacer.core.topology import Device as TopologyDevice
 from dlplacer.core.topology import Link, Topology
-from dlplacer.frontend.torch.capture import Captured, capture_job, default_rewrites
+from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.executable import Executable, Instruction, OpCode, Value
-from dlplacer.frontend.torch.job import Job, flat_inputs
-from dlplacer.frontend.torch.tracing.step_module import job_tensors
-from dlplacer.machines.costs.device_table import TURN, is_core
+from dlplacer.machines.costs.device_table import is_core
 from dlplacer.machines.importers.measured_links import measured
 from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice
 from dlplacer.runtime.devices.open import KINDS, in_host_memory, open_devices
@@ -44,10 +41,9 @@ def issue_time_s(devices: Sequence[RuntimeDevice]) -> float:
     cores = in_host_memory(devices)
     if cores and len(devices) < 2:
         return 0.0
-    job, captured = _short_chain()
-    order, ops = {"here": [op.id for op in captured.graph.ops]}, 2 * _LENGTH
-    used = devices if cores else devices[:1]
-    steps = [OwnStep(captured, order, "here", each, job_tensors(job), flat_inputs(job)) for each in used]
+    chain, ops = _short_chain(), 2 * _LENGTH
+    order = {"here": [op.id for op in chain.graph.ops]}
+    steps = [OwnStep(chain, order, "here", each, {}, ()) for each in (devices if cores else devices[:1])]
     issued = []
     for _ in range(_WARM_STEPS + _STEPS):
         side_by_side(OwnStep.plain, steps)
@@ -58,45 +54,34 @@ def issue_time_s(devices: Sequence[RuntimeDevice]) -> float:
 def with_timed_issue(topology: Topology, opened: Sequence[RuntimeDevice]) -> Topology:
     """The machine of these devices, with the measured cost of issuing an op: cores are threads of one process."""
     # Three digits: it varies by a tenth from one run to the next.
-    return _with_issue(topology, opened, float(f"{issue_time_s(opened):.3g}"), "timed with a chain of short ones")
-
-
-def with_usual_issue(topology: Topology, opened: Sequence[RuntimeDevice]) -> Topology:
-    """The machine of these devices, with the issue cost of cores of one process on the machine of the device table.
-
-    The issue cost of other devices is left open.
-    """
-    return _with_issue(topology, opened, TURN.value if in_host_memory(opened) else 0.0, "of a generic host")
-
-
-def _with_issue(topology: Topology, opened: Sequence[RuntimeDevice], issue_s: float, how: str) -> Topology:
-    if not issue_s:
+    issue: dict[str, Any] = {"dispatch_s": float(f"{issue_time_s(opened):.3g}")}
+    if not issue["dispatch_s"]:
         return topology
-    issue: dict[str, Any] = {"dispatch_s": issue_s}
     if in_host_memory(opened):
         issue |= {"process": "host", "asynchronous": False}
     devices = tuple(replace(device, **issue) for device in topology.devices)
-    return replace(topology, devices=devices, source=f"{topology.source}; issue of an op {how}")
+    source = f"{topology.source}; issue of an op timed with a chain of short ones"
+    return replace(topology, devices=devices, source=source)
 
 
-class _Chain(nn.Module):
-    """Ops that each read the result of the one before."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.eye(_SIDE))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Products and tanh, alternating."""
-        for _ in range(_LENGTH):
-            x = torch.tanh(x @ self.weight)
-        return x
+def _short_chain() -> Captured:
+    """A step of ops that each read the result of the one before: products and tanh, alternating."""
+    calls = [Instruction("x", torch.ops.aten.eye.default, (_SIDE,), {"device": HOST_DEVICE})]
+    for number in range(_LENGTH):
+        read = Value(calls[-1].result), Value("x")
+        calls.append(Instruction(f"product {number}", torch.ops.aten.mm.default, read, {}))
+        calls.append(Instruction(f"tanh {number}", torch.ops.aten.tanh.default, (Value(calls[-1].result),), {}))
+    return _step_of(calls, 4 * _SIDE**2)
 
 
-def _short_chain() -> tuple[Job, Captured]:
-    """Inference of a chain of short ops, and its capture."""
-    job = Job(_Chain().eval(), args=(torch.zeros(_SIDE, _SIDE),), mode="infer")
-    return job, capture_job(job, default_rewrites())
+def _step_of(calls: Sequence[Instruction], size_bytes: int) -> Captured:
+    """A step with an op for each call, whose results are of one size."""
+    spec = TensorSpec((size_bytes // 4,), "float32", size_bytes)
+    reads = {call.result: {value.name for value in call.args if isinstance(value, Value)} for call in calls}
+    edges = (Edge(source, op, size_bytes, 0, source) for op, sources in reads.items() for source in sources)
+    codes = {call.result: OpCode(call.result, "call", instructions=(call,)) for call in calls}
+    graph = OpGraph(tuple(Op(op, "test", outputs=(spec,)) for op in codes), tuple(edges))
+    return Captured(graph, Executable(codes, (), None, False))
 
 
 _SMALL_BYTES, _LARGE_BYTES = 4, 2**24
@@ -148,24 +133,17 @@ def _link(source: tuple[str, RuntimeDevice], target: tuple[str, RuntimeDevice]) 
 def _transfer_s(first: RuntimeDevice, second: RuntimeDevice, size_bytes: int) -> float:
     """Seconds from having a tensor on one device to having it on the other: half a round trip in a program."""
     length = max(1, size_bytes // 4)
-    spec = TensorSpec((length,), "float32", 4 * length)
-    ops = [Op(name, "test", outputs=(spec,)) for name in ("give", "turn", "take")]
-    edges = [Edge(one, other, spec.bytes, 0, one) for one, other in (("give", "turn"), ("turn", "take"))]
-    calls = {
-        "give": Instruction("give", torch.ops.aten.zeros.default, ([length],), {"device": HOST_DEVICE}),
-        "turn": Instruction("turn", _same, (Value("give"),), {}),
-        "take": Instruction("take", _same, (Value("turn"),), {}),
-    }
-    codes = {name: OpCode(name, "call", instructions=(call,)) for name, call in calls.items()}
-    trip = Captured(OpGraph(tuple(ops), tuple(edges)), Executable(codes, (), None, False))
+    calls = [
+        Instruction("give", torch.ops.aten.zeros.default, ([length],), {"device": HOST_DEVICE}),
+        Instruction("turn", _same, (Value("give"),), {}),
+        Instruction("take", _same, (Value("turn"),), {}),
+    ]
+    trip = _step_of(calls, 4 * length)
     order, devices = {"here": ["give", "take"], "there": ["turn"]}, {"here": first, "there": second}
     variant = Variant(trip, order, devices, Updater(None), ())
     times = []
     for _ in range(_ROUND_TRIPS):
-        state = variant.joint.start(variant.bind({}, (), 0), record=True)
-        variant.joint.run(state)
-        assert state.timeline is not None
-        give, take = state.timeline["here"].spans(first)
+        give, take = variant.run(variant.bind({}, (), 0), record=True).timelines["here"].spans(first)
         times.append((take.start_s - give.end_s) / 2)
     return max(1e-9, settled(times))
 

@@ -15,6 +15,7 @@ from dlplacer.frontend.torch.job import Job
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.streams import streams_of
 from dlplacer.runtime.devices.worker import T
+from dlplacer.runtime.executor.run import RankLinks
 from dlplacer.runtime.executor.segment_graph import segment_graph
 from dlplacer.runtime.executor.stateful_ops import Updater
 from dlplacer.runtime.placed.guards import require_data
@@ -62,17 +63,14 @@ class OwnStep:
 
     def recorded(self) -> dict[str, float]:
         """Op → seconds in a step, from the end of the op before it to its own."""
-        variant = self._variant
-        state = variant.joint.start(self._bound(), record=True)
-        variant.joint.run(state)
-        assert state.timeline is not None
-        return {span.op: span.end_s - span.start_s for span in state.timeline[self.home].spans(self.device)}
+        timeline = self._variant.run(self._bound(), record=True).timelines[self.home]
+        return {span.op: span.end_s - span.start_s for span in timeline.spans(self.device)}
 
     def plain(self) -> float:
         """Seconds for which the device is busy in a step that is not recorded."""
-        state = self._variant.joint.start(self._bound())
+        bound = self._bound()
         begin = time.perf_counter()
-        self._variant.joint.run(state)
+        state = self._variant.run(bound)
         self.device.drain()
         wall_s = time.perf_counter() - begin
         self.issued_s = state.worked_s[self.home]
@@ -105,7 +103,7 @@ def side_by_side(take: Callable[[OwnStep], T], steps: Sequence[OwnStep], keeps_b
         return list(pool.map(taken, steps))
 
 
-class StandIns:
+class StandIns(RankLinks):
     """Links of an executor whose other devices do not exist: tensors of the right shape arrive at once.
 
     Those `received` of a dtype share one memory, as large as the largest; parameters and buffers (`tensors`) arrive as
@@ -128,18 +126,6 @@ class StandIns:
             if fake.dtype not in memory:
                 memory[fake.dtype] = _filled(torch.empty(_length(fake), dtype=fake.dtype, device=fake.device))
             self._made[name] = memory[fake.dtype].as_strided(fake.shape, fake.stride())
-
-    def begin(self, device: str) -> None:
-        """Nothing is on its way."""
-
-    def end(self, device: str) -> None:
-        """Nothing has to leave."""
-
-    def send(self, tensor: str, source: str, target: str, value: Any) -> None:
-        """Nobody is there to take it."""
-
-    def fail(self) -> None:
-        """Nobody waits."""
 
     def receive(self, tensor: str, source: str, target: str) -> torch.Tensor | None:  # noqa: ARG002
         """A tensor of the shape, dtype and strides of the one that is planned to arrive; None for a mere order."""

@@ -36,45 +36,40 @@ _Clock = dict[_Line, int]
 _THREAD = ""
 
 
-def dry_run(graph: OpGraph, programs: Sequence[Program]) -> None:
-    """Return if the programs, run one after another, end, and every op runs once and finds its inputs.
-
-    Raises InternalError naming the actions at which devices wait for each other, the op whose input is missing, the
-    event that is not recorded in time, or what is left over; each with its device and line.
-    """
-    _checked(graph, programs, defaultdict(DeviceMemorySpace), complete=True)
-
-
 def require_no_races(
-    graph: OpGraph, programs: Sequence[Program], spaces: MemorySpaces, empty: Collection[str] = ()
+    graph: OpGraph, programs: Sequence[Program], spaces: MemorySpaces | None = None, empty: Collection[str] = ()
 ) -> None:
-    """Return if the programs run dry and have no races.
+    """Return if the programs, run one after another, end, and have no `races`.
 
-    Raises InternalError as `dry_run`, or naming the first actions that nothing orders, with their devices and lines.
+    Raises InternalError as `races`, or naming the first actions that nothing orders, with their devices and lines.
     """
-    found = _checked(graph, programs, spaces, empty, complete=True)
+    found = races(graph, programs, spaces, empty)
     if found:
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
         raise InternalError(f"the program has a race: {found[0]}{more}")
 
 
-def races(graph: OpGraph, programs: Sequence[Program], spaces: MemorySpaces, empty: Collection[str] = ()) -> list[str]:
+def races(
+    graph: OpGraph, programs: Sequence[Program], spaces: MemorySpaces | None = None, empty: Collection[str] = ()
+) -> list[str]:
     """Races in programs that run one after another, one line for each.
 
-    They may leave out ops; else it raises as `dry_run`. `empty`: names of tensors that only carry an order, and have no
-    memory.
+    Raises InternalError unless the programs end and every op runs once and finds its inputs: it names the actions at
+    which devices wait for each other, the op whose input is missing, the event that is not recorded in time, or what
+    is left over; each with its device and line.
+
+    Parameters
+    ----------
+    spaces
+        By default those of cores.
+    empty
+        Names of tensors that only carry an order, and have no memory.
     """
-    return _checked(graph, programs, spaces, empty, complete=False)
-
-
-def _checked(
-    graph: OpGraph, programs: Sequence[Program], spaces: MemorySpaces, empty: Collection[str] = (), *, complete: bool
-) -> list[str]:
-    checker = _Checker(graph, spaces, frozenset(empty))
+    checker = _Checker(graph, defaultdict(DeviceMemorySpace) if spaces is None else spaces, frozenset(empty))
     for program in programs:
         checker.run(program)
     missing = [op.id for op in graph.ops if op.id not in checker.done]
-    if missing and complete:
+    if missing:
         raise InternalError(f"the program computes {len(checker.done)} of {len(graph.ops)} ops; missing: {missing[:3]}")
     return checker.found
 

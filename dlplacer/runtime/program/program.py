@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from dlplacer.core.errors import InputError, InternalError
 
@@ -105,6 +105,7 @@ class Hold(_Line):
 
 StreamAction = Copy | RecordEvent | Wait | Sync | Hold
 Action = Compute | Send | Recv | Free | StreamAction
+Actions = tuple[Action, ...]
 
 _NAME = r'("(?:[^"\\]|\\.)*"|[^\s"]+)'
 _ACTIONS: tuple[type[Action], ...] = (Compute, Send, Recv, Free, Copy, RecordEvent, Wait, Sync, Hold)
@@ -143,7 +144,7 @@ def unquoted(text: str) -> str:
 class Program:
     """Device name → its actions in order; tensors cross devices through matching SEND and RECV."""
 
-    actions: Mapping[str, tuple[Action, ...]]
+    actions: Mapping[str, Actions]
 
     def __str__(self) -> str:
         lines = []
@@ -190,73 +191,59 @@ def interleaved(program: Program) -> Iterator[tuple[str, int, Action]]:
 
     Every device goes on as far as it can. InternalError if the program hangs.
     """
-    sent: set[tuple[str, str, str]] = set()
     position = dict.fromkeys(program.actions, 0)
-    moved = True
-    while moved:
-        moved = False
-        for device, actions in program.actions.items():
-            while position[device] < len(actions):
-                action = actions[position[device]]
-                if isinstance(action, Recv):
-                    if (action.tensor, action.source, device) not in sent:
-                        break
-                    sent.remove((action.tensor, action.source, device))
-                if isinstance(action, Send):
-                    sent.add((action.tensor, device, action.target))
-                yield device, position[device], action
-                position[device] += 1
-                moved = True
+    single = {name: [(action,) for action in actions] for name, actions in program.actions.items()}
+    for device, (action,) in _issued(program, single, {name: [0.0] * len(own) for name, own in single.items()}):
+        yield device, position[device], action
+        position[device] += 1
+
+
+def issue_order(
+    program: Program, kind_of: Callable[[str], object], longest: int, starts: Mapping[str, float]
+) -> Iterator[tuple[str, Actions]]:
+    """(device, actions that are issued at once) for all devices: a RECV after its SEND, and else by planned start.
+
+    At once are issued a run of COMPUTE and FREE, or one other action. Ops of an equal kind may share a run of at most
+    `longest` actions; an op of kind None is alone. An op without a planned start, in any unit, starts with the op
+    before it.
+    """
+    parts = {name: list(_parts(actions, kind_of, longest)) for name, actions in program.actions.items()}
+    return _issued(program, parts, {name: _ranks(own, starts) for name, own in parts.items()})
+
+
+def _issued(
+    program: Program, parts: Mapping[str, Sequence[Actions]], ranks: Mapping[str, Sequence[float]]
+) -> Iterator[tuple[str, Actions]]:
+    """The parts of all devices, of those that are ready the one of the lowest rank; InternalError if none is."""
+    turn = dict.fromkeys(parts, 0)
+    sent: set[tuple[str, str, str]] = set()
+
+    def is_ready(name: str) -> bool:
+        if turn[name] == len(parts[name]):
+            return False
+        action = parts[name][turn[name]][0]
+        return not isinstance(action, Recv) or (action.tensor, action.source, name) in sent
+
+    while ready := [name for name in parts if is_ready(name)]:
+        name = min(ready, key=lambda name: ranks[name][turn[name]])
+        part = parts[name][turn[name]]
+        turn[name] += 1
+        action = part[0]
+        if isinstance(action, Send):
+            sent.add((action.tensor, name, action.target))
+        elif isinstance(action, Recv):
+            sent.remove((action.tensor, action.source, name))
+        yield name, part
     stuck = [
-        f"{name} waits at {actions[position[name]]} (line {program.line(name, position[name])})"
-        for name, actions in program.actions.items()
-        if position[name] < len(actions)
+        f"{name} waits at {own[turn[name]][0]} (line {program.line(name, sum(map(len, own[: turn[name]])))})"
+        for name, own in parts.items()
+        if turn[name] < len(own)
     ]
     if stuck:
         raise InternalError(f"the program would hang: {'; '.join(stuck)}")
 
 
-class IssuedActions(NamedTuple):
-    """Actions of one device that are issued at once: a run of COMPUTE and FREE, or one other action."""
-
-    device: str
-    actions: tuple[Action, ...]
-
-
-def issue_order(
-    program: Program, kind_of: Callable[[str], object], longest: int, starts: Mapping[str, float]
-) -> Iterator[IssuedActions]:
-    """The actions of all devices in one order: a RECV after its SEND, and else by planned start.
-
-    Ops of an equal kind may share a segment of at most `longest` actions; an op of kind None is alone. An op without a
-    planned start, in any unit, starts with the op before it.
-    """
-    parts = {name: list(_parts(name, actions, kind_of, longest)) for name, actions in program.actions.items()}
-    ranks = {name: _ranks(own, starts) for name, own in parts.items()}
-    position = dict.fromkeys(parts, 0)
-    sent: set[tuple[str, str, str]] = set()
-
-    def is_ready(name: str) -> bool:
-        if position[name] == len(parts[name]):
-            return False
-        action = parts[name][position[name]].actions[0]
-        return not isinstance(action, Recv) or (action.tensor, action.source, name) in sent
-
-    while ready := [name for name in parts if is_ready(name)]:
-        name = min(ready, key=lambda name: ranks[name][position[name]])
-        part = parts[name][position[name]]
-        position[name] += 1
-        action = part.actions[0]
-        if isinstance(action, Send):
-            sent.add((action.tensor, name, action.target))
-        elif isinstance(action, Recv):
-            sent.remove((action.tensor, action.source, name))
-        yield part
-
-
-def _parts(
-    device: str, actions: Sequence[Action], kind_of: Callable[[str], object], longest: int
-) -> Iterator[IssuedActions]:
+def _parts(actions: Sequence[Action], kind_of: Callable[[str], object], longest: int) -> Iterator[Actions]:
     """The actions of a device, cut."""
     run: list[Action] = []
     kinds: list[object] = []
@@ -264,24 +251,24 @@ def _parts(
         own = kind_of(action.op) if isinstance(action, Compute) else None
         joins = isinstance(action, Free) or (isinstance(action, Compute) and not kinds)
         if run and not joins and not (len(run) < longest and own is not None and own in kinds):
-            yield IssuedActions(device, tuple(run))
+            yield tuple(run)
             run, kinds = [], []
         run.append(action)
         if isinstance(action, Compute):
             kinds = [own]
         elif not isinstance(action, Free):
-            yield IssuedActions(device, (action,))
+            yield tuple(run)
             run = []
     if run:
-        yield IssuedActions(device, tuple(run))
+        yield tuple(run)
 
 
-def _ranks(parts: Sequence[IssuedActions], starts: Mapping[str, float]) -> list[float]:
+def _ranks(parts: Sequence[Actions], starts: Mapping[str, float]) -> list[float]:
     """The planned start of the first op at or behind each part."""
     ranks: list[float] = []
     rank = math.inf
     for part in reversed(parts):
-        ops = (action.op for action in part.actions if isinstance(action, Compute))
+        ops = (action.op for action in part if isinstance(action, Compute))
         rank = min((starts[op] for op in ops if op in starts), default=rank)
         ranks.append(rank)
     return ranks[::-1]

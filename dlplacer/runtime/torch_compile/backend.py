@@ -4,7 +4,7 @@ Forward and backward of a graph are planned on their own, since the autograd eng
 with `dlplacer.apply` plans them together and is faster. A graph is profiled, planned and compiled at its first call.
 """
 
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from importlib.metadata import entry_points
 from threading import Lock
@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.utils.weak import WeakIdKeyDictionary
 
 from dlplacer.core.errors import InputError, MismatchError
 from dlplacer.core.graph import OpGraph
@@ -27,8 +26,8 @@ from dlplacer.planning.place import place
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.open import default_names, open_devices
 from dlplacer.runtime.executor.stateful_ops import Updater
-from dlplacer.runtime.placed.variant import Variant, layouts_of
-from dlplacer.runtime.profile.machine_times import measured_topology, with_usual_issue
+from dlplacer.runtime.placed.variant import Variant, copy_on, layouts_of
+from dlplacer.runtime.profile.machine_times import measured_topology, with_timed_issue
 from dlplacer.runtime.profile.op_times import with_measured_times
 from dlplacer.runtime.profile.own_steps import OwnStep
 from dlplacer.runtime.profile.statistic import typical
@@ -51,8 +50,7 @@ class CompileOptions:
         Names of devices, a list or as one text with commas; by default the CUDA devices, or else the cores.
     topology
         A topology, a file, or the name of one that ships: its devices correspond to `devices` in order. By default the
-        links are timed, and cores have their usual issue cost: a step that would time it cannot be captured while
-        Dynamo compiles another.
+        links and the cost of issuing an op are timed.
     method
         The method that plans a graph: a key of `dlplacer.solvers.methods.METHODS`.
     time_limit_s
@@ -160,11 +158,11 @@ class GraphRunner:
                 self._variant = Variant(self.captured, plan.order, named, Updater(None), self._layouts)
         variant, there = self._variant, [*inputs]
         for code, device in variant.inputs:
-            there[code.position] = weight_on(device.torch_device, there[code.position])
+            if isinstance(weight := there[code.position], nn.Parameter):
+                there[code.position] = copy_on(device.torch_device, weight)
         # From torch's own generator, so that ``torch.manual_seed`` decides what random ops draw.
         seed = int(torch.randint(2**62, ())) if variant.is_random else 0
-        state = variant.joint.start(variant.bind({}, there, seed))
-        variant.joint.run(state)
+        state = variant.run(variant.bind({}, there, seed))
         return [
             value.to(home) if isinstance(value, torch.Tensor) and home is not None and value.device != home else value
             for value, home in zip(variant.outputs(state), self._outputs_on, strict=True)
@@ -173,7 +171,7 @@ class GraphRunner:
     def _planned(self, inputs: Sequence[Any]) -> Plan:
         options, topology = self._options, self._options.topology
         if topology is None:
-            topology = with_usual_issue(measured_topology(self._devices), self._devices)
+            topology = with_timed_issue(measured_topology(self._devices), self._devices)
         elif not isinstance(topology, Topology):
             topology = load_topology(topology)
         named = self._named(topology)
@@ -198,19 +196,6 @@ class GraphRunner:
         step = OwnStep(self.captured, {"all": [op.id for op in self.captured.graph.ops]}, "all", device, {}, inputs)
         step.recorded()
         return typical([step.recorded() for _ in range(_PROFILED)])
-
-
-_copies: MutableMapping[Any, dict[torch.device, tuple[int, torch.Tensor]]] = WeakIdKeyDictionary()
-
-
-def weight_on(device: torch.device, value: object) -> object:
-    """A parameter on a device, copied again only after it was written to; any other value as it is."""
-    if not isinstance(value, nn.Parameter) or value.device == device:
-        return value
-    kept = _copies.setdefault(value, {})
-    if device not in kept or kept[device][0] != value._version:
-        kept[device] = value._version, value.detach().to(device)
-    return kept[device][1]
 
 
 def _homes(value: Any, devices: Mapping[str, RuntimeDevice]) -> tuple[str, ...]:

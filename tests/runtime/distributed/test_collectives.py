@@ -24,7 +24,7 @@ from dlplacer.problem.routes import least_delay_routes
 from dlplacer.runtime.distributed.collective_ops import Bucket, add_collectives, pack, unpack
 from dlplacer.runtime.distributed.ranks import NETWORK
 from dlplacer.runtime.distributed.replicate import replicated_plan, with_network
-from dlplacer.runtime.program.checks import dry_run
+from dlplacer.runtime.program.checks import races
 from dlplacer.runtime.program.lower import lower
 from dlplacer.solvers.instance.outcome import Outcome, ProblemSchedule
 
@@ -105,7 +105,7 @@ def test_a_plan_with_collectives_keeps_all_rules_and_its_program_runs(
     assert not violations(made)
     assert {made.placement[op.id] for op in made.graph.ops if op.kind == "collective"} == {NETWORK}
     assert all(made.placement[op] == device for op, device in plan.placement.items())
-    dry_run(made.graph, [lower(made.graph, made.order)])
+    races(made.graph, [lower(made.graph, made.order)])
     made.save(tmp_path / "plan.json")
     again = read_plan(tmp_path / "plan.json")
     assert not violations(again)

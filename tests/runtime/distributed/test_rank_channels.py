@@ -8,7 +8,7 @@ from runtime.random_plans import needs_two_cores, random_plan
 from dlplacer.frontend import capture
 from dlplacer.models import mlp
 from dlplacer.runtime.devices.open import open_devices
-from dlplacer.runtime.distributed.group import RankGroup, WireFormat
+from dlplacer.runtime.distributed.group import RankGroup
 from dlplacer.runtime.distributed.rank_channels import RankChannels
 from dlplacer.runtime.distributed.ranks import parse_ranks
 from dlplacer.runtime.program.program import Program, Recv, Send
@@ -78,9 +78,3 @@ def test_tensors_of_one_replica_come_together() -> None:
         expected = {name: value + rank // 2 for name, value in {**own[0], **own[1]}.items()}
         assert found.keys() == expected.keys()
         assert all(same(found[name], value) for name, value in expected.items())
-
-
-def test_a_format_is_what_its_header_says() -> None:
-    for value in (*MADE.values(), *WITH_GAPS.values()):
-        wire = WireFormat.of(value)
-        assert WireFormat.of_header(wire.to_header(torch.device("cpu"))) == wire

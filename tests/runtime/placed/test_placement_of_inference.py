@@ -13,7 +13,7 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
 from dlplacer.frontend import Job, capture
 from dlplacer.runtime.placed.variant import order_like
-from dlplacer.runtime.program.checks import dry_run
+from dlplacer.runtime.program.checks import races
 from dlplacer.runtime.program.lower import lower
 
 
@@ -35,7 +35,7 @@ def test_ops_stay_where_the_plan_has_them(name: str, seed: int) -> None:
             assert home[op.id] == plan.placement[op.id]
         if op.colocate is not None:
             assert home[op.id] == home[op.colocate]
-    dry_run(inference, [lower(inference, order, ())])
+    races(inference, [lower(inference, order, ())])
     modules = {plan.graph.op(op).module: plan.placement[op] for op in plan.graph.index if "batch_norm_legit" in op}
     for op in inference.ops:
         if "no_training" in op.kind:
@@ -99,4 +99,4 @@ def test_ops_that_vanish_and_appear_leave_an_order_that_runs(seed: int) -> None:
     found = homes(order)
     assert sorted(found) == sorted(graph.index)
     assert all(found[op.id] == plan.placement[op.id] for op in graph.ops if op.id in plan.placement)
-    dry_run(graph, [lower(graph, order, ())])
+    races(graph, [lower(graph, order, ())])

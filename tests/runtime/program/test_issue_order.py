@@ -19,18 +19,18 @@ def test_every_action_is_issued_once_in_the_order_of_its_device(seed: int, longe
     kinds = {op.id: chooser.choice([None, 1, 2]) for op in graph.ops}
     issued = list(issue_order(program, kinds.__getitem__, longest, {}))
     for device in DEVICES:
-        own = [action for part in issued if part.device == device for action in part.actions]
+        own = [action for name, part in issued if name == device for action in part]
         assert tuple(own) == program.actions.get(device, ())
     sent: set[tuple[str, str, str]] = set()
-    for part in issued:
-        first = part.actions[0]
+    for name, part in issued:
+        first = part[0]
         if isinstance(first, Send):
-            sent.add((first.tensor, part.device, first.target))
+            sent.add((first.tensor, name, first.target))
         elif isinstance(first, Recv):
-            assert (first.tensor, first.source, part.device) in sent
-        if len(part.actions) > 1:
-            assert all(isinstance(action, (Compute, Free)) for action in part.actions)
-        ops = [action.op for action in part.actions if isinstance(action, Compute)]
+            assert (first.tensor, first.source, name) in sent
+        if len(part) > 1:
+            assert all(isinstance(action, (Compute, Free)) for action in part)
+        ops = [action.op for action in part if isinstance(action, Compute)]
         assert len({kinds[op] for op in ops}) <= 1
         assert len(ops) <= (longest if ops and kinds[ops[0]] else 1)
 
@@ -42,8 +42,8 @@ def test_devices_are_issued_by_planned_start() -> None:
     position = {op: float(number) for number, op in enumerate(graph.topological_order)}
     issued = [
         action.op
-        for part in issue_order(program, lambda op: None, 1, position)
-        for action in part.actions
+        for _, part in issue_order(program, lambda op: None, 1, position)
+        for action in part
         if isinstance(action, Compute)
     ]
     behind = {device: [op for op in issued if op in set(ops)] for device, ops in order.items()}
@@ -53,8 +53,8 @@ def test_devices_are_issued_by_planned_start() -> None:
     program = lower(graph, sorted_order)
     issued = [
         action.op
-        for part in issue_order(program, lambda op: None, 1, position)
-        for action in part.actions
+        for _, part in issue_order(program, lambda op: None, 1, position)
+        for action in part
         if isinstance(action, Compute)
     ]
     assert issued == sorted(issued, key=position.__getitem__)

@@ -10,7 +10,7 @@ from runtime.random_graphs import random_graph, random_order
 from dlplacer.core.errors import InputError, InternalError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
-from dlplacer.runtime.program.checks import dry_run
+from dlplacer.runtime.program.checks import races
 from dlplacer.runtime.program.lower import lower, lower_stages
 from dlplacer.runtime.program.program import (
     Action,
@@ -81,7 +81,7 @@ def test_valid_orders_run_dry_and_free_everything_in_one_stage_or_two(seed: int,
         for phase in ("forward", "backward")
     ]
     programs = lower_stages(graph, stages) if staged else [lower(graph, order)]
-    dry_run(graph, programs)
+    races(graph, programs)
     assert [Program.parse(str(program)) for program in programs] == programs
     for device in order:
         assert tensors_left(graph, [entry for program in programs for entry in program.actions[device]]) == set()
@@ -118,16 +118,16 @@ def test_a_program_without_one_of_its_actions_is_found_out(seed: int, chooser: o
     entries = program.actions[device]
     broken = Program({**program.actions, device: (*entries[:position], *entries[position + 1 :])})
     with pytest.raises(InternalError):
-        dry_run(graph, [broken])
+        races(graph, [broken])
 
 
 def test_a_tensor_that_is_sent_and_never_received_is_found_out() -> None:
     pair = OpGraph((Op("a", "test"), Op("b", "test")), (Edge("a", "b", 8, 0, "x"),))
     program = lower(pair, {"here": ["a", "b"], "there": []})
     compute, *others = program.actions["here"]
-    dry_run(pair, [program])
+    races(pair, [program])
     with pytest.raises(InternalError):
-        dry_run(pair, [Program({"here": (compute, Send("x", "there"), *others), "there": ()})])
+        races(pair, [Program({"here": (compute, Send("x", "there"), *others), "there": ()})])
 
 
 # a → b → c → d, every second op on the other device, where d is to run before b.
@@ -135,12 +135,12 @@ def test_an_order_that_deadlocks_is_found_out() -> None:
     chain = OpGraph(
         tuple(Op(name, "test") for name in "abcd"), (Edge("a", "b", 1), Edge("b", "c", 1), Edge("c", "d", 1))
     )
-    dry_run(chain, [lower(chain, {"here": ["a", "c"], "there": ["b", "d"]})])
+    races(chain, [lower(chain, {"here": ["a", "c"], "there": ["b", "d"]})])
     with pytest.raises(
         InternalError,
         match=r"would hang: here waits at RECV b:0->c <- there \(line 5\); there waits at RECV c:0->d",
     ):
-        dry_run(chain, [lower(chain, {"here": ["a", "c"], "there": ["d", "b"]})])
+        races(chain, [lower(chain, {"here": ["a", "c"], "there": ["d", "b"]})])
 
 
 def tensors_left(graph: OpGraph, entries: Sequence[Action]) -> set[str]:

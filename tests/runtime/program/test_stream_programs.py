@@ -5,7 +5,7 @@ import pytest
 from dlplacer.core.errors import InternalError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
-from dlplacer.runtime.program.checks import dry_run, races, require_no_races
+from dlplacer.runtime.program.checks import races, require_no_races
 from dlplacer.runtime.program.lower import DeviceMemorySpace, lower, with_streams
 from dlplacer.runtime.program.program import Program
 
@@ -94,7 +94,7 @@ DROPPED = {
 @pytest.mark.parametrize("line", DROPPED)
 def test_a_race_is_named_with_devices_and_lines(line: str) -> None:
     program = without(COPIED, line)
-    dry_run(PAIR, [program])
+    races(PAIR, [program])
     with pytest.raises(InternalError, match="the program has a race: " + DROPPED[line]):
         require_no_races(PAIR, [program], TWO)
 
@@ -132,4 +132,4 @@ REFUSED = {
 def test_programs_that_cannot_run_are_refused(name: str) -> None:
     text, message = REFUSED[name]
     with pytest.raises(InternalError, match=message):
-        dry_run(PAIR, [Program.parse(text)])
+        races(PAIR, [Program.parse(text)])

@@ -13,8 +13,8 @@ from torch.nn import functional
 import dlplacer.runtime.torch_compile
 from dlplacer.core.errors import InputError, MismatchError, RunError
 from dlplacer.core.topology import Device, Link, Topology
+from dlplacer.runtime.placed.variant import copy_on
 from dlplacer.runtime.torch_compile import CompileOptions, backend
-from dlplacer.runtime.torch_compile.backend import weight_on
 
 pytestmark = needs_two_cores
 CPUS = {"devices": "cpu:0,cpu:1", "method": "heft"}
@@ -117,16 +117,13 @@ def test_dropout_follows_the_global_seed() -> None:
 
 def test_a_weight_is_sent_again_only_when_it_was_written_to() -> None:
     there, weight = torch.device("meta"), nn.Parameter(torch.ones(3))
-    first = weight_on(there, weight)
-    assert isinstance(first, torch.Tensor)
+    first = copy_on(there, weight)
     assert first.device == there
-    assert weight_on(there, weight) is first
+    assert copy_on(there, weight) is first
     with torch.no_grad():
         weight.mul_(2)
-    assert weight_on(there, weight) is not first
-    assert weight_on(torch.device("cpu"), weight) is weight
-    activation = torch.ones(3)
-    assert weight_on(there, activation) is activation
+    assert copy_on(there, weight) is not first
+    assert copy_on(torch.device("cpu"), weight) is weight
 
 
 def test_a_topology_may_be_given() -> None:
