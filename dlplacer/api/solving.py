@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from dlplacer.planning.what_if.what_would_help import WhatWouldHelp
     from dlplacer.report.explanation import Explanation
     from dlplacer.runtime.devices.base import NamedDevice
-    from dlplacer.solvers.instance.outcome import Progress
+    from dlplacer.solvers.instance.schedule import Progress
 
 Pins: TypeAlias = Mapping[str, str] | Iterable[str | tuple[str, str]]
 """Op, module or glob → name or type of a device; also as texts: ``"encoder.*=gpu0"``."""

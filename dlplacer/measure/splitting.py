@@ -35,7 +35,7 @@ from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.open import open_devices
 from dlplacer.runtime.profile.op_times import Times, measured_types, profile_ops, with_measured_times
 from dlplacer.solvers.instance.instance import build_instance
-from dlplacer.solvers.instance.outcome import Budget
+from dlplacer.solvers.instance.schedule import Budget
 from dlplacer.solvers.methods import run_rule
 
 

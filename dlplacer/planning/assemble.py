@@ -18,7 +18,7 @@ from dlplacer.problem.loads import Loads, period_s
 from dlplacer.problem.problem import Problem
 from dlplacer.problem.seconds import realise
 from dlplacer.problem.simulate import replay
-from dlplacer.solvers.instance.outcome import Outcome, ProblemSchedule
+from dlplacer.solvers.instance.schedule import Outcome, ProblemSchedule
 
 _SAME = 1e-9
 """Relative difference of two sums of the same times."""

@@ -14,10 +14,10 @@ from dlplacer.machines.costs.roofline_times import with_times
 from dlplacer.problem.dispatch import dispatch_of
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.problem.simulate import replay, replay_plan
-from dlplacer.solvers.bounds.bounds import critical_path
+from dlplacer.solvers.bounds import critical_path
 from dlplacer.solvers.heuristics.single_device import singles
 from dlplacer.solvers.instance.instance import build_instance
-from dlplacer.solvers.instance.outcome import ProblemSchedule
+from dlplacer.solvers.instance.schedule import ProblemSchedule
 
 _SAME = 1e-6
 _NOISE = 0.05

@@ -31,11 +31,11 @@ from dlplacer.planning.under_dispatch import best_plan
 from dlplacer.planning.warm_start import WarmStart
 from dlplacer.problem.dispatch import dispatch_of, least_step_s
 from dlplacer.problem.problem import Problem, build_problem
-from dlplacer.solvers.bounds.bounds import critical_path, whole_area
-from dlplacer.solvers.feasibility.reasons import require_feasible, require_size, shortage
+from dlplacer.solvers.bounds import critical_path, whole_area
+from dlplacer.solvers.feasibility import require_feasible, require_size, shortage
 from dlplacer.solvers.ilp.solver_thread import in_thread
 from dlplacer.solvers.instance.instance import build_instance
-from dlplacer.solvers.instance.outcome import Budget, Progress
+from dlplacer.solvers.instance.schedule import Budget, Progress
 from dlplacer.solvers.instance.time_limit import counting_work, counts_work, now
 from dlplacer.solvers.methods import DEFAULT_METHOD, parts_named, require_method
 

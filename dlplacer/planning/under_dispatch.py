@@ -28,8 +28,7 @@ from dlplacer.problem.live_memory import may_bind, memory_use
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.problem.simulate import replay
 from dlplacer.solvers.heuristics.single_device import singles
-from dlplacer.solvers.instance.incumbent import Begin
-from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule
+from dlplacer.solvers.instance.schedule import Begin, Budget, Outcome, ProblemSchedule
 from dlplacer.solvers.instance.time_limit import count_work, now, within
 from dlplacer.solvers.methods import DEFAULT_METHOD, METHODS, SOLVERS, STARTS, schedules_by, solve_from
 

@@ -16,11 +16,9 @@ from dlplacer.planning.assemble import assemble, plan_of
 from dlplacer.problem.problem import Problem
 from dlplacer.problem.simulate import in_order, replay
 from dlplacer.solvers.decode.decode import in_sequence
-from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.memory_admission import admission
-from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule
-from dlplacer.solvers.instance.schedule import keeps_blocks_and_memory
+from dlplacer.solvers.instance.schedule import Budget, Incumbent, Outcome, ProblemSchedule, keeps_blocks_and_memory
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from dlplacer.problem.dispatch import dispatch_of, least_step_s
 from dlplacer.problem.problem import build_problem
 from dlplacer.problem.simulate import replay_under_issue
 from dlplacer.report.critical_path import PathPart, critical_parts
-from dlplacer.solvers.bounds.bounds import critical_path as longest_path
-from dlplacer.solvers.bounds.bounds import whole_area
+from dlplacer.solvers.bounds import critical_path as longest_path
+from dlplacer.solvers.bounds import whole_area
 from dlplacer.solvers.instance.instance import build_instance
 
 _LISTED = 10

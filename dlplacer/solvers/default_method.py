@@ -7,13 +7,12 @@ from importlib import import_module
 from math import inf
 
 from dlplacer.problem.problem import Problem
-from dlplacer.solvers.bounds.bounds import critical_path, whole_area
+from dlplacer.solvers.bounds import critical_path, whole_area
 from dlplacer.solvers.decode.machine_code import is_kept
 from dlplacer.solvers.ilp.solver_thread import in_thread
-from dlplacer.solvers.instance.incumbent import Begin, Incumbent
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.memory_admission import admission
-from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule
+from dlplacer.solvers.instance.schedule import Begin, Budget, Incumbent, Outcome, ProblemSchedule
 from dlplacer.solvers.instance.time_limit import ask_time, within
 from dlplacer.solvers.local_search.compile_ahead import HEURISTICS_CODE, compile_in_thread
 from dlplacer.solvers.parts import PartSearch

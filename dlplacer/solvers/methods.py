@@ -5,20 +5,17 @@ from functools import partial
 
 from dlplacer.core.errors import InputError
 from dlplacer.problem.problem import Problem
-from dlplacer.solvers.bounds.bounds import critical_path, lower_bounds, whole_area
-from dlplacer.solvers.feasibility.reasons import EXACT_UP_TO
-from dlplacer.solvers.heuristics.construct import Rule, construct, construct_on_placement
+from dlplacer.solvers.bounds import critical_path, lower_bounds, whole_area
+from dlplacer.solvers.feasibility import EXACT_UP_TO
 from dlplacer.solvers.heuristics.contiguous import by_module, contiguous
 from dlplacer.solvers.heuristics.device_map import balanced, sequential
-from dlplacer.solvers.heuristics.list_rules import heft, list_schedule
+from dlplacer.solvers.heuristics.list_rules import Heuristic, construct, construct_on_placement, heft, list_schedule
 from dlplacer.solvers.heuristics.min_cut import min_cut
 from dlplacer.solvers.heuristics.occupancy import Fixed, Priority
 from dlplacer.solvers.heuristics.single_device import best_single
-from dlplacer.solvers.instance.incumbent import Begin, Incumbent
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.memory_admission import admission, attempts, best_admitted
-from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule
-from dlplacer.solvers.instance.schedule import Schedule
+from dlplacer.solvers.instance.schedule import Begin, Budget, Incumbent, Outcome, ProblemSchedule, Schedule
 from dlplacer.solvers.instance.time_limit import within
 from dlplacer.solvers.starts import StartMethod
 from dlplacer.solvers.throughput import solve_throughput
@@ -60,7 +57,7 @@ def _single(problem: Problem, budget: Budget) -> Outcome:
 
 def _dlplacer(problem: Problem, budget: Budget) -> Outcome:
     """The best schedule that CP-SAT finds of the paper's own program, timed under the problem's rules."""
-    from dlplacer.solvers.feasibility.reasons import explain_infeasible
+    from dlplacer.solvers.feasibility import explain_infeasible
     from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, search
     from dlplacer.solvers.ilp.dlplacer_model import build_dlplacer_model
 
@@ -110,7 +107,7 @@ def _bound(instance: Instance, budget: Budget, seconds: float) -> int:
     return max(critical_path(instance), whole_area(instance)) if bounds is None else bounds.makespan
 
 
-RULES: dict[str, Rule] = {
+RULES: dict[str, Heuristic] = {
     "list": list_schedule,
     "heft": heft,
     "min-cut": min_cut,
@@ -118,7 +115,7 @@ RULES: dict[str, Rule] = {
 }
 """Heuristic → the rule that places and orders."""
 
-DEVICE_MAPS: dict[str, Callable[[Problem], Rule]] = {"sequential": sequential, "balanced": balanced}
+DEVICE_MAPS: dict[str, Callable[[Problem], Heuristic]] = {"sequential": sequential, "balanced": balanced}
 """Heuristic → what makes the rule of a problem, whose graph knows modules and weights."""
 
 HEURISTICS = (*RULES, *DEVICE_MAPS)
@@ -235,7 +232,7 @@ def run_rule(
     return None if admitted is None else admitted[0]
 
 
-def _rule(method: str, problem: Problem) -> Rule:
+def _rule(method: str, problem: Problem) -> Heuristic:
     return DEVICE_MAPS[method](problem) if method in DEVICE_MAPS else RULES[method]
 
 

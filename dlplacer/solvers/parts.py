@@ -16,13 +16,12 @@ from dlplacer.problem.problem import Problem
 from dlplacer.problem.restriction import on_devices
 from dlplacer.problem.route_table import TimedRoute
 from dlplacer.problem.transfers import ScheduledTransfer
-from dlplacer.solvers.bounds.bounds import lower_bounds
+from dlplacer.solvers.bounds import lower_bounds
 from dlplacer.solvers.decode.decode import in_sequence
-from dlplacer.solvers.feasibility.reasons import may_have_plan
-from dlplacer.solvers.instance.incumbent import Incumbent
+from dlplacer.solvers.feasibility import may_have_plan
 from dlplacer.solvers.instance.instance import FAR, Instance, build_instance
 from dlplacer.solvers.instance.memory_admission import admission, best_admitted
-from dlplacer.solvers.instance.schedule import Schedule, sequence
+from dlplacer.solvers.instance.schedule import Incumbent, Schedule, sequence
 from dlplacer.solvers.instance.time_limit import now, within
 from dlplacer.solvers.starts import StartMethod
 

@@ -5,25 +5,24 @@ from dataclasses import dataclass, field, replace
 
 from dlplacer.core.errors import InternalError
 from dlplacer.problem.problem import Problem
-from dlplacer.solvers.bounds.bounds import Bounds, lower_bounds
+from dlplacer.solvers.bounds import Bounds, lower_bounds
 from dlplacer.solvers.decode.machine_code import is_kept
-from dlplacer.solvers.decomposition.segment_search import (
+from dlplacer.solvers.decomposition.segments import GraphSegment
+from dlplacer.solvers.decomposition.series_search import (
     SegmentParams,
     segments_of,
     solve_segments,
     work_outside,
 )
-from dlplacer.solvers.decomposition.segments import GraphSegment
 from dlplacer.solvers.decomposition.stage_bound import search_stages
-from dlplacer.solvers.feasibility.reasons import EXACT_UP_TO, explain_overflow
+from dlplacer.solvers.feasibility import EXACT_UP_TO, explain_overflow
 from dlplacer.solvers.heuristics.randomized_restarts import improve
+from dlplacer.solvers.ilp.assignment import build_serial_model, serial_path
 from dlplacer.solvers.ilp.cp_sat_search import SearchEnd
 from dlplacer.solvers.ilp.cp_sat_search import search as search_model
 from dlplacer.solvers.ilp.ilp_model import build_model, solve_exactly
-from dlplacer.solvers.ilp.serial_model import build_serial_model, serial_path
-from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
-from dlplacer.solvers.instance.schedule import Schedule
+from dlplacer.solvers.instance.schedule import Incumbent, Schedule
 from dlplacer.solvers.instance.time_limit import now
 from dlplacer.solvers.local_search.compile_ahead import ANNEALING_CODE, compile_in_thread, seconds_to_begin
 from dlplacer.solvers.local_search.placement_annealing import PLACEMENT_CODE

@@ -12,11 +12,10 @@ from typing import NamedTuple
 
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.decode.decode import in_sequence
-from dlplacer.solvers.feasibility.reasons import require_placement
-from dlplacer.solvers.instance.incumbent import Incumbent
+from dlplacer.solvers.feasibility import require_placement
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.memory_admission import Attempt, attempts
-from dlplacer.solvers.instance.schedule import Schedule, keeps_blocks_and_memory
+from dlplacer.solvers.instance.schedule import Incumbent, Schedule, keeps_blocks_and_memory
 from dlplacer.solvers.instance.time_limit import now, within
 
 Start = Callable[[Problem, Instance], Schedule | None]

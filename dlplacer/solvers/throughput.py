@@ -12,17 +12,16 @@ from dlplacer.problem.live_memory import memory_use
 from dlplacer.problem.loads import APART, Loads
 from dlplacer.problem.problem import Problem
 from dlplacer.problem.simulate import replay
-from dlplacer.solvers.bounds.bounds import whole_area
-from dlplacer.solvers.feasibility.reasons import explain_infeasible
-from dlplacer.solvers.heuristics.construct import construct
-from dlplacer.solvers.heuristics.list_rules import list_schedule
+from dlplacer.solvers.bounds import whole_area
+from dlplacer.solvers.feasibility import explain_infeasible
+from dlplacer.solvers.heuristics.list_rules import construct, list_schedule
 from dlplacer.solvers.ilp import constraints
 from dlplacer.solvers.ilp.constraints import Literal, Variables
 from dlplacer.solvers.ilp.cp_sat_search import new_solver
 from dlplacer.solvers.ilp.solver_thread import solve_in_thread
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.memory_admission import is_memory_short, keeping_surrogates, surrogates, tightened
-from dlplacer.solvers.instance.outcome import Budget, Outcome, ProblemSchedule
+from dlplacer.solvers.instance.schedule import Budget, Outcome, ProblemSchedule
 from dlplacer.solvers.instance.time_limit import ask_time, now, within
 from dlplacer.solvers.local_search.contiguous_loads import block_orders, contiguous_loads, load_tables
 from dlplacer.solvers.local_search.placement_annealing import PlacementAnnealing

@@ -141,7 +141,7 @@ CASES: Mapping[str, Callable[[], Problem]] = {
 
 def parts() -> list[str]:
     """Everything that may be left out."""
-    from dlplacer.solvers.bounds.bounds import BOUNDS
+    from dlplacer.solvers.bounds import BOUNDS
     from dlplacer.solvers.methods import STARTS
     from dlplacer.solvers.phases import PHASES
 
@@ -153,7 +153,7 @@ def parts() -> list[str]:
 def solve(case: str, without: str, seconds: float, seed: int) -> dict[str, Any]:
     """One solve in this process, whose clock is the processor's from here on."""
     from dlplacer.planning.place import place
-    from dlplacer.solvers.bounds.bounds import BOUNDS
+    from dlplacer.solvers.bounds import BOUNDS
 
     graph, machine, options = CASES[case]()
     named = [] if without == ALL else without.split(" + ")

@@ -15,7 +15,7 @@ from dlplacer.core.plan import Plan, ScheduledOp, TransferSegment
 from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.planning.assemble import assemble
 from dlplacer.problem.problem import Problem, build_problem
-from dlplacer.solvers.instance.outcome import Outcome, ProblemSchedule
+from dlplacer.solvers.instance.schedule import Outcome, ProblemSchedule
 
 
 def problem_of(ops: Sequence[Op], edges: Sequence[Edge], topology: Topology) -> Problem:

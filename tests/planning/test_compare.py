@@ -10,7 +10,7 @@ from dlplacer.core.errors import InternalError
 from dlplacer.planning.compare import Comparison, MethodResult, compare
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.heuristics.single_device import best_single
-from dlplacer.solvers.instance.outcome import Budget, Outcome, Progress
+from dlplacer.solvers.instance.schedule import Budget, Outcome, Progress
 from dlplacer.solvers.methods import METHODS
 
 DIAMOND = make_graph(

@@ -11,7 +11,7 @@ from solvers.helpers import make_machine
 
 from dlplacer.core.result import Result
 from dlplacer.planning.place import place
-from dlplacer.solvers.instance.outcome import Budget, Outcome, Progress
+from dlplacer.solvers.instance.schedule import Budget, Outcome, Progress
 from dlplacer.solvers.methods import METHODS
 
 

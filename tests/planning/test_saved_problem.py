@@ -17,7 +17,7 @@ from dlplacer.planning.place import place
 from dlplacer.planning.saved_problem import saving_problem
 from dlplacer.problem.problem import build_problem
 from dlplacer.problem.simulate import replay
-from dlplacer.solvers.instance.outcome import Outcome
+from dlplacer.solvers.instance.schedule import Outcome
 
 GRAPH, MACHINE = make_graph({"a": 2, "b": 3}, [("a", "b", 1)]), make_machine(2)
 

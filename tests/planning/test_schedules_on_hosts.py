@@ -9,7 +9,7 @@ from problem.test_naive_step import a_step
 
 from dlplacer.check import violations
 from dlplacer.planning.assemble import in_seconds, plan_of
-from dlplacer.solvers.instance.outcome import Budget, Outcome
+from dlplacer.solvers.instance.schedule import Budget, Outcome
 from dlplacer.solvers.methods import METHODS
 
 

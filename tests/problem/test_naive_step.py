@@ -19,7 +19,7 @@ from dlplacer.core.plan import Plan, Transfer
 from dlplacer.planning.assemble import plan_of
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.problem.simulate import replay
-from dlplacer.solvers.instance.outcome import Outcome
+from dlplacer.solvers.instance.schedule import Outcome
 
 
 def a_step(seed: int) -> tuple[Problem, list[int], list[int]]:

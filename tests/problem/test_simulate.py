@@ -18,7 +18,7 @@ from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.planning.assemble import assemble
 from dlplacer.problem.problem import build_problem
 from dlplacer.problem.simulate import replay, replay_plan
-from dlplacer.solvers.instance.outcome import Outcome, ProblemSchedule
+from dlplacer.solvers.instance.schedule import Outcome, ProblemSchedule
 
 PAPER = Options.paper()
 PAIR = Topology((Device("d0"), Device("d1")), (), (Link("d0", "d1", 10.0, 0.5),))

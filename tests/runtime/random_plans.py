@@ -18,7 +18,7 @@ from dlplacer.machines.usable_cores import usable_cores
 from dlplacer.planning.assemble import assemble
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.runtime import PlacedModule, apply
-from dlplacer.solvers.instance.outcome import Outcome, ProblemSchedule
+from dlplacer.solvers.instance.schedule import Outcome, ProblemSchedule
 
 needs_two_cores = pytest.mark.skipif(
     len(usable_cores()) < 2, reason="two CPU devices need two cores, and this process may use one"

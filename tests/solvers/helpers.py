@@ -9,10 +9,9 @@ from dlplacer.core.op import Edge, Op
 from dlplacer.core.options import Options
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.problem.problem import Problem, build_problem
-from dlplacer.solvers.bounds.bounds import Bounds
+from dlplacer.solvers.bounds import Bounds
 from dlplacer.solvers.instance.instance import Instance, build_instance
-from dlplacer.solvers.instance.outcome import Budget
-from dlplacer.solvers.instance.schedule import Schedule
+from dlplacer.solvers.instance.schedule import Budget, Schedule
 
 
 def make_graph(

@@ -9,12 +9,11 @@ from dlplacer.check import violations
 from dlplacer.core.errors import InfeasibleError
 from dlplacer.planning.assemble import assemble
 from dlplacer.problem.problem import Problem
-from dlplacer.solvers.feasibility.reasons import explain_infeasible, require_feasible
+from dlplacer.solvers.feasibility import explain_infeasible, require_feasible
 from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, search
 from dlplacer.solvers.ilp.ilp_model import build_model
-from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import build_instance
-from dlplacer.solvers.instance.outcome import Outcome
+from dlplacer.solvers.instance.schedule import Incumbent, Outcome
 from dlplacer.solvers.methods import METHODS
 
 _CHUNK = 100

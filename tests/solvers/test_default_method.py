@@ -16,10 +16,8 @@ from dlplacer.planning.place import place
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.heuristics.list_rules import by_rank, list_schedule, upward_ranks
 from dlplacer.solvers.heuristics.randomized_restarts import improve
-from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import build_instance
-from dlplacer.solvers.instance.outcome import Budget
-from dlplacer.solvers.instance.schedule import Schedule
+from dlplacer.solvers.instance.schedule import Budget, Incumbent, Schedule
 from dlplacer.solvers.methods import METHODS
 
 

@@ -6,7 +6,7 @@ from solvers.helpers import make_graph, make_machine, make_problem, one_worker
 from dlplacer.core.errors import InfeasibleError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.topology import Device, Link, Topology
-from dlplacer.solvers.feasibility.reasons import require_feasible
+from dlplacer.solvers.feasibility import require_feasible
 from dlplacer.solvers.methods import METHODS
 
 

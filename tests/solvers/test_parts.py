@@ -10,11 +10,10 @@ from dlplacer.planning.assemble import assemble
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.problem.restriction import on_devices
 from dlplacer.solvers.decode.decode import in_sequence
-from dlplacer.solvers.feasibility.reasons import may_have_plan
+from dlplacer.solvers.feasibility import may_have_plan
 from dlplacer.solvers.instance.instance import build_instance
 from dlplacer.solvers.instance.memory_admission import admission
-from dlplacer.solvers.instance.outcome import Outcome, ProblemSchedule
-from dlplacer.solvers.instance.schedule import Schedule
+from dlplacer.solvers.instance.schedule import Outcome, ProblemSchedule, Schedule
 from dlplacer.solvers.parts import Restricted, SubsetParams, device_subsets
 
 # Two islands of three devices with fast links inside and a slow one between.

@@ -13,11 +13,9 @@ from solvers.helpers import make_machine, one_worker
 import dlplacer as dp
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.solvers.decode.decode import in_sequence
-from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.memory_admission import admission, overflow
-from dlplacer.solvers.instance.outcome import Budget
-from dlplacer.solvers.instance.schedule import Schedule
+from dlplacer.solvers.instance.schedule import Budget, Incumbent, Schedule
 from dlplacer.solvers.methods import RULES, run_rule, start_named
 from dlplacer.solvers.starts import StartMethod, StartSearch
 

@@ -14,24 +14,24 @@ from dlplacer.core.options import Options
 from dlplacer.files.load import load_graph, load_topology
 from dlplacer.machines.costs.roofline_times import with_times
 from dlplacer.problem.problem import build_problem
-from dlplacer.solvers.bounds.area import best_prices
-from dlplacer.solvers.bounds.bounds import (
+from dlplacer.solvers.bounds import (
     _window_area,
+    best_prices,
     block_bound,
     critical_path,
+    heads,
     lower_bounds,
     packing_bound,
+    tails,
     whole_area,
 )
-from dlplacer.solvers.bounds.heads_tails import heads, tails
 from dlplacer.solvers.decomposition.segments import couple, find_segments
 from dlplacer.solvers.decomposition.series import SegmentChain
 from dlplacer.solvers.decomposition.series_search import SuffixParams, raise_suffix_bounds, search_series
-from dlplacer.solvers.heuristics.construct import construct
-from dlplacer.solvers.heuristics.list_rules import list_schedule
+from dlplacer.solvers.heuristics.list_rules import construct, list_schedule
 from dlplacer.solvers.heuristics.randomized_restarts import improve
-from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance, build_instance
+from dlplacer.solvers.instance.schedule import Incumbent
 
 _FOREVER_S = 1e6
 

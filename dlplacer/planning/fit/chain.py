@@ -14,7 +14,7 @@ from dlplacer.core.op import Op
 from dlplacer.core.topology import Device, Topology
 from dlplacer.machines.costs.message_routes import Wiring
 from dlplacer.machines.costs.roofline_times import required_time_s
-from dlplacer.solvers.heuristics.contiguous_program import Floats, alike_devices, best_runs, runs_within, set_count
+from dlplacer.solvers.heuristics.contiguous import Floats, alike_devices, best_runs, runs_within, set_count
 
 _MOST_STATES = 20_000
 """Sets of devices that the program keeps."""

@@ -25,7 +25,7 @@ from dlplacer.planning.fit.splits import SPLITS, Split
 from dlplacer.planning.fit.step_graph import step_graph, steps_in, streaming, units_of, usable, with_copies
 from dlplacer.planning.fit.tensor_parallel import divided
 from dlplacer.planning.place import place
-from dlplacer.solvers.heuristics.contiguous_program import Floats
+from dlplacer.solvers.heuristics.contiguous import Floats
 
 _ROUNDED = 1e-6
 """Relative error of a bound by the ticks of the flow."""

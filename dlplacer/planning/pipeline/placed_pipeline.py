@@ -20,9 +20,9 @@ from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
 from dlplacer.planning.provenance import provenance_of
 from dlplacer.problem.problem import build_problem
 from dlplacer.problem.simulate import replay
-from dlplacer.solvers.bounds.bounds import critical_path, whole_area
+from dlplacer.solvers.bounds import critical_path, whole_area
 from dlplacer.solvers.instance.instance import build_instance
-from dlplacer.solvers.instance.outcome import Outcome
+from dlplacer.solvers.instance.schedule import Outcome
 
 _ENDS = ("gradient", "mutation")
 Place = tuple[int, int]

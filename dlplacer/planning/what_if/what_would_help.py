@@ -24,7 +24,7 @@ from dlplacer.planning.assemble import contradicts, with_bound
 from dlplacer.planning.place import place
 from dlplacer.planning.warm_start import followed
 from dlplacer.problem.problem import Problem, build_problem
-from dlplacer.solvers.bounds.bounds import lower_bounds
+from dlplacer.solvers.bounds import lower_bounds
 from dlplacer.solvers.instance.instance import build_instance
 
 ALL_LINKS = "all links twice as fast"

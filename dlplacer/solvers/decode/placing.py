@@ -1,14 +1,26 @@
-"""Placing ops one by one: each in turn goes where it ends first, with insertion, as HEFT has it."""
+"""The rules for devices: each op in turn goes where it ends first, or no device idles while an op could run on it.
+
+The first is HEFT's, with insertion. By the second, *work-conserving list scheduling*, a free device at every moment
+takes, among the ops whose data are there, the one of highest priority. Data may be there at different times on
+different devices, so each device has a queue of its own.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
 
 from dlplacer.solvers.decode.arrays import (
     BYTES,
     CLASS,
+    FREES,
     IS_SOURCE,
     MEMBERS,
+    READERS,
     READS,
     SOURCE,
     UNIT,
     WAITS,
+    WRITES,
     InstanceArrays,
     Ints,
 )
@@ -16,16 +28,22 @@ from dlplacer.solvers.decode.machine_code import ask
 from dlplacer.solvers.decode.solution import (
     DEVICE,
     EPOCH,
+    FIRST,
     NEVER,
     OVERFLOW,
+    SECOND,
     TRIAL_ARRIVAL,
     TRIAL_END,
     TRIAL_EPOCH,
     TRIAL_LEGS,
     TRIAL_START,
     Solution,
+    best_route,
+    line,
+    pop,
+    push,
+    receive,
 )
-from dlplacer.solvers.decode.transfers import best_route, line, receive
 from dlplacer.solvers.instance.instance import FAR
 
 
@@ -237,3 +255,263 @@ def insert_all(
         if counts[OVERFLOW]:
             return NEVER
     return makespan if settle_rest(arrays, solution, placed) else NEVER
+
+
+DONE, MISSING, KEY, BY_KEY, INSTANT, INSTANT_AT, LEFT, RELEASED = range(8)
+"""Columns of `Desk.ops`: whether an op has run, how many arcs from ops that have not reach it, and its key: its place
+in the order of preference. The others are vectors of their own: the op of a key, a stack of ops of no time that may run
+at once and their devices, keys that a device leaves to others, and ops that are to be queued."""
+
+ASLEEP, COUNT = 0, 1
+"""Columns of `Desk.queues`: whether a device leaves all that is ready to others, and the rows of a heap."""
+
+
+class Desk(NamedTuple):
+    """The state of list scheduling besides the tables of its solution.
+
+    Attributes
+    ----------
+    placed
+        [unit] → 1 where it is decided.
+    ops
+        [op, column].
+    arrival
+        [op, device] → when its inputs are there.
+    heaps
+        First of each device, by arrival and key, what it may run when its inputs are there; then of each device, by
+        key, what is ready.
+    queues
+        [heap, column].
+    """
+
+    placed: Ints
+    ops: Ints
+    arrival: Ints
+    heaps: Ints
+    queues: Ints
+
+
+def new_desk(arrays: InstanceArrays, order: Ints) -> Desk:
+    """An empty one; ops of no time are preferred to all others, then they are as in `order`."""
+    (count, devices), takes_none = arrays.ticks.shape, arrays.ticks.max(axis=1) == 0
+    ops = np.zeros((count, RELEASED + 1), np.int64)
+    ops[:, BY_KEY] = order[np.argsort(~takes_none[order], kind="stable")]
+    ops[ops[:, BY_KEY], KEY] = np.arange(count)
+    return Desk(
+        np.zeros(len(arrays.units), np.int64),
+        ops,
+        np.zeros((count, devices), np.int64),
+        np.zeros((2 * devices, count, SECOND + 1), np.int64),
+        np.zeros((2 * devices, COUNT + 1), np.int64),
+    )
+
+
+def _enter(desk: Desk, heap: int, first: int, second: int) -> None:
+    push(desk.heaps, heap, desk.queues[heap, COUNT], first, second)
+    desk.queues[heap, COUNT] += 1
+
+
+def _leave(desk: Desk, heap: int) -> None:
+    pop(desk.heaps, heap, desk.queues[heap, COUNT])
+    desk.queues[heap, COUNT] -= 1
+
+
+def _may_run(arrays: InstanceArrays, solution: Solution, desk: Desk, op: int, here: int) -> bool:
+    is_open = not desk.ops[op, DONE]
+    return is_open and admits(arrays, solution, arrays.ops[op, UNIT], here, desk.placed)
+
+
+def _count_missing(arrays: InstanceArrays, desk: Desk) -> tuple[int, int]:
+    """Count the arcs that reach each op, and list the ops that wait for none: how many are to run, and those."""
+    left, released = 0, 0
+    for op in range(desk.ops.shape[0]):
+        desk.ops[op, DONE] = arrays.ops[op, IS_SOURCE]
+        for number in range(arrays.ops[op, READS], arrays.ops[op, READS + 1]):
+            source = arrays.requests[arrays.lists[number], SOURCE]
+            desk.ops[op, MISSING] += 1 - arrays.ops[source, IS_SOURCE]
+        for number in range(arrays.ops[op, WAITS], arrays.ops[op, WAITS + 1]):
+            desk.ops[op, MISSING] += 1 - arrays.ops[arrays.lists[number], IS_SOURCE]
+        if not desk.ops[op, DONE]:
+            left += 1
+            if not desk.ops[op, MISSING]:
+                desk.ops[released, RELEASED] = op
+                released += 1
+    return left, released
+
+
+def _idle_arrival(arrays: InstanceArrays, solution: Solution, desk: Desk, op: int, here: int) -> int:
+    """When all that an op reads would be on a device over idle links."""
+    ops, latest = solution.ops, 0
+    for number in range(arrays.ops[op, WAITS], arrays.ops[op, WAITS + 1]):
+        latest = max(latest, ops[arrays.lists[number], TRIAL_END])
+    for number in range(arrays.ops[op, READS], arrays.ops[op, READS + 1]):
+        request = arrays.lists[number]
+        source = arrays.requests[request, SOURCE]
+        if desk.placed[arrays.ops[source, UNIT]]:
+            time = ops[source, TRIAL_END] + idle_ticks(arrays, request, ops[source, DEVICE], here)
+        else:
+            time = nearest(arrays, solution, request, here, desk.placed)[1]
+        latest = max(latest, time)
+    return latest
+
+
+def _release(arrays: InstanceArrays, solution: Solution, desk: Desk, op: int, instants: int) -> int:
+    """Queue an op whose inputs are all scheduled wherever it may run; the ops of no time that may run at once."""
+    soonest, takes = -1, 0
+    for here in range(desk.arrival.shape[1]):
+        if _may_run(arrays, solution, desk, op, here):
+            desk.arrival[op, here] = _idle_arrival(arrays, solution, desk, op, here)
+            _enter(desk, here, desk.arrival[op, here], desk.ops[op, KEY])
+            takes = max(takes, arrays.ticks[op, here])
+            if soonest < 0 or desk.arrival[op, here] < desk.arrival[op, soonest]:
+                soonest = here
+    if soonest >= 0 and not takes and desk.arrival[op, soonest] == solution.free[soonest]:
+        desk.ops[instants, INSTANT], desk.ops[instants, INSTANT_AT] = op, soonest
+        return instants + 1
+    return instants
+
+
+def _find_released(arrays: InstanceArrays, desk: Desk, op: int) -> int:
+    """List the ops that waited for an op only; how many these are."""
+    released = 0
+    for number in range(arrays.ops[op, WRITES], arrays.ops[op, WRITES + 1]):
+        request = arrays.lists[number]
+        for at in range(arrays.requests[request, READERS], arrays.requests[request, READERS + 1]):
+            reader = arrays.lists[at]
+            desk.ops[reader, MISSING] -= 1
+            if not desk.ops[reader, MISSING]:
+                desk.ops[released, RELEASED] = reader
+                released += 1
+    for number in range(arrays.ops[op, FREES], arrays.ops[op, FREES + 1]):
+        reader = arrays.lists[number]
+        desk.ops[reader, MISSING] -= 1
+        if not desk.ops[reader, MISSING]:
+            desk.ops[released, RELEASED] = reader
+            released += 1
+    return released
+
+
+def _ends_earlier_elsewhere(
+    arrays: InstanceArrays, solution: Solution, desk: Desk, op: int, here: int, now: int
+) -> bool:
+    end = now + arrays.ticks[op, here]
+    for other in range(desk.arrival.shape[1]):
+        if other != here and _may_run(arrays, solution, desk, op, other):
+            begin = max(now, max(solution.free[other], desk.arrival[op, other]))
+            if begin + arrays.ticks[op, other] < end:
+                return True
+    return False
+
+
+def _next_decision(arrays: InstanceArrays, solution: Solution, desk: Desk) -> tuple[int, int]:
+    """The device that decides next, and when; -1 if no queue holds an op."""
+    best, soonest, count = -1, NEVER, desk.arrival.shape[1]
+    for here in range(count):
+        if desk.queues[here, ASLEEP]:
+            continue
+        ready = count + here
+        while desk.queues[ready, COUNT]:
+            if _may_run(arrays, solution, desk, desk.ops[desk.heaps[ready, 0, FIRST], BY_KEY], here):
+                break
+            _leave(desk, ready)
+        now = solution.free[here]
+        if not desk.queues[ready, COUNT]:
+            while desk.queues[here, COUNT]:
+                if _may_run(arrays, solution, desk, desk.ops[desk.heaps[here, 0, SECOND], BY_KEY], here):
+                    break
+                _leave(desk, here)
+            if not desk.queues[here, COUNT]:
+                continue
+            now = max(now, desk.heaps[here, 0, FIRST])
+        if now < soonest:
+            best, soonest = here, now
+    return best, soonest
+
+
+def _choose(arrays: InstanceArrays, solution: Solution, desk: Desk, here: int, now: int, patient: bool) -> int:
+    """The op of highest priority that can start now; -1 if there is none or all are better left to others."""
+    ready, lefts, chosen = desk.arrival.shape[1] + here, 0, -1
+    while desk.queues[here, COUNT] and desk.heaps[here, 0, FIRST] <= now:
+        _enter(desk, ready, desk.heaps[here, 0, SECOND], 0)
+        _leave(desk, here)
+    while desk.queues[ready, COUNT] and chosen < 0:
+        key = desk.heaps[ready, 0, FIRST]
+        op = desk.ops[key, BY_KEY]
+        _leave(desk, ready)
+        if not _may_run(arrays, solution, desk, op, here):
+            continue
+        late = expect(arrays, solution, op, here, desk.placed)
+        if late > now:
+            desk.arrival[op, here] = late
+            _enter(desk, here, late, key)
+        elif patient and _ends_earlier_elsewhere(arrays, solution, desk, op, here, now):
+            desk.ops[lefts, LEFT] = key
+            lefts += 1
+        else:
+            chosen = op
+    for number in range(lefts):
+        _enter(desk, ready, desk.ops[number, LEFT], 0)
+    if chosen < 0 and lefts:
+        desk.queues[here, ASLEEP] = 1
+        solution.free[here] = max(solution.free[here], now)
+    return chosen
+
+
+def _wake(desk: Desk) -> int:
+    """Have all devices look again at what they left to others; how many had."""
+    asleep = 0
+    for here in range(desk.arrival.shape[1]):
+        asleep += desk.queues[here, ASLEEP]
+        desk.queues[here, ASLEEP] = 0
+    return asleep
+
+
+def work_on(arrays: InstanceArrays, solution: Solution, desk: Desk, patient: bool) -> int:
+    """The makespan when no device idles while an op could run on it; `NEVER` if memory or allowed devices do not do.
+
+    Of all devices the one whose next decision is earliest decides next.
+
+    Parameters
+    ----------
+    patient
+        Whether an op is left to another device that would end it earlier.
+    """
+    counts, used, free = solution.counts, solution.used, solution.free
+    counts[EPOCH] += 1
+    counts[TRIAL_LEGS] = 0
+    for here in range(used.shape[0]):
+        used[here], free[here] = 0, 0
+    left, released = _count_missing(arrays, desk)
+    instants, makespan = 0, 0
+    while left and not counts[OVERFLOW]:
+        ask()
+        for number in range(released):
+            instants = _release(arrays, solution, desk, desk.ops[number, RELEASED], instants)
+        released = 0
+        if instants:
+            instants -= 1
+            op, here = desk.ops[instants, INSTANT], desk.ops[instants, INSTANT_AT]
+            now = free[here]
+            if not _may_run(arrays, solution, desk, op, here):
+                continue
+        else:
+            here, now = _next_decision(arrays, solution, desk)
+            if here < 0:
+                if not _wake(desk):
+                    return NEVER
+                patient = False
+                continue
+            op = _choose(arrays, solution, desk, here, now, patient)
+            if op < 0:
+                continue
+        if not desk.placed[arrays.ops[op, UNIT]]:
+            settle(arrays, solution, arrays.ops[op, UNIT], here, desk.placed)
+        if not settle_sources(arrays, solution, op, here, desk.placed):
+            return NEVER
+        begin = max(now, receive(arrays, solution, op, 0, 0, 0))
+        end = begin + arrays.ticks[op, here]
+        solution.ops[op, TRIAL_START], solution.ops[op, TRIAL_END], free[here] = begin, end, end
+        desk.ops[op, DONE], makespan, left = 1, max(makespan, end), left - 1
+        _wake(desk)
+        released = _find_released(arrays, desk, op)
+    return makespan if settle_rest(arrays, solution, desk.placed) else NEVER

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from ortools.sat.python import cp_model
 
-from dlplacer.solvers.bounds.bounds import Bounds, reachable_capacity
-from dlplacer.solvers.bounds.heads_tails import arc_delays
+from dlplacer.solvers.bounds import Bounds, arc_delays, reachable_capacity
 from dlplacer.solvers.decomposition.segments import GraphSegment
 from dlplacer.solvers.ilp.constraints import Variables
 from dlplacer.solvers.instance.instance import FAR, Instance

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
 from dlplacer.problem.transfers import Traffic, TransferRequest, traffic_of
-from dlplacer.solvers.bounds.bounds import lower_bounds
+from dlplacer.solvers.bounds import lower_bounds
 from dlplacer.solvers.instance.instance import Delay, Instance
 from dlplacer.solvers.instance.time_limit import now
 

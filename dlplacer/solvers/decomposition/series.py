@@ -11,16 +11,13 @@ from dataclasses import replace
 from functools import cached_property, partial
 from itertools import accumulate
 
-from dlplacer.solvers.bounds.bounds import Bounds, lower_bounds
+from dlplacer.solvers.bounds import Bounds, lower_bounds
 from dlplacer.solvers.decode.decode import compact
 from dlplacer.solvers.decomposition.segment_rows import ticks_with_idle_ends
 from dlplacer.solvers.decomposition.segments import GraphSegment, Series, couple, with_traffic
-from dlplacer.solvers.heuristics.construct import construct
-from dlplacer.solvers.heuristics.list_rules import by_rank, heft, list_schedule, upward_ranks
-from dlplacer.solvers.instance.incumbent import Incumbent
+from dlplacer.solvers.heuristics.list_rules import by_rank, construct, heft, list_schedule, upward_ranks
 from dlplacer.solvers.instance.instance import Instance, interchangeable
-from dlplacer.solvers.instance.outcome import Budget
-from dlplacer.solvers.instance.schedule import Schedule
+from dlplacer.solvers.instance.schedule import Budget, Incumbent, Schedule
 from dlplacer.solvers.instance.time_limit import now, side_by_side
 
 _BOUND_S = 0.5

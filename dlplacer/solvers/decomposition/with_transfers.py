@@ -9,18 +9,16 @@ from typing import TypeAlias
 from ortools.sat.python import cp_model
 
 from dlplacer.problem.transfers import Traffic, TransferRequest
-from dlplacer.solvers.bounds.bounds import Bounds
+from dlplacer.solvers.bounds import Bounds
 from dlplacer.solvers.decode.machine_code import is_kept
 from dlplacer.solvers.decomposition.series import SegmentChain
 from dlplacer.solvers.decomposition.series_search import search_series
-from dlplacer.solvers.heuristics.construct import construct
-from dlplacer.solvers.heuristics.list_rules import by_rank, heft, list_schedule
+from dlplacer.solvers.heuristics.list_rules import by_rank, construct, heft, list_schedule
 from dlplacer.solvers.ilp.cp_sat_search import new_solver, read_schedule
 from dlplacer.solvers.ilp.ilp_model import build_model
 from dlplacer.solvers.ilp.solver_thread import solved_in_thread
-from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
-from dlplacer.solvers.instance.schedule import Schedule
+from dlplacer.solvers.instance.schedule import Incumbent, Schedule
 from dlplacer.solvers.instance.time_limit import now
 from dlplacer.solvers.local_search.anneal import anneal_schedule
 from dlplacer.solvers.local_search.compile_ahead import ANNEALING_CODE

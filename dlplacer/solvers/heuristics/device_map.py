@@ -8,8 +8,7 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.machines.costs.device_table import is_core
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.decode.decode import in_sequence
-from dlplacer.solvers.heuristics.construct import Rule
-from dlplacer.solvers.heuristics.list_rules import program_order
+from dlplacer.solvers.heuristics.list_rules import Heuristic, program_order
 from dlplacer.solvers.heuristics.occupancy import Fixed, Priority, fitted
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule
@@ -21,12 +20,12 @@ Path = tuple[str, ...]
 """Names from the root to a module, or to a tensor, whose last name is its op."""
 
 
-def sequential(problem: Problem) -> Rule:
+def sequential(problem: Problem) -> Heuristic:
     """The rule that fills each device to its memory before it takes the next, cores last."""
     return _on_map(problem, {})
 
 
-def balanced(problem: Problem) -> Rule:
+def balanced(problem: Problem) -> Heuristic:
     """As `sequential`, but each accelerator except the last holds at most an equal share of the weights and a buffer.
 
     The buffer is 1.25 times the larger of a layer that stays whole and the mean innermost module.
@@ -142,7 +141,7 @@ class _Allotment:
         return self.largest[part.path]
 
 
-def _on_map(problem: Problem, shares: Mapping[int, int]) -> Rule:
+def _on_map(problem: Problem, shares: Mapping[int, int]) -> Heuristic:
     """The rule that runs the program in its order where a device map puts it, and elsewhere where memory is short."""
     graph, capacity = problem.graph, problem.capacity_bytes
     first = _accelerators(problem)

@@ -1,13 +1,14 @@
 """List scheduling and HEFT: orders of ops by upward rank (Topcuoglu, Hariri and Wu 2002), and rules for devices."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from dlplacer.solvers.bounds.heads_tails import arc_delays
+from dlplacer.problem.problem import Problem
+from dlplacer.solvers.bounds import arc_delays
 from dlplacer.solvers.decode.decode import Rule, decode
-from dlplacer.solvers.heuristics.occupancy import Fixed, Priority
+from dlplacer.solvers.heuristics.occupancy import Fixed, Priority, choose_components, pack
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule
-from dlplacer.solvers.instance.time_limit import ask_time
+from dlplacer.solvers.instance.time_limit import OutOfTimeError, ask_time
 
 
 def list_schedule(instance: Instance, priority: Priority, fixed: Fixed = None) -> Schedule | None:
@@ -84,3 +85,58 @@ def program_order(instance: Instance) -> list[int]:
     graph.add_nodes_from(working)
     ask_time()
     return [*sorted(instance.sources), *nx.lexicographical_topological_sort(graph)]
+
+
+Heuristic = Callable[[Instance, Priority, Fixed], Schedule | None]
+"""A heuristic; None if an op fits on no device that it may use."""
+
+DELAY_WEIGHTS = (1.0, 0.5, 0.0)
+"""Factors on the delays in upward ranks, of which the best schedule counts: HEFT's own rank takes every arc to cross
+devices, which overrates delays where most arcs do not; 0 ranks by work alone."""
+
+
+def construct(instance: Instance, rule: Heuristic, fixed: Fixed = None) -> Schedule | None:
+    """The best schedule of a rule over several ranks, or None if it always runs out of memory.
+
+    Where the free rule fails, it orders the ops on a placement packed for memory.
+    """
+    limited = choose_components(instance)
+    found = _best(limited, rule, fixed)
+    if found is None and fixed is None:
+        # Worst fit decreasing finds room where a rule that follows time has used it up.
+        packed = pack(limited)
+        found = None if packed is None else _best(instance, rule, packed)
+    return found
+
+
+def construct_on_placement(problem: Problem, instance: Instance, rule: Heuristic, seconds: float) -> Schedule | None:
+    """The best schedule of a rule on a placement found by search over placements alone, or None.
+
+    Raises
+    ------
+    InfeasibleError
+        If no placement exists.
+    """
+    from dlplacer.solvers.feasibility import require_placement
+
+    placement = require_placement(problem, seconds)
+    if placement is None:
+        return None
+    fixed = [placement[ops[0]] if ops[0] < problem.op_count else -1 for ops in instance.members]
+    return _best(instance, rule, fixed)
+
+
+def _best(instance: Instance, rule: Heuristic, fixed: Fixed) -> Schedule | None:
+    """Over all ranks, or those that there is time for if that is one."""
+    found: list[Schedule] = []
+    for weight in DELAY_WEIGHTS:
+        try:
+            one = rule(instance, by_rank(instance, upward_ranks(instance, weight)), fixed)
+        except OutOfTimeError:
+            # On 6,000 ops a list schedule takes a second: one that is there is not thrown away for the next.
+            if not found:
+                raise
+            break
+        if one is not None:
+            found.append(one)
+    return min(found, key=lambda one: one.makespan, default=None)

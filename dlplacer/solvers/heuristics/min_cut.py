@@ -8,7 +8,7 @@ from itertools import accumulate
 from types import ModuleType
 
 from dlplacer.core.errors import InputError
-from dlplacer.solvers.bounds.heads_tails import arc_delays
+from dlplacer.solvers.bounds import arc_delays
 from dlplacer.solvers.heuristics.list_rules import list_schedule
 from dlplacer.solvers.heuristics.occupancy import Fixed, Priority, fitted
 from dlplacer.solvers.instance.instance import FAR, Instance

@@ -3,12 +3,10 @@
 from dataclasses import dataclass
 from random import Random
 
-from dlplacer.solvers.heuristics.construct import DELAY_WEIGHTS
-from dlplacer.solvers.heuristics.list_rules import by_rank, list_schedule, upward_ranks
+from dlplacer.solvers.heuristics.list_rules import DELAY_WEIGHTS, by_rank, list_schedule, upward_ranks
 from dlplacer.solvers.heuristics.occupancy import choose_components
-from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
-from dlplacer.solvers.instance.schedule import Schedule
+from dlplacer.solvers.instance.schedule import Incumbent, Schedule
 from dlplacer.solvers.instance.time_limit import ask_time, now, within
 
 

@@ -2,7 +2,7 @@
 
 from dlplacer.problem.live_memory import peaks
 from dlplacer.problem.problem import Problem
-from dlplacer.solvers.instance.outcome import ProblemSchedule
+from dlplacer.solvers.instance.schedule import ProblemSchedule
 
 
 def best_single(problem: Problem) -> ProblemSchedule | None:

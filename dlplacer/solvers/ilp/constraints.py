@@ -12,7 +12,7 @@ from math import gcd
 from ortools.sat.python import cp_model
 
 from dlplacer.problem.route_table import TimedRoute
-from dlplacer.solvers.bounds.bounds import Bounds
+from dlplacer.solvers.bounds import Bounds
 from dlplacer.solvers.instance.instance import FAR, Delay, Instance, interchangeable
 
 Literal = cp_model.LiteralT
@@ -186,7 +186,7 @@ def run_one_op_at_a_time(model: cp_model.CpModel, instance: Instance, variables:
 
     Sources and sinks of zero time need no interval. A source starts at 0, where nothing can be around it. A sink inside
     another op can be moved to that op's end: nothing reads it, and the makespan is no earlier than that end
-    (`dlplacer.solvers.instance.outcome.compact` moves it).
+    (`dlplacer.solvers.instance.schedule.compact` moves it).
     """
     resources: list[list[cp_model.IntervalVar]] = [[] for _ in instance.capacity]
     for op, start in enumerate(variables.start):

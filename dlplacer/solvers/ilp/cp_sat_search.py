@@ -12,9 +12,8 @@ from dlplacer.solvers.decode.decode import compact
 from dlplacer.solvers.ilp.constraints import Literal, Variables
 from dlplacer.solvers.ilp.solver_thread import PARAMS as THREAD
 from dlplacer.solvers.ilp.solver_thread import limit, solve_in_thread
-from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance
-from dlplacer.solvers.instance.schedule import Schedule, with_transfers
+from dlplacer.solvers.instance.schedule import Incumbent, Schedule, with_transfers
 from dlplacer.solvers.instance.time_limit import counts_work, time_is_up
 
 _TUNED_PORTFOLIO = 8

@@ -11,7 +11,7 @@ from ortools.sat.python import cp_model
 from dlplacer.core.errors import InternalError
 from dlplacer.problem.problem import Problem
 from dlplacer.problem.transfers import Traffic
-from dlplacer.solvers.bounds.bounds import Bounds
+from dlplacer.solvers.bounds import Bounds
 from dlplacer.solvers.ilp import constraints
 from dlplacer.solvers.ilp import transfer_constraints as transfers
 from dlplacer.solvers.ilp.assignment import leave_working_room
@@ -25,9 +25,8 @@ from dlplacer.solvers.ilp.constraints import (
     hint,
 )
 from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, search
-from dlplacer.solvers.instance.incumbent import Incumbent, SchedulesOnly
 from dlplacer.solvers.instance.instance import Instance, interchangeable, relabelled
-from dlplacer.solvers.instance.schedule import Schedule
+from dlplacer.solvers.instance.schedule import Incumbent, Schedule, SchedulesOnly
 from dlplacer.solvers.instance.time_limit import ask_time, now
 
 

@@ -9,7 +9,7 @@ from ortools.sat.python import cp_model
 
 from dlplacer.problem.route_table import TimedRoute
 from dlplacer.problem.transfers import Traffic, TransferRequest
-from dlplacer.solvers.bounds.bounds import Bounds
+from dlplacer.solvers.bounds import Bounds
 from dlplacer.solvers.ilp.constraints import Literal, OptionalTransfer, Variables, duration
 from dlplacer.solvers.instance.instance import FAR, Instance
 from dlplacer.solvers.instance.schedule import Schedule

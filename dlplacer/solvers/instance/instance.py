@@ -124,7 +124,7 @@ class Instance:
 
     @cached_property
     def delay_summaries(self) -> dict[Any, Any]:
-        """The cache of `dlplacer.solvers.bounds.heads_tails`."""
+        """The cache of `dlplacer.solvers.bounds`."""
         return {}
 
     @cached_property

@@ -1,11 +1,16 @@
-"""Placement and start times for the ops of an instance, and what can be done to them."""
+"""Schedules of an instance and of a problem, the budget of a solve, and the best schedule so far."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from threading import Event
 
+from dlplacer.core.errors import InternalError
+from dlplacer.problem.problem import Problem
 from dlplacer.problem.seconds import Activity, ResourceUse, earliest
 from dlplacer.problem.transfers import ScheduledTransfer, Traffic
-from dlplacer.solvers.instance.instance import Instance
+from dlplacer.solvers.instance.instance import FAR, Instance
+from dlplacer.solvers.instance.time_limit import now
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,3 +117,197 @@ def _steps(
         for op, begin in enumerate(start)
     ]
     return [*ops, *segments]
+
+
+@dataclass(frozen=True)
+class ProblemSchedule:
+    """A placement and start times for all ops of a problem, in ticks; device and start are indexed by op.
+
+    Attributes
+    ----------
+    transfers
+        All transfers with their times, or None where they leave as soon as they can and never wait.
+    """
+
+    problem: Problem
+    device: tuple[int, ...]
+    start: tuple[int, ...]
+    transfers: tuple[ScheduledTransfer, ...] | None = None
+
+    @classmethod
+    def of(cls, problem: Problem, instance: Instance, schedule: Schedule) -> "ProblemSchedule":
+        """The schedule of a schedule of the problem's instance."""
+        count = problem.op_count
+        transfers = None if instance.traffic is None else schedule.transfers
+        return cls(problem, schedule.device[:count], schedule.start[:count], transfers)
+
+    @cached_property
+    def end(self) -> tuple[int, ...]:
+        """[op] → tick at which it ends."""
+        return tuple(begin + (self.problem.duration[op][self.device[op]] or 0) for op, begin in enumerate(self.start))
+
+    @cached_property
+    def makespan(self) -> int:
+        """Ticks from 0 to the end of the last op."""
+        return max(self.end)
+
+    @property
+    def order(self) -> list[int]:
+        """All ops in an order in which they can run: by start, then end, then dependency."""
+        return sorted(self.problem.topological, key=lambda op: (self.start[op], self.end[op]))
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The state of a solve: incumbent makespan (None before the first plan) and lower bound in seconds."""
+
+    makespan_s: float | None
+    lower_bound_s: float
+    elapsed_s: float
+
+    @property
+    def gap(self) -> float | None:
+        """(makespan − bound) ÷ makespan, or None before the first plan."""
+        if self.makespan_s is None:
+            return None
+        return max(0.0, (self.makespan_s - self.lower_bound_s) / self.makespan_s) if self.makespan_s else 0.0
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The time and effort of a solve, and the receiver of its reports.
+
+    Attributes
+    ----------
+    deadline
+        value of the clock (`now`) at which to stop.
+    gap
+        Stop when (makespan − bound) ÷ makespan is at most this.
+    grace_s
+        Seconds behind the deadline that a first schedule may take, where none or that of one device is known.
+    stop
+        Set by whoever wants the solve to end early with its best plan.
+    without
+        Names of phases and heuristics that the default method leaves out, for studies of their worth.
+    """
+
+    deadline: float
+    gap: float = 0.0
+    seed: int = 0
+    workers: int = 1
+    stop: Event = field(default_factory=Event)
+    report: Callable[[int | None, int], None] = lambda makespan, bound: None
+    grace_s: float = 0.0
+    without: frozenset[str] = frozenset()
+
+    @property
+    def for_first(self) -> "Budget":
+        """The budget of a first schedule: no more than that is worth being late for."""
+        return replace(self, deadline=self.deadline + self.grace_s, grace_s=0.0)
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the deadline, 0 if it has passed or somebody asked to stop."""
+        return 0.0 if self.stop.is_set() else max(0.0, self.deadline - now())
+
+    @property
+    def unreported(self) -> "Budget":
+        """The same without reports: for the search of a problem whose bounds, or whose schedules, are another's."""
+        return replace(self, report=lambda makespan, bound: None)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The result of a solver: the best schedule, or None, and a makespan in ticks that no schedule can beat."""
+
+    schedule: ProblemSchedule | None
+    lower_bound: int
+
+
+class Incumbent:
+    """The best schedule and bound of a solve.
+
+    Attributes
+    ----------
+    admits
+        Whether a schedule is a plan at all: rules that its instance does not know, such as memory over time.
+    pass_on
+        Hears of every better schedule.
+    refused
+        Whether a schedule better than the best one was none.
+    """
+
+    def __init__(
+        self,
+        budget: Budget,
+        admits: Callable[[Schedule], bool] = lambda schedule: True,
+        pass_on: Callable[[Schedule], object] = lambda schedule: None,
+    ) -> None:
+        self.budget, self.admits, self.pass_on = budget, admits, pass_on
+        self.best: Schedule | None = None
+        self.bound = 0
+        self.refused = False
+
+    def offer(self, schedule: Schedule | None) -> bool:
+        """Keep a schedule if it is admitted and the best so far; whether it is."""
+        if schedule is None or (self.best is not None and schedule.makespan >= self.best.makespan):
+            return False
+        if schedule.makespan >= FAR:
+            return False
+        if not self.admits(schedule):
+            self.refused = True
+            return False
+        self.best = schedule
+        self._report()
+        self.pass_on(schedule)
+        return True
+
+    def accepts(self, schedule: Schedule) -> bool:
+        """Offer a schedule; whether it is a plan at all, so that a search may go on from it, better or not."""
+        is_better = self.best is None or schedule.makespan < self.best.makespan
+        if self.offer(schedule):
+            return True
+        return not is_better and schedule.makespan < FAR and self.admits(schedule)
+
+    def raise_bound(self, bound: int) -> None:
+        """Keep a lower bound if it is the highest so far."""
+        if bound > self.bound:
+            self.bound = bound
+            self._report()
+
+    @property
+    def closed(self) -> bool:
+        """True if the gap that the user asked for is reached."""
+        if self.best is None:
+            return False
+        return self.best.makespan - self.bound <= self.budget.gap * self.best.makespan
+
+    def _report(self) -> None:
+        # Bounds and schedules come from independent code, and CP-SAT has proven wrong optima: compare the two.
+        if self.best is not None and self.bound > self.best.makespan:
+            raise InternalError(
+                f"the lower bound of {self.bound} ticks is above the makespan of {self.best.makespan} ticks of a "
+                "schedule; please report it",
+                bound_ticks=self.bound,
+                device=list(self.best.device),
+                start_ticks=list(self.best.start),
+            )
+        self.budget.report(None if self.best is None else self.best.makespan, self.bound)
+
+
+class SchedulesOnly(Incumbent):
+    """The schedules that a model finds which leaves out some of what plans may do: they go to the problem's incumbent.
+
+    What bounds such a model bounds no plan, and a schedule read from its solution, whose transfers are decided anew,
+    may be shorter than it. So bounds are dropped.
+    """
+
+    def __init__(self, outer: Incumbent) -> None:
+        super().__init__(outer.budget.unreported, outer.admits, outer.offer)
+
+    def raise_bound(self, bound: int) -> None:
+        """Nothing."""
+
+
+Begin = Callable[[Instance, Incumbent], None]
+"""The beginning of a solve: it offers schedules of the problem's instance to the incumbent, and may raise the bound."""

@@ -8,8 +8,7 @@ import numpy as np
 from dlplacer.problem.loads import APART, Loads
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.decode.arrays import Ints
-from dlplacer.solvers.heuristics.contiguous import units_in_order
-from dlplacer.solvers.heuristics.contiguous_program import Floats, alike_devices, best_runs, set_count
+from dlplacer.solvers.heuristics.contiguous import Floats, alike_devices, best_runs, set_count, units_in_order
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.local_search.placement_annealing import PlacementTables, build_placement_tables
 

@@ -8,8 +8,8 @@ from itertools import pairwise
 import numpy as np
 
 from dlplacer.solvers.decode.decode import in_sequence
-from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Delay, Instance
+from dlplacer.solvers.instance.schedule import Incumbent
 from dlplacer.solvers.instance.time_limit import now
 from dlplacer.solvers.local_search.placement_annealing import (
     PlacementAnnealing,

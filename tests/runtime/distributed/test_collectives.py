@@ -26,7 +26,7 @@ from dlplacer.runtime.distributed.ranks import NETWORK
 from dlplacer.runtime.distributed.replicate import replicated_plan, with_network
 from dlplacer.runtime.program.checks import races
 from dlplacer.runtime.program.lower import lower
-from dlplacer.solvers.instance.outcome import Outcome, ProblemSchedule
+from dlplacer.solvers.instance.schedule import Outcome, ProblemSchedule
 
 LINE = AlphaBeta(1e-4, 1e-9)
 

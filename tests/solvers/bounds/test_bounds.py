@@ -9,17 +9,18 @@ from solvers.helpers import make_graph, make_instance, make_machine, make_proble
 from solvers.random_problems import random_problem
 
 from dlplacer.core.topology import Device, Link, Topology
-from dlplacer.solvers.bounds.area import best_prices
-from dlplacer.solvers.bounds.bounds import (
+from dlplacer.solvers.bounds import (
+    best_prices,
     block_bound,
     critical_path,
+    heads,
     lower_bounds,
     packing_bound,
     preemptive_end,
     reachable_capacity,
+    tails,
     whole_area,
 )
-from dlplacer.solvers.bounds.heads_tails import heads, tails
 from dlplacer.solvers.instance.instance import build_instance
 
 

@@ -16,7 +16,7 @@ from dlplacer.solvers.decode.decode import Rule, decode
 from dlplacer.solvers.heuristics.occupancy import choose_components, pack
 from dlplacer.solvers.instance.instance import FAR, Instance, build_instance
 from dlplacer.solvers.instance.memory_admission import admission
-from dlplacer.solvers.instance.outcome import Outcome, ProblemSchedule
+from dlplacer.solvers.instance.schedule import Outcome, ProblemSchedule
 
 MACHINES = {"star": star(4), "ring": ring(4), "cluster": cluster(8), "unequal": mixed(linked(4), "fast", "slow")}
 

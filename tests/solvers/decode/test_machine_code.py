@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from dlplacer.solvers.decode import machine_code
-from dlplacer.solvers.decode import transfers as heaps
+from dlplacer.solvers.decode import solution as heaps
 from dlplacer.solvers.decode.arrays import Ints
 from dlplacer.solvers.decode.machine_code import ask
-from dlplacer.solvers.decode.transfers import FIRST, pop, push
+from dlplacer.solvers.decode.solution import FIRST, pop, push
 from dlplacer.solvers.instance.time_limit import ends_when, within
 
 

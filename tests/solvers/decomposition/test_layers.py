@@ -9,7 +9,7 @@ from dlplacer.core.op import Edge, Op
 from dlplacer.core.options import Options
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.problem.problem import build_problem
-from dlplacer.solvers.bounds.bounds import lower_bounds
+from dlplacer.solvers.bounds import lower_bounds
 from dlplacer.solvers.decomposition.segments import find_segments
 from dlplacer.solvers.decomposition.series import SegmentChain
 from dlplacer.solvers.instance.instance import Instance, build_instance

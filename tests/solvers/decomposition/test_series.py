@@ -10,17 +10,17 @@ from solvers.random_problems import random_fork_join
 
 import dlplacer.solvers.decomposition.segments as segments_module
 from dlplacer.core.errors import InfeasibleError
-from dlplacer.solvers.bounds.bounds import lower_bounds
+from dlplacer.solvers.bounds import lower_bounds
 from dlplacer.solvers.decomposition.segment_rows import charge_idle_ends, ticks_with_idle_ends
 from dlplacer.solvers.decomposition.segments import couple, find_segments
 from dlplacer.solvers.decomposition.series import SegmentChain
 from dlplacer.solvers.decomposition.series_search import search_series
-from dlplacer.solvers.feasibility.reasons import require_feasible
+from dlplacer.solvers.feasibility import require_feasible
 from dlplacer.solvers.ilp.constraints import create_variables
 from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, new_solver, search
 from dlplacer.solvers.ilp.ilp_model import build_model
-from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance, build_instance
+from dlplacer.solvers.instance.schedule import Incumbent
 
 
 def _chain(instance: Instance) -> SegmentChain:

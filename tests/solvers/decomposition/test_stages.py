@@ -17,14 +17,13 @@ from dlplacer.core.options import Options
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.problem.live_memory import stashes
 from dlplacer.problem.problem import build_problem
-from dlplacer.solvers.bounds.bounds import lower_bounds
+from dlplacer.solvers.bounds import lower_bounds
 from dlplacer.solvers.decomposition.stage_bound import NEVER, StageDual, StageWalks, search_stages
 from dlplacer.solvers.decomposition.stages import DecisionStage, StageChain, build_stages
-from dlplacer.solvers.heuristics.construct import construct
 from dlplacer.solvers.heuristics.contiguous import contiguous
-from dlplacer.solvers.heuristics.list_rules import heft, list_schedule
-from dlplacer.solvers.instance.incumbent import Incumbent
+from dlplacer.solvers.heuristics.list_rules import construct, heft, list_schedule
 from dlplacer.solvers.instance.instance import Instance, build_instance
+from dlplacer.solvers.instance.schedule import Incumbent
 
 
 def _chain(graph: OpGraph, topology: Topology, options: Options) -> tuple[Instance, StageChain, Fraction]:

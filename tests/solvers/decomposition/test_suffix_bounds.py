@@ -6,13 +6,13 @@ from solvers.helpers import make_graph, make_instance, make_machine, make_proble
 from solvers.random_problems import random_fork_join
 
 from dlplacer.core.errors import InfeasibleError
-from dlplacer.solvers.bounds.bounds import lower_bounds
+from dlplacer.solvers.bounds import lower_bounds
 from dlplacer.solvers.decomposition.segments import find_segments
 from dlplacer.solvers.decomposition.series import SegmentChain
 from dlplacer.solvers.decomposition.series_search import raise_suffix_bounds, suffixes
-from dlplacer.solvers.feasibility.reasons import require_feasible
-from dlplacer.solvers.instance.incumbent import Incumbent
+from dlplacer.solvers.feasibility import require_feasible
 from dlplacer.solvers.instance.instance import build_instance
+from dlplacer.solvers.instance.schedule import Incumbent
 
 # A backward pass in small: g is the gradient of a layer's output, x that of its input, w that of its weight.
 BACKWARD = make_graph(

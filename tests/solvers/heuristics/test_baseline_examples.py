@@ -9,9 +9,8 @@ from solvers.helpers import broken_rules, make_graph, make_instance, make_machin
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
 from dlplacer.core.topology import Device, Link, Topology
-from dlplacer.solvers.heuristics.construct import construct
 from dlplacer.solvers.heuristics.contiguous import by_module
-from dlplacer.solvers.heuristics.list_rules import by_rank, list_schedule, upward_ranks
+from dlplacer.solvers.heuristics.list_rules import by_rank, construct, list_schedule, upward_ranks
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.schedule import Schedule
 from dlplacer.solvers.methods import RULES

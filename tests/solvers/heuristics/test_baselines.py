@@ -18,13 +18,12 @@ from dlplacer.core.op import Edge, Op
 from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.planning.assemble import assemble
 from dlplacer.problem.problem import Problem
-from dlplacer.solvers.bounds.bounds import lower_bounds
-from dlplacer.solvers.feasibility.reasons import require_feasible
-from dlplacer.solvers.heuristics.construct import construct
-from dlplacer.solvers.heuristics.list_rules import by_rank, upward_ranks
+from dlplacer.solvers.bounds import lower_bounds
+from dlplacer.solvers.feasibility import require_feasible
+from dlplacer.solvers.heuristics.list_rules import by_rank, construct, upward_ranks
 from dlplacer.solvers.heuristics.occupancy import pack
 from dlplacer.solvers.instance.instance import build_instance
-from dlplacer.solvers.instance.outcome import Budget
+from dlplacer.solvers.instance.schedule import Budget
 from dlplacer.solvers.methods import METHODS, RULES, run_rule
 
 needs_metis = pytest.mark.skipif(importlib.util.find_spec("pymetis") is None, reason="pymetis is not installed")

@@ -15,7 +15,7 @@ from dlplacer.core.options import Options
 from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.problem.problem import build_problem
 from dlplacer.solvers.instance.instance import build_instance
-from dlplacer.solvers.instance.outcome import Budget
+from dlplacer.solvers.instance.schedule import Budget
 from dlplacer.solvers.methods import run_rule
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from solvers.random_problems import random_problem
 from dlplacer.core.errors import InfeasibleError, InputError
 from dlplacer.core.options import Options
 from dlplacer.problem.problem import build_problem
-from dlplacer.solvers.feasibility.reasons import require_feasible
+from dlplacer.solvers.feasibility import require_feasible
 from dlplacer.solvers.ilp.dlplacer_model import build_dlplacer_model, export_model
 from dlplacer.solvers.methods import METHODS
 

@@ -11,12 +11,11 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.problem.problem import Problem, build_problem
-from dlplacer.solvers.bounds.bounds import lower_bounds
-from dlplacer.solvers.heuristics.construct import construct
-from dlplacer.solvers.heuristics.list_rules import list_schedule
+from dlplacer.solvers.bounds import lower_bounds
+from dlplacer.solvers.heuristics.list_rules import construct, list_schedule
 from dlplacer.solvers.ilp.ilp_model import solve_exactly
-from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import build_instance
+from dlplacer.solvers.instance.schedule import Incumbent
 
 
 def _ring_with_chords(seed: int) -> Problem:

@@ -8,11 +8,11 @@ from solvers.helpers import broken_rules, make_graph, make_machine, make_problem
 
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.topology import Device, Link, Router, Topology
-from dlplacer.solvers.bounds.bounds import lower_bounds
+from dlplacer.solvers.bounds import lower_bounds
 from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, new_solver, search
 from dlplacer.solvers.ilp.ilp_model import build_model
-from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import build_instance, interchangeable
+from dlplacer.solvers.instance.schedule import Incumbent
 from dlplacer.solvers.methods import METHODS
 
 

@@ -9,11 +9,10 @@ from solvers.serial_chains import tight_chain
 from dlplacer.core.options import Options
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.solvers.decode.decode import in_sequence
+from dlplacer.solvers.ilp.assignment import build_serial_model, serial_path
 from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, search
-from dlplacer.solvers.ilp.serial_model import build_serial_model, serial_path
-from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import Instance, build_instance
-from dlplacer.solvers.instance.schedule import Schedule, keeps_blocks_and_memory
+from dlplacer.solvers.instance.schedule import Incumbent, Schedule, keeps_blocks_and_memory
 
 
 def _schedules(instance: Instance, problem: Problem) -> list[Schedule]:

@@ -6,10 +6,8 @@ import pytest
 from solvers.helpers import make_graph, make_instance, make_machine, one_worker
 
 from dlplacer.solvers.decode.decode import in_sequence
-from dlplacer.solvers.instance.incumbent import Incumbent
 from dlplacer.solvers.instance.instance import FAR
-from dlplacer.solvers.instance.outcome import Budget
-from dlplacer.solvers.instance.schedule import Schedule
+from dlplacer.solvers.instance.schedule import Budget, Incumbent, Schedule
 
 
 def test_a_schedule_that_is_as_good_is_accepted_and_not_kept() -> None:

@@ -18,8 +18,7 @@ from dlplacer.problem.problem import build_problem
 from dlplacer.solvers.decode.arrays import build_tables
 from dlplacer.solvers.decode.decode import in_sequence
 from dlplacer.solvers.decode.solution import DEVICE, MAKESPAN, START
-from dlplacer.solvers.heuristics.construct import Rule, construct
-from dlplacer.solvers.heuristics.list_rules import heft, list_schedule
+from dlplacer.solvers.heuristics.list_rules import Heuristic, construct, heft, list_schedule
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.schedule import Schedule, keeps_blocks_and_memory, sequence
 from dlplacer.solvers.local_search.anneal import Chain, move_units
@@ -64,7 +63,7 @@ def test_a_run_is_that_of_the_sequence(machine: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize(("machine", "rule"), [("star", list_schedule), ("star", heft), ("linked", heft)])
-def test_what_moves_leave_behind_is_what_a_fresh_run_gives(machine: str, rule: Rule) -> None:
+def test_what_moves_leave_behind_is_what_a_fresh_run_gives(machine: str, rule: Heuristic) -> None:
     instance = _instance(FAMILIES["layered"](60, 1, 3.0), _MACHINES[machine](4))
     start = construct(instance, rule)
     assert start is not None

@@ -11,9 +11,9 @@ from dlplacer.core.options import Options
 from dlplacer.problem.problem import build_problem
 from dlplacer.solvers.decode import machine_code
 from dlplacer.solvers.heuristics.list_rules import heft, list_schedule
-from dlplacer.solvers.ilp.serial_model import serial_path
-from dlplacer.solvers.instance.incumbent import Incumbent
+from dlplacer.solvers.ilp.assignment import serial_path
 from dlplacer.solvers.instance.instance import build_instance
+from dlplacer.solvers.instance.schedule import Incumbent
 from dlplacer.solvers.local_search import compile_ahead
 from dlplacer.solvers.local_search.anneal import anneal_schedule
 from dlplacer.solvers.local_search.serial_annealing import anneal_serial

@@ -1,0 +1,526 @@
+"""Lower bounds in ticks that need no solver: paths, delays and areas, and blocks that share a device."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from heapq import heappop, heappush
+from itertools import accumulate
+from math import gcd
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dlplacer.solvers.instance.instance import FAR, Delay, Instance
+from dlplacer.solvers.instance.time_limit import ask_time
+
+
+class ArcDelays(NamedTuple):
+    """Of the delays of an arc over the pairs of devices that its ends may use.
+
+    `least` is 0 if the ends may share a device; `cut` is the least between different devices, `FAR` if they cannot be
+    on any; `mean` is over the pairs of different devices that a route joins, 0 if there are none.
+    """
+
+    least: int
+    cut: int
+    mean: float
+
+
+def arc_delays(instance: Instance, source: int, target: int, delay: Delay) -> ArcDelays:
+    """The figures of an arc, each computed once for the instance."""
+    if instance.block[source] == instance.block[target]:
+        return ArcDelays(0, FAR, 0.0)
+    key = id(delay), instance.allowed[source], instance.allowed[target]
+    found = instance.delay_summaries.get(key)
+    if found is None:
+        free = len(key[1]) == len(key[2]) == instance.device_count > 1
+        found = (_over_all(delay) if free else None) or _over_pairs(delay, key[1], key[2])
+        instance.delay_summaries[key] = found
+    return found
+
+
+def _over_all(delay: Delay) -> ArcDelays | None:
+    """Delays over all pairs of devices; None where no route joins some. The diagonal is 0."""
+    count, values = len(delay), set().union(*delay)
+    if max(values) >= FAR:
+        return None
+    some_nothing = sum(row.count(0) for row in delay) > count
+    return ArcDelays(0, 0 if some_nothing else min(values - {0}), sum(map(sum, delay)) / (count * (count - 1)))
+
+
+def _over_pairs(delay: Delay, sources: Sequence[int], targets: Sequence[int]) -> ArcDelays:
+    apart = [delay[a][b] for a in sources for b in targets if a != b]
+    joined = [ticks for ticks in apart if ticks < FAR]
+    shared = 0 if set(sources) & set(targets) else FAR
+    cut = min(apart, default=FAR)
+    nothing = not sources or not targets
+    return ArcDelays(0 if nothing else min(shared, cut), cut, sum(joined) / len(joined) if joined else 0.0)
+
+
+def heads(instance: Instance, known: Sequence[int] = ()) -> list[int]:
+    """[op] → a tick before which it cannot start, by its paths and by the work of its predecessors.
+
+    Proof: by eq. 10 an op starts after each predecessor has ended and its tensor has travelled, and shortest durations
+    and least delays over the allowed devices are no longer than the true ones. Moreover, let S be the predecessors on
+    the op's own device. They run one after another there (eq. 12), so the op waits for the best one-machine schedule of
+    S with their heads as release times, which takes them by rising head; and it waits for the arrival of every other
+    one from a different device. If S leaves out a predecessor, leaving out all that arrive no later cannot raise this;
+    so the least value over the sets S of the k latest arrivals, k = 0, 1, …, is valid.
+
+    Parameters
+    ----------
+    known
+        [op] → heads that are already known, to start from.
+    """
+    if known:
+        return _raised(instance, list(known))
+    if "heads" not in instance.known:
+        instance.known["heads"] = tuple(_raised(instance, [0] * instance.op_count))
+    return list(instance.known["heads"])
+
+
+def _raised(instance: Instance, head: list[int]) -> list[int]:
+    for op in instance.order:
+        ask_time()
+        entries = []
+        for source, delay in instance.predecessors[op]:
+            end = head[source] + instance.shortest[source]
+            arc = arc_delays(instance, source, op, delay)
+            head[op] = max(head[op], end + arc.least)
+            entries.append((end + arc.cut, head[source], instance.shortest[source]))
+        # One predecessor gives no more than its end, which counts already.
+        if len(entries) > 1:
+            head[op] = max(head[op], _least_over_sets(entries))
+    return head
+
+
+def tails(instance: Instance, known: Sequence[int] = ()) -> list[int]:
+    """[op] → ticks between its end and the end of the schedule, at least: its head when time runs backwards."""
+    return heads(instance.reversed, known)
+
+
+def _least_over_sets(entries: list[tuple[int, int, int]]) -> int:
+    """Least of max(one-machine end of the k latest, arrival of the next) over k, for (arrival, head, ticks) entries."""
+    entries.sort(reverse=True)
+    least = entries[0][0]
+    for count in range(1, len(entries) + 1):
+        end = 0
+        for head, ticks in sorted((head, ticks) for _, head, ticks in entries[:count]):
+            end = max(end, head) + ticks
+        least = min(least, max(end, entries[count][0] if count < len(entries) else 0))
+        if end >= least:
+            break
+    return least
+
+
+_NO_PRICE = 1e-9
+"""Stands for a price of 0 where forbidden devices, of infinite duration, would make that undefined."""
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class PriceParams:
+    """The search for prices by multiplicative weights (Arora, Hazan and Kale 2012).
+
+    Attributes
+    ----------
+    units
+        Whole units of the dearest price: prices are integers, so that bounds are exact, and round to 0.1 %.
+    rounds
+        Steps; the excess falls as one over the root of their number. Any prices give a valid bound.
+    step
+        Factor on the load in the exponent, divided by the root of the step's number. A guess, never tuned.
+    """
+
+    units: int = 2**10
+    rounds: int = 100
+    step: float = 4.0
+
+
+PRICES = PriceParams()
+
+
+@dataclass(frozen=True)
+class Prices:
+    """[device] → price of a tick in whole units, and [op] → what the op costs at least."""
+
+    device: Ints
+    cost: Ints
+
+    def ticks(self, cost: Ints, delay: Ints | int = 0) -> Ints:
+        """Least time in which the devices can bear a cost, if all used ones but one lose `delay` ticks.
+
+        Proof: a set U of used devices of price N(U) whose dearest costs m offers at most N(U)·T − (N(U) − m)·delay. For
+        given m the T that bears the cost is monotone in N(U), hence least where U is the dearest alone or with all that
+        cost no more; alone, it is least for the dearest of all.
+        """
+        prices = np.sort(self.device)
+        least: Ints = -(-cost // prices[-1])
+        for price in np.unique(prices[prices > 0]):
+            total = prices[prices <= price].sum()
+            least = np.minimum(least, -(-(cost + (total - price) * delay) // total))
+        return least
+
+
+def best_prices(instance: Instance) -> Prices:
+    """The prices for which the bound on all ops together is highest, as far as multiplicative weights find them.
+
+    All prices give a valid bound; the best ones solve the dual of the linear program that spreads each op in fractions
+    over its devices.
+    """
+    if "prices" not in instance.known:
+        instance.known["prices"] = _best_prices(instance)
+    found: Prices = instance.known["prices"]
+    return found
+
+
+def _best_prices(instance: Instance) -> Prices:
+    identical = instance.uniform and all(len(devices) == instance.device_count for devices in instance.allowed)
+    device = np.ones(instance.device_count, dtype=np.int64) if identical else _search_prices(instance)
+    cost = [
+        min(int(device[d]) * instance.duration[op][d] for d in devices) for op, devices in enumerate(instance.allowed)
+    ]
+    return Prices(device, np.array(cost, dtype=np.int64))
+
+
+def _search_prices(instance: Instance) -> Ints:
+    duration = np.full((instance.op_count, instance.device_count), np.inf)
+    for op, devices in enumerate(instance.allowed):
+        duration[op, list(devices)] = [instance.duration[op][d] for d in devices]
+    duration = duration[np.array(instance.longest) > 0]
+    price = np.full(instance.device_count, 1.0 / instance.device_count)
+    best, best_value = _whole(price), -1.0
+    scale = max(1.0, float(sum(instance.longest)))
+    for number in range(PRICES.rounds):
+        whole = _whole(price)
+        spent = duration * np.maximum(whole, _NO_PRICE)
+        value = float(spent.min(axis=1).sum()) / float(whole.sum())
+        if value > best_value:
+            best, best_value = whole, value
+        cheapest = spent.argmin(axis=1)
+        load = np.bincount(
+            cheapest, weights=duration[np.arange(len(duration)), cheapest], minlength=instance.device_count
+        )
+        price = price * np.exp(PRICES.step * load / scale / np.sqrt(number + 1.0))
+        price /= price.sum()
+    return best
+
+
+def _whole(price: Floats) -> Ints:
+    whole: Ints = np.rint(price / price.max() * PRICES.units).astype(np.int64)
+    return whole
+
+
+_COLUMNS = 256
+"""Pivots per matrix product: bounds the memory of the product, and lets each leave out the ops after its columns."""
+
+_UNREACHED = -(2**40)
+"""Ticks between pivots that no path joins: less than any horizon below 0."""
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """Least ticks between pivot ops.
+
+    Attributes
+    ----------
+    pivots
+        Ops in topological order.
+    between
+        [pivot][pivot] → ticks from the end of the first to the start of the second at least; very negative where no
+        path leads.
+    before, after
+        [pivot] → ticks from 0 to its start, and from its end to the end of the schedule, at least.
+    """
+
+    pivots: Ints
+    between: Ints
+    before: Ints
+    after: Ints
+
+
+def interval_areas(instance: Instance, prices: Prices, most_pivots: int) -> Intervals:
+    """Area bounds on what lies between every two of some pivots, and before and after each.
+
+    Proof: for u before v, the ops that are after u and before v all run between the end of u and the start of v, so
+    `Prices.ticks` of their cost fits there. A device other than u's gets its first such op no earlier than the least
+    delay of any arc from u or an op after u that changes the device: on a path from u to that first op, some arc enters
+    the device. The same holds backwards from v. So all used devices but one lose the sum of the two delays.
+    """
+    order = np.array(instance.order)
+    # Ops of no time have no energy, and captured graphs have many of them.
+    working = order[np.array([instance.longest[op] > 0 for op in instance.order], dtype=bool)]
+    chosen = np.unique(np.linspace(0, len(working) - 1, min(len(working), most_pivots)).round().astype(np.int64))
+    pivots = working[chosen]
+    after, before = reachable(instance, working), reachable(instance.reversed, working)
+    cost = prices.cost[working].astype(np.float64)
+    leave, enter = _cut_delays(instance)[pivots], _cut_delays(instance.reversed)[pivots]
+    below = np.unpackbits(after[pivots], axis=1, count=len(working)).astype(bool)
+    above = np.unpackbits(before[pivots], axis=1, count=len(working)).astype(bool)
+    between = np.full((len(pivots), len(pivots)), _UNREACHED, dtype=np.int64)
+    for first in range(0, len(pivots), _COLUMNS):
+        ask_time()
+        last = min(first + _COLUMNS, len(pivots))
+        width = int(chosen[last - 1]) + 1
+        area = (below[:last, :width] * cost[:width]) @ above[first:last, :width].T.astype(np.float64)
+        lost = np.minimum(leave[:last, None] + enter[None, first:last], FAR)
+        ticks = prices.ticks(area.astype(np.int64), lost)
+        between[:last, first:last] = np.where(below[:last, chosen[first:last]], ticks, _UNREACHED)
+    return Intervals(
+        pivots,
+        between,
+        prices.ticks((above @ cost).astype(np.int64), enter),
+        prices.ticks((below @ cost).astype(np.int64), leave),
+    )
+
+
+def raised_heads(instance: Instance, intervals: Intervals, head: list[int]) -> list[int]:
+    """Heads of the pivots raised by what lies before them, and between them and earlier pivots."""
+    pivots = intervals.pivots
+    known = np.array(head, dtype=np.int64)
+    start = np.maximum(known[pivots], intervals.before)
+    end = start + np.array(instance.shortest, dtype=np.int64)[pivots]
+    for position in range(1, len(pivots)):
+        late = int((end[:position] + intervals.between[:position, position]).max())
+        if late > start[position]:
+            end[position] += late - start[position]
+            start[position] = late
+    known[pivots] = start
+    return [int(ticks) for ticks in known]
+
+
+def backwards(intervals: Intervals) -> Intervals:
+    """The intervals of the reversed instance."""
+    return Intervals(
+        intervals.pivots[::-1], intervals.between[::-1, ::-1].T, intervals.after[::-1], intervals.before[::-1]
+    )
+
+
+def reachable(instance: Instance, working: NDArray[np.int64]) -> NDArray[np.uint8]:
+    """[op] → bits of the working ops that come after it."""
+    bit = np.full(instance.op_count, -1)
+    bit[working] = np.arange(len(working))
+    reach = np.zeros((instance.op_count, (len(working) + 7) // 8), dtype=np.uint8)
+    for op in reversed(instance.order):
+        ask_time()
+        row = reach[op]
+        for target, _ in instance.successors[op]:
+            row |= reach[target]
+            if bit[target] >= 0:
+                row[bit[target] // 8] |= 128 >> (bit[target] % 8)
+    return reach
+
+
+def _cut_delays(instance: Instance) -> Ints:
+    """[op] → the least delay of an arc that changes the device, among those from the op or an op after it."""
+    least = [FAR] * instance.op_count
+    for op in reversed(instance.order):
+        for target, delay in instance.successors[op]:
+            least[op] = min(least[op], least[target], arc_delays(instance, op, target, delay).cut)
+    return np.array(least, dtype=np.int64)
+
+
+_MOST_UNITS = 2**21
+"""Units of the greatest common divisor up to which all sums are listed, a bit for each: a shift takes 0.03 ms."""
+
+
+def block_bound(instance: Instance, head: Sequence[int], tail: Sequence[int]) -> int:
+    """Ticks in which no block that has several ops, on whichever device, can have ended.
+
+    Proof: the ops of a block run one after another on its device (eq. 7 and 12), each after its head and with its tail
+    to go. With interruptions allowed, the least time for that is found by taking, of the ops that are there, the one
+    of longest tail (Jackson 1955; Carlier 1982).
+    """
+    bound = 0
+    for ops in instance.members:
+        if len(ops) > 1:
+            heads, tails = [head[op] for op in ops], [tail[op] for op in ops]
+            rows = {tuple(instance.duration[op][device] for op in ops) for device in instance.allowed[ops[0]]}
+            ends = (preemptive_end(zip(heads, row, tails, strict=True)) for row in rows)
+            bound = max(bound, min(ends, default=0))
+    return bound
+
+
+def packing_bound(instance: Instance, head: Sequence[int], tail: Sequence[int]) -> int:
+    """Ticks in which blocks cannot be spread over the devices, however little else they wait for.
+
+    Proof: of the k·m + 1 blocks of most work, m being the number of devices, some device gets k + 1, whose work is at
+    least that of the k + 1 smallest of them (eq. 7 and 12). Before it starts the least head of all working ops has
+    passed, and after it the least tail remains.
+    """
+    working = [op for op, ticks in enumerate(instance.shortest) if ticks]
+    if not working:
+        return 0
+    idle = min(head[op] for op in working) + min(tail[op] for op in working)
+    work = sorted((sum(instance.shortest[op] for op in ops) for ops in instance.members), reverse=True)
+    sums, count = list(accumulate(work, initial=0)), instance.device_count
+    most = (len(work) - 1) // count
+    return idle + max((sums[k * count + 1] - sums[k * count - k] for k in range(1, most + 1)), default=-idle)
+
+
+def preemptive_end(jobs: Iterable[tuple[int, int, int]]) -> int:
+    """The least tick at which all (head, ticks, tail) jobs of one machine have ended and left their tails.
+
+    Jobs may be interrupted, so this is no more than what jobs that may not be need.
+    """
+    coming = sorted(jobs)
+    there: list[tuple[int, int]] = []
+    now, end, position = 0, 0, 0
+    while there or position < len(coming):
+        if not there:
+            now = max(now, coming[position][0])
+        while position < len(coming) and coming[position][0] <= now:
+            heappush(there, (-coming[position][2], coming[position][1]))
+            position += 1
+        tail, left = heappop(there)
+        until = coming[position][0] if position < len(coming) else now + left
+        spent = min(left, until - now)
+        now += spent
+        if spent < left:
+            heappush(there, (tail, left - spent))
+        else:
+            end = max(end, now - tail)
+    return end
+
+
+def reachable_capacity(sizes: Iterable[int], capacity: Sequence[int | None]) -> list[int | None]:
+    """[device] → the most bytes that some of the sizes fill without exceeding its memory.
+
+    Ten layers of 3 bytes fill 18 of 20 bytes. Where sizes have no large common divisor the sums are too many to list,
+    and the capacity is rounded down to a multiple of the divisor.
+    """
+    taken = tuple(sorted(size for size in sizes if size > 0))
+    return [None if room is None else min(room, _reachable(taken, room)) for room in capacity]
+
+
+@lru_cache(maxsize=64)
+def _reachable(sizes: tuple[int, ...], room: int) -> int:
+    unit = gcd(*sizes)
+    if not unit or sum(sizes) <= room:
+        return room
+    units = room // unit
+    if units > _MOST_UNITS:
+        return units * unit
+    inside, sums = (1 << (units + 1)) - 1, 1
+    for size in sizes:
+        sums |= (sums << (size // unit)) & inside
+    return (sums.bit_length() - 1) * unit
+
+
+@dataclass(frozen=True)
+class BoundParams:
+    """The number of pivots that `interval_areas` gets.
+
+    Attributes
+    ----------
+    multiplications_per_s
+        Products and sums of the matrix product that a slow core manages, from which the time is foretold.
+    most_pivots
+        Three matrices of pivots × pivots in 8 bytes each then take 216 MB.
+    most_pairs
+        Ops × working ops up to which there are intervals: who comes before whom takes a bit for each, twice.
+    most_thresholds
+        Tails that `_window_area` tries; each costs a pass over all ops.
+    """
+
+    multiplications_per_s: float = 2e9
+    most_pivots: int = 3000
+    most_pairs: int = 2**31
+    most_thresholds: int = 500
+
+
+PARAMS = BoundParams()
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Times that no schedule can beat.
+
+    Attributes
+    ----------
+    makespan
+        No schedule ends earlier.
+    head, tail
+        [op] → ticks before its start, and between its end and the end of the schedule, at least.
+    """
+
+    makespan: int
+    head: tuple[int, ...]
+    tail: tuple[int, ...]
+
+
+def critical_path(instance: Instance) -> int:
+    """The longest path by shortest durations and least delays.
+
+    Proof: the ops of a path run one after another (eq. 10), in no less than their shortest durations.
+    """
+    if "critical path" not in instance.known:
+        starts = zip(heads(instance), instance.shortest, strict=True)
+        instance.known["critical path"] = max(start + ticks for start, ticks in starts)
+    return int(instance.known["critical path"])
+
+
+def whole_area(instance: Instance) -> int:
+    """Ticks in which the devices can do all the work.
+
+    Proof: all ops run within the makespan, one at a time on each device (eq. 12); see `dlplacer.solvers.bounds`.
+    """
+    prices = best_prices(instance)
+    return int(prices.ticks(prices.cost.sum(keepdims=True))[0])
+
+
+def lower_bounds(
+    instance: Instance, seconds: float = 5.0, head: Sequence[int] = (), tail: Sequence[int] = ()
+) -> Bounds:
+    """The best of all bounds here, spending about the given time.
+
+    Proof: heads and tails are valid by `heads` and `interval_areas`; an op starts after its head, runs, and leaves its
+    tail, one after another. What blocks need is proven in `one_machine`.
+
+    Parameters
+    ----------
+    head, tail
+        What is known of them already.
+    """
+    prices = best_prices(instance)
+    head, tail = heads(instance, head), tails(instance, tail)
+    working = sum(ticks > 0 for ticks in instance.longest)
+    affordable = int((3 * max(0.0, seconds) * PARAMS.multiplications_per_s / max(1, working)) ** 0.5)
+    if working and affordable > 1 and instance.op_count * working <= PARAMS.most_pairs:
+        intervals = interval_areas(instance, prices, min(affordable, PARAMS.most_pivots))
+        head = heads(instance, raised_heads(instance, intervals, head))
+        tail = tails(instance, raised_heads(instance.reversed, backwards(intervals), tail))
+    makespan = max(bound(instance, prices, head, tail) for bound in BOUNDS.values())
+    return Bounds(makespan, tuple(head), tuple(tail))
+
+
+def _longest(instance: Instance, prices: Prices, head: list[int], tail: list[int]) -> int:
+    return max(h + ticks + t for h, ticks, t in zip(head, instance.shortest, tail, strict=True))
+
+
+def _window_area(instance: Instance, prices: Prices, head: list[int], tail: list[int]) -> int:
+    """The largest h + area of the ops with head ≥ h and tail ≥ t + t.
+
+    Proof: these ops all run after tick h, and t ticks are left when the last of them has ended.
+    """
+    starts, ends = np.array(head, dtype=np.int64), np.array(tail, dtype=np.int64)
+    late = np.argsort(-starts, kind="stable")
+    starts, ends, cost = starts[late], ends[late], prices.cost[late]
+    best = 0
+    thresholds = np.unique(ends)
+    for threshold in thresholds[:: max(1, len(thresholds) // PARAMS.most_thresholds)]:
+        ticks = prices.ticks(np.cumsum(np.where(ends >= threshold, cost, 0)))
+        best = max(best, int((np.where(ends >= threshold, starts, -threshold) + ticks).max()) + int(threshold))
+    return best
+
+
+BOUNDS: dict[str, Callable[[Instance, Prices, list[int], list[int]], int]] = {
+    "path": _longest,
+    "window area": _window_area,
+    "packing": lambda instance, prices, head, tail: packing_bound(instance, head, tail),
+    "blocks": lambda instance, prices, head, tail: block_bound(instance, head, tail),
+}
+"""Name → bound on the makespan in ticks, from an instance, prices of its devices' time, and heads and tails."""

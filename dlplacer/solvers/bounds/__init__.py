@@ -1,1 +1,0 @@
-"""Lower bounds that need no solver: paths, areas, energetic reasoning, colocated ops."""

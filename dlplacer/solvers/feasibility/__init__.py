@@ -1,1 +1,0 @@
-"""Whether a plan can exist: sizes, simple reasons why not, and explanations of what a proof found."""
