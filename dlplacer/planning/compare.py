@@ -23,7 +23,7 @@ from dlplacer.planning.assemble import contradicts
 from dlplacer.planning.one_device import single_device_s
 from dlplacer.planning.place import prepared, solved
 from dlplacer.planning.saved_problem import saving_problem
-from dlplacer.solvers.heuristics.partitions import available
+from dlplacer.solvers.heuristics.min_cut import available
 from dlplacer.solvers.instance.schedule import Budget, Progress
 from dlplacer.solvers.methods import DEFAULT_METHOD, METHODS, compared
 

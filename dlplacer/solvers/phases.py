@@ -7,13 +7,13 @@ from dlplacer.core.errors import InternalError
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.bounds import Bounds, lower_bounds
 from dlplacer.solvers.decode.machine_code import is_kept
-from dlplacer.solvers.decomposition.segments import GraphSegment
-from dlplacer.solvers.decomposition.series_search import (
+from dlplacer.solvers.decomposition.segment_search import (
     SegmentParams,
     segments_of,
     solve_segments,
     work_outside,
 )
+from dlplacer.solvers.decomposition.segments import GraphSegment
 from dlplacer.solvers.decomposition.stage_bound import search_stages
 from dlplacer.solvers.feasibility import EXACT_UP_TO, explain_overflow
 from dlplacer.solvers.heuristics.randomized_restarts import improve
