@@ -34,9 +34,7 @@ from dlplacer.problem.problem import build_problem
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.open import open_devices
 from dlplacer.runtime.profile.op_times import Times, measured_types, profile_ops, with_measured_times
-from dlplacer.solvers.instance.instance import build_instance
-from dlplacer.solvers.instance.schedule import Budget
-from dlplacer.solvers.methods import run_rule
+from dlplacer.solvers.methods import schedules_by
 
 
 @dataclass(frozen=True)
@@ -214,8 +212,6 @@ def _given(op: Op) -> dict[str, float]:
     return dict(op.time_s) if isinstance(op.time_s, Mapping) else {}
 
 
-_LIST_S = 10.0
-"""For a list schedule, half of it for a placement where it runs out of memory: many sets of splits are looked at."""
 # How many of the longest ops are tried at once: 4, 6, 9, … In a simulation of Inception-V3 with 5 % overhead per part,
 # 9 splits raise the speedup from 1.75 to 1.88, 36 to 1.92, and 135 lower it again.
 _FIRST, _GROWTH = 4, 1.5
@@ -337,7 +333,7 @@ class SplitSearch:
         """Of the best list schedule."""
         try:
             problem = build_problem(with_times(graph, self.topology), self.topology, self.options)
-            found = run_rule(problem, build_instance(problem), "list", Budget(time.monotonic() + _LIST_S))
+            found = next(filter(None, schedules_by("list", problem)), None)
         except InfeasibleError:
             found = None
         return float("inf") if found is None else found.makespan * float(problem.tick_s)

@@ -30,7 +30,7 @@ from dlplacer.problem.simulate import replay
 from dlplacer.solvers.heuristics.single_device import singles
 from dlplacer.solvers.instance.schedule import Begin, Budget, Outcome, ProblemSchedule
 from dlplacer.solvers.instance.time_limit import count_work, now, within
-from dlplacer.solvers.methods import DEFAULT_METHOD, METHODS, SOLVERS, STARTS, schedules_by, solve_from
+from dlplacer.solvers.methods import DEFAULT_METHOD, HEURISTICS, METHODS, SOLVERS, schedules_by, solve_from
 
 Judge = Callable[[Sequence[int], Sequence[int]], float | None]
 """[op] → device, and all ops in order → seconds of the replayed step; None if that is no plan."""
@@ -303,7 +303,7 @@ def _offer_starts(candidates: Candidates, budget: Budget) -> None:
             if schedule is not None:
                 return
 
-    for method in STARTS:
+    for method in HEURISTICS:
         # One whose package is not installed is left out.
         with suppress(InputError):
             within(is_over, partial(ask, method))

@@ -1,41 +1,34 @@
 """The methods by name. Every outcome carries a lower bound, so every method reports a gap."""
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 
 from dlplacer.core.errors import InputError
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.bounds import critical_path, lower_bounds, whole_area
 from dlplacer.solvers.feasibility import EXACT_UP_TO
-from dlplacer.solvers.heuristics.contiguous import by_module, contiguous
+from dlplacer.solvers.heuristics.contiguous import contiguous_modules
 from dlplacer.solvers.heuristics.device_map import balanced, sequential
-from dlplacer.solvers.heuristics.list_rules import Heuristic, construct, construct_on_placement, heft, list_schedule
+from dlplacer.solvers.heuristics.list_rules import Heuristic, construct, heft, list_schedule
 from dlplacer.solvers.heuristics.min_cut import min_cut
-from dlplacer.solvers.heuristics.occupancy import Fixed, Priority
 from dlplacer.solvers.heuristics.single_device import best_single
 from dlplacer.solvers.instance.instance import Instance, build_instance
-from dlplacer.solvers.instance.memory_admission import admission, attempts, best_admitted
+from dlplacer.solvers.instance.memory_admission import admission, attempts
 from dlplacer.solvers.instance.schedule import Begin, Budget, Incumbent, Outcome, ProblemSchedule, Schedule
 from dlplacer.solvers.instance.time_limit import within
-from dlplacer.solvers.starts import StartMethod
+from dlplacer.solvers.starts import StartMethod, StartSearch
 from dlplacer.solvers.throughput import solve_throughput
 
 _BOUND_SHARE = 0.2
 """Share of the time limit for the bound beside a heuristic's plan: 0.3 s suffice for 2,000 ops."""
-
-_PLACEMENT_SHARE = 0.5
-"""Of the time that is left, for a placement by search where a heuristic runs out of memory; never tuned."""
 
 
 def solve_from(begin: Begin, problem: Problem, budget: Budget) -> Outcome:
     """The default method, begun with the schedules and the bound that `begin` finds in the budget."""
     from dlplacer.solvers.default_method import solve_ilp
 
-    starts = [
-        StartMethod(cost, partial(start_named, method))
-        for method, cost in _STARTS.items()
-        if method not in budget.without
-    ]
+    starts = [start_of(method) for method in HEURISTICS if method not in budget.without]
     return solve_ilp(problem, budget, starts, begin)
 
 
@@ -43,11 +36,20 @@ def _ilp(problem: Problem, budget: Budget) -> Outcome:
     return solve_from(lambda instance, incumbent: None, problem, budget)
 
 
-def start_named(method: str, problem: Problem, instance: Instance) -> Schedule | None:
-    try:
-        return construct(_seen_by(method, problem, instance), _rule(method, problem))
-    except InputError:
-        return None
+def start_of(method: str) -> StartMethod:
+    """A heuristic as a start of the default method, which goes on without those whose package is not installed."""
+
+    def find(problem: Problem, instance: Instance) -> Schedule | None:
+        try:
+            return _found(method, problem, instance)
+        except InputError:
+            return None
+
+    return StartMethod(_COST.get(method, 1.0), find)
+
+
+def _found(method: str, problem: Problem, instance: Instance) -> Schedule | None:
+    return construct(instance, HEURISTICS[method](problem))
 
 
 def _single(problem: Problem, budget: Budget) -> Outcome:
@@ -82,23 +84,20 @@ def schedules_by(method: str, problem: Problem) -> Iterator[ProblemSchedule | No
     InputError
         If the method needs a package that is not installed.
     """
-    instance, own = build_instance(problem), _rule(method, problem)
-
-    def rule(surrogate: Instance) -> Schedule | None:
-        return construct(_seen_by(method, problem, surrogate), own)
-
-    for attempt in attempts(problem, instance, rule):
+    instance = build_instance(problem)
+    for attempt in attempts(problem, instance, partial(_found, method, problem)):
         plan = attempt.schedule if attempt.admitted else None
         yield None if plan is None else ProblemSchedule.of(problem, instance, plan)
 
 
 def _heuristic(problem: Problem, budget: Budget, method: str) -> Outcome:
+    """Its own schedule or none: a plan by another rule would not be what its name says."""
     instance, bound_s = build_instance(problem), _BOUND_SHARE * budget.left_s
-    found = run_rule(problem, instance, method, budget, bound_s)
-    bound = _bound(instance, budget, bound_s)
+    incumbent = Incumbent(replace(budget.unreported, deadline=budget.deadline - bound_s), admission(problem, instance))
+    StartSearch(problem, instance, incumbent, [StartMethod(1.0, partial(_found, method))]).run()
+    found, bound = incumbent.best, _bound(instance, budget, bound_s)
     budget.report(None if found is None else found.makespan, bound)
-    schedule = None if found is None else ProblemSchedule.of(problem, instance, found)
-    return Outcome(schedule, bound)
+    return Outcome(None if found is None else ProblemSchedule.of(problem, instance, found), bound)
 
 
 def _bound(instance: Instance, budget: Budget, seconds: float) -> int:
@@ -107,27 +106,19 @@ def _bound(instance: Instance, budget: Budget, seconds: float) -> int:
     return max(critical_path(instance), whole_area(instance)) if bounds is None else bounds.makespan
 
 
-RULES: dict[str, Heuristic] = {
-    "list": list_schedule,
-    "heft": heft,
-    "min-cut": min_cut,
-    "contiguous": contiguous,
+HEURISTICS: dict[str, Callable[[Problem], Heuristic]] = {
+    "list": lambda problem: list_schedule,
+    "heft": lambda problem: heft,
+    "min-cut": lambda problem: min_cut,
+    "contiguous": contiguous_modules,
+    "balanced": balanced,
+    "sequential": sequential,
 }
-"""Heuristic → the rule that places and orders."""
+"""Heuristic → the rule for a problem; the default method asks them in this order, and foretells the others' time by the
+first."""
 
-DEVICE_MAPS: dict[str, Callable[[Problem], Heuristic]] = {"sequential": sequential, "balanced": balanced}
-"""Heuristic → what makes the rule of a problem, whose graph knows modules and weights."""
-
-HEURISTICS = (*RULES, *DEVICE_MAPS)
-
-_STARTS = {"list": 1.0, "heft": 2.0, "min-cut": 0.4, "contiguous": 4.0, "balanced": 0.3, "sequential": 0.3}
-"""Heuristic that the default method starts from → about how long it takes, in list schedules, at most.
-
-A list schedule comes first, as the others are foretold by it; then what finds most in its time.
-"""
-
-STARTS = tuple(_STARTS)
-"""These heuristics, in the order in which they are asked."""
+_COST = {"heft": 2.0, "min-cut": 0.4, "contiguous": 4.0, "balanced": 0.3, "sequential": 0.3}
+"""About how long a heuristic takes, in list schedules, at most."""
 
 DEFAULT_METHOD = "ilp"
 
@@ -164,7 +155,7 @@ def parts_named(names: Iterable[str]) -> frozenset[str]:
     if found:
         from dlplacer.solvers.phases import PHASES
 
-        known = [*dict.fromkeys(phase.name for phase in PHASES), *STARTS]
+        known = [*dict.fromkeys(phase.name for phase in PHASES), *HEURISTICS]
         for name in sorted(found.difference(known)):
             raise InputError(f"there is nothing {name!r} to leave out; use some of {', '.join(known)}")
     return found
@@ -188,55 +179,3 @@ SUMMARIES = {
     "dlplacer": "the paper's integer program as it is written, eq. 7 to 13, for small graphs (Pal et al. 2019)",
 }
 """Method → what it does, in a line."""
-
-
-def run_rule(
-    problem: Problem, instance: Instance, method: str, budget: Budget, spared_s: float = 0.0
-) -> Schedule | None:
-    """The best schedule of a heuristic that there is time for; None if it runs out of time or of memory.
-
-    Where it runs out of memory it is asked again, on tighter surrogates and on a placement found by search. It gives
-    its own schedule or none: a plan by another rule would not be what its name says.
-
-    Parameters
-    ----------
-    spared_s
-        Seconds to leave once there is a schedule.
-
-    Raises
-    ------
-    InfeasibleError
-        If no placement exists.
-    InputError
-        If the method needs a package that is not installed.
-    """
-
-    made, own = 0, _rule(method, problem)
-
-    def run(seen: Instance, priority: Priority, fixed: Fixed) -> Schedule | None:
-        nonlocal made
-        found = own(seen, priority, fixed)
-        made += found is not None
-        return found
-
-    def rule(surrogate: Instance) -> Schedule | None:
-        found = construct(_seen_by(method, problem, surrogate), run)
-        return found or construct_on_placement(problem, surrogate, run, _PLACEMENT_SHARE * budget.left_s)
-
-    first = budget.for_first
-
-    def is_over() -> bool:
-        return budget.left_s <= spared_s if made else not first.left_s
-
-    admitted = within(is_over, partial(best_admitted, problem, instance, rule))
-    return None if admitted is None else admitted[0]
-
-
-def _rule(method: str, problem: Problem) -> Heuristic:
-    return DEVICE_MAPS[method](problem) if method in DEVICE_MAPS else RULES[method]
-
-
-def _seen_by(method: str, problem: Problem, instance: Instance) -> Instance:
-    """The instance that a method works on: contiguous runs take modules whole, where ops tell theirs."""
-    has_modules = any(op.module is not None for op in problem.graph.ops)
-    return by_module(problem, instance) if method == "contiguous" and has_modules else instance

@@ -142,12 +142,12 @@ CASES: Mapping[str, Callable[[], Problem]] = {
 def parts() -> list[str]:
     """Everything that may be left out."""
     from dlplacer.solvers.bounds import BOUNDS
-    from dlplacer.solvers.methods import STARTS
+    from dlplacer.solvers.methods import HEURISTICS
     from dlplacer.solvers.phases import PHASES
 
     needed = ("bounds", "find segments")
     phases = [phase.name for phase in PHASES if phase.name not in needed]
-    return [*dict.fromkeys(phases), "reluctant", *STARTS, *(f"bound: {name}" for name in BOUNDS)]
+    return [*dict.fromkeys(phases), *HEURISTICS, *(f"bound: {name}" for name in BOUNDS)]
 
 
 def solve(case: str, without: str, seconds: float, seed: int) -> dict[str, Any]:

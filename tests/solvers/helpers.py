@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from math import inf
 
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
@@ -11,7 +12,10 @@ from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.solvers.bounds import Bounds
 from dlplacer.solvers.instance.instance import Instance, build_instance
-from dlplacer.solvers.instance.schedule import Budget, Schedule
+from dlplacer.solvers.instance.memory_admission import admission
+from dlplacer.solvers.instance.schedule import Budget, Incumbent, Schedule
+from dlplacer.solvers.methods import start_of
+from dlplacer.solvers.starts import StartSearch
 
 
 def make_graph(
@@ -109,3 +113,11 @@ def broken_transfers(instance: Instance, schedule: Schedule) -> list[str]:
         moments = [begin for begin, until in times if begin == until]
         broken += [f"link {link} at {moment}" for moment in moments for a, b in lasting if a < moment < b]
     return broken
+
+
+def found_by(problem: Problem, method: str) -> Schedule | None:
+    """The schedule of a heuristic with all the time that it wants, as a method by itself."""
+    instance = build_instance(problem)
+    incumbent = Incumbent(Budget(inf), admission(problem, instance))
+    StartSearch(problem, instance, incumbent, [start_of(method)]).run()
+    return incumbent.best

@@ -1,22 +1,20 @@
 """The heuristics come first, all of them, and none keeps another from its turn."""
 
 from dataclasses import replace
-from functools import partial
 from itertools import pairwise
-from math import inf
 
 import pytest
 from benchmarks.families import FAMILIES
 from benchmarks.machines import star
-from solvers.helpers import make_machine, one_worker
+from solvers.helpers import found_by, make_machine, one_worker
 
 import dlplacer as dp
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.solvers.decode.decode import in_sequence
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.memory_admission import admission, overflow
-from dlplacer.solvers.instance.schedule import Budget, Incumbent, Schedule
-from dlplacer.solvers.methods import RULES, run_rule, start_named
+from dlplacer.solvers.instance.schedule import Incumbent, Schedule
+from dlplacer.solvers.methods import HEURISTICS, start_of
 from dlplacer.solvers.starts import StartMethod, StartSearch
 
 _FOREVER_S = 1e6
@@ -43,12 +41,10 @@ def test_no_heuristic_is_better_than_the_starts_where_memory_is_short() -> None:
         for room in (1.38, 1.42, 1.5):
             problem = _tight(seed, room)
             instance, incumbent = _begun(problem)
-            search = StartSearch(
-                problem, instance, incumbent, [StartMethod(1.0, partial(start_named, name)) for name in RULES]
-            )
+            search = StartSearch(problem, instance, incumbent, list(map(start_of, HEURISTICS)))
             search.run()
             search.go_on()
-            own = {name: run_rule(problem, instance, name, Budget(inf)) for name in RULES}
+            own = {name: found_by(problem, name) for name in HEURISTICS}
             found = {name: schedule.makespan for name, schedule in own.items() if schedule is not None}
             short += incumbent.refused and bool(found)
             if found:

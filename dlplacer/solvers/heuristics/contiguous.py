@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dlplacer.problem.problem import Problem
-from dlplacer.solvers.heuristics.list_rules import list_schedule
+from dlplacer.solvers.heuristics.list_rules import Heuristic, list_schedule
+from dlplacer.solvers.heuristics.occupancy import Fixed, Priority
 from dlplacer.solvers.instance.instance import FAR, Instance
 from dlplacer.solvers.instance.schedule import Schedule
 from dlplacer.solvers.instance.time_limit import ask_time
@@ -264,6 +265,17 @@ def _crossings(instance: Instance, units: list[list[int]], devices: list[int]) -
             steps[low + 1] += table
             steps[high + 1] -= table
     return np.minimum(np.cumsum(steps, axis=0)[: len(units) + 1], float(FAR))
+
+
+def contiguous_modules(problem: Problem) -> Heuristic:
+    """The rule `contiguous` with modules whole, where ops tell theirs."""
+    has_modules = any(op.module is not None for op in problem.graph.ops)
+
+    def rule(instance: Instance, priority: Priority, fixed: Fixed = None) -> Schedule | None:
+        whole = has_modules and fixed is None
+        return contiguous(by_module(problem, instance) if whole else instance, priority, fixed)
+
+    return rule
 
 
 def by_module(problem: Problem, instance: Instance) -> Instance:

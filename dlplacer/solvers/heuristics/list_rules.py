@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 
-from dlplacer.problem.problem import Problem
 from dlplacer.solvers.bounds import arc_delays
 from dlplacer.solvers.decode.decode import Rule, decode
 from dlplacer.solvers.heuristics.occupancy import Fixed, Priority, choose_components, pack
@@ -107,23 +106,6 @@ def construct(instance: Instance, rule: Heuristic, fixed: Fixed = None) -> Sched
         packed = pack(limited)
         found = None if packed is None else _best(instance, rule, packed)
     return found
-
-
-def construct_on_placement(problem: Problem, instance: Instance, rule: Heuristic, seconds: float) -> Schedule | None:
-    """The best schedule of a rule on a placement found by search over placements alone, or None.
-
-    Raises
-    ------
-    InfeasibleError
-        If no placement exists.
-    """
-    from dlplacer.solvers.feasibility import require_placement
-
-    placement = require_placement(problem, seconds)
-    if placement is None:
-        return None
-    fixed = [placement[ops[0]] if ops[0] < problem.op_count else -1 for ops in instance.members]
-    return _best(instance, rule, fixed)
 
 
 def _best(instance: Instance, rule: Heuristic, fixed: Fixed) -> Schedule | None:

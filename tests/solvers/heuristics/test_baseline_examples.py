@@ -10,16 +10,19 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.solvers.heuristics.contiguous import by_module
-from dlplacer.solvers.heuristics.list_rules import by_rank, construct, list_schedule, upward_ranks
+from dlplacer.solvers.heuristics.list_rules import by_rank, construct, heft, list_schedule, upward_ranks
+from dlplacer.solvers.heuristics.min_cut import min_cut
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.schedule import Schedule
-from dlplacer.solvers.methods import RULES
 
 needs_metis = pytest.mark.skipif(importlib.util.find_spec("pymetis") is None, reason="pymetis is not installed")
 
 
+_RULES = {"list": list_schedule, "heft": heft, "min-cut": min_cut}
+
+
 def _run(method: str, instance: Instance) -> Schedule:
-    schedule = RULES[method](instance, by_rank(instance, upward_ranks(instance)), None)
+    schedule = _RULES[method](instance, by_rank(instance, upward_ranks(instance)), None)
     assert schedule is not None
     assert not broken_rules(instance, schedule)
     return schedule

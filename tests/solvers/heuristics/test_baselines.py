@@ -3,12 +3,11 @@
 import importlib.util
 from dataclasses import replace
 from functools import cache
-from math import inf
 from random import Random
 
 import pytest
 from solvers.brute_force import optimal_makespan
-from solvers.helpers import broken_rules, make_problem, one_worker
+from solvers.helpers import broken_rules, found_by, make_problem, one_worker
 from solvers.random_problems import random_problem
 
 from dlplacer.check import violations
@@ -23,8 +22,7 @@ from dlplacer.solvers.feasibility import require_feasible
 from dlplacer.solvers.heuristics.list_rules import by_rank, construct, upward_ranks
 from dlplacer.solvers.heuristics.occupancy import pack
 from dlplacer.solvers.instance.instance import build_instance
-from dlplacer.solvers.instance.schedule import Budget
-from dlplacer.solvers.methods import METHODS, RULES, run_rule
+from dlplacer.solvers.methods import HEURISTICS, METHODS
 
 needs_metis = pytest.mark.skipif(importlib.util.find_spec("pymetis") is None, reason="pymetis is not installed")
 BASELINES = ["list", "heft", pytest.param("min-cut", marks=needs_metis)]
@@ -95,24 +93,25 @@ def test_crowded_problems_keep_every_rule(method: str) -> None:
         problem = _crowded(seed)
         require_feasible(problem)
         instance = build_instance(problem)
-        found = run_rule(problem, instance, method, Budget(inf))
+        found = found_by(problem, method)
         assert found is not None, seed
         assert not broken_rules(instance, found), seed
         assert found.makespan >= lower_bounds(instance, 0.05).makespan, seed
-        assert found == run_rule(problem, instance, method, Budget(inf)), seed
+        assert found == found_by(problem, method), seed
 
 
 @pytest.mark.parametrize("method", BASELINES)
 def test_decided_blocks_stay_where_they_are(method: str) -> None:
     for seed in range(15):
-        instance = build_instance(_crowded(seed))
+        problem = _crowded(seed)
+        instance, rule = build_instance(problem), HEURISTICS[method](problem)
         packed = pack(instance)
         assert packed is not None, seed
-        found = construct(instance, RULES[method], packed)
+        found = construct(instance, rule, packed)
         assert found is not None, seed
         assert [found.device[ops[0]] for ops in instance.members] == packed, seed
         loose = [device if block % 4 else -1 for block, device in enumerate(packed)]
-        found = RULES[method](instance, by_rank(instance, upward_ranks(instance)), loose)
+        found = rule(instance, by_rank(instance, upward_ranks(instance)), loose)
         if found is not None:
             assert not broken_rules(instance, found), seed
             decided = (found.device[ops[0]] for ops in instance.members)
@@ -130,5 +129,5 @@ def test_names_do_not_matter(method: str) -> None:
             for number, edge in enumerate(problem.graph.edges)
         )
         renamed = make_problem(OpGraph(ops, edges), problem.topology)
-        found, again = (run_rule(p, build_instance(p), method, Budget(inf)) for p in (problem, renamed))
+        found, again = (found_by(p, method) for p in (problem, renamed))
         assert found == again, seed

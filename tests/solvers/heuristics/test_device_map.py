@@ -3,20 +3,16 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
-from math import inf
 from typing import TYPE_CHECKING
 
 import pytest
-from solvers.helpers import make_problem
+from solvers.helpers import found_by, make_problem
 
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
 from dlplacer.core.options import Options
 from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.problem.problem import build_problem
-from dlplacer.solvers.instance.instance import build_instance
-from dlplacer.solvers.instance.schedule import Budget
-from dlplacer.solvers.methods import run_rule
 
 if TYPE_CHECKING:
     import torch
@@ -48,7 +44,7 @@ def _layers(
 def _homes(method: str, graph: OpGraph, topology: Topology) -> dict[str, str]:
     """Module → the device of its weights, which is that of its op."""
     problem = make_problem(graph, topology)
-    found = run_rule(problem, build_instance(problem), method, Budget(inf))
+    found = found_by(problem, method)
     assert found is not None
     placed = dict(zip((op.id for op in graph.ops), found.device, strict=True))
     modules = dict.fromkeys(op.module for op in graph.ops if op.module)
@@ -93,7 +89,7 @@ def test_maps_equal_those_of_accelerate(name: str, method: str) -> None:
         room = memory(module, room, classes) if method == "balanced" else room
         theirs = accelerate.infer_auto_device_map(module, room, classes)
         problem = build_problem(graph, _machine(*sizes), Options(memory="sum"))
-        found = run_rule(problem, build_instance(problem), method, Budget(inf))
+        found = found_by(problem, method)
         assert found is not None
         for op, device in zip(graph.ops, found.device, strict=True):
             if op.kind in _STORED:
