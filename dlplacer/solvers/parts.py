@@ -6,8 +6,9 @@ Bounds found there are none. So a machine is not worse than its parts, as far as
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from itertools import combinations
+from math import inf
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,14 +17,13 @@ from dlplacer.problem.problem import Problem
 from dlplacer.problem.restriction import on_devices
 from dlplacer.problem.route_table import TimedRoute
 from dlplacer.problem.transfers import ScheduledTransfer
-from dlplacer.solvers.bounds import lower_bounds
 from dlplacer.solvers.decode.decode import in_sequence
 from dlplacer.solvers.feasibility import may_have_plan
 from dlplacer.solvers.instance.instance import FAR, Instance, build_instance
-from dlplacer.solvers.instance.memory_admission import admission, best_admitted
+from dlplacer.solvers.instance.memory_admission import admission
 from dlplacer.solvers.instance.schedule import Incumbent, Schedule, sequence
 from dlplacer.solvers.instance.time_limit import now, within
-from dlplacer.solvers.starts import StartMethod
+from dlplacer.solvers.starts import StartMethod, StartSearch
 
 Delays = NDArray[np.int64]
 """[device][device] → total delay of some arcs if each crossed there and back."""
@@ -177,8 +177,6 @@ class PartParams:
         What the most promising of them gets, and of the rest the next.
     even
         Those at most so much behind the best of them count as equally good.
-    bound_share, worth
-        For a bound on each of them; those that may hold nothing better by so much are not searched.
     """
 
     few: int = 4
@@ -191,8 +189,6 @@ class PartParams:
     share: float = 0.5
     first_share: float = 0.9
     even: float = 0.03
-    bound_share: float = 0.05
-    worth: float = 0.003
 
 
 PARAMS = PartParams()
@@ -247,23 +243,12 @@ class _Part:
         self.best: Schedule | None = None
         self.searched = False
 
-    @cached_property
-    def bound(self) -> int:
-        """A makespan that no schedule of the part beats."""
-        return lower_bounds(self.restricted.instance, PARAMS.bound_share * self._outer.budget.left_s).makespan
-
-    @property
-    def hopeless(self) -> bool:
-        """True if hardly anything there is better than what is known, or nothing better is asked for."""
-        best = self._outer.best
-        return self._outer.closed or best is None or self.bound >= (1 - PARAMS.worth) * best.makespan
-
     @property
     def makespan(self) -> float:
         """Ticks of the best schedule there, infinite without any."""
-        return self.best.makespan if self.best else float("inf")
+        return self.best.makespan if self.best else inf
 
-    def work(self, until: float, search: Callable[[Incumbent], None]) -> None:
+    def work(self, until: float, search: Search) -> None:
         """Let a search work until then on an incumbent of the part; the schedules that it finds go to the whole's."""
         restricted, outer = self.restricted, self._outer
 
@@ -275,7 +260,8 @@ class _Part:
         budget = replace(outer.budget.unreported, deadline=min(until, outer.budget.deadline))
         inner = Incumbent(budget, admission(restricted.problem, restricted.instance), offer)
         inner.offer(self.best)
-        within(lambda: outer.best is not None and not budget.left_s, partial(search, inner))
+        run = partial(search, restricted.problem, restricted.instance, inner)
+        within(lambda: outer.best is not None and not budget.left_s, run)
 
 
 class PartSearch:
@@ -313,53 +299,36 @@ class PartSearch:
         self._run(self._instance.device_count, PARAMS.margin, PARAMS.share)
 
     def _run(self, most: int, margin: float, share: float) -> None:
-        own = self._incumbent.best
-        if own is None or self._incumbent.closed:
+        incumbent = self._incumbent
+        if incumbent.best is None or incumbent.closed:
             return
         # Where time is short, the large ones count: a search gains more there.
         for devices in sorted(device_subsets(self._problem, self._instance), key=len, reverse=True):
             if len(devices) <= most and devices not in self._parts:
-                self._begin(devices, now() + PARAMS.start_share * self._incumbent.budget.left_s)
-        until = now() + share * self._incumbent.budget.left_s
-        near = [part for part in self._parts.values() if part.makespan <= (1 + margin) * own.makespan]
-        for part in sorted((part for part in near if not part.searched), key=_promise(near)):
-            best = self._incumbent.best
-            if part.hopeless or best is None or part.makespan > (1 + margin) * best.makespan:
-                continue
-            part.searched = True
-            ends_at = now() + PARAMS.first_share * (until - now())
-            part.work(ends_at, partial(self._search, part.restricted.problem, part.restricted.instance))
+                self._begin(devices, now() + PARAMS.start_share * incumbent.budget.left_s)
+        until = now() + share * incumbent.budget.left_s
+        near = [part for part in self._parts.values() if self._is_near(part, margin)]
+        least = min((part.makespan for part in near), default=inf)
+
+        def promise(part: _Part) -> tuple[bool, bool, int, float]:
+            """Near the best, on few devices, but as many of them as may be: a search gains more there."""
+            count = len(part.restricted.devices)
+            return part.makespan > (1 + PARAMS.even) * least, count > PARAMS.few, -count, part.makespan
+
+        for part in sorted((part for part in near if not part.searched), key=promise):
+            if not incumbent.closed and self._is_near(part, margin):
+                part.searched = True
+                part.work(now() + PARAMS.first_share * (until - now()), self._search)
+
+    def _is_near(self, part: _Part, margin: float) -> bool:
+        best = self._incumbent.best
+        return best is not None and part.makespan <= (1 + margin) * best.makespan
 
     def _begin(self, devices: tuple[int, ...], until: float) -> None:
         """Ask the first heuristics on a part."""
         if self._incumbent.closed or now() + PARAMS.op_s * self._problem.op_count > until:
             return
         problem = on_devices(self._problem, devices)
-        if problem is None or not may_have_plan(problem):
-            return
-        part = self._parts[devices] = _Part(Restricted(problem, devices, self._problem), self._incumbent)
-        if not part.hopeless:
-            part.work(until, partial(_offer_starts, part.restricted, self._starts))
-
-
-def _offer_starts(restricted: Restricted, starts: Sequence[StartMethod], incumbent: Incumbent) -> None:
-    problem, instance = restricted.problem, restricted.instance
-    for start in starts:
-        # Where memory is short, a heuristic is asked many times.
-        one = partial(best_admitted, problem, instance, partial(start.find, problem))
-        admitted = within(lambda: not incumbent.budget.left_s, one)
-        incumbent.offer(None if admitted is None else admitted[0])
-
-
-def _promise(parts: Sequence[_Part]) -> Callable[[_Part], tuple[bool, bool, int, float]]:
-    """The key that sorts by promise: near the best, on few devices, but as many of them as may be, what was found.
-
-    A search gains more on more devices, where it is quick.
-    """
-    least = min((part.makespan for part in parts), default=0)
-
-    def key(part: _Part) -> tuple[bool, bool, int, float]:
-        count = len(part.restricted.devices)
-        return part.makespan > (1 + PARAMS.even) * least, count > PARAMS.few, -count, part.makespan
-
-    return key
+        if problem is not None and may_have_plan(problem):
+            part = self._parts[devices] = _Part(Restricted(problem, devices, self._problem), self._incumbent)
+            part.work(until, lambda problem, own, inner: StartSearch(problem, own, inner, self._starts).run())

@@ -9,7 +9,6 @@ from dlplacer.problem.seconds import realise
 from dlplacer.problem.transfers import Traffic
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.schedule import Schedule
-from dlplacer.solvers.instance.time_limit import OutOfTimeError
 
 _FILLS = (0.4, 0.6, 0.8, 0.9, 0.98)
 """Shares to which surrogates fill the machine: they count as much of outputs and workspace as fits then."""
@@ -93,22 +92,6 @@ def _up_to_a_plan(problem: Problem, rule: Rule, several: Iterable[Instance]) -> 
             if found is None:
                 break
             surrogate = tightened(surrogate, [found.device[ops[0]] for ops in surrogate.members], excess)
-
-
-def best_admitted(problem: Problem, instance: Instance, rule: Rule) -> tuple[Schedule, Instance] | None:
-    """The best schedule of `attempts` that keeps the memory at all times, with its surrogate; or None.
-
-    Of those that there is time for, if that is one.
-    """
-    found: list[tuple[Schedule, Instance]] = []
-    try:
-        for attempt in attempts(problem, instance, rule):
-            if attempt.schedule is not None and attempt.admitted:
-                found.append((attempt.schedule, attempt.surrogate))
-    except OutOfTimeError:
-        if not found:
-            raise
-    return min(found, key=lambda pair: pair[0].makespan, default=None)
 
 
 def tightened(surrogate: Instance, place: Sequence[int], excess: Sequence[int]) -> Instance:
