@@ -1,11 +1,10 @@
 """Search for the ops whose splitting shortens the step most, by list schedules and by profiles of what they find."""
 
 import time
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from statistics import linear_regression, mean, median
+from statistics import linear_regression, mean
 from threading import Event
 from typing import Any
 
@@ -27,7 +26,7 @@ from dlplacer.frontend.torch.splitting.pattern import Pattern
 from dlplacer.frontend.torch.splitting.rules import patterns_of
 from dlplacer.frontend.torch.tracing.joint import Traced
 from dlplacer.frontend.torch.tracing.passes import apply_passes
-from dlplacer.machines.costs.calibration import signature
+from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.machines.costs.roofline_times import with_times
 from dlplacer.planning.place import place
 from dlplacer.problem.problem import build_problem
@@ -113,75 +112,42 @@ def neighbours(nodes: Mapping[str, fx.Node]) -> dict[str, tuple[set[str], set[st
 
 _JOINS = ("aten.cat", "aten.add")
 # Between a free split and the 5 % at which, in simulation, splitting 36 ops of Inception-V3 still pays.
-_UNMEASURED_OVERHEAD = 0.03
+_OVERHEAD = 0.03
 
 
-class PartTimes:
-    """Seconds of ops whole and in parts: measured, of ops with the same signature, or estimated.
+def with_estimated_times(whole: OpGraph, graph: OpGraph, overhead: float = _OVERHEAD) -> OpGraph:
+    """The graph with splits of a whole one that has times: each op takes as long as there.
 
-    Types of devices for which the `whole` graph has not all times are left to the roofline. A part that was never timed
-    takes its share of the whole op, and `overhead` more: 0.05 is five percent.
+    A part takes its share of the whole op and `overhead` more: 0.05 is five percent. What cuts and joins takes the
+    line through the whole graph's joins. Types of devices for which some op has no time are left to the roofline.
     """
+    kinds = {kind for op in whole.ops for kind in _given(op)}
+    kinds = {kind for kind in kinds if all(op.time_on(kind) is not None for op in whole.ops)}
+    joins = [op for op in whole.ops if op.kind in _JOINS and op.bytes_accessed]
+    copy_line = {kind: _line([(op.bytes_accessed, op.time_on(kind) or 0.0) for op in joins]) for kind in kinds}
 
-    def __init__(self, whole: OpGraph) -> None:
-        self.whole, self.overhead = whole, _UNMEASURED_OVERHEAD
-        kinds = {kind for op in whole.ops for kind in _given(op)}
-        self._kinds = [kind for kind in sorted(kinds) if all(op.time_on(kind) is not None for op in whole.ops)]
-        self._key_of = {op.id: signature(whole, op) for op in whole.ops}
-        self._known: dict[tuple[str, str], list[float]] = defaultdict(list)
-        self._copied: dict[str, list[tuple[float, float]]] = defaultdict(list)
-        self._learn(whole)
-
-    def learn(self, split: OpGraph) -> None:
-        """Remember the times of a profiled graph with splits, and what its parts took beyond their share."""
-        self._learn(split)
-        origins = {op.origin[0] for op in split.ops if op.origin}
-        parts = [op for op in split.ops if op.origin and op.kind == self.whole.op(op.origin[0]).kind]
-        for_kinds = []
-        for kind in self._kinds:
-            whole_s = sum(self.whole.op(name).time_on(kind) or 0.0 for name in origins)
-            for_kinds.append(sum(op.time_on(kind) or 0.0 for op in parts) / whole_s - 1 if whole_s else 0.0)
-        self.overhead = max(for_kinds)
-
-    def timed(self, graph: OpGraph) -> OpGraph:
-        """A graph with splits, timed; an op of the whole graph takes as long as there."""
-
-        def timed(op: Op) -> Op:
-            key = signature(graph, op)
-            found = {kind: self._time_s(kind, op, key) for kind in self._kinds}
-            known = {kind: time_s for kind, time_s in found.items() if time_s is not None}
-            return replace(op, time_s={**_given(op), **known}) if known else op
-
-        return replace(graph, ops=tuple(map(timed, graph.ops)))
-
-    def _learn(self, graph: OpGraph) -> None:
-        for op in graph.ops:
-            for kind in self._kinds:
-                if (time_s := op.time_on(kind)) is not None:
-                    self._known[kind, signature(graph, op)].append(time_s)
-                    if op.kind in _JOINS and op.bytes_accessed:
-                        self._copied[kind].append((op.bytes_accessed, time_s))
-
-    def _time_s(self, kind: str, op: Op, key: str) -> float | None:
-        if self._key_of.get(op.id) == key:
-            return self.whole.op(op.id).time_on(kind)
-        if known := self._known.get((kind, key)):
-            return median(known)
+    def time_s(op: Op, kind: str) -> float | None:
         if not op.origin:
-            return None
-        origin = self.whole.op(op.origin[0]) if op.origin[0] in self.whole.index else None
-        if origin is None or op.kind != origin.kind:
-            return self._copy_s(kind, op.bytes_accessed)
-        whole_s = origin.time_on(kind)
-        return None if whole_s is None else whole_s * _share(op, origin) * (1 + self.overhead)
+            return whole.op(op.id).time_on(kind)
+        origin = whole.op(op.origin[0])
+        if op.kind != origin.kind:
+            return copy_line[kind].time_s(op.bytes_accessed)
+        return (origin.time_on(kind) or 0.0) * _share(op, origin) * (1 + overhead)
 
-    def _copy_s(self, kind: str, size_bytes: float) -> float:
-        """By the line through what ops that only copy took; flat where all of them moved equally much."""
-        sizes, times = [size for size, _ in self._copied[kind]], [time_s for _, time_s in self._copied[kind]]
-        if len(set(sizes)) < 2:
-            return mean(times) if times else 0.0
-        line = linear_regression(sizes, times)
-        return max(0.0, line.intercept) + max(0.0, line.slope) * size_bytes
+    def timed(op: Op) -> Op:
+        known = {kind: found for kind in kinds if (found := time_s(op, kind)) is not None}
+        return replace(op, time_s={**_given(op), **known}) if known else op
+
+    return replace(graph, ops=tuple(map(timed, graph.ops)))
+
+
+def _line(points: Sequence[tuple[float, float]]) -> AlphaBeta:
+    """The line through (bytes, seconds); flat where all are of one size."""
+    sizes, times = [size for size, _ in points], [time_s for _, time_s in points]
+    if len(set(sizes)) < 2:
+        return AlphaBeta(mean(times) if times else 0.0, 0.0)
+    line = linear_regression(sizes, times)
+    return AlphaBeta(max(0.0, line.intercept), max(0.0, line.slope))
 
 
 def _share(part: Op, whole: Op) -> float:
@@ -189,23 +155,6 @@ def _share(part: Op, whole: Op) -> float:
     if whole.flops:
         return part.flops / whole.flops
     return part.bytes_accessed / whole.bytes_accessed if whole.bytes_accessed else 1.0
-
-
-def on_time_base_of(whole: OpGraph, graph: OpGraph) -> OpGraph:
-    """A profiled graph with splits, its times scaled so that the ops it shares with the whole graph take as long there.
-
-    The machine drifts between two profiles: what it gained or lost meanwhile is not to count as the splits' doing.
-    """
-    pairs = [(op, whole.op(op.id)) for op in graph.ops if op.id in whole.index]
-    factor: dict[str, float] = {}
-    for kind in measured_types(graph):
-        now, then = (sum(pair[place].time_on(kind) or 0.0 for pair in pairs) for place in (0, 1))
-        factor[kind] = then / now if now and then else 1.0
-
-    def scaled(op: Op) -> Op:
-        return replace(op, time_s={kind: time_s * factor.get(kind, 1.0) for kind, time_s in _given(op).items()})
-
-    return replace(graph, ops=tuple(map(scaled, graph.ops)))
 
 
 def _given(op: Op) -> dict[str, float]:
@@ -219,7 +168,6 @@ _FIRST, _GROWTH = 4, 1.5
 _LEAST_GAIN = 0.001
 # Bounds the search; each op below this share of the step could shorten it by less than this.
 _SHORTEST = 0.0005
-_WORTH_PROFILING, _ROUNDS = 0.002, 2
 
 
 @dataclass(frozen=True)
@@ -257,21 +205,21 @@ class SplitSearch:
     topology: Topology
     options: Options = field(default_factory=Options)
     parts: int | None = None
+    overhead: float = _OVERHEAD
     stop: Event = field(default_factory=Event)
     on_progress: Callable[[Prospect], None] = lambda prospect: None
 
     def __post_init__(self) -> None:
         if self.parts is not None and self.parts < 2:
             raise InputError(f"ops cannot be split into {self.parts} parts; give at least 2")
-        self.times = PartTimes(self.whole)
         self._seen: dict[tuple[OpSplit, ...], float] = {}
 
-    def choose(self, time_limit_s: float, start: Sequence[str] = ()) -> SplitChoice:
+    def choose(self, time_limit_s: float) -> SplitChoice:
         """The best set of splits found within a time, or none if no set shortens the step by a tenth of a percent.
 
         The longest ops are split first, more and more of them, over all phases and over the forward pass alone, whose
-        critical path weight gradients cannot fill. From the best of these sets on, or from `start`, groups of ops are
-        added and taken away as long as that helps.
+        critical path weight gradients cannot fill. From the best of these sets on, groups of ops are added
+        and taken away as long as that helps.
         """
         if not time_limit_s > 0:
             raise InputError(f"the time limit for choosing splits is {time_limit_s:g} s; it must be positive")
@@ -279,7 +227,7 @@ class SplitSearch:
         whole = self._best = self._prospect(())
         # On a single device there is nothing to gain.
         longest = self._longest(_SHORTEST * whole.makespan_s) if len(self.topology.devices) > 1 else []
-        for ops in (frozenset(start), *self._prefixes(longest)):
+        for ops in self._prefixes(longest):
             self._try(ops)
         around = neighbours(self.step.nodes)
         size = max(1, len(self._best.ops) // 4)
@@ -295,28 +243,24 @@ class SplitSearch:
         return SplitChoice(best.splits, self._graph(best.splits), whole.makespan_s, best.makespan_s, len(self._seen))
 
     def choose_measured(self, profile: Callable[[Captured], Times], time_limit_s: float) -> SplitChoice:
-        """The splits of the shortest step among those that `profile` has timed, or none; the graph has measured times.
+        """The choice by estimates, if it shortens the step by the times that `profile` measures of its parts, or none.
 
-        Times are on the base of the whole graph (`on_time_base_of`). After each profile the next round chooses with the
-        times of the parts and joins that were measured; it ends when that promises nothing more. The limit is for
-        choosing, all rounds together; profiling comes on top.
+        Ops that the whole graph has too take as long as there: a machine that drifts meanwhile favours neither. The
+        limit is for choosing; profiling comes on top.
         """
-        whole_s = self._prospect(()).makespan_s
-        best = SplitChoice((), self.whole, whole_s, whole_s, 0)
-        tried = 0
-        for _ in range(_ROUNDS):
-            choice = self.choose(time_limit_s / _ROUNDS, tuple(split.op for split in best.splits))
-            tried += choice.evaluated
-            if choice.split_s > (1 - _WORTH_PROFILING) * best.split_s or self.stop.is_set():
-                break
-            captured = self.step.captured(choice.splits)
-            graph = on_time_base_of(self.whole, with_measured_times(captured.graph, profile(captured)))
-            found_s = self._makespan_s(graph)
-            if found_s < best.split_s:
-                best = replace(choice, graph=graph, split_s=found_s)
-            self.times.learn(graph)
-            self._seen.clear()
-        return replace(best, evaluated=tried)
+        choice = self.choose(time_limit_s)
+        if not choice.splits or self.stop.is_set():
+            return choice
+        captured = self.step.captured(choice.splits)
+        measured = with_measured_times(captured.graph, profile(captured))
+        ops = tuple(
+            replace(op, time_s=self.whole.op(op.id).time_s) if op.id in self.whole.index else op for op in measured.ops
+        )
+        graph = replace(measured, ops=ops)
+        split_s = self._makespan_s(graph)
+        if split_s >= choice.whole_s:
+            return replace(choice, splits=(), graph=self.whole, split_s=choice.whole_s)
+        return replace(choice, graph=graph, split_s=split_s)
 
     def _prospect(self, ops: Collection[str]) -> Prospect:
         """The prospect of splitting these ops; ops that cannot be cut are left out."""
@@ -327,7 +271,9 @@ class SplitSearch:
         return Prospect(frozenset(split.op for split in splits), splits, self._seen[splits])
 
     def _graph(self, splits: Sequence[OpSplit]) -> OpGraph:
-        return self.times.timed(self.step.captured(splits).graph) if splits else self.whole
+        return (
+            with_estimated_times(self.whole, self.step.captured(splits).graph, self.overhead) if splits else self.whole
+        )
 
     def _makespan_s(self, graph: OpGraph) -> float:
         """Of the best list schedule."""
@@ -436,7 +382,7 @@ def place_with_splits(
     try:
         whole = whole_graph(step, graph, opened)
         stop = solving.get("stop") or Event()
-        search = SplitSearch(step, whole, topology, options or Options(), parts, stop, on_progress)
+        search = SplitSearch(step, whole, topology, options or Options(), parts, stop=stop, on_progress=on_progress)
         choice = chosen_splits(search, opened, _SEARCH_SHARE * time_limit_s)
     finally:
         for device in opened:
