@@ -39,8 +39,8 @@ INNER_ROOMS = {
         "local_search",
         "decomposition",
         "starts",
-        "throughput",
-        "parts",
+        "load_objectives",
+        "machine_parts",
         "phases",
         "default_method",
         "methods",
@@ -82,7 +82,7 @@ FORBIDDEN = {"check": {"problem", "solvers", "planning"}, "solvers": {"check"}}
 ONLY_HERE = {
     "ortools": (
         "solvers/ilp/",
-        "solvers/throughput.py",
+        "solvers/load_objectives.py",
         "solvers/decomposition/",
         "planning/fit/layer_flow.py",
     ),

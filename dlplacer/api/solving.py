@@ -96,8 +96,6 @@ def place(
     # A capture does not count, as the user's code may take longer than the limit.
     if isinstance(graph, (str, PathLike)) and not is_entry(str(graph)):
         time_limit_s = max(time_limit_s - (time.monotonic() - began), time_limit_s / 2)
-    if "bounds" in without:
-        raise InputError("without names 'bounds', on which all other phases rest; leave it in")
     assumed, held, together = options_of(options), pins_of(pins, machine), together_of(colocate)
     if export is not None:
         from dlplacer.planning.place import prepared

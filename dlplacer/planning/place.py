@@ -37,7 +37,7 @@ from dlplacer.solvers.ilp.solver_thread import in_thread
 from dlplacer.solvers.instance.instance import build_instance
 from dlplacer.solvers.instance.schedule import Budget, Progress
 from dlplacer.solvers.instance.time_limit import counting_work, counts_work, now
-from dlplacer.solvers.methods import DEFAULT_METHOD, parts_named, require_method
+from dlplacer.solvers.methods import DEFAULT_METHOD, left_out, require_method
 
 _MOST_WORKERS = 10_000
 """More threads than any machine has; CP-SAT would try to start them."""
@@ -116,12 +116,12 @@ def place(
     if warm_start is not None:
         options.require_makespan("a warm start")
         check_plan(warm_start)
-    left_out, stop = parts_named(without), stop or Event()
+    omitted, stop = left_out(without), stop or Event()
     with nullcontext() if work_s is None else counting_work():
         began = now()
         problem = _unless_stopped(stop, partial(prepared, graph, topology, options, pins, colocate))
         threads = workers or len(usable_cores())
-        budget = Budget(began, gap, seed, threads, stop, grace_s=_grace_s(time_limit_s), without=left_out)
+        budget = Budget(began, gap, seed, threads, stop, grace_s=_grace_s(time_limit_s), without=omitted)
         return solved(problem, method, budget, time_limit_s, on_progress, warm_start)
 
 

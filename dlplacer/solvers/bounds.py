@@ -466,7 +466,7 @@ def critical_path(instance: Instance) -> int:
 def whole_area(instance: Instance) -> int:
     """Ticks in which the devices can do all the work.
 
-    Proof: all ops run within the makespan, one at a time on each device (eq. 12); see `dlplacer.solvers.bounds`.
+    Proof: all ops run within the makespan, one at a time on each device (eq. 12); see `Prices`.
     """
     prices = best_prices(instance)
     return int(prices.ticks(prices.cost.sum(keepdims=True))[0])
@@ -478,7 +478,7 @@ def lower_bounds(
     """The best of all bounds here, spending about the given time.
 
     Proof: heads and tails are valid by `heads` and `interval_areas`; an op starts after its head, runs, and leaves its
-    tail, one after another. What blocks need is proven in `one_machine`.
+    tail, one after another. What blocks need is proven in `block_bound`.
 
     Parameters
     ----------
@@ -502,7 +502,7 @@ def _longest(instance: Instance, prices: Prices, head: list[int], tail: list[int
 
 
 def _window_area(instance: Instance, prices: Prices, head: list[int], tail: list[int]) -> int:
-    """The largest h + area of the ops with head ≥ h and tail ≥ t + t.
+    """The largest h + area + t, the area being that of the ops with head ≥ h and tail ≥ t.
 
     Proof: these ops all run after tick h, and t ticks are left when the last of them has ended.
     """

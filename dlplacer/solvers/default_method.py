@@ -15,7 +15,7 @@ from dlplacer.solvers.instance.memory_admission import admission
 from dlplacer.solvers.instance.schedule import Begin, Budget, Incumbent, Outcome, ProblemSchedule
 from dlplacer.solvers.instance.time_limit import ask_time, within
 from dlplacer.solvers.local_search.compile_ahead import HEURISTICS_CODE, compile_in_thread
-from dlplacer.solvers.parts import PartSearch
+from dlplacer.solvers.machine_parts import PartSearch
 from dlplacer.solvers.starts import StartMethod, StartSearch, single_device
 
 

@@ -307,7 +307,7 @@ def require_placement(problem: Problem, seconds: float) -> list[int] | None:
     InfeasibleError
         If none exists.
     """
-    from dlplacer.solvers.ilp.assignment import find_placement
+    from dlplacer.solvers.ilp.placement_models import find_placement
 
     decided, placement = find_placement(problem, seconds)
     if decided and placement is None:
@@ -321,7 +321,7 @@ def explain_infeasible(problem: Problem) -> InfeasibleError:
     One family after another is left out of the pure placement problem; those without which a placement exists are
     named.
     """
-    from dlplacer.solvers.ilp.assignment import FAMILIES, WORKING, find_placement
+    from dlplacer.solvers.ilp.placement_models import FAMILIES, WORKING, find_placement
 
     if problem.options.memory == "live" and find_placement(problem, _SECONDS, without=(WORKING,))[1] is not None:
         return explain_overflow(problem)

@@ -17,8 +17,8 @@ from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.memory_admission import admission, attempts
 from dlplacer.solvers.instance.schedule import Begin, Budget, Incumbent, Outcome, ProblemSchedule, Schedule
 from dlplacer.solvers.instance.time_limit import within
+from dlplacer.solvers.load_objectives import solve_throughput
 from dlplacer.solvers.starts import StartMethod, StartSearch
-from dlplacer.solvers.throughput import solve_throughput
 
 _BOUND_SHARE = 0.2
 """Share of the time limit for the bound beside a heuristic's plan: 0.3 s suffice for 2,000 ops."""
@@ -114,11 +114,16 @@ HEURISTICS: dict[str, Callable[[Problem], Heuristic]] = {
     "balanced": balanced,
     "sequential": sequential,
 }
-"""Heuristic → the rule for a problem; the default method asks them in this order, and foretells the others' time by the
-first."""
+"""Heuristic → the rule for a problem, in the order in which the default method asks them.
+
+A list schedule comes first, as its time predicts those of the others; then what finds most in its time.
+"""
 
 _COST = {"heft": 2.0, "min-cut": 0.4, "contiguous": 4.0, "balanced": 0.3, "sequential": 0.3}
-"""About how long a heuristic takes, in list schedules, at most."""
+"""About how long a heuristic takes on up to eight devices, in list schedules; 1 where nothing is said.
+
+One that would not end in time waits.
+"""
 
 DEFAULT_METHOD = "ilp"
 
@@ -149,13 +154,13 @@ def require_method(method: str, objective: str) -> None:
         )
 
 
-def parts_named(names: Iterable[str]) -> frozenset[str]:
-    """Names of phases and heuristics; raises InputError for one that is of none."""
+def left_out(names: Iterable[str]) -> frozenset[str]:
+    """Names of phases and heuristics to leave out; raises InputError for one that is of none, or of a needed phase."""
     found = frozenset(names)
     if found:
         from dlplacer.solvers.phases import PHASES
 
-        known = [*dict.fromkeys(phase.name for phase in PHASES), *HEURISTICS]
+        known = [*dict.fromkeys(phase.name for phase in PHASES if not phase.is_needed), *HEURISTICS]
         for name in sorted(found.difference(known)):
             raise InputError(f"there is nothing {name!r} to leave out; use some of {', '.join(known)}")
     return found

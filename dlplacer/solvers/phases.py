@@ -17,10 +17,10 @@ from dlplacer.solvers.decomposition.segments import GraphSegment
 from dlplacer.solvers.decomposition.stage_bound import search_stages
 from dlplacer.solvers.feasibility import EXACT_UP_TO, explain_overflow
 from dlplacer.solvers.heuristics.randomized_restarts import improve
-from dlplacer.solvers.ilp.assignment import build_serial_model, serial_path
 from dlplacer.solvers.ilp.cp_sat_search import SearchEnd
 from dlplacer.solvers.ilp.cp_sat_search import search as search_model
 from dlplacer.solvers.ilp.ilp_model import build_model, solve_exactly
+from dlplacer.solvers.ilp.placement_models import build_serial_model, serial_path
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Incumbent, Schedule
 from dlplacer.solvers.instance.time_limit import now
@@ -32,7 +32,7 @@ from dlplacer.solvers.local_search.placement_annealing import PLACEMENT_CODE
 class PhaseParams:
     """The default method's shares of time.
 
-    Shares are of the time that is left when a phase begins; together they leave each later phase something.
+    Shares are of the time that is left when a phase begins. Segments and parts divide theirs themselves.
 
     Attributes
     ----------
@@ -125,6 +125,8 @@ class Phase:
         False where it has nothing to do.
     is_cheap
         True if it runs although the gap that was asked for is reached: it may prove the rest.
+    is_needed
+        True if later phases rest on it, so that it cannot be left out.
     """
 
     name: str
@@ -132,6 +134,7 @@ class Phase:
     share: float = 1.0
     applies: Callable[[PhaseContext], bool] = lambda search: True
     is_cheap: bool = False
+    is_needed: bool = False
 
 
 def run_phases(search: PhaseContext, phases: Iterable[Phase]) -> None:
@@ -256,7 +259,7 @@ def _many_contended(search: PhaseContext) -> bool:
 
 
 PHASES = (
-    Phase("bounds", _bound, PARAMS.bound_share, is_cheap=True),
+    Phase("bounds", _bound, PARAMS.bound_share, is_cheap=True, is_needed=True),
     Phase("stage bound", _stage_bound, PARAMS.stage_share),
     Phase(
         "serial model",
@@ -264,7 +267,7 @@ PHASES = (
         PARAMS.serial_share,
         lambda s: s.incumbent.best is not None and s.instance.memory_binds,
     ),
-    Phase("find segments", _find_segments),
+    Phase("find segments", _find_segments, is_needed=True),
     Phase("annealing", _anneal, PARAMS.anneal_ahead_share, _is_ahead),
     Phase("segments", _solve_segments, applies=lambda s: not (s.sparse and s.is_part)),
     Phase("annealing", _anneal, PARAMS.anneal_share, _many_contended),

@@ -14,7 +14,7 @@ from dlplacer.solvers.feasibility import may_have_plan
 from dlplacer.solvers.instance.instance import build_instance
 from dlplacer.solvers.instance.memory_admission import admission
 from dlplacer.solvers.instance.schedule import Outcome, ProblemSchedule, Schedule
-from dlplacer.solvers.parts import Restricted, SubsetParams, device_subsets
+from dlplacer.solvers.machine_parts import Restricted, SubsetParams, device_subsets
 
 # Two islands of three devices with fast links inside and a slow one between.
 LINKS = [("a0", "a1"), ("a1", "a2"), ("a0", "a2"), ("b0", "b1"), ("b1", "b2"), ("b0", "b2")]

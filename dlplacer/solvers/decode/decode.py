@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 
 from dlplacer.solvers.decode.arrays import BYTES, MEMBERS, InstanceArrays, Tables, tables_of
+from dlplacer.solvers.decode.device_rules import GAP_TO, GAPS, insert_all, new_desk, work_on
 from dlplacer.solvers.decode.machine_code import is_fast, run
-from dlplacer.solvers.decode.placing import GAP_TO, GAPS, insert_all, new_desk, work_on
-from dlplacer.solvers.decode.solution import DEVICE, NEVER, TRIAL_START, Solution, filled, run_from, transfers
+from dlplacer.solvers.decode.trial import DEVICE, NEVER, TRIAL_START, Solution, filled, run_from, transfers
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule, sequence, with_transfers
 from dlplacer.solvers.instance.time_limit import ask_time, count_work

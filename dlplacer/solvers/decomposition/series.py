@@ -13,7 +13,7 @@ from itertools import accumulate
 
 from dlplacer.solvers.bounds import Bounds, lower_bounds
 from dlplacer.solvers.decode.decode import compact
-from dlplacer.solvers.decomposition.segment_rows import ticks_with_idle_ends
+from dlplacer.solvers.decomposition.idle_ends import ticks_with_idle_ends
 from dlplacer.solvers.decomposition.segments import GraphSegment, Series, couple, with_traffic
 from dlplacer.solvers.heuristics.list_rules import by_rank, construct, heft, list_schedule, upward_ranks
 from dlplacer.solvers.instance.instance import Instance, interchangeable

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from dlplacer.core.errors import InternalError
 from dlplacer.solvers.bounds import Bounds, lower_bounds
-from dlplacer.solvers.decomposition.segment_rows import charge_idle_ends
+from dlplacer.solvers.decomposition.idle_ends import charge_idle_ends
 from dlplacer.solvers.decomposition.segments import GraphSegment, Series, relaxed
 from dlplacer.solvers.decomposition.series import SegmentChain
 from dlplacer.solvers.heuristics.randomized_restarts import improve

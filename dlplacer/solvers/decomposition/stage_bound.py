@@ -23,7 +23,7 @@ from dlplacer.problem.problem import Problem
 from dlplacer.solvers.bounds import Bounds, reachable_capacity
 from dlplacer.solvers.decomposition.stages import DecisionStage, Ints, StageChain, build_stages
 from dlplacer.solvers.heuristics.list_rules import by_rank, list_schedule, program_order, upward_ranks
-from dlplacer.solvers.heuristics.occupancy import fitted
+from dlplacer.solvers.heuristics.memory_packing import fitted
 from dlplacer.solvers.instance.instance import FAR, Instance
 from dlplacer.solvers.instance.schedule import Incumbent
 from dlplacer.solvers.instance.time_limit import ask_time, now, within

@@ -1,1 +1,1 @@
-"""Schedules by rule: list scheduling, HEFT, CPOP, PEFT, ETF, m-SCT, m-TOPO, min-cut, and their restarts."""
+"""Schedules by rule: list scheduling, HEFT, min-cut, contiguous runs, device maps, and restarts."""

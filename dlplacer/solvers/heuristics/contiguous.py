@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.heuristics.list_rules import Heuristic, list_schedule
-from dlplacer.solvers.heuristics.occupancy import Fixed, Priority
+from dlplacer.solvers.heuristics.memory_packing import Fixed, Priority
 from dlplacer.solvers.instance.instance import FAR, Instance
 from dlplacer.solvers.instance.schedule import Schedule
 from dlplacer.solvers.instance.time_limit import ask_time

@@ -9,7 +9,7 @@ from dlplacer.machines.costs.device_table import is_core
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.decode.decode import in_sequence
 from dlplacer.solvers.heuristics.list_rules import Heuristic, program_order
-from dlplacer.solvers.heuristics.occupancy import Fixed, Priority, fitted
+from dlplacer.solvers.heuristics.memory_packing import Fixed, Priority, fitted
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule
 

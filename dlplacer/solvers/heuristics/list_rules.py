@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from dlplacer.solvers.bounds import arc_delays
 from dlplacer.solvers.decode.decode import Rule, decode
-from dlplacer.solvers.heuristics.occupancy import Fixed, Priority, choose_components, pack
+from dlplacer.solvers.heuristics.memory_packing import Fixed, Priority, choose_components, pack
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule
 from dlplacer.solvers.instance.time_limit import OutOfTimeError, ask_time

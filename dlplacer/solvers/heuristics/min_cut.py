@@ -10,7 +10,7 @@ from types import ModuleType
 from dlplacer.core.errors import InputError
 from dlplacer.solvers.bounds import arc_delays
 from dlplacer.solvers.heuristics.list_rules import list_schedule
-from dlplacer.solvers.heuristics.occupancy import Fixed, Priority, fitted
+from dlplacer.solvers.heuristics.memory_packing import Fixed, Priority, fitted
 from dlplacer.solvers.instance.instance import FAR, Instance
 from dlplacer.solvers.instance.schedule import Schedule
 from dlplacer.solvers.instance.time_limit import ask_time

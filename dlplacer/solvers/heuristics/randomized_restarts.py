@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from random import Random
 
 from dlplacer.solvers.heuristics.list_rules import DELAY_WEIGHTS, by_rank, list_schedule, upward_ranks
-from dlplacer.solvers.heuristics.occupancy import choose_components
+from dlplacer.solvers.heuristics.memory_packing import choose_components
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Incumbent, Schedule
 from dlplacer.solvers.instance.time_limit import ask_time, now, within

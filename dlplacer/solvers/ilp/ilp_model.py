@@ -14,7 +14,6 @@ from dlplacer.problem.transfers import Traffic
 from dlplacer.solvers.bounds import Bounds
 from dlplacer.solvers.ilp import constraints
 from dlplacer.solvers.ilp import transfer_constraints as transfers
-from dlplacer.solvers.ilp.assignment import leave_working_room
 from dlplacer.solvers.ilp.constraints import (
     Linear,
     Literal,
@@ -25,6 +24,7 @@ from dlplacer.solvers.ilp.constraints import (
     hint,
 )
 from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, search
+from dlplacer.solvers.ilp.placement_models import leave_working_room
 from dlplacer.solvers.instance.instance import Instance, interchangeable, relabelled
 from dlplacer.solvers.instance.schedule import Incumbent, Schedule, SchedulesOnly
 from dlplacer.solvers.instance.time_limit import ask_time, now

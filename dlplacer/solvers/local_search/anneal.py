@@ -25,7 +25,7 @@ from dlplacer.solvers.decode.arrays import (
     build_tables,
 )
 from dlplacer.solvers.decode.machine_code import machine_code
-from dlplacer.solvers.decode.solution import (
+from dlplacer.solvers.decode.trial import (
     CRITICAL,
     DEVICE,
     DEVICE_BEFORE,

@@ -9,7 +9,7 @@ from math import inf
 
 from dlplacer.solvers.decode.decode import KERNELS, Rule, decode
 from dlplacer.solvers.decode.machine_code import Kernel, is_kept
-from dlplacer.solvers.decode.solution import run_from, take_over
+from dlplacer.solvers.decode.trial import run_from, take_over
 from dlplacer.solvers.ilp.solver_thread import in_thread
 from dlplacer.solvers.instance.time_limit import OutOfTimeError
 from dlplacer.solvers.local_search.anneal import anneal

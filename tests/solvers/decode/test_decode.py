@@ -13,7 +13,7 @@ from dlplacer.core.options import Options
 from dlplacer.planning.assemble import assemble
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.solvers.decode.decode import Rule, decode
-from dlplacer.solvers.heuristics.occupancy import choose_components, pack
+from dlplacer.solvers.heuristics.memory_packing import choose_components, pack
 from dlplacer.solvers.instance.instance import FAR, Instance, build_instance
 from dlplacer.solvers.instance.memory_admission import admission
 from dlplacer.solvers.instance.schedule import Outcome, ProblemSchedule

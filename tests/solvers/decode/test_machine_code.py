@@ -11,7 +11,7 @@ from dlplacer.solvers.decode import machine_code
 from dlplacer.solvers.decode import solution as heaps
 from dlplacer.solvers.decode.arrays import Ints
 from dlplacer.solvers.decode.machine_code import ask
-from dlplacer.solvers.decode.solution import FIRST, pop, push
+from dlplacer.solvers.decode.trial import FIRST, pop, push
 from dlplacer.solvers.instance.time_limit import ends_when, within
 
 

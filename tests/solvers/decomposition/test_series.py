@@ -11,7 +11,7 @@ from solvers.random_problems import random_fork_join
 import dlplacer.solvers.decomposition.segments as segments_module
 from dlplacer.core.errors import InfeasibleError
 from dlplacer.solvers.bounds import lower_bounds
-from dlplacer.solvers.decomposition.segment_rows import charge_idle_ends, ticks_with_idle_ends
+from dlplacer.solvers.decomposition.idle_ends import charge_idle_ends, ticks_with_idle_ends
 from dlplacer.solvers.decomposition.segments import couple, find_segments
 from dlplacer.solvers.decomposition.series import SegmentChain
 from dlplacer.solvers.decomposition.series_search import search_series

@@ -9,8 +9,8 @@ from solvers.serial_chains import tight_chain
 from dlplacer.core.options import Options
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.solvers.decode.decode import in_sequence
-from dlplacer.solvers.ilp.assignment import build_serial_model, serial_path
 from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, search
+from dlplacer.solvers.ilp.placement_models import build_serial_model, serial_path
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.schedule import Incumbent, Schedule, keeps_blocks_and_memory
 

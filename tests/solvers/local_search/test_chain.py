@@ -17,7 +17,7 @@ from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.problem.problem import build_problem
 from dlplacer.solvers.decode.arrays import build_tables
 from dlplacer.solvers.decode.decode import in_sequence
-from dlplacer.solvers.decode.solution import DEVICE, MAKESPAN, START
+from dlplacer.solvers.decode.trial import DEVICE, MAKESPAN, START
 from dlplacer.solvers.heuristics.list_rules import Heuristic, construct, heft, list_schedule
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.schedule import Schedule, keeps_blocks_and_memory, sequence

@@ -25,7 +25,7 @@ from dlplacer.solvers.decode.arrays import (
     Ints,
 )
 from dlplacer.solvers.decode.machine_code import ask
-from dlplacer.solvers.decode.solution import (
+from dlplacer.solvers.decode.trial import (
     DEVICE,
     EPOCH,
     FIRST,
