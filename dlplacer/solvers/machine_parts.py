@@ -5,6 +5,7 @@ Bounds found there are none. So a machine is not worse than its parts, as far as
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations
@@ -13,6 +14,7 @@ from math import inf
 import numpy as np
 from numpy.typing import NDArray
 
+from dlplacer.core.errors import InfeasibleError
 from dlplacer.problem.problem import Problem
 from dlplacer.problem.restriction import on_devices
 from dlplacer.problem.route_table import TimedRoute
@@ -331,4 +333,6 @@ class PartSearch:
         problem = on_devices(self._problem, devices)
         if problem is not None and may_have_plan(problem):
             part = self._parts[devices] = _Part(Restricted(problem, devices, self._problem), self._incumbent)
-            part.work(until, lambda problem, own, inner: StartSearch(problem, own, inner, self._starts).run())
+            # Memory may suffice on the whole machine only.
+            with suppress(InfeasibleError):
+                part.work(until, lambda problem, own, inner: StartSearch(problem, own, inner, self._starts).run())
