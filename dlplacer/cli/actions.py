@@ -136,17 +136,16 @@ def written(given: Given, value: Any) -> None:
     told_written(given.output, *(given[option] for option in drawn), given.html)
 
 
-def say_unless_none(*texts: str | None) -> None:
-    """Tell each on stderr, unless it shall be quiet."""
-    for text in texts:
-        if text is not None:
-            note(text)
-
-
 def options_of(given: Given) -> Options:
     """The options of the problem; raises InputError for one that contradicts ``--paper``."""
-    words = (f"{name}={given[name]}" for name in CHOICES if name in given)
-    return Options.of_words(" ".join(["paper", *words] if given.paper else words))
+    chosen = {name: given[name] for name in CHOICES if name in given}
+    if not given.paper:
+        return Options(**chosen)
+    assumed = Options.paper()
+    for name, value in chosen.items():
+        if value != getattr(assumed, name):
+            raise InputError(f"--{name} {value} contradicts --paper, which assumes {getattr(assumed, name)}; drop one")
+    return assumed
 
 
 def solve(given: Given) -> int:
@@ -168,13 +167,11 @@ def solve(given: Given) -> int:
     plan = result.plan
     if plan.period_s is not None:
         return shown(given, result)
-    say_unless_none(
-        None if given.warm_start is None else f"warm start: {plan.provenance['warm_start']}", launch_note(result)
-    )
+    note(None if given.warm_start is None else f"warm start: {plan.provenance['warm_start']}", launch_note(result))
     hint = pipeline_hint(plan.graph, plan.topology, plan.makespan_s)
     shown(given, result, {**result.to_dict(), "pipeline": None if hint is None else hint.to_dict()})
     alone = one_device_is_best(plan, result.bounds.get("critical_path_s"))
-    say_unless_none(alone, str(hint) if hint is not None and hint.is_faster else None)
+    note(alone, str(hint) if hint is not None and hint.is_faster else None)
     return 0
 
 
@@ -232,7 +229,7 @@ def compare(given: Given) -> int:
     found = called(given, limit_s=given.get("time_limit_s", _LIMIT_S))
     answered(given, found)
     best = found.rows[0].plan
-    say_unless_none(None if best is None else one_device_is_best(best))
+    note(None if best is None else one_device_is_best(best))
     return 0
 
 
@@ -272,8 +269,8 @@ def show(given: Given) -> int:
     if given.device_map is not None:
         write_json(given.device_map, device_map(plan))
         spread = len(spread_modules(plan))
-        say_unless_none(f"{spread} modules are spread over devices; the map names one" if spread else None)
-        say_unless_none(*overfull_devices(plan))
+        note(f"{spread} modules are spread over devices; the map names one" if spread else None)
+        note(*overfull_devices(plan))
     beside = None
     if given.csv is not None:
         beside = given.csv.with_name(f"{given.csv.stem}-transfers{given.csv.suffix}")
@@ -343,7 +340,7 @@ def run(given: Given) -> int:
             return run_as_ranks(count, [*given.words, "--devices", devices])
     is_first = os.environ.get("RANK", "0") == "0"
     if is_first:
-        say_unless_none(load_note(), one_device_note(plan))
+        note(load_note(), one_device_note(plan))
     hushed: Show = lambda *told: None  # noqa: E731
     with progress("running") if is_first else nullcontext(hushed) as told:
         told("capturing and compiling")
@@ -416,7 +413,9 @@ def pipeline(given: Given) -> int:
     with progress("capturing"):
         graph, machine = problem_of(given.graph, given.topology, given.calibration or (), step)
     graph = held_graph(graph, machine, given.pins or (), given.colocate or ())
-    plan = called(given.but(*step, "pins", "colocate", "calibration", graph=graph, topology=machine))
+    asked = {name: given[name] for name in ("stages", "micro_batches", "schedule") if name in given}
+    with progress(given.spec.doing) as told:
+        plan = dp.pipeline(graph, machine, **asked, on_progress=told)
     for warning in plan.warnings:
         say(warning)
     if given.csv is not None:
@@ -488,5 +487,5 @@ def export(given: Given) -> int:
     """Print the text to paste; its cost goes to stderr."""
     done = dp.export(given.plan, given.to)
     print(done.text)
-    say_unless_none(f"{done.note}: {100 * done.loss:.2f} % slower" if done.note else None)
+    note(f"{done.note}: {100 * done.loss:.2f} % slower" if done.note else None)
     return 0

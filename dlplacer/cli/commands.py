@@ -4,16 +4,11 @@ import dlplacer as dp
 from dlplacer.api.kinds import ANY, PICTURE, READ, SECONDS, Parameter
 from dlplacer.api.parameters import DECLARED, flag, output, written
 from dlplacer.cli import actions
-from dlplacer.cli.parser import Command, Given, completed, parser_of
+from dlplacer.cli.parser import Command, Given
 
 
 def _shown(given: Given) -> int:
     return actions.answered(given, dp.load_topology(given.topology))
-
-
-def _completion(given: Given) -> int:
-    print(completed(parser_of(COMMANDS), given.shell))
-    return 0
 
 
 _ADVISE = (
@@ -318,18 +313,6 @@ COMMANDS = (
         examples="""
         list graphs  # the graphs that solve and compare take by name
         list devices  # what --devices may name on this machine, and the types with known rates
-        """,
-    ),
-    Command(
-        "completion",
-        "Print a script that completes commands, options, files and shipped names in a shell.",
-        "",
-        (Parameter("shell", "the shell to complete in", option="shell", choices=("bash", "zsh", "tcsh")),),
-        _completion,
-        examples="""
-        completion bash > ~/.local/share/bash-completion/completions/dlplacer  # for bash, from the next shell on
-        completion zsh > ~/.zsh/completions/_dlplacer  # for zsh, with that folder in fpath
-        completion tcsh >> ~/.cshrc  # for tcsh
         """,
     ),
 )
