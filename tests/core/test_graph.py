@@ -71,11 +71,8 @@ def test_edges_have_no_negative_numbers(changes: dict[str, int], field: str) -> 
         (lambda: Op(3, "test"), "op 3: id must be a text (it is 3)"),
         (lambda: Op("a"), "op 'a': kind is required, but missing"),
         (lambda: Op("a", "test", devices="gpu"), "op 'a': devices must be a list (it is 'gpu')"),
-        (
-            lambda: Op("a", "test", outputs=[3]),
-            "op 'a': outputs[0] must be an object with the fields of TensorSpec (it is 3)",
-        ),
-        (lambda: OpGraph([3]), "op graph '': ops[0] must be an object with the fields of Op (it is 3)"),
+        (lambda: Op("a", "test", outputs=[3]), "op 'a': outputs[0] must be of class TensorSpec (it is 3)"),
+        (lambda: OpGraph([3]), "op graph '': ops[0] must be of class Op (it is 3)"),
         (lambda: Edge("a", "b", 1.5), "edge 'a' → 'b': bytes must be a whole number (it is 1.5)"),
     ],
 )
