@@ -122,19 +122,6 @@ def test_commensurable_values_give_their_common_unit() -> None:
     assert choose_tick(values, Fraction(100, 10**6)) == Fraction(2, 10**6)
 
 
-def test_without_a_common_unit_the_tick_is_coarse() -> None:
-    # 1 s and 1 s + 1 ps have the common unit 1 ps: a horizon of 4 s would have 4e12 ticks.
-    horizon = Fraction(4)
-    tick = choose_tick([Fraction(1), 1 + Fraction(1, 10**12)], horizon)
-    assert tick == horizon / (MAX_TICKS - 1)
-    assert horizon / tick < MAX_TICKS
-
-
-def test_a_coarse_tick_is_no_shorter_than_a_nanosecond() -> None:
-    horizon = Fraction(1, 100)
-    assert choose_tick([Fraction(1, 300), Fraction(1, 10**15)], horizon) == Fraction(1, 10**9)
-
-
 def test_the_horizon_decides_at_its_limit() -> None:
     unit = Fraction(1, 10**6)
     assert choose_tick([unit], unit * (MAX_TICKS - 1)) == unit
@@ -152,13 +139,6 @@ def test_horizons_stay_below_the_limit(values: list[Fraction], more: Fraction) -
     assert math.ceil(horizon / tick) < MAX_TICKS
     is_exact = all(value % tick == 0 for value in values)
     assert is_exact or tick == max(Fraction(1, 10**9), horizon / (MAX_TICKS - 1))
-
-
-def test_ticks_round_down() -> None:
-    assert ticks(Fraction(7, 2), Fraction(1)) == 3
-    assert ticks(Fraction(3), Fraction(1)) == 3
-    assert ticks(Fraction(0), Fraction(1, 3)) == 0
-    assert ticks(Fraction(999, 1000), Fraction(1)) == 0
 
 
 @pytest.mark.parametrize(
