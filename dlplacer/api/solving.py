@@ -163,7 +163,7 @@ def place_with_splits(
         graph=None if graph is None else graph_of(graph),
         devices=names_of(devices),
         parts=parts,
-        rewrites=None if rewrites is None else tuple_of("", "rewrites", rewrites, str, "names of rewrites"),
+        rewrites=rewrites,
         time_limit_s=time_limit_s,
         on_progress=on_progress,
         method=method,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import dlplacer as dp
-from dlplacer.api.kinds import FLAG, Parameter
+from dlplacer.api.kinds import FILES, FLAG, TEXTS, Parameter
 from dlplacer.api.parameters import ASSUMED, DECLARED, parameters_of, pictures
 from dlplacer.cli.streams import QUIET, VERBOSE
 from dlplacer.core.errors import InputError
@@ -144,7 +144,7 @@ def _add_parameter(parser: Any, parameter: Parameter, required: bool) -> None:
         if parameter.choices and settings["metavar"] is None:
             settings = {**settings, "type": str, "choices": parameter.choices}
         if parameter.repeat:
-            settings["action"] = "append"
+            settings["action"] = "extend" if parameter.kind in (FILES, TEXTS) else "append"
     parser.add_argument(*((parameter.dest,) if positional else parameter.spellings), **settings)
 
 
