@@ -62,9 +62,12 @@ def _series(accepted: str, *types: type, entry: Read | None = None) -> Read:
             value = [value]
         elif isinstance(value, Mapping) and entry is None:
             return value
-        if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable) or "" in (value := tuple(value)):
+        if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
             raise ValueError(f"{brief(value)} is given; it must be a tuple of {accepted}")
-        return tuple(map(entry or _of(f"one of {accepted}", *types), value))
+        entries = tuple(map(entry or _of(f"one of {accepted}", *types), value))
+        if "" in entries:
+            raise ValueError(f"an empty text is given; it must be one of {accepted}")
+        return entries
 
     return read
 

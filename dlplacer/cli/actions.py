@@ -322,8 +322,10 @@ def run(given: Given) -> int:
     """Run, measure and print; start the processes of a plan over ranks."""
     from dlplacer.api.jobs import job_options
     from dlplacer.api.running import completed, is_onnx_plan, over_ranks, replicas_of
+    from dlplacer.files import write_json
     from dlplacer.machines.host_load import load_note
     from dlplacer.planning.one_device import one_device_note
+    from dlplacer.report.trace import run_trace
 
     plan, devices, job = dp.load_plan(given.plan), given.devices, given.job
     if is_onnx_plan(plan):
@@ -344,10 +346,13 @@ def run(given: Given) -> int:
     hushed: Show = lambda *told: None  # noqa: E731
     with progress("running") if is_first else nullcontext(hushed) as told:
         told("capturing and compiling")
-        done = dp.run(**{**given.of(dp.run), "job": job, "plan": plan, "devices": devices, "on_progress": told})
+        done: Any = dp.run(**{**given.of(dp.run), "job": job, "plan": plan, "devices": devices, "on_progress": told})
     if is_first:
         shown(given, done)
-        _write_run(given, done)
+        written(given, done)
+        if given.trace is not None:
+            write_json(given.trace, run_trace(done.predicted, done.measured))
+            told_written(given.trace)
     return 0
 
 
@@ -364,18 +369,6 @@ def _process_per_gpu(given: Given, mode: str | None) -> str:
         return devices
     note(f"one process per GPU ({','.join(ranked)}); --one-process keeps one")
     return ",".join(ranked)
-
-
-def _write_run(given: Given, done: Any) -> None:
-    if given.gantt is not None:
-        dp.plot.save(given.gantt, "run", done)
-    if given.trace is not None:
-        from dlplacer.files import write_json
-        from dlplacer.report.trace import run_trace
-
-        write_json(given.trace, run_trace(done.predicted, done.measured))
-    told_written(given.gantt, given.trace)
-    written(given, done)
 
 
 def profile(given: Given) -> int:

@@ -1,7 +1,7 @@
 """The sub-commands: names, options and actions."""
 
 import dlplacer as dp
-from dlplacer.api.kinds import ANY, PICTURE, READ, SECONDS, Parameter
+from dlplacer.api.kinds import ANY, READ, SECONDS, Parameter
 from dlplacer.api.parameters import DECLARED, flag, output, written
 from dlplacer.cli import actions
 from dlplacer.cli.parser import Command, Given
@@ -50,7 +50,6 @@ _SHOWN = (
     Parameter("color_by", "colours of --gantt (phase)", choices=("phase", "module")),
 )
 _RUN = (
-    Parameter("gantt", "the measured step beneath the predicted one, as .png, .svg or .pdf", PICTURE),
     written("trace", "Chrome trace (JSON) of the predicted and the measured step"),
     written("html", "one page: the predicted and the measured step to walk through"),
     flag("one_process", "feed several GPUs from one process, and not each from one of its own"),
@@ -157,6 +156,7 @@ COMMANDS = (
         "run",
         _RUN,
         actions.run,
+        subject="run",
         examples="""
         run plan.json --devices cpu:0,cpu:1 --gantt run.png  # a plan of one of dlplacer's own models, on two cores
         run plan.json my_model:build --devices cuda:0,cuda:1  # of a model of yours, a process for each of two GPUs

@@ -41,7 +41,7 @@ def test_a_transfer_counts_from_when_its_device_is_free() -> None:
 
 
 def test_the_measured_half_shows_transfers_and_explains_them() -> None:
-    above, below = plot_run(diamond(), measured(RAN), tuple(Figure(figsize=(12, 8)).subplots(2, 1)))
+    above, below = plot_run((diamond(), measured(RAN)), tuple(Figure(figsize=(12, 8)).subplots(2, 1)))
     assert above.get_xlim() == below.get_xlim() == (0, 20)
     for ax in (above, below):
         transfers = [
