@@ -129,7 +129,7 @@ NAMES = Kind(_series("names", entry=TEXT.read))
 WHOLES = Kind(_series("whole numbers", entry=WHOLE.read))
 FIGURES, TIMES = Kind(_table(NUMBER.read)), Kind(_table(SECONDS.read))
 CALL = Kind(_of("a function", Callable))  # type: ignore[arg-type]
-STOP = Kind(_of("a threading.Event or None", Event))
+STOP, TABLE = Kind(_of("a threading.Event or None", Event)), Kind(_of("a dict", Mapping))
 READ = Kind(lambda path: Path(_PATH(path)), "FILE")
 WRITTEN, PICTURE = Kind(written_file, "F"), Kind(_picture_file, "F")
 ANY = Kind(lambda value: value)

@@ -19,13 +19,17 @@ _brief.maxtuple = _brief.maxlist = _brief.maxdict = _brief.maxset = 3
 _brief.maxstring = _brief.maxother = 60
 
 
+in_short = _brief.repr
+"""The repr of a value on part of a line."""
+
+
 def brief(value: object) -> str:
     """The value on part of a line, with its type: ``'25' (str)``; for objects without a literal the type alone."""
     kind = type(value).__name__
     if value is None:
         return "None"
     try:
-        text = _brief.repr(value)
+        text = in_short(value)
     except Exception:  # A repr of the user's own may fail, and must not hide what is wrong.
         text = ""
     return f"of type {kind}" if not text or text.startswith("<") or "(" in text[:40] else f"{text} ({kind})"
@@ -33,7 +37,7 @@ def brief(value: object) -> str:
 
 def shown(value: object) -> str:
     """The value of a file's or a record's field on part of a line."""
-    return json.dumps(value) if value is None or isinstance(value, bool) else _brief.repr(value)
+    return json.dumps(value) if value is None or isinstance(value, bool) else in_short(value)
 
 
 def field_path(parts: Iterable[str | int]) -> str:
@@ -46,12 +50,12 @@ def field_path(parts: Iterable[str | int]) -> str:
 
 def short_name(name: str) -> str:
     """A name in quotes, without its middle if it is long; ``unnamed`` for an empty one."""
-    return _brief.repr(name) if name else "unnamed"
+    return in_short(name) if name else "unnamed"
 
 
 def printable(text: str) -> str:
     """A text without quotes, on part of a line: control and direction characters as codes, a long one cut short."""
-    return _brief.repr(text)[1:-1]
+    return in_short(text)[1:-1]
 
 
 def refuse(owner: str, name: str, value: object, accepted: str) -> InputError:

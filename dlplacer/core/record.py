@@ -3,7 +3,6 @@
 import dataclasses
 import numbers
 import re
-import reprlib
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from dlplacer.core.errors import InputError
-from dlplacer.core.expect import field_path, shown
+from dlplacer.core.expect import field_path, in_short, shown
 from dlplacer.core.units import parse_quantity
 
 _UNKNOWN = "unknown field; remove it or put it under 'meta'"
@@ -47,8 +46,6 @@ _WITHOUT_VALUE = ("extra_forbidden", "missing", *_SAYINGS)
 _NUMBER, _TABLE = "<number>", "<table>"
 TAGS = (_NUMBER, _TABLE, "<device>", "<router>", "<other>")
 """Parts of pydantic's paths that stand for no field."""
-_short = reprlib.Repr()
-_short.maxlevel, _short.maxtuple, _short.maxdict, _short.maxstring, _short.maxother = 3, 4, 4, 80, 80
 
 
 @dataclass(frozen=True)
@@ -209,7 +206,7 @@ class Record:
     def __repr__(self) -> str:
         kind: Any = type(self)
         told = [
-            f"{each}={_short.repr(value)}"
+            f"{each}={in_short(value)}"
             for each, default in defaults(kind)
             if (value := getattr(self, each)) != default or default is dataclasses.MISSING
         ]
