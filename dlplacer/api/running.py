@@ -13,6 +13,7 @@ from dlplacer.api.parameters import JobOptions, StepOptions, checked
 from dlplacer.api.subjects import DevicesLike, GraphLike, PlanLike, devices_of, graph_of, names_of, plan_of, silent
 from dlplacer.core.errors import InputError
 from dlplacer.core.graph import OpGraph
+from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan
 
 if TYPE_CHECKING:
@@ -123,7 +124,6 @@ def profile_splits(
     >>> found.split_s <= found.whole_s  # doctest: +SKIP
     True
     """
-    from dlplacer.core.options import Options
     from dlplacer.frontend.torch.capture import default_rewrites
     from dlplacer.measure.splitting import TracedStep, chosen, evaluator, whole_graph
     from dlplacer.runtime.profile.machine_times import measured_topology
@@ -143,7 +143,7 @@ def run(
     *,
     steps: int | None = None,
     warmup: int = 3,
-    beside: "Mapping[str, PlanLike] | None" = None,
+    beside: Mapping[str, PlanLike] | None = None,
     segments: str = "eager",
     compile_baseline: bool | None = None,
     replicas: int | None = None,

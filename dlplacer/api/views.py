@@ -6,24 +6,24 @@ from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from dlplacer.check import resource_loads
 from dlplacer.core import table
+from dlplacer.core.graph import OpGraph
 from dlplacer.core.plan import Plan, ScheduledOp, Transfer
-from dlplacer.core.result import FITS_NONE
+from dlplacer.core.result import FITS_NONE, Result
 from dlplacer.core.table import Table
+from dlplacer.core.topology import Topology
 from dlplacer.core.units import format_bytes, format_seconds
+from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
 
 if TYPE_CHECKING:
     from dlplacer.api.scaling import Batches, Epochs, Groups
-    from dlplacer.core.graph import OpGraph
-    from dlplacer.core.result import Result
-    from dlplacer.core.topology import Topology
     from dlplacer.measure.run_report import Run
     from dlplacer.measure.selftest import Selftest
     from dlplacer.measure.splitting import SplitChoice, SplitResult
     from dlplacer.planning.compare import Comparison
     from dlplacer.planning.fit.fit import Fit
     from dlplacer.planning.hybrid.hybrid_plan import HybridPlan
-    from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
     from dlplacer.planning.what_if.elsewhere import Elsewhere, PinnedPlan
     from dlplacer.planning.what_if.what_would_help import WhatWouldHelp
     from dlplacer.report.explanation import Explanation
@@ -170,8 +170,6 @@ def _use(plan: Plan) -> Iterator[Block]:
     """The use of the devices, and the loads behind a period, the largest first."""
     yield table.device_use(plan)
     if plan.period_s is not None:
-        from dlplacer.check import resource_loads
-
         found = sorted(resource_loads(plan).items(), key=lambda entry: -entry[1])
         rows = ((name, load_s, load_s / plan.period_s if plan.period_s else 0.0) for name, load_s in found if load_s)
         yield Table.described(
