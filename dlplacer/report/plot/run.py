@@ -2,14 +2,13 @@
 
 from dataclasses import replace
 
-from matplotlib import pyplot
 from matplotlib.axes import Axes
 
 from dlplacer.core.plan import Plan
 from dlplacer.core.units import format_seconds
 from dlplacer.report.link_use import waited_for
 from dlplacer.report.plot.gantt import gantt_size, plot_gantt
-from dlplacer.report.plot.style import GUIDE
+from dlplacer.report.plot.style import GUIDE, new_axes
 
 _SPAN = "from the start of the first op to the end of the last, without what the host does before and after"
 _NOTE = "transfers that a device waited for: the producer has ended, the device is free, and the reader has not begun"
@@ -28,7 +27,7 @@ def plot_run(steps: tuple[Plan, Plan], axes: tuple[Axes, Axes] | None = None) ->
     them. Neither chart shows a critical path: cores also spend time on handing over tensors, which no bar represents.
     """
     predicted, measured = steps
-    axes = axes or tuple(pyplot.subplots(2, figsize=run_size(steps), layout="constrained")[1])
+    axes = axes or tuple(new_axes(run_size(steps), 2))
     longest_s = max(predicted.makespan_s, measured.makespan_s)
     shown = (
         predicted,

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import matplotlib
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from report.plot.plans import diamond
@@ -10,8 +9,6 @@ from report.plot.plans import diamond
 from dlplacer.core.plan import Plan, ScheduledOp
 from dlplacer.report.link_use import waited_for
 from dlplacer.report.plot import plot_run
-
-matplotlib.use("Agg")
 
 
 def measured(times: dict[str, tuple[str, float, float]]) -> Plan:
