@@ -10,7 +10,7 @@ from dlplacer.check import live_tensors, resident_bytes
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import PHASES, Op
 from dlplacer.core.plan import Plan, Transfer
-from dlplacer.report.critical_path import PathPart, ScheduleArcs, critical_parts
+from dlplacer.report.critical_path import PathPart, ScheduleArcs, critical_path
 from dlplacer.report.link_use import link_uses
 from dlplacer.report.module_blocks import blocks_of
 
@@ -140,7 +140,7 @@ def schedule_columns(
     """
     arcs = ScheduleArcs(plan)
     device = plan.topology.device_index
-    parts = () if is_run else critical_parts(plan, arcs)
+    parts = () if is_run else critical_path(plan, arcs)
     path = {id(part.step) for part in parts}
     count = len(plan.ops)
     return {
