@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import dlplacer as dp
 from dlplacer.api.parameters import CaptureOptions, StepOptions, parameters_of
 from dlplacer.cli.parser import Given
-from dlplacer.cli.streams import Show, interruptible, note, progress, say, told_written
+from dlplacer.cli.streams import interruptible, note, progress, say, told_written
 from dlplacer.core.errors import CheckError, DlplacerError, InputError, NoPlanError
 from dlplacer.core.options import CHOICES, Options
 from dlplacer.core.table import Table, schedule, transfers
@@ -123,8 +123,10 @@ def show_blocks(blocks: "Iterable[Block]") -> None:
             print(block)
 
 
-def written(given: Given, value: Any) -> None:
-    """Write a result, its pictures and its page where the command line asks for them."""
+def written(given: Given, value: Any, **contents: Callable[[], Any]) -> None:
+    """Write a result, its pictures, its page and the `contents`, texts or JSON, of further options that were typed."""
+    from dlplacer.files import write_json, write_text
+
     if given.output is not None:
         value.save(given.output)
     drawn = {each.option: each.name for each in pictures_of(given.spec.subject) if each.option in given}
@@ -133,7 +135,11 @@ def written(given: Given, value: Any) -> None:
         dp.plot.save(given[option], name, value, **colors)
     if given.html is not None:
         dp.show(value if given.against is None else given.plan, given.html, against=given.against)
-    told_written(given.output, *(given[option] for option in drawn), given.html)
+    for option, make in contents.items():
+        if option in given:
+            content = make()
+            (write_text if isinstance(content, str) else write_json)(given[option], content)
+    told_written(given.output, *(given[option] for option in drawn), given.html, *map(given.get, contents))
 
 
 def options_of(given: Given) -> Options:
@@ -253,7 +259,7 @@ def check(given: Given) -> int:
 def show(given: Given) -> int:
     """Print the table and write the files that are asked for."""
     from dlplacer.api.subjects import whole_plan_of
-    from dlplacer.files import write_json, write_text
+    from dlplacer.files import write_text
     from dlplacer.report.export.device_map import device_map, overfull_devices, spread_modules
     from dlplacer.report.trace import chrome_trace
 
@@ -263,20 +269,16 @@ def show(given: Given) -> int:
             raise InputError(f"{name} {given[name]} is for --{target}; add it, or leave out the other")
     plan = whole_plan_of(given.plan)
     shown(given, plan)
-    written(given, plan)
-    if given.trace is not None:
-        write_json(given.trace, chrome_trace(plan))
+    trace, mapped = partial(chrome_trace, plan), partial(device_map, plan)
+    written(given, plan, csv=lambda: schedule(plan).to_csv(), trace=trace, device_map=mapped)
+    if given.csv is not None:
+        beside = given.csv.with_name(f"{given.csv.stem}-transfers{given.csv.suffix}")
+        write_text(beside, transfers(plan).to_csv())
+        told_written(beside)
     if given.device_map is not None:
-        write_json(given.device_map, device_map(plan))
         spread = len(spread_modules(plan))
         note(f"{spread} modules are spread over devices; the map names one" if spread else None)
         note(*overfull_devices(plan))
-    beside = None
-    if given.csv is not None:
-        beside = given.csv.with_name(f"{given.csv.stem}-transfers{given.csv.suffix}")
-        write_text(given.csv, schedule(plan).to_csv())
-        write_text(beside, transfers(plan).to_csv())
-    told_written(given.csv, beside, given.trace, given.device_map)
     return 0
 
 
@@ -322,7 +324,7 @@ def run(given: Given) -> int:
     """Run, measure and print; start the processes of a plan over ranks."""
     from dlplacer.api.jobs import job_options
     from dlplacer.api.running import completed, is_onnx_plan, over_ranks, replicas_of
-    from dlplacer.files import write_json
+    from dlplacer.api.subjects import silent
     from dlplacer.machines.host_load import load_note
     from dlplacer.planning.one_device import one_device_note
     from dlplacer.report.trace import run_trace
@@ -343,16 +345,12 @@ def run(given: Given) -> int:
     is_first = os.environ.get("RANK", "0") == "0"
     if is_first:
         note(load_note(), one_device_note(plan))
-    hushed: Show = lambda *told: None  # noqa: E731
-    with progress("running") if is_first else nullcontext(hushed) as told:
+    with progress("running") if is_first else nullcontext(silent) as told:
         told("capturing and compiling")
         done: Any = dp.run(**{**given.of(dp.run), "job": job, "plan": plan, "devices": devices, "on_progress": told})
     if is_first:
         shown(given, done)
-        written(given, done)
-        if given.trace is not None:
-            write_json(given.trace, run_trace(done.predicted, done.measured))
-            told_written(given.trace)
+        written(given, done, trace=lambda: run_trace(done.predicted, done.measured))
     return 0
 
 
@@ -397,7 +395,6 @@ def listed(given: Given) -> int:
 def pipeline(given: Given) -> int:
     """Plan the pipeline, compare it with op placement, and print both."""
     from dlplacer.api.solving import held_graph, problem_of
-    from dlplacer.files import write_text
     from dlplacer.planning.pipeline.schedules import write_csv
 
     if given.plan_file is not None:
@@ -411,9 +408,7 @@ def pipeline(given: Given) -> int:
         plan = dp.pipeline(graph, machine, **asked, on_progress=told)
     for warning in plan.warnings:
         say(warning)
-    if given.csv is not None:
-        write_text(given.csv, write_csv(plan.order))
-    written(given, plan)
+    written(given, plan, csv=lambda: write_csv(plan.order))
     if given.plan_file is not None:
         count = plan.micro_batches if plan.micro_batches > 1 else None
         other = bool(given.allow_other_loss)
@@ -422,7 +417,7 @@ def pipeline(given: Given) -> int:
             plan, cut, given.topology, held=graph.constraints, calibration=given.calibration or ()
         )
         made.save(given.plan_file)
-    told_written(given.csv, given.plan_file)
+    told_written(given.plan_file)
     limit_s = given.get("time_limit_s", 10.0)
     placed = _op_placement(graph, machine, limit_s) if limit_s else None
     extra = []
