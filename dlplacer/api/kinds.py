@@ -1,6 +1,7 @@
 """Declarations of the public functions' parameters: a `Parameter` has a `Kind`, which reads its values and texts."""
 
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -44,7 +45,10 @@ def _number(dimension: str, whole: bool = False) -> Read:
     def read(value: Any) -> Any:
         if isinstance(value, str):
             value = parse_quantity(value, dimension)
-        return check(int(value) if whole and isinstance(value, float) and value.is_integer() else value)
+        value = check(int(value) if whole and isinstance(value, float) and value.is_integer() else value)
+        if abs(value) > sys.float_info.max:
+            raise ValueError(f"{shown(value)} is too large")
+        return value
 
     return read
 
