@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import dlplacer as dp
@@ -33,12 +34,12 @@ def called(
     call: str = "",
     limit_s: float | None = None,
     says: str = "",
-    keep: Callable[[Any], None] = lambda value: None,
+    kept: Callable[[Any], Any] = lambda value: value,
     **more: Any,
 ) -> Any:
     """The result of the command's function, or of another, on the given and more arguments, with progress.
 
-    `keep` writes the result, so that a Ctrl-C that comes too late to stop the work does not lose it.
+    It is `written`, or the part of it that is `kept`, so that a Ctrl-C too late to stop the work does not lose it.
     """
     function, says, doing = getattr(dp, call or given.spec.call), says or given.spec.says, given.spec.doing
     known = parameters_of(function)
@@ -57,18 +58,13 @@ def called(
             if stop is not None and stop.is_set():
                 raise KeyboardInterrupt from None
             raise
-        keep(value)
+        written(given, kept(value))
     return value
 
 
 def answer(given: Given) -> int:
-    """Call the function of the command, write its result where asked, and print it."""
-    return answered(given, called(given))
-
-
-def answered(given: Given, value: Any) -> int:
-    """Write a result where asked, and print it; exit code 5 for one that did not pass."""
-    written(given, value)
+    """Call the function of the command, write its result where asked, and print it; exit code 5 if it did not pass."""
+    value = called(given)
     code = shown(given, value)
     for warning in getattr(value, "warnings", ()):
         say(warning)
@@ -168,8 +164,7 @@ def solve(given: Given) -> int:
         raise InputError("work_s is in place of time_limit_s; leave one of them out")
     with fewer_collections():
         graph, limit_s = _read(given, limit_s)
-        keep = partial(written, given)
-        result = called(given, limit_s=limit_s, keep=keep, graph=graph, time_limit_s=limit_s)
+        result = called(given, limit_s=limit_s, graph=graph, time_limit_s=limit_s)
     plan = result.plan
     if plan.period_s is not None:
         return shown(given, result)
@@ -199,8 +194,7 @@ def _solve_with_splits(given: Given, limit_s: float) -> int:
 
     parts, rewrites = _parts(given, "place_with_splits"), default_rewrites(bool(given.whole_backward))
     more = {"job": given.graph, "graph": given.times, "parts": parts, "rewrites": rewrites}
-    found = called(given, "place_with_splits", limit_s, time_limit_s=limit_s, **more)
-    written(given, found.split)
+    found = called(given, "place_with_splits", limit_s, kept=attrgetter("split"), time_limit_s=limit_s, **more)
     record = {**found.split.to_dict(), "speedup": found.speedup, "splits": [str(split) for split in found.splits]}
     return shown(given, found, {**record, "without_splits": found.whole.to_dict()})
 
@@ -233,7 +227,7 @@ def compare(given: Given) -> int:
     from dlplacer.planning.one_device import one_device_is_best
 
     found = called(given, limit_s=given.get("time_limit_s", _LIMIT_S))
-    answered(given, found)
+    shown(given, found)
     best = found.rows[0].plan
     note(None if best is None else one_device_is_best(best))
     return 0
@@ -373,14 +367,12 @@ def profile(given: Given) -> int:
     """Profile, write the graph, and print the serial time."""
     if given.split is not None:
         more = {"graph": given.times, "parts": _parts(given, "profile_splits")}
-        choice = called(given, "profile_splits", says=_PARTIAL, **more)
-        written(given, choice.graph)
+        choice = called(given, "profile_splits", says=_PARTIAL, kept=attrgetter("graph"), **more)
         found = {"without_splits_s": choice.whole_s, "with_splits_s": choice.split_s}
         splits = [str(split) for split in choice.splits]
         return shown(given, choice, {"ops": len(choice.graph.ops), **found, "splits": splits})
     _refuse_without_split(given)
     graph = called(given)
-    written(given, graph)
     types = (graph.capture or {}).get("measured_on", ())
     serial = {kind: sum(op.time_on(kind) or 0.0 for op in graph.ops) for kind in types}
     return shown(given, graph, {"ops": len(graph.ops), "serial_s": serial})
@@ -457,7 +449,6 @@ def fit(given: Given) -> int:
     from dlplacer.api.fitting import exports
 
     found = called(given)
-    written(given, found)
     texts = [export_of(found, target) for target in given.to or ()]
     return shown(given, found, {**found.to_dict(), "exports": exports(found)} if given.json else None, texts)
 

@@ -8,7 +8,9 @@ from dlplacer.cli.parser import Command, Given
 
 
 def _shown(given: Given) -> int:
-    return actions.answered(given, dp.load_topology(given.topology))
+    topology = dp.load_topology(given.topology)
+    actions.written(given, topology)
+    return actions.shown(given, topology)
 
 
 _ADVISE = (

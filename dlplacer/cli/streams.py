@@ -104,9 +104,7 @@ def _text_of(told: tuple[Any, ...]) -> tuple[str, float | None]:
 
 
 @contextlib.contextmanager
-def interruptible(
-    announcement: str = "stopping with the best plan so far; once more to give up",
-) -> Iterator[threading.Event]:
+def interruptible(announcement: str) -> Iterator[threading.Event]:
     """An event that the first Ctrl-C sets, with an announcement; a second one interrupts at once."""
     stop = threading.Event()
     with stop_on_interrupt(stop, lambda: print(f"\ndlplacer: {announcement}", file=sys.stderr)):
