@@ -15,7 +15,7 @@ from dlplacer.api.views import blocks_of, subject_of
 from dlplacer.core.errors import InputError
 from dlplacer.core.expect import expect_path, short_name
 from dlplacer.core.table import Table
-from dlplacer.files import write_text
+from dlplacer.files.text import write_text
 from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
 from dlplacer.report.page.columns import visible
 

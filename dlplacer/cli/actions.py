@@ -121,7 +121,7 @@ def show_blocks(blocks: "Iterable[Block]") -> None:
 
 def written(given: Given, value: Any, **contents: Callable[[], Any]) -> None:
     """Write a result, its pictures, its page and the `contents`, texts or JSON, of further options that were typed."""
-    from dlplacer.files import write_json, write_text
+    from dlplacer.files.text import write_json, write_text
 
     if given.output is not None:
         value.save(given.output)
@@ -253,7 +253,7 @@ def check(given: Given) -> int:
 def show(given: Given) -> int:
     """Print the table and write the files that are asked for."""
     from dlplacer.api.subjects import whole_plan_of
-    from dlplacer.files import write_text
+    from dlplacer.files.text import write_text
     from dlplacer.report.export.device_map import device_map, overfull_devices, spread_modules
     from dlplacer.report.trace import chrome_trace
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlplacer.core.errors import FileFormatError, InputError
-from dlplacer.files import locate, write_json, write_text
-from dlplacer.files.text import read_json, render_json
+from dlplacer.files.load import locate
+from dlplacer.files.text import read_json, render_json, write_json, write_text
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
