@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from dlplacer.api.subjects import PlanLike, TopologyLike, is_a, topology_of, whole_plan_of
 from dlplacer.core.errors import InputError
-from dlplacer.core.expect import expect_path, expect_text, refuse
+from dlplacer.core.expect import expect_text, refuse
 from dlplacer.core.plan import Plan
 
 if TYPE_CHECKING:
@@ -82,7 +82,6 @@ def save(
     `gantt`. Raises InputError if there is no such picture, the suffix is none of these, or the file cannot be written.
     """
     name = getattr(picture, "__name__", picture)
-    expect_path(path)
     expect_text("", picture=name)
     if name not in _SUBJECTS:
         raise InputError(f"there is no picture {name!r}; use one of {', '.join(_SUBJECTS)}")

@@ -13,7 +13,7 @@ from dlplacer.api.parameters import checked
 from dlplacer.api.subjects import PlanLike, is_run, whole_plan_of
 from dlplacer.api.views import blocks_of, subject_of
 from dlplacer.core.errors import InputError
-from dlplacer.core.expect import expect_path, short_name
+from dlplacer.core.expect import short_name
 from dlplacer.core.table import Table
 from dlplacer.files.text import write_text
 from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
@@ -51,7 +51,6 @@ class HtmlPage:
 
         Raises InputError if the file cannot be written.
         """
-        expect_path(path)
         write_text(path, self.html)
         return Path(path)
 

@@ -5,7 +5,6 @@ import numbers
 import reprlib
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
-from os import PathLike
 from typing import TypeVar
 
 from dlplacer.core.errors import InputError
@@ -83,11 +82,6 @@ expect_text = _expecting(lambda value: isinstance(value, str), "a text")
 expect_number = _expecting(lambda value: isinstance(value, numbers.Real) and not isinstance(value, bool), "a number")
 expect_call = _expecting(callable, "a function")
 expect_table = _expecting(lambda value: isinstance(value, Mapping), "a dict")
-
-
-def expect_path(path: object) -> None:
-    """As `expect`, for the path of a file to write."""
-    expect("", "path", path, (str, PathLike), "the path of a file to write")
 
 
 def tuple_of(owner: str, name: str, value: Iterable[T], kinds: Kinds, accepted: str) -> tuple[T, ...]:

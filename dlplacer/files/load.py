@@ -8,7 +8,7 @@ from typing import Any
 
 from dlplacer.core.abilities import Shown
 from dlplacer.core.errors import InputError
-from dlplacer.core.expect import expect, expect_path, refuse
+from dlplacer.core.expect import expect, refuse
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.plan import Plan
 from dlplacer.core.result import Result
@@ -53,7 +53,6 @@ def save(value: object, path: str | PathLike[str]) -> Path:
 
     Raises InputError if the value has no file format, or the file cannot be written.
     """
-    expect_path(path)
     if isinstance(value, Result):
         value = value.plan
     to_dict = next((each for kind, each in _TO_DICT.items() if isinstance(value, kind)), None)

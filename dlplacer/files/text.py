@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dlplacer.core.errors import FileFormatError, InputError
-from dlplacer.core.expect import field_path
+from dlplacer.core.expect import expect, field_path
 
 _MOST_BYTES = 4 << 30
 """A graph of a million ops takes half a GiB."""
@@ -55,6 +55,7 @@ def write_bytes(path: str | PathLike[str], data: bytes) -> None:
 
     Raises InputError if the file cannot be written.
     """
+    expect("", "path", path, (str, PathLike), "the path of a file to write")
     path = Path(path)
     try:
         if path.exists() and not path.is_file():

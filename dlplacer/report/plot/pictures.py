@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dlplacer.core.errors import InputError
+from dlplacer.core.expect import expect
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -69,6 +70,7 @@ def pictures_of(subject: str) -> tuple[Picture, ...]:
 
 def picture_format(path: str | PathLike[str]) -> str:
     """The format that the suffix of a picture's name asks for; raises InputError if there is no such format."""
+    expect("", "path", path, (str, PathLike), "the path of a picture to write")
     suffix = Path(path).suffix.lower().removeprefix(".")
     if suffix not in _DATES:
         raise InputError(f"{path} ends in {suffix!r}, which is no picture format here; use .png, .svg or .pdf")
