@@ -107,7 +107,7 @@ def _in_options(message: str, spelled: Mapping[str, str]) -> str:
 
 
 def _missing_package(error: ImportError) -> int:
-    extras = {"torch": "torch", "matplotlib": "plot"}
+    extras = {"torch": "torch", "matplotlib": "plot", "onnx": "onnx"}
     extra = extras.get((error.name or "").split(".")[0])
     if extra is None:
         say(f"internal error: {error}")
