@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
 from os import PathLike
@@ -66,9 +66,14 @@ def _series(accepted: str, *types: type, entry: Read | None = None) -> Read:
             value = [value]
         elif isinstance(value, Mapping) and entry is None:
             return value
-        if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable):
+        try:
+            # A 0-dimensional array says that it can be iterated over.
+            parts = None if isinstance(value, (str, bytes, Mapping)) else tuple(value)
+        except TypeError:
+            parts = None
+        if parts is None:
             raise ValueError(f"{brief(value)} is given; it must be a tuple of {accepted}")
-        entries = tuple(map(entry or _of(f"one of {accepted}", *types), value))
+        entries = tuple(map(entry or _of(f"one of {accepted}", *types), parts))
         if "" in entries:
             raise ValueError(f"an empty text is given; it must be one of {accepted}")
         return entries
@@ -99,12 +104,15 @@ def written_file(path: Any) -> Path:
     """The path of a file to write; raises ValueError for one that a command would fail to write after its work."""
     found = Path(_PATH(path))
     folder = found.resolve().parent
-    if found.is_dir():
-        raise ValueError(f"cannot write {found}: it is a folder; name a file in it")
-    if not folder.is_dir():
-        raise ValueError(f"cannot write {found}: there is no folder {folder}; make it, or write elsewhere")
-    if not os.access(folder if found.is_file() or not found.exists() else found, os.W_OK):
-        raise ValueError(f"cannot write {found}: no permission in {folder}; write elsewhere")
+    try:
+        if found.is_dir():
+            raise ValueError(f"cannot write {found}: it is a folder; name a file in it")
+        if not folder.is_dir():
+            raise ValueError(f"cannot write {found}: there is no folder {folder}; make it, or write elsewhere")
+        if not os.access(folder if found.is_file() or not found.exists() else found, os.W_OK):
+            raise ValueError(f"cannot write {found}: no permission in {folder}; write elsewhere")
+    except OSError as error:
+        raise ValueError(f"cannot write {shown(str(found))}: {error.strerror}; write elsewhere") from error
     return found
 
 
