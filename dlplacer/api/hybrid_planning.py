@@ -16,7 +16,6 @@ from dlplacer.core.expect import expect_number, refuse
 from dlplacer.core.topology import Topology
 from dlplacer.machines.costs.gradient_codecs import CODECS, exchanges
 from dlplacer.machines.costs.roofline_times import with_times
-from dlplacer.planning.hybrid.epochs import EpochsData, EpochsTable, StatisticalEfficiency, one_batch, read_epochs
 from dlplacer.planning.hybrid.scaling import ConstantEfficiency, ScalingEfficiency, ScalingFit, fit_scaling
 from dlplacer.planning.hybrid.worker_layout import WorkerLayout, cluster
 from dlplacer.planning.interrupt import leave_signals_to_parent, stop_on_interrupt
@@ -24,6 +23,7 @@ from dlplacer.planning.interrupt import leave_signals_to_parent, stop_on_interru
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
+    from dlplacer.planning.hybrid.epochs import EpochsData
     from dlplacer.planning.hybrid.hybrid_plan import HybridPlan
     from dlplacer.planning.hybrid.step_times import StepTimes
     from dlplacer.planning.hybrid.workers import ModelParallel, Placed
@@ -37,7 +37,7 @@ def hybrid(
     graph: GraphLike,
     topology: TopologyLike,
     devices: int,
-    epochs: str | PathLike[str] | Mapping[int, float | None] | EpochsData | None = None,
+    epochs: "str | PathLike[str] | Mapping[int, float | None] | EpochsData | None" = None,
     options: OptionsLike = None,
     *,
     network: float | str | None = None,
@@ -106,8 +106,10 @@ def hybrid(
     return replace(plan, warnings=doubts, scaling_fit=fit, epochs_fit=problem.efficiency.fit())
 
 
-def epochs_of(value: str | PathLike[str] | Mapping[int, float | None] | EpochsData | None) -> EpochsData:
+def epochs_of(value: "str | PathLike[str] | Mapping[int, float | None] | EpochsData | None") -> "EpochsData":
     """The epochs that are meant; raises InputError."""
+    from dlplacer.planning.hybrid.epochs import EpochsData, EpochsTable, StatisticalEfficiency, one_batch, read_epochs
+
     if value is None:
         return one_batch()
     if isinstance(value, EpochsData):

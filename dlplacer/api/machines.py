@@ -16,7 +16,6 @@ from dlplacer.core.units import format_bytes_per_s
 from dlplacer.files.load import load_graph, load_topology, shipped_names
 from dlplacer.machines.costs.device_table import DEVICE_TABLE, FLOAT32
 from dlplacer.machines.host_load import load_note
-from dlplacer.machines.importers import any_format, dnn_partitioning
 from dlplacer.machines.importers.described import described_topology, read_description
 from dlplacer.machines.importers.host import detected_topology, gpu_topology, has_gpus, host_topology
 from dlplacer.machines.importers.measured_links import doubts
@@ -64,7 +63,9 @@ def import_topology(path: str | PathLike[str], device_type: str | None = None) -
     >>> dp.import_topology("topo.txt", "H100")  # doctest: +SKIP
     <Topology 'topo': 8 H100, 3 routers, 17 links>
     """
-    topology = any_format.import_topology(Path(path), device_type)
+    from dlplacer.machines.importers.any_format import import_topology as import_file
+
+    topology = import_file(Path(path), device_type)
     for text in import_notes(topology, device_type):
         note(text)
     return topology
@@ -80,7 +81,9 @@ def import_graph(path: str | PathLike[str]) -> OpGraph:
     >>> dp.import_graph("bert24_inference.json")  # doctest: +SKIP
     <OpGraph 'bert24_inference': 32 ops, 55 edges>
     """
-    return dnn_partitioning.import_graph(Path(path))
+    from dlplacer.machines.importers.dnn_partitioning import import_graph as import_file
+
+    return import_file(Path(path))
 
 
 @checked

@@ -31,7 +31,6 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.plan import Plan
 from dlplacer.core.result import Result
 from dlplacer.core.topology import Topology
-from dlplacer.machines.costs.calibration import read_calibration, with_calibrated_links, with_calibrated_times
 from dlplacer.machines.costs.roofline_times import with_times
 from dlplacer.planning.constrain import constrained, parsed_pin
 from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
@@ -298,6 +297,8 @@ def problem_of(
     made, machine = graph_of(graph, step=step), machine_of(topology)
     if not calibration:
         return made, machine
+
+    from dlplacer.machines.costs.calibration import read_calibration, with_calibrated_links, with_calibrated_times
 
     made = with_times(made, machine)
     for path in calibration:

@@ -13,18 +13,9 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.plan import Plan
 from dlplacer.core.result import Result
 from dlplacer.core.topology import Topology
-from dlplacer.files.graph_file import graph_to_dict, read_graph
-from dlplacer.files.plan_file import plan_to_dict, read_plan
 from dlplacer.files.text import write_json
-from dlplacer.files.topology_file import read_topology, topology_to_dict
 
 _FOLDERS = {"graph": "graphs", "topology": "topologies"}
-_TO_DICT: dict[type, Callable[[Any], dict[str, Any]]] = {
-    OpGraph: graph_to_dict,
-    Topology: topology_to_dict,
-    Plan: plan_to_dict,
-    Shown: lambda value: value.to_dict(),
-}
 
 
 def load_graph(name: str | PathLike[str]) -> OpGraph:
@@ -32,16 +23,22 @@ def load_graph(name: str | PathLike[str]) -> OpGraph:
 
     Raises InputError if there is no such file; FileFormatError with every mistake and its path.
     """
+    from dlplacer.files.graph_file import read_graph
+
     return read_graph(locate(name, "graph"))
 
 
 def load_topology(name: str | PathLike[str]) -> Topology:
     """The topology in a file, or one that ships: ``dgx1-v100-2gpu``. Raises as `load_graph`."""
+    from dlplacer.files.topology_file import read_topology
+
     return read_topology(locate(name, "topology"))
 
 
 def load_plan(path: str | PathLike[str]) -> Plan:
     """The plan in a file; `dlplacer.check` decides if it is valid. Raises as `load_graph`."""
+    from dlplacer.files.plan_file import read_plan
+
     expect("", "path", path, (str, PathLike), "the path of a plan file")
     if not Path(path).exists():
         raise InputError(f"there is no plan file {str(path)!r}; `dlplacer solve MODEL TOPOLOGY -o PLAN` writes one")
@@ -53,9 +50,17 @@ def save(value: object, path: str | PathLike[str]) -> Path:
 
     Raises InputError if the value has no file format, or the file cannot be written.
     """
+    from dlplacer.files import graph_file, plan_file, topology_file
+
     if isinstance(value, Result):
         value = value.plan
-    to_dict = next((each for kind, each in _TO_DICT.items() if isinstance(value, kind)), None)
+    told: dict[type, Callable[[Any], dict[str, Any]]] = {
+        OpGraph: graph_file.graph_to_dict,
+        Topology: topology_file.topology_to_dict,
+        Plan: plan_file.plan_to_dict,
+        Shown: lambda value: value.to_dict(),
+    }
+    to_dict = next((each for kind, each in told.items() if isinstance(value, kind)), None)
     if to_dict is None:
         raise refuse("", "what to save", value, "a graph, a topology, a plan or a result")
     write_json(path, to_dict(value))
