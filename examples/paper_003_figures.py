@@ -199,7 +199,7 @@ def by_an_expert() -> float:
 def critical_share(result: dp.Result) -> float:
     """Share of the ops' time on the critical path that one GPU runs."""
     busy: dict[str, float] = {}
-    for step in critical_path(result.plan):
+    for step in (part.step for part in critical_path(result.plan)):
         if isinstance(step, ScheduledOp):
             busy[step.device] = busy.get(step.device, 0.0) + step.end_s - step.start_s
     return max(busy.values()) / sum(busy.values())

@@ -12,17 +12,19 @@ from dlplacer.api.subjects import PlanLike, TopologyLike, machine_of, plan_of
 from dlplacer.core.errors import InputError
 from dlplacer.core.expect import expect
 from dlplacer.core.topology import Topology
+from dlplacer.files.load import shipped_names
+from dlplacer.files.text import read_json
+from dlplacer.planning.fit.decoder import Decoder, Serving
 
 if TYPE_CHECKING:
     from dlplacer.planning.fit.chain import ChainCosts
-    from dlplacer.planning.fit.decoder import Decoder
     from dlplacer.planning.fit.fit import Fit
     from dlplacer.report.export.targets import Exported
 
 
 @checked
 def fit(
-    decoder: "Decoder | str | PathLike[str]",
+    decoder: Decoder | str | PathLike[str],
     machine: TopologyLike,
     *,
     link: str | None = None,
@@ -63,7 +65,6 @@ def fit(
     """
     from dlplacer.frontend.configs.families import bits_of
     from dlplacer.frontend.configs.model_files import read_decoder
-    from dlplacer.planning.fit.decoder import Decoder, Serving
     from dlplacer.planning.fit.fit import fit as fit_layers
     from dlplacer.planning.fit.splits import by_counts
 
@@ -104,8 +105,6 @@ def _machine(
     machine: TopologyLike, link: str | None, network: str | None, used: Sequence[str] | Mapping[str, str]
 ) -> Topology:
     """The topology, its file, or a name that ships; else what a line of text describes."""
-    from dlplacer.files.load import shipped_names
-
     if isinstance(machine, str) and (
         machine.endswith(".toml") or not (Path(machine).exists() or machine in shipped_names("topologies"))
     ):
@@ -116,7 +115,6 @@ def _machine(
 
 
 def _map_of(path: str | PathLike[str]) -> "Callable[[ChainCosts], Sequence[int]]":
-    from dlplacer.files.text import read_json
     from dlplacer.planning.fit.splits import by_map
 
     told: Any = read_json(Path(path))

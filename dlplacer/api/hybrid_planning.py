@@ -14,13 +14,17 @@ from dlplacer.api.subjects import GraphLike, OptionsLike, TopologyLike, graph_of
 from dlplacer.core.errors import InputError, RunError
 from dlplacer.core.expect import expect_number, refuse
 from dlplacer.core.topology import Topology
+from dlplacer.machines.costs.gradient_codecs import CODECS, exchanges
+from dlplacer.machines.costs.roofline_times import with_times
+from dlplacer.planning.hybrid.scaling import ConstantEfficiency, ScalingEfficiency, ScalingFit, fit_scaling
+from dlplacer.planning.hybrid.worker_layout import WorkerLayout, cluster
+from dlplacer.planning.interrupt import leave_signals_to_parent, stop_on_interrupt
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from dlplacer.planning.hybrid.epochs import EpochsData
     from dlplacer.planning.hybrid.hybrid_plan import HybridPlan
-    from dlplacer.planning.hybrid.scaling import ScalingEfficiency, ScalingFit
     from dlplacer.planning.hybrid.step_times import StepTimes
     from dlplacer.planning.hybrid.workers import ModelParallel, Placed
 
@@ -64,7 +68,6 @@ def hybrid(
     >>> plan.at(4).best.workers
     2
     """
-    from dlplacer.machines.costs.roofline_times import with_times
     from dlplacer.planning.hybrid.hybrid import DEGREES, HybridProblem, plan_hybrid, plan_notes
     from dlplacer.planning.hybrid.step_times import ClosedForm, fastest_work
     from dlplacer.planning.hybrid.workers import Placed, SpeedupTable
@@ -131,10 +134,8 @@ def _refuse_unused(reason: str, holds: bool, given: Mapping[str, object]) -> Non
 
 def _scaling(
     efficiency: float | None, measured: Mapping[int, float] | None, network: object, of_links: tuple[object, ...]
-) -> "tuple[ScalingEfficiency | None, ScalingFit | None]":
+) -> tuple[ScalingEfficiency | None, ScalingFit | None]:
     """The closed form of the step times, if the arguments ask for one, and the fit behind it; None for links."""
-    from dlplacer.planning.hybrid.scaling import ConstantEfficiency, fit_scaling
-
     sources = {"scaling_efficiency": efficiency, "measured": measured, "network": network}
     given = [name for name, value in sources.items() if value is not None]
     if len(given) > 1:
@@ -150,8 +151,6 @@ def _scaling(
 
 def _machine(box: Topology, devices: int, network: float | str | None) -> Topology:
     """The machine itself, or as many copies of it as the budget takes, joined by network cards."""
-    from dlplacer.planning.hybrid.worker_layout import cluster
-
     boxes = -(-devices // len(box.devices))
     if network is not None:
         return cluster(box, boxes, float(network), _NETWORK_LATENCY_S)
@@ -186,8 +185,6 @@ def process_pool(jobs: int) -> "Iterator[Executor]":
     from concurrent.futures import ProcessPoolExecutor
     from concurrent.futures.process import BrokenProcessPool
 
-    from dlplacer.planning.interrupt import leave_signals_to_parent, stop_on_interrupt
-
     def end_all() -> None:
         for process in multiprocessing.active_children():
             process.kill()
@@ -209,9 +206,7 @@ def process_pool(jobs: int) -> "Iterator[Executor]":
 
 
 def _exchanges(machine: Topology, codecs: Sequence[str] | None, overlap: bool) -> "StepTimes":
-    from dlplacer.machines.costs.gradient_codecs import CODECS, exchanges
     from dlplacer.planning.hybrid.step_times import OnMachine, memory_rate
-    from dlplacer.planning.hybrid.worker_layout import WorkerLayout
 
     chosen = tuple(CODECS if codecs is None else codecs)
     if not chosen:

@@ -18,6 +18,7 @@ from dlplacer.api.subjects import is_job, note
 from dlplacer.core.errors import DlplacerError, InputError
 from dlplacer.core.expect import refuse
 from dlplacer.core.graph import OpGraph
+from dlplacer.machines.costs.roofline_times import with_roofline_times
 
 if TYPE_CHECKING:
     from dlplacer.frontend.onnx import OnnxFile
@@ -108,7 +109,6 @@ def capture(
     >>> dp.capture(module, args=(torch.randn(8, 12),))
     <OpGraph 'Sequential': ... ops, ... edges, 832 B of weights>
     """
-    from dlplacer.machines.costs.roofline_times import with_roofline_times
     from dlplacer.planning.coarsen import coarsen
 
     graph = _captured(job, args, step)

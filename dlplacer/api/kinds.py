@@ -1,6 +1,7 @@
-"""Declarations of the public functions' parameters: a `Parameter` has a `Kind`, which checks values and reads texts."""
+"""Declarations of the public functions' parameters: a `Parameter` has a `Kind`, which reads its values and texts."""
 
 import os
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -10,140 +11,140 @@ from threading import Event
 from typing import Any
 
 from dlplacer.core.errors import InputError
-from dlplacer.core.expect import expect, refuse, tuple_of
+from dlplacer.core.expect import brief, shown
 from dlplacer.core.units import parse_quantity
+
+Read = Callable[[Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """The values that a parameter takes: in Python a value or its text, on the command line its text.
+    """The values that a parameter takes, in Python as values or their texts, on the command line as texts.
 
-    `take` checks and completes the value of a name, or raises InputError. `read` makes a value of a text, or raises
-    ValueError. Options do without a `unit` at the end of a name.
+    `read` checks and completes one, or raises ValueError. Options do without a `unit` at the end of a name.
     """
 
-    take: Callable[[str, Any], Any]
-    read: Callable[[str], Any] = str
+    read: Read
     metavar: str | None = None
     unit: str = ""
 
 
-def _of(accepted: str, *types: type) -> Callable[[str, Any], Any]:
-    def take(name: str, value: Any) -> Any:
+def _of(accepted: str, *types: type) -> Read:
+    def read(value: Any) -> Any:
         # For Python True is the number 1.
         if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
-            raise refuse("", name, value, accepted)
+            raise ValueError(f"{brief(value)} is given; it must be {accepted}")
         return value
-
-    return take
-
-
-def _read_by(kind: Callable[[str], Any], accepted: str) -> Callable[[str], Any]:
-    def read(text: str) -> Any:
-        try:
-            return kind(text)
-        except ValueError:
-            raise ValueError(f"{text!r} is not {accepted}") from None
 
     return read
 
 
-def _share(text: str) -> float:
-    return float(text.strip().removesuffix("%")) / (100 if text.strip().endswith("%") else 1)
+def _number(dimension: str, whole: bool = False) -> Read:
+    check = _of("a whole number", Integral) if whole else _of("a number", Real)
+
+    def read(value: Any) -> Any:
+        if isinstance(value, str):
+            value = parse_quantity(value, dimension)
+        value = check(int(value) if whole and isinstance(value, float) and value.is_integer() else value)
+        if abs(value) > sys.float_info.max:
+            raise ValueError(f"{shown(value)} is too large")
+        return value
+
+    return read
 
 
-def _quantity(dimension: str, kind: type = float) -> Callable[[str], Any]:
-    return lambda text: kind(parse_quantity(text, dimension))
+def _series(accepted: str, *types: type, entry: Read | None = None) -> Read:
+    """Series of values; a text is split at commas with `entry` to read its parts, and else one value, as any alone is.
 
+    A dict that may stand for a series of texts stays one.
+    """
 
-def _series(kind: type, accepted: str) -> Kind:
-    """Series of texts or whole numbers; as a text, separated by commas."""
-
-    def read(text: str) -> tuple[Any, ...]:
-        found = tuple(kind(part) for part in text.replace(",", " ").split())
-        if not found:
-            raise ValueError
-        return found
-
-    return Kind(lambda name, value: tuple_of("", name, value, kind, accepted), _read_by(read, f"{accepted}, as a,b,c"))
-
-
-def _alone_or_several(accepted: str, *types: type) -> Kind:
-    """Values of some types, or one of them alone; a dict stays what it is."""
-
-    def take(name: str, value: Any) -> Any:
-        if isinstance(value, Mapping):
+    def read(value: Any) -> Any:
+        if isinstance(value, str) and entry is not None:
+            value = value.replace(",", " ").split() or [""]
+        elif isinstance(value, types) and entry is None:
+            value = [value]
+        elif isinstance(value, Mapping) and entry is None:
             return value
-        return tuple_of("", name, [value] if isinstance(value, types) else value, types, accepted)
+        try:
+            # A 0-dimensional array says that it can be iterated over.
+            parts = None if isinstance(value, (str, bytes, Mapping)) else tuple(value)
+        except TypeError:
+            parts = None
+        if parts is None:
+            raise ValueError(f"{brief(value)} is given; it must be a tuple of {accepted}")
+        entries = tuple(map(entry or _of(f"one of {accepted}", *types), parts))
+        if "" in entries:
+            raise ValueError(f"an empty text is given; it must be one of {accepted}")
+        return entries
 
-    return Kind(take)
+    return read
 
 
-def _table(read: Callable[[str], float]) -> Kind:
+def _table(figure: Read) -> Read:
     """Whole numbers → numbers; as a text ``2=1.32,4=2.1``, on the command line several times."""
 
-    def parsed(text: str) -> dict[int, float]:
-        pairs = (part.partition("=") for part in text.split(","))
-        return {int(count): read(value) for count, _, value in pairs}
-
-    def take(name: str, value: Any) -> dict[int, float]:
+    def read(value: Any) -> dict[int, float]:
         found: dict[int, float] = {}
         for table in value if isinstance(value, list) else [value]:
-            expect("", name, table, Mapping, "a dict from devices to numbers")
-            for count, figure in table.items():
-                WHOLE.take(f"{name}: devices", count)
-                _NUMBER(f"{name} of {count} devices", figure)
-                if not figure > 0:
-                    raise InputError(f"{name} says {figure:g} of {count} devices; give a positive number")
-                if found.setdefault(count, figure) != figure:
-                    raise InputError(f"{name} says {found[count]:g} and {figure:g} of {count} devices; drop one")
+            if isinstance(table, str):
+                table = dict(part.partition("=")[::2] for part in table.split(","))
+            for count, number in _of("a dict from devices to numbers, or a text as 2=1.32", Mapping)(table).items():
+                devices, known = WHOLE.read(count), figure(number)
+                if not known > 0:
+                    raise ValueError(f"{known:g} is given for {devices} devices; it must be positive")
+                if found.setdefault(devices, known) != known:
+                    raise ValueError(f"{found[devices]:g} and {known:g} are given for {devices} devices; drop one")
         return found
 
-    return Kind(take, _read_by(parsed, "devices=number, as in 2=1.32"))
+    return read
 
 
-def written_file(text: str) -> Path:
+def written_file(path: Any) -> Path:
     """The path of a file to write; raises ValueError for one that a command would fail to write after its work."""
-    path = Path(text)
-    folder = path.resolve().parent
-    if not text:
-        raise ValueError("the path is empty; name a file to write")
-    if path.is_dir():
-        raise ValueError(f"cannot write {path}: it is a folder; name a file in it")
-    if not folder.is_dir():
-        raise ValueError(f"cannot write {path}: there is no folder {folder}; make it, or write elsewhere")
-    if not os.access(folder if path.is_file() or not path.exists() else path, os.W_OK):
-        raise ValueError(f"cannot write {path}: no permission in {folder}; write elsewhere")
-    return path
+    found = Path(_PATH(path))
+    folder = found.resolve().parent
+    try:
+        if found.is_dir():
+            raise ValueError(f"cannot write {found}: it is a folder; name a file in it")
+        if not folder.is_dir():
+            raise ValueError(f"cannot write {found}: there is no folder {folder}; make it, or write elsewhere")
+        if not os.access(folder if found.is_file() or not found.exists() else found, os.W_OK):
+            raise ValueError(f"cannot write {found}: no permission in {folder}; write elsewhere")
+    except OSError as error:
+        raise ValueError(f"cannot write {shown(str(found))}: {error.strerror}; write elsewhere") from error
+    return found
 
 
-def _picture_file(text: str) -> Path:
+def _picture_file(path: Any) -> Path:
     from dlplacer.report.plot.pictures import picture_format
 
-    path = written_file(text)
+    found = written_file(path)
     try:
-        picture_format(path)
+        picture_format(found)
     except InputError as error:
         raise ValueError(str(error)) from error
-    return path
+    return found
 
 
-_PATH, _NUMBER = _of("the path of a file", str, PathLike), _of("a number", Real)
+_PATH = _of("the path of a file", str, PathLike)
 TEXT = Kind(_of("a text", str))
-WHOLE = Kind(_of("a whole number", Integral), _read_by(int, "a whole number"), "N")
-NUMBER = Kind(_NUMBER, _read_by(float, "a number"))
-SHARE = Kind(_NUMBER, _read_by(_share, "a share; write for example 0.01 or 1%"))
+WHOLE = Kind(_number("number", whole=True), "N")
+NUMBER = Kind(_number("number"))
+SHARE = Kind(_number("share"))
 FLAG = Kind(_of("True or False", bool))
-SECONDS = Kind(_NUMBER, _quantity("seconds"), "TIME", "_s")
-BYTES = Kind(_NUMBER, _quantity("bytes", int), "SIZE", "_bytes")
-RATE = Kind(_NUMBER, _quantity("bytes_per_s"), "RATE")
-FILES, TEXTS = _alone_or_several("paths of files", str, PathLike), _alone_or_several("texts", str)
-NAMES, WHOLES = _series(str, "names"), _series(int, "whole numbers")
-FIGURES, TIMES = _table(float), _table(SECONDS.read)
+SECONDS = Kind(_number("seconds"), "TIME", "_s")
+BYTES = Kind(_number("bytes", whole=True), "SIZE", "_bytes")
+RATE = Kind(_number("bytes_per_s"), "RATE")
+FILES, TEXTS = Kind(_series("paths of files", str, PathLike)), Kind(_series("texts", str))
+NAMES = Kind(_series("names", entry=TEXT.read))
+WHOLES = Kind(_series("whole numbers", entry=WHOLE.read))
+FIGURES, TIMES = Kind(_table(NUMBER.read)), Kind(_table(SECONDS.read))
 CALL = Kind(_of("a function", Callable))  # type: ignore[arg-type]
-STOP = Kind(_of("a threading.Event or None", Event))
-READ, WRITTEN, PICTURE = Kind(_PATH, Path, "FILE"), Kind(_PATH, written_file, "F"), Kind(_PATH, _picture_file, "F")
-ANY = Kind(lambda name, value: value)
+STOP, TABLE = Kind(_of("a threading.Event or None", Event)), Kind(_of("a dict", Mapping))
+READ = Kind(lambda path: Path(_PATH(path)), "FILE")
+WRITTEN, PICTURE = Kind(written_file, "F"), Kind(_picture_file, "F")
+ANY = Kind(lambda value: value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,34 +182,21 @@ class Parameter:
         given = (self.option,) if isinstance(self.option, str) else self.option
         return given if any(given) else (f"--{self.dest.removesuffix(self.kind.unit).replace('_', '-')}",)
 
-    def taken(self, value: Any) -> Any:
-        """A value given in Python, checked and completed; raises InputError."""
-        if isinstance(value, str):
-            try:
-                value = self.kind.read(value)
-            except ValueError as error:
-                raise InputError(f"{self.dest}: {error}") from error
-        value = self.kind.take(self.dest, value)
-        wrong = self._wrong(value)
-        if wrong:
-            raise InputError(f"{self.dest} is {value!r}; {wrong}")
-        return value
-
-    def read(self, text: str) -> Any:
-        """The value of an option's text; raises ValueError."""
-        value = self.kind.read(text)
-        wrong = self._wrong(value)
-        if wrong:
-            raise ValueError(f"{text!r} is given; {wrong}")
-        return value
-
-    def _wrong(self, value: Any) -> str:
-        """The rule that a value breaks, or an empty text."""
+    def read(self, value: Any) -> Any:
+        """A value or its text, checked and completed; raises ValueError."""
+        value = self.kind.read(value)
         for one in value if isinstance(value, tuple) else (value,):
             if self.choices and one not in self.choices:
-                return f"use {'some' if value is not one else 'one'} of {', '.join(self.choices)}"
+                raise ValueError(f"{shown(one)} is given; it must be one of {', '.join(self.choices)}")
             if self.least is not None and not one >= self.least:
-                return f"it must be at least {self.least:g}"
+                raise ValueError(f"{shown(one)} is given; it must be at least {self.least:g}")
             if self.above is not None and not one > self.above:
-                return f"it must be above {self.above:g}"
-        return ""
+                raise ValueError(f"{shown(one)} is given; it must be above {self.above:g}")
+        return value
+
+    def taken(self, value: Any) -> Any:
+        """As `read`, for an argument in Python: raises InputError, which names the parameter."""
+        try:
+            return self.read(value)
+        except ValueError as error:
+            raise InputError(f"{self.dest}: {error}") from error

@@ -13,6 +13,14 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.table import Column, Table
 from dlplacer.core.topology import Topology
 from dlplacer.core.units import format_bytes_per_s
+from dlplacer.files.load import load_graph, load_topology, shipped_names
+from dlplacer.machines.costs.device_table import DEVICE_TABLE, FLOAT32
+from dlplacer.machines.host_load import load_note
+from dlplacer.machines.importers.described import described_topology, read_description
+from dlplacer.machines.importers.host import detected_topology, gpu_topology, has_gpus, host_topology
+from dlplacer.machines.importers.measured_links import doubts
+from dlplacer.machines.importers.products import import_notes
+from dlplacer.models.catalogue import builders
 
 if TYPE_CHECKING:
     from dlplacer.measure.selftest import Build, Selftest
@@ -31,13 +39,9 @@ def detect_topology(
     >>> dp.detect_topology("cpu").device_types
     ('cpu-core',)
     """
-    from dlplacer.machines.importers.host import detected_topology
-
     topology = detected_topology(kind)
     if not measure:
         return topology
-    from dlplacer.machines.host_load import load_note
-    from dlplacer.machines.importers.measured_links import doubts
     from dlplacer.runtime.profile.machine_times import with_timed_links
 
     load = load_note()
@@ -60,7 +64,6 @@ def import_topology(path: str | PathLike[str], device_type: str | None = None) -
     <Topology 'topo': 8 H100, 3 routers, 17 links>
     """
     from dlplacer.machines.importers.any_format import import_topology as import_file
-    from dlplacer.machines.importers.products import import_notes
 
     topology = import_file(Path(path), device_type)
     for text in import_notes(topology, device_type):
@@ -129,8 +132,6 @@ def catalogue(what: str) -> Table:
 
 
 def _graphs() -> Iterator[dict[str, Any]]:
-    from dlplacer.files.load import load_graph, shipped_names
-
     for name in shipped_names("graphs"):
         graph = load_graph(name)
         phases = list(dict.fromkeys(op.phase for op in graph.ops if op.phase))
@@ -138,8 +139,6 @@ def _graphs() -> Iterator[dict[str, Any]]:
 
 
 def _topologies() -> Iterator[dict[str, Any]]:
-    from dlplacer.files.load import load_topology, shipped_names
-
     for name in shipped_names("topologies"):
         machine = load_topology(name)
         counts = {"devices": len(machine.devices), "types": list(machine.device_types), "links": len(machine.links)}
@@ -147,8 +146,6 @@ def _topologies() -> Iterator[dict[str, Any]]:
 
 
 def _models() -> Iterator[dict[str, Any]]:
-    from dlplacer.models.catalogue import builders
-
     return ({"name": f"dlplacer.models:{name}", "is": summary} for name, summary in builders().items())
 
 
@@ -166,9 +163,6 @@ def _targets() -> Iterator[dict[str, Any]]:
 
 def _devices() -> Iterator[dict[str, Any]]:
     """Devices of this machine as ``--devices`` names them, then the types that the device table knows."""
-    from dlplacer.machines.costs.device_table import DEVICE_TABLE, FLOAT32
-    from dlplacer.machines.importers.host import gpu_topology, has_gpus, host_topology
-
     for kind, machine in [("cpu", host_topology()), *([("cuda", gpu_topology())] if has_gpus() else [])]:
         for number, device in enumerate(machine.devices):
             yield {"name": f"{kind}:{number}", "is": f"{device.type} of this machine"}
@@ -205,8 +199,6 @@ def new_topology(
     >>> dp.new_topology("2x RTX3090, RTX3060, 64 GB DDR5-5600", link="pcie4")
     <Topology '2x RTX3090, RTX3060, 64 GB DDR5-5600': 2 RTX3090, 1 RTX3060, 1 2xDDR5-5600, 1 router, 4 links>
     """
-    from dlplacer.machines.importers.described import described_topology, read_description
-
     text = str(description)
     if text.endswith(".toml"):
         if link or network or used:

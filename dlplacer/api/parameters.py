@@ -4,7 +4,7 @@ import inspect
 from argparse import SUPPRESS, BooleanOptionalAction
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, ParamSpec, TypedDict, TypeVar, get_args
 
 from dlplacer.api.kinds import (
@@ -22,6 +22,7 @@ from dlplacer.api.kinds import (
     SECONDS,
     SHARE,
     STOP,
+    TABLE,
     TEXT,
     TEXTS,
     TIMES,
@@ -68,14 +69,13 @@ class StepOptions(CaptureOptions, total=False):
     allow_other_loss: bool
 
 
+flag, duration = partial(Parameter, kind=FLAG), partial(Parameter, kind=SECONDS)
+"""Declarations of an option without a value, and of a time."""
+
+
 def argument(name: str, doc: str, kind: Kind = ANY, **limits: Any) -> Parameter:
     """A parameter that no option sets."""
     return Parameter(name, kind=kind, doc=doc, **limits)
-
-
-def flag(name: str, text: str, **more: Any) -> Parameter:
-    """An option without a value."""
-    return Parameter(name, text, FLAG, **more)
 
 
 def count(name: str, text: str, metavar: str = "N", least: int = 1) -> Parameter:
@@ -96,11 +96,6 @@ def word(name: str, text: str, metavar: str, option: str = "", kind: Kind = ANY,
 def several(name: str, text: str, metavar: str, kind: Kind = NAMES, **limits: Any) -> Parameter:
     """Names or numbers, separated by commas."""
     return Parameter(name, text, kind, f"{metavar}[,{metavar}…]", **limits)
-
-
-def duration(name: str, text: str, **limits: Any) -> Parameter:
-    """A time."""
-    return Parameter(name, text, SECONDS, **limits)
 
 
 def written(name: str, text: str, metavar: str = "F", option: str | tuple[str, ...] = ()) -> Parameter:
@@ -170,10 +165,10 @@ _DECLARATIONS = (
     argument("entry", "``module:callable``, as on the command line; the module is imported", TEXT),
     argument("args", "inputs of a Module, fx.GraphModule or ExportedProgram, which is captured as inference"),
     argument("op", "id of an op of the plan", TEXT),
-    argument("beside", "name → another plan of the same job, whose steps alternate with those of the plan"),
+    argument("beside", "name → another plan of the same job, whose steps alternate with those of the plan", TABLE),
     argument("found", "the result of `pipeline`"),
     argument("held", "constraints of the step, which hold for every copy of an op"),
-    argument("rewrites", "names of the rewrites of the capture; None means the usual ones"),
+    argument("rewrites", "names of the rewrites of the capture; None means the usual ones", NAMES),
     argument("parts", "number of parts of an op; None means one for each device", WHOLE, least=2),
     argument("on_progress", "called with the progress of the work", CALL),
     argument("stop", "an event that ends the work with the best result so far once it is set", STOP),

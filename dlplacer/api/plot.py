@@ -9,11 +9,12 @@
 from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from dlplacer.api.subjects import PlanLike, TopologyLike, is_a, topology_of, whole_plan_of
 from dlplacer.core.errors import InputError
-from dlplacer.core.expect import expect, expect_path, expect_text, refuse
+from dlplacer.core.expect import expect_text, refuse
+from dlplacer.core.plan import Plan
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from dlplacer.planning.fit.fit import Fit
     from dlplacer.planning.hybrid.hybrid_plan import HybridPlan
     from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
+
+T = TypeVar("T")
 
 
 def gantt(plan: PlanLike, ax: "Axes | None" = None, *, color_by: str = "phase") -> "Axes":
@@ -67,22 +70,7 @@ def hybrid(plan: "HybridPlan", ax: "Axes | None" = None) -> "Axes":
 
 def run(done: "Run", axes: "tuple[Axes, Axes] | None" = None) -> "tuple[Axes, Axes]":
     """The predicted step of `dlplacer.run` above the measured one, on one time axis; returns both Axes."""
-    from matplotlib import pyplot
-    from matplotlib.axes import Axes
-
-    from dlplacer.report.plot.gantt import gantt_size
-    from dlplacer.report.plot.run import plot_run
-
-    done = _SUBJECTS["run"](done)
-    if axes is None:
-        (width, above), (_, below) = gantt_size(done.predicted), gantt_size(done.measured)
-        ratios = {"height_ratios": (above, below)}
-        size = (width, above + below)
-        _, (upper, lower) = pyplot.subplots(2, figsize=size, layout="constrained", gridspec_kw=ratios)
-        axes = upper, lower
-    if not (isinstance(axes, tuple) and [isinstance(ax, Axes) for ax in axes] == [True, True]):
-        raise refuse("", "axes", axes, "two matplotlib Axes in a tuple, or None")
-    return plot_run(done.predicted, done.measured, axes)
+    return _drawn("run", done, axes)
 
 
 def save(
@@ -94,30 +82,27 @@ def save(
     `gantt`. Raises InputError if there is no such picture, the suffix is none of these, or the file cannot be written.
     """
     name = getattr(picture, "__name__", picture)
-    expect_path(path)
     expect_text("", picture=name)
     if name not in _SUBJECTS:
         raise InputError(f"there is no picture {name!r}; use one of {', '.join(_SUBJECTS)}")
     from dlplacer.report import plot
 
-    shown = _SUBJECTS[name](subject)
-    if name == "run":
-        plot.save_run_picture(path, shown.predicted, shown.measured)
-    else:
-        colors = {"color_by": color_by} if name == "gantt" else {}
-        plot.save_picture(path, getattr(plot, f"plot_{name}"), shown, **colors)
+    colors = {"color_by": color_by} if name == "gantt" else {}
+    plot.save_picture(path, getattr(plot, f"plot_{name}"), _SUBJECTS[name](subject), **colors)
     return Path(path)
 
 
-def _drawn(name: str, subject: Any, ax: "Axes | None", **settings: str) -> "Axes":
+def _drawn(name: str, subject: Any, axes: T | None, **settings: str) -> T:
     from matplotlib.axes import Axes
 
     from dlplacer.report import plot
 
     shown = _SUBJECTS[name](subject)
-    expect("", "ax", ax, (Axes, type(None)), "a matplotlib Axes or None")
-    axes: Axes = getattr(plot, f"plot_{name}")(shown, ax, **settings)
-    return axes
+    given = axes if isinstance(axes, tuple) else (axes,)
+    if axes is not None and (len(given) != 1 + (name == "run") or not all(isinstance(ax, Axes) for ax in given)):
+        raise refuse("", "axes", axes, f"{'two matplotlib Axes in a tuple' if name == 'run' else 'an Axes'} or None")
+    drawn: T = getattr(plot, f"plot_{name}")(shown, axes, **settings)
+    return drawn
 
 
 def _result_of(module: str, name: str, call: str) -> Callable[[Any], Any]:
@@ -131,6 +116,11 @@ def _result_of(module: str, name: str, call: str) -> Callable[[Any], Any]:
     return subject
 
 
+def _steps_of(done: Any) -> tuple[Plan, Plan]:
+    run = _result_of("measure.run_report", "Run", "run(job, plan, devices)")(done)
+    return run.predicted, run.measured
+
+
 _SUBJECTS: dict[str, Callable[[Any], Any]] = {
     "gantt": whole_plan_of,
     "placement": whole_plan_of,
@@ -140,6 +130,6 @@ _SUBJECTS: dict[str, Callable[[Any], Any]] = {
     "fit": _result_of("planning.fit.fit", "Fit", "fit(model, machine)"),
     "pipeline": _result_of("planning.pipeline.pipeline_plan", "PipelinePlan", "pipeline(graph, topology)"),
     "hybrid": _result_of("planning.hybrid.hybrid_plan", "HybridPlan", "hybrid(graph, topology, devices, epochs)"),
-    "run": _result_of("measure.run_report", "Run", "run(job, plan, devices)"),
+    "run": _steps_of,
 }
 """Name of a picture → what makes its subject of an argument."""

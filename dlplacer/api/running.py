@@ -12,7 +12,6 @@ from dlplacer.api.jobs import is_entry, is_onnx, job_of, job_options, onnx_file,
 from dlplacer.api.parameters import JobOptions, StepOptions, checked
 from dlplacer.api.subjects import DevicesLike, GraphLike, PlanLike, devices_of, graph_of, names_of, plan_of, silent
 from dlplacer.core.errors import InputError
-from dlplacer.core.expect import expect_table, expect_text
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.plan import Plan
 
@@ -144,7 +143,7 @@ def run(
     *,
     steps: int | None = None,
     warmup: int = 3,
-    beside: "Mapping[str, PlanLike] | None" = None,
+    beside: Mapping[str, PlanLike] | None = None,
     segments: str = "eager",
     compile_baseline: bool | None = None,
     replicas: int | None = None,
@@ -187,11 +186,7 @@ def run(
         over = OverRanks(count, cut, bucket_bytes or DEFAULT_BUCKET_BYTES, timeout_s, segments=segments)
         whole = job_of(job, options if size is None else {**options, "batch_size": size * count})
         return run_over_ranks(whole, plan, here, over, steps, warmup, on_progress=on_progress)
-    expect_table("", optional=True, beside=beside)
-    others = {}
-    for name, other in (beside or {}).items():
-        expect_text("beside", name=name)
-        others[name] = plan_of(other, f"beside[{name!r}]")
+    others = {name: plan_of(other, f"beside[{name!r}]") for name, other in (beside or {}).items()}
     from dlplacer.measure.run_plan import run as run_plan
 
     job = job_of(job, options)

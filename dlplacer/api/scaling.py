@@ -16,15 +16,26 @@ from dlplacer.api.parameters import StepOptions, checked
 from dlplacer.api.subjects import GraphLike, TopologyLike, graph_of, is_job, note, silent, topology_of
 from dlplacer.core.abilities import Shown
 from dlplacer.core.errors import InputError
+from dlplacer.core.graph import OpGraph
+from dlplacer.core.topology import Device
+from dlplacer.data_parallel.groups.captured_chain import chain_of, gradients_of, serial_clock, unit_chain
+from dlplacer.data_parallel.groups.ddp_buckets import caps_mb, gradient_chain, plan_buckets
+from dlplacer.data_parallel.groups.group_plan import exchange_lines
+from dlplacer.data_parallel.groups.layer_chain import LayerChain, best_groups
+from dlplacer.data_parallel.groups.policies import Grouping, compare_groupings
+from dlplacer.machines.costs.alpha_beta import AlphaBeta
+from dlplacer.machines.costs.roofline_times import with_times
+from dlplacer.planning.hybrid.lemmas import (
+    SerialOverhead,
+    fewest_channels,
+    fewest_servers,
+    most_overhead_ratio,
+    transfer_s,
+)
+from dlplacer.planning.hybrid.minibatch import BatchPlan, StepChoices, plan_batches, step_choices
 
 if TYPE_CHECKING:
-    from dlplacer.core.graph import OpGraph
-    from dlplacer.core.topology import Device
     from dlplacer.data_parallel import MeasuredEpochs
-    from dlplacer.data_parallel.groups.layer_chain import LayerChain
-    from dlplacer.data_parallel.groups.policies import Grouping
-    from dlplacer.machines.costs.alpha_beta import AlphaBeta
-    from dlplacer.planning.hybrid.minibatch import BatchPlan
 
 _COLLECTIVE = {"forward": "all-gather", "backward": "all-reduce"}
 
@@ -33,8 +44,8 @@ _COLLECTIVE = {"forward": "all-gather", "backward": "all-reduce"}
 class Batches(Shown):
     """Mini-batches on a device, the best first: by training time, or by time per sample without a data set."""
 
-    device: "Device"
-    plans: "tuple[BatchPlan, ...]"
+    device: Device
+    plans: tuple[BatchPlan, ...]
 
     def to_dict(self) -> dict[str, Any]:
         """The object that ``dlplacer advise minibatch --json`` prints."""
@@ -62,8 +73,6 @@ def advise_minibatch(
     >>> plan.batch, plan.recomputed
     (32, ())
     """
-    from dlplacer.machines.costs.roofline_times import with_times
-    from dlplacer.planning.hybrid.minibatch import StepChoices, plan_batches, step_choices
     from dlplacer.planning.hybrid.step_times import work_of
 
     machine = topology_of(topology)
@@ -105,8 +114,6 @@ def advise_gpus(
     >>> dp.advise_gpus(overhead=0.1, speedup=3)["gpus"]
     4
     """
-    from dlplacer.planning.hybrid.lemmas import SerialOverhead, most_overhead_ratio
-
     figures = {"overhead": overhead, "speedup": speedup, "efficiency": efficiency, "gpus": gpus}
     given = {name for name, value in figures.items() if value is not None}
     if given == {"efficiency", "gpus"}:
@@ -136,8 +143,6 @@ def advise_servers(
     >>> dp.advise_servers(0.25e9, 1e9, 2.0, workers=8)["servers"]
     2
     """
-    from dlplacer.planning.hybrid.lemmas import fewest_channels, fewest_servers, transfer_s
-
     if workers is None:
         count = fewest_channels(load_bytes, bytes_per_s, compute_s)
         return {"loaders": count, "transfer_s": load_bytes / bytes_per_s / count, "compute_s": compute_s}
@@ -156,8 +161,8 @@ class Groups(Shown):
     direction: str
     collective: str
     devices: int
-    chain: "LayerChain"
-    policies: "tuple[Grouping, ...]"
+    chain: LayerChain
+    policies: tuple[Grouping, ...]
     caps_bytes: tuple[int, ...] | None
 
     @property
@@ -168,8 +173,6 @@ class Groups(Shown):
     @property
     def bucket_caps_mb(self) -> list[float] | None:
         """``bucket_cap_mb_list`` of DistributedDataParallel."""
-        from dlplacer.data_parallel.groups.ddp_buckets import caps_mb
-
         return None if self.caps_bytes is None else caps_mb(self.caps_bytes)
 
     def to_dict(self) -> dict[str, Any]:
@@ -206,10 +209,6 @@ def groups(
     >>> max(found.group_bytes) <= 25 * 2**20
     True
     """
-    from dlplacer.data_parallel.groups.group_plan import exchange_lines
-    from dlplacer.data_parallel.groups.policies import compare_groupings
-    from dlplacer.machines.costs.roofline_times import with_times
-
     machine, job = topology_of(topology), graph if is_job(graph) else None
     if isinstance(graph, str) and is_entry(graph):
         job = fake_job(graph, **job_options(step))
@@ -223,13 +222,9 @@ def groups(
 
 
 def _chain(
-    graph: "OpGraph", device_type: str, line: "AlphaBeta", direction: str, cap_bytes: int | None, job: Any
-) -> "tuple[LayerChain, tuple[int, ...] | None]":
+    graph: OpGraph, device_type: str, line: AlphaBeta, direction: str, cap_bytes: int | None, job: Any
+) -> tuple[LayerChain, tuple[int, ...] | None]:
     """The chain to group, and for gradients the caps of DDP's buckets."""
-    from dlplacer.data_parallel.groups.captured_chain import chain_of, gradients_of, serial_clock, unit_chain
-    from dlplacer.data_parallel.groups.ddp_buckets import gradient_chain, plan_buckets
-    from dlplacer.data_parallel.groups.layer_chain import best_groups
-
     if job is not None and direction == "forward":
         return unit_chain(graph, device_type, job.parameter_uses(), line, direction), None
     if job is not None:
@@ -247,7 +242,7 @@ def _chain(
     return chain, tuple(reversed(_group_bytes(chain, best_groups(chain, cap_bytes))))
 
 
-def _group_bytes(chain: "LayerChain", cuts: tuple[int, ...]) -> list[int]:
+def _group_bytes(chain: LayerChain, cuts: tuple[int, ...]) -> list[int]:
     return [sum(chain.bytes[before:last]) for before, last in pairwise((0, *cuts))]
 
 

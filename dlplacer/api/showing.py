@@ -13,14 +13,15 @@ from dlplacer.api.parameters import checked
 from dlplacer.api.subjects import PlanLike, is_run, whole_plan_of
 from dlplacer.api.views import blocks_of, subject_of
 from dlplacer.core.errors import InputError
-from dlplacer.core.expect import expect_path, short_name
+from dlplacer.core.expect import short_name
 from dlplacer.core.table import Table
+from dlplacer.files.text import write_text
+from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
 from dlplacer.report.page.columns import visible
 
 if TYPE_CHECKING:
     from dlplacer.planning.compare import Comparison
     from dlplacer.planning.hybrid.hybrid_plan import HybridPlan
-    from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
 
 _FRAME_PIXELS = 720
 _PAGES = {"Comparison": "comparison_page", "HybridPlan": "hybrid_page", "PipelinePlan": "pipeline_page"}
@@ -50,9 +51,6 @@ class HtmlPage:
 
         Raises InputError if the file cannot be written.
         """
-        from dlplacer.files import write_text
-
-        expect_path(path)
         write_text(path, self.html)
         return Path(path)
 

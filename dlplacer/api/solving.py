@@ -23,6 +23,7 @@ from dlplacer.api.subjects import (
     silent,
     whole_plan_of,
 )
+from dlplacer.check import Violation
 from dlplacer.core.constraints import Constraints
 from dlplacer.core.errors import InputError
 from dlplacer.core.expect import expect, refuse, tuple_of
@@ -30,18 +31,19 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.plan import Plan
 from dlplacer.core.result import Result
 from dlplacer.core.topology import Topology
+from dlplacer.machines.costs.roofline_times import with_times
+from dlplacer.planning.constrain import constrained, parsed_pin
+from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
+from dlplacer.solvers.instance.schedule import Progress
 
 if TYPE_CHECKING:
-    from dlplacer.check import Violation
     from dlplacer.frontend.torch.job import Job
     from dlplacer.measure.splitting import Prospect, SplitResult
     from dlplacer.planning.compare import Comparison
-    from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
     from dlplacer.planning.what_if.elsewhere import Elsewhere, PinnedPlan
     from dlplacer.planning.what_if.what_would_help import WhatWouldHelp
     from dlplacer.report.explanation import Explanation
     from dlplacer.runtime.devices.base import NamedDevice
-    from dlplacer.solvers.instance.schedule import Progress
 
 Pins: TypeAlias = Mapping[str, str] | Iterable[str | tuple[str, str]]
 """Op, module or glob → name or type of a device; also as texts: ``"encoder.*=gpu0"``."""
@@ -67,7 +69,7 @@ def place(
     gap: float = 0.0,
     seed: int = 0,
     workers: int | None = None,
-    on_progress: "Callable[[Progress], None]" = silent,
+    on_progress: Callable[[Progress], None] = silent,
     stop: Event | None = None,
     pins: Pins = (),
     colocate: Together = (),
@@ -161,7 +163,7 @@ def place_with_splits(
         graph=None if graph is None else graph_of(graph),
         devices=names_of(devices),
         parts=parts,
-        rewrites=None if rewrites is None else tuple_of("", "rewrites", rewrites, str, "names of rewrites"),
+        rewrites=rewrites,
         time_limit_s=time_limit_s,
         on_progress=on_progress,
         method=method,
@@ -182,7 +184,7 @@ def compare(
     time_limit_s: float = 60.0,
     seed: int = 0,
     workers: int | None = None,
-    on_progress: "Callable[[Progress], None]" = silent,
+    on_progress: Callable[[Progress], None] = silent,
     stop: Event | None = None,
     pins: Pins = (),
     colocate: Together = (),
@@ -231,7 +233,7 @@ def pipeline(
     calibration: Files = (),
     on_progress: Callable[[int, int], None] = silent,
     **step: Unpack[CaptureOptions],
-) -> "PipelinePlan":
+) -> PipelinePlan:
     """The pipeline of least predicted step time: contiguous stages, and the order of micro-batches on their devices.
 
     Raises InputError if an argument cannot be meant, or an op has no time on a device; InfeasibleError if no split
@@ -259,7 +261,7 @@ def pipeline(
 
 @checked
 def plan_of_pipeline(
-    found: "PipelinePlan",
+    found: PipelinePlan,
     graph: GraphLike,
     topology: TopologyLike,
     *,
@@ -278,7 +280,6 @@ def plan_of_pipeline(
     >>> dp.plan_of_pipeline(found, cut, "cpu-2core").method == f"pipeline/{found.schedule}"
     True
     """
-    from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
     from dlplacer.planning.pipeline.placed_pipeline import placed_pipeline, with_copies_held
 
     expect("", "found", found, PipelinePlan, "the result of dp.pipeline")
@@ -294,8 +295,8 @@ def problem_of(
     made, machine = graph_of(graph, step=step), machine_of(topology)
     if not calibration:
         return made, machine
+
     from dlplacer.machines.costs.calibration import read_calibration, with_calibrated_links, with_calibrated_times
-    from dlplacer.machines.costs.roofline_times import with_times
 
     made = with_times(made, machine)
     for path in calibration:
@@ -312,16 +313,12 @@ def problem_of(
 
 def held_graph(graph: OpGraph, machine: Topology, pins: Pins, colocate: Together) -> OpGraph:
     """The graph with these constraints."""
-    from dlplacer.planning.constrain import constrained
-
     pairs, sets = pins_of(pins, machine), together_of(colocate)
     return constrained(graph, machine, pairs, sets) if pairs or sets else graph
 
 
 def pins_of(pins: Pins, machine: Topology) -> tuple[tuple[str, str], ...]:
     """(pattern, device) of pins."""
-    from dlplacer.planning.constrain import parsed_pin
-
     listed = tuple(pins.items()) if isinstance(pins, Mapping) else pins
     found = []
     for pair in tuple_of("", "pins", listed, (str, tuple), "texts as 'op=device', or (pattern, device) pairs"):
@@ -463,7 +460,7 @@ def check_plan(plan: PlanLike) -> None:
 
 
 @checked
-def violations(plan: PlanLike) -> "tuple[Violation, ...]":
+def violations(plan: PlanLike) -> tuple[Violation, ...]:
     """Every rule of the problem that a plan breaks, with the numbers; empty if the plan is valid.
 
     Examples

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, Union
 
+from dlplacer.check import violations
+from dlplacer.check.placement import every_op_once
 from dlplacer.core.errors import CheckError, DlplacerWarning, InputError
 from dlplacer.core.expect import refuse, tuple_of
 from dlplacer.core.graph import OpGraph
@@ -13,6 +15,8 @@ from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan
 from dlplacer.core.result import Result
 from dlplacer.core.topology import Topology
+from dlplacer.files.load import load_graph, load_plan, load_topology
+from dlplacer.machines.importers.products import notes_on
 
 if TYPE_CHECKING:
     from dlplacer.frontend.torch.job import Job
@@ -60,7 +64,6 @@ def graph_of(value: GraphLike, name: str = "graph", step: Mapping[str, Any] | No
         text = _path(value, name, accepted)
         if is_onnx(text) or is_entry(text):
             return capture(text, **options)
-        from dlplacer.files.load import load_graph
 
         value, known = load_graph(text), f"{text!r} is a graph file"
     granularity = options.pop("granularity", "aten")
@@ -78,15 +81,12 @@ def topology_of(value: TopologyLike, name: str = "topology") -> Topology:
     """The topology that is meant; raises as `graph_of`."""
     if isinstance(value, Topology):
         return value
-    from dlplacer.files.load import load_topology
 
     return load_topology(_path(value, name, "a Topology, the path of a topology file, or the name of one that ships"))
 
 
 def machine_of(value: TopologyLike, name: str = "topology") -> Topology:
     """As `topology_of`, for a machine to plan for: warns of unlimited memory and assumed overheads."""
-    from dlplacer.machines.importers.products import notes_on
-
     topology = topology_of(value, name)
     for text in notes_on(topology):
         note(text)
@@ -128,8 +128,6 @@ def plan_of(value: PlanLike, name: str = "plan", *, keeps_rules: bool = False) -
         return value.predicted
     if isinstance(value, (OpGraph, Topology)):
         raise refuse("", name, value, "a plan: dp.place(graph, topology) makes one")
-    from dlplacer.check import violations
-    from dlplacer.files.load import load_plan
 
     path = _path(value, name, "a Plan, a Result, or the path of a plan file")
     plan = load_plan(path)
@@ -144,11 +142,8 @@ def whole_plan_of(value: PlanLike, name: str = "plan") -> Plan:
     Raises CheckError if it does not.
     """
     plan = plan_of(value, name, keeps_rules=True)
-    if value is plan:
-        from dlplacer.check.placement import every_op_once
-
-        if broken := [*every_op_once(plan)]:
-            raise CheckError([str(violation) for violation in broken])
+    if value is plan and (broken := [*every_op_once(plan)]):
+        raise CheckError([str(violation) for violation in broken])
     return plan
 
 

@@ -3,27 +3,27 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
+from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from dlplacer.check import resource_loads
 from dlplacer.core import table
+from dlplacer.core.graph import OpGraph
 from dlplacer.core.plan import Plan, ScheduledOp, Transfer
-from dlplacer.core.result import FITS_NONE
+from dlplacer.core.result import FITS_NONE, Result
 from dlplacer.core.table import Table
+from dlplacer.core.topology import Topology
 from dlplacer.core.units import format_bytes, format_seconds
+from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
 
 if TYPE_CHECKING:
     from dlplacer.api.scaling import Batches, Epochs, Groups
-    from dlplacer.core.graph import OpGraph
-    from dlplacer.core.result import Result
-    from dlplacer.core.topology import Topology
     from dlplacer.measure.run_report import Run
     from dlplacer.measure.selftest import Selftest
     from dlplacer.measure.splitting import SplitChoice, SplitResult
     from dlplacer.planning.compare import Comparison
     from dlplacer.planning.fit.fit import Fit
     from dlplacer.planning.hybrid.hybrid_plan import HybridPlan
-    from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
     from dlplacer.planning.what_if.elsewhere import Elsewhere, PinnedPlan
     from dlplacer.planning.what_if.what_would_help import WhatWouldHelp
     from dlplacer.report.explanation import Explanation
@@ -96,10 +96,8 @@ def _count(number: int, what: str = "device") -> str:
 def _graph(graph: "OpGraph") -> Iterator[Block]:
     kinds = Counter(op.kind for op in graph.ops)
     phases = Counter(op.phase or "no phase" for op in graph.ops)
-    types = sorted({kind for op in graph.ops if isinstance(op.time_s, Mapping) for kind in op.time_s})
-    serial_s = {
-        kind: sum(op.time_s.get(kind, 0.0) for op in graph.ops if isinstance(op.time_s, Mapping)) for kind in types
-    }
+    timed = [op.time_s for op in graph.ops if isinstance(op.time_s, Mapping)]
+    serial_s = {kind: sum(times.get(kind, 0.0) for times in timed) for kind in sorted(set(chain(*timed)))}
     untyped = "all types" if any(op.time_s for op in graph.ops) else "none: roofline"
     mode = (graph.capture or {}).get("mode")
     work = f"{sum(op.flops for op in graph.ops) / 1e9:.4g} GFLOP"
@@ -109,7 +107,7 @@ def _graph(graph: "OpGraph") -> Iterator[Block]:
         ("work", f"{work}, mode {mode}" if mode else work),
         ("weights", format_bytes(sum(op.weight_bytes for op in graph.ops))),
         *((f"one after another on {kind}", format_seconds(total_s)) for kind, total_s in serial_s.items()),
-        *([] if types else [("times for", untyped)]),
+        *([] if serial_s else [("times for", untyped)]),
         *([("source", graph.source)] if graph.source else []),
     ]
     yield Table.described(kinds.most_common(_KINDS), "kind|most frequent kinds", "ops")
@@ -170,8 +168,6 @@ def _use(plan: Plan) -> Iterator[Block]:
     """The use of the devices, and the loads behind a period, the largest first."""
     yield table.device_use(plan)
     if plan.period_s is not None:
-        from dlplacer.check import resource_loads
-
         found = sorted(resource_loads(plan).items(), key=lambda entry: -entry[1])
         rows = ((name, load_s, load_s / plan.period_s if plan.period_s else 0.0) for name, load_s in found if load_s)
         yield Table.described(
@@ -211,15 +207,10 @@ def _run(done: "Run") -> Iterator[Block]:
     yield report.conclusion
     yield shown_figures(report)
     shares = [(share, how) for share in ("busy", "idle") for how in ("predicted", "measured")]
-    rows = ((use.device, *(getattr(use, f"{how}_{share}_s") for share, how in shares)) for use in report.use)
     heads = (f"{how}_{share}_s|{share}, {how}|seconds" for share, how in shares)
-    yield Table.described(rows, "device", *heads)
-    worst = (
-        (one.op, one.module or "", one.device, one.predicted_s, one.measured_s, one.difference_s)
-        for one in report.offenders
-    )
-    named = ("op|predicted worst", "module", "device", "predicted_s|predicted|seconds", "measured_s|measured|seconds")
-    yield Table.described(worst, *named, "difference_s|difference|later")
+    yield Table.described(report.use, "device", *heads)
+    times = ("predicted_s|predicted|seconds", "measured_s|measured|seconds", "difference_s|difference|later")
+    yield Table.described(report.offenders, "op|predicted worst", "module||text|", "device", *times)
 
 
 def _onnx_report(report: "OnnxReport") -> Iterator[Block]:
@@ -302,9 +293,7 @@ def _explanation(found: "Explanation") -> Iterator[Block]:
         ("on it", ", ".join(f"{kind} {format_seconds(seconds)}" for kind, seconds in kinds)),
     ]
     heads = ("device", "ops", "busy_s|busy|seconds", "idle_s|idle|seconds", "on_path_s|on the critical path|seconds")
-    yield Table.described(
-        ((one.device, one.ops, one.busy_s, one.idle_s, one.on_path_s) for one in found.devices), *heads
-    )
+    yield Table.described(found.devices, *heads)
     longest = sorted(sorted(found.parts, key=lambda part: -part.time_s)[:_PATH], key=lambda part: part.begin_s)
     steps = ("step|longest on the critical path", "where", "start_s|start|seconds", "time_s|time|seconds")
     yield Table.described(((*_step(part.step), part.begin_s, part.time_s) for part in longest), *steps)
@@ -457,8 +446,7 @@ def _fit(found: "Fit") -> Iterator[Block]:
         splits.append((name, layers, one.value_s, slower, one.max_context))
     judged = ("name|other splits", "layers", "value_s|objective|seconds|does not fit", "slower|slower by|change")
     yield Table.described(splits, *judged, "max_context|longest context")
-    helps = ((one.change, one.value_s, one.gain) for one in found.helps[:_HELPS])
-    yield Table.described(helps, "change|would help", "value_s|objective|seconds", "gain||percent")
+    yield Table.described(found.helps[:_HELPS], "change|would help", "value_s|objective|seconds", "gain||percent")
     yield from found.notes
 
 

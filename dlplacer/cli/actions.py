@@ -6,12 +6,13 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import dlplacer as dp
 from dlplacer.api.parameters import CaptureOptions, StepOptions, parameters_of
 from dlplacer.cli.parser import Given
-from dlplacer.cli.streams import Show, interruptible, note, progress, say, told_written
+from dlplacer.cli.streams import interruptible, note, progress, say, told_written
 from dlplacer.core.errors import CheckError, DlplacerError, InputError, NoPlanError
 from dlplacer.core.options import CHOICES, Options
 from dlplacer.core.table import Table, schedule, transfers
@@ -33,12 +34,12 @@ def called(
     call: str = "",
     limit_s: float | None = None,
     says: str = "",
-    keep: Callable[[Any], None] = lambda value: None,
+    kept: Callable[[Any], Any] = lambda value: value,
     **more: Any,
 ) -> Any:
     """The result of the command's function, or of another, on the given and more arguments, with progress.
 
-    `keep` writes the result, so that a Ctrl-C that comes too late to stop the work does not lose it.
+    It is `written`, or the part of it that is `kept`, so that a Ctrl-C too late to stop the work does not lose it.
     """
     function, says, doing = getattr(dp, call or given.spec.call), says or given.spec.says, given.spec.doing
     known = parameters_of(function)
@@ -57,18 +58,13 @@ def called(
             if stop is not None and stop.is_set():
                 raise KeyboardInterrupt from None
             raise
-        keep(value)
+        written(given, kept(value))
     return value
 
 
 def answer(given: Given) -> int:
-    """Call the function of the command, write its result where asked, and print it."""
-    return answered(given, called(given))
-
-
-def answered(given: Given, value: Any) -> int:
-    """Write a result where asked, and print it; exit code 5 for one that did not pass."""
-    written(given, value)
+    """Call the function of the command, write its result where asked, and print it; exit code 5 if it did not pass."""
+    value = called(given)
     code = shown(given, value)
     for warning in getattr(value, "warnings", ()):
         say(warning)
@@ -123,8 +119,10 @@ def show_blocks(blocks: "Iterable[Block]") -> None:
             print(block)
 
 
-def written(given: Given, value: Any) -> None:
-    """Write a result, its pictures and its page where the command line asks for them."""
+def written(given: Given, value: Any, **contents: Callable[[], Any]) -> None:
+    """Write a result, its pictures, its page and the `contents`, texts or JSON, of further options that were typed."""
+    from dlplacer.files.text import write_json, write_text
+
     if given.output is not None:
         value.save(given.output)
     drawn = {each.option: each.name for each in pictures_of(given.spec.subject) if each.option in given}
@@ -133,20 +131,23 @@ def written(given: Given, value: Any) -> None:
         dp.plot.save(given[option], name, value, **colors)
     if given.html is not None:
         dp.show(value if given.against is None else given.plan, given.html, against=given.against)
-    told_written(given.output, *(given[option] for option in drawn), given.html)
-
-
-def say_unless_none(*texts: str | None) -> None:
-    """Tell each on stderr, unless it shall be quiet."""
-    for text in texts:
-        if text is not None:
-            note(text)
+    for option, make in contents.items():
+        if option in given:
+            content = make()
+            (write_text if isinstance(content, str) else write_json)(given[option], content)
+    told_written(given.output, *(given[option] for option in drawn), given.html, *map(given.get, contents))
 
 
 def options_of(given: Given) -> Options:
     """The options of the problem; raises InputError for one that contradicts ``--paper``."""
-    words = (f"{name}={given[name]}" for name in CHOICES if name in given)
-    return Options.of_words(" ".join(["paper", *words] if given.paper else words))
+    chosen = {name: given[name] for name in CHOICES if name in given}
+    if not given.paper:
+        return Options(**chosen)
+    assumed = Options.paper()
+    for name, value in chosen.items():
+        if value != getattr(assumed, name):
+            raise InputError(f"--{name} {value} contradicts --paper, which assumes {getattr(assumed, name)}; drop one")
+    return assumed
 
 
 def solve(given: Given) -> int:
@@ -163,18 +164,15 @@ def solve(given: Given) -> int:
         raise InputError("work_s is in place of time_limit_s; leave one of them out")
     with fewer_collections():
         graph, limit_s = _read(given, limit_s)
-        keep = partial(written, given)
-        result = called(given, limit_s=limit_s, keep=keep, graph=graph, time_limit_s=limit_s)
+        result = called(given, limit_s=limit_s, graph=graph, time_limit_s=limit_s)
     plan = result.plan
     if plan.period_s is not None:
         return shown(given, result)
-    say_unless_none(
-        None if given.warm_start is None else f"warm start: {plan.provenance['warm_start']}", launch_note(result)
-    )
+    note(None if given.warm_start is None else f"warm start: {plan.provenance['warm_start']}", launch_note(result))
     hint = pipeline_hint(plan.graph, plan.topology, plan.makespan_s)
     shown(given, result, {**result.to_dict(), "pipeline": None if hint is None else hint.to_dict()})
     alone = one_device_is_best(plan, result.bounds.get("critical_path_s"))
-    say_unless_none(alone, str(hint) if hint is not None and hint.is_faster else None)
+    note(alone, str(hint) if hint is not None and hint.is_faster else None)
     return 0
 
 
@@ -196,8 +194,7 @@ def _solve_with_splits(given: Given, limit_s: float) -> int:
 
     parts, rewrites = _parts(given, "place_with_splits"), default_rewrites(bool(given.whole_backward))
     more = {"job": given.graph, "graph": given.times, "parts": parts, "rewrites": rewrites}
-    found = called(given, "place_with_splits", limit_s, time_limit_s=limit_s, **more)
-    written(given, found.split)
+    found = called(given, "place_with_splits", limit_s, kept=attrgetter("split"), time_limit_s=limit_s, **more)
     record = {**found.split.to_dict(), "speedup": found.speedup, "splits": [str(split) for split in found.splits]}
     return shown(given, found, {**record, "without_splits": found.whole.to_dict()})
 
@@ -230,9 +227,9 @@ def compare(given: Given) -> int:
     from dlplacer.planning.one_device import one_device_is_best
 
     found = called(given, limit_s=given.get("time_limit_s", _LIMIT_S))
-    answered(given, found)
+    shown(given, found)
     best = found.rows[0].plan
-    say_unless_none(None if best is None else one_device_is_best(best))
+    note(None if best is None else one_device_is_best(best))
     return 0
 
 
@@ -256,7 +253,7 @@ def check(given: Given) -> int:
 def show(given: Given) -> int:
     """Print the table and write the files that are asked for."""
     from dlplacer.api.subjects import whole_plan_of
-    from dlplacer.files import write_json, write_text
+    from dlplacer.files.text import write_text
     from dlplacer.report.export.device_map import device_map, overfull_devices, spread_modules
     from dlplacer.report.trace import chrome_trace
 
@@ -266,20 +263,16 @@ def show(given: Given) -> int:
             raise InputError(f"{name} {given[name]} is for --{target}; add it, or leave out the other")
     plan = whole_plan_of(given.plan)
     shown(given, plan)
-    written(given, plan)
-    if given.trace is not None:
-        write_json(given.trace, chrome_trace(plan))
-    if given.device_map is not None:
-        write_json(given.device_map, device_map(plan))
-        spread = len(spread_modules(plan))
-        say_unless_none(f"{spread} modules are spread over devices; the map names one" if spread else None)
-        say_unless_none(*overfull_devices(plan))
-    beside = None
+    trace, mapped = partial(chrome_trace, plan), partial(device_map, plan)
+    written(given, plan, csv=lambda: schedule(plan).to_csv(), trace=trace, device_map=mapped)
     if given.csv is not None:
         beside = given.csv.with_name(f"{given.csv.stem}-transfers{given.csv.suffix}")
-        write_text(given.csv, schedule(plan).to_csv())
         write_text(beside, transfers(plan).to_csv())
-    told_written(given.csv, beside, given.trace, given.device_map)
+        told_written(beside)
+    if given.device_map is not None:
+        spread = len(spread_modules(plan))
+        note(f"{spread} modules are spread over devices; the map names one" if spread else None)
+        note(*overfull_devices(plan))
     return 0
 
 
@@ -325,8 +318,10 @@ def run(given: Given) -> int:
     """Run, measure and print; start the processes of a plan over ranks."""
     from dlplacer.api.jobs import job_options
     from dlplacer.api.running import completed, is_onnx_plan, over_ranks, replicas_of
+    from dlplacer.api.subjects import silent
     from dlplacer.machines.host_load import load_note
     from dlplacer.planning.one_device import one_device_note
+    from dlplacer.report.trace import run_trace
 
     plan, devices, job = dp.load_plan(given.plan), given.devices, given.job
     if is_onnx_plan(plan):
@@ -343,14 +338,13 @@ def run(given: Given) -> int:
             return run_as_ranks(count, [*given.words, "--devices", devices])
     is_first = os.environ.get("RANK", "0") == "0"
     if is_first:
-        say_unless_none(load_note(), one_device_note(plan))
-    hushed: Show = lambda *told: None  # noqa: E731
-    with progress("running") if is_first else nullcontext(hushed) as told:
+        note(load_note(), one_device_note(plan))
+    with progress("running") if is_first else nullcontext(silent) as told:
         told("capturing and compiling")
-        done = dp.run(**{**given.of(dp.run), "job": job, "plan": plan, "devices": devices, "on_progress": told})
+        done: Any = dp.run(**{**given.of(dp.run), "job": job, "plan": plan, "devices": devices, "on_progress": told})
     if is_first:
         shown(given, done)
-        _write_run(given, done)
+        written(given, done, trace=lambda: run_trace(done.predicted, done.measured))
     return 0
 
 
@@ -369,30 +363,16 @@ def _process_per_gpu(given: Given, mode: str | None) -> str:
     return ",".join(ranked)
 
 
-def _write_run(given: Given, done: Any) -> None:
-    if given.gantt is not None:
-        dp.plot.save(given.gantt, "run", done)
-    if given.trace is not None:
-        from dlplacer.files import write_json
-        from dlplacer.report.trace import run_trace
-
-        write_json(given.trace, run_trace(done.predicted, done.measured))
-    told_written(given.gantt, given.trace)
-    written(given, done)
-
-
 def profile(given: Given) -> int:
     """Profile, write the graph, and print the serial time."""
     if given.split is not None:
         more = {"graph": given.times, "parts": _parts(given, "profile_splits")}
-        choice = called(given, "profile_splits", says=_PARTIAL, **more)
-        written(given, choice.graph)
+        choice = called(given, "profile_splits", says=_PARTIAL, kept=attrgetter("graph"), **more)
         found = {"without_splits_s": choice.whole_s, "with_splits_s": choice.split_s}
         splits = [str(split) for split in choice.splits]
         return shown(given, choice, {"ops": len(choice.graph.ops), **found, "splits": splits})
     _refuse_without_split(given)
     graph = called(given)
-    written(given, graph)
     types = (graph.capture or {}).get("measured_on", ())
     serial = {kind: sum(op.time_on(kind) or 0.0 for op in graph.ops) for kind in types}
     return shown(given, graph, {"ops": len(graph.ops), "serial_s": serial})
@@ -407,7 +387,6 @@ def listed(given: Given) -> int:
 def pipeline(given: Given) -> int:
     """Plan the pipeline, compare it with op placement, and print both."""
     from dlplacer.api.solving import held_graph, problem_of
-    from dlplacer.files import write_text
     from dlplacer.planning.pipeline.schedules import write_csv
 
     if given.plan_file is not None:
@@ -416,12 +395,12 @@ def pipeline(given: Given) -> int:
     with progress("capturing"):
         graph, machine = problem_of(given.graph, given.topology, given.calibration or (), step)
     graph = held_graph(graph, machine, given.pins or (), given.colocate or ())
-    plan = called(given.but(*step, "pins", "colocate", "calibration", graph=graph, topology=machine))
+    asked = {name: given[name] for name in ("stages", "micro_batches", "schedule") if name in given}
+    with progress(given.spec.doing) as told:
+        plan = dp.pipeline(graph, machine, **asked, on_progress=told)
     for warning in plan.warnings:
         say(warning)
-    if given.csv is not None:
-        write_text(given.csv, write_csv(plan.order))
-    written(given, plan)
+    written(given, plan, csv=lambda: write_csv(plan.order))
     if given.plan_file is not None:
         count = plan.micro_batches if plan.micro_batches > 1 else None
         other = bool(given.allow_other_loss)
@@ -430,7 +409,7 @@ def pipeline(given: Given) -> int:
             plan, cut, given.topology, held=graph.constraints, calibration=given.calibration or ()
         )
         made.save(given.plan_file)
-    told_written(given.csv, given.plan_file)
+    told_written(given.plan_file)
     limit_s = given.get("time_limit_s", 10.0)
     placed = _op_placement(graph, machine, limit_s) if limit_s else None
     extra = []
@@ -470,7 +449,6 @@ def fit(given: Given) -> int:
     from dlplacer.api.fitting import exports
 
     found = called(given)
-    written(given, found)
     texts = [export_of(found, target) for target in given.to or ()]
     return shown(given, found, {**found.to_dict(), "exports": exports(found)} if given.json else None, texts)
 
@@ -488,5 +466,5 @@ def export(given: Given) -> int:
     """Print the text to paste; its cost goes to stderr."""
     done = dp.export(given.plan, given.to)
     print(done.text)
-    say_unless_none(f"{done.note}: {100 * done.loss:.2f} % slower" if done.note else None)
+    note(f"{done.note}: {100 * done.loss:.2f} % slower" if done.note else None)
     return 0

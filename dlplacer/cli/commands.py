@@ -1,19 +1,16 @@
 """The sub-commands: names, options and actions."""
 
 import dlplacer as dp
-from dlplacer.api.kinds import ANY, PICTURE, READ, SECONDS, Parameter
+from dlplacer.api.kinds import ANY, READ, SECONDS, Parameter
 from dlplacer.api.parameters import DECLARED, flag, output, written
 from dlplacer.cli import actions
-from dlplacer.cli.parser import Command, Given, completed, parser_of
+from dlplacer.cli.parser import Command, Given
 
 
 def _shown(given: Given) -> int:
-    return actions.answered(given, dp.load_topology(given.topology))
-
-
-def _completion(given: Given) -> int:
-    print(completed(parser_of(COMMANDS), given.shell))
-    return 0
+    topology = dp.load_topology(given.topology)
+    actions.written(given, topology)
+    return actions.shown(given, topology)
 
 
 _ADVISE = (
@@ -55,7 +52,6 @@ _SHOWN = (
     Parameter("color_by", "colours of --gantt (phase)", choices=("phase", "module")),
 )
 _RUN = (
-    Parameter("gantt", "the measured step beneath the predicted one, as .png, .svg or .pdf", PICTURE),
     written("trace", "Chrome trace (JSON) of the predicted and the measured step"),
     written("html", "one page: the predicted and the measured step to walk through"),
     flag("one_process", "feed several GPUs from one process, and not each from one of its own"),
@@ -162,6 +158,7 @@ COMMANDS = (
         "run",
         _RUN,
         actions.run,
+        subject="run",
         examples="""
         run plan.json --devices cpu:0,cpu:1 --gantt run.png  # a plan of one of dlplacer's own models, on two cores
         run plan.json my_model:build --devices cuda:0,cuda:1  # of a model of yours, a process for each of two GPUs
@@ -318,18 +315,6 @@ COMMANDS = (
         examples="""
         list graphs  # the graphs that solve and compare take by name
         list devices  # what --devices may name on this machine, and the types with known rates
-        """,
-    ),
-    Command(
-        "completion",
-        "Print a script that completes commands, options, files and shipped names in a shell.",
-        "",
-        (Parameter("shell", "the shell to complete in", option="shell", choices=("bash", "zsh", "tcsh")),),
-        _completion,
-        examples="""
-        completion bash > ~/.local/share/bash-completion/completions/dlplacer  # for bash, from the next shell on
-        completion zsh > ~/.zsh/completions/_dlplacer  # for zsh, with that folder in fpath
-        completion tcsh >> ~/.cshrc  # for tcsh
         """,
     ),
 )

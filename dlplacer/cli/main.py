@@ -11,7 +11,7 @@ from typing import Any
 from dlplacer.cli.actions import answer
 from dlplacer.cli.commands import COMMANDS
 from dlplacer.cli.interruption import INTERRUPTED
-from dlplacer.cli.parser import Given, Parser, parser_of
+from dlplacer.cli.parser import Given, Parser, add_command, add_verbosity
 from dlplacer.cli.streams import NORMAL, end_of_stdout, is_of_stdout, say, set_verbosity, usable_streams
 from dlplacer.core.errors import DlplacerError, DlplacerWarning, InternalError
 from dlplacer.core.version import __version__
@@ -23,14 +23,21 @@ _EPILOG = (
 
 
 def build_parser(words: Sequence[str] | None = None) -> Parser:
-    """The parser of the whole command line; with the words that were typed, of the commands among them."""
-    parser = parser_of(
-        COMMANDS,
-        words,
+    """The parser of the command line; of commands that are not among the words typed it knows only the names."""
+    parser = Parser(
+        prog="dlplacer",
         description="Tell where every op of a model should run, prove how good that plan is, and run it there.",
         epilog=_EPILOG,
     )
+    parser.commands = COMMANDS
+    add_verbosity(parser)
     parser.add_argument("-V", "--version", action="version", version=f"dlplacer {__version__}")
+    below = parser.add_subparsers(dest="command", metavar="COMMAND")
+    for command in COMMANDS:
+        if words is None or command.name in words:
+            add_command(below, command)
+        else:
+            below.add_parser(command.name, help=command.help)
     return parser
 
 
@@ -100,7 +107,7 @@ def _in_options(message: str, spelled: Mapping[str, str]) -> str:
 
 
 def _missing_package(error: ImportError) -> int:
-    extras = {"torch": "torch", "matplotlib": "plot"}
+    extras = {"torch": "torch", "matplotlib": "plot", "onnx": "onnx"}
     extra = extras.get((error.name or "").split(".")[0])
     if extra is None:
         say(f"internal error: {error}")

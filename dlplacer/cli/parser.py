@@ -1,25 +1,20 @@
-"""Declared parameters as the parser of the command line, its help, and the completions of shells."""
+"""Declared parameters as the parser of a command and its help."""
 
 import argparse
 import contextlib
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import dlplacer as dp
-from dlplacer.api.kinds import FLAG, Parameter
+from dlplacer.api.kinds import FILES, FLAG, TEXTS, Parameter
 from dlplacer.api.parameters import ASSUMED, DECLARED, parameters_of, pictures
 from dlplacer.cli.streams import QUIET, VERBOSE
 from dlplacer.core.errors import InputError
 
 _HEAD = "examples:"
-_SHIPPED = {"TOPOLOGY": "topologies", "MODEL|GRAPH": "graphs"}
-"""Metavar of an argument → folder whose names it takes beside files."""
-_FILES = frozenset({"PLAN", "GRAPH", "F", "FILE", "DIR", "MODEL", "EPOCHS"})
-_BASH = '_dlplacer_{folder}() {{ compgen -W "{names}" -- "$1"; compgen -f -- "$1"; }}\n'
-_ZSH = "_dlplacer_{folder}() {{ _alternative 'names:shipped name:({names})' 'files:file:_files'; }}\n"
 
 
 class Given(dict[str, Any]):
@@ -31,10 +26,6 @@ class Given(dict[str, Any]):
     def of(self, function: Callable[..., Any]) -> dict[str, Any]:
         """The arguments of a function."""
         return {name: self[name] for name in parameters_of(function) if name in self}
-
-    def but(self, *names: str, **others: Any) -> "Given":
-        """Without these arguments, and with others."""
-        return Given({name: value for name, value in self.items() if name not in names} | others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,32 +101,19 @@ class _Help(argparse.HelpFormatter):
         return text if text.startswith(_HEAD) else super()._fill_text(text, width, indent)
 
 
-def parser_of(commands: Iterable[Command], words: Sequence[str] | None = None, **settings: Any) -> Parser:
-    """The parser of all commands; for commands that `words` do not name it knows only the names."""
-    parser = Parser(prog="dlplacer", **settings)
-    parser.commands = tuple(commands)
-    _add_verbosity(parser)
-    below = parser.add_subparsers(dest="command", metavar="COMMAND")
-    for command in commands:
-        if words is None or command.name in words:
-            _add_command(below, command)
-        else:
-            below.add_parser(command.name, help=command.help)
-    return parser
-
-
-def _add_command(parent: Any, command: Command) -> None:
+def add_command(parent: Any, command: Command) -> None:
+    """Add a sub-command with its options, or those below it."""
     lines = (line.strip().partition("  # ") for line in command.examples.strip().splitlines())
     end = "\n".join([_HEAD, *(f"  # {told}\n  dlplacer {words}" for words, _, told in lines)])
     options: dict[str, Any] = {"epilog": end} if command.examples else {}
     made = parent.add_parser(
         command.name, help=command.help, description=f"{command.help} {command.description}".strip(), **options
     )
-    _add_verbosity(made)
+    add_verbosity(made)
     if command.below:
         inner = made.add_subparsers(dest="below", required=True, metavar="ACTION")
         for one in command.below:
-            _add_command(inner, one)
+            add_command(inner, one)
         return
     groups: dict[str, Any] = {"": made}
     spelled: dict[str, str] = {}
@@ -166,11 +144,11 @@ def _add_parameter(parser: Any, parameter: Parameter, required: bool) -> None:
         if parameter.choices and settings["metavar"] is None:
             settings = {**settings, "type": str, "choices": parameter.choices}
         if parameter.repeat:
-            settings["action"] = "append"
+            settings["action"] = "extend" if parameter.kind in (FILES, TEXTS) else "append"
     parser.add_argument(*((parameter.dest,) if positional else parameter.spellings), **settings)
 
 
-def _add_verbosity(parser: argparse.ArgumentParser) -> None:
+def add_verbosity(parser: argparse.ArgumentParser) -> None:
     """The options ``-v`` and ``-q``; on the command line they may stand before or behind the command."""
     group = parser.add_mutually_exclusive_group()
     for words, level, text in (
@@ -180,35 +158,3 @@ def _add_verbosity(parser: argparse.ArgumentParser) -> None:
         group.add_argument(
             *words, dest="verbosity", action="store_const", const=level, default=argparse.SUPPRESS, help=text
         )
-
-
-def completed(parser: argparse.ArgumentParser, shell: str) -> str:
-    """The script with which a shell completes commands, options, files, and names that ship."""
-    import shtab
-
-    from dlplacer.files.load import shipped_names
-    from dlplacer.solvers.methods import METHODS
-
-    for action in _actions(parser):
-        metavar = action.metavar if isinstance(action.metavar, str) else ""
-        names = "methods" if action.dest == "method" else _SHIPPED.get(metavar)
-        if names is not None:
-            function = f"_dlplacer_{names}"
-            action.complete = {"bash": function, "zsh": function, "tcsh": "f"}  # type: ignore[attr-defined]
-        elif metavar in _FILES:
-            action.complete = shtab.FILE  # type: ignore[attr-defined]
-    lists = {folder: " ".join(shipped_names(folder)) for folder in dict.fromkeys(_SHIPPED.values())}
-    lists["methods"] = " ".join(METHODS)
-    written = {
-        kind: "".join(text.format(folder=folder, names=names) for folder, names in lists.items())
-        for kind, text in (("bash", _BASH), ("zsh", _ZSH))
-    }
-    return str(shtab.complete(parser, shell, preamble=written))  # type: ignore[arg-type]
-
-
-def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    for action in parser._actions:
-        yield action
-        if isinstance(action, argparse._SubParsersAction):
-            for command in action.choices.values():
-                yield from _actions(command)

@@ -38,16 +38,17 @@ def set_verbosity(level: int) -> None:
     _level = level
 
 
-def note(text: str) -> None:
-    """Tell the user something on stderr, unless it shall be quiet."""
-    if _level > QUIET:
-        say(text)
+def note(*texts: str | None) -> None:
+    """Tell the user something on stderr, unless it shall be quiet; None is nothing to tell."""
+    for text in texts if _level > QUIET else ():
+        if text is not None:
+            say(text)
 
 
 def told_written(*paths: object) -> None:
     """Report on stderr the files that were written; None for those that were not asked for."""
-    for path in paths:
-        if path is not None and _level > QUIET:
+    for path in paths if _level > QUIET else ():
+        if path is not None:
             print(f"wrote {path}", file=sys.stderr)
 
 
@@ -103,9 +104,7 @@ def _text_of(told: tuple[Any, ...]) -> tuple[str, float | None]:
 
 
 @contextlib.contextmanager
-def interruptible(
-    announcement: str = "stopping with the best plan so far; once more to give up",
-) -> Iterator[threading.Event]:
+def interruptible(announcement: str) -> Iterator[threading.Event]:
     """An event that the first Ctrl-C sets, with an announcement; a second one interrupts at once."""
     stop = threading.Event()
     with stop_on_interrupt(stop, lambda: print(f"\ndlplacer: {announcement}", file=sys.stderr)):

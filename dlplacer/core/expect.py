@@ -5,7 +5,6 @@ import numbers
 import reprlib
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
-from os import PathLike
 from typing import TypeVar
 
 from dlplacer.core.errors import InputError
@@ -19,13 +18,17 @@ _brief.maxtuple = _brief.maxlist = _brief.maxdict = _brief.maxset = 3
 _brief.maxstring = _brief.maxother = 60
 
 
+in_short = _brief.repr
+"""The repr of a value on part of a line."""
+
+
 def brief(value: object) -> str:
     """The value on part of a line, with its type: ``'25' (str)``; for objects without a literal the type alone."""
     kind = type(value).__name__
     if value is None:
         return "None"
     try:
-        text = _brief.repr(value)
+        text = in_short(value)
     except Exception:  # A repr of the user's own may fail, and must not hide what is wrong.
         text = ""
     return f"of type {kind}" if not text or text.startswith("<") or "(" in text[:40] else f"{text} ({kind})"
@@ -33,7 +36,7 @@ def brief(value: object) -> str:
 
 def shown(value: object) -> str:
     """The value of a file's or a record's field on part of a line."""
-    return json.dumps(value) if value is None or isinstance(value, bool) else _brief.repr(value)
+    return json.dumps(value) if value is None or isinstance(value, bool) else in_short(value)
 
 
 def field_path(parts: Iterable[str | int]) -> str:
@@ -46,12 +49,12 @@ def field_path(parts: Iterable[str | int]) -> str:
 
 def short_name(name: str) -> str:
     """A name in quotes, without its middle if it is long; ``unnamed`` for an empty one."""
-    return _brief.repr(name) if name else "unnamed"
+    return in_short(name) if name else "unnamed"
 
 
 def printable(text: str) -> str:
     """A text without quotes, on part of a line: control and direction characters as codes, a long one cut short."""
-    return _brief.repr(text)[1:-1]
+    return in_short(text)[1:-1]
 
 
 def refuse(owner: str, name: str, value: object, accepted: str) -> InputError:
@@ -79,11 +82,6 @@ expect_text = _expecting(lambda value: isinstance(value, str), "a text")
 expect_number = _expecting(lambda value: isinstance(value, numbers.Real) and not isinstance(value, bool), "a number")
 expect_call = _expecting(callable, "a function")
 expect_table = _expecting(lambda value: isinstance(value, Mapping), "a dict")
-
-
-def expect_path(path: object) -> None:
-    """As `expect`, for the path of a file to write."""
-    expect("", "path", path, (str, PathLike), "the path of a file to write")
 
 
 def tuple_of(owner: str, name: str, value: Iterable[T], kinds: Kinds, accepted: str) -> tuple[T, ...]:

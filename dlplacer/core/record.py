@@ -3,7 +3,6 @@
 import dataclasses
 import numbers
 import re
-import reprlib
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from dlplacer.core.errors import InputError
-from dlplacer.core.expect import field_path, shown
+from dlplacer.core.expect import field_path, in_short, shown
 from dlplacer.core.units import parse_quantity
 
 _UNKNOWN = "unknown field; remove it or put it under 'meta'"
@@ -33,12 +32,11 @@ _TEXTS = {
     "list_type": "must be a list",
     "dict_type": "must be an object",
     "model_type": "must be an object",
-    "dataclass_type": "must be an object with the fields of {class_name}",
+    "dataclass_type": "must be an object",
+    "is_instance_of": "must be of class {class}",
     "tuple_type": "must be a list",
     "literal_error": "must be {expected}",
     "string_too_short": "must not be empty",
-    "too_short": "must not have fewer entries than {min_length}",
-    "too_long": "must not have more entries than {max_length}",
     "string_unicode": "holds half a surrogate pair, which is no text",
     "value_error": "{error}",
 }
@@ -48,8 +46,6 @@ _WITHOUT_VALUE = ("extra_forbidden", "missing", *_SAYINGS)
 _NUMBER, _TABLE = "<number>", "<table>"
 TAGS = (_NUMBER, _TABLE, "<device>", "<router>", "<other>")
 """Parts of pydantic's paths that stand for no field."""
-_short = reprlib.Repr()
-_short.maxlevel, _short.maxtuple, _short.maxdict, _short.maxstring, _short.maxother = 3, 4, 4, 80, 80
 
 
 @dataclass(frozen=True)
@@ -108,14 +104,6 @@ class OneOf:
 
 
 @dataclass(frozen=True)
-class Switch:
-    """Annotation of True or False, for which no number and no text stands."""
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
-        return {"type": "bool", "strict": True}
-
-
-@dataclass(frozen=True)
 class Filled:
     """Annotation of a text or tuple that is not empty."""
 
@@ -123,14 +111,13 @@ class Filled:
         read = handler(source)
         if read["type"] == "str":
             return {**read, "min_length": 1}
-        return {"type": "function-after", "function": {"type": "no-info", "function": self.check}, "schema": read}
+        return {"type": "function-after", "function": {"type": "no-info", "function": _filled}, "schema": read}
 
-    @staticmethod
-    def check(series: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The series itself; ValueError for an empty one."""
-        if not series:
-            raise ValueError("must not be empty")
-        return series
+
+def _filled(series: tuple[Any, ...]) -> tuple[Any, ...]:
+    if not series:
+        raise ValueError("must not be empty")
+    return series
 
 
 Seconds = Annotated[float, Number("seconds")]
@@ -138,7 +125,6 @@ Bytes = Annotated[int, Number("bytes", whole=True)]
 BytesPerSecond = Annotated[float, Number("bytes_per_s", positive=True)]
 Count = Annotated[int, Number(whole=True, at_most=2**63 - 1)]
 Name = Annotated[str, Filled()]
-Flag = Annotated[bool, Switch()]
 
 if TYPE_CHECKING:
     from dataclasses import dataclass as record
@@ -182,6 +168,8 @@ def _checked_init(kind: Any) -> Callable[..., None]:
 
 
 def _refusal(owner: Any, mistake: Any) -> str:
+    if mistake["type"] == "dataclass_type":
+        mistake |= {"type": "is_instance_of", "ctx": {"class": mistake["ctx"]["class_name"]}}
     place, problem = place_of(mistake), problem_of(mistake)
     if not place:
         return problem
@@ -205,7 +193,7 @@ class Record:
     def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
         from pydantic_core import core_schema as schemas
 
-        read = _with_strict_texts(handler(source))
+        read = _strict(handler(source))
         return schemas.no_info_wrap_validator_function(_located, read) if hasattr(cls, "__post_init__") else read
 
     @property
@@ -218,19 +206,19 @@ class Record:
     def __repr__(self) -> str:
         kind: Any = type(self)
         told = [
-            f"{each}={_short.repr(value)}"
+            f"{each}={in_short(value)}"
             for each, default in defaults(kind)
             if (value := getattr(self, each)) != default or default is dataclasses.MISSING
         ]
         return f"{type(self).__name__}({', '.join(told)})"
 
 
-def _with_strict_texts(schema: Any) -> Any:
-    """The schema, by which bytes are no texts."""
+def _strict(schema: Any) -> Any:
+    """The schema, by which bytes are no texts, and numbers and texts no truth values."""
     if isinstance(schema, dict):
-        strict = {"strict": True} if schema.get("type") == "str" else {}
-        return {key: _with_strict_texts(value) for key, value in schema.items()} | strict
-    return [_with_strict_texts(entry) for entry in schema] if isinstance(schema, list) else schema
+        strict = {"strict": True} if schema.get("type") in ("str", "bool") else {}
+        return {key: _strict(value) for key, value in schema.items()} | strict
+    return [_strict(entry) for entry in schema] if isinstance(schema, list) else schema
 
 
 def _located(value: Any, read: Callable[[Any], Any]) -> Any:

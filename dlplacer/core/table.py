@@ -5,6 +5,7 @@ import io
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from dlplacer.core.units import format_bytes, format_bytes_per_s, format_seconds
@@ -55,9 +56,14 @@ class Table:
     title: str = ""
 
     @classmethod
-    def described(cls, rows: Iterable[tuple[Any, ...]], *columns: str, title: str = "") -> "Table":
-        """The table of rows under columns given as ``name|head|format|missing``, of which all but the name may miss."""
-        return cls(tuple(Column(*text.split("|")) for text in columns), tuple(rows), title)
+    def described(cls, rows: Iterable[Any], *columns: str, title: str = "") -> "Table":
+        """The table of rows under columns given as ``name|head|format|missing``, of which all but the name may miss.
+
+        Rows are tuples, or objects whose attributes have the names of the columns.
+        """
+        heads = tuple(Column(*text.split("|")) for text in columns)
+        values = attrgetter(*(column.name for column in heads))
+        return cls(heads, tuple(row if isinstance(row, tuple) else values(row) for row in rows), title)
 
     @classmethod
     def of(cls, records: Sequence[Mapping[str, Any]], columns: Iterable[Column] = ()) -> "Table":
@@ -142,7 +148,7 @@ def ops(graph: "OpGraph") -> Table:
 
 def edges(graph: "OpGraph") -> Table:
     """A row per edge of a graph."""
-    return Table.described((tuple(getattr(edge, name) for name in _EDGE) for edge in graph.edges), *_EDGE)
+    return Table.described(graph.edges, *_EDGE)
 
 
 def devices(topology: "Topology") -> Table:

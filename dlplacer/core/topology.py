@@ -12,7 +12,7 @@ from dlplacer.core.abilities import Shown
 from dlplacer.core.errors import InputError
 from dlplacer.core.expect import printable, short_name, unknown
 from dlplacer.core.graph_mistakes import reference_mistakes
-from dlplacer.core.record import Bytes, BytesPerSecond, Flag, Name, Number, OneOf, Record, Seconds, record
+from dlplacer.core.record import Bytes, BytesPerSecond, Name, Number, OneOf, Record, Seconds, record
 
 if TYPE_CHECKING:
     import pandas
@@ -47,7 +47,7 @@ class Device(Record):
     meta: Mapping[str, Any] = field(default_factory=dict)
     dispatch_s: Seconds | None = None
     process: str = ""
-    asynchronous: Flag = True
+    asynchronous: bool = True
 
 
 @record(frozen=True, repr=False)

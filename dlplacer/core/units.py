@@ -31,10 +31,13 @@ UNITS: dict[str, dict[str, float]] = {
     "bytes_per_s": _RATES,
     "flops": {f"{prefix}FLOP": factor for prefix, factor in _DECIMAL.items()},
     "flops_per_s": {f"{prefix}FLOP/s": factor for prefix, factor in _DECIMAL.items()},
+    "share": {"%": 0.01},
+    "number": {"": 1.0},
 }
 """Dimension → unit → factor to the SI base unit."""
 
-_TYPICAL = {"seconds": "us", "bytes": "GiB", "bytes_per_s": "GB/s", "flops": "GFLOP", "flops_per_s": "TFLOP/s"}
+_TYPICAL = {"seconds": "25 us", "bytes": "25 GiB", "bytes_per_s": "25 GB/s", "flops": "25 GFLOP"}
+_TYPICAL |= {"flops_per_s": "25 TFLOP/s", "share": "1%", "number": "25"}
 _QUANTITY = re.compile(r"([-+]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?)\s*([^\s\d]*)")
 
 
@@ -47,7 +50,8 @@ def parse_quantity(text: str, dimension: str) -> float:
     units = UNITS[dimension]
     shown = reprlib.repr(text)
     if match is None:
-        raise ValueError(f"{shown} is not a number with a unit; write for example '25 {_TYPICAL[dimension]}'")
+        with_unit = "" if dimension == "number" else " with a unit"
+        raise ValueError(f"{shown} is not a number{with_unit}; write for example {_TYPICAL[dimension]!r}")
     number, unit = match.groups()
     if unit and unit not in units:
         raise ValueError(f"{shown} has unit {reprlib.repr(unit)}; use one of {', '.join(sorted(units))}")

@@ -8,22 +8,14 @@ from typing import Any
 
 from dlplacer.core.abilities import Shown
 from dlplacer.core.errors import InputError
-from dlplacer.core.expect import expect, expect_path, refuse
+from dlplacer.core.expect import expect, refuse
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.plan import Plan
 from dlplacer.core.result import Result
 from dlplacer.core.topology import Topology
-from dlplacer.files.graph_file import graph_to_dict, read_graph
-from dlplacer.files.plan_file import plan_to_dict, read_plan
 from dlplacer.files.text import write_json
-from dlplacer.files.topology_file import read_topology, topology_to_dict
 
-_TO_DICT: dict[type, Callable[[Any], dict[str, Any]]] = {
-    OpGraph: graph_to_dict,
-    Topology: topology_to_dict,
-    Plan: plan_to_dict,
-    Shown: lambda value: value.to_dict(),
-}
+_FOLDERS = {"graph": "graphs", "topology": "topologies"}
 
 
 def load_graph(name: str | PathLike[str]) -> OpGraph:
@@ -31,20 +23,26 @@ def load_graph(name: str | PathLike[str]) -> OpGraph:
 
     Raises InputError if there is no such file; FileFormatError with every mistake and its path.
     """
-    return read_graph(locate_graph(_named(name, "a graph file, or the name of a graph that ships")))
+    from dlplacer.files.graph_file import read_graph
+
+    return read_graph(locate(name, "graph"))
 
 
 def load_topology(name: str | PathLike[str]) -> Topology:
     """The topology in a file, or one that ships: ``dgx1-v100-2gpu``. Raises as `load_graph`."""
-    return read_topology(locate_topology(_named(name, "a topology file, or the name of a topology that ships")))
+    from dlplacer.files.topology_file import read_topology
+
+    return read_topology(locate(name, "topology"))
 
 
 def load_plan(path: str | PathLike[str]) -> Plan:
     """The plan in a file; `dlplacer.check` decides if it is valid. Raises as `load_graph`."""
-    path = Path(_named(path, "a plan file"))
-    if not path.exists():
+    from dlplacer.files.plan_file import read_plan
+
+    expect("", "path", path, (str, PathLike), "the path of a plan file")
+    if not Path(path).exists():
         raise InputError(f"there is no plan file {str(path)!r}; `dlplacer solve MODEL TOPOLOGY -o PLAN` writes one")
-    return read_plan(path)
+    return read_plan(Path(path))
 
 
 def save(value: object, path: str | PathLike[str]) -> Path:
@@ -52,10 +50,17 @@ def save(value: object, path: str | PathLike[str]) -> Path:
 
     Raises InputError if the value has no file format, or the file cannot be written.
     """
-    expect_path(path)
+    from dlplacer.files import graph_file, plan_file, topology_file
+
     if isinstance(value, Result):
         value = value.plan
-    to_dict = next((each for kind, each in _TO_DICT.items() if isinstance(value, kind)), None)
+    told: dict[type, Callable[[Any], dict[str, Any]]] = {
+        OpGraph: graph_file.graph_to_dict,
+        Topology: topology_file.topology_to_dict,
+        Plan: plan_file.plan_to_dict,
+        Shown: lambda value: value.to_dict(),
+    }
+    to_dict = next((each for kind, each in told.items() if isinstance(value, kind)), None)
     if to_dict is None:
         raise refuse("", "what to save", value, "a graph, a topology, a plan or a result")
     write_json(path, to_dict(value))
@@ -80,19 +85,6 @@ def write_plan(path: str | PathLike[str], plan: Plan) -> None:
     save(plan, path)
 
 
-def locate_graph(name: str) -> Path:
-    """The path of a graph file; bare names such as ``inception_v3-train`` mean graphs that ship with dlplacer.
-
-    Raises InputError if there is no such file; the message lists the names that ship.
-    """
-    return _locate(name, "graphs", "graph")
-
-
-def locate_topology(name: str) -> Path:
-    """The path of a topology file, as `locate_graph`; for example ``dgx1-v100-2gpu``."""
-    return _locate(name, "topologies", "topology")
-
-
 def shipped_folder(folder: str) -> Path:
     """The path of a folder of shipped files (``graphs``, ``topologies``): next to the package, or installed in it."""
     package = Path(__file__).resolve().parents[1]
@@ -105,13 +97,13 @@ def shipped_names(folder: str) -> tuple[str, ...]:
     return tuple(sorted(entry.stem for entry in shipped_folder(folder).glob("*.json")))
 
 
-def _named(name: str | PathLike[str], accepted: str) -> str:
-    expect("", "name", name, (str, PathLike), f"the path of {accepted}")
-    return str(name)
+def locate(name: str | PathLike[str], kind: str) -> Path:
+    """The path of a ``graph`` or ``topology`` file; bare names such as ``dgx1-v100-2gpu`` mean those that ship.
 
-
-def _locate(name: str, folder: str, kind: str) -> Path:
-    path = Path(name)
+    Raises InputError if there is no such file; the message lists the names that ship.
+    """
+    expect("", "name", name, (str, PathLike), f"the path of a {kind} file, or the name of one that ships")
+    path, folder = Path(name), _FOLDERS[kind]
     if os.path.exists(path) and not os.path.isdir(path):
         return path
     shipped = shipped_folder(folder)
@@ -119,4 +111,4 @@ def _locate(name: str, folder: str, kind: str) -> Path:
         if os.path.isfile(candidate) and path.parent in (Path("."), Path(folder)):
             return candidate
     names = ", ".join(shipped_names(folder)) or "none"
-    raise InputError(f"there is no {kind} file {name!r}; give a path, or the name of one that ships: {names}")
+    raise InputError(f"there is no {kind} file {str(name)!r}; give a path, or the name of one that ships: {names}")

@@ -20,18 +20,16 @@ def structure_sha256(graph: OpGraph) -> str:
 
 def first_difference(ours: OpGraph, theirs: OpGraph) -> str | None:
     """The first difference between the structures of two graphs, naming the op; None if there is none."""
-    for op in ours.ops:
-        if op.id not in theirs.index:
-            return f"op {op.id!r} ({op.kind}) is only in the first"
-    for op in theirs.ops:
-        if op.id not in ours.index:
-            return f"op {op.id!r} ({op.kind}) is only in the second"
+    for one, other, place in ((ours, theirs, "first"), (theirs, ours, "second")):
+        for op in one.ops:
+            if op.id not in other.index:
+                return f"op {op.id!r} ({op.kind}) is only in the {place}"
     our_nodes = {node["id"]: node for node in graph_to_dict(ours)["nodes"]}
     for node in graph_to_dict(theirs)["nodes"]:
-        mine, other = _without_costs(our_nodes[node["id"]]), _without_costs(node)
-        for field in sorted(mine.keys() | other.keys()):
-            if mine.get(field) != other.get(field):
-                return f"op {node['id']!r} differs in {field}: {mine.get(field)!r} against {other.get(field)!r}"
+        mine, yours = _without_costs(our_nodes[node["id"]]), _without_costs(node)
+        for field in sorted(mine.keys() | yours.keys()):
+            if mine.get(field) != yours.get(field):
+                return f"op {node['id']!r} differs in {field}: {mine.get(field)!r} against {yours.get(field)!r}"
     for op in ours.ops:
         mine_into = {(edge.source, edge.output, edge.tensor, edge.bytes) for edge in ours.edges_into[op.id]}
         other_into = {(edge.source, edge.output, edge.tensor, edge.bytes) for edge in theirs.edges_into[op.id]}

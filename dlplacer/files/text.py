@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from dlplacer.core.errors import FileFormatError, InputError
-from dlplacer.core.expect import field_path
+from dlplacer.core.expect import expect, field_path
 
 _MOST_BYTES = 4 << 30
 """A graph of a million ops takes half a GiB."""
@@ -55,6 +55,7 @@ def write_bytes(path: str | PathLike[str], data: bytes) -> None:
 
     Raises InputError if the file cannot be written.
     """
+    expect("", "path", path, (str, PathLike), "the path of a file to write")
     path = Path(path)
     try:
         if path.exists() and not path.is_file():
@@ -147,11 +148,6 @@ def write_json(path: str | PathLike[str], value: Any) -> None:
     write_text(path, text + "\n")
 
 
-def render_json(value: Any) -> str:
-    """JSON text in which lists of objects at the first two levels have one line per entry."""
-    return _render(value, depth=0)
-
-
 def write_text(path: str | PathLike[str], text: str) -> None:
     """Write text atomically to a regular file and plainly to anything else (a pipe, ``/dev/stdout``).
 
@@ -228,11 +224,12 @@ def _named(character: str) -> str:
     return f"{unicodedata.name(character, 'a control character')} {code}, which hides what it says"
 
 
-def _render(value: Any, depth: int) -> str:
+def render_json(value: Any, depth: int = 0) -> str:
+    """JSON text in which lists of objects at the first two levels have one line per entry."""
     pad, inner = "  " * depth, "  " * (depth + 1)
     if isinstance(value, dict) and value and depth < 3:
         texts = {key if isinstance(key, str) else _line(key): entry for key, entry in value.items()}
-        lines = [f"{inner}{_line(key)}: {_render(entry, depth + 1)}" for key, entry in texts.items()]
+        lines = [f"{inner}{_line(key)}: {render_json(entry, depth + 1)}" for key, entry in texts.items()]
         return "{\n" + ",\n".join(lines) + f"\n{pad}}}"
     if isinstance(value, list) and value and isinstance(value[0], dict):
         lines = [f"{inner}{_line(entry)}" for entry in value]

@@ -11,8 +11,7 @@ from torch import nn
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.plan import Plan
-from dlplacer.files import plan_to_dict
-from dlplacer.files.plan_file import plan_of_dict
+from dlplacer.files.plan_file import plan_of_dict, plan_to_dict
 from dlplacer.frontend.torch.batch_part import part_of
 from dlplacer.frontend.torch.job import Job
 from dlplacer.machines.costs.alpha_beta import AlphaBeta

@@ -148,9 +148,6 @@ class ScheduleArcs:
                 yield ScheduleArc(before, after, start_s - end_s, LINK, end_s)
 
 
-Step = ScheduledOp | Transfer
-
-
 @dataclass(frozen=True, slots=True)
 class PathPart:
     """A step of the critical path, and from when to when the path runs through it.
@@ -159,7 +156,7 @@ class PathPart:
     or leave one before it arrives.
     """
 
-    step: Step
+    step: ScheduledOp | Transfer
     begin_s: float
     end_s: float
 
@@ -169,22 +166,14 @@ class PathPart:
         return self.end_s - self.begin_s
 
 
-def critical_path(plan: Plan, arcs: ScheduleArcs | None = None) -> tuple[Step, ...]:
-    """Ops and transfers up to the op that ends last, each starting when the one before it ends.
+def critical_path(plan: Plan, arcs: ScheduleArcs | None = None) -> tuple[PathPart, ...]:
+    """Ops and transfers up to the op that ends last, each starting when the one before it ends, with their times there.
 
     Walks back from the end. An op waits for a tensor (its producer here, or the transfer that brings it), for its
     device, or for the barrier at the loss; a transfer for its producer or for a link. If several end at that moment,
     those with a duration come first, then the order just given. The path begins at an event that waits for none. If
     issuing ops or handing over tensors delays an op, the event that ended last comes before it, and the time between is
     on no step. Times are compared with the tolerance of `dlplacer.check`.
-    """
-    return tuple(part.step for part in critical_parts(plan, arcs))
-
-
-def critical_parts(plan: Plan, arcs: ScheduleArcs | None = None) -> tuple[PathPart, ...]:
-    """The steps of `critical_path` with their times on it.
-
-    They follow each other without overlap, and without gap but for what waits for the processes that issue it.
     """
     arcs = arcs or ScheduleArcs(plan)
     into: dict[int, list[ScheduleArc]] = defaultdict(list)

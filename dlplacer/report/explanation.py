@@ -12,7 +12,7 @@ from dlplacer.core.units import format_seconds
 from dlplacer.problem.dispatch import dispatch_of, least_step_s
 from dlplacer.problem.problem import build_problem
 from dlplacer.problem.simulate import replay_under_issue
-from dlplacer.report.critical_path import PathPart, critical_parts
+from dlplacer.report.critical_path import PathPart, critical_path
 from dlplacer.solvers.bounds import critical_path as longest_path
 from dlplacer.solvers.bounds import whole_area
 from dlplacer.solvers.instance.instance import build_instance
@@ -91,7 +91,7 @@ def explain(plan: Plan, dispatch_s: float = 0.0) -> Explanation:
     plan.options.require_makespan("explain")
     plan = replay_under_issue(plan, dispatch_s) if dispatch_s else plan
     limits_s = _limits_s(plan)
-    parts = critical_parts(plan)
+    parts = critical_path(plan)
     ops_s = fsum(part.time_s for part in parts if isinstance(part.step, ScheduledOp))
     transfers_s = fsum(part.time_s for part in parts if isinstance(part.step, Transfer))
     kinds: dict[str, float] = defaultdict(float)

@@ -32,7 +32,7 @@ def chrome_trace(plan: Plan) -> dict[str, Any]:
     """
     rows = _rows(plan)
     threads = _threads(plan, rows)
-    critical = set(critical_path(plan))
+    critical = {part.step for part in critical_path(plan)}
     events = [*_names(threads), *_op_events(plan, threads, critical), *_transfer_events(rows, threads, critical)]
     events += [*_flow_events(plan, rows, threads), *_memory_events(plan, threads)]
     return {

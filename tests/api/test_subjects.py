@@ -123,17 +123,20 @@ def test_devices_follow_from_the_types_of_the_plan() -> None:
         (lambda: dp.place(JOB.module, "cpu-2core"), r"graph is of type Sequential; give dp.Job\(module, args="),
         (lambda: dp.place(JOB, 2), r"topology is 2 \(int\); give a Topology, the path of a topology file"),
         (lambda: dp.place(JOB, "cpu-2core", 7), r"options is 7 \(int\); give Options, \"paper\", words such as"),
-        (lambda: dp.place(JOB, "cpu-2core", time_limit_s=[10]), r"time_limit_s is \[10\] \(list\); give a number"),
+        (
+            lambda: dp.place(JOB, "cpu-2core", time_limit_s=[10]),
+            r"time_limit_s: \[10\] \(list\) is given; it must be a number",
+        ),
         (lambda: dp.place(JOB, "cpu-2core", time_limit_s="ten"), "time_limit_s: 'ten' is not a number with a unit"),
         (lambda: dp.apply(MODULE, "plan.json"), r"job is of type Sequential; give a dp.Job\(module, args="),
         (lambda: dp.apply(JOB, dp.load_graph("inception_v3-infer")), r"plan is of type OpGraph; give a plan: dp.place"),
         (lambda: dp.Op("a", 3), r"op 'a': kind must be a text \(it is 3\)"),
         (lambda: dp.Link("a", "b", "25 GB"), r"link 'a' – 'b': bytes_per_s: '25 GB' has unit 'GB'; use one of"),
-        (lambda: dp.load_job(5), r"entry is 5 \(int\); give a text"),
+        (lambda: dp.load_job(5), r"entry: 5 \(int\) is given; it must be a text"),
         (lambda: dp.fit(5, "8x L4"), r"decoder is 5 \(int\); give"),
         (
             lambda: dp.place("inception_v3-infer", "cpu-2core", calibration=5),
-            r"calibration is 5 \(int\); give a tuple of paths of files",
+            r"calibration: 5 \(int\) is given; it must be a tuple of paths of files",
         ),
         (
             lambda: dp.place("inception_v3-infer", "cpu-2core", without=["bounds"]),

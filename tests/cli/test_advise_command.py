@@ -31,13 +31,6 @@ def test_servers_and_loaders(capsys: pytest.CaptureFixture[str]) -> None:
     assert "servers" in capsys.readouterr().out
 
 
-def test_minibatch_of_a_graph(capsys: pytest.CaptureFixture[str]) -> None:
-    found = answer(capsys, "advise", "minibatch", "inception_v3-train", "dgx1-v100-2gpu", "--dataset-size", "1281167")
-    (plan,) = found["batches"]
-    assert plan["batch"] == 32
-    assert plan["training_s"] == pytest.approx(40037 * plan["step_s"])
-
-
 def test_minibatch_tries_batches_and_reads_epochs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     epochs = tmp_path / "epochs.json"
     table = {"format": "dlplacer.epochs/1", "by": "batch", "mini_batch": 4, "epochs": {"4": 10, "16": 40}}

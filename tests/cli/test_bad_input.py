@@ -67,25 +67,25 @@ HYBRID = ["hybrid", "inception_v3-train", "dgx1-v100-2gpu", "--devices", "2"]
         (["show", "plan.json", "--color-by", "module"], "--color-by module is for --gantt; add it"),
         (
             ["groups", "inception_v3-train", "pcie-4gpu", "--cap", "0"],
-            "argument --cap: '0' is given; it must be at least 1",
+            "argument --cap: 0 is given; it must be at least 1",
         ),
         (
             ["pipeline", "inception_v3-train", "cpu-2core", "--micro-batches", "0"],
-            "argument --micro-batches: '0' is given; it must be at least 1",
+            "argument --micro-batches: 0 is given; it must be at least 1",
         ),
         (
             ["check", "plan.json"],
             "there is no plan file 'plan.json'; `dlplacer solve MODEL TOPOLOGY -o PLAN` writes one",
         ),
         (["solv"], "argument COMMAND: invalid choice: 'solv'"),
-        ([*INFER, "--gap", "much"], "argument --gap: 'much' is not a share; write for example 0.01 or 1%"),
+        ([*INFER, "--gap", "much"], "argument --gap: 'much' is not a number with a unit; write for example '1%'"),
         ([*INFER, "--pin", "Mixed_5z=cpu0"], "called 'Mixed_5z'; the nearest are 'Mixed_5d', 'Mixed_5c', 'Mixed_5b'"),
         (
             [*INFER, "--device-type", "V100"],
             "unrecognized arguments: --device-type V100 (--device-type belongs to",
         ),
         ([*HYBRID, "--pin", "a=gpu0"], "(--pin belongs to solve, compare, explain, pipeline)"),
-        ([*HYBRID, "--speedup", "2=0"], "--speedup says 0 of 2 devices; give a positive number"),
+        ([*HYBRID, "--speedup", "2=0"], "argument --speedup: 0 is given for 2 devices; it must be positive"),
         ([*INFER, "--split", "--pin", "x=cpu0"], "--pin does not go together with --split"),
     ],
 )

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.graph import OpGraph
-from dlplacer.core.op import Edge, Op, TensorSpec
+from dlplacer.core.op import Edge, Op
 
 AMOUNTS = (
     "flops",
@@ -54,28 +54,14 @@ def test_phases_are_known() -> None:
         Op("a", "test", phase="fwd")
 
 
-def test_an_op_has_an_id() -> None:
-    with pytest.raises(InputError, match=r"op '': id must not be empty"):
-        Op("", "aten.add")
-
-
-@pytest.mark.parametrize(("changes", "field"), [({"bytes": -1}, "bytes"), ({"bytes": 1, "output": -1}, "output")])
-def test_edges_have_no_negative_numbers(changes: dict[str, int], field: str) -> None:
-    with pytest.raises(InputError, match=f"edge 'a' → 'b': {field} must be at least 0 "):
-        Edge("a", "b", **changes)
-
-
 @pytest.mark.parametrize(
     ("make", "text"),
     [
         (lambda: Op(3, "test"), "op 3: id must be a text (it is 3)"),
         (lambda: Op("a"), "op 'a': kind is required, but missing"),
         (lambda: Op("a", "test", devices="gpu"), "op 'a': devices must be a list (it is 'gpu')"),
-        (
-            lambda: Op("a", "test", outputs=[3]),
-            "op 'a': outputs[0] must be an object with the fields of TensorSpec (it is 3)",
-        ),
-        (lambda: OpGraph([3]), "op graph '': ops[0] must be an object with the fields of Op (it is 3)"),
+        (lambda: Op("a", "test", outputs=[3]), "op 'a': outputs[0] must be of class TensorSpec (it is 3)"),
+        (lambda: OpGraph([3]), "op graph '': ops[0] must be of class Op (it is 3)"),
         (lambda: Edge("a", "b", 1.5), "edge 'a' → 'b': bytes must be a whole number (it is 1.5)"),
     ],
 )
@@ -118,30 +104,6 @@ def test_networkx_form() -> None:
     assert converted.name == "tiny"
     assert converted.nodes["a"]["op"] is graph.ops[0]
     assert [data["edge"] for _, _, data in converted.edges(data=True)] == list(edges)
-
-
-def test_a_graph_has_ops() -> None:
-    with pytest.raises(InputError, match="the graph has no ops; add at least one node"):
-        OpGraph(())
-
-
-def test_ids_are_unique() -> None:
-    with pytest.raises(InputError, match="op 'b' is given twice; rename one"):
-        OpGraph(ops("a", "b", "c", "b"))
-
-
-@pytest.mark.parametrize("edge", [Edge("a", "z", 1), Edge("z", "a", 1)])
-def test_edges_end_somewhere(edge: Edge) -> None:
-    text = f"edge {edge.source!r} → {edge.target!r} names op 'z', which is not there"
-    with pytest.raises(InputError, match=text):
-        OpGraph(ops("a", "b"), (edge,))
-
-
-def test_edges_read_outputs_that_are_there() -> None:
-    pair = (Op("a", "test", outputs=(TensorSpec((), "f", 4), TensorSpec((), "f", 4))), Op("b", "test"))
-    assert OpGraph(pair, (Edge("a", "b", 4, output=1),)).edges[0].output == 1
-    with pytest.raises(InputError, match="edge 'a' → 'b' reads output 2; 'a' has 2 outputs, counted from 0"):
-        OpGraph(pair, (Edge("a", "b", 4, output=2),))
 
 
 @pytest.mark.parametrize(

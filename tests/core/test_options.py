@@ -31,8 +31,3 @@ def test_unknown_values_are_refused_with_the_known_ones(name: str) -> None:
     known = ", ".join(CHOICES[name])
     with pytest.raises(InputError, match=f"option {name} is 'maybe'; use one of {known}"):
         Options(**{name: "maybe"})
-
-
-def test_dictionaries_round_trip() -> None:
-    for options in (Options(), Options.paper()):
-        assert Options(**options.to_dict()) == options

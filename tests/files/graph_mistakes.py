@@ -138,25 +138,4 @@ MISTAKES: dict[str, tuple[Any, list[str]]] = {
     ),
     "an op that reads itself": (file(node("a"), edges=[edge("a", "a")]), ["edges"]),
     "undirected": (file(node(), directed=False), ["directed"]),
-    "very long values": (
-        file(node(module=["x" * 10_000], time_s="y" * 10_000, **{"z" * 10: 1})),
-        ["nodes[0].time_s", "nodes[0].module", "nodes[0].zzzzzzzzzz"],
-    ),
-    "all at once": (
-        file(
-            node("a", time_s=-1),
-            node("a", kind=2),
-            node("b"),
-            edges=[edge("a", "x", size=3), edge(size_bytes="?"), edge("b", "a", tensor=5)],
-            multigraph=1,
-        ),
-        [
-            "multigraph",
-            "nodes[0].time_s",
-            "nodes[1].kind",
-            "edges[0].size",
-            "edges[1].bytes",
-            "edges[2].tensor",
-        ],
-    ),
 }

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from dlplacer.core.errors import FileFormatError, InputError
-from dlplacer.files import read_graph, text
+from dlplacer.files import text
+from dlplacer.files.graph_file import read_graph
 from dlplacer.files.load import load_graph, load_plan, load_topology
 from dlplacer.files.text import read_json, write_json
 

@@ -12,8 +12,10 @@ from machines.importers import samples
 import dlplacer as dp
 from dlplacer.check import check_plan
 from dlplacer.core.errors import CheckError, InputError
-from dlplacer.files import locate_topology, plan_to_dict, read_graph, read_plan, read_topology
-from dlplacer.files.graph_file import graph_from_dict
+from dlplacer.files.graph_file import graph_from_dict, read_graph
+from dlplacer.files.load import locate
+from dlplacer.files.plan_file import plan_to_dict, read_plan
+from dlplacer.files.topology_file import read_topology
 from dlplacer.machines.costs.calibration import read_calibration
 from dlplacer.machines.importers.any_format import import_topology
 from dlplacer.planning.hybrid.epochs import read_epochs
@@ -111,7 +113,7 @@ def text(path: Path) -> str:
 
 READERS: dict[str, tuple[Callable[[], Any], Callable[[Path], Any]]] = {
     "graph": (lambda: GRAPH, read_graph),
-    "topology": (lambda: json.loads(locate_topology("dgx1-v100-2gpu").read_text()), read_topology),
+    "topology": (lambda: json.loads(locate("dgx1-v100-2gpu", "topology").read_text()), read_topology),
     "plan": (plan, checked),
     "calibration": (lambda: CALIBRATION, read_calibration),
     "epochs": (lambda: EPOCHS, read_epochs),

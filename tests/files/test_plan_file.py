@@ -106,19 +106,6 @@ def test_plans_round_trip(folder: Path, plan: Plan) -> None:
     assert plan_to_dict(again) == plan_to_dict(plan)
 
 
-def test_files_round_trip_and_stay_right(tmp_path: Path) -> None:
-    plan = crossing()
-    assert violations(plan) == ()
-    plan.save(tmp_path / "it.json")
-    again = read_plan(tmp_path / "it.json")
-    assert again == plan
-    assert violations(again) == ()
-    assert (
-        '    {"op": "x", "device": "a", "start_s": 0.0, "end_s": 2.0},'
-        in (tmp_path / "it.json").read_text().splitlines()
-    )
-
-
 def test_names_sources_notes_and_units_are_accepted(tmp_path: Path) -> None:
     value = as_json(crossing()) | {"name": "mine", "source": "a test", "makespan_s": "8000 ms", "gap": 0}
     value["ops"][0] |= {"meta": {"note": 1}, "end_s": "2 s"}
@@ -158,15 +145,6 @@ MISTAKES: dict[str, tuple[list[Callable[[Any], None]], list[str]]] = {
     "missing fields": (
         [cut("status"), cut("ops", 1, "device"), cut("transfers", 0, "bytes"), cut("problem", "options")],
         ["problem.options", "status", "ops[1].device", "transfers[0].bytes"],
-    ),
-    "no problem": ([cut("problem")], ["problem"]),
-    "numbers out of range": (
-        [
-            put("makespan_s", to=-1),
-            put("gap", to=1.5),
-            put("memory", "a", "peak_bytes", to=-3),
-        ],
-        ["makespan_s", "gap", "memory.a.peak_bytes"],
     ),
     "numbers that are not finite": (
         [put("gap", to=float("nan")), put("makespan_s", to=10**400), put("provenance", "seed", to=float("inf"))],

@@ -3,7 +3,6 @@
 import json
 import os
 import stat
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlplacer.core.errors import FileFormatError, InputError
-from dlplacer.files import locate_graph, locate_topology, write_json, write_text
-from dlplacer.files.text import read_json, render_json
+from dlplacer.files.load import locate
+from dlplacer.files.text import read_json, render_json, write_json, write_text
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -113,7 +112,7 @@ def test_links_stay_links(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["dgx1-v100-2gpu", "dgx1-v100-2gpu.json", "topologies/dgx1-v100-2gpu.json"])
 def test_bare_names_mean_files_that_ship(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.chdir(tmp_path)
-    path = locate_topology(name)
+    path = locate(name, "topology")
     assert path.is_file()
     assert path.name == "dgx1-v100-2gpu.json"
 
@@ -123,20 +122,20 @@ def test_a_path_comes_before_a_file_that_ships_but_a_folder_does_not(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("cpu-2core").mkdir()
-    assert locate_topology("cpu-2core").name == "cpu-2core.json"
+    assert locate("cpu-2core", "topology").name == "cpu-2core.json"
     Path("dgx2-v100").write_text("{}")
-    assert locate_topology("dgx2-v100") == Path("dgx2-v100")
-    assert locate_graph(str(tmp_path / "dgx2-v100")) == tmp_path / "dgx2-v100"
+    assert locate("dgx2-v100", "topology") == Path("dgx2-v100")
+    assert locate(str(tmp_path / "dgx2-v100"), "graph") == tmp_path / "dgx2-v100"
 
 
 @pytest.mark.parametrize("name", ["nowhere", "elsewhere/cpu-2core", "../cpu-2core", "", ".", "x" * 5000, "a\0b"])
-@pytest.mark.parametrize(("locate", "kind"), [(locate_graph, "graph"), (locate_topology, "topology")])
+@pytest.mark.parametrize("kind", ["graph", "topology"])
 def test_a_name_of_no_file_is_refused_with_those_that_ship(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, locate: Callable[[str], Path], kind: str, name: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, name: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError) as caught:
-        locate(name)
+        locate(name, kind)
     start = f"there is no {kind} file {name!r}; give a path, or the name of one that ships: "
     assert str(caught.value).startswith(start)
     if kind == "topology":

@@ -16,14 +16,13 @@ from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan, ScheduledOp
 from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.planning.place import place
-from dlplacer.report.critical_path import ScheduleArcs, critical_parts, critical_path
+from dlplacer.report.critical_path import ScheduleArcs, critical_path
 from dlplacer.report.explanation import explain
 
 
 def names(plan: Plan) -> list[str]:
-    return [
-        step.op if isinstance(step, ScheduledOp) else f"{step.tensor}→{step.target}" for step in critical_path(plan)
-    ]
+    steps = [part.step for part in critical_path(plan)]
+    return [step.op if isinstance(step, ScheduledOp) else f"{step.tensor}→{step.target}" for step in steps]
 
 
 def test_producers_and_transfers() -> None:
@@ -46,7 +45,7 @@ def test_a_transfer_that_waits_on_its_way_is_on_the_path_from_there() -> None:
     # The path is s (0–3), s.0 (3–6), t from 6 on, v (9–10); t as a whole takes 8 s.
     plan = waiting_at_a_relay()
     assert names(plan) == ["s", "s.0→b", "t→b", "v"]
-    assert [(part.begin_s, part.end_s) for part in critical_parts(plan)] == [(0, 3), (3, 6), (6, 9), (9, 10)]
+    assert [(part.begin_s, part.end_s) for part in critical_path(plan)] == [(0, 3), (3, 6), (6, 9), (9, 10)]
     found = explain(plan)
     assert (found.path_ops_s, found.path_transfers_s, found.path_waits_s) == (4, 6, 0)
 
@@ -95,7 +94,7 @@ def problems(draw: st.DrawFn) -> tuple[OpGraph, Topology]:
 def test_a_path_without_slack_covers_the_step(problem: tuple[OpGraph, Topology], delay: str) -> None:
     """A plan whose ops start as early as they can has an unbroken chain from 0 to its makespan."""
     plan = place(*problem, Options(delay=delay), method="list", workers=1).plan
-    parts = critical_parts(plan)
+    parts = critical_path(plan)
     slack = Fraction(plan.tolerance_s)
     assert abs(parts[0].begin_s) <= slack
     assert parts[-1].end_s == plan.makespan_s
@@ -122,7 +121,7 @@ def test_a_path_leads_from_the_first_op_of_a_process_to_the_last(
         for one in topology.devices
     )
     plan = place(graph, replace(topology, devices=devices), method="list", workers=1).plan
-    parts = critical_parts(plan)
+    parts = critical_path(plan)
     assert all(before.end_s <= after.begin_s for before, after in pairwise(parts))
     first, arcs = parts[0].step, ScheduleArcs(plan)
     ended = [arcs.spans[arc.before][1] for arc in arcs.arcs if arcs.steps[arc.after] is first]

@@ -48,12 +48,6 @@ def test_a_bound_that_the_plan_states_limits_nothing() -> None:
     assert found.limited_by == "work"
 
 
-def test_independent_ops_are_limited_by_the_work() -> None:
-    found = explain(planned(*(Op(name, "k", 1.0) for name in "abcd")))
-    assert found.limits_s["work"] == pytest.approx(2.0)
-    assert found.limited_by == "work"
-
-
 def test_a_slow_host_limits_many_small_ops() -> None:
     plan = planned(*(Op(name, "k", 1.0) for name in "abcd"))
     found = explain(plan, dispatch_s=2.0)

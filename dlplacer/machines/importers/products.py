@@ -11,7 +11,7 @@ from dlplacer.core.units import format_bytes
 from dlplacer.machines.costs.device_table import CORE, DEVICE_TABLE, MEMORY, is_core, known_type, unknown_type
 from dlplacer.machines.costs.roofline import assumed_overheads, rates_of
 
-UNTYPED = Device("any").type
+UNTYPED = Device.type
 """The type of a device that was given none."""
 
 _ASSIGNMENT = re.compile(r"([^=]+)=([^=,]+)(?:,|$)")

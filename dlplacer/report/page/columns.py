@@ -10,7 +10,7 @@ from dlplacer.check import live_tensors, resident_bytes
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import PHASES, Op
 from dlplacer.core.plan import Plan, Transfer
-from dlplacer.report.critical_path import PathPart, ScheduleArcs, critical_parts
+from dlplacer.report.critical_path import PathPart, ScheduleArcs, critical_path
 from dlplacer.report.link_use import link_uses
 from dlplacer.report.module_blocks import blocks_of
 
@@ -81,11 +81,12 @@ def memory_columns(plan: Plan, clock: PageClock) -> dict[str, Any]:
             until_s = live.end_s - min(plan.tolerance_s, (live.end_s - live.start_s) / 2)
             start, end = math.ceil(live.start_s / clock.unit_s), math.floor(until_s / clock.unit_s)
             rows.append((position, event[live.op], WHAT.index(live.what), start, max(0, end - start), live.bytes))
-    columns = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in range(6)]
-    return {
-        "resident": [resident_bytes(plan, device.id) for device in plan.topology.devices],
-        **dict(zip(("device", "op", "what", "start", "time", "bytes"), columns, strict=True)),
-    }
+    resident = [resident_bytes(plan, device.id) for device in plan.topology.devices]
+    return {"resident": resident, **_columns(rows, "device", "op", "what", "start", "time", "bytes")}
+
+
+def _columns(rows: Sequence[tuple[Any, ...]], *names: str) -> dict[str, list[Any]]:
+    return dict(zip(names, map(list, zip(*rows, strict=True)) if rows else ([] for _ in names), strict=True))
 
 
 _PHASES = (None, *PHASES)
@@ -111,7 +112,7 @@ def graph_columns(plan: Plan, texts: Texts) -> dict[str, Any]:
         "keptBytes": [op.weight_bytes + op.gradient_bytes + op.state_bytes for op in graph.ops],
         "workspaceBytes": [op.workspace_bytes for op in graph.ops],
         "flops": [round(op.flops) for op in graph.ops],
-        "edges": [list(column) for column in zip(*edges, strict=True)] or [[], [], []],
+        "edges": [*_columns(edges, "source", "target", "bytes").values()],
     }
 
 
@@ -140,7 +141,7 @@ def schedule_columns(
     """
     arcs = ScheduleArcs(plan)
     device = plan.topology.device_index
-    parts = () if is_run else critical_parts(plan, arcs)
+    parts = () if is_run else critical_path(plan, arcs)
     path = {id(part.step) for part in parts}
     count = len(plan.ops)
     return {
@@ -258,10 +259,9 @@ def _links(plan: Plan, clock: PageClock) -> dict[str, Any]:
         for direction, uses in enumerate(used.values())
         for use in uses
     ]
-    columns = [list(column) for column in zip(*rows, strict=True)] or [[], [], [], []]
     return {
         "from": [visible(source) for source, _ in used],
         "to": [visible(target) for _, target in used],
         "bytesPerS": [plan.topology.link_between[hop].total_bytes_per_s for hop in used],
-        "uses": dict(zip(("link", "transfer", "start", "time"), columns, strict=True)),
+        "uses": _columns(rows, "link", "transfer", "start", "time"),
     }

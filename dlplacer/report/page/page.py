@@ -7,7 +7,7 @@ from dlplacer.core.options import ASSUMPTIONS
 from dlplacer.core.plan import Plan, Transfer
 from dlplacer.core.table import Table
 from dlplacer.core.units import format_bytes, format_seconds
-from dlplacer.report.critical_path import critical_parts
+from dlplacer.report.critical_path import critical_path
 from dlplacer.report.page.columns import PageClock, Texts, graph_columns, same_graph, schedule_columns, visible
 from dlplacer.report.page.render import FigureTable, Page, render_page
 from dlplacer.report.summary import headline, speedup_text, subject
@@ -72,7 +72,7 @@ def _result(plan: Plan) -> dict[str, str]:
 
 
 def _critical(plan: Plan) -> str:
-    parts = critical_parts(plan)
+    parts = critical_path(plan)
     moving = [part.time_s for part in parts if isinstance(part.step, Transfer)]
     return f"{len(parts) - len(moving)} ops, {len(moving)} transfers that take {format_seconds(sum(moving))}"
 

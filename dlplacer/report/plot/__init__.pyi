@@ -7,5 +7,4 @@ from .pictures import save_picture as save_picture
 from .pipeline import plot_pipeline as plot_pipeline
 from .placement import plot_placement as plot_placement
 from .run import plot_run as plot_run
-from .run import save_run_picture as save_run_picture
 from .topology import plot_topology as plot_topology

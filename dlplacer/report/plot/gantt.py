@@ -14,7 +14,7 @@ from matplotlib.patches import Patch, Rectangle
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.plan import Plan, ScheduledOp
-from dlplacer.report.critical_path import PathPart, critical_parts
+from dlplacer.report.critical_path import PathPart, critical_path
 from dlplacer.report.link_use import LinkUse, link_uses
 from dlplacer.report.module_blocks import blocks_of, short_kind, short_names
 from dlplacer.report.plot.style import (
@@ -128,7 +128,7 @@ def plot_gantt(
     """
     color_of, legend = _colors(plan, color_by)
     ax = axes_or_new(ax, gantt_size(plan))
-    path = critical_parts(plan) if mark_path else ()
+    path = critical_path(plan) if mark_path else ()
     below = link_rows(plan)
     rows = _rows(plan, below)
     ax.set_xlim(0, until_s or plan.makespan_s or 1.0)

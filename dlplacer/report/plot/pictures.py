@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dlplacer.core.errors import InputError
+from dlplacer.core.expect import expect
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 DPI = 110
 # matplotlib writes the time of drawing into SVG and PDF; without it the same plan gives the same bytes.
@@ -26,16 +26,13 @@ _DATES: dict[str, dict[str, None]] = {"png": {}, "svg": {"Date": None}, "pdf": {
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """One picture: the name of its module, the kind of value that it shows, and its description for commands."""
+    """One picture: the name of its module, the kind of value that it shows, its option of commands, and its Axes."""
 
     name: str
     subject: str
     help: str
-
-    @property
-    def option(self) -> str:
-        """The option that asks for it: a plan has several pictures, anything else has one."""
-        return self.name if self.subject == "plan" else "picture"
+    option: str = "picture"
+    rows: int = 1
 
     @property
     def plot(self) -> "Callable[..., Axes]":
@@ -54,13 +51,14 @@ class Picture:
 
 
 PICTURES = (
-    Picture("gantt", "plan", "devices and links over time, as .png, .svg or .pdf"),
-    Picture("placement", "plan", "the graph coloured by device"),
-    Picture("memory", "plan", "memory over time"),
+    Picture("gantt", "plan", "devices and links over time, as .png, .svg or .pdf", "gantt"),
+    Picture("placement", "plan", "the graph coloured by device", "placement"),
+    Picture("memory", "plan", "memory over time", "memory"),
     Picture("comparison", "comparison", "the step times as bars, as .png, .svg or .pdf"),
     Picture("fit", "fit", "layers and memory of each device, as .png, .svg or .pdf"),
     Picture("hybrid", "hybrid plan", "speedup over devices, as .png, .svg or .pdf"),
     Picture("pipeline", "pipeline plan", "the schedule as .png, .svg or .pdf"),
+    Picture("run", "run", "the measured step beneath the predicted one, as .png, .svg or .pdf", "gantt", rows=2),
     Picture("topology", "topology", "picture to write, as .png, .svg or .pdf"),
 )
 
@@ -72,13 +70,14 @@ def pictures_of(subject: str) -> tuple[Picture, ...]:
 
 def picture_format(path: str | PathLike[str]) -> str:
     """The format that the suffix of a picture's name asks for; raises InputError if there is no such format."""
+    expect("", "path", path, (str, PathLike), "the path of a picture to write")
     suffix = Path(path).suffix.lower().removeprefix(".")
     if suffix not in _DATES:
         raise InputError(f"{path} ends in {suffix!r}, which is no picture format here; use .png, .svg or .pdf")
     return suffix
 
 
-def save_picture(path: str | PathLike[str], plot_function: "Callable[..., Axes]", subject: Any, **options: Any) -> None:
+def save_picture(path: str | PathLike[str], plot_function: Callable[..., Any], subject: Any, **options: Any) -> None:
     """Draw a subject with the plot function of a picture, and write it; the suffix chooses the format.
 
     `options` go to the plot function. The same subject gives the same bytes, and no pyplot figure is made.
@@ -86,30 +85,18 @@ def save_picture(path: str | PathLike[str], plot_function: "Callable[..., Axes]"
     Raises InputError if the suffix is no picture format, or the file cannot be written.
     """
     picture = next(each for each in PICTURES if f"plot_{each.name}" == plot_function.__name__)
-    picture_format(path)
-    figure = new_figure(picture.size(subject))
-    plot_function(subject, figure.add_subplot(), **options)
-    write_figure(path, figure, picture.name)
-
-
-def new_figure(inches: tuple[float, float]) -> "Figure":
-    """A figure of this size that no window shows."""
+    suffix, stream = picture_format(path), BytesIO()
+    import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=inches, layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
-
-
-def write_figure(path: str | PathLike[str], figure: "Figure", salt: str) -> None:
-    """Write a figure; the same figure and salt give the same bytes. Raises as `save_picture`."""
-    import matplotlib
-
     from dlplacer.files.text import write_bytes
 
-    stream, suffix = BytesIO(), picture_format(path)
-    with matplotlib.rc_context({"svg.hashsalt": salt}), warnings.catch_warnings():
+    figure = Figure(figsize=picture.size(subject), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(picture.rows)
+    plot_function(subject, axes if picture.rows == 1 else tuple(axes), **options)
+    with matplotlib.rc_context({"svg.hashsalt": picture.name}), warnings.catch_warnings():
         # A name in a script that the font lacks is drawn as boxes; there is nothing that the caller could do about it.
         warnings.filterwarnings("ignore", "Glyph .* missing")
         figure.savefig(stream, format=suffix, dpi=DPI, metadata=_DATES[suffix])

@@ -1,7 +1,6 @@
 """The measured Gantt chart below the predicted one, on the same time axis."""
 
 from dataclasses import replace
-from os import PathLike
 
 from matplotlib.axes import Axes
 
@@ -9,19 +8,26 @@ from dlplacer.core.plan import Plan
 from dlplacer.core.units import format_seconds
 from dlplacer.report.link_use import waited_for
 from dlplacer.report.plot.gantt import gantt_size, plot_gantt
-from dlplacer.report.plot.pictures import new_figure, picture_format, write_figure
-from dlplacer.report.plot.style import GUIDE
+from dlplacer.report.plot.style import GUIDE, new_axes
 
 _SPAN = "from the start of the first op to the end of the last, without what the host does before and after"
 _NOTE = "transfers that a device waited for: the producer has ended, the device is free, and the reader has not begun"
 
 
-def plot_run(predicted: Plan, measured: Plan, axes: tuple[Axes, Axes]) -> tuple[Axes, Axes]:
+def run_size(steps: tuple[Plan, Plan]) -> tuple[float, float]:
+    """Inches, width and height, that suit `plot_run`."""
+    (width, above), (_, below) = map(gantt_size, steps)
+    return width, above + below
+
+
+def plot_run(steps: tuple[Plan, Plan], axes: tuple[Axes, Axes] | None = None) -> tuple[Axes, Axes]:
     """Gantt charts of the predicted and of the measured step with the same time axis; returns their Axes.
 
     A recording holds no transfers: below the measured ops stand those that a device waited for, as `waited_for` finds
     them. Neither chart shows a critical path: cores also spend time on handing over tensors, which no bar represents.
     """
+    predicted, measured = steps
+    axes = axes or tuple(new_axes(run_size(steps), 2))
     longest_s = max(predicted.makespan_s, measured.makespan_s)
     shown = (
         predicted,
@@ -51,15 +57,3 @@ def _apart(plan: Plan, predicted: Plan) -> str:
         return ""
     percent = 100 * (plan.makespan_s / predicted.makespan_s - 1)
     return f", {abs(percent):.1f} % {'longer' if percent > 0 else 'shorter'} than predicted"
-
-
-def save_run_picture(path: str | PathLike[str], predicted: Plan, measured: Plan) -> None:
-    """Write the picture of `plot_run`; the suffix chooses the format.
-
-    Raises InputError if the suffix is no picture format, or the file cannot be written.
-    """
-    picture_format(path)
-    width, height = gantt_size(predicted)
-    figure = new_figure((width, 2 * height))
-    plot_run(predicted, measured, tuple(figure.subplots(2, 1)))
-    write_figure(path, figure, "run")

@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Iterable, Sequence
 from functools import cache
+from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -19,13 +20,18 @@ _SIZES = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 
 
 
 def axes_or_new(ax: Axes | None, size: tuple[float, float]) -> Axes:
-    """The Axes given, or those of a new pyplot figure of this size in inches, which a notebook displays."""
+    """The Axes given, or new ones."""
     if ax is not None:
         return ax
+    created: Axes = new_axes(size)
+    return created
+
+
+def new_axes(size: tuple[float, float], rows: int = 1) -> Any:
+    """Axes of a pyplot figure of this size in inches, which a notebook displays; of several rows an array."""
     from matplotlib import pyplot
 
-    _, created = pyplot.subplots(figsize=size, layout="constrained")
-    return created
+    return pyplot.subplots(rows, figsize=size, layout="constrained")[1]
 
 
 def inches(ax: Axes) -> tuple[float, float]:

@@ -17,7 +17,7 @@ from dlplacer.check import check_plan
 from dlplacer.core.errors import MismatchError
 from dlplacer.core.plan import Plan
 from dlplacer.core.version import __version__
-from dlplacer.files import plan_to_dict
+from dlplacer.files.plan_file import plan_to_dict
 from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.job import Job, flat_inputs
 from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice

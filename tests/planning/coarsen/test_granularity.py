@@ -7,7 +7,7 @@ from dlplacer.files.load import load_graph, load_topology
 from dlplacer.planning.coarsen import coarsen, expanded_plan
 from dlplacer.planning.coarsen.contract import members_of
 from dlplacer.planning.place import place
-from dlplacer.report.export import device_map
+from dlplacer.report.export.device_map import device_map
 
 COARSE = ["fused", "module", "module:1"]
 

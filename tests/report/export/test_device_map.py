@@ -15,8 +15,7 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Op
 from dlplacer.core.plan import Plan, ScheduledOp
 from dlplacer.core.topology import Device
-from dlplacer.report.export import device_map
-from dlplacer.report.export.device_map import overfull_devices, spread_modules
+from dlplacer.report.export.device_map import device_map, overfull_devices, spread_modules
 
 
 def plan_of(homes: dict[str, int], ops: tuple[Op, ...], capture: Mapping[str, Any] | None = None) -> Plan:

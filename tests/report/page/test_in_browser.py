@@ -214,7 +214,7 @@ def test_critical_path_and_colours(page: Browser) -> None:
     marked = page.run(
         "return [...schedules[0].ops.critical].flatMap((c, event) => (c ? [opName(schedules[0], event)] : []))"
     )
-    assert set(marked) == {step.op for step in critical_path(PLAN) if hasattr(step, "op")}
+    assert set(marked) == {part.step.op for part in critical_path(PLAN) if hasattr(part.step, "op")}
     page.keys("c")
     assert "179,18,78" not in page.colors()
     drawings = [page.colors()]

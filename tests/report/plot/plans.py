@@ -1,7 +1,11 @@
-"""Small plans whose pictures and traces are known by hand."""
+"""Small plans whose pictures and traces are known by hand, and the pictures."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import pairwise
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
@@ -11,6 +15,13 @@ from dlplacer.core.topology import Device, Link, Router, Topology
 
 Times = dict[str, tuple[str, float, float]]
 """Op → device, start, end."""
+
+
+def drawn(plot: Callable[..., Any], subject: Any, **options: Any) -> Axes:
+    """The Axes on which a plot function has drawn."""
+    ax = Figure(figsize=(12, 5)).add_subplot()
+    assert plot(subject, ax, **options) is ax
+    return ax
 
 
 def pair(duplex: str = "full", memory_bytes: int | None = None) -> Topology:

@@ -1,14 +1,10 @@
 """Methods side by side: bars, bound, labels."""
 
-import matplotlib
 import pytest
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from report.plot.plans import drawn
 
 from dlplacer.planning.compare import Comparison, MethodResult
 from dlplacer.report.plot import plot_comparison
-
-matplotlib.use("Agg")
 
 COMPARISON = Comparison(
     (
@@ -22,14 +18,8 @@ COMPARISON = Comparison(
 )
 
 
-def drawn(comparison: Comparison) -> Axes:
-    ax = Figure(figsize=(10, 4)).add_subplot()
-    assert plot_comparison(comparison, ax) is ax
-    return ax
-
-
 def test_bars_are_as_long_as_the_step_times_and_solid_up_to_the_bound() -> None:
-    bars = drawn(COMPARISON).patches
+    bars = drawn(plot_comparison, COMPARISON).patches
     assert [(bar.get_y() + bar.get_height() / 2, bar.get_width()) for bar in bars] == [
         (0, 0.004),
         (0, 0.004),
@@ -40,7 +30,7 @@ def test_bars_are_as_long_as_the_step_times_and_solid_up_to_the_bound() -> None:
 
 
 def test_labels_say_time_speedup_and_gap_or_why_there_is_no_plan() -> None:
-    assert [text.get_text() for text in drawn(COMPARISON).texts] == [
+    assert [text.get_text() for text in drawn(plot_comparison, COMPARISON).texts] == [
         "4 ms  1.50×  optimal",
         "5 ms  1.20×  gap 20 %",
         "not installed",
@@ -50,5 +40,5 @@ def test_labels_say_time_speedup_and_gap_or_why_there_is_no_plan() -> None:
 @pytest.mark.parametrize("makespan_s", [None, 0.0])
 def test_nothing_to_draw(makespan_s: float | None) -> None:
     status = "no plan" if makespan_s is None else "optimal"
-    ax = drawn(Comparison((MethodResult("list", status, makespan_s, 0.1),), 0.0, None))
+    ax = drawn(plot_comparison, Comparison((MethodResult("list", status, makespan_s, 0.1),), 0.0, None))
     assert ax.get_xlim() == (0, 1)

@@ -4,28 +4,17 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
-import matplotlib
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PolyCollection
-from matplotlib.figure import Figure
-from report.plot.plans import diamond, plan_of, sent, two_at_once
+from report.plot.plans import diamond, drawn, plan_of, sent, two_at_once
 
 from dlplacer.core.op import Edge, Op
 from dlplacer.core.plan import Plan
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.report.critical_path import critical_path
 from dlplacer.report.plot import plot_gantt, save_picture
-
-matplotlib.use("Agg")
-
-
-def drawn(plan: Plan, **options: Any) -> Axes:
-    ax = Figure(figsize=(12, 4)).add_subplot()
-    assert plot_gantt(plan, ax, **options) is ax
-    return ax
 
 
 def bars(ax: Axes) -> Counter[str]:
@@ -39,13 +28,13 @@ def bars(ax: Axes) -> Counter[str]:
 
 def test_a_bar_for_every_op_that_takes_time_and_every_transfer() -> None:
     # x, z and w on a, y on b; the parameter p takes no time
-    assert bars(drawn(diamond())) == {"ops on a": 3, "ops on b": 1, "transfers": 2}
+    assert bars(drawn(plot_gantt, diamond())) == {"ops on a": 3, "ops on b": 1, "transfers": 2}
 
 
 def test_bars_stand_at_their_times() -> None:
     spans = [
         (path.vertices[:, 0].min(), path.vertices[:, 0].max())
-        for collection in drawn(diamond()).collections
+        for collection in drawn(plot_gantt, diamond()).collections
         if isinstance(collection, PolyCollection) and collection.get_label() == "ops on a"
         for path in collection.get_paths()
     ]
@@ -53,15 +42,19 @@ def test_bars_stand_at_their_times() -> None:
 
 
 def test_rows_are_devices_and_used_link_directions() -> None:
-    labels = [label.get_text() for label in drawn(diamond()).get_yticklabels()]
+    labels = [label.get_text() for label in drawn(plot_gantt, diamond()).get_yticklabels()]
     assert labels == ["a\n36 % busy", "b\n27 % busy", "a → b", "b → a"]
-    labels = [label.get_text() for label in drawn(two_at_once()).get_yticklabels()]
+    labels = [label.get_text() for label in drawn(plot_gantt, two_at_once()).get_yticklabels()]
     assert labels[2:] == ["a → b"]
 
 
 def test_the_critical_path_has_a_line_per_step_and_one_per_change_of_row() -> None:
     plan = diamond()
-    lines = {str(found.get_label()): found for found in drawn(plan).collections if isinstance(found, LineCollection)}
+    lines = {
+        str(found.get_label()): found
+        for found in drawn(plot_gantt, plan).collections
+        if isinstance(found, LineCollection)
+    }
     assert len(lines["critical path"].get_segments()) == len(critical_path(plan)) == 5
     assert len(lines["critical path changes row"].get_segments()) == 4
 
@@ -99,7 +92,7 @@ def fully_linked(count: int) -> Plan:
 
 def test_where_many_link_directions_are_used_a_row_below_each_device_shows_what_arrives() -> None:
     # d0 sends to 29 others and receives nothing
-    ax = drawn(fully_linked(30))
+    ax = drawn(plot_gantt, fully_linked(30))
     rows = [label.get_text() for label in ax.get_yticklabels()]
     assert [row.split("\n")[0] for row in rows[:5]] == ["d0", "d1", "→ d1", "d2", "→ d2"]
     assert len(rows) == 30 + 29

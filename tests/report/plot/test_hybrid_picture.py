@@ -1,14 +1,11 @@
 """Speedup over devices: lines, labels, the first win."""
 
-import matplotlib
 import pytest
-from matplotlib.figure import Figure
+from report.plot.plans import drawn
 
 from dlplacer.planning.hybrid import EpochsTable, HybridProblem, SpeedupTable, StatisticalEfficiency, Work, plan_hybrid
 from dlplacer.planning.hybrid.hybrid_plan import HybridPlan
 from dlplacer.report.plot import plot_hybrid
-
-matplotlib.use("Agg")
 
 
 def plan(devices: int = 64) -> HybridPlan:
@@ -19,11 +16,8 @@ def plan(devices: int = 64) -> HybridPlan:
 
 def test_a_line_per_degree_through_the_speedups() -> None:
     found = plan()
-    ax = Figure(figsize=(9, 5)).add_subplot()
-    assert plot_hybrid(found, ax) is ax
-    legend = ax.get_legend()
-    assert legend is not None
-    names = [text.get_text() for text in legend.get_texts()]
+    ax = drawn(plot_hybrid, found)
+    names = [text.get_text() for text in ax.get_legend().get_texts()]
     assert names[:3] == ["data parallelism", "hybrid, 2 devices per worker", "hybrid, 4 devices per worker"]
     lines = {str(line.get_label()): line for line in ax.lines}
     assert list(lines["data parallelism"].get_xdata()) == list(range(1, 65))

@@ -20,13 +20,14 @@ COMMANDS = {
     "pipeline plan": ("pipeline", "graph.json", "topology.json"),
     "topology": ("topology", "show", "topology.json"),
     "fit": ("fit", "config.json", "RTX3090"),
+    "run": ("run", "plan.json", "--devices", "cpu:0"),
 }
 
 
 @pytest.mark.parametrize("picture", PICTURES, ids=lambda picture: picture.name)
 def test_a_row_is_all_that_a_picture_needs(picture: Picture) -> None:
     parameters = list(inspect.signature(picture.plot).parameters)
-    assert parameters[1] == "ax"
+    assert parameters[1] in ("ax", "axes")
     assert callable(picture.size)
     assert getattr(package, f"plot_{picture.name}") is picture.plot
     asked = build_parser().parse_args([*COMMANDS[picture.subject], f"--{picture.option}", "x.svg"])

@@ -1,18 +1,14 @@
 """The schedule of a pipeline: a row per device, a bar per pass, grey where it waits."""
 
-import matplotlib
 import pytest
-from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
-from matplotlib.figure import Figure
 from planning.pipeline.graphs import chain, devices
+from report.plot.plans import drawn
 
 from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
 from dlplacer.planning.pipeline.pipeline_search import plan_pipeline
 from dlplacer.report.plot import plot_pipeline
 from dlplacer.report.plot.style import IDLE
-
-matplotlib.use("Agg")
 
 
 def planned(schedule: str, micro_batches: int = 4) -> PipelinePlan:
@@ -20,15 +16,9 @@ def planned(schedule: str, micro_batches: int = 4) -> PipelinePlan:
     return plan_pipeline(graph, topology, stages=2, micro_batches=micro_batches, schedule=schedule)
 
 
-def drawn(plan: PipelinePlan) -> Axes:
-    ax = Figure(figsize=(13, 4)).add_subplot()
-    assert plot_pipeline(plan, ax) is ax
-    return ax
-
-
 def test_a_bar_for_every_pass_and_one_behind_each_row() -> None:
     plan = planned("1f1b")
-    bars = drawn(plan).patches
+    bars = drawn(plot_pipeline, plan).patches
     idle = [bar for bar in bars if to_hex(bar.get_facecolor()) == IDLE]
     assert [bar.get_width() for bar in idle] == [plan.step_s] * 2
     busy = [bar for bar in bars if bar not in idle]
@@ -37,7 +27,7 @@ def test_a_bar_for_every_pass_and_one_behind_each_row() -> None:
 
 
 def test_passes_are_named_and_the_title_tells_the_bubble() -> None:
-    ax = drawn(planned("zero-bubble"))
+    ax = drawn(plot_pipeline, planned("zero-bubble"))
     assert {"0F0", "1I0", "0W1"} <= {text.get_text() for text in ax.texts}
     assert "zero-bubble, 2 stages, 4 micro-batches" in ax.get_title(loc="left")
     assert "bubble" in ax.get_title(loc="left")

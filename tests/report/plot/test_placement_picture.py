@@ -2,13 +2,11 @@
 
 from collections import Counter
 
-import matplotlib
 import pytest
-from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PathCollection
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
-from report.plot.plans import diamond, plan_of
+from report.plot.plans import diamond, drawn, plan_of
 
 from dlplacer.core.op import Edge, Op
 from dlplacer.core.plan import Plan
@@ -17,14 +15,6 @@ from dlplacer.report.plot.op_positions import lay_out
 from dlplacer.report.plot.placement import placement_size
 from dlplacer.report.plot.placement_blocks import collapse
 from dlplacer.report.plot.style import CROSSING
-
-matplotlib.use("Agg")
-
-
-def drawn(plan: Plan) -> Axes:
-    ax = Figure(figsize=(12, 6)).add_subplot()
-    assert plot_placement(plan, ax) is ax
-    return ax
 
 
 def serial_plan(ops: list[Op], edges: list[Edge]) -> Plan:
@@ -60,7 +50,7 @@ def training(modules: bool = True) -> Plan:
 def test_a_dot_for_every_op_that_takes_time() -> None:
     dots = {
         str(found.get_label()): len(found.get_offsets())
-        for found in drawn(diamond()).collections
+        for found in drawn(plot_placement, diamond()).collections
         if isinstance(found, PathCollection)
     }
     assert dots == {"a": 3, "b": 1}
@@ -69,7 +59,7 @@ def test_a_dot_for_every_op_that_takes_time() -> None:
 def test_edges_between_devices_stand_out() -> None:
     # x → y and y → w cross; x → z and z → w do not; p → x is folded away with p.
     lines: Counter[str] = Counter()
-    for found in drawn(diamond()).collections:
+    for found in drawn(plot_placement, diamond()).collections:
         if isinstance(found, LineCollection):
             lines[str(found.get_label())] += len(found.get_segments())
             assert (to_hex(found.get_colors()[0]) == CROSSING) == (found.get_label() == "edges between devices")
@@ -77,7 +67,7 @@ def test_edges_between_devices_stand_out() -> None:
 
 
 def test_the_legend_counts() -> None:
-    ax = drawn(diamond())
+    ax = drawn(plot_placement, diamond())
     texts = [text.get_text() for text in ax.get_legend().get_texts()]
     assert texts == [
         "a: 3 ops, 57 % of the time",
@@ -127,7 +117,7 @@ def test_a_large_graph_is_collapsed_along_its_module_tree() -> None:
         ((29, "forward", "a"), (30, "forward", "b")): 4,
         ((30, "backward", "b"), (29, "backward", "a")): 4,
     }
-    ax = drawn(plan)
+    ax = drawn(plot_placement, plan)
     assert sum(len(found.get_offsets()) for found in ax.collections if isinstance(found, PathCollection)) == 120
     crossing = next(found for found in ax.collections if found.get_label() == "edges between devices")
     assert len(crossing.get_segments()) == 2

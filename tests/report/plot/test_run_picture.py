@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import matplotlib
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from report.plot.plans import diamond
@@ -10,8 +9,6 @@ from report.plot.plans import diamond
 from dlplacer.core.plan import Plan, ScheduledOp
 from dlplacer.report.link_use import waited_for
 from dlplacer.report.plot import plot_run
-
-matplotlib.use("Agg")
 
 
 def measured(times: dict[str, tuple[str, float, float]]) -> Plan:
@@ -41,7 +38,7 @@ def test_a_transfer_counts_from_when_its_device_is_free() -> None:
 
 
 def test_the_measured_half_shows_transfers_and_explains_them() -> None:
-    above, below = plot_run(diamond(), measured(RAN), tuple(Figure(figsize=(12, 8)).subplots(2, 1)))
+    above, below = plot_run((diamond(), measured(RAN)), tuple(Figure(figsize=(12, 8)).subplots(2, 1)))
     assert above.get_xlim() == below.get_xlim() == (0, 20)
     for ax in (above, below):
         transfers = [

@@ -2,7 +2,6 @@
 
 from itertools import combinations
 
-import matplotlib
 import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -12,8 +11,6 @@ from numpy import linspace
 from dlplacer.core.topology import Topology
 from dlplacer.files.load import load_topology, shipped_folder
 from dlplacer.report.plot.topology import machine_layout, plot_topology, topology_size
-
-matplotlib.use("Agg")
 
 SHIPPED = sorted(path.stem for path in shipped_folder("topologies").glob("*.json"))
 
