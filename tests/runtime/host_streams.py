@@ -2,8 +2,6 @@
 
 import itertools
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -135,10 +133,6 @@ class HostStreams:
     def activate(self, stream: Stream) -> None:
         pass
 
-    @contextmanager
-    def on(self, stream: Stream) -> Iterator[None]:
-        yield
-
     def copy(
         self, tensor: torch.Tensor, device: torch.device, stream: Stream, arrival: Stream | None = None
     ) -> torch.Tensor:
@@ -179,8 +173,8 @@ class HostCudaDevice(CudaDevice):
     def __init__(self, index: int, backend: Any, part: int | None, copies: str) -> None:
         super().__init__(index, backend, part, copies)
         self.torch_device = torch.device("cpu")
+        self.submit(self._one_thread).result()
 
-    def _prepare(self) -> None:
-        super()._prepare()
+    def _one_thread(self) -> None:
         torch.get_num_threads()
         torch.set_num_threads(1)

@@ -6,14 +6,14 @@ import torch
 
 from dlplacer.core.errors import InputError
 from dlplacer.machines.importers.products import type_of_name
-from dlplacer.runtime.devices.base import DeviceKind, Value
+from dlplacer.runtime.devices.base import DeviceKind, RuntimeDevice, Value
 from dlplacer.runtime.devices.streams import COMPUTE_STREAM, StreamBackend, Streams
 from dlplacer.runtime.devices.worker import Reply, T, issuing_thread
 
 COPIES = ("free", "forced")
 
 
-class CudaDevice:
+class CudaDevice(RuntimeDevice):
     """The i-th CUDA device, or one of several logical devices on it, with streams of their own.
 
     The program says, action by action, when streams wait for each other and what is copied. `part` is the number of a
@@ -22,6 +22,7 @@ class CudaDevice:
     """
 
     torch_type = "cuda"
+    streams: Streams
 
     def __init__(
         self, index: int, backend: StreamBackend | None = None, part: int | None = None, copies: str = "free"
@@ -34,14 +35,11 @@ class CudaDevice:
             raise InputError(f"device '{whole}' is not here: torch sees {found}; use cpu:0, cpu:1, … or another box")
         if copies not in COPIES:
             raise InputError(f"device '{whole}': copies is {copies!r}; use {' or '.join(COPIES)}")
-        self.name = whole if part is None else f"{whole}/{part}"
-        self.type = type_of_name(self._backend.device_name(index))
-        self.torch_device = torch.device(self.torch_type, index)
-        self._index = index
+        name, kind = whole if part is None else f"{whole}/{part}", type_of_name(self._backend.device_name(index))
+        super().__init__(name, kind, torch.device(self.torch_type, index), issuing_thread())
         self.streams = Streams(self._backend, index, copies_here=copies == "forced")
-        self.worker = issuing_thread()
-        self._closed = False
-        self.submit(self._prepare).result()
+        self._index, self._closed = index, False
+        self.submit(lambda: None).result()
 
     def submit(self, work: Callable[[], T]) -> Reply[T]:
         """See `RuntimeDevice.submit`."""
@@ -92,9 +90,6 @@ class CudaDevice:
     @property
     def _compute(self) -> torch.Stream:
         return self.streams.named(COMPUTE_STREAM)
-
-    def _prepare(self) -> None:
-        """First on the thread."""
 
 
 def _versions(index: int) -> dict[str, str]:

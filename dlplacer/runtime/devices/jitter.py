@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from dlplacer.runtime.devices.base import RuntimeDevice, Value
-from dlplacer.runtime.devices.streams import Streams, streams_of
+from dlplacer.runtime.devices.streams import Streams
 from dlplacer.runtime.devices.worker import Reply, T
 
 
@@ -23,7 +23,7 @@ class DelayedDevice:
         self._device = device
         self._most_s = most_s
         self._chooser = random.Random(f"{seed}/{device.name}")
-        streams = streams_of(device)
+        streams = device.streams
         self.streams = None if streams is None else _DelayedStreams(streams, self._pause)
 
     def __getattr__(self, name: str) -> Any:

@@ -51,10 +51,6 @@ class StreamBackend:
         """Make a stream current for the calling thread; later ops are enqueued there."""
         self._torch.set_stream(stream)
 
-    def on(self, stream: torch.Stream) -> Any:
-        """A context in which a stream is current for the calling thread."""
-        return self._torch.stream(stream)
-
     def copy(
         self, tensor: torch.Tensor, device: torch.device, stream: torch.Stream, arrival: torch.Stream | None = None
     ) -> torch.Tensor:
@@ -227,15 +223,9 @@ class Streams:
             current.wait_event(event)
 
 
-def streams_of(device: RuntimeDevice) -> Streams | None:
-    """The device's streams, None if it has none."""
-    streams: Streams | None = getattr(device, "streams", None)
-    return streams
-
-
 def as_input(tensor: torch.Tensor, device: RuntimeDevice) -> torch.Tensor:
     """On the caller's thread: a tensor on a device, for a program that begins afterwards."""
-    streams = streams_of(device)
+    streams = device.streams
     if streams is None or tensor.device != HOST_DEVICE or device.torch_device == HOST_DEVICE:
         return tensor.to(device.torch_device)
     return streams.take_input(tensor, device.torch_device)

@@ -12,7 +12,7 @@ from torch import fx
 
 from dlplacer.core.errors import InputError, RunError, first_line
 from dlplacer.frontend.torch.executable import OpCode
-from dlplacer.runtime.devices.streams import COMPUTE_STREAM, Streams, capturing, streams_of
+from dlplacer.runtime.devices.streams import COMPUTE_STREAM, Streams, capturing
 from dlplacer.runtime.executor.segment_graph import SegmentGraph, boxed_module
 from dlplacer.runtime.executor.stateful_ops import generator_lock
 
@@ -158,7 +158,7 @@ class CudaGraphs:
 
     def function(self, code: SegmentGraph) -> SegmentFunction:
         """A function that captures the segment after some steps; the eager one on a device without streams."""
-        eager, streams = Eager().function(code), streams_of(code.device)
+        eager, streams = Eager().function(code), code.device.streams
         kernels = sum(node.op == "call_function" and node.target is not getitem for node in code.graph.nodes)
         if streams is None or kernels < self.least:
             return eager
