@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import getitem
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import fx
@@ -29,19 +29,22 @@ _MOST_CAPTURES = 4
 """A segment that has to be captured again and again gains nothing."""
 
 
-class SegmentBackend(Protocol):
-    """A way to call segments.
+class SegmentBackend:
+    """Calls one kernel after another, in straight-line code that torch.fx generates; others call segments otherwise.
 
     `leaves_values`: whether tensors stay where they are until the next run, so that runs must not overlap.
     """
 
-    leaves_values: bool
+    leaves_values = False
 
-    def refusal(self, code: OpCode) -> str | None:
+    def refusal(self, code: OpCode) -> str | None:  # noqa: ARG002
         """Why an op cannot be part of a segment of this backend; None if it can."""
+        return None
 
     def function(self, code: SegmentGraph) -> SegmentFunction:
         """The function of a segment."""
+        function: SegmentFunction = boxed_module(code.graph, code.attributes).forward
+        return function
 
 
 def segment_backend(name: str) -> SegmentBackend:
@@ -52,25 +55,8 @@ def segment_backend(name: str) -> SegmentBackend:
     return BACKENDS[name]()
 
 
-class Eager:
-    """Calls one kernel after another, in straight-line code that torch.fx generates."""
-
-    leaves_values = False
-
-    def refusal(self, code: OpCode) -> str | None:  # noqa: ARG002
-        """None: every op can be called."""
-        return None
-
-    def function(self, code: SegmentGraph) -> SegmentFunction:
-        """The generated code."""
-        function: SegmentFunction = boxed_module(code.graph, code.attributes).forward
-        return function
-
-
-class Inductor:
+class Inductor(SegmentBackend):
     """Compiles a segment with TorchInductor when it is first called; random ops and updates stay eager."""
-
-    leaves_values = False
 
     def refusal(self, code: OpCode) -> str | None:
         """As `captured_refusal`."""
@@ -136,7 +122,7 @@ class GraphMemory:
 
 
 @dataclass
-class CudaGraphs:
+class CudaGraphs(SegmentBackend):
     """The segments of one program as graphs; a segment that cannot be captured is left to its ops.
 
     A graph has at `least` so many kernels: replaying one costs about what issuing two or three ops costs. `notes` say
@@ -158,7 +144,7 @@ class CudaGraphs:
 
     def function(self, code: SegmentGraph) -> SegmentFunction:
         """A function that captures the segment after some steps; the eager one on a device without streams."""
-        eager, streams = Eager().function(code), code.device.streams
+        eager, streams = super().function(code), code.device.streams
         kernels = sum(node.op == "call_function" and node.target is not getitem for node in code.graph.nodes)
         if streams is None or kernels < self.least:
             return eager
@@ -267,4 +253,8 @@ def _same_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.data_ptr() == other.data_ptr() and one.shape == other.shape and one.stride() == other.stride()
 
 
-BACKENDS: dict[str, Callable[[], SegmentBackend]] = {"eager": Eager, "inductor": Inductor, "cuda_graph": CudaGraphs}
+BACKENDS: dict[str, Callable[[], SegmentBackend]] = {
+    "eager": SegmentBackend,
+    "inductor": Inductor,
+    "cuda_graph": CudaGraphs,
+}

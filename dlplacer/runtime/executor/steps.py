@@ -15,7 +15,7 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.frontend.torch.executable import Executable
 from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice
 from dlplacer.runtime.devices.streams import COMPUTE_STREAM
-from dlplacer.runtime.executor.backends import Eager, SegmentBackend, SegmentFunction
+from dlplacer.runtime.executor.backends import SegmentBackend, SegmentFunction
 from dlplacer.runtime.executor.run import ProgramRun, RankLinks
 from dlplacer.runtime.executor.segment_graph import LASTING, SegmentGraph, segment_graph
 from dlplacer.runtime.executor.stateful_ops import Updater, drawn_with
@@ -121,7 +121,7 @@ class SegmentMaker:
         given = self.executable, ops, outputs, device, self.updater
         code = segment_graph(*given, self._lasting[home], self._fresh, recorded)
         last = frozenset(freed.intersection(code.read))
-        backend = self.backend if not recorded and all(map(self._is_compiled, ops)) else Eager()
+        backend = self.backend if not recorded and all(map(self._is_compiled, ops)) else SegmentBackend()
         return Segment(
             self.graph,
             home,
