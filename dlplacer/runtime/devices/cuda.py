@@ -11,6 +11,8 @@ from dlplacer.runtime.devices.streams import COMPUTE_STREAM, StreamBackend, Stre
 from dlplacer.runtime.devices.worker import Reply, T, issuing_thread
 
 COPIES = ("free", "forced")
+# torch can only let a stream spin for a number of cycles; about the clock of data-centre GPUs.
+_CYCLES_PER_S = 1.5e9
 
 
 class CudaDevice(RuntimeDevice):
@@ -35,7 +37,10 @@ class CudaDevice(RuntimeDevice):
             raise InputError(f"device '{whole}' is not here: torch sees {found}; use cpu:0, cpu:1, … or another box")
         if copies not in COPIES:
             raise InputError(f"device '{whole}': copies is {copies!r}; use {' or '.join(COPIES)}")
-        name, kind = whole if part is None else f"{whole}/{part}", type_of_name(self._backend.device_name(index))
+        name, kind = (
+            whole if part is None else f"{whole}/{part}",
+            type_of_name(self._backend.torch.get_device_name(index)),
+        )
         super().__init__(name, kind, torch.device(self.torch_type, index), issuing_thread())
         self.streams = Streams(self._backend, index, copies_here=copies == "forced")
         self._index, self._closed = index, False
@@ -54,8 +59,8 @@ class CudaDevice(RuntimeDevice):
 
     def activate(self) -> None:
         """Make the device and its compute stream current."""
-        self._backend.set_device(self._index)
-        self._backend.activate(self._compute)
+        self._backend.torch.set_device(self._index)
+        self._backend.torch.set_stream(self._compute)
 
     def close(self) -> None:
         """Take no more work; the thread is not this device's alone."""
@@ -67,7 +72,7 @@ class CudaDevice(RuntimeDevice):
 
     def drain(self) -> None:
         """Wait for all streams, the caller's own among them."""
-        self._backend.synchronize(self._index)
+        self._backend.torch.synchronize(self._index)
 
     def synchronize(self) -> None:
         """Wait for the compute stream."""
@@ -75,7 +80,7 @@ class CudaDevice(RuntimeDevice):
 
     def now(self) -> torch.Event:
         """An event recorded on the compute stream."""
-        event = self._backend.event(timed=True)
+        event: torch.Event = self._backend.torch.Event(enable_timing=True)
         event.record(self._compute)
         return event
 
@@ -85,7 +90,8 @@ class CudaDevice(RuntimeDevice):
 
     def pause(self, pause_s: float) -> None:
         """Let the compute stream pause."""
-        self._backend.pause(self._compute, pause_s)
+        with self._backend.torch.stream(self._compute):
+            self._backend.torch._sleep(int(pause_s * _CYCLES_PER_S))
 
     @property
     def _compute(self) -> torch.Stream:

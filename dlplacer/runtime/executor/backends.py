@@ -149,7 +149,7 @@ class CudaGraphs(SegmentBackend):
         if streams is None or kernels < self.least:
             return eager
         if id(streams) not in self._memory:
-            self._memory[id(streams)] = GraphMemory(streams.backend.graph_pool())
+            self._memory[id(streams)] = GraphMemory(streams.backend.torch.graph_pool_handle())
         return _Captured(eager, code, streams, self, self._memory[id(streams)])
 
 
@@ -192,9 +192,9 @@ class _Captured:
             for position, value in enumerate(given)
         ]
         self._fill(given)
-        backend = self.streams.backend
+        cuda = self.streams.backend.torch
         # One that is captured again comes after those that are replayed behind it, which write to all that was free.
-        graph, pool = backend.graph(), self.memory.pool if self._captures == 1 else backend.graph_pool()
+        graph, pool = cuda.CUDAGraph(), self.memory.pool if self._captures == 1 else cuda.graph_pool_handle()
         try:
             # A thread that draws random numbers on this device meanwhile would move the generator that a capture holds.
             with capturing, generator_lock(self.code.device.torch_device):

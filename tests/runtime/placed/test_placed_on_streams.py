@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from frontend.torch.small_models import build
-from runtime.host_streams import Event, HostCudaDevice, HostStreams
+from runtime.host_streams import HostCudaDevice, HostEvent, HostStreams
 from runtime.random_plans import plain_loss, random_plan
 
 from dlplacer.core.errors import RunError
@@ -93,7 +93,7 @@ def test_what_fails_on_a_device_is_reported_with_its_step(monkeypatch: pytest.Mo
         def failed(event: Any) -> None:
             raise RuntimeError("CUDA error: device-side assert triggered")
 
-        monkeypatch.setattr(Event, "synchronize", failed)
+        monkeypatch.setattr(HostEvent, "synchronize", failed)
         placed.step(*job.args, *job.targets)
         with pytest.raises(
             RunError, match="run 1 of the program failed on cuda:0/0 after its ops were issued: CUDA er"
@@ -110,7 +110,7 @@ def test_an_error_that_an_earlier_step_caused_is_not_that_of_the_op_at_hand(monk
         def failed(*_: Any) -> None:
             raise RuntimeError("CUDA error: device-side assert triggered")
 
-        monkeypatch.setattr(Event, "query", failed)
+        monkeypatch.setattr(HostEvent, "query", failed)
         monkeypatch.setattr(HostStreams, "copy", failed)
         with pytest.raises(RunError, match="run 1 of the program failed on cuda:0/0 after its ops were issued"):
             placed.step(*job.args, *job.targets)
