@@ -30,7 +30,7 @@ from dlplacer.planning.place import place
 from dlplacer.problem.problem import build_problem
 from dlplacer.problem.simulate import replay
 from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.devices.jitter import DelayedDevice
+from dlplacer.runtime.devices.jitter import delayed
 from dlplacer.runtime.devices.open import KINDS, DeviceName, open_devices
 from dlplacer.runtime.executor.backends import BACKENDS
 from dlplacer.runtime.placed.placed_module import PlacedModule
@@ -191,8 +191,8 @@ def _numbers(name: str, build: Build, devices: Sequence[RuntimeDevice], repeats:
         yield Check("numbers", f"{name} against {other}", difference, _TOLERANCE, "relative difference")
     worst = 0.0
     for number in range(repeats):
-        delayed: list[Any] = [DelayedDevice(device, _LONGEST_PAUSE_S, seed + 1000 * number) for device in devices]
-        again = largest_difference(_outcome(build(), plan, captured, delayed), ours)
+        paused = [delayed(device, _LONGEST_PAUSE_S, seed + 1000 * number) for device in devices]
+        again = largest_difference(_outcome(build(), plan, captured, paused), ours)
         worst = max(worst, again) if again == again else math.inf
     # Some kernels of GPUs add in the order in which threads arrive.
     limit = 0.0 if all(device.streams is None for device in devices) else _TOLERANCE

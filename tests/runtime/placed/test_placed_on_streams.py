@@ -14,7 +14,6 @@ from dlplacer.core.errors import RunError
 from dlplacer.frontend import Job
 from dlplacer.frontend.torch.capture import capture_job, default_rewrites
 from dlplacer.measure.steps import PlacedJob
-from dlplacer.runtime.devices.jitter import DelayedDevice
 from dlplacer.runtime.placed.placed_module import PlacedModule
 
 pytestmark = pytest.mark.timeout(120)
@@ -22,14 +21,12 @@ pytestmark = pytest.mark.timeout(120)
 
 @contextmanager
 def placed_on_streams(
-    job: Job, copies: str, seed: int, delayed: bool = False, segments: str = "eager"
+    job: Job, copies: str, seed: int, segments: str = "eager"
 ) -> Iterator[tuple[PlacedModule, list[str]]]:
     streams = HostStreams()
     captured = capture_job(job, default_rewrites())
     plan = random_plan(captured.graph, 2, seed)
     devices: list[Any] = [HostCudaDevice(0, streams, part, copies) for part in range(2)]
-    if delayed:
-        devices = [DelayedDevice(device, 1e-3, seed) for device in devices]
     placed = PlacedModule(job, plan, captured, dict(zip(("d0", "d1"), devices, strict=True)), segments=segments)
     streams.log.clear()
     try:
