@@ -120,6 +120,37 @@ def test_checkpoints_have_plain_names_and_load_in_both_directions() -> None:
         assert plain.calls.item() == 1
 
 
+class _Counted(nn.Module):
+    """Keeps a number that is neither parameter nor buffer, and saves it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.count = nn.Linear(8, 5), 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(x)
+
+    def get_extra_state(self) -> int:
+        return self.count
+
+    def set_extra_state(self, state: int) -> None:
+        self.count = state
+
+
+def test_extra_state_is_saved_and_loaded() -> None:
+    job, plain = Job(_Counted(), (torch.randn(4, 8),), mode="infer"), _Counted()
+    with placed_at_random(job) as placed:
+        job.module.count = 3
+        saved = placed.state_dict()
+        plain.load_state_dict(saved)
+        assert plain.count == 3
+        job.module.count = 0
+        placed.load_state_dict(saved)
+        assert job.module.count == 3
+        with pytest.raises(RuntimeError, match="Missing key"):
+            placed.load_state_dict({name: saved[name] for name in ("fc.weight", "fc.bias")})
+
+
 class _Drawing(nn.Module):
     """Draws in every forward pass, as a sampler does."""
 
