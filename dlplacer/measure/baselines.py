@@ -121,7 +121,7 @@ def compare_with_eager(
         found = group.gathered((_largest_difference(pairs), _largest_difference(zeros)))
         return _largest([error for error, _ in found]), _largest([number for _, number in found])
 
-    ops = [code.op for code in placed.captured.executable.codes.values() if code.random]
+    ops = [code.op for code in placed.placed.captured.executable.codes.values() if code.random]
     seeds = [replica_seed(placed.placed.step_seed, replica) for replica in range(len(placed.parts))]
     draws = [SameDraws(ops, seed, device.torch_device) for seed in seeds] if ops else []
     error, number = worst(placed.parts, draws)

@@ -69,7 +69,7 @@ class Predictor:
         self._used = used_devices(plan)
         job, starts = placed.job, {entry.op: entry.start_s for entry in plan.ops}
         tensors, leaves, segments = job_tensors(job), flat_inputs(job), placed.placed.segments
-        step = (placed.captured, plan.order)
+        step = (placed.placed.captured, plan.order)
         self._own = own or {
             name: OwnStep(*step, name, device, tensors, leaves, job=job, segments=segments, starts=starts)
             for name, device in placed.devices.items()

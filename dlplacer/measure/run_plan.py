@@ -138,7 +138,7 @@ def run(
 
         def placed(job: Job, plan: Plan) -> PlacedJob:
             module = stack.enter_context(closing(apply(job, plan, devices, segments=segments)))
-            return PlacedJob(module, module.captured, [job])
+            return PlacedJob(module, [job])
 
         others = {
             name: placed(replace(job, module=copy.deepcopy(reference)), other) for name, other in (beside or {}).items()
@@ -185,7 +185,7 @@ def run_over_ranks(
         reference = copy.deepcopy(job.module) if home_of_all(planned) else job.module
         with closing(apply_in_group(parts[group.replica], planned, group, opened, over.segments)) as module:
             processes = SeveralProcesses(group, opened, line)
-            placed = PlacedJob(module, module.whole, parts, whole, group.replica)
+            placed = PlacedJob(module, parts, whole, group.replica)
             return measure(placed, {}, reference, processes, request)
 
 

@@ -211,7 +211,7 @@ def _segments(name: str, build: Build, device: RuntimeDevice, seed: int) -> Iter
                 job = build()
                 placed = _placed(job, plan, captured, [device], segments)
                 for _ in range(_WARMUP):
-                    (loss,) = PlacedJob(placed, captured, [job]).step()
+                    (loss,) = PlacedJob(placed, [job]).step()
             except RunError as error:
                 yield Check("numbers", subject, None, None, "", note=str(error))
                 continue
@@ -249,7 +249,7 @@ def _steps(
             on_progress(f"steps: {subject}")
             try:
                 job = build()
-                placed = PlacedJob(_placed(job, plan, captured, devices, segments), captured, [job])
+                placed = PlacedJob(_placed(job, plan, captured, devices, segments), [job])
                 yield Check("step", subject, _median_s(placed.step), None, "s")
             except RunError as error:
                 yield Check("step", subject, None, None, "s", note=str(error))

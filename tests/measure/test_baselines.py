@@ -84,12 +84,11 @@ def test_all_tensors_of_inference_are_compared(shift: float) -> None:
     captured = capture_job(job, default_rewrites())
     topology = Topology((Device("d", "cpu-core"),), (), ())
     with closing(RuntimeDevice("host", "cpu-core")) as device:
-        placed = PlacedJob(
-            PlacedModule(job, selftest_plan(captured.graph, topology, 0), captured, {"d": device}), captured, [job]
-        )
+        plan = selftest_plan(captured.graph, topology, 0)
+        placed = PlacedJob(PlacedModule(job, plan, captured, {"d": device}), [job])
         places, last = placed.step()
         assert last.shape == (4, 5)
-        shifted = SimpleNamespace(**{name: getattr(placed, name) for name in ("placed", "captured", "parts", "whole")})
+        shifted = SimpleNamespace(**{name: getattr(placed, name) for name in ("placed", "parts", "whole")})
         shifted.job, shifted.step = job, lambda: (places, last + shift)
         group: Any = SimpleNamespace(gathered=lambda value: [value])
         reference = copy.deepcopy(job.module)

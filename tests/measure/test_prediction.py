@@ -95,7 +95,7 @@ def predicted(plan: Plan, slower: float) -> tuple[Prediction, OneProcess]:
         group.topology = replace(group.topology, links=links)
         used = used_devices(plan)
         own: Any = {name: MadeSteps(plan.order[name], slower) for name in devices if name in used}
-        predictor = Predictor(PlacedJob(module, captured, [job]), group, own)
+        predictor = Predictor(PlacedJob(module, [job]), group, own)
         for _ in range(3):
             predictor.sample()
         return predictor.predict(host_s=0.25), group

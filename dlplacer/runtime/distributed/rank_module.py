@@ -89,8 +89,8 @@ class RankModule(PlacedModule):
         self._give_up_other_parts()
 
     @property
-    def whole(self) -> Captured:
-        """The graph and executable of all processes of a replica, at the shapes of the plan."""
+    def captured(self) -> Captured:
+        """The graph and executable of all processes of a replica, at the shapes of the plan; not bound to a group."""
         assert isinstance(self._primary, RankVariant)
         return self._primary.whole
 

@@ -204,7 +204,7 @@ class PlacedModule(PlacedState):
         job = self._job
         loss = copy.deepcopy(job.loss, memo) if isinstance(job.loss, nn.Module) else job.loss
         module = copy.deepcopy(job.module, memo)
-        copied = self._of(replace(job, module=module, loss=loss), self.whole.with_constants(memo))
+        copied = self._of(replace(job, module=module, loss=loss), self.captured.with_constants(memo))
         memo[id(self)] = copied
         for ours, theirs in zip(self.modules(), copied.modules(), strict=True):
             theirs.training = ours.training
@@ -216,11 +216,6 @@ class PlacedModule(PlacedState):
         copied.records = self.records
         copied.updater.load_state_dict(copy.deepcopy(self.updater.state_dict(), memo))
         return copied
-
-    @property
-    def whole(self) -> Captured:
-        """The graph and executable of all devices."""
-        return self._primary.captured
 
     def _of(self, job: Job, captured: Captured) -> "PlacedModule":
         """The same step of another module on the same devices."""

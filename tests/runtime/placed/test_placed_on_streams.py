@@ -130,5 +130,5 @@ def test_an_action_that_fails_is_named(monkeypatch: pytest.MonkeyPatch, broken: 
 def test_a_step_that_is_timed_ends_with_its_devices() -> None:
     job = build("branches")
     with placed_on_streams(job, "free", seed=1) as (placed, log):
-        PlacedJob(placed, placed.captured, [job]).step()
+        PlacedJob(placed, [job]).step()
         assert log[-2:] == ["device", "device"]
