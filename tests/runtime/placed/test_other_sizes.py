@@ -55,7 +55,7 @@ def test_any_batch_size(name: str) -> None:
     with placed_at_random(job, graph=graph_of(name)) as placed:
         for batch in (1, 5):
             trains_as(placed, resized(job, batch), plain)
-        for variant in placed._variants.values():
+        for variant in placed._variants._found.values():
             kept = {op: device for op, device in placed.plan.placement.items() if op in variant.home}
             assert kept.items() <= variant.home.items()
             assert len(kept) > 0.8 * len(placed.plan.placement)
@@ -78,7 +78,7 @@ def test_variants_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     with placed_at_random(job, graph=graph_of("linear")) as placed:
         for batch in range(1, 6):
             placed.step(*resized(job, batch).args, *resized(job, batch).targets)
-        assert len(placed._variants) == 4
+        assert len(placed._variants._found) == 4
         trains_as(placed, job, build("linear").module)
 
 
@@ -109,7 +109,7 @@ def test_the_first_evaluation_may_come_from_several_threads() -> None:
         inputs = [job.args[0][: 1 + number % 3] for number in range(6)]
         for found, given in zip(from_threads(6, lambda number: placed(inputs[number])), inputs, strict=True):
             torch.testing.assert_close(found, plain(given), **EXACT)
-        assert len(placed._variants) == 1 + 3
+        assert len(placed._variants._found) == 1 + 3
 
 
 class Factor(nn.Module):

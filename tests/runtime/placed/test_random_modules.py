@@ -49,8 +49,6 @@ def same(ours: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor], **toleran
     return all(torch.allclose(one, other, equal_nan=True, **tolerance) for one, other in pairs)
 
 
-# Without dropout against plain PyTorch; with it, and in micro-batches, one device against two, which is the same to the
-# last bit: the same kernels run on the same numbers.
 HALVES = ("micro-batches:2",)
 SLOW = [
     *((seed, (), drops) for seed in (*range(6, 15), 16) for drops in (False, True)),
@@ -58,6 +56,8 @@ SLOW = [
 ]
 
 
+# Without dropout against plain PyTorch; with it, and in micro-batches, one device against two, which is the same to the
+# last bit: the same kernels run on the same numbers.
 @pytest.mark.parametrize(
     ("seed", "rewrites", "drops"),
     [(0, (), False), (3, HALVES, True), *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW)],
