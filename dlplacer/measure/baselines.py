@@ -22,7 +22,8 @@ from dlplacer.runtime.distributed.rank_module import replica_seed
 from dlplacer.runtime.distributed.ranks import NETWORK
 from dlplacer.runtime.executor.stateful_ops import drawn_with
 
-BASELINE, ALL_CORES, COMPILED = "baseline", "all cores", "compiled"
+BASELINE, ALL_CORES, COMPILED = "baseline", "eager_all_cores", "compiled"
+"""Steps by name, which begins the names of fields of `RunReport`."""
 
 
 @dataclass(frozen=True, slots=True)
