@@ -37,11 +37,9 @@ class CudaDevice(RuntimeDevice):
             raise InputError(f"device '{whole}' is not here: torch sees {found}; use cpu:0, cpu:1, … or another box")
         if copies not in COPIES:
             raise InputError(f"device '{whole}': copies is {copies!r}; use {' or '.join(COPIES)}")
-        name, kind = (
-            whole if part is None else f"{whole}/{part}",
-            type_of_name(self._backend.torch.get_device_name(index)),
-        )
-        super().__init__(name, kind, torch.device(self.torch_type, index), issuing_thread())
+        name = whole if part is None else f"{whole}/{part}"
+        product = self._backend.torch.get_device_name(index)
+        super().__init__(name, type_of_name(product), torch.device(self.torch_type, index), issuing_thread())
         self.streams = Streams(self._backend, index, copies_here=copies == "forced")
         self._index, self._closed = index, False
         self.submit(lambda: None).result()
