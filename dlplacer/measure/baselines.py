@@ -22,7 +22,8 @@ from dlplacer.runtime.distributed.rank_module import replica_seed
 from dlplacer.runtime.distributed.ranks import NETWORK
 from dlplacer.runtime.executor.stateful_ops import drawn_with
 
-BASELINE, ALL_CORES, COMPILED = "baseline", "all cores", "compiled"
+BASELINE, ALL_CORES, COMPILED = "baseline", "eager_all_cores", "compiled"
+"""Steps by name, which begins the names of fields of `RunReport`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,7 @@ def compare_with_eager(
         found = group.gathered((_largest_difference(pairs), _largest_difference(zeros)))
         return _largest([error for error, _ in found]), _largest([number for _, number in found])
 
-    ops = [code.op for code in placed.captured.executable.codes.values() if code.random]
+    ops = [code.op for code in placed.placed.captured.executable.codes.values() if code.random]
     seeds = [replica_seed(placed.placed.step_seed, replica) for replica in range(len(placed.parts))]
     draws = [SameDraws(ops, seed, device.torch_device) for seed in seeds] if ops else []
     error, number = worst(placed.parts, draws)

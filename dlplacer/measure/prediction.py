@@ -11,7 +11,6 @@ from dlplacer.frontend.torch.job import flat_inputs
 from dlplacer.frontend.torch.tracing.step_module import job_tensors
 from dlplacer.measure.steps import OneProcess, PlacedJob
 from dlplacer.problem.simulate import replay_plan
-from dlplacer.runtime.devices.streams import streams_of
 from dlplacer.runtime.distributed.ranks import NETWORK
 from dlplacer.runtime.profile.machine_times import issue_time_s
 from dlplacer.runtime.profile.op_times import with_measured_times
@@ -70,7 +69,7 @@ class Predictor:
         self._used = used_devices(plan)
         job, starts = placed.job, {entry.op: entry.start_s for entry in plan.ops}
         tensors, leaves, segments = job_tensors(job), flat_inputs(job), placed.placed.segments
-        step = (placed.captured, plan.order)
+        step = (placed.placed.captured, plan.order)
         self._own = own or {
             name: OwnStep(*step, name, device, tensors, leaves, job=job, segments=segments, starts=starts)
             for name, device in placed.devices.items()
@@ -149,7 +148,7 @@ class Predictor:
 
         A replay knows no process per device."""
         used = (device for name, device in self._placed.devices.items() if name in self._own)
-        fed = [device for device in used if streams_of(device) is not None]
+        fed = [device for device in used if device.streams is not None]
         if not fed or self._group.all_reduce is not None or self._placed.placed.segments != "eager":
             return 0.0
         return issue_time_s(fed)

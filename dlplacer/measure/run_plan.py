@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from statistics import fmean, median
+from typing import Any
 
 from torch import nn
 
@@ -17,9 +18,7 @@ from dlplacer.frontend.torch.job import Job
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.measure.alternation import alternated_times, spread
 from dlplacer.measure.baselines import (
-    ALL_CORES,
     BASELINE,
-    COMPILED,
     Baselines,
     Differences,
     home_of_all,
@@ -137,7 +136,7 @@ def run(
 
         def placed(job: Job, plan: Plan) -> PlacedJob:
             module = stack.enter_context(closing(apply(job, plan, devices, segments=segments)))
-            return PlacedJob(module, module.captured, [job])
+            return PlacedJob(module, [job])
 
         others = {
             name: placed(replace(job, module=copy.deepcopy(reference)), other) for name, other in (beside or {}).items()
@@ -184,7 +183,7 @@ def run_over_ranks(
         reference = copy.deepcopy(job.module) if home_of_all(planned) else job.module
         with closing(apply_in_group(parts[group.replica], planned, group, opened, over.segments)) as module:
             processes = SeveralProcesses(group, opened, line)
-            placed = PlacedJob(module, module.whole, parts, whole, group.replica)
+            placed = PlacedJob(module, parts, whole, group.replica)
             return measure(placed, {}, reference, processes, request)
 
 
@@ -244,25 +243,18 @@ def _run(
 ) -> Run:
     predicted, measured = prediction.plan, measured_plan(prediction.plan, median_recording(recordings))
     line, differences = group.all_reduce or AlphaBeta(0.0, 0.0), baselines.differences[_MAIN]
-    known = {name: (median(times[name]), quartiles(times[name])) for name in baselines.steps}
-    (baseline_s, around), (cores_s, cores_around), (compiled_s, compiled_around) = (
-        known.get(name, (None, None)) for name in (BASELINE, ALL_CORES, COMPILED)
-    )
+    rivals: dict[str, Any] = {f"{name}_s": median(times[name]) for name in baselines.steps}
+    rivals |= {f"{name}_quartiles_s": quartiles(times[name]) for name in baselines.steps}
     devices, losses = group.replicas * len(used_devices(predicted)), dict[str, float]()
-    if baseline_s is not None:
+    if BASELINE in times:
         spent = prediction.alone_s, prediction.busy_s, predicted.makespan_s, prediction.host_s
-        losses = losses_of(baseline_s, *spent, group.replicas / devices)
+        losses = losses_of(rivals["baseline_s"], *spent, group.replicas / devices)
     report = RunReport(
         **vars(figures.pop(_MAIN)),
         devices=group.devices,
         steps=len(times[_MAIN]),
         segments=main.placed.segments,
-        baseline_s=baseline_s,
-        baseline_quartiles_s=around,
-        eager_all_cores_s=cores_s,
-        eager_all_cores_quartiles_s=cores_around,
-        compiled_s=compiled_s,
-        compiled_quartiles_s=compiled_around,
+        **rivals,
         left_out=tuple(baselines.left_out),
         noise=spread(times[BASELINE]) if BASELINE in times else None,
         losses=losses,

@@ -30,9 +30,8 @@ from dlplacer.planning.place import place
 from dlplacer.problem.problem import build_problem
 from dlplacer.problem.simulate import replay
 from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.devices.jitter import DelayedDevice
+from dlplacer.runtime.devices.jitter import delayed
 from dlplacer.runtime.devices.open import KINDS, DeviceName, open_devices
-from dlplacer.runtime.devices.streams import streams_of
 from dlplacer.runtime.executor.backends import BACKENDS
 from dlplacer.runtime.placed.placed_module import PlacedModule
 from dlplacer.runtime.profile.machine_times import issue_time_s, measured_topology
@@ -154,7 +153,7 @@ def _two_of(opened: Sequence[RuntimeDevice], names: Sequence[str], stack: contex
     """The first two devices, or two streams of the only GPU; none on a single core."""
     if len(opened) > 1:
         return list(opened[:2])
-    return _opened([f"{names[0]}/{part}" for part in range(2)], stack) if streams_of(opened[0]) is not None else []
+    return _opened([f"{names[0]}/{part}" for part in range(2)], stack) if opened[0].streams is not None else []
 
 
 @contextlib.contextmanager
@@ -192,11 +191,11 @@ def _numbers(name: str, build: Build, devices: Sequence[RuntimeDevice], repeats:
         yield Check("numbers", f"{name} against {other}", difference, _TOLERANCE, "relative difference")
     worst = 0.0
     for number in range(repeats):
-        delayed = [DelayedDevice(device, _LONGEST_PAUSE_S, seed + 1000 * number) for device in devices]
-        again = largest_difference(_outcome(build(), plan, captured, delayed), ours)
+        paused = [delayed(device, _LONGEST_PAUSE_S, seed + 1000 * number) for device in devices]
+        again = largest_difference(_outcome(build(), plan, captured, paused), ours)
         worst = max(worst, again) if again == again else math.inf
     # Some kernels of GPUs add in the order in which threads arrive.
-    limit = 0.0 if all(streams_of(device) is None for device in devices) else _TOLERANCE
+    limit = 0.0 if all(device.streams is None for device in devices) else _TOLERANCE
     yield Check("races", f"{name}, {repeats} runs with pauses", worst, limit, "relative difference")
 
 
@@ -212,7 +211,7 @@ def _segments(name: str, build: Build, device: RuntimeDevice, seed: int) -> Iter
                 job = build()
                 placed = _placed(job, plan, captured, [device], segments)
                 for _ in range(_WARMUP):
-                    (loss,) = PlacedJob(placed, captured, [job]).step()
+                    (loss,) = PlacedJob(placed, [job]).step()
             except RunError as error:
                 yield Check("numbers", subject, None, None, "", note=str(error))
                 continue
@@ -223,7 +222,7 @@ def _segments(name: str, build: Build, device: RuntimeDevice, seed: int) -> Iter
 
 def _backends(device: RuntimeDevice) -> list[str]:
     """The backends that the device has, those that compile last: a compilation takes a minute and more."""
-    names = [name for name in BACKENDS if name != "cuda_graph" or streams_of(device) is not None]
+    names = [name for name in BACKENDS if name != "cuda_graph" or device.streams is not None]
     return sorted(names, key=lambda name: name == "inductor")
 
 
@@ -250,7 +249,7 @@ def _steps(
             on_progress(f"steps: {subject}")
             try:
                 job = build()
-                placed = PlacedJob(_placed(job, plan, captured, devices, segments), captured, [job])
+                placed = PlacedJob(_placed(job, plan, captured, devices, segments), [job])
                 yield Check("step", subject, _median_s(placed.step), None, "s")
             except RunError as error:
                 yield Check("step", subject, None, None, "s", note=str(error))

@@ -15,7 +15,6 @@ from torch.utils import _pytree as pytree
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.plan import Plan, ScheduledOp
 from dlplacer.core.topology import Topology
-from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.job import Job, autocast_of, loss_in
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.machines.usable_cores import usable_cores
@@ -173,8 +172,6 @@ class PlacedJob:
 
     Attributes
     ----------
-    captured
-        The captured step of all processes of a replica; its collectives are not bound to a group.
     parts
         [replica] → its part of the job.
     whole
@@ -184,7 +181,6 @@ class PlacedJob:
     """
 
     placed: PlacedModule
-    captured: Captured
     parts: Sequence[Job]
     whole: Job | None = None
     replica: int = 0

@@ -66,21 +66,33 @@ def test_under_torchrun_the_first_rank_reports(plan_file: str, tmp_path: Path) -
     assert (tmp_path / "run.json").stat().st_size > 1000
 
 
-# While they load torch, capture, or run, what has started the ranks is killed or interrupted, or one of them is killed:
-# they must not wait for its store, or for each other.
-def test_ranks_end_with_what_started_them_and_with_each_other(plan_file: str) -> None:
-    under_torchrun = _started(plan_file, ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"])
-    time.sleep(0.2)
-    under_torchrun[0].kill()
-    killed, interrupted, bereft = (_started(plan_file, []) for _ in range(3))
+# What has started the ranks is killed while they load torch, capture, or run: they must not wait for its store.
+@pytest.mark.parametrize(
+    ("launcher", "after_s"),
+    [(["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"], 0.2), ([], 2.0)],
+)
+def test_ranks_end_with_what_started_them(plan_file: str, launcher: list[str], after_s: float) -> None:
+    started, ranks = _started(plan_file, launcher)
+    time.sleep(after_s)
+    started.kill()
+    started.wait()
+    assert _left(ranks, 10.0) == []
+
+
+def test_ranks_end_with_an_interrupted_command(plan_file: str) -> None:
+    started, ranks = _started(plan_file, [])
     time.sleep(3.0)
-    killed[0].kill()
-    interrupted[0].send_signal(signal.SIGINT)
-    os.kill(bereft[1][1], signal.SIGKILL)
-    assert killed[0].wait() == under_torchrun[0].wait() == -signal.SIGKILL
-    assert interrupted[0].wait(30) == 128 + signal.SIGINT
-    assert bereft[0].wait(30) == 1
-    assert all(_left(ranks, 10.0) == [] for _, ranks in (under_torchrun, killed, interrupted, bereft))
+    started.send_signal(signal.SIGINT)
+    assert started.wait(30) == 128 + signal.SIGINT
+    assert _left(ranks, 10.0) == []
+
+
+def test_a_rank_that_is_killed_ends_the_command(plan_file: str) -> None:
+    started, ranks = _started(plan_file, [])
+    time.sleep(2.0)
+    os.kill(ranks[1], signal.SIGKILL)
+    assert started.wait(30) == 1
+    assert _left(ranks, 10.0) == []
 
 
 def _started(plan_file: str, launcher: list[str]) -> tuple["subprocess.Popen[bytes]", list[int]]:

@@ -20,7 +20,7 @@ from dlplacer.measure.baselines import _largest_difference, compare_with_eager
 from dlplacer.measure.run_report import Figures, RunReport
 from dlplacer.measure.selftest import random_plan as selftest_plan
 from dlplacer.measure.steps import PlacedJob
-from dlplacer.runtime.devices.cpu import HostDevice
+from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.onnx.run_cut_model import _difference
 from dlplacer.runtime.placed.placed_module import PlacedModule
 
@@ -83,13 +83,12 @@ def test_all_tensors_of_inference_are_compared(shift: float) -> None:
     job = Job(Several(), (torch.randn(4, 8),), mode="infer")
     captured = capture_job(job, default_rewrites())
     topology = Topology((Device("d", "cpu-core"),), (), ())
-    with closing(HostDevice("host", "cpu-core")) as device:
-        placed = PlacedJob(
-            PlacedModule(job, selftest_plan(captured.graph, topology, 0), captured, {"d": device}), captured, [job]
-        )
+    with closing(RuntimeDevice("host", "cpu-core")) as device:
+        plan = selftest_plan(captured.graph, topology, 0)
+        placed = PlacedJob(PlacedModule(job, plan, captured, {"d": device}), [job])
         places, last = placed.step()
         assert last.shape == (4, 5)
-        shifted = SimpleNamespace(**{name: getattr(placed, name) for name in ("placed", "captured", "parts", "whole")})
+        shifted = SimpleNamespace(**{name: getattr(placed, name) for name in ("placed", "parts", "whole")})
         shifted.job, shifted.step = job, lambda: (places, last + shift)
         group: Any = SimpleNamespace(gathered=lambda value: [value])
         reference = copy.deepcopy(job.module)

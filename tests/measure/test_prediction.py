@@ -20,7 +20,7 @@ from dlplacer.frontend.torch.capture import capture_job, default_rewrites
 from dlplacer.measure.prediction import Prediction, Predictor, overlap_shares, used_devices
 from dlplacer.measure.steps import OneProcess, PlacedJob
 from dlplacer.problem.simulate import replay_plan
-from dlplacer.runtime.devices.cpu import HostDevice
+from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.placed.placed_module import PlacedModule
 from dlplacer.runtime.profile.op_times import with_measured_times
 
@@ -87,7 +87,7 @@ def predicted(plan: Plan, slower: float) -> tuple[Prediction, OneProcess]:
     """After three rounds of made steps; tensors change devices in no time."""
     job = build("branches")
     captured = capture_job(job, default_rewrites())
-    devices = {device.id: HostDevice(device.id, "cpu-core") for device in plan.topology.devices}
+    devices = {device.id: RuntimeDevice(device.id, "cpu-core") for device in plan.topology.devices}
     try:
         module = PlacedModule(job, plan, captured, devices)
         group = OneProcess(devices)
@@ -95,7 +95,7 @@ def predicted(plan: Plan, slower: float) -> tuple[Prediction, OneProcess]:
         group.topology = replace(group.topology, links=links)
         used = used_devices(plan)
         own: Any = {name: MadeSteps(plan.order[name], slower) for name in devices if name in used}
-        predictor = Predictor(PlacedJob(module, captured, [job]), group, own)
+        predictor = Predictor(PlacedJob(module, [job]), group, own)
         for _ in range(3):
             predictor.sample()
         return predictor.predict(host_s=0.25), group

@@ -15,7 +15,7 @@ from dlplacer.frontend import Job, capture
 from dlplacer.measure.run_plan import run
 from dlplacer.measure.steps import EagerStep
 from dlplacer.problem.simulate import replay_plan
-from dlplacer.runtime.devices.cpu import HostDevice
+from dlplacer.runtime.devices.base import RuntimeDevice
 
 CPUS = ["cpu:0", "cpu:1"]
 
@@ -94,7 +94,7 @@ def test_the_eager_step_is_plain_pytorch(name: str) -> None:
     job, plain = build(name), build(name)
     loss = plain_loss(plain, plain.module)
     loss.backward()  # type: ignore[no-untyped-call]
-    with closing(HostDevice("host", "host")) as device:
+    with closing(RuntimeDevice("host", "host")) as device:
         eager = EagerStep([job], job.module, device)
         for _ in range(2):
             assert torch.equal(eager.step()[0], loss.detach())
@@ -105,7 +105,7 @@ def test_the_eager_step_is_plain_pytorch(name: str) -> None:
 def test_the_eager_step_takes_the_mode_of_the_job() -> None:
     module = nn.Sequential(nn.Linear(8, 5), nn.BatchNorm1d(5), nn.Dropout(0.5))
     x = torch.randn(4, 8)
-    with closing(HostDevice("host", "host")) as device:
+    with closing(RuntimeDevice("host", "host")) as device:
         eager = EagerStep([Job(module.train(), (x,), mode="infer")], module, device)
         assert torch.equal(eager.step()[0], eager.step()[0])
     assert module[1].num_batches_tracked == 0

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from dlplacer.runtime.devices.cuda import CudaDevice
 
 
-class Event:
+class HostEvent:
     """An event that has happened."""
 
     def __init__(self, log: list[str], timed: bool) -> None:
@@ -29,26 +29,26 @@ class Event:
         return True
 
     @as_real(torch.cuda.Event.record)
-    def record(self, stream: "Stream") -> None:
+    def record(self, stream: "HostStream") -> None:
         self.moment_s = time.perf_counter()
         self.log.append("record")
 
     @as_real(torch.cuda.Event.elapsed_time)
-    def elapsed_time(self, end_event: "Event") -> float:
+    def elapsed_time(self, end_event: "HostEvent") -> float:
         assert self.timed
         assert end_event.timed
         return 1e3 * (end_event.moment_s - self.moment_s)
 
 
-class Stream:
+class HostStream:
     """A stream that has done everything."""
 
     def __init__(self, log: list[str]) -> None:
         self.log = log
 
     @as_real(torch.cuda.Stream.wait_event)
-    def wait_event(self, event: Event) -> None:
-        assert isinstance(event, Event)
+    def wait_event(self, event: HostEvent) -> None:
+        assert isinstance(event, HostEvent)
         self.log.append("wait")
 
     @as_real(torch.cuda.Stream.synchronize)
@@ -111,65 +111,66 @@ class HostGraph(TorchDispatchMode):
 
 
 class HostStreams:
-    """A `StreamBackend` in the host's memory."""
+    """A `StreamBackend` in the host's memory, and the module of torch that it calls."""
 
     def __init__(self) -> None:
         self.log: list[str] = []
+        self.torch = self
         self._pools = itertools.count()
 
     def device_count(self) -> int:
         return 2
 
-    def device_name(self, index: int) -> str:
+    def get_device_name(self, index: int) -> str:
         return "Host"
 
     def set_device(self, index: int) -> None:
         pass
 
-    def stream(self, index: int) -> Stream:
-        return Stream(self.log)
+    def Stream(self, device: int) -> HostStream:
+        return HostStream(self.log)
 
-    def current(self, index: int) -> Stream:
-        return Stream(self.log)
+    def current_stream(self, index: int) -> HostStream:
+        return HostStream(self.log)
 
-    def activate(self, stream: Stream) -> None:
+    def set_stream(self, stream: HostStream) -> None:
         pass
 
     @contextmanager
-    def on(self, stream: Stream) -> Iterator[None]:
+    def stream(self, stream: HostStream) -> Iterator[None]:
         yield
 
     def copy(
-        self, tensor: torch.Tensor, device: torch.device, stream: Stream, arrival: Stream | None = None
+        self, tensor: torch.Tensor, device: torch.device, stream: HostStream, arrival: HostStream | None = None
     ) -> torch.Tensor:
         self.log.append("copy")
         return tensor.clone(memory_format=torch.preserve_format)
 
-    def upload(self, tensor: torch.Tensor, device: torch.device, stream: Stream) -> torch.Tensor:
+    def upload(self, tensor: torch.Tensor, device: torch.device, stream: HostStream) -> torch.Tensor:
         self.log.append("upload")
         return tensor.clone(memory_format=torch.preserve_format)
 
     def pinned(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.clone(memory_format=torch.preserve_format)
 
-    def protect(self, tensor: torch.Tensor, stream: Stream) -> None:
+    def protect(self, tensor: torch.Tensor, stream: HostStream) -> None:
         assert isinstance(tensor, torch.Tensor)
         self.log.append("hold")
 
     def synchronize(self, index: int) -> None:
         self.log.append("device")
 
-    def event(self, timed: bool) -> Event:
-        self.log.append("timed event" if timed else "event")
-        return Event(self.log, timed)
+    def Event(self, enable_timing: bool = False) -> HostEvent:
+        self.log.append("timed event" if enable_timing else "event")
+        return HostEvent(self.log, enable_timing)
 
-    def graph(self) -> "HostGraph":
+    def CUDAGraph(self) -> "HostGraph":
         return HostGraph(self.log)
 
-    def graph_pool(self) -> Any:
+    def graph_pool_handle(self) -> Any:
         return (0, next(self._pools))
 
-    def pause(self, stream: Stream, pause_s: float) -> None:
+    def _sleep(self, cycles: int) -> None:
         self.log.append("pause")
 
 
@@ -179,8 +180,8 @@ class HostCudaDevice(CudaDevice):
     def __init__(self, index: int, backend: Any, part: int | None, copies: str) -> None:
         super().__init__(index, backend, part, copies)
         self.torch_device = torch.device("cpu")
+        self.submit(self._one_thread).result()
 
-    def _prepare(self) -> None:
-        super()._prepare()
+    def _one_thread(self) -> None:
         torch.get_num_threads()
         torch.set_num_threads(1)

@@ -18,7 +18,7 @@ from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.cpu import CpuDevice
 from dlplacer.runtime.devices.cuda import CudaDevice
 from dlplacer.runtime.devices.streams import StreamBackend
-from dlplacer.runtime.executor.backends import CudaGraphs, Eager, SegmentBackend
+from dlplacer.runtime.executor.backends import CudaGraphs, SegmentBackend
 from dlplacer.runtime.executor.executor import Executor
 from dlplacer.runtime.executor.run import StepInputs
 from dlplacer.runtime.executor.stateful_ops import Updater
@@ -71,7 +71,7 @@ def right_values(lowered: Lowered, seed: int, gpus: SimulatedGpus | None = None)
     with opened(lowered.spaces, gpus) as devices:
         executable = executable_of(lowered.graph, gpus, lowered.empty, computed)
         executors = [
-            Executor(lowered.graph, executable, program, devices, Updater(None), Eager())
+            Executor(lowered.graph, executable, program, devices, Updater(None), SegmentBackend())
             for program in lowered.programs
         ]
         state = executors[0].start(StepInputs({}, 0))
@@ -243,7 +243,7 @@ def test_steps_follow_each_other_without_waiting(replayed: bool, monkeypatch: py
     replays = 0
     for seed, lowered in plans_here(80):
         if len(lowered.programs) == 1:
-            backend = CudaGraphs(least=2) if replayed else Eager()
+            backend = CudaGraphs(least=2) if replayed else SegmentBackend()
             right, count = right_over_steps(lowered, seed, backend)
             assert right, seed
             replays += count

@@ -1,12 +1,16 @@
-"""The interface between the executor and a device, and the properties in which kinds of devices differ."""
+"""What the executor asks of a device, and the properties in which kinds of devices differ."""
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from dlplacer.runtime.devices.worker import Reply, T, Worker
+
+if TYPE_CHECKING:
+    from dlplacer.runtime.devices.streams import Streams
 
 NamedDevice = str | torch.device
 """A device of this machine, as a person writes it."""
@@ -18,29 +22,31 @@ HOST_DEVICE = torch.device("cpu")
 """Where torch keeps tensors of the host's memory."""
 
 
-class RuntimeDevice(Protocol):
-    """A device that runs ops, issued by a thread.
+class RuntimeDevice:
+    """A device that runs ops, issued by its thread. Those of this class are done when their calls return.
 
-    `name` is as the user wrote it, `type` as in topologies and in an op's times. A device that enqueues work on streams
-    also has an attribute ``streams`` (`dlplacer.runtime.devices.streams.Streams`).
+    `name` is as the user wrote it, `type` as in topologies and in an op's times. A device that enqueues its work has
+    `streams`, and shares its thread with the others that have.
     """
 
-    name: str
-    type: str
-    torch_device: torch.device
+    streams: "Streams | None" = None
 
-    @property
-    def worker(self) -> Worker:
-        """The thread that issues its work; devices with streams share one."""
+    def __init__(
+        self, name: str, type: str, torch_device: torch.device = HOST_DEVICE, worker: Worker | None = None
+    ) -> None:
+        self.name, self.type, self.torch_device = name, type, torch_device
+        self.worker = worker or Worker(name, lambda: None)
 
     def activate(self) -> None:
         """On the device's thread: have ops that follow run on this device."""
 
     def submit(self, work: Callable[[], T]) -> Reply[T]:
         """Run a function on the device's thread, after all that was submitted before."""
+        return self.worker.submit(work)
 
     def receive(self, tensor: Value) -> Value:
         """On this device's thread: a tensor of the host's memory in this device's, safe for later actions to use."""
+        return tensor if tensor is None else tensor.to(self.torch_device)
 
     def drain(self) -> None:
         """From any thread: wait for all that anyone has enqueued on the device."""
@@ -50,12 +56,15 @@ class RuntimeDevice(Protocol):
 
     def now(self) -> Any:
         """On this device's thread: a mark in the device's own order of work."""
+        return time.perf_counter_ns()
 
     def elapsed_s(self, begin: Any, end: Any) -> float:
         """Seconds between two marks, once the device is synchronized."""
+        return float(end - begin) * 1e-9
 
     def close(self) -> None:
         """Take no more work; the device cannot be used afterwards."""
+        self.worker.close()
 
 
 @dataclass(frozen=True)

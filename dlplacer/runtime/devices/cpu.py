@@ -9,9 +9,7 @@ import os
 import platform
 import sys
 import threading
-import time
 import weakref
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,7 @@ import torch
 from dlplacer.core.errors import InputError
 from dlplacer.machines.costs.device_table import CORE
 from dlplacer.machines.usable_cores import usable_cores
-from dlplacer.runtime.devices.base import HOST_DEVICE, DeviceKind, Value
+from dlplacer.runtime.devices.base import DeviceKind, RuntimeDevice
 from dlplacer.runtime.devices.worker import Worker
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -3, -4, -8
@@ -113,45 +111,7 @@ def _glibc() -> Any:
 _CPU_INFO = Path("/proc/cpuinfo")
 
 
-class HostDevice(Worker):
-    """A `RuntimeDevice` whose ops are done when their calls return: nothing has to be waited for."""
-
-    def __init__(
-        self, name: str, type: str, prepare: Callable[[], None] = lambda: None, suits: Callable[[], bool] = lambda: True
-    ) -> None:
-        self.name = name
-        self.type = type
-        self.torch_device = HOST_DEVICE
-        super().__init__(name, prepare, suits)
-
-    @property
-    def worker(self) -> Worker:
-        """The device itself."""
-        return self
-
-    def activate(self) -> None:
-        """Nothing to do: the thread is this device's alone."""
-
-    def receive(self, tensor: Value) -> Value:
-        """The tensor: it is ready when it arrives."""
-        return tensor if tensor is None else tensor.to(HOST_DEVICE)
-
-    def drain(self) -> None:
-        """Nothing to wait for."""
-
-    def synchronize(self) -> None:
-        """Nothing to wait for."""
-
-    def now(self) -> int:
-        """Nanoseconds of a monotonic clock."""
-        return time.perf_counter_ns()
-
-    def elapsed_s(self, begin: int, end: int) -> float:
-        """Seconds between two marks."""
-        return (end - begin) * 1e-9
-
-
-class CpuDevice(HostDevice):
+class CpuDevice(RuntimeDevice):
     """The i-th core that this process may use: a pinned thread, one torch thread, memory that the heap keeps."""
 
     def __init__(self, index: int) -> None:
@@ -166,7 +126,7 @@ class CpuDevice(HostDevice):
         self._releasing = weakref.finalize(self, release_heap)
         self._releasing.atexit = False
         threads = torch.get_num_threads()
-        super().__init__(f"cpu:{index}", CORE, self._prepare, on_kept_heap)
+        super().__init__(f"cpu:{index}", CORE, worker=Worker(f"cpu:{index}", self._prepare, on_kept_heap))
         torch.set_num_threads(threads)
 
     def close(self) -> None:

@@ -6,14 +6,16 @@ import torch
 
 from dlplacer.core.errors import InputError
 from dlplacer.machines.importers.products import type_of_name
-from dlplacer.runtime.devices.base import DeviceKind, Value
+from dlplacer.runtime.devices.base import DeviceKind, RuntimeDevice, Value
 from dlplacer.runtime.devices.streams import COMPUTE_STREAM, StreamBackend, Streams
 from dlplacer.runtime.devices.worker import Reply, T, issuing_thread
 
 COPIES = ("free", "forced")
+# torch can only let a stream spin for a number of cycles; about the clock of data-centre GPUs.
+_CYCLES_PER_S = 1.5e9
 
 
-class CudaDevice:
+class CudaDevice(RuntimeDevice):
     """The i-th CUDA device, or one of several logical devices on it, with streams of their own.
 
     The program says, action by action, when streams wait for each other and what is copied. `part` is the number of a
@@ -22,6 +24,7 @@ class CudaDevice:
     """
 
     torch_type = "cuda"
+    streams: Streams
 
     def __init__(
         self, index: int, backend: StreamBackend | None = None, part: int | None = None, copies: str = "free"
@@ -34,14 +37,12 @@ class CudaDevice:
             raise InputError(f"device '{whole}' is not here: torch sees {found}; use cpu:0, cpu:1, … or another box")
         if copies not in COPIES:
             raise InputError(f"device '{whole}': copies is {copies!r}; use {' or '.join(COPIES)}")
-        self.name = whole if part is None else f"{whole}/{part}"
-        self.type = type_of_name(self._backend.device_name(index))
-        self.torch_device = torch.device(self.torch_type, index)
-        self._index = index
+        name = whole if part is None else f"{whole}/{part}"
+        product = self._backend.torch.get_device_name(index)
+        super().__init__(name, type_of_name(product), torch.device(self.torch_type, index), issuing_thread())
         self.streams = Streams(self._backend, index, copies_here=copies == "forced")
-        self.worker = issuing_thread()
-        self._closed = False
-        self.submit(self._prepare).result()
+        self._index, self._closed = index, False
+        self.submit(lambda: None).result()
 
     def submit(self, work: Callable[[], T]) -> Reply[T]:
         """See `RuntimeDevice.submit`."""
@@ -56,8 +57,8 @@ class CudaDevice:
 
     def activate(self) -> None:
         """Make the device and its compute stream current."""
-        self._backend.set_device(self._index)
-        self._backend.activate(self._compute)
+        self._backend.torch.set_device(self._index)
+        self._backend.torch.set_stream(self._compute)
 
     def close(self) -> None:
         """Take no more work; the thread is not this device's alone."""
@@ -69,7 +70,7 @@ class CudaDevice:
 
     def drain(self) -> None:
         """Wait for all streams, the caller's own among them."""
-        self._backend.synchronize(self._index)
+        self._backend.torch.synchronize(self._index)
 
     def synchronize(self) -> None:
         """Wait for the compute stream."""
@@ -77,7 +78,7 @@ class CudaDevice:
 
     def now(self) -> torch.Event:
         """An event recorded on the compute stream."""
-        event = self._backend.event(timed=True)
+        event: torch.Event = self._backend.torch.Event(enable_timing=True)
         event.record(self._compute)
         return event
 
@@ -87,14 +88,12 @@ class CudaDevice:
 
     def pause(self, pause_s: float) -> None:
         """Let the compute stream pause."""
-        self._backend.pause(self._compute, pause_s)
+        with self._backend.torch.stream(self._compute):
+            self._backend.torch._sleep(int(pause_s * _CYCLES_PER_S))
 
     @property
     def _compute(self) -> torch.Stream:
         return self.streams.named(COMPUTE_STREAM)
-
-    def _prepare(self) -> None:
-        """First on the thread."""
 
 
 def _versions(index: int) -> dict[str, str]:

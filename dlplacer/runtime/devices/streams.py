@@ -9,51 +9,22 @@ import torch
 
 from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice
 
-# torch can only let a stream spin for a number of cycles; about the clock of data-centre GPUs.
-_CYCLES_PER_S = 1.5e9
-
 capturing = threading.Lock()
 """Held during a capture: torch allows one at a time in a process, and no other thread may touch its stream then."""
 
 
 class StreamBackend:
-    """The functions that devices use of torch's module for their type: ``torch.cuda``, or another with the same ones.
+    """What torch's module for a type of device, `torch`, does for streams: ``torch.cuda``, or one with its functions.
 
     `module`: a stand-in for torch's own.
     """
 
     def __init__(self, torch_type: str, module: Any = None) -> None:
-        self._torch: Any = torch.get_device_module(torch_type) if module is None else module
+        self.torch: Any = torch.get_device_module(torch_type) if module is None else module
 
     def device_count(self) -> int:
         """Number of devices of the type."""
-        return int(self._torch.device_count()) if self._torch.is_available() else 0
-
-    def device_name(self, index: int) -> str:
-        """Product name of a device."""
-        return str(self._torch.get_device_name(index))
-
-    def set_device(self, index: int) -> None:
-        """Make a device current for the calling thread."""
-        self._torch.set_device(index)
-
-    def stream(self, index: int) -> torch.Stream:
-        """A new stream of a device."""
-        made: torch.Stream = self._torch.Stream(device=index)
-        return made
-
-    def current(self, index: int) -> torch.Stream:
-        """The stream on which the calling thread's ops are enqueued on a device."""
-        found: torch.Stream = self._torch.current_stream(index)
-        return found
-
-    def activate(self, stream: torch.Stream) -> None:
-        """Make a stream current for the calling thread; later ops are enqueued there."""
-        self._torch.set_stream(stream)
-
-    def on(self, stream: torch.Stream) -> Any:
-        """A context in which a stream is current for the calling thread."""
-        return self._torch.stream(stream)
+        return int(self.torch.device_count()) if self.torch.is_available() else 0
 
     def copy(
         self, tensor: torch.Tensor, device: torch.device, stream: torch.Stream, arrival: torch.Stream | None = None
@@ -66,8 +37,8 @@ class StreamBackend:
         # queued behind it. At the other end torch orders the copy before and behind the current stream, here `arrival`.
         with ExitStack() as current:
             if arrival is not None:
-                current.enter_context(self._torch.stream(arrival))
-            current.enter_context(self._torch.stream(stream))
+                current.enter_context(self.torch.stream(arrival))
+            current.enter_context(self.torch.stream(stream))
             if device.type == "cpu":
                 # Without blocking, torch takes the target from its pool of pinned memory.
                 return tensor.to(device, non_blocking=True, copy=True)
@@ -75,7 +46,7 @@ class StreamBackend:
 
     def upload(self, tensor: torch.Tensor, device: torch.device, stream: torch.Stream) -> torch.Tensor:
         """Enqueue a copy from the host's memory to a device; unpinned memory is staged, and may change at once."""
-        with self._torch.stream(stream):
+        with self.torch.stream(stream):
             # A copy from pageable memory makes the host wait. Torch's pool of pinned memory gives a buffer away again
             # only after the copies that read it.
             source = tensor if tensor.is_pinned() else self.pinned(tensor)
@@ -89,28 +60,6 @@ class StreamBackend:
         """Keep the memory of a tensor, once it is freed, until the stream has finished the work queued by then."""
         # The caching allocator knows nothing of kernels that other streams than the allocating one still have to run.
         tensor.record_stream(stream)
-
-    def synchronize(self, index: int) -> None:
-        """Wait for all streams of a device."""
-        self._torch.synchronize(index)
-
-    def event(self, timed: bool) -> torch.Event:
-        """A new event."""
-        made: torch.Event = self._torch.Event(enable_timing=timed)
-        return made
-
-    def graph(self) -> Any:
-        """An empty graph (``torch.cuda.CUDAGraph``)."""
-        return self._torch.CUDAGraph()
-
-    def graph_pool(self) -> Any:
-        """A pool of memory for graphs that are always replayed in the order in which they were captured."""
-        return self._torch.graph_pool_handle()
-
-    def pause(self, stream: torch.Stream, pause_s: float) -> None:
-        """Enqueue a pause on a stream."""
-        with self._torch.stream(stream):
-            self._torch._sleep(int(pause_s * _CYCLES_PER_S))
 
 
 COMPUTE_STREAM = "compute"
@@ -143,7 +92,7 @@ class Streams:
         """The stream of this name."""
         with self._naming:
             if stream not in self._named:
-                self._named[stream] = self.backend.stream(self.index)
+                self._named[stream] = self.backend.torch.Stream(device=self.index)
             return self._named[stream]
 
     @property
@@ -157,7 +106,7 @@ class Streams:
 
         `event`: an earlier one that is recorded again. Streams that wait for it already keep the earlier moment.
         """
-        event = self.backend.event(timed=False) if event is None else event
+        event = self.backend.torch.Event() if event is None else event
         event.record(self.named(stream))
         return event
 
@@ -216,26 +165,20 @@ class Streams:
 
     def caller_event(self) -> torch.Event:
         """An event behind all that the calling thread has enqueued on its own stream of this device."""
-        event = self.backend.event(timed=False)
-        event.record(self.backend.current(self.index))
+        event: torch.Event = self.backend.torch.Event()
+        event.record(self.backend.torch.current_stream(self.index))
         return event
 
     def caller_waits(self, events: Iterable[torch.Event]) -> None:
         """Let later work of the calling thread wait for events."""
-        current = self.backend.current(self.index)
+        current = self.backend.torch.current_stream(self.index)
         for event in events:
             current.wait_event(event)
 
 
-def streams_of(device: RuntimeDevice) -> Streams | None:
-    """The device's streams, None if it has none."""
-    streams: Streams | None = getattr(device, "streams", None)
-    return streams
-
-
 def as_input(tensor: torch.Tensor, device: RuntimeDevice) -> torch.Tensor:
     """On the caller's thread: a tensor on a device, for a program that begins afterwards."""
-    streams = streams_of(device)
+    streams = device.streams
     if streams is None or tensor.device != HOST_DEVICE or device.torch_device == HOST_DEVICE:
         return tensor.to(device.torch_device)
     return streams.take_input(tensor, device.torch_device)

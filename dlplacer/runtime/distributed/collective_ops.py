@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from dlplacer.runtime.distributed.group import RankGroup
 
 COLLECTIVE = "collective"
-EXCHANGE = (COLLECTIVE, "pack", "unpack")
-"""Kinds of the ops that the exchange adds to a step."""
 
 
 @dataclass(frozen=True, slots=True)

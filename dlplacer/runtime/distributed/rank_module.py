@@ -21,7 +21,6 @@ from dlplacer.files.plan_file import plan_to_dict
 from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.job import Job, flat_inputs
 from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice
-from dlplacer.runtime.devices.cpu import HostDevice
 from dlplacer.runtime.devices.open import kind_of, open_devices
 from dlplacer.runtime.distributed.collective_ops import Bucket, with_collectives, with_group
 from dlplacer.runtime.distributed.group import DEFAULT_TIMEOUT_S, RankGroup
@@ -90,8 +89,8 @@ class RankModule(PlacedModule):
         self._give_up_other_parts()
 
     @property
-    def whole(self) -> Captured:
-        """The graph and executable of all processes of a replica, at the shapes of the plan."""
+    def captured(self) -> Captured:
+        """The graph and executable of all processes of a replica, at the shapes of the plan; not bound to a group."""
         assert isinstance(self._primary, RankVariant)
         return self._primary.whole
 
@@ -326,7 +325,7 @@ def apply_in_group(
         here = next(iter(opened.values())).torch_device
         is_host = kind_of(here).in_host_memory
         network = group.ranks.network_of(next(iter(opened)))
-        devices[network] = HostDevice(NETWORK, NETWORK) if is_host else kind_of(here).open(here.index or 0)
+        devices[network] = RuntimeDevice(NETWORK, NETWORK) if is_host else kind_of(here).open(here.index or 0)
     return RankModule(job, planned, captured, devices, group, segments=segments)
 
 

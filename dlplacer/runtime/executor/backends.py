@@ -5,14 +5,14 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import getitem
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import fx
 
 from dlplacer.core.errors import InputError, RunError, first_line
 from dlplacer.frontend.torch.executable import OpCode
-from dlplacer.runtime.devices.streams import COMPUTE_STREAM, Streams, capturing, streams_of
+from dlplacer.runtime.devices.streams import COMPUTE_STREAM, Streams, capturing
 from dlplacer.runtime.executor.segment_graph import SegmentGraph, boxed_module
 from dlplacer.runtime.executor.stateful_ops import generator_lock
 
@@ -29,19 +29,22 @@ _MOST_CAPTURES = 4
 """A segment that has to be captured again and again gains nothing."""
 
 
-class SegmentBackend(Protocol):
-    """A way to call segments.
+class SegmentBackend:
+    """Calls one kernel after another, in straight-line code that torch.fx generates; others call segments otherwise.
 
     `leaves_values`: whether tensors stay where they are until the next run, so that runs must not overlap.
     """
 
-    leaves_values: bool
+    leaves_values = False
 
-    def refusal(self, code: OpCode) -> str | None:
+    def refusal(self, code: OpCode) -> str | None:  # noqa: ARG002
         """Why an op cannot be part of a segment of this backend; None if it can."""
+        return None
 
     def function(self, code: SegmentGraph) -> SegmentFunction:
         """The function of a segment."""
+        function: SegmentFunction = boxed_module(code.graph, code.attributes).forward
+        return function
 
 
 def segment_backend(name: str) -> SegmentBackend:
@@ -52,25 +55,8 @@ def segment_backend(name: str) -> SegmentBackend:
     return BACKENDS[name]()
 
 
-class Eager:
-    """Calls one kernel after another, in straight-line code that torch.fx generates."""
-
-    leaves_values = False
-
-    def refusal(self, code: OpCode) -> str | None:  # noqa: ARG002
-        """None: every op can be called."""
-        return None
-
-    def function(self, code: SegmentGraph) -> SegmentFunction:
-        """The generated code."""
-        function: SegmentFunction = boxed_module(code.graph, code.attributes).forward
-        return function
-
-
-class Inductor:
+class Inductor(SegmentBackend):
     """Compiles a segment with TorchInductor when it is first called; random ops and updates stay eager."""
-
-    leaves_values = False
 
     def refusal(self, code: OpCode) -> str | None:
         """As `captured_refusal`."""
@@ -136,7 +122,7 @@ class GraphMemory:
 
 
 @dataclass
-class CudaGraphs:
+class CudaGraphs(SegmentBackend):
     """The segments of one program as graphs; a segment that cannot be captured is left to its ops.
 
     A graph has at `least` so many kernels: replaying one costs about what issuing two or three ops costs. `notes` say
@@ -158,12 +144,12 @@ class CudaGraphs:
 
     def function(self, code: SegmentGraph) -> SegmentFunction:
         """A function that captures the segment after some steps; the eager one on a device without streams."""
-        eager, streams = Eager().function(code), streams_of(code.device)
+        eager, streams = super().function(code), code.device.streams
         kernels = sum(node.op == "call_function" and node.target is not getitem for node in code.graph.nodes)
         if streams is None or kernels < self.least:
             return eager
         if id(streams) not in self._memory:
-            self._memory[id(streams)] = GraphMemory(streams.backend.graph_pool())
+            self._memory[id(streams)] = GraphMemory(streams.backend.torch.graph_pool_handle())
         return _Captured(eager, code, streams, self, self._memory[id(streams)])
 
 
@@ -206,9 +192,9 @@ class _Captured:
             for position, value in enumerate(given)
         ]
         self._fill(given)
-        backend = self.streams.backend
+        cuda = self.streams.backend.torch
         # One that is captured again comes after those that are replayed behind it, which write to all that was free.
-        graph, pool = backend.graph(), self.memory.pool if self._captures == 1 else backend.graph_pool()
+        graph, pool = cuda.CUDAGraph(), self.memory.pool if self._captures == 1 else cuda.graph_pool_handle()
         try:
             # A thread that draws random numbers on this device meanwhile would move the generator that a capture holds.
             with capturing, generator_lock(self.code.device.torch_device):
@@ -267,4 +253,8 @@ def _same_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.data_ptr() == other.data_ptr() and one.shape == other.shape and one.stride() == other.stride()
 
 
-BACKENDS: dict[str, Callable[[], SegmentBackend]] = {"eager": Eager, "inductor": Inductor, "cuda_graph": CudaGraphs}
+BACKENDS: dict[str, Callable[[], SegmentBackend]] = {
+    "eager": SegmentBackend,
+    "inductor": Inductor,
+    "cuda_graph": CudaGraphs,
+}

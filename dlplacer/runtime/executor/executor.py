@@ -17,7 +17,7 @@ from dlplacer.core.errors import RunError
 from dlplacer.core.graph import OpGraph
 from dlplacer.frontend.torch.executable import Executable
 from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.devices.streams import COMPUTE_STREAM, streams_of
+from dlplacer.runtime.devices.streams import COMPUTE_STREAM
 from dlplacer.runtime.devices.worker import Reply, Worker
 from dlplacer.runtime.executor.backends import SegmentBackend
 from dlplacer.runtime.executor.run import (
@@ -154,7 +154,7 @@ class Executor:
     def _begin(self, name: str, run: ProgramRun, given: Sequence[torch.Event]) -> None:
         device = self._devices[name]
         device.activate()
-        if (streams := streams_of(device)) is not None:
+        if (streams := device.streams) is not None:
             for event in given:
                 streams.wait(COMPUTE_STREAM, event)
         self._links.begin(name)
@@ -175,7 +175,7 @@ class Executor:
                 if home in self._devices:
                     worker = workers[home]
                     own = steps[homes[worker][0]]
-                    if current.get(worker) != home and streams_of(self._devices[home]) is not None:
+                    if current.get(worker) != home and self._devices[home].streams is not None:
                         own.append(activate_step(self._devices[home]))
                     current[worker] = home
                     own.append(self._step(home, actions, recording))
@@ -183,7 +183,7 @@ class Executor:
                 _Thread(names, tuple(steps[names[0]]))
                 for names in homes.values()
                 # No thread is woken for nothing.
-                if steps[names[0]] or recording or streams_of(self._devices[names[0]]) is not None
+                if steps[names[0]] or recording or self._devices[names[0]].streams is not None
             ]
         return self._threads[recording]
 

@@ -13,7 +13,7 @@ import torch
 
 from dlplacer.core.errors import RunError, first_line
 from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.devices.streams import COMPUTE_STREAM, Streams, capturing, streams_of
+from dlplacer.runtime.devices.streams import COMPUTE_STREAM, Streams, capturing
 from dlplacer.runtime.devices.worker import Reply
 
 Values = dict[str, Any]
@@ -171,7 +171,7 @@ class CallerOrder:
     _count: int = 0
 
     def __post_init__(self) -> None:
-        self._streams = [(device, found) for device in self.devices if (found := streams_of(device)) is not None]
+        self._streams = [(device, found) for device in self.devices if (found := device.streams) is not None]
         # The streams of one device of every GPU.
         self._gpus = [*{device.torch_device: streams for device, streams in reversed(self._streams)}.values()]
         self.turn: AbstractContextManager[object] = threading.Lock() if self._streams else nullcontext()

@@ -124,7 +124,7 @@ def segment_graph(
         builder.add(code)
         if marker is not None:
             builder.update()
-            builder.call(_mark, (marker, code.op), {})
+            builder.call(_called, (marker, code.op), {})
     builder.update()
     builder.graph.output(tuple(builder.values[name] for name in outputs))
     lasts = [name in lasting for name in read] + [executable.codes[op].role in LASTING for op in bound.values()]
@@ -139,10 +139,6 @@ def segment_graph(
         builder.op_of,
         builder.attributes,
     )
-
-
-def _mark(marker: Callable[[str], None], op: str) -> None:
-    marker(op)
 
 
 @dataclass
@@ -178,7 +174,7 @@ class _Builder:
             self.op = self.updates[0].op
             weights, gradients = ([self.values[code.reads[at]] for code in self.updates] for at in (0, 1))
             names = [code.name for code in self.updates]
-            self.call(_update, (self._constant(self.updater), names, weights, gradients), {})
+            self.call(_called, (self._constant(self.updater), names, weights, gradients), {})
             self.updates = []
 
     def call(self, target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.Node:
@@ -225,12 +221,6 @@ class _Builder:
 
 def _called(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     return function(*args, **kwargs)
-
-
-def _update(
-    updater: Updater, names: Sequence[str], weights: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]
-) -> None:
-    updater(names, weights, gradients)
 
 
 def values_read(codes: Iterable[OpCode]) -> Iterator[str]:

@@ -14,25 +14,13 @@ from torch.optim.sgd import sgd
 from dlplacer.frontend.torch.job import Optimizer
 from dlplacer.runtime.devices.open import kind_of
 
-_locks: dict[torch.device, threading.Lock] = {}
-_making = threading.Lock()
+_locks: dict[tuple[int, torch.device], threading.Lock] = {}
 
 
 def generator_lock(device: torch.device) -> threading.Lock:
     """The lock of a device's default generator: CPU devices share one, and so do the parts of a GPU."""
-    with _making:
-        return _locks.setdefault(torch.device(device.type, device.index or 0), threading.Lock())
-
-
-def _renew_locks() -> None:
-    """In a forked process: nobody is left who would release the locks."""
-    global _making
-    _making = threading.Lock()
-    _locks.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_locks)
+    # A forked process has its own: nobody is left there who would release one that is held.
+    return _locks.setdefault((os.getpid(), torch.device(device.type, device.index or 0)), threading.Lock())
 
 
 @contextlib.contextmanager

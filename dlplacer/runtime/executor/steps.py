@@ -14,8 +14,8 @@ from dlplacer.core.errors import InternalError, RunError, first_line
 from dlplacer.core.graph import OpGraph
 from dlplacer.frontend.torch.executable import Executable
 from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice
-from dlplacer.runtime.devices.streams import COMPUTE_STREAM, streams_of
-from dlplacer.runtime.executor.backends import Eager, SegmentBackend, SegmentFunction
+from dlplacer.runtime.devices.streams import COMPUTE_STREAM
+from dlplacer.runtime.executor.backends import SegmentBackend, SegmentFunction
 from dlplacer.runtime.executor.run import ProgramRun, RankLinks
 from dlplacer.runtime.executor.segment_graph import LASTING, SegmentGraph, segment_graph
 from dlplacer.runtime.executor.stateful_ops import Updater, drawn_with
@@ -121,7 +121,7 @@ class SegmentMaker:
         given = self.executable, ops, outputs, device, self.updater
         code = segment_graph(*given, self._lasting[home], self._fresh, recorded)
         last = frozenset(freed.intersection(code.read))
-        backend = self.backend if not recorded and all(map(self._is_compiled, ops)) else Eager()
+        backend = self.backend if not recorded and all(map(self._is_compiled, ops)) else SegmentBackend()
         return Segment(
             self.graph,
             home,
@@ -197,7 +197,7 @@ def receive_step(
 
     def receive(run: ProgramRun) -> None:
         if sender is not None:
-            value, is_away = run.cells[tensor, home].result(), streams_of(sender) is None
+            value, is_away = run.cells[tensor, home].result(), sender.streams is None
         else:
             value = links.receive(tensor, source, home)
             is_away = value is not None and value.device != device.torch_device
@@ -224,7 +224,7 @@ def stream_step(
 
     `events`: those of the program by name, recorded again in every run.
     """
-    streams = streams_of(device)
+    streams = device.streams
 
     def enqueue(run: ProgramRun) -> None:
         if isinstance(action, Sync):
@@ -239,7 +239,7 @@ def stream_step(
             streams.hold(value, action.stream)
         elif value is not None and isinstance(action, Copy):
             memory = HOST_DEVICE if target is None else target.torch_device
-            there = None if target is None else streams_of(target)
+            there = None if target is None else target.streams
             run.copies[action.tensor, home, action.target] = streams.copy(value, memory, action.stream, there)
         waits = isinstance(action, Sync) or (isinstance(action, Wait) and action.stream == COMPUTE_STREAM)
         if waits and home in run.state.timelines:

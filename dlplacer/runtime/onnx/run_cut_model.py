@@ -3,7 +3,7 @@
 import math
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from statistics import median
@@ -87,28 +87,17 @@ def parts_of(file: OnnxFile, plan: Plan) -> tuple[Part, ...]:
 
 
 def sub_model(file: OnnxFile, part: Part) -> onnx.ModelProto:
-    """The ModelProto of a part, with the constants that its nodes read."""
+    """The ModelProto of a part, with the constants that its nodes read or that it returns."""
     by_name = {node.name: node for node in file.model.graph.node}
     nodes = [by_name[name] for name in part.nodes]
-    return _model(file, f"on {part.device}", nodes, part.inputs, [(name, name) for name in part.outputs])
-
-
-def _model(
-    file: OnnxFile,
-    name: str,
-    nodes: Sequence[onnx.NodeProto],
-    inputs: Sequence[str],
-    outputs: Sequence[tuple[str, str]],
-) -> onnx.ModelProto:
-    """A ModelProto of some nodes and the constants that they read; outputs are the file's values, newly named."""
     graph = values_of(file).model.graph
     infos = {value.name: value for value in (*graph.value_info, *graph.input, *graph.output)}
-    constants, initializers = _constants(file, nodes)
+    constants, initializers = _constants(file, nodes, part.outputs)
     made = onnx.helper.make_graph(
         [*constants, *nodes],
-        f"{file.model.graph.name or 'model'} {name}",
-        [infos[value] for value in inputs],
-        [onnx.ValueInfoProto(name=new, type=infos[value].type) for value, new in outputs],
+        f"{file.model.graph.name or 'model'} on {part.device}",
+        [infos[value] for value in part.inputs],
+        [infos[value] for value in part.outputs],
         initializers,
     )
     # Initializers that are not inputs need version 4 of the representation.
@@ -118,16 +107,6 @@ def _model(
         functions=file.model.functions,
         ir_version=max(4, file.model.ir_version),
     )
-
-
-def constant_model(file: OnnxFile) -> onnx.ModelProto | None:
-    """The ModelProto of the outputs that depend on no input, which no part makes; None if there are none."""
-    constant = values_of(file).constant
-    names = [value.name for value in file.model.graph.output if value.name in constant]
-    if not names:
-        return None
-    renamed = [onnx.helper.make_node("Identity", [name], [f"{name} out"]) for name in names]
-    return _model(file, "constants", renamed, [], [(name, f"{name} out") for name in names])
 
 
 def _levels(plan: Plan, node_of: Mapping[str, str]) -> dict[str, int]:
@@ -146,8 +125,10 @@ def _levels(plan: Plan, node_of: Mapping[str, str]) -> dict[str, int]:
     return levels
 
 
-def _constants(file: OnnxFile, nodes: Iterable[onnx.NodeProto]) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto]]:
-    """Constant nodes and initializers that these nodes need, in the file's order."""
+def _constants(
+    file: OnnxFile, nodes: Sequence[onnx.NodeProto], outputs: Sequence[str]
+) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto]]:
+    """Constant nodes and initializers that these nodes and outputs need, in the file's order."""
     graph = file.model.graph
     maker = {name: node for node in graph.node for name in node.output if name}
     held = {tensor.name: tensor for tensor in graph.initializer}
@@ -155,7 +136,7 @@ def _constants(file: OnnxFile, nodes: Iterable[onnx.NodeProto]) -> tuple[list[on
     constant = values_of(file).constant
     needed_nodes: dict[str, onnx.NodeProto] = {}
     needed: dict[str, onnx.TensorProto] = {}
-    waiting = [name for node in nodes for name in reads(node)]
+    waiting = [*outputs, *(name for node in nodes for name in reads(node))]
     while waiting:
         name = waiting.pop()
         if name in own or name not in constant:
@@ -292,11 +273,12 @@ def random_inputs(file: OnnxFile, seed: int = 0) -> dict[str, NDArray[Any]]:
 
 def _constant_outputs(file: OnnxFile) -> dict[str, NDArray[Any]]:
     """The model's outputs that depend on no input."""
-    model = constant_model(file)
-    if model is None:
+    constant = values_of(file).constant
+    names = tuple(value.name for value in file.model.graph.output if value.name in constant)
+    if not names:
         return {}
-    names = [node.input[0] for node in model.graph.node if node.output[0] in {v.name for v in model.graph.output}]
-    return dict(zip(names, run_session(open_session(model), None, {}), strict=True))
+    session = open_session(sub_model(file, Part("no device", (), (), names)))
+    return dict(zip(names, run_session(session, None, {}), strict=True))
 
 
 def _core(name: str, device: OnnxDevice) -> int:

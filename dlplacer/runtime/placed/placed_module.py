@@ -37,8 +37,6 @@ from dlplacer.runtime.placed.variants import ModuleSnapshot, Variants
 from dlplacer.runtime.program.lower import Order
 
 _SHARED = ("_modules", "_parameters", "_buffers", "_non_persistent_buffers_set")
-_EXTRA = "_extra_state"
-"""Under this key torch saves what `torch.nn.Module.get_extra_state` gives."""
 
 
 class PlacedState(nn.Module):
@@ -69,35 +67,12 @@ class PlacedState(nn.Module):
             "torch.save(placed.state_dict(), file), and the plan, and load them into dlplacer.apply(job, plan, devices)"
         )
 
-    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
-        super()._save_to_state_dict(destination, prefix, keep_vars)
-        module = self._job.module
-        if _overrides(module, "get_extra_state"):
-            destination[prefix + _EXTRA] = module.get_extra_state()
+    # The job's module has the same tensors, and may have extra state, hooks of loading, and a way of its own to save.
+    def _save_to_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        self._job.module._save_to_state_dict(*args, **kwargs)
 
-    def _load_from_state_dict(
-        self,
-        state_dict: Any,
-        prefix: str,
-        local_metadata: Any,
-        strict: bool,
-        missing_keys: list[str],
-        unexpected_keys: list[str],
-        error_msgs: list[str],
-    ) -> None:
-        unexpected: list[str] = []
-        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing_keys, unexpected, error_msgs)
-        module, key = self._job.module, prefix + _EXTRA
-        has_extra = _overrides(module, "set_extra_state")
-        unexpected_keys += [name for name in unexpected if not (has_extra and name == key)]
-        if has_extra and key in state_dict:
-            module.set_extra_state(state_dict[key])
-        elif has_extra and strict:
-            missing_keys.append(key)
-
-
-def _overrides(module: nn.Module, method: str) -> bool:
-    return getattr(type(module), method) is not getattr(nn.Module, method)
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        self._job.module._load_from_state_dict(*args, **kwargs)
 
 
 class PlacedModule(PlacedState):
@@ -229,7 +204,7 @@ class PlacedModule(PlacedState):
         job = self._job
         loss = copy.deepcopy(job.loss, memo) if isinstance(job.loss, nn.Module) else job.loss
         module = copy.deepcopy(job.module, memo)
-        copied = self._of(replace(job, module=module, loss=loss), self.whole.with_constants(memo))
+        copied = self._of(replace(job, module=module, loss=loss), self.captured.with_constants(memo))
         memo[id(self)] = copied
         for ours, theirs in zip(self.modules(), copied.modules(), strict=True):
             theirs.training = ours.training
@@ -241,11 +216,6 @@ class PlacedModule(PlacedState):
         copied.records = self.records
         copied.updater.load_state_dict(copy.deepcopy(self.updater.state_dict(), memo))
         return copied
-
-    @property
-    def whole(self) -> Captured:
-        """The graph and executable of all devices."""
-        return self._primary.captured
 
     def _of(self, job: Job, captured: Captured) -> "PlacedModule":
         """The same step of another module on the same devices."""

@@ -99,14 +99,6 @@ class Variants:
         self._latest = ModuleSnapshot(roots, is_first=True)
         self._has_warned = False
 
-    def __len__(self) -> int:
-        return len(self._found)
-
-    def values(self) -> list[Variant]:
-        """The variants, the one used longest ago first."""
-        with self._lock:
-            return list(self._found.values())
-
     def state(self) -> ModuleSnapshot:
         """The snapshot that holds now."""
         if self._latest.holds():

@@ -19,7 +19,6 @@ from dlplacer.machines.costs.device_table import is_core
 from dlplacer.machines.importers.measured_links import measured
 from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice
 from dlplacer.runtime.devices.open import KINDS, in_host_memory, open_devices
-from dlplacer.runtime.devices.streams import streams_of
 from dlplacer.runtime.executor.stateful_ops import Updater
 from dlplacer.runtime.placed.variant import Variant
 from dlplacer.runtime.profile.own_steps import OwnStep, side_by_side
@@ -124,7 +123,7 @@ def _link(source: tuple[str, RuntimeDevice], target: tuple[str, RuntimeDevice]) 
     (name, first), (other, second) = source, target
     small_s, large_s = (_transfer_s(first, second, size) for size in (_SMALL_BYTES, _LARGE_BYTES))
     slope = (large_s - small_s) / (_LARGE_BYTES - _SMALL_BYTES)
-    streams = streams_of(first)
+    streams = first.streams
     shared = first.torch_device == second.torch_device and not (streams is not None and streams.copies_here)
     rate = _NO_COPY_BYTES_PER_S if shared or slope <= 0 else 1 / slope
     return Link(name, other, rate, small_s)

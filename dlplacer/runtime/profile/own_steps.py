@@ -13,7 +13,6 @@ from torch.utils import _pytree as pytree
 from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.job import Job
 from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.devices.streams import streams_of
 from dlplacer.runtime.devices.worker import T
 from dlplacer.runtime.executor.run import RankLinks
 from dlplacer.runtime.executor.segment_graph import segment_graph
@@ -74,7 +73,7 @@ class OwnStep:
         self.device.drain()
         wall_s = time.perf_counter() - begin
         self.issued_s = state.worked_s[self.home]
-        return self.issued_s if streams_of(self.device) is None else wall_s
+        return self.issued_s if self.device.streams is None else wall_s
 
     issued_s = 0.0
     """Seconds for which the last step that was not recorded held the device's thread."""

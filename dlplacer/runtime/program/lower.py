@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge
 from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice
-from dlplacer.runtime.devices.streams import COMPUTE_STREAM, COPY_STREAMS, streams_of
+from dlplacer.runtime.devices.streams import COMPUTE_STREAM, COPY_STREAMS
 from dlplacer.runtime.program.program import (
     Action,
     Compute,
@@ -140,7 +140,7 @@ def memory_spaces(
     elsewhere = DeviceMemorySpace("" if away_on_device else HOST_MEMORY, away=True)
     spaces = dict.fromkeys(names, elsewhere)
     for name in spaces.keys() & devices.keys():
-        streams, memory = streams_of(devices[name]), str(devices[name].torch_device)
+        streams, memory = devices[name].streams, str(devices[name].torch_device)
         spaces[name] = DeviceMemorySpace(memory, streams is not None, streams is not None and streams.copies_here)
     return spaces
 

@@ -74,24 +74,6 @@ def test_a_device_computes_with_one_thread_and_changes_nobody_elses(before: int)
         torch.set_num_threads(kept)
 
 
-def test_work_runs_in_order_on_one_thread(device: CpuDevice) -> None:
-    seen: list[tuple[int, int]] = []
-    futures = [
-        device.submit(lambda number=number: seen.append((number, threading.get_ident()))) for number in range(20)
-    ]
-    for future in futures:
-        future.result()
-    assert [number for number, _ in seen] == list(range(20))
-    assert {ident for _, ident in seen} != {threading.get_ident()}
-    assert len({ident for _, ident in seen}) == 1
-
-
-def test_an_exception_reaches_the_caller_and_the_thread_goes_on(device: CpuDevice) -> None:
-    with pytest.raises(ZeroDivisionError):
-        device.submit(lambda: 1 / 0).result()
-    assert device.submit(lambda: 5).result() == 5
-
-
 @pytest.mark.timeout(60)
 def test_a_ctrl_c_while_one_waits_leaves_the_thread_and_the_next_answer(device: CpuDevice) -> None:
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)

@@ -11,7 +11,7 @@ from runtime.random_plans import needs_two_cores, random_plan
 from dlplacer.frontend import Job, capture
 from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.models import branches
-from dlplacer.runtime.devices.jitter import DelayedDevice
+from dlplacer.runtime.devices.jitter import delayed
 from dlplacer.runtime.distributed import apply_ranks, replicated_plan
 from dlplacer.runtime.distributed import rank_module as apply_module
 
@@ -21,12 +21,12 @@ STEPS, REPLICAS = 3, 2
 LONGEST_PAUSE_S = 2e-3
 
 
-def delayed(seed: int):
+def hesitating(seed: int):
     """`open_devices` whose devices hesitate."""
     honest = apply_module.open_devices
 
     def open_delayed(names):
-        return [DelayedDevice(device, LONGEST_PAUSE_S, seed + number) for number, device in enumerate(honest(names))]
+        return [delayed(device, LONGEST_PAUSE_S, seed + number) for number, device in enumerate(honest(names))]
 
     return open_delayed
 
@@ -37,7 +37,7 @@ def one_run(job: Job, plan, pauses: int | None):
     def work(rank: int):
         mine = part_of(job, rank // 2, REPLICAS)
         if pauses is not None:
-            apply_module.open_devices = delayed(pauses + rank)
+            apply_module.open_devices = hesitating(pauses + rank)
         placed = apply_ranks(mine, plan, "rank0/cpu:0,rank1/cpu:1", replicas=REPLICAS, timeout_s=30)
         losses = [placed.step(*mine.args, *mine.targets) for _ in range(STEPS)]
         return losses, placed.gathered_state_dict()

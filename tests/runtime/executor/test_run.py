@@ -1,6 +1,5 @@
 """A run: who waits when it is given up, what its record says, and what the caller may change once it is issued."""
 
-import threading
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, cast
@@ -14,35 +13,11 @@ from runtime.random_plans import needs_two_cores, placed_at_random
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.cuda import CudaDevice
 from dlplacer.runtime.devices.streams import as_input
-from dlplacer.runtime.devices.worker import Reply
 from dlplacer.runtime.executor.run import (
-    AbortedError,
     CallerOrder,
     DeviceTimeline,
     OpSpan,
-    ProgramRun,
-    StepInputs,
-    StepState,
 )
-
-
-def test_a_run_that_is_given_up_ends_all_who_wait() -> None:
-    cells = {("x", str(number)): Reply[Any]() for number in range(4)}
-    run = ProgramRun(StepState(StepInputs({}, 0), {}), cells)
-    ended: list[str] = []
-
-    def wait(cell: Reply[Any]) -> None:
-        with pytest.raises(AbortedError):
-            cell.result()
-        ended.append("ended")
-
-    threads = [threading.Thread(target=wait, args=(cell,)) for cell in cells.values()]
-    for thread in threads:
-        thread.start()
-    run.give_up()
-    for thread in threads:
-        thread.join(10)
-    assert ended == ["ended"] * 4
 
 
 class Clock:
@@ -66,12 +41,6 @@ def test_waiting_counts_to_no_op() -> None:
     timeline.resume(clock)
     timeline.finish("b", clock)
     assert timeline.spans(clock) == [OpSpan("a", 0.0, 2.0), OpSpan("b", 5.0, 6.0)]
-
-
-def test_a_device_without_a_program_has_no_spans() -> None:
-    timeline = DeviceTimeline()
-    assert timeline.spans(cast(RuntimeDevice, Clock())) == []
-    assert timeline.started_ns == 0
 
 
 @needs_two_cores

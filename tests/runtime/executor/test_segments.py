@@ -20,7 +20,7 @@ from dlplacer.frontend.torch.executable import Executable, Instruction, OpCode, 
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.cpu import CpuDevice
 from dlplacer.runtime.executor import executor as executor_module
-from dlplacer.runtime.executor.backends import Eager
+from dlplacer.runtime.executor.backends import SegmentBackend
 from dlplacer.runtime.executor.executor import Executor
 from dlplacer.runtime.executor.run import StepInputs, StepState
 from dlplacer.runtime.executor.stateful_ops import Updater
@@ -143,7 +143,7 @@ def run_all(
     devices: dict[str, RuntimeDevice],
     record: bool,
 ) -> StepState:
-    executors = [Executor(graph, executable, program, devices, Updater(None), Eager()) for program in programs]
+    executors = [Executor(graph, executable, program, devices, Updater(None), SegmentBackend()) for program in programs]
     state = executors[0].start(StepInputs({}, 0), record)
     for executor in executors:
         executor.run(state)

@@ -47,7 +47,7 @@ def test_a_part_in_evaluation_mode_alone_is_another_graph() -> None:
             placed.get_submodule("two").train(trains)
             plain.get_submodule("two").train(trains)
             torch.testing.assert_close(placed.step(*job.args, *job.targets), plain_loss(job, plain).detach(), **EXACT)
-        assert len(placed._variants) == 2
+        assert len(placed._variants._found) == 2
         torch.testing.assert_close(dict(placed.named_buffers()), dict(plain.named_buffers()), **EXACT)
 
 
@@ -118,6 +118,37 @@ def test_checkpoints_have_plain_names_and_load_in_both_directions() -> None:
         assert placed.get_parameter("fc.weight") is job.module.fc.weight
         plain.load_state_dict(placed.state_dict())
         assert plain.calls.item() == 1
+
+
+class _Counted(nn.Module):
+    """Keeps a number that is neither parameter nor buffer, and saves it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.count = nn.Linear(8, 5), 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(x)
+
+    def get_extra_state(self) -> int:
+        return self.count
+
+    def set_extra_state(self, state: int) -> None:
+        self.count = state
+
+
+def test_extra_state_is_saved_and_loaded() -> None:
+    job, plain = Job(_Counted(), (torch.randn(4, 8),), mode="infer"), _Counted()
+    with placed_at_random(job) as placed:
+        job.module.count = 3
+        saved = placed.state_dict()
+        plain.load_state_dict(saved)
+        assert plain.count == 3
+        job.module.count = 0
+        placed.load_state_dict(saved)
+        assert job.module.count == 3
+        with pytest.raises(RuntimeError, match="Missing key"):
+            placed.load_state_dict({name: saved[name] for name in ("fc.weight", "fc.bias")})
 
 
 class _Drawing(nn.Module):

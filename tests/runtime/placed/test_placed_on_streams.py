@@ -7,14 +7,13 @@ from typing import Any
 import pytest
 import torch
 from frontend.torch.small_models import build
-from runtime.host_streams import Event, HostCudaDevice, HostStreams
+from runtime.host_streams import HostCudaDevice, HostEvent, HostStreams
 from runtime.random_plans import plain_loss, random_plan
 
 from dlplacer.core.errors import RunError
 from dlplacer.frontend import Job
 from dlplacer.frontend.torch.capture import capture_job, default_rewrites
 from dlplacer.measure.steps import PlacedJob
-from dlplacer.runtime.devices.jitter import DelayedDevice
 from dlplacer.runtime.placed.placed_module import PlacedModule
 
 pytestmark = pytest.mark.timeout(120)
@@ -22,14 +21,12 @@ pytestmark = pytest.mark.timeout(120)
 
 @contextmanager
 def placed_on_streams(
-    job: Job, copies: str, seed: int, delayed: bool = False, segments: str = "eager"
+    job: Job, copies: str, seed: int, segments: str = "eager"
 ) -> Iterator[tuple[PlacedModule, list[str]]]:
     streams = HostStreams()
     captured = capture_job(job, default_rewrites())
     plan = random_plan(captured.graph, 2, seed)
     devices: list[Any] = [HostCudaDevice(0, streams, part, copies) for part in range(2)]
-    if delayed:
-        devices = [DelayedDevice(device, 1e-3, seed) for device in devices]
     placed = PlacedModule(job, plan, captured, dict(zip(("d0", "d1"), devices, strict=True)), segments=segments)
     streams.log.clear()
     try:
@@ -93,7 +90,7 @@ def test_what_fails_on_a_device_is_reported_with_its_step(monkeypatch: pytest.Mo
         def failed(event: Any) -> None:
             raise RuntimeError("CUDA error: device-side assert triggered")
 
-        monkeypatch.setattr(Event, "synchronize", failed)
+        monkeypatch.setattr(HostEvent, "synchronize", failed)
         placed.step(*job.args, *job.targets)
         with pytest.raises(
             RunError, match="run 1 of the program failed on cuda:0/0 after its ops were issued: CUDA er"
@@ -110,7 +107,7 @@ def test_an_error_that_an_earlier_step_caused_is_not_that_of_the_op_at_hand(monk
         def failed(*_: Any) -> None:
             raise RuntimeError("CUDA error: device-side assert triggered")
 
-        monkeypatch.setattr(Event, "query", failed)
+        monkeypatch.setattr(HostEvent, "query", failed)
         monkeypatch.setattr(HostStreams, "copy", failed)
         with pytest.raises(RunError, match="run 1 of the program failed on cuda:0/0 after its ops were issued"):
             placed.step(*job.args, *job.targets)
@@ -133,5 +130,5 @@ def test_an_action_that_fails_is_named(monkeypatch: pytest.MonkeyPatch, broken: 
 def test_a_step_that_is_timed_ends_with_its_devices() -> None:
     job = build("branches")
     with placed_on_streams(job, "free", seed=1) as (placed, log):
-        PlacedJob(placed, placed.captured, [job]).step()
+        PlacedJob(placed, [job]).step()
         assert log[-2:] == ["device", "device"]

@@ -35,26 +35,11 @@ def test_every_action_is_issued_once_in_the_order_of_its_device(seed: int, longe
         assert len(ops) <= (longest if ops and kinds[ops[0]] else 1)
 
 
+# Where the order of every device follows the planned starts, so does the order of all.
 def test_devices_are_issued_by_planned_start() -> None:
     graph = random_graph(3)
-    order = random_order(graph, 3)
-    program = lower(graph, order)
     position = {op: float(number) for number, op in enumerate(graph.topological_order)}
-    issued = [
-        action.op
-        for _, part in issue_order(program, lambda op: None, 1, position)
-        for action in part
-        if isinstance(action, Compute)
-    ]
-    behind = {device: [op for op in issued if op in set(ops)] for device, ops in order.items()}
-    assert behind == {device: list(ops) for device, ops in order.items()}
-    # Where the order of every device follows the planned starts, so does the order of all.
-    sorted_order = {device: sorted(ops, key=position.__getitem__) for device, ops in order.items()}
-    program = lower(graph, sorted_order)
-    issued = [
-        action.op
-        for _, part in issue_order(program, lambda op: None, 1, position)
-        for action in part
-        if isinstance(action, Compute)
-    ]
-    assert issued == sorted(issued, key=position.__getitem__)
+    order = {device: sorted(ops, key=position.__getitem__) for device, ops in random_order(graph, 3).items()}
+    parts = issue_order(lower(graph, order), lambda op: None, 1, position)
+    issued = [action.op for _, part in parts for action in part if isinstance(action, Compute)]
+    assert issued == sorted(position, key=position.__getitem__)
