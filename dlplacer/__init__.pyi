@@ -73,6 +73,6 @@ from .planning.fit.decoder import Decoder as Decoder
 from .planning.fit.fit import Fit as Fit
 from .planning.hybrid.hybrid_plan import HybridPlan as HybridPlan
 from .planning.pipeline.pipeline_plan import PipelinePlan as PipelinePlan
-from .planning.what_if.what_would_help import WhatWouldHelp as WhatWouldHelp
+from .planning.what_if import WhatWouldHelp as WhatWouldHelp
 from .report.explanation import Explanation as Explanation
 from .runtime import PlacedModule as PlacedModule

@@ -20,8 +20,7 @@ from dlplacer.core.plan import Plan
 from dlplacer.core.units import format_seconds
 from dlplacer.frontend import Job
 from dlplacer.frontend.torch.batch_part import part_of
-from dlplacer.machines.costs.alpha_beta import AlphaBeta
-from dlplacer.machines.costs.collectives import ring_all_reduce
+from dlplacer.machines.costs.collectives import AlphaBeta, ring_all_reduce
 from dlplacer.models import mlp
 from dlplacer.planning.pipeline.micro_batch_names import BatchCut
 from dlplacer.runtime.distributed import apply_ranks, replicated_plan

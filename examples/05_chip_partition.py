@@ -26,7 +26,7 @@ from torch import nn
 from torch.nn import functional
 
 from dlplacer.core.units import format_bytes, parse_quantity
-from dlplacer.machines.usable_cores import usable_cores
+from dlplacer.machines.cores import usable_cores
 
 RATE = 0.05
 

@@ -21,7 +21,7 @@ from paper_models.conv_net_memory import (
 )
 
 from dlplacer.machines.costs.roofline_times import with_times
-from dlplacer.planning.hybrid.lemmas import SerialOverhead, fewest_servers, most_overhead_ratio
+from dlplacer.planning.hybrid.scaling import SerialOverhead, fewest_servers, most_overhead_ratio
 from dlplacer.planning.hybrid.step_times import fastest_work
 
 # Table 2: (B_i, B_i+1, D_i, D_i+1, F) of AlexNet's convolutions at a mini-batch of 128, and the printed FFT/GEMM ratio.

@@ -12,8 +12,7 @@ from pathlib import Path
 from _paper_table import Given, Page, Row, Undetermined, assumed, report, stated
 from paper_models.elastic_cost import ElasticRun, most_parts, seconds_per_batch
 
-from dlplacer.machines.costs.alpha_beta import AlphaBeta
-from dlplacer.machines.costs.collectives import ceil_log2
+from dlplacer.machines.costs.collectives import AlphaBeta, ceil_log2
 
 PARTS = ("gpu-gpu para", "cpu-gpu data", "cpu-gpu para", "for/backward", "gpu update", "cpu update")
 # Table 3: seconds, iterations, shares in percent; a synchronous iteration has a mini-batch for each of 4 GPUs.

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from scripts import run_script
 
-from dlplacer.machines.usable_cores import usable_cores
+from dlplacer.machines.cores import usable_cores
 
 ROOT = Path(__file__).parents[1]
 

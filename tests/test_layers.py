@@ -48,12 +48,10 @@ INNER_ROOMS = {
     "planning": (
         "interrupt",
         "garbage",
+        "constrain",
         "provenance",
         "one_device",
         "assemble",
-        "tick_length",
-        "constrain",
-        "saved_problem",
         "under_dispatch",
         "warm_start",
         "place",

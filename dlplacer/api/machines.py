@@ -14,8 +14,8 @@ from dlplacer.core.table import Column, Table
 from dlplacer.core.topology import Topology
 from dlplacer.core.units import format_bytes_per_s
 from dlplacer.files.load import load_graph, load_topology, shipped_names
+from dlplacer.machines.cores import load_note
 from dlplacer.machines.costs.device_table import DEVICE_TABLE, FLOAT32
-from dlplacer.machines.host_load import load_note
 from dlplacer.machines.importers.described import described_topology, read_description
 from dlplacer.machines.importers.host import detected_topology, gpu_topology, has_gpus, host_topology
 from dlplacer.machines.importers.measured_links import doubts

@@ -23,16 +23,16 @@ from dlplacer.data_parallel.groups.ddp_buckets import caps_mb, gradient_chain, p
 from dlplacer.data_parallel.groups.group_plan import exchange_lines
 from dlplacer.data_parallel.groups.layer_chain import LayerChain, best_groups
 from dlplacer.data_parallel.groups.policies import Grouping, compare_groupings
-from dlplacer.machines.costs.alpha_beta import AlphaBeta
+from dlplacer.machines.costs.collectives import AlphaBeta
 from dlplacer.machines.costs.roofline_times import with_times
-from dlplacer.planning.hybrid.lemmas import (
+from dlplacer.planning.hybrid.minibatch import BatchPlan, StepChoices, plan_batches, step_choices
+from dlplacer.planning.hybrid.scaling import (
     SerialOverhead,
     fewest_channels,
     fewest_servers,
     most_overhead_ratio,
     transfer_s,
 )
-from dlplacer.planning.hybrid.minibatch import BatchPlan, StepChoices, plan_batches, step_choices
 
 if TYPE_CHECKING:
     from dlplacer.data_parallel import MeasuredEpochs

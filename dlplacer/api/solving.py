@@ -40,8 +40,7 @@ if TYPE_CHECKING:
     from dlplacer.frontend.torch.job import Job
     from dlplacer.measure.splitting import Prospect, SplitResult
     from dlplacer.planning.compare import Comparison
-    from dlplacer.planning.what_if.elsewhere import Elsewhere, PinnedPlan
-    from dlplacer.planning.what_if.what_would_help import WhatWouldHelp
+    from dlplacer.planning.what_if import Elsewhere, PinnedPlan, WhatWouldHelp
     from dlplacer.report.explanation import Explanation
     from dlplacer.runtime.devices.base import NamedDevice
 
@@ -379,7 +378,7 @@ def what_would_help(
     >>> len(found.answers) > 0
     True
     """
-    from dlplacer.planning.what_if.what_would_help import what_would_help as ask
+    from dlplacer.planning.what_if import what_would_help as ask
 
     given = _of_makespan(plan, "what_would_help")
     return ask(given, budget_s, seed=seed, workers=workers, on_progress=on_progress, stop=stop)
@@ -400,7 +399,7 @@ def elsewhere(
     >>> found.device, found.makespan_s
     ('d1', 0.003)
     """
-    from dlplacer.planning.what_if.elsewhere import elsewhere as moved
+    from dlplacer.planning.what_if import elsewhere as moved
 
     given = _of_makespan(plan, "elsewhere")
     given.graph.op(op)
@@ -429,7 +428,7 @@ def pinned(
     >>> dp.pinned(dp.place(graph, machine), {"a": "d1"}, budget_s=2).moved
     {'a': ('d0', 'd1')}
     """
-    from dlplacer.planning.what_if.elsewhere import pinned_plan
+    from dlplacer.planning.what_if import pinned_plan
 
     given = _of_makespan(plan, "pinned")
     pairs, sets = pins_of(pins, given.topology), together_of(colocate)

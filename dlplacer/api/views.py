@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from dlplacer.planning.compare import Comparison
     from dlplacer.planning.fit.fit import Fit
     from dlplacer.planning.hybrid.hybrid_plan import HybridPlan
-    from dlplacer.planning.what_if.elsewhere import Elsewhere, PinnedPlan
-    from dlplacer.planning.what_if.what_would_help import WhatWouldHelp
+    from dlplacer.planning.what_if import Elsewhere, PinnedPlan, WhatWouldHelp
     from dlplacer.report.explanation import Explanation
     from dlplacer.report.export.targets import Exported
     from dlplacer.runtime.onnx.run_cut_model import OnnxReport

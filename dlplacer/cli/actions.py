@@ -319,7 +319,7 @@ def run(given: Given) -> int:
     from dlplacer.api.jobs import job_options
     from dlplacer.api.running import completed, is_onnx_plan, over_ranks, replicas_of
     from dlplacer.api.subjects import silent
-    from dlplacer.machines.host_load import load_note
+    from dlplacer.machines.cores import load_note
     from dlplacer.planning.one_device import one_device_note
     from dlplacer.report.trace import run_trace
 

@@ -15,7 +15,7 @@ from dlplacer.core.plan import Plan
 from dlplacer.files.plan_file import plan_of_dict, plan_to_dict
 from dlplacer.frontend.torch.batch_part import part_of
 from dlplacer.frontend.torch.job import Job
-from dlplacer.machines.costs.alpha_beta import AlphaBeta
+from dlplacer.machines.costs.collectives import AlphaBeta
 from dlplacer.measure.alternation import alternated_times, spread
 from dlplacer.measure.baselines import (
     BASELINE,

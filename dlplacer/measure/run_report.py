@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dlplacer.core.abilities import Shown
 from dlplacer.core.plan import Plan
 from dlplacer.core.units import format_seconds
-from dlplacer.machines.usable_cores import usable_cores
+from dlplacer.machines.cores import usable_cores
 from dlplacer.report.page.page import run_page
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from dlplacer.core.version import __version__
 from dlplacer.files.topology_file import topology_to_dict
 from dlplacer.frontend.torch.capture import Captured, capture_job, default_rewrites
 from dlplacer.frontend.torch.job import Job
-from dlplacer.machines.usable_cores import usable_cores
+from dlplacer.machines.cores import usable_cores
 from dlplacer.measure.steps import EagerStep, PlacedJob
 from dlplacer.planning.place import place
 from dlplacer.problem.problem import build_problem

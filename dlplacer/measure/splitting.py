@@ -26,7 +26,7 @@ from dlplacer.frontend.torch.splitting.pattern import Pattern
 from dlplacer.frontend.torch.splitting.rules import patterns_of
 from dlplacer.frontend.torch.tracing.joint import Traced
 from dlplacer.frontend.torch.tracing.passes import apply_passes
-from dlplacer.machines.costs.alpha_beta import AlphaBeta
+from dlplacer.machines.costs.collectives import AlphaBeta
 from dlplacer.machines.costs.roofline_times import with_times
 from dlplacer.planning.place import place
 from dlplacer.problem.problem import build_problem

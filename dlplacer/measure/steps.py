@@ -16,8 +16,8 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.plan import Plan, ScheduledOp
 from dlplacer.core.topology import Topology
 from dlplacer.frontend.torch.job import Job, autocast_of, loss_in
-from dlplacer.machines.costs.alpha_beta import AlphaBeta
-from dlplacer.machines.usable_cores import usable_cores
+from dlplacer.machines.cores import usable_cores
+from dlplacer.machines.costs.collectives import AlphaBeta
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.distributed.group import RankGroup
 from dlplacer.runtime.distributed.measured_network import measured_machine

@@ -17,12 +17,12 @@ from dlplacer.core.table import Table
 from dlplacer.core.topology import Topology
 from dlplacer.core.units import format_seconds
 from dlplacer.files.plan_file import plan_to_dict
+from dlplacer.machines.cores import usable_cores
 from dlplacer.machines.costs.issue import with_issue
-from dlplacer.machines.usable_cores import usable_cores
 from dlplacer.planning.assemble import contradicts
 from dlplacer.planning.one_device import single_device_s
 from dlplacer.planning.place import prepared, solved
-from dlplacer.planning.saved_problem import saving_problem
+from dlplacer.planning.provenance import saving_problem
 from dlplacer.solvers.heuristics.min_cut import available
 from dlplacer.solvers.instance.schedule import Budget, Progress
 from dlplacer.solvers.methods import DEFAULT_METHOD, METHODS, compared

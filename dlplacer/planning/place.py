@@ -17,16 +17,15 @@ from dlplacer.core.plan import Plan
 from dlplacer.core.result import Result
 from dlplacer.core.topology import Topology
 from dlplacer.files.plan_file import plan_to_dict
+from dlplacer.machines.cores import usable_cores
 from dlplacer.machines.costs.issue import with_issue
 from dlplacer.machines.costs.roofline_times import with_times
-from dlplacer.machines.usable_cores import usable_cores
+from dlplacer.planning.assemble import rescaled, with_fine_ticks
 from dlplacer.planning.constrain import constrained
 from dlplacer.planning.garbage import fewer_collections
 from dlplacer.planning.interrupt import plan_or_interrupt
 from dlplacer.planning.one_device import single_device_s
-from dlplacer.planning.provenance import digests, provenance_of
-from dlplacer.planning.saved_problem import saving_problem
-from dlplacer.planning.tick_length import rescaled, with_fine_ticks
+from dlplacer.planning.provenance import digests, provenance_of, saving_problem
 from dlplacer.planning.under_dispatch import best_plan
 from dlplacer.planning.warm_start import WarmStart
 from dlplacer.problem.dispatch import dispatch_of, least_step_s

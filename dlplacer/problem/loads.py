@@ -13,8 +13,8 @@ from dlplacer.core.options import OBJECTIVES
 from dlplacer.core.plan import ScheduledOp, Transfer
 from dlplacer.core.units import exact, ticks
 from dlplacer.problem.problem import Problem
+from dlplacer.problem.route_table import TransferRequest, transfer_requests
 from dlplacer.problem.routes import link_spans, segments
-from dlplacer.problem.transfers import TransferRequest, transfer_requests
 
 APART = 2**40
 """More ticks than any load of a plan."""

@@ -1,4 +1,4 @@
-"""The routes between the devices of a machine in ticks: which links a tensor holds on its way, and when.
+"""The routes between the devices of a machine in ticks, which links a tensor holds on its way, and what is sent.
 
 Solvers need them where links carry one transfer at a time, or where copies take memory; otherwise the delays of
 `dlplacer.problem.problem` say all.
@@ -6,7 +6,7 @@ Solvers need them where links carry one transfer at a time, or where copies take
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property, partial
 from itertools import islice, pairwise
@@ -15,7 +15,7 @@ from typing import Any
 from dlplacer.core.topology import Topology
 from dlplacer.core.units import exact
 from dlplacer.problem.live_memory import may_bind
-from dlplacer.problem.problem import Problem
+from dlplacer.problem.problem import Arc, Problem
 from dlplacer.problem.routes import Route, any_relays, link_delay_s, link_spans, route_delay, segments
 
 _MOST_SEGMENTS = 32
@@ -380,3 +380,93 @@ def _swaps(topology: Topology, a: str, b: str) -> bool:
         return keys[0] == keys[1]
 
     return bool(nx.is_isomorphic(there, back, same_node, same_link))
+
+
+@dataclass(frozen=True, slots=True)
+class TransferRequest:
+    """A unit of sending: a tensor with all its readers, or an edge if every edge has a transfer of its own.
+
+    Attributes
+    ----------
+    size
+        Position of its bytes in `Problem.sizes_bytes`.
+    readers
+        The ops that wait for it.
+    keepers
+        All readers of its tensor: a copy stays on a device until the last of them there has ended.
+    """
+
+    tensor: str = field(compare=False)
+    source: int
+    size: int
+    readers: tuple[int, ...]
+    keepers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledTransfer:
+    """A transfer request on its way to a device: one start tick per route segment."""
+
+    request: int
+    target: int
+    route: TimedRoute
+    start: tuple[int, ...]
+
+    @property
+    def end(self) -> int:
+        """The tick of the arrival."""
+        return self.start[-1] + self.route[-1].ticks
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """The transfers that are needed if readers are elsewhere.
+
+    Attributes
+    ----------
+    requests
+        Everything that is read.
+    reads
+        [op] → numbers of the requests that it reads.
+    """
+
+    routes: RouteTable
+    requests: tuple[TransferRequest, ...]
+    reads: tuple[tuple[int, ...], ...]
+
+
+def build_traffic(problem: Problem) -> Traffic:
+    """The traffic of a problem."""
+    return traffic_of(RouteTable(problem), transfer_requests(problem), problem.op_count)
+
+
+def traffic_of(routes: RouteTable, requests: Iterable[TransferRequest], op_count: int) -> Traffic:
+    """The traffic of some transfer requests among as many ops."""
+    reads: list[list[int]] = [[] for _ in range(op_count)]
+    kept = tuple(requests)
+    for number, request in enumerate(kept):
+        for reader in request.readers:
+            reads[reader].append(number)
+    return Traffic(routes, kept, tuple(map(tuple, reads)))
+
+
+def transfer_requests(problem: Problem) -> tuple[TransferRequest, ...]:
+    """Everything that is read in a problem."""
+    if transfer_requests not in problem.derived:
+        problem.derived[transfer_requests] = _transfer_requests(problem)
+    return problem.derived[transfer_requests]  # type: ignore[no-any-return]
+
+
+def _transfer_requests(problem: Problem) -> tuple[TransferRequest, ...]:
+    arcs_of: dict[str, list[Arc]] = {}
+    for edge, arc in zip(problem.graph.edges, problem.arcs, strict=True):
+        arcs_of.setdefault(edge.tensor, []).append(arc)
+    keepers = {tensor: tuple(dict.fromkeys([arc.target for arc in arcs])) for tensor, arcs in arcs_of.items()}
+    if problem.options.transfers == "device":
+        sent = [(tensor, arcs[0], keepers[tensor]) for tensor, arcs in arcs_of.items()]
+    else:
+        edges = zip(problem.graph.edges, problem.arcs, strict=True)
+        sent = [(edge.tensor, arc, (arc.target,)) for edge, arc in edges]
+    return tuple(
+        TransferRequest(tensor, first.source, first.size, readers, keepers[tensor]) for tensor, first, readers in sent
+    )

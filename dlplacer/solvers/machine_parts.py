@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from dlplacer.core.errors import InfeasibleError
 from dlplacer.problem.problem import Problem
 from dlplacer.problem.restriction import on_devices
-from dlplacer.problem.route_table import TimedRoute
-from dlplacer.problem.transfers import ScheduledTransfer
+from dlplacer.problem.route_table import ScheduledTransfer, TimedRoute
 from dlplacer.solvers.decode.decode import in_sequence
 from dlplacer.solvers.feasibility import may_have_plan
 from dlplacer.solvers.instance.instance import FAR, Instance, build_instance

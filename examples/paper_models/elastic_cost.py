@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dlplacer.core.errors import InputError
-from dlplacer.machines.costs.alpha_beta import AlphaBeta
-from dlplacer.machines.costs.collectives import ceil_log2
+from dlplacer.machines.costs.collectives import AlphaBeta, ceil_log2
 from dlplacer.planning.hybrid.step_times import elastic_exposed_s
 
 VARIANTS = ("original-serial", "original", "async", "hogwild", "sync1", "sync2", "sync3")

@@ -19,7 +19,7 @@ from dlplacer.data_parallel.groups.ddp_buckets import (
     exchanged_s,
     plan_buckets,
 )
-from dlplacer.machines.costs.alpha_beta import AlphaBeta
+from dlplacer.machines.costs.collectives import AlphaBeta
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -10,7 +10,7 @@ from dlplacer.data_parallel.groups.captured_chain import chain_of, gradients_of,
 from dlplacer.data_parallel.groups.ddp_buckets import built_buckets
 from dlplacer.data_parallel.groups.layer_chain import best_groups
 from dlplacer.frontend import Job
-from dlplacer.machines.costs.alpha_beta import AlphaBeta
+from dlplacer.machines.costs.collectives import AlphaBeta
 from dlplacer.machines.costs.roofline_times import with_times
 
 RATES = {"flops_per_s": 1e10, "memory_bytes_per_s": 1e9}

@@ -4,7 +4,7 @@ import heapq
 
 import pytest
 
-from dlplacer.machines.costs.alpha_beta import AlphaBeta
+from dlplacer.machines.costs.collectives import AlphaBeta
 
 pytest.importorskip("paper_models", reason="the examples are in the checkout only")
 from paper_models.elastic_cost import ElasticRun, exchange_s, most_parts, seconds_per_batch

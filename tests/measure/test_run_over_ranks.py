@@ -6,7 +6,7 @@ from runtime.random_plans import needs_two_cores, random_plan
 
 from dlplacer.core.errors import InputError, MismatchError
 from dlplacer.frontend import Job, capture
-from dlplacer.machines.costs.alpha_beta import AlphaBeta
+from dlplacer.machines.costs.collectives import AlphaBeta
 from dlplacer.measure.run_plan import OverRanks, run_over_ranks
 from dlplacer.measure.steps import joined, median_recording
 from dlplacer.models import branches, mlp

@@ -14,7 +14,7 @@ from dlplacer.files.load import load_graph, load_topology
 from dlplacer.files.plan_file import plan_of_dict
 from dlplacer.planning.assemble import plan_of
 from dlplacer.planning.place import place
-from dlplacer.planning.saved_problem import saving_problem
+from dlplacer.planning.provenance import saving_problem
 from dlplacer.problem.problem import build_problem
 from dlplacer.problem.simulate import replay
 from dlplacer.solvers.instance.schedule import Outcome

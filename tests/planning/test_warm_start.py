@@ -18,7 +18,7 @@ from dlplacer.core.plan import Plan
 from dlplacer.core.topology import Topology
 from dlplacer.files.plan_file import plan_of_dict, plan_to_dict
 from dlplacer.planning.place import place
-from dlplacer.planning.what_if.what_would_help import what_would_help
+from dlplacer.planning.what_if import what_would_help
 from dlplacer.report.explanation import explain
 
 

@@ -9,9 +9,8 @@ from solvers.random_problems import random_everything
 
 from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.problem.problem import build_problem
-from dlplacer.problem.route_table import TimedRoute, route_segments
+from dlplacer.problem.route_table import TimedRoute, build_traffic, route_segments
 from dlplacer.problem.routes import route_delay
-from dlplacer.problem.transfers import build_traffic
 
 
 def _nodes(route: TimedRoute) -> tuple[str, ...]:

@@ -8,8 +8,8 @@ import dlplacer as dp
 from dlplacer.core.units import exact
 from dlplacer.planning.place import place
 from dlplacer.problem.problem import Problem, build_problem
+from dlplacer.problem.route_table import build_traffic
 from dlplacer.problem.routes import link_spans
-from dlplacer.problem.transfers import build_traffic
 
 OPTIONS = dp.Options(delay="store-and-forward")
 

@@ -7,7 +7,7 @@ from dlplacer.core.op import Edge, Op
 from dlplacer.core.options import Options
 from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.problem.problem import build_problem
-from dlplacer.problem.transfers import Traffic, build_traffic
+from dlplacer.problem.route_table import Traffic, build_traffic
 
 OPS = tuple(Op(name, "test", 1) for name in "abc")
 GRAPH = OpGraph(OPS, (Edge("a", "b", 8, tensor="t"), Edge("a", "c", 8, tensor="t")))

@@ -14,7 +14,7 @@ from dlplacer.core.plan import Plan
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.frontend import Job, capture
 from dlplacer.frontend.torch.job import loss_in
-from dlplacer.machines.usable_cores import usable_cores
+from dlplacer.machines.cores import usable_cores
 from dlplacer.planning.assemble import assemble
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.runtime import PlacedModule, apply

@@ -8,7 +8,7 @@ from dlplacer.core.errors import InputError
 from dlplacer.core.graph import OpGraph
 from dlplacer.data_parallel.groups.ddp_buckets import Gradient
 from dlplacer.data_parallel.groups.layer_chain import LayerChain
-from dlplacer.machines.costs.alpha_beta import AlphaBeta
+from dlplacer.machines.costs.collectives import AlphaBeta
 from dlplacer.machines.costs.roofline_times import required_time_s
 
 _NOT_COMPUTE = ("parameter", "buffer", "input", "gradient")

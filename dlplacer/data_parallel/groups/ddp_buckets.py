@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from dlplacer.data_parallel.groups.layer_chain import LayerChain, best_groups
-from dlplacer.machines.costs.alpha_beta import AlphaBeta
+from dlplacer.machines.costs.collectives import AlphaBeta
 
 MIB = 2**20
 

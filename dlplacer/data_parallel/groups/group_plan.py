@@ -11,7 +11,7 @@ from dlplacer.core.topology import Topology
 from dlplacer.data_parallel.groups.captured_chain import ParameterUses, gradients_of, serial_clock, unit_chain
 from dlplacer.data_parallel.groups.ddp_buckets import DdpBucket, PlannedBuckets, caps_mb, plan_buckets
 from dlplacer.data_parallel.groups.layer_chain import best_groups, makespan_s
-from dlplacer.machines.costs.alpha_beta import AlphaBeta
+from dlplacer.machines.costs.collectives import AlphaBeta
 from dlplacer.machines.costs.collectives_on_links import MachineCosts
 from dlplacer.machines.costs.message_routes import Wiring
 from dlplacer.machines.costs.roofline_times import with_times

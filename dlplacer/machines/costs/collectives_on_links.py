@@ -7,11 +7,12 @@ from functools import cached_property
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.topology import Topology
-from dlplacer.machines.costs.alpha_beta import FREE, AlphaBeta
 from dlplacer.machines.costs.collectives import (
     ALGORITHMS,
+    FREE,
     GLOO,
     NCCL,
+    AlphaBeta,
     CollectiveAlgorithm,
     Round,
     hierarchical_rounds,

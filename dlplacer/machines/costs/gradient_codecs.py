@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from dlplacer.core.errors import InputError
-from dlplacer.machines.costs.alpha_beta import AlphaBeta
+from dlplacer.machines.costs.collectives import AlphaBeta
 
 FLOAT_BITS = 32
 _CODE_BITS = 2

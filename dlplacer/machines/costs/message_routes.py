@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from dlplacer.core.errors import InfeasibleError, InputError
 from dlplacer.core.topology import Topology
-from dlplacer.machines.costs.alpha_beta import FREE, AlphaBeta
+from dlplacer.machines.costs.collectives import FREE, AlphaBeta
 
 Message = tuple[str, str, float]
 """Sending device, receiving device, share of the full vector that the message carries."""

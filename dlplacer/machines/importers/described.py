@@ -13,8 +13,7 @@ from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.core.units import parse_quantity
 from dlplacer.files.text import read_text
 from dlplacer.machines.costs.device_table import CORE, DEVICE_TABLE, Figure, known_type, unknown_type
-from dlplacer.machines.importers.products import device_of_type
-from dlplacer.machines.importers.rates import PCIE_HOP_LATENCY_S, pcie_slot_bytes_per_s
+from dlplacer.machines.importers.products import PCIE_HOP_LATENCY_S, device_of_type, pcie_slot_bytes_per_s
 
 CHANNELS = Figure(2, "desktops have two channels of 64 bits; write 8x DDR5-4800 for a server of eight")
 CORES = Figure(8, "cores that compute on weights in RAM; reading them is the limit of a decode step, not arithmetic")

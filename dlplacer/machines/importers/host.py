@@ -8,11 +8,10 @@ from pathlib import Path
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.topology import Device, Link, Router, Topology
+from dlplacer.machines.cores import usable_cores
 from dlplacer.machines.costs.device_table import CORE, DEVICE_TABLE, TURN
 from dlplacer.machines.importers.nvidia_smi import TopoMatrix, parse_matrix, topology_of_matrix
-from dlplacer.machines.importers.products import device_of_type
-from dlplacer.machines.importers.rates import SOCKET_LATENCY_S, link_figures, pcie_slot_bytes_per_s
-from dlplacer.machines.usable_cores import usable_cores
+from dlplacer.machines.importers.products import SOCKET_LATENCY_S, device_of_type, link_figures, pcie_slot_bytes_per_s
 
 _AT_ONCE_BYTES_PER_S = 1e15
 """Cores of one process share memory: a tensor goes over as a pointer, and no byte is copied."""

@@ -8,15 +8,16 @@ from xml.etree import ElementTree
 from dlplacer.core.errors import FileFormatError
 from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.files.fields import built
-from dlplacer.machines.importers.products import GivenTypes, device_of_type
-from dlplacer.machines.importers.rates import (
+from dlplacer.machines.importers.products import (
     HWLOC,
     NVLINK_LATENCY_S,
     PCIE_HOP_LATENCY_S,
     SOCKET_LATENCY_S,
     TYPE_OF_GFX,
     TYPE_OF_SM,
+    GivenTypes,
     assumed_links,
+    device_of_type,
     gpu_link,
     nvlinks,
     pcie_bytes_per_s,

@@ -7,13 +7,14 @@ from itertools import combinations
 
 from dlplacer.core.errors import FileFormatError
 from dlplacer.core.topology import Device, Link, Router, Topology
-from dlplacer.machines.importers.products import GivenTypes, device_of_type
-from dlplacer.machines.importers.rates import (
+from dlplacer.machines.importers.products import (
     HWLOC,
     PCIE_HOP_LATENCY_S,
     SOCKET_BYTES_PER_S,
     SOCKET_LATENCY_S,
+    GivenTypes,
     assumed_links,
+    device_of_type,
     link_figures,
     nvlinks,
     pcie_slot_bytes_per_s,

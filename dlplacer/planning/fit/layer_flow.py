@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ortools.sat.python import cp_model
 
 from dlplacer.core.op import Op
-from dlplacer.machines.usable_cores import usable_cores
+from dlplacer.machines.cores import usable_cores
 from dlplacer.planning.fit.chain import ChainCosts
 from dlplacer.solvers.ilp.cp_sat_search import new_solver
 from dlplacer.solvers.ilp.solver_thread import solve_in_thread

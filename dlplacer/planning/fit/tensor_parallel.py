@@ -7,7 +7,7 @@ from itertools import combinations
 from dlplacer.core.errors import InputError
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.core.units import format_bytes
-from dlplacer.machines.costs.alpha_beta import AlphaBeta
+from dlplacer.machines.costs.collectives import AlphaBeta
 from dlplacer.machines.costs.message_routes import Wiring
 from dlplacer.machines.costs.roofline import rates_of
 

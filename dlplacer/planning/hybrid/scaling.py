@@ -1,11 +1,15 @@
-"""Scaling efficiency SE_N = T_1 ÷ T_N: closed forms, and their fit to measured step times."""
+"""Scaling efficiency SE_N = T_1 ÷ T_N: closed forms, their fit to measured step times, and what follows from them.
+
+Lemmas 3.1 and 3.2 of Zou et al. 2017 tell the devices for a speedup, and the servers that hide an exchange.
+"""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, Protocol
 
-from dlplacer.core.errors import InputError
+from dlplacer.core.errors import InfeasibleError, InputError
 
 MOST_WORKERS = 10**18
 """More devices are none, and their products with times would leave the range of floats."""
@@ -145,3 +149,123 @@ def _require_growth(points: Sequence[tuple[int, float]]) -> None:
                 "per device, or measure again"
             )
         slowest = max(slowest, (workers, step_s), key=lambda point: point[1])
+
+
+_SAME = 1e-12
+"""Relative rounding: a speedup this close to the ceiling is the ceiling."""
+
+
+@dataclass(frozen=True)
+class SerialOverhead:
+    """Lemma 3.1 of Zou et al. 2017: SE_N = (1 + R) ÷ (1 + N R), R = overhead ÷ compute of one device.
+
+    Every device pays the overhead, one after another. The overhead of a ring saturates instead (`RingOverhead`).
+    """
+
+    ratio: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.ratio < math.inf:
+            raise InputError(f"overhead ratio R is {self.ratio}; it must be finite and at least 0")
+
+    def efficiency(self, workers: int) -> float:
+        """(1 + R) ÷ (1 + N R)."""
+        require_workers(workers)
+        # The same as 1 ÷ (1 + (N − 1) R ÷ (1 + R)), where no R is too large for a float.
+        return 1 / (1 + (workers - 1) * (self.ratio / (1 + self.ratio)))
+
+    @property
+    def speedup_ceiling(self) -> float:
+        """(1 + R) ÷ R, the speedup that no number of devices reaches."""
+        return (1 + self.ratio) / self.ratio if self.ratio else math.inf
+
+    def workers_for(self, speedup: float) -> int:
+        """Fewest devices that reach a speedup: G ≥ s ÷ (1 + R − s R).
+
+        Raises
+        ------
+        InfeasibleError
+            If no number does; names the ceiling.
+        """
+        if not 1 <= speedup <= MOST_WORKERS:
+            raise InputError(f"a speedup of {speedup:g}; it must be at least 1, and at most {MOST_WORKERS:g}")
+        # One device has it, also where R is so large that no number of devices is any faster.
+        if speedup == 1:
+            return 1
+        if speedup >= self.speedup_ceiling * (1 - _SAME):
+            raise InfeasibleError(
+                f"a speedup of {speedup:g}x at overhead ratio R = {self.ratio:g}: no number of devices reaches "
+                f"(1 + R) / R = {self.speedup_ceiling:g}x; lower R (fewer bytes, a faster network, overlap)"
+            )
+        workers = max(1, math.floor(speedup / (1 + self.ratio - speedup * self.ratio)) - 1)
+        while self.efficiency(workers) * workers < speedup * (1 - _SAME):
+            workers += 1
+        return workers
+
+
+_MOST = 10**9
+
+
+def most_overhead_ratio(wanted_efficiency: float, gpus: int) -> float:
+    """R = (1 − α) ÷ (α·G − 1), Lemma 3.1: the overhead per unit of computation that this efficiency on G GPUs allows.
+
+    Raises
+    ------
+    InputError
+        If the efficiency is not in (0, 1], or is at most 1 ÷ G, which any overhead allows.
+    """
+    require_workers(gpus)
+    if not 0 < wanted_efficiency <= 1:
+        raise InputError(f"efficiency is {wanted_efficiency:g}; it must be above 0 and at most 1 (0.8 is 80 %)")
+    if wanted_efficiency * gpus <= 1:
+        raise InputError(
+            f"an efficiency of {wanted_efficiency:g} on {gpus} GPUs is no faster than one GPU, so any overhead allows "
+            f"it; ask for more than {1 / gpus:g}"
+        )
+    return (1 - wanted_efficiency) / (wanted_efficiency * gpus - 1)
+
+
+def fewest_channels(load_bytes: float | Fraction, channel_bytes_per_s: float, compute_s: float) -> int:
+    """⌈load ÷ (rate · T_C)⌉: the fewest channels that move a load while a step computes, and at least 1.
+
+    Numbers are taken as they print, 0.1 for a tenth, and the arithmetic is exact, so that a load that just fits does.
+    The load is shared out evenly and moves during the computation of the step before (asynchronously).
+
+    Raises
+    ------
+    InputError
+        If the load is negative, the rate or the computation is not positive, or more than a billion channels are
+        needed.
+    """
+    for name, value in (("channel_bytes_per_s", channel_bytes_per_s), ("compute_s", compute_s)):
+        if not 0 < value < math.inf:
+            raise InputError(f"{name} is {value:g}; it must be positive and finite")
+    if not 0 <= load_bytes < math.inf:
+        raise InputError(f"load_bytes is {load_bytes}; it must be finite and at least 0")
+    exact = Fraction(str(load_bytes)) / (Fraction(str(channel_bytes_per_s)) * Fraction(str(compute_s)))
+    if exact > _MOST:
+        raise InputError(
+            f"the load does not hide behind {compute_s:g} s of computation, even with {_MOST:,} channels of "
+            f"{channel_bytes_per_s:g} bytes/s: compute longer, or load less"
+        )
+    return max(1, math.ceil(exact))
+
+
+def fewest_servers(parameter_bytes: float, workers: int, server_bytes_per_s: float, compute_s: float) -> int:
+    """N_ps = ⌈2·S_p·N_w ÷ (B_ps·T_C)⌉ of Lemma 3.2: every worker pulls and pushes all parameters in every step.
+
+    Raises
+    ------
+    InputError
+        If there are no workers; else as `fewest_channels` does.
+    """
+    require_workers(workers)
+    if not 0 <= parameter_bytes < math.inf:
+        raise InputError(f"parameter_bytes is {parameter_bytes:g}; it must be finite and at least 0")
+    return fewest_channels(2 * workers * Fraction(str(parameter_bytes)), server_bytes_per_s, compute_s)
+
+
+def transfer_s(parameter_bytes: float, workers: int, server_bytes_per_s: float, servers: int) -> float:
+    """Seconds of a round of pulls and pushes over this many servers, which must not exceed the computation."""
+    # Exactly, as products of sizes and rates may leave the range of floats where the quotient does not.
+    return float(2 * workers * Fraction(parameter_bytes) / (servers * Fraction(server_bytes_per_s)))

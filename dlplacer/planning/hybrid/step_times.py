@@ -13,14 +13,13 @@ from dlplacer.core.op import Op
 from dlplacer.core.topology import Topology
 from dlplacer.data_parallel.groups.captured_chain import serial_order
 from dlplacer.data_parallel.groups.layer_chain import LayerChain, best_groups, makespan_s
-from dlplacer.machines.costs.alpha_beta import AlphaBeta
+from dlplacer.machines.costs.collectives import AlphaBeta
 from dlplacer.machines.costs.collectives_on_links import MachineCosts
 from dlplacer.machines.costs.gradient_codecs import GradientExchange, exchanges
 from dlplacer.machines.costs.roofline import rates_of
 from dlplacer.machines.costs.roofline_times import required_time_s
 from dlplacer.planning.hybrid.scaling import ScalingEfficiency
-from dlplacer.planning.hybrid.worker_layout import WorkerLayout
-from dlplacer.planning.hybrid.workers import WorkerSplit
+from dlplacer.planning.hybrid.workers import WorkerLayout, WorkerSplit
 from dlplacer.planning.pipeline.pipeline_workload import batch_of
 
 _GRADIENT = "gradient"

@@ -11,9 +11,16 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.topology import Topology
 from dlplacer.core.units import format_bytes, format_seconds
 from dlplacer.planning.pipeline.blocks import MOST_CUTS, STAGE_INPUTS, Cuts, binding_weight, cuts_of, require_stages
-from dlplacer.planning.pipeline.device_chains import MOST_CHAINS, DeviceChain, chains_of
 from dlplacer.planning.pipeline.pipeline_plan import Hop, PipelinePlan, Stage, StageTimes, TiedStages, play
-from dlplacer.planning.pipeline.pipeline_workload import PipelineWorkload, batch_of, batch_sizes, mixing_warnings
+from dlplacer.planning.pipeline.pipeline_workload import (
+    MOST_CHAINS,
+    DeviceChain,
+    PipelineWorkload,
+    batch_of,
+    batch_sizes,
+    chains_of,
+    mixing_warnings,
+)
 from dlplacer.planning.pipeline.schedules import SCHEDULES, Order, in_flight, order_of
 from dlplacer.planning.pipeline.stage_split import SplitProblem, StageSplit, fitting_split, least_memory_bytes
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from dlplacer.core.topology import Device
-from dlplacer.machines.costs.alpha_beta import AlphaBeta
+from dlplacer.machines.costs.collectives import AlphaBeta
 from dlplacer.planning.pipeline.blocks import Cuts
-from dlplacer.planning.pipeline.device_chains import DeviceChain
+from dlplacer.planning.pipeline.pipeline_workload import DeviceChain
 
 _TOLERANCE = 1 + 1e-9
 

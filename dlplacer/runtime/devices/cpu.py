@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from dlplacer.core.errors import InputError
+from dlplacer.machines.cores import usable_cores
 from dlplacer.machines.costs.device_table import CORE
-from dlplacer.machines.usable_cores import usable_cores
 from dlplacer.runtime.devices.base import DeviceKind, RuntimeDevice
 from dlplacer.runtime.devices.worker import Worker
 

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from dlplacer.core.topology import Device as TopologyDevice
 from dlplacer.core.topology import Link, Topology
-from dlplacer.machines.costs.alpha_beta import AlphaBeta
+from dlplacer.machines.costs.collectives import AlphaBeta
 from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice
 from dlplacer.runtime.devices.open import kind_of
 from dlplacer.runtime.distributed.group import RankGroup

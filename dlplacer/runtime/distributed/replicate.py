@@ -12,7 +12,7 @@ from dlplacer.core.errors import InfeasibleError, InputError, MismatchError, NoP
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.plan import Plan
 from dlplacer.core.topology import Device, Link, Topology
-from dlplacer.machines.costs.alpha_beta import AlphaBeta
+from dlplacer.machines.costs.collectives import AlphaBeta
 from dlplacer.machines.costs.roofline_times import with_times
 from dlplacer.planning.place import place
 from dlplacer.problem.live_memory import memory_use

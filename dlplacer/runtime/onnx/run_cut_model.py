@@ -18,7 +18,7 @@ from dlplacer.core.errors import InputError, MismatchError, RunError, first_line
 from dlplacer.core.plan import Plan
 from dlplacer.frontend.onnx.onnx_file import OnnxFile, data_inputs
 from dlplacer.frontend.onnx.onnx_values import reads, values_of
-from dlplacer.machines.usable_cores import usable_cores
+from dlplacer.machines.cores import usable_cores
 from dlplacer.runtime.devices.cpu import pin_thread
 from dlplacer.runtime.onnx.session import OnnxDevice, as_array, open_session, run_bound, run_session
 

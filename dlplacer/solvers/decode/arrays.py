@@ -12,8 +12,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from dlplacer.problem.route_table import RouteTable, TimedRoute
-from dlplacer.problem.transfers import Traffic
+from dlplacer.problem.route_table import RouteTable, TimedRoute, Traffic
 from dlplacer.solvers.instance.instance import FAR, Instance
 
 Ints = NDArray[np.int64]

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from dlplacer.problem.transfers import ScheduledTransfer
+from dlplacer.problem.route_table import ScheduledTransfer
 from dlplacer.solvers.decode.arrays import (
     CLASS,
     FIRST_HOLD,

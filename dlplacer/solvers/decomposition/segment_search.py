@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from ortools.sat.python import cp_model
 
-from dlplacer.problem.transfers import Traffic, TransferRequest
+from dlplacer.problem.route_table import Traffic, TransferRequest
 from dlplacer.solvers.bounds import Bounds
 from dlplacer.solvers.decode.machine_code import is_kept
 from dlplacer.solvers.decomposition.segments import GraphSegment, find_segments

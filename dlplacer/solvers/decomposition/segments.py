@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
-from dlplacer.problem.transfers import Traffic, TransferRequest, traffic_of
+from dlplacer.problem.route_table import Traffic, TransferRequest, traffic_of
 from dlplacer.solvers.bounds import lower_bounds
 from dlplacer.solvers.instance.instance import Delay, Instance
 from dlplacer.solvers.instance.time_limit import now

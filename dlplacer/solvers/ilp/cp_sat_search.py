@@ -7,7 +7,7 @@ from enum import Enum
 from ortools.sat.python import cp_model
 
 from dlplacer.core.errors import InternalError
-from dlplacer.problem.transfers import ScheduledTransfer
+from dlplacer.problem.route_table import ScheduledTransfer
 from dlplacer.solvers.decode.decode import compact
 from dlplacer.solvers.ilp.constraints import Literal, Variables
 from dlplacer.solvers.ilp.solver_thread import PARAMS as THREAD

@@ -10,7 +10,7 @@ from ortools.sat.python import cp_model
 
 from dlplacer.core.errors import InternalError
 from dlplacer.problem.problem import Problem
-from dlplacer.problem.transfers import Traffic
+from dlplacer.problem.route_table import Traffic
 from dlplacer.solvers.bounds import Bounds
 from dlplacer.solvers.ilp import constraints
 from dlplacer.solvers.ilp import transfer_constraints as transfers

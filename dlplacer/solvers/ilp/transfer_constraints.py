@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from ortools.sat.python import cp_model
 
-from dlplacer.problem.route_table import TimedRoute
-from dlplacer.problem.transfers import Traffic, TransferRequest
+from dlplacer.problem.route_table import TimedRoute, Traffic, TransferRequest
 from dlplacer.solvers.bounds import Bounds
 from dlplacer.solvers.ilp.constraints import Literal, OptionalTransfer, Variables, duration
 from dlplacer.solvers.instance.instance import FAR, Instance

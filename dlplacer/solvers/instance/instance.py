@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from dlplacer.problem.live_memory import may_bind
 from dlplacer.problem.problem import Problem
-from dlplacer.problem.transfers import Traffic, build_traffic
+from dlplacer.problem.route_table import Traffic, build_traffic
 from dlplacer.solvers.instance.time_limit import ask_time
 
 FAR = 2**40

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 
 from dlplacer.problem.live_memory import TensorLifetime, may_bind, memory_use, peaks, stashes
 from dlplacer.problem.problem import Problem
-from dlplacer.problem.seconds import realise
-from dlplacer.problem.transfers import Traffic
+from dlplacer.problem.route_table import Traffic
+from dlplacer.problem.simulate import realise
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.schedule import Schedule
 

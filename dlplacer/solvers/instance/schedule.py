@@ -7,8 +7,8 @@ from threading import Event
 
 from dlplacer.core.errors import InternalError
 from dlplacer.problem.problem import Problem
-from dlplacer.problem.seconds import Activity, ResourceUse, earliest
-from dlplacer.problem.transfers import ScheduledTransfer, Traffic
+from dlplacer.problem.route_table import ScheduledTransfer, Traffic
+from dlplacer.problem.simulate import Activity, ResourceUse, earliest
 from dlplacer.solvers.instance.instance import FAR, Instance
 from dlplacer.solvers.instance.time_limit import now
 

@@ -6,8 +6,8 @@ A device sends one message and receives one at a time. The forms are the literat
 
 from collections.abc import Callable
 
-from dlplacer.machines.costs.alpha_beta import AlphaBeta
 from dlplacer.machines.costs.collectives import (
+    AlphaBeta,
     ceil_log2,
     require_devices,
     ring_all_reduce,

@@ -10,8 +10,7 @@ from machines.costs import closed_forms
 from machines.costs import collective_runs as runs
 
 from dlplacer.machines.costs import collectives
-from dlplacer.machines.costs.alpha_beta import AlphaBeta
-from dlplacer.machines.costs.collectives import ALGORITHMS, CollectiveAlgorithm, Round
+from dlplacer.machines.costs.collectives import ALGORITHMS, AlphaBeta, CollectiveAlgorithm, Round
 
 COUNTS = range(1, 18)
 UNIT = AlphaBeta(1.0, 1.0)

@@ -2,8 +2,7 @@
 
 import pytest
 
-from dlplacer.machines.costs.alpha_beta import AlphaBeta
-from dlplacer.machines.costs.collectives import ALGORITHMS
+from dlplacer.machines.costs.collectives import ALGORITHMS, AlphaBeta
 from dlplacer.machines.costs.gradient_codecs import CODECS, GradientExchange, exchanges, sum_bits
 from dlplacer.planning.hybrid.epochs import CriticalBatch, StatisticalEfficiency
 

@@ -13,7 +13,7 @@ from machines.costs import closed_forms
 from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.files.load import load_topology
 from dlplacer.machines.costs import collectives
-from dlplacer.machines.costs.alpha_beta import FREE, AlphaBeta
+from dlplacer.machines.costs.collectives import FREE, AlphaBeta
 from dlplacer.machines.costs.collectives_on_links import MachineCosts, rings, widest_ring
 from dlplacer.machines.costs.message_routes import Wiring
 

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlplacer.core.errors import InputError
-from dlplacer.machines.costs.alpha_beta import AlphaBeta
-from dlplacer.machines.costs.collectives import ring_all_reduce
+from dlplacer.machines.costs.collectives import AlphaBeta, ring_all_reduce
 from dlplacer.planning.hybrid.scaling import RingOverhead, fit_scaling
 
 

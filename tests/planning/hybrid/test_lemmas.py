@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dlplacer.core.errors import InfeasibleError
-from dlplacer.planning.hybrid.lemmas import (
+from dlplacer.planning.hybrid.scaling import (
     SerialOverhead,
     fewest_channels,
     fewest_servers,

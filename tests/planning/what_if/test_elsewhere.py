@@ -12,7 +12,7 @@ from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan
 from dlplacer.core.topology import Topology
 from dlplacer.planning.place import place
-from dlplacer.planning.what_if.elsewhere import elsewhere
+from dlplacer.planning.what_if import elsewhere
 
 
 def solved(graph: OpGraph, topology: Topology, **more: object) -> Plan:

@@ -10,7 +10,7 @@ from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan
 from dlplacer.core.topology import Topology
 from dlplacer.planning.place import place
-from dlplacer.planning.what_if.what_would_help import Answer, WhatWouldHelp, changes, what_would_help
+from dlplacer.planning.what_if import Answer, WhatWouldHelp, changes, what_would_help
 
 
 def solved(graph: OpGraph, topology: Topology, **more: object) -> Plan:

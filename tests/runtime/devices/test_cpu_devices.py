@@ -15,7 +15,7 @@ import torch
 from runtime.random_plans import needs_two_cores
 
 from dlplacer.core.errors import InputError
-from dlplacer.machines.usable_cores import usable_cores
+from dlplacer.machines.cores import usable_cores
 from dlplacer.runtime.devices import open_devices
 from dlplacer.runtime.devices.cpu import CpuDevice
 from dlplacer.runtime.devices.worker import Worker

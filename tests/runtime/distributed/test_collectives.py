@@ -16,7 +16,7 @@ from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.files.plan_file import read_plan
 from dlplacer.frontend import Job, capture
 from dlplacer.frontend.torch.capture import capture_job, default_rewrites
-from dlplacer.machines.costs.alpha_beta import AlphaBeta
+from dlplacer.machines.costs.collectives import AlphaBeta
 from dlplacer.models import branches, mlp
 from dlplacer.planning.assemble import assemble
 from dlplacer.problem.problem import build_problem

@@ -14,7 +14,7 @@ from runtime.random_plans import needs_two_cores, random_plan
 from dlplacer.core.errors import InputError, RunError
 from dlplacer.core.plan import Plan
 from dlplacer.frontend import Job, capture
-from dlplacer.machines.costs.alpha_beta import AlphaBeta
+from dlplacer.machines.costs.collectives import AlphaBeta
 from dlplacer.models import mlp
 from dlplacer.runtime.distributed import RankModule, apply_ranks, replicated_plan
 

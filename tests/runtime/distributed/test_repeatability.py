@@ -9,7 +9,7 @@ from replicas import part_of
 from runtime.random_plans import needs_two_cores, random_plan
 
 from dlplacer.frontend import Job, capture
-from dlplacer.machines.costs.alpha_beta import AlphaBeta
+from dlplacer.machines.costs.collectives import AlphaBeta
 from dlplacer.models import branches
 from dlplacer.runtime.devices.jitter import delayed
 from dlplacer.runtime.distributed import apply_ranks, replicated_plan

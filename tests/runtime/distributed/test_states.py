@@ -14,7 +14,7 @@ from torch import nn
 
 from dlplacer.core.plan import Plan
 from dlplacer.frontend import capture
-from dlplacer.machines.costs.alpha_beta import AlphaBeta
+from dlplacer.machines.costs.collectives import AlphaBeta
 from dlplacer.runtime.distributed import RankModule, apply_ranks, replicated_plan
 
 pytestmark = [needs_two_cores, pytest.mark.timeout(120)]

@@ -14,7 +14,7 @@ from dlplacer.frontend import Job
 from dlplacer.frontend.torch.capture import Captured, capture_job, default_rewrites
 from dlplacer.frontend.torch.job import flat_inputs
 from dlplacer.frontend.torch.tracing.step_module import job_tensors
-from dlplacer.machines.usable_cores import usable_cores
+from dlplacer.machines.cores import usable_cores
 from dlplacer.runtime.devices import RuntimeDevice, open_devices
 from dlplacer.runtime.profile.machine_times import issue_time_s, measured_topology
 from dlplacer.runtime.profile.op_times import measured_types, profile_ops, timed_capture, with_measured_times

@@ -1,6 +1,13 @@
-"""The load of this machine: timings on a busy machine say little."""
+"""The cores that this process may use, and how busy the machine is."""
 
 import os
+
+
+def usable_cores() -> list[int]:
+    """Numbers of the cores, ascending; fewer than the machine has where taskset, a container or a scheduler says so."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
 
 
 def load_note() -> str | None:

@@ -1,1 +1,0 @@
-"""Changes that would help: a plan's problem solved again with one thing changed."""
