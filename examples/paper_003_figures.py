@@ -28,7 +28,7 @@ from dlplacer.core.plan import ScheduledOp
 from dlplacer.core.topology import Topology
 from dlplacer.planning.hybrid import EpochsTable, HybridProblem, SpeedupTable, StatisticalEfficiency, Work, plan_hybrid
 from dlplacer.planning.hybrid.hybrid_plan import HybridPlan
-from dlplacer.planning.hybrid.workers import sub_topology
+from dlplacer.planning.hybrid.worker_layout import sub_topology
 from dlplacer.report.critical_path import critical_path
 from dlplacer.report.plot import plot_hybrid
 

@@ -17,7 +17,7 @@ from dlplacer.core.topology import Topology
 from dlplacer.machines.costs.gradient_codecs import CODECS, exchanges
 from dlplacer.machines.costs.roofline_times import with_times
 from dlplacer.planning.hybrid.scaling import ConstantEfficiency, ScalingEfficiency, ScalingFit, fit_scaling
-from dlplacer.planning.hybrid.workers import WorkerLayout, cluster
+from dlplacer.planning.hybrid.worker_layout import WorkerLayout, cluster
 from dlplacer.planning.interrupt import leave_signals_to_parent, stop_on_interrupt
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ from dlplacer.planning.hybrid.epochs import StatisticalEfficiency
 from dlplacer.planning.hybrid.hybrid_plan import BestOfDevices, HybridPlan, Strategy
 from dlplacer.planning.hybrid.scaling import ConstantEfficiency
 from dlplacer.planning.hybrid.step_times import ClosedForm, OnMachine, StepTime, StepTimes, Team, Work
-from dlplacer.planning.hybrid.workers import ALONE, ModelParallel, WorkerLayout, WorkerSplit, splits_of, sub_topology
+from dlplacer.planning.hybrid.worker_layout import WorkerLayout, sub_topology
+from dlplacer.planning.hybrid.workers import ALONE, ModelParallel, WorkerSplit, splits_of
 from dlplacer.planning.pipeline.pipeline_workload import mixing_warnings
 
 DEGREES = tuple(range(2, 9))

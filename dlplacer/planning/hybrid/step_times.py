@@ -19,7 +19,8 @@ from dlplacer.machines.costs.gradient_codecs import GradientExchange, exchanges
 from dlplacer.machines.costs.roofline import rates_of
 from dlplacer.machines.costs.roofline_times import required_time_s
 from dlplacer.planning.hybrid.scaling import ScalingEfficiency
-from dlplacer.planning.hybrid.workers import WorkerLayout, WorkerSplit
+from dlplacer.planning.hybrid.worker_layout import WorkerLayout
+from dlplacer.planning.hybrid.workers import WorkerSplit
 from dlplacer.planning.pipeline.pipeline_workload import batch_of
 
 _GRADIENT = "gradient"

@@ -10,7 +10,8 @@ from dlplacer.machines.costs.gradient_codecs import exchanges
 from dlplacer.planning.hybrid.epochs import EpochsTable, StatisticalEfficiency
 from dlplacer.planning.hybrid.hybrid import HybridProblem, plan_hybrid
 from dlplacer.planning.hybrid.step_times import GradientLayer, OnMachine, StepTime, Team, Work, lines_among
-from dlplacer.planning.hybrid.workers import ALONE, SpeedupTable, WorkerLayout, WorkerSplit, partitions
+from dlplacer.planning.hybrid.worker_layout import WorkerLayout, partitions
+from dlplacer.planning.hybrid.workers import ALONE, SpeedupTable, WorkerSplit
 
 LAYERS = tuple(GradientLayer(0.001, size) for size in (4_000_000, 1000, 8_000_000, 1000, 2_000_000, 500_000))
 WORK = Work(0.010, LAYERS)

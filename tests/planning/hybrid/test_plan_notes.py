@@ -9,7 +9,8 @@ from dlplacer.planning.hybrid.epochs import CriticalBatch, EpochsTable, Statisti
 from dlplacer.planning.hybrid.hybrid import HybridProblem, plan_hybrid, plan_notes
 from dlplacer.planning.hybrid.hybrid_plan import HybridPlan
 from dlplacer.planning.hybrid.step_times import GradientLayer, OnMachine, Work
-from dlplacer.planning.hybrid.workers import SpeedupTable, WorkerLayout, WorkerSplit
+from dlplacer.planning.hybrid.worker_layout import WorkerLayout
+from dlplacer.planning.hybrid.workers import SpeedupTable, WorkerSplit
 
 WORK = Work(0.010, (GradientLayer(0.005, 8_000_000),))
 
