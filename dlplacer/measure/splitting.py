@@ -21,9 +21,8 @@ from dlplacer.files.structure_hash import first_difference, structure_sha256
 from dlplacer.frontend.torch.capture import Captured, default_rewrites, rewritten, trace_job
 from dlplacer.frontend.torch.job import Job
 from dlplacer.frontend.torch.nodes import behind_views, is_folded
-from dlplacer.frontend.torch.splitting.names import OpSplit
-from dlplacer.frontend.torch.splitting.pattern import Pattern
-from dlplacer.frontend.torch.splitting.rules import patterns_of
+from dlplacer.frontend.torch.splitting.rewrite import OpSplit
+from dlplacer.frontend.torch.splitting.rules import Pattern, patterns_of
 from dlplacer.frontend.torch.tracing.joint import Traced
 from dlplacer.frontend.torch.tracing.passes import apply_passes
 from dlplacer.machines.costs.collectives import AlphaBeta

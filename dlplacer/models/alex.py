@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from dlplacer.frontend.torch.job import Job
-from dlplacer.models.image_job import CLASSES, classifier_job, divided, require_image
+from dlplacer.models.image_job import CLASSES, classifier_job, divided, dropout_or_none, require_image
 
 SMALLEST_IMAGE = 63
 GRID = 6
@@ -36,10 +36,10 @@ class AlexNet(nn.Module):
         )
         self.avgpool = nn.AdaptiveAvgPool2d(GRID)
         self.classifier = nn.Sequential(
-            nn.Dropout(dropout) if dropout else nn.Identity(),
+            dropout_or_none(dropout),
             nn.Linear(fourth * GRID * GRID, wide),
             nn.ReLU(inplace=True),
-            nn.Dropout(dropout) if dropout else nn.Identity(),
+            dropout_or_none(dropout),
             nn.Linear(wide, wide),
             nn.ReLU(inplace=True),
             nn.Linear(wide, classes),

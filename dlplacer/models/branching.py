@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from dlplacer.frontend.torch.job import Job
-from dlplacer.models.image_job import classifier_job
+from dlplacer.models.image_job import classifier_job, dropout_or_none
 from dlplacer.models.inception import BasicConv2d
 
 STEM_CHANNELS = 16
@@ -19,7 +19,7 @@ class Branches(nn.Module):
         self.stem = BasicConv2d(3, STEM_CHANNELS, (3, 3))
         self.branches = nn.ModuleList(BasicConv2d(STEM_CHANNELS, BRANCH_CHANNELS, (3, 3)) for _ in range(count))
         self.pool = nn.AdaptiveAvgPool2d(1)
-        self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
+        self.dropout = dropout_or_none(dropout)
         self.fc = nn.Linear(count * BRANCH_CHANNELS, classes)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:

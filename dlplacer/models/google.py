@@ -5,7 +5,7 @@ from torch import nn
 from torch.nn import functional
 
 from dlplacer.frontend.torch.job import Job
-from dlplacer.models.image_job import CLASSES, classifier_job, divided, require_image
+from dlplacer.models.image_job import CLASSES, classifier_job, divided, dropout_or_none, require_image
 
 SMALLEST_IMAGE = 33
 BLOCKS = {
@@ -64,7 +64,7 @@ class GoogLeNet(nn.Module):
             channels = tuple(divided("googlenet", count, narrow) for count in counts)
             self.add_module(name, Inception(inputs, channels))
             inputs = channels[0] + channels[2] + channels[4] + channels[5]
-        self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
+        self.dropout = dropout_or_none(dropout)
         self.fc = nn.Linear(inputs, classes)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:

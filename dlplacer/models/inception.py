@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 from dlplacer.frontend.torch.job import Job
-from dlplacer.models.image_job import CLASSES, classifier_job, require_image
+from dlplacer.models.image_job import CLASSES, classifier_job, dropout_or_none, require_image
 
 SMALLEST_IMAGE = 75
 
@@ -157,7 +157,7 @@ class InceptionV3(nn.Module):
         self.Mixed_7b = InceptionE(1280)
         self.Mixed_7c = InceptionE(2048)
         self.avgpool = nn.AdaptiveAvgPool2d(1)
-        self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
+        self.dropout = dropout_or_none(dropout)
         self.fc = nn.Linear(2048, CLASSES)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:

@@ -4,18 +4,14 @@ import torch
 from torch import nn
 
 from dlplacer.frontend.torch.job import Job
+from dlplacer.models.image_job import dropout_or_none, seeded
 from dlplacer.models.translation import sequence_loss
 
 
 class BigLstm(nn.Module):
     """Logits, shape (N, T, vocabulary), for tokens of shape (N, T).
 
-    Parameters
-    ----------
-    hidden
-        Cells of an LSTM layer.
-    projection
-        Width of a layer's output, of the embedding and of the softmax.
+    A layer has `hidden` cells; `projection` is the width of its output, of the embedding and of the softmax.
     """
 
     def __init__(self, vocabulary: int, hidden: int, projection: int, layers: int, dropout: float = 0.0) -> None:
@@ -24,7 +20,7 @@ class BigLstm(nn.Module):
         self.layers = nn.ModuleList(
             nn.LSTM(projection, hidden, proj_size=projection, batch_first=True) for _ in range(layers)
         )
-        self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
+        self.dropout = dropout_or_none(dropout)
         self.softmax = nn.Linear(projection, vocabulary)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
@@ -58,8 +54,7 @@ def big_lstm(
     dropout
         Before and after every layer; the paper has 0.1.
     """
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
+    with seeded(seed):
         network = BigLstm(vocabulary, hidden, projection, layers, dropout)
         text = torch.randint(vocabulary, (batch_size, length + 1))
     return Job(network, args=(text[:, :-1],), targets=(text[:, 1:],), loss=sequence_loss, mode="train")

@@ -5,17 +5,13 @@ from torch import nn
 from torch.nn import functional
 
 from dlplacer.frontend.torch.job import Job
+from dlplacer.models.image_job import seeded
 
 
 class Perceptron(nn.Module):
     """Logits, shape (N, classes), for inputs of shape (N, features).
 
-    Parameters
-    ----------
-    depth
-        Hidden layers from `width` to `width`, between the first layer and the last.
-    tied
-        True if all hidden layers share one weight and one bias.
+    Between the first layer and the last are `depth` from `width` to `width`; `tied` ones share weight and bias.
     """
 
     def __init__(self, features: int, width: int, depth: int, classes: int, tied: bool) -> None:
@@ -46,8 +42,7 @@ def mlp(
     seed: int = 0,
 ) -> Job:
     """A training step of `Perceptron`."""
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
+    with seeded(seed):
         network = Perceptron(features, width, depth, classes, tied)
         inputs = torch.randn(batch_size, features)
         labels = torch.randint(classes, (batch_size,))

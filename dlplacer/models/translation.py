@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from dlplacer.core.errors import InputError
 from dlplacer.frontend.torch.job import Job
+from dlplacer.models.image_job import dropout_or_none, seeded
 
 
 class Encoder(nn.Module):
@@ -21,7 +22,7 @@ class Encoder(nn.Module):
         second = nn.LSTM(2 * hidden, hidden, batch_first=True)
         further = (nn.LSTM(hidden, hidden, batch_first=True) for _ in range(layers - 2))
         self.layers = nn.ModuleList([first, second, *further])
-        self.dropout = _dropout(dropout)
+        self.dropout = dropout_or_none(dropout)
 
     def forward(self, embedded: torch.Tensor) -> torch.Tensor:
         states = embedded
@@ -55,7 +56,7 @@ class GnmtDecoder(nn.Module):
         further = (nn.LSTM(2 * hidden, hidden, batch_first=True) for _ in range(layers - 1))
         self.layers = nn.ModuleList([first, *further])
         self.attention = Attention(hidden)
-        self.dropout = _dropout(dropout)
+        self.dropout = dropout_or_none(dropout)
 
     def forward(self, embedded: torch.Tensor, encoded: torch.Tensor) -> torch.Tensor:
         states: torch.Tensor = self.layers[0](self.dropout(embedded))[0]
@@ -67,13 +68,7 @@ class GnmtDecoder(nn.Module):
 
 
 class Gnmt(nn.Module):
-    """Logits, shape (N, U, vocabulary), for source tokens (N, T) and target tokens (N, U); one embedding serves both.
-
-    Parameters
-    ----------
-    layers
-        Of the encoder, and as many of the decoder.
-    """
+    """Logits, shape (N, U, vocabulary), for source tokens (N, T) and target tokens (N, U), of one embedding."""
 
     def __init__(self, vocabulary: int, hidden: int, layers: int, dropout: float = 0.0) -> None:
         super().__init__()
@@ -118,12 +113,7 @@ def gnmt(
     dropout
         Before every layer; the paper has 0.2.
     """
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
+    with seeded(seed):
         network = Gnmt(vocabulary, hidden, layers, dropout)
         source, target, wanted = (torch.randint(vocabulary, (batch_size, length)) for _ in range(3))
     return Job(network, args=(source, target), targets=(wanted,), loss=sequence_loss, mode="train")
-
-
-def _dropout(probability: float) -> nn.Module:
-    return nn.Dropout(probability) if probability else nn.Identity()

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from dlplacer.frontend.torch.job import Job
-from dlplacer.models.image_job import CLASSES, classifier_job, divided, require_image
+from dlplacer.models.image_job import CLASSES, classifier_job, divided, dropout_or_none, require_image
 
 SMALLEST_IMAGE = 32
 GRID = 7
@@ -28,10 +28,10 @@ class Vgg19(nn.Module):
         self.classifier = nn.Sequential(
             nn.Linear(channels * GRID * GRID, wide),
             nn.ReLU(inplace=True),
-            nn.Dropout(dropout) if dropout else nn.Identity(),
+            dropout_or_none(dropout),
             nn.Linear(wide, wide),
             nn.ReLU(inplace=True),
-            nn.Dropout(dropout) if dropout else nn.Identity(),
+            dropout_or_none(dropout),
             nn.Linear(wide, classes),
         )
 

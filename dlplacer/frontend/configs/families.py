@@ -16,12 +16,9 @@ class Family:
         Vectors of the hidden size in a layer; with `norm_bias` each has a second one.
     biases
         Projections with a bias, of ``q`` (with k and v), ``o`` and ``m`` (the MLP, and experts), ``h`` (the head).
-    gated
-        Whether the MLP has three matrices and not two.
-    qk_norm
-        Whether queries and keys of a head are normalized.
-    tied
-        Whether embedding and head share weights if the file does not say.
+    gated, qk_norm, tied
+        Whether the MLP has three matrices and not two, queries and keys of a head are normalized, and embedding and
+        head share weights if the file does not say.
     layer, embedding, final, head
         Paths of modules; ``{}`` is the number of a layer. Several are separated by ``+``.
     """
@@ -96,13 +93,7 @@ _ALIASES = {
 
 
 def family_of(model_type: str) -> tuple[str, Family]:
-    """The row of a ``model_type``, or of the architecture of a GGUF file.
-
-    Raises
-    ------
-    InputError
-        If the table has none.
-    """
+    """The row of a ``model_type``, or of the architecture of a GGUF file."""
     name = _ALIASES.get(model_type, model_type)
     if name not in FAMILIES:
         raise InputError(
@@ -142,49 +133,29 @@ FIELDS: Mapping[str, tuple[str, ...]] = {
 MAY_BE_ZERO = frozenset({"experts", "shared", "shared_inner", "expert_inner", "dense_first", "window", "full_below"})
 """Names of `FIELDS` whose number may be 0."""
 
-DEFAULTS: Mapping[str, Mapping[str, int]] = {
-    "gemma3_text": {
-        "vocab_size": 262208,
-        "head_dim": 256,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 4,
-        "max_position_embeddings": 131072,
-    },
-}
+_GEMMA3 = {"vocab_size": 262208, "head_dim": 256, "num_attention_heads": 8, "num_key_value_heads": 4}
+DEFAULTS: Mapping[str, Mapping[str, int]] = {"gemma3_text": {**_GEMMA3, "max_position_embeddings": 131072}}
 """``model_type`` → the numbers of transformers' class of configs, which published files leave out."""
 
-BITS: Mapping[str, float] = {
-    "float32": 32,
-    "fp32": 32,
-    "float16": 16,
-    "fp16": 16,
-    "bfloat16": 16,
-    "bf16": 16,
-    "fp8": 8,
-    "int8": 8,
-    "int4": 4,
-    "q8_0": 8.5,
-    "q6_k": 6.5625,
-    "q5_k": 5.5,
-    "q5_0": 5.5,
-    "q4_k": 4.5,
-    "q4_0": 4.5,
-    "q3_k": 3.4375,
-    "q2_k": 2.625,
-    "mxfp4": 4.25,
-    "nvfp4": 4.5,
+_OF_BITS = {
+    32: "float32 fp32",
+    16: "float16 fp16 bfloat16 bf16",
+    8: "fp8 int8",
+    4: "int4",
+    8.5: "q8_0",
+    6.5625: "q6_k",
+    5.5: "q5_k q5_0",
+    4.5: "q4_k q4_0 nvfp4",
+    3.4375: "q3_k",
+    2.625: "q2_k",
+    4.25: "mxfp4",
 }
+BITS: Mapping[str, float] = {name: bits for bits, names in _OF_BITS.items() for name in names.split()}
 """Type of weights or of the cache → bits of an element; blocks of GGUF's types with their scales (ggml-common.h)."""
 
 
 def bits_of(text: str | float) -> float:
-    """The bits of a type by its name, or a number of bits.
-
-    Raises
-    ------
-    InputError
-        If it is neither.
-    """
+    """The bits of a type by its name, or a number of bits."""
     try:
         bits = BITS.get(str(text).lower()) or float(text)
     except (TypeError, ValueError):

@@ -11,18 +11,10 @@ from dlplacer.planning.fit.decoder import CachedAttention, Decoder, DecoderPart
 
 
 def decoder_of_config(config: Mapping[str, Any], name: str, weights: str | float | None = None) -> Decoder:
-    """The decoder that a config.json describes.
+    """The decoder that a config.json describes; InputError names a field that is missing or wrong.
 
-    Parameters
-    ----------
-    weights
-        Type or bits of the matrices inside layers, if they are not stored as the file says; embedding, head, routers
-        and norms keep the file's dtype.
-
-    Raises
-    ------
-    InputError
-        If the family is not known, or a field is missing.
+    `weights` is the type or the bits of the matrices inside layers, if they are not stored as the file says; embedding,
+    head, routers and norms keep the file's dtype.
     """
     inner = config.get("text_config")
     text = {**config, **inner} if isinstance(inner, Mapping) else dict(config)
@@ -67,13 +59,7 @@ def _bits_by_method(told: Mapping[str, Any]) -> Any:
 
 
 def _number(name: str, field: str, value: Any, least: int) -> int:
-    """The number that a field of a config is.
-
-    Raises
-    ------
-    InputError
-        If it is none, or too small.
-    """
+    """The number that a field of a config is; refused if it is none, or too small."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         accepted = "a whole number, 0 or more" if least == 0 else "a positive whole number"
         raise InputError(f"config {name!r}: {field} is {value!r}; it must be {accepted}")
@@ -108,13 +94,7 @@ class _Shapes:
         return told
 
     def check(self) -> None:
-        """Return if the numbers agree with each other.
-
-        Raises
-        ------
-        InputError
-            Otherwise.
-        """
+        """Refuse numbers that contradict each other."""
         hidden, heads, groups = self.need("hidden"), self.heads, self.get("groups") or self.heads
         experts, chosen, kinds = self.get("experts") or 0, self.get("chosen") or 0, self.listed("layer_types")
         wrong = ""

@@ -20,15 +20,8 @@ INDEX = "model.safetensors.index.json"
 def read_decoder(path: str | PathLike[str], weights: str | float | None = None) -> Decoder:
     """The decoder in a file, or in a folder that has one.
 
-    Parameters
-    ----------
-    weights
-        Type or bits of the matrices in layers, in place of what the file says; a GGUF file says it for each tensor.
-
-    Raises
-    ------
-    InputError
-        If there is no such file, it describes no decoder that is known, or a package to read it is missing.
+    `weights` is the type or the bits of the matrices in layers, in place of what the file says; a GGUF file says it for
+    each tensor.
     """
     found = Path(path)
     if found.is_dir():
@@ -51,13 +44,7 @@ def read_decoder(path: str | PathLike[str], weights: str | float | None = None) 
 
 
 def _of_index(decoder: Decoder, index: Path) -> Decoder:
-    """The decoder with bytes that add up to those of an index of safetensors: experts and matrices are scaled.
-
-    Raises
-    ------
-    InputError
-        If the index gives no total.
-    """
+    """The decoder with bytes that add up to those of an index of safetensors: experts and matrices are scaled."""
     told = read_json(index)
     metadata = told.get("metadata") if isinstance(told, Mapping) else None
     total = metadata.get("total_size") if isinstance(metadata, Mapping) else None
@@ -70,13 +57,11 @@ def _of_index(decoder: Decoder, index: Path) -> Decoder:
         raise InputError(
             f"{index.name} has {total} bytes and config.json {decoder.weight_bytes}; they are of two models"
         )
-    return replace(
-        decoder,
-        parts=tuple(
-            part if part.layer is None else replace(part, weight_bytes=round(part.weight_bytes * factor))
-            for part in decoder.parts
-        ),
+    parts = (
+        part if part.layer is None else replace(part, weight_bytes=round(part.weight_bytes * factor))
+        for part in decoder.parts
     )
+    return replace(decoder, parts=tuple(parts))
 
 
 _GGUF_FIELDS = {

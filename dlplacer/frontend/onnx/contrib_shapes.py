@@ -1,6 +1,7 @@
 """Shapes that ops of domain com.microsoft return, by onnxruntime."""
 
 import logging
+from copy import deepcopy
 from importlib import import_module
 from importlib.util import find_spec
 from math import prod
@@ -33,8 +34,7 @@ def with_contrib_shapes(model: Any) -> Any:
     found = _by_session(light, made) or _by_symbols(light, made)
     names = {value.name for value in found}
     kept = [value for value in model.graph.value_info if value.name not in names]
-    completed: Any = onnx.ModelProto()
-    completed.CopyFrom(model)
+    completed = deepcopy(model)
     del completed.graph.value_info[:]
     completed.graph.value_info.extend([*kept, *found])
     return completed
@@ -42,8 +42,7 @@ def with_contrib_shapes(model: Any) -> Any:
 
 def _light_copy(model: Any) -> Any:
     """The model with inputs in place of its weights."""
-    copy: Any = onnx.ModelProto()
-    copy.CopyFrom(model)
+    copy = deepcopy(model)
     graph, held = copy.graph, list(copy.graph.initializer)
     inputs = {value.name for value in graph.input}
     del graph.initializer[:]
@@ -58,8 +57,7 @@ def _light_copy(model: Any) -> Any:
 def _by_session(model: Any, names: set[str]) -> list[Any]:
     import onnxruntime
 
-    copy: Any = onnx.ModelProto()
-    copy.CopyFrom(model)
+    copy = deepcopy(model)
     copy.graph.output.extend(map(onnx.helper.make_empty_tensor_value_info, sorted(names)))
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL

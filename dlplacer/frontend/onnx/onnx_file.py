@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -23,16 +24,9 @@ SHAPE_ELEMENTS = 2**13
 
 @dataclass(frozen=True)
 class OnnxFile:
-    """A model from a file.
+    """A model from a file, the hash of its bytes, and the axes that the user bound.
 
-    Attributes
-    ----------
-    model
-        The ModelProto; node names are unique, input shapes fixed. Its external data may be left in its files.
-    path, sha256
-        The path of the file, and the hash of its bytes.
-    dims
-        The axes that the user bound.
+    Node names are unique, input shapes fixed. External data may be left in its files.
     """
 
     model: onnx.ModelProto
@@ -42,7 +36,7 @@ class OnnxFile:
 
 
 def read_onnx(path: str | Path, dims: Mapping[str, int] | None = None, with_weights: bool = False) -> OnnxFile:
-    """The model in a file.
+    """The model in a file; InputError or FileFormatError names what is wrong with it or its axes.
 
     Parameters
     ----------
@@ -51,14 +45,6 @@ def read_onnx(path: str | Path, dims: Mapping[str, int] | None = None, with_weig
     with_weights
         Read the tensors that lie in other files, to run the model. To plan it, shapes suffice: such files may be of any
         size, or missing.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read, an axis stays unbound, or a binding fits none.
-    FileFormatError
-        If it is no valid ONNX model, or refers to data outside its folder; with weights, if they are missing or
-        exceed the 2 GiB that onnx handles.
     """
     where, bindings = Path(path), dict(dims or {})
     content = read_bytes(where)
@@ -68,7 +54,8 @@ def read_onnx(path: str | Path, dims: Mapping[str, int] | None = None, with_weig
         raise FileFormatError(str(where), [f"no ONNX model: {first_line(error)}"]) from error
     _require_text(model, where)
     _read_external(model, where, with_weights)
-    _require_graph(model, where)
+    if not model.graph.node and not model.graph.output:
+        raise FileFormatError(str(where), ["no ONNX model: it holds no graph"])
     model = _with_output_shapes(model, where)
     _require_valid(model, where)
     model = _with_supported_opset(model, where)
@@ -151,11 +138,6 @@ def _length(tensor: onnx.TensorProto, target: Path) -> int:
     return told.get("length") or target.stat().st_size - told.get("offset", 0)
 
 
-def _require_graph(model: Any, where: Path) -> None:
-    if not model.graph.node and not model.graph.output:
-        raise FileFormatError(str(where), ["no ONNX model: it holds no graph"])
-
-
 def _with_output_shapes(model: onnx.ModelProto, where: Path) -> onnx.ModelProto:
     """The model with shapes for the outputs that have none, which runtimes take and onnx's checker does not."""
     if not _shapeless(model.graph):
@@ -192,8 +174,7 @@ def _without_external(model: Any) -> Any:
     """The model, or a copy in which tensors of other files are empty: the checker would look for these files."""
     if not _external(model):
         return model
-    copy: Any = onnx.ModelProto()
-    copy.CopyFrom(model)
+    copy = deepcopy(model)
     for tensor in _external(copy):
         tensor.ClearField("data_location")
         del tensor.external_data[:]

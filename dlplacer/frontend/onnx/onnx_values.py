@@ -23,30 +23,18 @@ _PACKED_BITS = {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2}
 
 @dataclass(frozen=True)
 class Values:
-    """Shapes, types and constants among the values of a graph.
-
-    Attributes
-    ----------
-    specs
-        Value name → shape, dtype, bytes.
-    constant
-        Names of the values that depend on no input: initializers, and results of nodes that read only these.
-    model
-        The model with these shapes and those of the values inside its subgraphs.
-    """
+    """The values of a graph by name; `model` has their shapes too, and those of the values inside its subgraphs."""
 
     specs: dict[str, TensorSpec]
     constant: frozenset[str]
+    """Values that depend on no input: initializers, and results of nodes that read only these."""
     model: onnx.ModelProto
 
 
 def values_of(file: OnnxFile) -> Values:
     """Shapes by inference over the whole graph, with the data of shape computations propagated.
 
-    Raises
-    ------
-    FileFormatError
-        If types contradict each other, or a shape depends on the data; names the value and the op that makes it.
+    Refused are types that contradict each other, and shapes that depend on the data; the error names value and op.
     """
     known = {*_STANDARD_DOMAINS, *(function.domain for function in file.model.functions)}
     try:
@@ -58,9 +46,7 @@ def values_of(file: OnnxFile) -> Values:
         raise FileFormatError(str(file.path), [f"shape inference: {first_line(error)}"]) from error
     graph: Any = inferred.graph
     try:
-        specs = specs_of(graph)
-        for body in _bodies(graph):
-            specs_of(body)
+        specs, *_ = [specs_of(each) for each in (graph, *_bodies(graph))]
     except KeyError as error:
         raise FileFormatError(
             str(file.path), [f"a tensor has element type {error}, which onnx does not know"]
@@ -160,11 +146,6 @@ def _of_value_info(value: Any) -> TensorSpec | None:
     return _spec(value.type.tensor_type.elem_type, tuple(dim.dim_value for dim in dims))
 
 
-def element_of(dtype: str) -> int:
-    """ONNX's number of the element type that `TensorSpec` names so."""
-    return _ELEMENTS[dtype]
-
-
 def _spec(element: int, shape: tuple[int, ...]) -> TensorSpec:
     dtype, bits = _element(element)
     return TensorSpec(shape, dtype, -(-bits * prod(shape) // 8))
@@ -179,4 +160,5 @@ def _element(element: int) -> tuple[str, int]:
     return kind.name, _PACKED_BITS.get(name, 8 * kind.itemsize)
 
 
-_ELEMENTS = {_element(element)[0]: element for element in onnx.helper.get_all_tensor_dtypes()}
+ELEMENTS = {_element(element)[0]: element for element in onnx.helper.get_all_tensor_dtypes()}
+"""The name of an element type in a `TensorSpec` → ONNX's number of it."""

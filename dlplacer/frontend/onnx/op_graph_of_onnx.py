@@ -7,10 +7,9 @@ from dlplacer.core.errors import FileFormatError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op, TensorSpec
 from dlplacer.files.structure_hash import structure_sha256
-from dlplacer.frontend.onnx.onnx_bodies import WorkCounter
 from dlplacer.frontend.onnx.onnx_file import OnnxFile, data_inputs
 from dlplacer.frontend.onnx.onnx_values import Values, reads, values_of
-from dlplacer.frontend.onnx.onnx_work import is_view
+from dlplacer.frontend.onnx.onnx_work import WorkCounter, is_view
 
 WEIGHT_PREFIX = "weight:"
 _UNKNOWN = TensorSpec((), "float32", 0)
@@ -21,11 +20,6 @@ def onnx_graph(file: OnnxFile) -> OpGraph:
 
     Every node is an op with the file's name for it. Values that do not depend on an input, such as initializers and
     what ConstantOfShape makes, are weights: an op of zero time for each one that other nodes read.
-
-    Raises
-    ------
-    FileFormatError
-        If a shape is not fixed.
     """
     values = values_of(file)
     counter = WorkCounter(values.model)
@@ -62,12 +56,9 @@ def onnx_graph(file: OnnxFile) -> OpGraph:
             "mode": "infer",
             "onnx": {"sha256": file.sha256, "dims": dict(file.dims)},
             "args": [
-                {
-                    "path": value.name,
-                    "shape": list(values.specs[value.name].shape),
-                    "dtype": values.specs[value.name].dtype,
-                }
+                {"path": value.name, "shape": list(spec.shape), "dtype": spec.dtype}
                 for value in data_inputs(file.model)
+                for spec in [values.specs[value.name]]
             ],
         },
     )
@@ -80,16 +71,8 @@ def _input(name: str, values: Values) -> Op:
 
 
 def _weight(name: str, values: Values, taken: set[str]) -> Op:
-    spec = _spec(values, name)
-    return Op(
-        _free_name(WEIGHT_PREFIX + name, taken),
-        "parameter",
-        0.0,
-        outputs=(spec,),
-        weight_bytes=spec.bytes,
-        phase="forward",
-        attrs={"value": name},
-    )
+    op_id, spec = _free_name(WEIGHT_PREFIX + name, taken), _spec(values, name)
+    return Op(op_id, "parameter", 0.0, outputs=(spec,), weight_bytes=spec.bytes, phase="forward", attrs={"value": name})
 
 
 def _node(node: Any, values: Values, counter: WorkCounter, taken: set[str]) -> Op:

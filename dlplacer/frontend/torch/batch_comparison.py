@@ -5,24 +5,24 @@ import copy
 import inspect
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dlplacer.core.errors import CaptureError, InputError, first_line
 from dlplacer.core.units import format_bytes
-from dlplacer.frontend.torch.batch_part import likely_dims, part_of
+from dlplacer.frontend.torch.batch_part import likely_dims, part_of, with_leaves
 from dlplacer.frontend.torch.capture import trace_job
 from dlplacer.frontend.torch.job import Job, autocast_of, flat_inputs, loss_in
 from dlplacer.frontend.torch.tracing.micro_batches import divisor_value, divisors
+from dlplacer.frontend.torch.tracing.stand_in import is_empty
 from dlplacer.frontend.torch.tracing.step_module import job_tensors
 from dlplacer.planning.pipeline.micro_batch_names import MEAN, SUM, BatchCut
 
@@ -39,15 +39,7 @@ _COPIES = 4
 
 @dataclass(frozen=True)
 class Difference:
-    """The difference between the loss and gradients of micro-batches and those of the whole batch.
-
-    Attributes
-    ----------
-    loss, expected
-        Of the micro-batches, and of the whole batch.
-    gradient
-        ‖difference of all gradients‖ ÷ ‖gradients of the whole batch‖.
-    """
+    """The loss of micro-batches, that of the whole batch, and ‖difference of gradients‖ ÷ ‖gradients of the batch‖."""
 
     loss: float
     expected: float
@@ -77,14 +69,8 @@ def compared_cut(job: Job, count: int, rewrites: Sequence[str] = (), *, allow_ot
     random op gives constants. A cut that is right there is confirmed on the same values in other orders. Cuts along
     other dimensions, sums, and means weighted by counts of tokens or class weights are tried where the mean over
     dimension 0 differs. Batch norm in training mode, which sees micro-batches, is no reason to refuse: it is named
-    with the size of its change, and the rest is compared with it in evaluation.
-
-    Raises
-    ------
-    CaptureError
-        If every cut changes the results beyond rounding, unless `allow_other_loss`.
-    InputError
-        If no input can be cut into so many equal parts.
+    with the size of its change, and the rest is compared with it in evaluation. Refused are batches that no cut leaves
+    the same beyond rounding, unless `allow_other_loss`, and those that cannot be cut into so many equal parts.
     """
     if job.mode != "train":
         raise CaptureError("micro-batches accumulate gradients, and this job infers; use mode='train'")
@@ -145,25 +131,19 @@ def _confirmed(found: ComparedCut, change: Difference, steps: "_Steps") -> tuple
 
 def _reordered(job: Job, cut: BatchCut, shift: int) -> Job:
     """The job with the samples of every input at other places, in each input others."""
-    leaves, tree = pytree.tree_flatten((job.args, dict(job.kwargs), job.targets))
-    moved = list(leaves)
-    for position, leaf in enumerate(leaves):
+
+    def moved(leaf: torch.Tensor, position: int) -> torch.Tensor:
         dim = cut.dim(position)
-        if isinstance(leaf, torch.Tensor) and dim is not None:
-            moved[position] = leaf.roll(shift * (position + 1), dim)
-    args, kwargs, targets = pytree.tree_unflatten(moved, tree)
-    return replace(job, args=args, kwargs=kwargs, targets=targets)
+        return leaf if dim is None else leaf.roll(shift * (position + 1), dim)
+
+    return with_leaves(job, moved)
 
 
 class _Steps:
     """Steps of one job in plain PyTorch: the whole batch once, then its cuts.
 
-    Attributes
-    ----------
-    whole
-        True for batch norms in evaluation mode → loss and gradients of the whole batch.
-    norms
-        The number of batch norms in training mode that the last step called.
+    `whole`: True for batch norms in evaluation mode → loss and gradients of the whole batch. `norms`: how many batch
+    norms in training mode the last step called.
     """
 
     def __init__(self, job: Job, count: int, rewrites: Sequence[str]) -> None:
@@ -209,14 +189,9 @@ class _Steps:
                 losses.append(loss)
                 if share:
                     total += share * loss
-                    joined = [_plus(sum_, gradient, share) for sum_, gradient in zip(joined, mine, strict=True)]
-        size = sum(float(each.double().square().sum()) for each in gradients if each is not None)
-        off = sum(
-            float((_or_zero(mine, theirs).double() - _or_zero(theirs, mine).double()).square().sum())
-            for mine, theirs in zip(joined, gradients, strict=True)
-            if mine is not None or theirs is not None
-        )
-        return Difference(total, expected, (off / size) ** 0.5 if size else off**0.5), losses
+                    joined = [_less(so_far, each, -share) for so_far, each in zip(joined, mine, strict=True)]
+        size, off = _norm(gradients), _norm(map(_less, joined, gradients))
+        return Difference(total, expected, off / size if size else off), losses
 
     def _results(self, job: Job, evaluates: bool) -> tuple[float, list[Any]]:
         """Loss and gradients."""
@@ -225,7 +200,8 @@ class _Steps:
             loss = _loss(job)
             gradients = torch.autograd.grad(loss, self.trained, allow_unused=True)
         self.norms = norms.count
-        return float(loss.detach()), [None if each is None else _dense(each) for each in gradients]
+        dense = [each.to_dense() if each is not None and each.is_sparse else each for each in gradients]
+        return float(loss.detach()), dense
 
     def _other_shares(
         self, cut: BatchCut, losses: Sequence[float], expected: float
@@ -315,9 +291,8 @@ def _undone(job: Job) -> Iterator[None]:
 
 def _with_data(job: Job) -> Job:
     """The job on real tensors: its own, or random ones in the place of those without data."""
-    inputs = (job.args, dict(job.kwargs), job.targets)
-    tensors = [*job.module.parameters(), *job.module.buffers(), *pytree.tree_leaves(inputs)]
-    if not any(_is_empty(tensor) for tensor in tensors):
+    tensors = [*job.module.parameters(), *job.module.buffers(), *flat_inputs(job)]
+    if not any(map(is_empty, tensors)):
         return job
     generator = torch.Generator().manual_seed(0)
     module = copy.deepcopy(job.module).to_empty(device="cpu")
@@ -326,21 +301,16 @@ def _with_data(job: Job) -> Job:
             parameter.normal_(0.0, 0.05, generator=generator) if parameter.is_floating_point() else parameter.zero_()
         for buffer in module.buffers():
             buffer.uniform_(0.5, 1.5, generator=generator) if buffer.is_floating_point() else buffer.fill_(1)
-    args, kwargs, targets = pytree.tree_map_only(torch.Tensor, lambda leaf: _drawn(leaf, generator), inputs)
-    return replace(job, module=module, args=args, kwargs=kwargs, targets=targets)
+    return with_leaves(replace(job, module=module), lambda leaf, _: _drawn(leaf, generator))
 
 
 def _drawn(leaf: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    if not _is_empty(leaf):
+    if not is_empty(leaf):
         return leaf
     if leaf.is_floating_point():
         return torch.randn(leaf.shape, dtype=leaf.dtype, generator=generator)
     # Any index that there is: every table has a row 0 and most have a row 1.
     return torch.randint(2, leaf.shape, generator=generator).to(leaf.dtype)
-
-
-def _is_empty(tensor: Any) -> bool:
-    return isinstance(tensor, torch.Tensor) and (tensor.is_meta or isinstance(tensor, FakeTensor))
 
 
 def _short(job: Job, dims: tuple[int | None, ...]) -> tuple[int | None, ...]:
@@ -349,18 +319,15 @@ def _short(job: Job, dims: tuple[int | None, ...]) -> tuple[int | None, ...]:
     return () if all(dim == 0 for dim, is_tensor in zip(dims, tensors, strict=True) if is_tensor) else dims
 
 
-def _dense(gradient: torch.Tensor) -> torch.Tensor:
-    return gradient.to_dense() if gradient.is_sparse else gradient
+def _less(one: Any, other: Any, share: float = 1.0) -> Any:
+    """One gradient less a share of the other; None, which stands for zero, if there is neither."""
+    if other is None:
+        return one
+    return -share * other if one is None else one - share * other
 
 
-def _plus(total: Any, gradient: Any, share: float) -> Any:
-    if gradient is None:
-        return total
-    return gradient * share if total is None else total.add_(gradient, alpha=share)
-
-
-def _or_zero(tensor: Any, like: Any) -> Any:
-    return torch.zeros_like(like) if tensor is None else tensor
+def _norm(gradients: Iterable[Any]) -> float:
+    return math.hypot(*(float(each.double().norm()) for each in gradients if each is not None))
 
 
 def _free_bytes() -> int:

@@ -1,6 +1,6 @@
 """A part of a job's batch, for a replica or a micro-batch."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -20,17 +20,16 @@ _BATCH_DIMS = (0, 1)
 def part_of(job: Job, number: int, cut: BatchCut) -> Job:
     """The job with one of the equal parts of every input and target that the cut names.
 
-    Raises
-    ------
-    InputError
-        If a dimension cannot be cut into equal parts: means over unequal parts are not the mean of the batch.
+    A dimension that cannot be cut into equal parts is refused: means over unequal parts are no mean of the batch.
     """
+    return with_leaves(job, lambda leaf, position: _part(leaf, cut.dim(position), number, cut.count))
+
+
+def with_leaves(job: Job, changed: Callable[[torch.Tensor, int], torch.Tensor]) -> Job:
+    """The job with other tensors as inputs and targets: ``changed(tensor, position)`` among its flat inputs."""
     leaves, tree = pytree.tree_flatten((job.args, dict(job.kwargs), job.targets))
-    parts = [
-        _part(leaf, cut.dim(position), number, cut.count) if isinstance(leaf, torch.Tensor) else leaf
-        for position, leaf in enumerate(leaves)
-    ]
-    args, kwargs, targets = pytree.tree_unflatten(parts, tree)
+    made = [changed(leaf, place) if isinstance(leaf, torch.Tensor) else leaf for place, leaf in enumerate(leaves)]
+    args, kwargs, targets = pytree.tree_unflatten(made, tree)
     return replace(job, args=args, kwargs=kwargs, targets=targets)
 
 

@@ -2,7 +2,6 @@
 
 import sys
 import warnings
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -10,7 +9,6 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import fx, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from dlplacer.core.errors import CaptureError
@@ -19,22 +17,19 @@ from dlplacer.files.structure_hash import structure_sha256
 from dlplacer.frontend.torch.batch_part import part_of
 from dlplacer.frontend.torch.executable import Executable
 from dlplacer.frontend.torch.job import Job, flat_inputs
-from dlplacer.frontend.torch.op_graph_of_fx import build
-from dlplacer.frontend.torch.optimizer import add_updates
+from dlplacer.frontend.torch.op_graph_of_fx import add_updates, build
 from dlplacer.frontend.torch.refusals import require_traceable
-from dlplacer.frontend.torch.splitting.names import is_split
+from dlplacer.frontend.torch.splitting.rewrite import is_split
 from dlplacer.frontend.torch.tracing import joint
 from dlplacer.frontend.torch.tracing.autocast_lists import CUDA_AUTOCAST, cuda_lists
 from dlplacer.frontend.torch.tracing.fused_lstm import BACKWARD, FORWARD, FUSED_LSTM
-from dlplacer.frontend.torch.tracing.gradient_copies import copy_given_gradients
-from dlplacer.frontend.torch.tracing.installed_code import is_installed
 from dlplacer.frontend.torch.tracing.micro_batches import in_micro_batches
-from dlplacer.frontend.torch.tracing.passes import PASSES, apply_passes, require_known
+from dlplacer.frontend.torch.tracing.passes import PASSES, apply_passes, copy_given_gradients, require_known
 from dlplacer.frontend.torch.tracing.python_state import require_same_next_step
 from dlplacer.frontend.torch.tracing.quiet import undisturbed
 from dlplacer.frontend.torch.tracing.shared_elements import sharing, storage_of
+from dlplacer.frontend.torch.tracing.stand_in import is_installed
 from dlplacer.frontend.torch.tracing.step_module import fake_step, job_tensors, named_tensors, replaced_tensors
-from dlplacer.planning.coarsen import coarsen
 from dlplacer.planning.pipeline.micro_batch_names import batch_cut_of
 
 _BLOCKS_SHOWN = 4
@@ -66,28 +61,15 @@ def capture(
     *,
     whole_backward: bool = False,
     colocate_backward: bool = False,
-    granularity: str = "aten",
 ) -> OpGraph:
     """The dataflow graph of a step, without times; nothing is allocated.
 
-    Parameters
-    ----------
-    job
-        A `Job`; or a Module, fx.GraphModule or ExportedProgram for its inference graph on `args`.
-    whole_backward
-        Keep the backward of a convolution in one op instead of an input gradient and a weight gradient.
-    colocate_backward
-        Hold every backward op on the device of its forward op, as the paper does.
-    granularity
-        ``aten``, ``fused`` or ``module``: see `dlplacer.planning.coarsen.coarsen`.
-
-    Raises
-    ------
-    CaptureError
-        If the model cannot be captured; names the line and the way out.
+    `job` may be a Module, fx.GraphModule or ExportedProgram, for its inference graph on `args`. `whole_backward` keeps
+    the backward of a convolution in one op, `colocate_backward` holds every backward op on the device of its forward
+    op, as the paper does. If the model cannot be captured, a CaptureError names the line and the way out.
     """
     wanted = job if isinstance(job, Job) else _inference(job, args)
-    return coarsen(capture_job(wanted, default_rewrites(whole_backward, wanted), colocate_backward).graph, granularity)
+    return capture_job(wanted, default_rewrites(whole_backward, wanted), colocate_backward).graph
 
 
 def default_rewrites(whole_backward: bool = False, job: Job | None = None) -> list[str]:
@@ -112,7 +94,7 @@ def trace_job(job: Job, rewrites: Sequence[str] = ()) -> joint.Traced:
         job = part_of(job, 0, cut)
     with undisturbed(), cuda_lists() if CUDA_AUTOCAST in rewrites and job.autocast else nullcontext():
         require_traceable(job, _input_names(job))
-        with fake_step(job, FakeTensorMode(allow_non_fake_inputs=True)) as (step, inputs):
+        with fake_step(job) as (step, inputs):
             if trains and not any(parameter.requires_grad for parameter in step.module.parameters()):
                 raise CaptureError("no parameter of the module requires a gradient; use mode='infer'")
             # Autocast casts what an LSTM reads, and the fused kernel takes float32.
@@ -121,7 +103,7 @@ def trace_job(job: Job, rewrites: Sequence[str] = ()) -> joint.Traced:
         replaced = replaced_tensors(job) if any(map(joint.is_tensor_table, traced.side_effects)) else ()
         changed = _changed_state(job.module, traced)
         if changed and not replaced:
-            with fake_step(job, FakeTensorMode(allow_non_fake_inputs=True)) as (step, inputs):
+            with fake_step(job) as (step, inputs):
                 require_same_next_step(step, inputs)
     _require_no_side_effects(job.module, changed, replaced)
     if trains:
@@ -323,23 +305,16 @@ def _pairs(traced: joint.Traced, executable: Executable) -> dict[str, str]:
     The autograd engine sums the gradients of a value with several readers between two backward functions, so these ops
     carry the number of the last forward op, which is unrelated to them.
     """
-    forward: dict[int, str] = {}
-    members: dict[int, list[fx.Node]] = defaultdict(list)
     op_of = {code.instructions[0].result: code.op for code in executable.of_role("call")}
-    for node in traced.module.graph.nodes:
-        number, op = joint.sequence_number(node), op_of.get(node.name)
-        if number is not None and op is not None:
-            members[number].append(node)
-            if not joint.is_backward(node):
-                forward.setdefault(number, op)
-    sums = {node for node in members[max(forward, default=-1)] if _adds_gradients(node)}
-    pairs = {
-        node: forward[number]
-        for number, nodes in members.items()
-        if number in forward
-        for node in nodes
-        if node not in sums
-    }
+    calls = [node for node in traced.module.graph.nodes if node.name in op_of and "seq_nr" in node.meta]
+    numbered = [(node, node.meta["seq_nr"]) for node in calls]
+    forward: dict[int, str] = {}
+    for node, number in numbered:
+        if not joint.is_backward(node):
+            forward.setdefault(number, op_of[node.name])
+    last = max(forward, default=-1)
+    sums = {node for node, number in numbered if number == last and _adds_gradients(node)}
+    pairs = {node: forward[number] for node, number in numbered if number in forward and node not in sums}
     for node in reversed(traced.module.graph.nodes):
         homes = [pairs[user] for user in node.users if user in pairs]
         if homes and (node in sums or node.name not in op_of):

@@ -17,10 +17,7 @@ class Value:
 class Instruction:
     """One call: ``result = target(*args, **kwargs)``, where args and kwargs may hold `Value` references.
 
-    Attributes
-    ----------
-    strides
-        Those that the result must have; None if its readers take it as it comes.
+    The result must have the strides given, if any.
     """
 
     result: str
@@ -42,15 +39,13 @@ class OpCode:
     reads
         Names of the values it reads from other ops, each once.
     value
-        Name of the value that a ``parameter``, ``buffer``, ``input``, ``tangent`` or ``constant`` brings in.
+        Name of the value that an op without a call brings in.
     name
         Fully qualified name of the parameter or buffer that it stands for or ends at.
     position
         Index among the flat inputs or outputs.
     instructions
         The op's own call first, then tuple unpacking and views of its results.
-    random
-        True if the call draws random numbers.
     """
 
     op: str
@@ -72,18 +67,10 @@ class OpCode:
 
 @dataclass(frozen=True)
 class Executable:
-    """The step as code: op id → how to run it, and which values the step returns.
+    """The step as code: op id → how to run it, in an order that can run, and which values the step returns.
 
-    Attributes
-    ----------
-    codes
-        In an order in which they can run.
-    outputs
-        Names of the returned tensors, in order; `output_spec` nests them as the module did.
-    constants
-        Position among all returned values → a returned value that is no tensor: a number, a text, None.
-    trains
-        True if the graph has a backward pass.
+    `outputs` are names of tensors, which `output_spec` nests as the module did; `constants` has the returned values
+    that are no tensors, by their position among all.
     """
 
     codes: Mapping[str, OpCode]

@@ -106,13 +106,9 @@ def bytes_of(node: fx.Node) -> int:
     return written + sum(sizes.values())
 
 
-_SHAPED_LIKE = frozenset(
-    f"aten.{name}"
-    for name in (
-        *("empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "randint_like"),
-        *("new_empty", "new_empty_strided", "new_zeros", "new_ones", "new_full"),
-    )
-)
+_LIKE = "empty_like zeros_like ones_like full_like rand_like randn_like randint_like"
+_NEW = "new_empty new_empty_strided new_zeros new_ones new_full"
+_SHAPED_LIKE = frozenset(f"aten.{name}" for name in f"{_LIKE} {_NEW}".split())
 """Ops that take of their first argument its shape or dtype, and no element."""
 
 _BAGS = frozenset(("aten._embedding_bag", "aten._embedding_bag_forward_only"))

@@ -2,14 +2,15 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
 from dlplacer.core.errors import InputError
-from dlplacer.core.expect import brief, expect, expect_call, expect_number, expect_table, expect_text, tuple_of
+from dlplacer.core.expect import brief, expect, expect_call, expect_table, expect_text
+from dlplacer.core.record import Number, OneOf, Record, record
 
 if TYPE_CHECKING:
     from dlplacer.core.graph import OpGraph
@@ -21,8 +22,11 @@ AUTOCAST_ON = ("cpu", "cuda")
 _SHOWN = 6
 
 
-@dataclass(frozen=True)
-class Optimizer:
+_Rate = Annotated[float, Number()]
+
+
+@record(frozen=True, repr=False)
+class Optimizer(Record):
     """An update rule that becomes part of the step: the same arithmetic as torch.optim's SGD and Adam.
 
     Attributes
@@ -31,22 +35,12 @@ class Optimizer:
         ``sgd``: no state; ``momentum``: one state tensor per parameter; ``adam``: two.
     """
 
-    kind: str
-    lr: float = 0.01
-    momentum: float = 0.9
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
-    weight_decay: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.kind not in OPTIMIZERS:
-            raise InputError(f"optimizer is {self.kind!r}; use one of {', '.join(OPTIMIZERS)}")
-        rates = {name: getattr(self, name) for name in ("lr", "momentum", "eps", "weight_decay")}
-        expect_number("optimizer", **rates)
-        betas = tuple_of("optimizer", "betas", self.betas, (int, float), "two numbers")
-        if len(betas) != 2:
-            raise InputError(f"optimizer: betas is {betas}; give two numbers, as (0.9, 0.999)")
-        object.__setattr__(self, "betas", betas)
+    kind: Annotated[str, OneOf(OPTIMIZERS)]
+    lr: _Rate = 0.01
+    momentum: _Rate = 0.9
+    betas: tuple[_Rate, _Rate] = (0.9, 0.999)
+    eps: _Rate = 1e-8
+    weight_decay: _Rate = 0.0
 
     @property
     def states(self) -> int:
@@ -108,10 +102,9 @@ class Job:
                 raise InputError(f"job: {name} is a {type(getattr(self, name)).__name__}; give a tuple: ({name[:-1]},)")
         if self.mode not in ("train", "infer"):
             raise InputError(f"job: mode is {self.mode!r}; use 'train' or 'infer'")
-        if self.autocast is not None and self.autocast not in AUTOCAST:
-            raise InputError(f"job: autocast is {self.autocast!r}; use one of {', '.join(AUTOCAST)}")
-        if self.autocast_on is not None and self.autocast_on not in AUTOCAST_ON:
-            raise InputError(f"job: autocast_on is {self.autocast_on!r}; use one of {', '.join(AUTOCAST_ON)}")
+        for name, accepted in (("autocast", AUTOCAST), ("autocast_on", AUTOCAST_ON)):
+            if getattr(self, name) not in (None, *accepted):
+                raise InputError(f"job: {name} is {getattr(self, name)!r}; use one of {', '.join(accepted)}")
         if self.mode == "infer" and self.optimizer is not None:
             raise InputError("job: an optimizer needs mode 'train'; inference updates nothing")
         if isinstance(self.optimizer, str):
@@ -158,22 +151,15 @@ class Job:
         return capture(self)
 
     def parameter_uses(self) -> "ParameterUses":
-        """The modules that use the parameters of the step, and the order in which their gradients are finished.
-
-        Raises
-        ------
-        CaptureError
-            If the job does not train, or its step cannot run on tensors without data.
-        """
+        """The modules that use the parameters of a training step, and the order in which gradients are finished."""
         from dlplacer.frontend.torch.tracing.parameter_uses import parameter_uses
 
         return parameter_uses(self)
 
 
 def _described(leaf: Any) -> str:
-    if isinstance(leaf, torch.Tensor):
-        return f"{str(leaf.dtype).removeprefix('torch.')}{list(leaf.shape)}"
-    return brief(leaf)
+    is_tensor = isinstance(leaf, torch.Tensor)
+    return f"{str(leaf.dtype).removeprefix('torch.')}{list(leaf.shape)}" if is_tensor else brief(leaf)
 
 
 def loss_in(output: Any) -> Any:

@@ -11,13 +11,12 @@ from dlplacer.core.op import TensorSpec
 from dlplacer.frontend.torch.executable import Value
 
 aten = torch.ops.aten
-_CHECKS = (
-    aten._assert_tensor_metadata.default,
-    aten._assert_async.default,
-    aten._assert_async.msg,
-    aten._functional_assert_async.msg,
-    aten._linalg_check_errors.default,
-)
+
+
+def operators(names: str) -> frozenset[Any]:
+    """The operators of ATen with these names, ``packet`` or ``packet.overload``, separated by blanks."""
+    parts = (name.partition(".") for name in names.split())
+    return frozenset(getattr(getattr(aten, packet), overload or "default") for packet, _, overload in parts)
 
 
 def is_folded(node: fx.Node) -> bool:
@@ -45,9 +44,7 @@ def behind_views(node: fx.Node) -> fx.Node:
 
 def picked_output(node: fx.Node) -> int:
     """Index that a tuple unpacking picks."""
-    index = node.args[1]
-    assert isinstance(index, int)
-    return index
+    return int(node.args[1])  # type: ignore[arg-type]
 
 
 def is_random(node: fx.Node) -> bool:
@@ -67,6 +64,11 @@ def draws(target: object, args: Sequence[object], kwargs: Mapping[str, object]) 
 def is_check(node: fx.Node) -> bool:
     """True if a call only checks facts known at capture, or values that an ``assert`` of the model reads."""
     return node.target in _CHECKS
+
+
+_CHECKS = operators(
+    "_assert_tensor_metadata _assert_async _assert_async.msg _functional_assert_async.msg _linalg_check_errors"
+)
 
 
 def depends_on_values(value: Any) -> bool:
@@ -100,12 +102,12 @@ def kind_of(node: fx.Node) -> str:
 def output_specs(value: Any) -> tuple[TensorSpec, ...]:
     """The outputs of a call from its stand-in value; an output that is not computed has 0 bytes."""
     values = value if isinstance(value, (tuple, list)) else (value,)
-    return tuple(_spec(entry) for entry in values)
-
-
-def with_references(value: Any) -> Any:
-    """Arguments in which every node is replaced by a `Value`."""
-    return fx.map_arg(value, _reference)
+    return tuple(
+        TensorSpec(tuple(entry.shape), str(entry.dtype).removeprefix("torch."), entry.numel() * entry.element_size())
+        if isinstance(entry, torch.Tensor)
+        else TensorSpec((), "none", 0)
+        for entry in values
+    )
 
 
 def stand_ins(node: fx.Node) -> Any:
@@ -125,17 +127,6 @@ def written(value: Any) -> Any:
     if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):
         return str(value)
     return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
-
-
-def _reference(node: fx.Node) -> Any:
-    return Value(node.name)
-
-
-def _spec(value: Any) -> TensorSpec:
-    if not isinstance(value, torch.Tensor):
-        return TensorSpec((), "none", 0)
-    size_bytes = value.numel() * value.element_size()
-    return TensorSpec(tuple(value.shape), str(value.dtype).removeprefix("torch."), size_bytes)
 
 
 def writes_in_python(node: fx.Node) -> bool:

@@ -1,5 +1,6 @@
 """The traced ATen graph → ops, edges and the code that runs them."""
 
+import math
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,12 +12,12 @@ from torch import fx
 from dlplacer.core.errors import CaptureError
 from dlplacer.core.op import Edge, Op
 from dlplacer.frontend.torch import nodes
-from dlplacer.frontend.torch.capture_failure import require_fixed_shapes
-from dlplacer.frontend.torch.executable import Executable, Instruction, OpCode
+from dlplacer.frontend.torch.executable import Executable, Instruction, OpCode, Value
 from dlplacer.frontend.torch.flops import bytes_of, flops_of, tensor_bytes
+from dlplacer.frontend.torch.job import Optimizer
+from dlplacer.frontend.torch.refusals import require_fixed_shapes
 from dlplacer.frontend.torch.splitting.pieces import ORIGIN
 from dlplacer.frontend.torch.tracing import joint
-from dlplacer.frontend.torch.tracing.hazards import write_after_read
 from dlplacer.frontend.torch.tracing.joint import Slot, Traced
 
 _SUFFIX = {"gradient": ".grad", "mutation": ".new"}
@@ -155,12 +156,7 @@ def build(
 ) -> tuple[list[Op], list[Edge], Executable]:
     """The ops and edges of a traced graph, and its executable.
 
-    Parameters
-    ----------
-    input_names
-        A readable name for each flat input of the step.
-    tied
-        Name of a parameter or buffer → the first of the names that it has.
+    `input_names` has a readable name for each flat input, `tied` for a parameter or buffer the first of its names.
     """
     require_fixed_shapes(traced.module.graph)
     builder = _Builder(traced, input_names)
@@ -190,6 +186,25 @@ def build(
         traced.constants,
     )
     return kept, edges, executable
+
+
+def write_after_read(codes: Mapping[str, OpCode], edges: Sequence[Edge]) -> Iterator[Edge]:
+    """Zero-byte edges from the readers of a parameter or buffer to the op that overwrites it, by update or mutation.
+
+    Data dependences do not imply this order: an update reads weight and gradient, and not what others make of the
+    weight. Readers that it depends on through data need no further edge.
+    """
+    readers: dict[str, list[str]] = {}
+    sources: dict[str, set[str]] = {}
+    for edge in edges:
+        readers.setdefault(edge.source, []).append(edge.target)
+        sources.setdefault(edge.target, set()).add(edge.source)
+    written = {code.name: code.op for code in codes.values() if code.role in ("parameter", "buffer")}
+    for code in codes.values():
+        if code.role in ("mutation", "update"):
+            for reader in dict.fromkeys(readers.get(written[code.name], ())):
+                if reader != code.op and reader not in sources[code.op]:
+                    yield Edge(reader, code.op, 0)
 
 
 def _brought_in(traced: Traced, tied: Mapping[str, str]) -> set[fx.Node]:
@@ -226,8 +241,50 @@ def _with_output_bytes(ops: Sequence[Op], builder: _Builder) -> Iterator[Op]:
             yield op
 
 
+def _reference(node: fx.Node) -> Any:
+    return Value(node.name)
+
+
 def _instruction(node: fx.Node) -> Instruction:
-    args = nodes.with_references(node.args)
-    kwargs = nodes.with_references(dict(node.kwargs))
+    args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), _reference)
     assert callable(node.target)
     return Instruction(node.name, node.target, args, kwargs, nodes.strides_to_keep(node))
+
+
+def add_updates(
+    ops: list[Op], edges: list[Edge], executable: Executable, optimizer: Optimizer
+) -> tuple[list[Op], list[Edge], Executable]:
+    """Append an op ``<parameter>.update`` for every parameter with a gradient.
+
+    It reads the weight and the gradient, and runs where the parameter lives, since the group of the parameter holds it
+    there. Its state stays all step.
+    """
+    codes: dict[str, OpCode] = dict(executable.codes)
+    parameters = {code.name: code for code in codes.values() if code.role == "parameter"}
+    by_id: Mapping[str, Op] = {op.id: op for op in ops}
+    edges = list(edges)
+    updates = []
+    for code in executable.of_role("gradient"):
+        parameter = parameters[code.name]
+        weight = by_id[parameter.op]
+        size = weight.weight_bytes
+        update = Op(
+            f"{code.name}.update",
+            f"update.{optimizer.kind}",
+            # Weight decay and step take two operations per element, each state tensor about four; reads and writes
+            # likewise: weight and gradient in, weight out, each state in and out.
+            flops=(2 + 4 * optimizer.states) * math.prod(weight.outputs[0].shape),
+            bytes_accessed=(3 + 2 * optimizer.states) * size,
+            dtype=weight.outputs[0].dtype,
+            state_bytes=optimizer.states * size,
+            phase="optimizer",
+            module=weight.module,
+            colocate=weight.colocate,
+        )
+        source = next(edge for edge in edges if edge.target == code.op)
+        edges.append(Edge(parameter.op, update.id, size, 0, parameter.value))
+        edges.append(replace(source, target=update.id))
+        codes[update.id] = OpCode(update.id, "update", (parameter.value, code.reads[0]), name=code.name)
+        updates.append(update)
+    edges += write_after_read({name: code for name, code in codes.items() if code.role != "mutation"}, edges)
+    return [*ops, *updates], edges, replace(executable, codes=codes)

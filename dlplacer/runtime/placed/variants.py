@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from dlplacer.frontend.torch.job import Job, is_flat
-from dlplacer.frontend.torch.tracing.hooks import global_hooks
+from dlplacer.frontend.torch.tracing.hooks import GLOBAL_HOOKS
 from dlplacer.runtime.placed.variant import Variant
 
 MOST_VARIANTS = 16
@@ -36,7 +36,7 @@ class ModuleSnapshot:
         self._modules = [module for _, module in named]
         self._kinds = [*map(type, self._modules)]
         self._modes = self._training()
-        tables: list[Mapping[Any, Any]] = [*chain.from_iterable(map(_tables, self._modules)), *global_hooks().values()]
+        tables: list[Mapping[Any, Any]] = [*chain.from_iterable(map(_tables, self._modules)), *GLOBAL_HOOKS]
         # Most are of hooks, a dozen for each module: whether all are empty still, `any` sees at once.
         self._empty = [table for table in tables if not table]
         self._live = [table for table in tables if table]

@@ -1,41 +1,109 @@
-"""Work of single nodes: what is counted of which op, by arithmetic done by hand."""
+"""Work of nodes by arithmetic done by hand, of those too that run others: branches, loops, scans."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
+from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Op
 from dlplacer.frontend.onnx import onnx_graph, read_onnx
 
-FLOAT, UINT8 = TensorProto.FLOAT, TensorProto.UINT8
-Value = tuple[str, int, list[int]]
+FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
+INFO, NODE = helper.make_tensor_value_info, helper.make_node
+
+# Every product is of 3 x 4 with 4 x 4: 2·3·4·4 = 96 FLOPs; it moves 48 + 64 + 48 = 160 bytes.
+SQUARE = numpy_helper.from_array(np.ones((4, 4), np.float32), "sq")
+X, Y = INFO("x", FLOAT, [3, 4]), INFO("y", FLOAT, [3, 4])
 
 
-def op_of(
-    folder: Path,
-    node: Any,
-    inputs: Sequence[Value],
-    output: list[int],
-    kind: int = FLOAT,
-    before: Sequence[Any] = (),
-    opset: int = 19,
-) -> Op:
-    """The op that a node becomes in a model of its own, which also knows a domain ``acme``."""
-    node.name = "node"
-    graph = helper.make_graph(
-        [*before, node],
-        "one",
-        [helper.make_tensor_value_info(*value) for value in inputs],
-        [helper.make_tensor_value_info("y", kind, output)],
-        [helper.make_tensor("k", FLOAT, [2, 2], [1.0] * 4)],
-    )
+def read(
+    path: Path,
+    nodes: Sequence[Any],
+    inputs: Sequence[Any] = (X,),
+    outputs: Sequence[Any] = (Y,),
+    held: Sequence[Any] = (SQUARE,),
+    functions: Sequence[Any] = (),
+    opset: int = 17,
+    between: Sequence[Any] = (),
+) -> OpGraph:
     opsets = [helper.make_opsetid("", opset), helper.make_opsetid("acme", 1)]
-    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), str(folder / "m.onnx"))
-    return onnx_graph(read_onnx(folder / "m.onnx")).op("node")
+    graph = helper.make_graph(nodes, "g", inputs, outputs, held, value_info=between)
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10, functions=functions)
+    onnx.save(model, str(path / "m.onnx"))
+    return onnx_graph(read_onnx(path / "m.onnx"))
+
+
+Value = tuple[str, int, list[int]]
+UINT8 = TensorProto.UINT8
+
+
+def op_of(path: Path, node: Any, inputs: Sequence[Value], output: list[int], kind: int = FLOAT, opset: int = 19) -> Op:
+    """The op that a node becomes in a model of its own."""
+    node.name = "node"
+    ends = [INFO(*value) for value in inputs], [INFO("y", kind, output)]
+    return read(path, [node], *ends, held=(), opset=opset).op("node")
+
+
+def branch(name: str, products: int, weight: str = "sq", held: Sequence[Any] = ()) -> Any:
+    """A graph that multiplies ``x`` as often with a weight, and then returns its copy."""
+    values = ["x", *(f"{name}{place}" for place in range(products))]
+    nodes = [NODE("MatMul", [one, weight], [other]) for one, other in pairwise(values)]
+    nodes.append(NODE("Neg", [values[-1]], [name]))
+    return helper.make_graph(nodes, name, [], [INFO(name, FLOAT, [3, 4])], held)
+
+
+def test_the_branch_with_more_work_counts_and_both_hold_their_weights(tmp_path: Path) -> None:
+    own = numpy_helper.from_array(np.ones((4, 4), np.float32), "own")
+    constant = NODE("Constant", [], ["spare"], value=numpy_helper.from_array(np.ones(6, np.float32)))
+    right = branch("e", 1)
+    right.node.append(constant)
+    node = NODE("If", ["flag"], ["y"], name="if", then_branch=branch("t", 2, "own", [own]), else_branch=right)
+    graph = read(tmp_path, [node], [X, INFO("flag", BOOL, [])])
+    op = graph.op("if")
+    assert op.flops == 2 * 96
+    assert op.bytes_accessed == 2 * 160 + 96
+    assert op.weight_bytes == 64 + 24
+    assert graph.op("weight:sq").weight_bytes == 64
+
+
+def loop(stacks: bool) -> Any:
+    """A loop's body: a product of the carried value; its result is carried on and, if asked for, stacked."""
+    nodes = [NODE("MatMul", ["a", "sq"], ["b"]), NODE("Identity", ["c"], ["d"])]
+    outputs = [INFO("d", BOOL, []), INFO("b", FLOAT, [3, 4])]
+    if stacks:
+        nodes.append(NODE("Identity", ["b"], ["s"]))
+        outputs.append(INFO("s", FLOAT, [3, 4]))
+    inputs = [INFO("i", INT64, []), INFO("c", BOOL, []), INFO("a", FLOAT, [3, 4])]
+    return helper.make_graph(nodes, "loop", inputs, outputs)
+
+
+@pytest.mark.parametrize(("most", "rounds"), [(6, 6), (0, 0), (2**63 - 1, 1), (None, 1)])
+def test_a_loop_counts_its_rounds_where_the_file_tells_them(tmp_path: Path, most: int | None, rounds: int) -> None:
+    held = [SQUARE] if most is None else [SQUARE, numpy_helper.from_array(np.int64(most), "most")]
+    inputs = [X, INFO("most", INT64, [])] if most is None else [X]
+    node = NODE("Loop", ["most", "", "x"], ["y"], name="loop", body=loop(False))
+    op = read(tmp_path, [node], inputs, held=held).op("loop")
+    assert op.flops == rounds * 96
+    assert op.bytes_accessed == max(rounds * 160, 8 + 48 + 48)
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_a_scan_runs_along_its_axis(tmp_path: Path, axis: int) -> None:
+    nodes = [NODE("MatMul", ["a", "sq"], ["b"]), NODE("Add", ["b", "row"], ["c"])]
+    row = INFO("row", FLOAT, [3, 4])
+    body = helper.make_graph(nodes, "scan", [INFO("a", FLOAT, [3, 4]), row], [INFO("c", FLOAT, [3, 4])])
+    rows = [3, 4]
+    rows.insert(axis if axis >= 0 else 2, 7)
+    node = NODE("Scan", ["x", "rows"], ["y"], name="scan", body=body, num_scan_inputs=1, scan_input_axes=[axis])
+    op = read(tmp_path, [node], [X, INFO("rows", FLOAT, rows)]).op("scan")
+    assert op.flops == 7 * 96
+    assert op.bytes_accessed == 7 * (160 + 3 * 48)
 
 
 def test_quantized_products_compute_as_much_as_others(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from frontend.torch.small_models import BUILDERS, Calls, build, graph_of
 from torch import nn
 
 from dlplacer.frontend import Job, capture
+from dlplacer.frontend.torch.capture import capture_job, default_rewrites
 
 
 def test_a_linear_layer_and_its_loss() -> None:
@@ -169,3 +170,14 @@ def test_linear_algebra_is_captured_without_its_checks(mode: str) -> None:
     check = torch.ops.aten._linalg_check_errors.default
     effects = pytest.importorskip("torch._higher_order_ops.effects")
     assert torch.__version__ < "2.13" or effects._get_effect(check) is not None
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_attention_draws_only_for_dropout(dropout: float) -> None:
+    def forward(self: Calls, x: torch.Tensor) -> torch.Tensor:
+        heads = self.project(x).unflatten(-1, (2, 4)).transpose(1, 2)
+        return nn.functional.scaled_dot_product_attention(heads, heads, heads, dropout_p=dropout).sum()
+
+    job = Job(Calls(forward, project=nn.Linear(8, 8)), (torch.randn(2, 5, 8),))
+    codes = capture_job(job, default_rewrites()).executable.codes.values()
+    assert any(code.random for code in codes) == (dropout > 0)

@@ -108,44 +108,6 @@ def test_loss_reads_what_forward_leaves_in_attributes(runs_before: int) -> None:
     assert module.losses == []
 
 
-class Reversed(torch.autograd.Function):
-    """The identity, with its derivative negated."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x: Tensor) -> Tensor:
-        return x
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
-        return -grad
-
-
-@pytest.mark.parametrize(
-    "transformed",
-    [
-        lambda x: torch.func.grad(lambda t: (Reversed.apply(t) * t).sum())(x),
-        lambda x: torch.vmap(lambda t: Reversed.apply(t) * 2)(x),
-    ],
-)
-def test_function_without_a_node_is_refused_under_torch_func(transformed: Callable[[Tensor], Tensor]) -> None:
-    class Step(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.fc = nn.Linear(6, 6)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return transformed(self.fc(x)).square().mean()
-
-    with pytest.raises(CaptureError, match=r"torch\.func transforms Reversed at .*test_own_objects\.py"):
-        capture(Job(Step(), (torch.randn(5, 6),)))
-
-
 class Slotted:
     """Keeps what it is given in a slot."""
 

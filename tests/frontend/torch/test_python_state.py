@@ -30,6 +30,8 @@ def training(forward: Callable[[Any, Tensor], Tensor], **attributes: Any) -> Job
 class Tripled(torch.autograd.Function):
     """The sine, with a derivative of 3."""
 
+    generate_vmap_rule = True
+
     @staticmethod
     def forward(x: Tensor) -> Tensor:
         return torch.sin(x)
@@ -69,6 +71,10 @@ def transforms_an_own_derivative(self: Any, x: Tensor) -> Tensor:
     return self.head(torch.func.grad(lambda inner: (Tripled.apply(inner) * inner).sum())(self.fc(x)))
 
 
+def maps_an_own_derivative(self: Any, x: Tensor) -> Tensor:
+    return self.head(torch.vmap(lambda inner: Tripled.apply(inner) * 2)(self.fc(x)))
+
+
 def checkpoints_what_needs_no_gradient(self: Any, x: Tensor) -> Tensor:
     return self.head(checkpoint(self.fc, x, use_reentrant=True))
 
@@ -81,6 +87,7 @@ def checkpoints_what_needs_no_gradient(self: Any, x: Tensor) -> Tensor:
         (changes_what_it_made_first, {"kept": None}),
         (draws_in_python, {}),
         (transforms_an_own_derivative, {}),
+        (maps_an_own_derivative, {}),
         (checkpoints_what_needs_no_gradient, {}),
     ],
     ids=lambda value: getattr(value, "__name__", ""),

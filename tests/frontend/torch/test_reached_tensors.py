@@ -122,14 +122,3 @@ def test_a_trained_tensor_that_is_not_registered_is_refused_with_its_line(outsid
         capture(
             training(Scaled(), lambda output, target: mse_loss(output, target) + penalised(output, target, outside))
         )
-
-
-def test_a_tensor_that_the_step_changes_and_nobody_registered_is_refused() -> None:
-    seen = torch.zeros(3)
-
-    def loss(output: Tensor, target: Tensor) -> Tensor:
-        seen.add_(1)
-        return mse_loss(output, target) + seen.sum()
-
-    with pytest.raises(CaptureError, match="register_buffer"):
-        capture(training(Scaled(), loss))

@@ -1,13 +1,54 @@
-"""The cuts that an op allows, by axis."""
+"""The axes along which an op can be cut, and what every part reads and makes then."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import torch
 from torch import fx
 
-from dlplacer.frontend.torch.nodes import is_folded, is_random
-from dlplacer.frontend.torch.splitting import dense, elementwise, spatial
-from dlplacer.frontend.torch.splitting.pattern import Pattern
+from dlplacer.frontend.torch.nodes import is_folded, is_random, operators
 
-_RULES = {**spatial.RULES, **dense.RULES, **elementwise.RULES}
+aten = torch.ops.aten
+SUM = -1
+"""In place of a dimension: the whole is the sum of the parts."""
+_LETTERS = "bcdefghjklmnopqr"
+"""Letters of dimensions in a signature."""
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """One way to cut an op along an axis.
+
+    Attributes
+    ----------
+    inputs
+        Index of a tensor argument, or of a list of tensors → the dimension along which a part reads a slice of it. An
+        argument that is not named is read whole by every part.
+    outputs
+        For each output, the dimension along which the parts' results lie side by side, `SUM`, or None where there is
+        no tensor or an empty one.
+    size_at
+        Index of the argument that names the size of the cut dimension, as a number or as a list of one.
+    named
+        As `inputs`, for keyword arguments.
+    """
+
+    inputs: Mapping[int, int]
+    outputs: tuple[int | None, ...]
+    size_at: int | None = None
+    named: Mapping[str, int] = field(default_factory=dict)
+
+    def extent(self, node: fx.Node) -> int:
+        """Size of the dimension that is cut."""
+        index, dim = next(iter(self.inputs.items()))
+        given = node.args[index]
+        return int(_value(given[0] if isinstance(given, (list, tuple)) else given).shape[dim])
+
+
+Patterns = Iterator[tuple[str, Pattern]]
+Rule = Callable[[fx.Node], Patterns]
 
 
 def patterns_of(node: fx.Node) -> dict[str, Pattern]:
@@ -22,6 +63,226 @@ def patterns_of(node: fx.Node) -> dict[str, Pattern]:
     rule = _RULES.get(node.target)
     if is_folded(node) or node.target._schema.is_mutable or is_random(node):
         return {}
-    if rule is None and (torch.Tag.pointwise in node.target.tags or node.target in elementwise.POINTWISE):
-        rule = elementwise.pointwise
+    if rule is None and (torch.Tag.pointwise in node.target.tags or node.target in _POINTWISE):
+        rule = _pointwise
     return {} if rule is None else {axis: pattern for axis, pattern in rule(node) if pattern.extent(node) > 1}
+
+
+def _signature(node: fx.Node, text: str, axes: str, size_at: int | None = None) -> Patterns:
+    """Cuts written as in einsum: ``bi,ic->bc`` is a matrix product.
+
+    A letter of `axes` is a dimension that can be cut; a result without it is a sum of parts. A term that ends in a dot
+    counts its dimensions from the first, others from the last, where a size of 1 is broadcast. An empty term is read
+    whole, or no tensor.
+    """
+    terms, results = (side.split(",") for side in text.split("->"))
+    values = node.meta["val"] if isinstance(node.meta["val"], (tuple, list)) else (node.meta["val"],)
+    for letter in axes:
+        places = {}
+        for index, (term, given) in enumerate(zip(terms, node.args, strict=False)):
+            if letter in term and _is_tensor(given):
+                places[index] = term.index(letter) - (0 if term[-1] == "." else len(term) - _value(given).dim())
+        sizes = {index: _value(node.args[index]).shape[dim] for index, dim in places.items() if dim >= 0}
+        outputs = [
+            None if not term or value is None or not value.numel() else term.find(letter)
+            for term, value in zip(results, values, strict=False)
+        ]
+        sliced = {index: places[index] for index, size in sizes.items() if size != 1}
+        if sliced:
+            yield "inner" if letter == "i" else _axis(_LETTERS.index(letter)), Pattern(sliced, tuple(outputs), size_at)
+
+
+def _side_by_side(node: fx.Node, dims: Iterable[int], read: Iterable[int] | None = None) -> Patterns:
+    """Cuts along dimensions that all tensors read, by default all there are, and all results have in common."""
+    inputs = [index for index, given in enumerate(node.args) if _is_tensor(given)] if read is None else [*read]
+    results = len(node.meta["val"]) if isinstance(node.meta["val"], (tuple, list)) else 1
+    for dim in dims:
+        yield _axis(dim), Pattern(dict.fromkeys(inputs, dim), (dim,) * results)
+
+
+def _softmax(node: fx.Node) -> Patterns:
+    """Along every dimension but the normalized one."""
+    dims = _value(node.args[0]).dim()
+    return _side_by_side(node, (dim for dim in range(dims) if dim != _argument(node, "dim") % dims))
+
+
+def _layer_norm(node: fx.Node) -> Patterns:
+    """Along the dimensions that are not normalized."""
+    return _side_by_side(node, range(_value(node.args[0]).dim() - len(_argument(node, "normalized_shape"))), [0])
+
+
+def _layer_norm_backward(node: fx.Node) -> Patterns:
+    """Along the samples; gradients of weight and bias are sums of parts.
+
+    Not along other dimensions: the CPU kernel reads slices of mean and deviation as if they were contiguous.
+    """
+    several = _value(node.args[0]).dim() > len(_argument(node, "normalized_shape"))
+    return _signature(node, "b.,b.,,b.,b.->b.,-,-", "b" if several else "")
+
+
+def _attention(node: fx.Node, tensors: Iterable[int]) -> Patterns:
+    """Along the samples, and along the heads where every query head has its own; where nothing is drawn."""
+    mask = _argument(node, "attn_mask")
+    sizes = [_value(node.args[index]).shape for index in tensors]
+    dims = [dim for dim in (0, 1) if all(size[dim] == sizes[0][dim] for size in sizes)]
+    for axis, pattern in _side_by_side(node, () if _argument(node, "dropout_p") else dims, tensors):
+        own = -1 if mask is None else pattern.inputs[0] - 4 + _value(mask).dim()
+        sliced = {"attn_mask": own} if own >= 0 and _value(mask).shape[own] > 1 else {}
+        yield axis, Pattern(pattern.inputs, pattern.outputs, named=sliced)
+
+
+def _embedding(node: fx.Node) -> Patterns:
+    """Along the indices, or along the columns of the table."""
+    dims = _value(node.args[1]).dim()
+    yield from _side_by_side(node, range(dims), [1])
+    yield _axis(dims), Pattern({0: 1}, (dims,))
+
+
+def _embedding_backward(node: fx.Node) -> Patterns:
+    """Along the columns of the table: along the indices every part would be as large as the whole table."""
+    if not _argument(node, "scale_grad_by_freq"):
+        yield "channel", Pattern({0: _value(node.args[1]).dim()}, (1,))
+
+
+def _pointwise(node: fx.Node) -> Patterns:
+    """Along every dimension of the result, with tensors sliced if they are not broadcast."""
+    result = node.meta["val"]
+    whole = not isinstance(result, torch.Tensor) or any(map(_is_tensor, node.kwargs.values()))
+    letters = "" if whole else _LETTERS[: result.dim()]
+    return _signature(node, f"{','.join([letters] * len(node.args))}->{letters}", letters)
+
+
+def _reduction(node: fx.Node) -> Patterns:
+    """Along the dimensions that stay; a sum also along those that it reduces, as a sum of parts."""
+    dims, listed = _value(node.args[0]).dim(), _argument(node, "dim")
+    reduced = {dim % dims for dim in listed} if listed and dims else set(range(dims))
+    for dim in range(dims):
+        if dim not in reduced:
+            left = dim if _argument(node, "keepdim") else dim - sum(other < dim for other in reduced)
+            yield _axis(dim), Pattern({0: dim}, (left,))
+        elif node.target is aten.sum.dim_IntList:
+            yield _axis(dim), Pattern({0: dim}, (SUM,))
+
+
+def _concatenation(node: fx.Node) -> Patterns:
+    """Along every dimension but the one along which it joins."""
+    dims = node.meta["val"].dim()
+    if all(_value(tensor).dim() == dims for tensor in node.args[0]):  # type: ignore[union-attr]
+        yield from _side_by_side(node, (dim for dim in range(dims) if dim != _argument(node, "dim") % dims), [0])
+
+
+def _padding(node: fx.Node) -> Patterns:
+    """Along the dimensions that are not padded."""
+    return _side_by_side(node, range(_value(node.args[0]).dim() - len(_argument(node, "pad")) // 2), [0])
+
+
+def _convolution(node: fx.Node) -> Patterns:
+    """Along the samples; along the output channels with slices of the weight; along groups with everything sliced."""
+    weight, transposed, groups = node.args[1], node.args[6], node.args[8]
+    yield from _signature(node, "b.->b.", "b")
+    if groups == 1:
+        yield from _signature(node, f",{'.c.' if transposed else 'c.'},c->.c.", "c")
+    elif not transposed and _value(weight).shape[0] == groups == _value(node.args[0]).shape[1]:
+        yield from _signature(node, ".c.,c.,c->.c.", "c", 8)
+
+
+def _convolution_backward(node: fx.Node) -> Patterns:
+    """Along the samples, where weight gradients are sums of parts; else along the channels of the result.
+
+    Those are the input's channels for the input gradient, and the output's for weight and bias gradients.
+    """
+    of_input, of_weight, of_bias = _argument(node, "output_mask")
+    yield from _signature(node, "b.,b.->b.,-,-", "b")
+    rows, columns = (".c.", "c.") if node.args[7] else ("c.", ".c.")
+    if node.args[9] == 1 and not of_input:
+        sizes = None if node.args[3] is None else 3
+        yield from _signature(node, f".c.,,{rows}->,{rows},c", "c", sizes)
+    elif node.args[9] == 1 and not (of_weight or of_bias):
+        yield from _signature(node, f",.c.,{columns}->.c.,,", "c")
+
+
+def _pool(node: fx.Node) -> Patterns:
+    """Forward and backward: samples and channels are independent. Indices count within one channel of one sample."""
+    rank = next((2 + count for count in (1, 2, 3) if f"{count}d" in str(node.target)), 0)
+    if all(_value(given).dim() == rank for given in node.args if _is_tensor(given)):
+        yield from _side_by_side(node, (0, 1))
+
+
+def _batch_norm(node: fx.Node) -> Patterns:
+    """Cuts per channel, statistics included; along the samples only if the statistics are given."""
+    yield from _signature(node, ".c.,c,c,c,c->.c.,c,c,c,c", "c")
+    # Statistics of a part of the samples are not those of the batch: the parts would compute another function.
+    uses_given = "no_training" in str(node.target) or not _argument(node, "training")
+    if uses_given and len(node.meta["val"]) <= 3:
+        yield from _signature(node, "b.->b.,,", "b")
+
+
+def _batch_norm_backward(node: fx.Node) -> Patterns:
+    """Per channel; along the samples only where the statistics were given."""
+    yield from _signature(node, ".c.,.c.,c,c,c,c,c->.c.,c,c", "c")
+    if not _argument(node, "train"):
+        yield from _signature(node, "b.,b.->b.,-,-", "b")
+
+
+def _value(argument: Any) -> Any:
+    """The stand-in of an argument: a tensor for a node, else the argument itself."""
+    return argument.meta["val"] if isinstance(argument, fx.Node) else argument
+
+
+def _is_tensor(argument: Any) -> bool:
+    return isinstance(argument, fx.Node) and isinstance(argument.meta.get("val"), torch.Tensor)
+
+
+def _argument(node: fx.Node, name: str) -> Any:
+    """An argument of an ATen call by its name in the schema: as given, or its default."""
+    schema = node.target._schema  # type: ignore[union-attr]
+    index, declared = next((index, each) for index, each in enumerate(schema.arguments) if each.name == name)
+    return node.args[index] if index < len(node.args) else node.kwargs.get(name, declared.default_value)
+
+
+def _axis(dim: int) -> str:
+    return ("batch", "channel")[dim] if dim < 2 else f"dim{dim}"
+
+
+_POINTWISE = operators(
+    "_to_copy hardtanh_backward leaky_relu_backward hardswish_backward hardsigmoid_backward softplus_backward "
+    "elu_backward"
+)
+"""Ops that work element by element although torch does not tag them so."""
+
+_POOLS = operators("""
+max_pool2d_with_indices max_pool2d_with_indices_backward max_pool3d_with_indices max_pool3d_with_indices_backward
+avg_pool1d avg_pool2d avg_pool2d_backward avg_pool3d avg_pool3d_backward _adaptive_avg_pool2d
+_adaptive_avg_pool2d_backward adaptive_max_pool2d adaptive_max_pool2d_backward
+""")
+
+_RULES: dict[Any, Rule] = {
+    aten.mm.default: partial(_signature, text="bi,ic->bc", axes="bci"),
+    aten.addmm.default: partial(_signature, text="bc,bi,ic->bc", axes="bc"),
+    aten.bmm.default: partial(_signature, text="bci,bid->bcd", axes="bcd"),
+    aten.baddbmm.default: partial(_signature, text="bcd,bci,bid->bcd", axes="bcd"),
+    aten._softmax.default: _softmax,
+    aten._log_softmax.default: _softmax,
+    aten._softmax_backward_data.default: _softmax,
+    aten._log_softmax_backward_data.default: _softmax,
+    aten.native_layer_norm.default: _layer_norm,
+    aten.native_layer_norm_backward.default: _layer_norm_backward,
+    aten._scaled_dot_product_flash_attention_for_cpu.default: partial(_attention, tensors=range(3)),
+    aten._scaled_dot_product_flash_attention_for_cpu_backward.default: partial(_attention, tensors=range(6)),
+    aten.embedding.default: _embedding,
+    aten.embedding_dense_backward.default: _embedding_backward,
+    aten.sum.dim_IntList: _reduction,
+    aten.mean.dim: _reduction,
+    aten.amax.default: _reduction,
+    aten.amin.default: _reduction,
+    aten.cat.default: _concatenation,
+    aten.constant_pad_nd.default: _padding,
+    aten.convolution.default: _convolution,
+    aten.convolution_backward.default: _convolution_backward,
+    aten._native_batch_norm_legit_functional.default: _batch_norm,
+    aten._native_batch_norm_legit_no_training.default: _batch_norm,
+    aten.native_batch_norm_backward.default: _batch_norm_backward,
+    aten.native_group_norm.default: partial(_signature, text="b.->b.,b.,b.", axes="b", size_at=3),
+    aten.native_group_norm_backward.default: partial(_signature, text="b.,b.,b.,b.->b.,-,-", axes="b", size_at=5),
+    **dict.fromkeys(_POOLS, _pool),
+}

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-aten = torch.ops.aten
+from dlplacer.frontend.torch.nodes import operators
 
 CUDA_AUTOCAST = "cuda-autocast"
 """Name of the rewrite that traces a step with CUDA's lists."""
@@ -94,8 +94,8 @@ def _is_cast_on_cpu(name: str) -> bool:
 
 
 def _operator(name: str) -> Any:
-    packet, _, overload = name.partition(".")
-    return getattr(getattr(aten, packet), overload or "default")
+    (found,) = operators(name)
+    return found
 
 
 def _is_cast(value: Any) -> bool:
@@ -113,10 +113,8 @@ def _cast_to(operator: Any, dtype_for: Callable[[Any], torch.dtype]) -> Callable
     def call(*args: Any, **kwargs: Any) -> Any:
         with torch._C._ExcludeDispatchKeyGuard(_KEY):
             dtype = dtype_for((args, kwargs))
-            cast = pytree.tree_map_only(
-                torch.Tensor, lambda tensor: tensor.to(dtype) if _is_cast(tensor) else tensor, (args, kwargs)
-            )
-            return operator(*cast[0], **cast[1])
+            args, kwargs = pytree.tree_map(lambda leaf: leaf.to(dtype) if _is_cast(leaf) else leaf, (args, kwargs))
+            return operator(*args, **kwargs)
 
     return call
 

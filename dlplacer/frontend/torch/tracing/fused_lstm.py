@@ -14,23 +14,20 @@ _WORKSPACE = 3
 _ARGUMENTS = 9
 
 
-def fuse_lstms(module: fx.GraphModule) -> bool:
-    """Replace the LSTMs of a captured module by the fused kernel that plain PyTorch uses; True if any is replaced.
+def fuse_lstms(module: fx.GraphModule) -> None:
+    """Replace the LSTMs of a captured module by the fused kernel that plain PyTorch uses.
 
     If any region of the step uses autocast, all LSTMs stay as they are, because autocast decides their dtype.
     """
     if any(_casts(node) for node in module.graph.nodes):
-        return False
-    fused = False
+        return
     for node in module.graph.find_nodes(op="call_function", target=torch.lstm):
         args = fx.map_arg(node.args, lambda read: read.meta.get("example_value"))
         # A packed sequence has its lengths in the place of the states.
         plain = len(args) == _ARGUMENTS and not node.kwargs and isinstance(args[1], (tuple, list))
         if plain and _is_fused_in_torch(*args[:3]):
-            node.target, fused = lstm, True
-    if fused:
-        module.recompile()
-    return fused
+            node.target = lstm
+    module.recompile()
 
 
 def lstm(

@@ -7,26 +7,18 @@ import torch
 from torch import nn
 from torch.nn.modules import module as every_module
 
-
-def global_hooks() -> dict[str, Mapping[int, Callable[..., Any]]]:
-    """The hooks that are called for every module, by the name of the function that registers them."""
-    return {
-        "register_module_forward_hook": every_module._global_forward_hooks,
-        "register_module_forward_pre_hook": every_module._global_forward_pre_hooks,
-        **_global_backward_hooks(),
-    }
-
-
-def global_backward_hook() -> str | None:
-    """The function that registered a backward hook for every module, if there is such a hook."""
-    return next((name for name, hooks in _global_backward_hooks().items() if hooks), None)
-
-
-def _global_backward_hooks() -> dict[str, Mapping[int, Callable[..., Any]]]:
-    return {
-        "register_module_full_backward_hook": every_module._global_backward_hooks,
-        "register_module_full_backward_pre_hook": every_module._global_backward_pre_hooks,
-    }
+_Hooks = Mapping[int, Callable[..., Any]]
+GLOBAL_BACKWARD_HOOKS: Mapping[str, _Hooks] = {
+    "register_module_full_backward_hook": every_module._global_backward_hooks,
+    "register_module_full_backward_pre_hook": every_module._global_backward_pre_hooks,
+}
+"""The function that registers it → the hooks that the engine calls for every module."""
+GLOBAL_HOOKS: tuple[_Hooks, ...] = (
+    every_module._global_forward_hooks,
+    every_module._global_forward_pre_hooks,
+    *GLOBAL_BACKWARD_HOOKS.values(),
+)
+"""All hooks that are called for every module."""
 
 
 def has_backward_hooks(module: nn.Module) -> bool:

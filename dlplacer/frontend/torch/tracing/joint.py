@@ -11,23 +11,20 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from dlplacer.core.errors import CaptureError
-from dlplacer.frontend.torch.capture_failure import explanation
+from dlplacer.frontend.torch.refusals import explanation
 from dlplacer.frontend.torch.tracing.fused_lstm import FORWARD, fuse_lstms, set_workspaces
-from dlplacer.frontend.torch.tracing.own_derivatives import (
-    own_derivatives_kept,
-    require_right_decompositions,
-    require_trained_checkpoints,
-)
+from dlplacer.frontend.torch.tracing.own_derivatives import own_derivatives_kept, require_right_derivatives
 from dlplacer.frontend.torch.tracing.quiet import quiet, spoken
 from dlplacer.frontend.torch.tracing.reached_tensors import read_registered_tensors
 from dlplacer.frontend.torch.tracing.real_strides import real_strides
-from dlplacer.frontend.torch.tracing.stand_in import writes_refused
+from dlplacer.frontend.torch.tracing.stand_in import WritesRefused
 from dlplacer.frontend.torch.tracing.step_module import StepModule
 
 
@@ -35,14 +32,8 @@ from dlplacer.frontend.torch.tracing.step_module import StepModule
 class Slot:
     """The meaning of an input or output of the traced graph.
 
-    Attributes
-    ----------
-    role
-        Inputs: ``parameter``, ``buffer``, ``input``, ``tangent``; outputs: ``output``, ``gradient``, ``mutation``.
-    name
-        Fully qualified name of the parameter or buffer, else "".
-    position
-        Index among the flat inputs or outputs, else 0.
+    Inputs are of role ``parameter``, ``buffer``, ``input`` or ``tangent``, outputs ``output``, ``gradient`` or
+    ``mutation``. Parameters and buffers have a `name`, the others a `position` among the flat inputs or outputs.
     """
 
     role: str
@@ -94,19 +85,8 @@ def trace(step: StepModule, args: tuple[Any, ...], input_names: Sequence[str], f
     """The ATen graph of ``step(*args)``, where all tensors are stand-ins of one fake tensor mode.
 
     Torch's caches are cleared first: they change which results of an op count as one tensor, and so the graph. An LSTM
-    is traced as matrix products, since the one kernel that torch has for it on CPUs exists nowhere else.
-
-    Parameters
-    ----------
-    input_names
-        A readable name for each flat input, for messages.
-    fuses_lstms
-        Trace LSTMs as that kernel, where plain PyTorch runs it.
-
-    Raises
-    ------
-    CaptureError
-        With the line of the user's model that cannot be captured, and the way out.
+    is traced as matrix products, since the one kernel that torch has for it on CPUs exists nowhere else; `fuses_lstms`
+    traces that kernel. `input_names` are for messages: a CaptureError names the line of the user's model.
     """
     # Dynamo's capture comes before the joint export: with torch.export in its place the backward region is lost
     # (pytorch#163609); with nothing, the module stack, and Hugging Face's GPT-2 cannot be traced under fake tensors.
@@ -115,7 +95,8 @@ def trace(step: StepModule, args: tuple[Any, ...], input_names: Sequence[str], f
             joint, numbers_read = _joint_graph(step, args, fuses_lstms)
         except CaptureError as error:
             # A first forward may install what cannot be traced, such as hooks under a lock, or fill a cache.
-            with contextlib.suppress(Exception), tracing(False), step.mode, writes_refused():
+            refused = WritesRefused()  # type: ignore[no-untyped-call]
+            with contextlib.suppress(Exception), tracing(False), step.mode, refused:
                 step.call_module(*args)
             caught.clear()
             try:
@@ -134,8 +115,7 @@ def _joint_graph(step: StepModule, args: tuple[Any, ...], fuses_lstms: bool) -> 
         with own_derivatives_kept():
             captured = dynamo_graph(step, args)
         read_registered_tensors(captured, step, args)
-        require_trained_checkpoints(captured)
-        require_right_decompositions(captured)
+        require_right_derivatives(captured)
         if fuses_lstms:
             fuse_lstms(captured)
         from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
@@ -165,7 +145,8 @@ def tracing(trains: bool) -> Iterator[None]:
         torch.set_grad_enabled(trains),
         torch._dynamo.config.patch(patched),
         _unordered_checks(),
-        _distributions_unchecked(),
+        # Their validation decides by values, and fits no graph.
+        patch.object(torch.distributions.Distribution, "_validate_args", False),
         real_strides(),
     ):
         torch._dynamo.reset()
@@ -195,18 +176,6 @@ def _unordered_checks() -> Iterator[None]:
         yield
     finally:
         _register_effectful_op(check, before)
-
-
-@contextlib.contextmanager
-def _distributions_unchecked() -> Iterator[None]:
-    """Without the validation of torch.distributions, which decides by values and fits no graph."""
-    distribution = torch.distributions.Distribution
-    before = distribution._validate_args
-    distribution.set_default_validate_args(False)
-    try:
-        yield
-    finally:
-        distribution.set_default_validate_args(before)
 
 
 def _numbers_read(graph: fx.Graph) -> tuple[str, ...]:
@@ -240,12 +209,6 @@ def is_tensor_table(path: str) -> bool:
 def is_backward(node: fx.Node) -> bool:
     """True if a node belongs to the backward pass."""
     return node.meta.get("partitioner_tag") == "is_backward"
-
-
-def sequence_number(node: fx.Node) -> int | None:
-    """Equal for a forward op and the ops of its backward."""
-    number: int | None = node.meta.get("seq_nr")
-    return number
 
 
 def _decode(joint: Any, input_names: Sequence[str], side_effects: tuple[str, ...]) -> Traced:

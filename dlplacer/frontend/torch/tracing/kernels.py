@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
+from torch import Tensor
 
 from dlplacer.core.errors import MismatchError
 from dlplacer.frontend.torch.executable import Executable
@@ -16,7 +17,7 @@ aten = torch.ops.aten
 def kernel_for(target: Callable[..., Any], device_type: str) -> Callable[..., Any]:
     """The function to call for a captured op on a device: the op itself if torch can run it there."""
     if runs_on(target, device_type):
-        return CALLED_BY.get(target, target)
+        return _CALLED_BY.get(target, target)
     return KERNELS.get(device_type, PORTABLE).get(target, target)
 
 
@@ -29,7 +30,7 @@ def runs_on(target: Callable[..., Any], device_type: str) -> bool:
     return bool(torch._C._dispatch_has_computed_kernel_for_dispatch_key(target._name, key))
 
 
-def laid_out(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
+def laid_out(tensor: Tensor, strides: tuple[int, ...]) -> Tensor:
     """The tensor itself if it has these strides, else a copy with them."""
     if tensor.stride() == strides:
         return tensor
@@ -41,18 +42,7 @@ def laid_out(tensor: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
 
 
 def require_kernels(executable: Executable, device_type_of: Mapping[str, str]) -> None:
-    """Return if every op can run where it is placed.
-
-    Parameters
-    ----------
-    device_type_of
-        Op → torch's type of its device; other ops are not asked about.
-
-    Raises
-    ------
-    MismatchError
-        Naming the op, what it calls and the type of device.
-    """
+    """Refuse ops that cannot run where they are placed: `device_type_of` has torch's type of the device of an op."""
     for code in executable.of_role("call"):
         device_type = device_type_of.get(code.op)
         for instruction in code.instructions:
@@ -64,105 +54,82 @@ def require_kernels(executable: Executable, device_type_of: Mapping[str, str]) -
 
 
 def attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    attn_mask: torch.Tensor | None = None,
-    scale: float | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
+    query: Tensor, key: Tensor, value: Tensor, dropout_p: float = 0.0, is_causal: bool = False, **given: Any
+) -> tuple[Tensor, Tensor]:
     """The results of the CPU kernel of scaled dot product attention on any device, by matrix products.
 
     Returns the output and the logarithm of the sum of exponentials of every row of scores. The kernel is never captured
-    with dropout.
+    with dropout. `attn_mask` and `scale` may be given besides.
     """
-    scores = _scores(query, key, is_causal, attn_mask, scale)
+    scores = _scores(query, key, is_causal, **given)
     sums = torch.logsumexp(scores, -1)
     output = torch.matmul(_weights(scores, sums).to(value.dtype), value)
     return _laid_out_like(output, query), sums
 
 
 def attention_backward(
-    grad_out: torch.Tensor,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    out: torch.Tensor,
-    logsumexp: torch.Tensor,
-    dropout_p: float,
-    is_causal: bool,
-    *,
-    attn_mask: torch.Tensor | None = None,
-    scale: float | None = None,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    grad_out: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    logsumexp: Tensor,
+    *more: Any,
+    **given: Any,
+) -> tuple[Tensor, ...]:
     """Gradients of query, key and value, from the scores computed again; the counterpart of `attention`."""
-    weights = _weights(_scores(query, key, is_causal, attn_mask, scale), logsumexp)
+    _, is_causal = more
+    weights = _weights(_scores(query, key, is_causal, **given), logsumexp)
     grad_value = torch.matmul(weights.to(value.dtype).mT, grad_out)
     grad_weights = torch.matmul(grad_out, value.mT).to(weights.dtype)
     rows = (grad_out * out).to(weights.dtype).sum(-1, keepdim=True)
-    factor = _scale(query, scale)
-    grad_scores = (weights * (grad_weights - rows) * factor).to(query.dtype)
+    grad_scores = (weights * (grad_weights - rows) * _scale(query, given.get("scale"))).to(query.dtype)
     grad_query, grad_key = torch.matmul(grad_scores, key), torch.matmul(grad_scores.mT, query)
-    return _by_position(grad_query), _by_position(grad_key), _by_position(grad_value)
+    return tuple(map(_by_position, (grad_query, grad_key, grad_value)))
 
 
-def cuda_attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    attn_mask: torch.Tensor | None = None,
-    scale: float | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _cuda_attention(
+    query: Tensor, key: Tensor, value: Tensor, dropout_p: float = 0.0, is_causal: bool = False, **given: Any
+) -> tuple[Tensor, Tensor]:
     """As `attention`, by CUDA's memory-efficient kernel if that takes these tensors."""
-    if not _fits_efficient_attention(query, key, value, attn_mask, is_causal):
-        return attention(query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)
-    bias = _aligned(attn_mask, query, key)
+    if not _fits_efficient_attention(query, key, value, given.get("attn_mask"), is_causal):
+        return attention(query, key, value, dropout_p, is_causal, **given)
+    bias = _aligned(given.get("attn_mask"), query, key)
     output, sums, *_ = aten._scaled_dot_product_efficient_attention(
-        query, key, value, bias, True, 0.0, is_causal, scale=scale
+        query, key, value, bias, True, 0.0, is_causal, scale=given.get("scale")
     )
     return _laid_out_like(output, query), sums
 
 
-def cuda_attention_backward(
-    grad_out: torch.Tensor,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    out: torch.Tensor,
-    logsumexp: torch.Tensor,
-    dropout_p: float,
-    is_causal: bool,
-    *,
-    attn_mask: torch.Tensor | None = None,
-    scale: float | None = None,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """As `attention_backward`; the counterpart of `cuda_attention`."""
-    if not _fits_efficient_attention(query, key, value, attn_mask, is_causal):
-        return attention_backward(
-            grad_out, query, key, value, out, logsumexp, dropout_p, is_causal, attn_mask=attn_mask, scale=scale
-        )
+def _cuda_attention_backward(
+    grad_out: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    logsumexp: Tensor,
+    *more: Any,
+    **given: Any,
+) -> tuple[Tensor, ...]:
+    """As `attention_backward`; the counterpart of `_cuda_attention`."""
+    _, is_causal = more
+    if not _fits_efficient_attention(query, key, value, given.get("attn_mask"), is_causal):
+        return attention_backward(grad_out, query, key, value, out, logsumexp, *more, **given)
     # Only dropout reads the state of the generator.
     unread = torch.empty((), dtype=torch.int64, device=query.device)
-    inputs = query, key, value, _aligned(attn_mask, query, key), out, logsumexp, unread, unread
+    inputs = query, key, value, _aligned(given.get("attn_mask"), query, key), out, logsumexp, unread, unread
     made = aten._scaled_dot_product_efficient_attention_backward(
-        grad_out, *inputs, 0.0, [True, True, True, False], is_causal, scale=scale
+        grad_out, *inputs, 0.0, [True, True, True, False], is_causal, scale=given.get("scale")
     )
-    return _by_position(made[0]), _by_position(made[1]), _by_position(made[2])
+    return tuple(map(_by_position, made[:3]))
 
 
-def _fits_efficient_attention(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, is_causal: bool
-) -> bool:
+def _fits_efficient_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, is_causal: bool) -> bool:
     params = torch.backends.cuda.SDPAParams(query, key, value, mask, 0.0, is_causal, False)
     return torch.backends.cuda.can_use_efficient_attention(params)
 
 
-def _aligned(mask: torch.Tensor | None, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor | None:
+def _aligned(mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
     """The mask for all heads, in rows aligned for the kernel."""
     if mask is None:
         return None
@@ -171,55 +138,49 @@ def _aligned(mask: torch.Tensor | None, query: torch.Tensor, key: torch.Tensor) 
     return padded.expand(*query.shape[:-1], key.shape[-2])
 
 
-PORTABLE: dict[Callable[..., Any], Callable[..., Any]] = {
-    aten._scaled_dot_product_flash_attention_for_cpu.default: attention,
-    aten._scaled_dot_product_flash_attention_for_cpu_backward.default: attention_backward,
-}
-"""Captured op that torch can run on CPUs only → the same in ops that run everywhere."""
-
-
-KERNELS: dict[str, dict[Callable[..., Any], Callable[..., Any]]] = {
-    "cuda": {
-        aten._scaled_dot_product_flash_attention_for_cpu.default: cuda_attention,
-        aten._scaled_dot_product_flash_attention_for_cpu_backward.default: cuda_attention_backward,
-    }
-}
-"""Torch's type of a device → captured op that torch can run on CPUs only → the device's own kernel for it."""
-
-
-CALLED_BY: dict[Callable[..., Any], Callable[..., Any]] = {FORWARD: run_forward}
-"""Captured op → what calls it as plain PyTorch does, where that depends on more than its arguments."""
-
-
 def _scores(
-    query: torch.Tensor, key: torch.Tensor, is_causal: bool, mask: torch.Tensor | None, scale: float | None
-) -> torch.Tensor:
+    query: Tensor, key: Tensor, is_causal: bool, attn_mask: Tensor | None = None, scale: float | None = None
+) -> Tensor:
     """Scores before the softmax, in float32 at least; -inf for masked positions."""
     # The CPU kernel accumulates scores of half precision in float32; a softmax in bfloat16 would differ from it
     # visibly.
     scores = torch.matmul(query, key.mT).to(torch.promote_types(query.dtype, torch.float32)) * _scale(query, scale)
     if is_causal:
-        allowed = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
-        scores = scores.masked_fill(~allowed, -math.inf)
-    if mask is not None:
-        scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
+        scores = scores.masked_fill(~torch.ones_like(scores, dtype=torch.bool).tril(), -math.inf)
+    if attn_mask is not None:
+        boolean = attn_mask.dtype == torch.bool
+        scores = scores.masked_fill(~attn_mask, -math.inf) if boolean else scores + attn_mask
     return scores
 
 
-def _weights(scores: torch.Tensor, sums: torch.Tensor) -> torch.Tensor:
+def _weights(scores: Tensor, sums: Tensor) -> Tensor:
     """Softmax of the scores; 0 in rows that may look nowhere."""
     return torch.exp(scores - sums.unsqueeze(-1)).masked_fill(sums.isneginf().unsqueeze(-1), 0.0)
 
 
-def _scale(query: torch.Tensor, scale: float | None) -> float:
+def _scale(query: Tensor, scale: float | None) -> float:
     return 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
 
 
-def _laid_out_like(tensor: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+def _laid_out_like(tensor: Tensor, other: Tensor) -> Tensor:
     """The tensor in memory as another one, on which later views rely."""
     return torch.empty_like(other, dtype=tensor.dtype).copy_(tensor) if tensor.shape == other.shape else tensor
 
 
-def _by_position(tensor: torch.Tensor) -> torch.Tensor:
+def _by_position(tensor: Tensor) -> Tensor:
     """The tensor in memory with the heads of a position side by side, as the CPU kernel leaves gradients."""
     return tensor.transpose(1, 2).contiguous().transpose(1, 2)
+
+
+_FORWARD = aten._scaled_dot_product_flash_attention_for_cpu.default
+_BACKWARD = aten._scaled_dot_product_flash_attention_for_cpu_backward.default
+
+_Kernels: TypeAlias = dict[Callable[..., Any], Callable[..., Any]]
+PORTABLE: _Kernels = {_FORWARD: attention, _BACKWARD: attention_backward}
+"""Captured op that torch can run on CPUs only → the same in ops that run everywhere."""
+
+KERNELS: dict[str, _Kernels] = {"cuda": {_FORWARD: _cuda_attention, _BACKWARD: _cuda_attention_backward}}
+"""Torch's type of a device → captured op that torch can run on CPUs only → the device's own kernel for it."""
+
+_CALLED_BY: _Kernels = {FORWARD: run_forward}
+"""Captured op → what calls it as plain PyTorch does, where that depends on more than its arguments."""

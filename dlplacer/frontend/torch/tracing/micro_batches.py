@@ -1,6 +1,6 @@
 """A traced micro-batch → the whole step: a copy of it for each micro-batch, with gradients accumulated."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +9,7 @@ from torch import fx
 
 from dlplacer.core.errors import CaptureError
 from dlplacer.frontend.torch.nodes import is_random
-from dlplacer.frontend.torch.splitting.pieces import ORIGIN, stand_in
+from dlplacer.frontend.torch.splitting.pieces import ORIGIN, call_like
 from dlplacer.frontend.torch.tracing.joint import Slot, Traced, is_backward
 from dlplacer.frontend.torch.tracing.stand_in import fake_tensor
 from dlplacer.planning.pipeline.micro_batch_names import MEAN, SUM, BatchCut, copy_id
@@ -26,17 +26,7 @@ def in_micro_batches(traced: Traced, inputs: Sequence[Any], cut: BatchCut) -> Tr
     Every copy reads its slice of the inputs and the same parameters; a buffer that a copy changes is read changed by
     the next, so that batch norm sees one micro-batch after another. The loss joins the copies' losses Lᵢ by shares
     wᵢ, and a parameter's gradient is Σ wᵢ ∇Lᵢ. The shares are 1 ÷ count for a mean, 1 for a sum, and Dᵢ ÷ Σ D for
-    losses that are means over Dᵢ tokens or weights.
-
-    Parameters
-    ----------
-    inputs
-        The flat inputs of the whole batch.
-
-    Raises
-    ------
-    CaptureError
-        If the cut weights losses by a scalar that the step does not compute from its inputs.
+    losses that are means over Dᵢ tokens or weights. `inputs` are the flat inputs of the whole batch.
     """
     return _Copies(traced, inputs, cut).joined()
 
@@ -56,33 +46,37 @@ def divisors(traced: Traced) -> Iterator[fx.Node]:
 
 def divisor_value(traced: Traced, node: fx.Node, given: Mapping[str, torch.Tensor]) -> torch.Tensor:
     """The value of one of `divisors`, computed from the tensors given by the names of their placeholders."""
-
-    def value(node: fx.Node) -> Any:
-        if node.op == "placeholder":
-            return given[node.name]
-        if node.op == "get_attr":
-            return getattr(traced.module, str(node.target))
-        if _is_counted(node):
-            return _counted(node, value, lambda target, args: target(*args))
-        args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), value)
-        assert callable(node.target)
-        return node.target(*args, **kwargs)
-
-    found: torch.Tensor = value(node)
+    known: dict[fx.Node, Any] = {}
+    for read in traced.module.graph.nodes:
+        if read.op == "placeholder":
+            known[read] = given.get(read.name)
+        elif read.op == "get_attr":
+            known[read] = getattr(traced.module, str(read.target))
+    found: torch.Tensor = _computed(node, known, lambda target, args, name, kwargs: target(*args, **kwargs))
     return found
+
+
+def _computed(node: fx.Node, known: dict[fx.Node, Any], call: Callable[..., Any]) -> Any:
+    """A divisor from what is known; ``call(target, args, name, kwargs)`` makes or computes one call."""
+    if node not in known:
+
+        def value(read: fx.Node) -> Any:
+            return _computed(read, known, call)
+
+        if _is_counted(node):
+            known[node] = _counted(node, value, lambda target, args: call(target, args, "counted", {}))
+        else:
+            args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), value)
+            known[node] = call(node.target, args, f"{node.name}_share", kwargs)
+    return known[node]
 
 
 class _Copies:
     """Builds the graph of all copies: shared nodes first, then copy after copy, then the nodes that join them.
 
-    Attributes
-    ----------
-    shared
-        Placeholder, constant, or what depends on parameters alone → its node in the new graph.
-    newest
-        Name of a buffer → its value after the copies made so far.
-    counts, shares
-        [micro-batch] → its divisor, and that over the sum of all; empty where the losses are averaged or added.
+    `shared`: placeholder, constant, or what depends on parameters alone → its node in the new graph. `newest`: name of
+    a buffer → its value after the copies made so far. `counts`, `shares`: [micro-batch] → its divisor, and that over
+    the sum of all; empty where the losses are averaged or added.
     """
 
     def __init__(self, traced: Traced, inputs: Sequence[Any], cut: BatchCut) -> None:
@@ -139,7 +133,7 @@ class _Copies:
             if node.users and _is_tensor(node) and dim is not None:
                 size = node.meta["val"].shape[dim]
                 where = (self.shared[node], dim, number * size, (number + 1) * size)
-                made[node] = self._call(aten.slice.Tensor, where, copy_id(node.name, number), {})
+                made[node] = self._call(aten.slice.Tensor, where, copy_id(node.name, number))
         return made
 
     def _shares(self) -> list[fx.Node]:
@@ -149,26 +143,12 @@ class _Copies:
                 f"micro-batches are to be weighted by {self.cut.joining!r}, which this step does not compute from its "
                 "inputs; plan the pipeline again"
             )
-        self.counts = [self._divisor(named[self.cut.joining], made, {}) for made in self.sliced]
+        # Computed apart from the copies: all are needed before the first backward.
+        self.counts = [_computed(named[self.cut.joining], dict(made), self._call) for made in self.sliced]
         total = self.counts[0]
         for count in self.counts[1:]:
-            total = self._call(aten.add.Tensor, (total, count), "share_total", {})
-        return [self._call(aten.div.Tensor, (count, total), "share", {}) for count in self.counts]
-
-    def _divisor(self, node: fx.Node, read: Mapping[fx.Node, fx.Node], made: dict[fx.Node, fx.Node]) -> fx.Node:
-        """The divisor of one micro-batch, computed apart from its copy: all are needed before the first backward."""
-
-        def value(node: fx.Node) -> fx.Node:
-            if node in read:
-                return read[node]
-            if node not in made and _is_counted(node):
-                made[node] = _counted(node, value, lambda target, args: self._call(target, args, "counted", {}))
-            elif node not in made:
-                args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), value)
-                made[node] = self._call(node.target, args, f"{node.name}_share", {}, kwargs)
-            return made[node]
-
-        return value(node)
+            total = self._call(aten.add.Tensor, (total, count), "share_total")
+        return [self._call(aten.div.Tensor, (count, total), "share") for count in self.counts]
 
     def _copy(self, number: int) -> dict[fx.Node, fx.Node]:
         """Node of the micro-batch → node of this copy of it."""
@@ -176,7 +156,9 @@ class _Copies:
         for node, slot in _slots(self.traced, "buffer"):
             made[node] = self.newest.get(slot.name, made[node])
         for node, _ in _slots(self.traced, "tangent") if self.shares else ():
-            made[node] = self._call(aten.mul.Tensor, (made[node], self.shares[number]), f"{node.name}_share", _BACKWARD)
+            made[node] = self._call(
+                aten.mul.Tensor, (made[node], self.shares[number]), f"{node.name}_share", meta=_BACKWARD
+            )
         for node in self.traced.module.graph.nodes:
             if node.op == "call_function" and node not in made:
                 args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), made.__getitem__)
@@ -189,7 +171,7 @@ class _Copies:
         return made
 
     def _scaled(self, node: fx.Node, name: str, meta: Mapping[str, Any]) -> fx.Node:
-        return self._call(aten.div.Tensor, (node, self.cut.count), name, meta)
+        return self._call(aten.div.Tensor, (node, self.cut.count), name, meta=meta)
 
     def _joined(self, entry: fx.Node, slot: Slot, copies: Sequence[dict[fx.Node, fx.Node]]) -> fx.Node:
         if slot.role == "mutation":
@@ -204,9 +186,9 @@ class _Copies:
         """The loss of a micro-batch times its share; 0 where its divisor is, as a mean over nothing is not a number."""
         if not self.shares:
             return loss
-        is_empty = self._call(aten.eq.Scalar, (self.counts[number], 0), f"{loss.name}_empty", loss.meta)
-        kept = self._call(aten.masked_fill.Scalar, (loss, is_empty, 0.0), f"{loss.name}_kept", loss.meta)
-        return self._call(aten.mul.Tensor, (kept, self.shares[number]), f"{loss.name}_part", loss.meta)
+        is_empty = self._call(aten.eq.Scalar, (self.counts[number], 0), f"{loss.name}_empty", meta=loss.meta)
+        kept = self._call(aten.masked_fill.Scalar, (loss, is_empty, 0.0), f"{loss.name}_kept", meta=loss.meta)
+        return self._call(aten.mul.Tensor, (kept, self.shares[number]), f"{loss.name}_part", meta=loss.meta)
 
     def _gradient(self, entry: fx.Node, copies: Sequence[dict[fx.Node, fx.Node]]) -> fx.Node:
         """The gradients of all micro-batches, added; partial ones of a tied tensor before they are joined.
@@ -215,7 +197,7 @@ class _Copies:
         """
         if _adds_partial_gradients(entry):
             parts = [self._gradient(part, copies) for part in entry.all_input_nodes]
-            joined = self._call(aten.add.Tensor, tuple(parts), f"{entry.name}_joined", entry.meta)
+            joined = self._call(aten.add.Tensor, tuple(parts), f"{entry.name}_joined", meta=entry.meta)
             joined.meta[ORIGIN] = entry.name
             return joined
         return self._added(entry, [made[entry] for made in copies])
@@ -223,15 +205,14 @@ class _Copies:
     def _added(self, entry: fx.Node, terms: Sequence[fx.Node]) -> fx.Node:
         total = terms[0]
         for number, term in enumerate(terms[1:], 1):
-            total = self._call(aten.add.Tensor, (total, term), copy_id(f"{entry.name}_sum", number), entry.meta)
+            total = self._call(aten.add.Tensor, (total, term), copy_id(f"{entry.name}_sum", number), meta=entry.meta)
         return total
 
     def _call(
-        self, target: Any, args: tuple[Any, ...], name: str, meta: Mapping[str, Any], kwargs: Any = None
+        self, target: Any, args: tuple[Any, ...], name: str, kwargs: Any = None, meta: Mapping[str, Any] | None = None
     ) -> fx.Node:
-        node = self.graph.create_node("call_function", target, args, dict(kwargs or {}), name=name)
-        node.meta = {key: entry for key, entry in meta.items() if key not in (ORIGIN, "val", "tensor_meta", "desc")}
-        node.meta["val"] = stand_in(node)
+        node = call_like(self.graph, target, args, meta or {}, name, kwargs)
+        node.meta.pop(ORIGIN, None)
         return node
 
 
@@ -252,13 +233,7 @@ def _is_counted(node: fx.Node) -> bool:
 
 
 def _counted(node: fx.Node, value: Any, call: Any) -> Any:
-    """The weight of the targets that are not ignored, from targets and class weights alone.
-
-    Parameters
-    ----------
-    value, call
-        The value that a node stands for; and ``call(target, args)``, which makes or computes one call.
-    """
+    """The weight of the targets that are not ignored, from targets and class weights alone."""
     loss = node.args[0]
     assert isinstance(loss, fx.Node)
     _, target, weight, _, ignored = fx.map_arg((None, *loss.args[1:5]), value)

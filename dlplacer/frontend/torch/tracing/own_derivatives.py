@@ -12,21 +12,16 @@ import torch
 from torch import fx
 
 from dlplacer.core.errors import CaptureError
-from dlplacer.frontend.torch.capture_failure import line_of, place_in_code
+from dlplacer.frontend.torch.refusals import line_of, place_in_code
 
 _WRONGLY_DECOMPOSED = ("multilabel_margin_loss",)
 
 
 @contextlib.contextmanager
 def own_derivatives_kept() -> Iterator[None]:
-    """Watch Dynamo trace a step in which no transform of torch.func may meet a user's autograd.Function.
+    """Watch Dynamo trace a step, and refuse at its end a transform of torch.func that met a user's autograd.Function.
 
     The graph would lose the derivative that it defines (pytorch#193279).
-
-    Raises
-    ------
-    CaptureError
-        When the trace ends, naming the line.
     """
     from torch._dynamo.variables.misc import AutogradFunctionVariable
 
@@ -46,14 +41,8 @@ def own_derivatives_kept() -> Iterator[None]:
         )
 
 
-def require_trained_checkpoints(captured: fx.GraphModule) -> None:
-    """Return if no reentrant checkpoint is given only tensors without a gradient, for then it trains nothing.
-
-    Raises
-    ------
-    CaptureError
-        Naming the line.
-    """
+def require_right_derivatives(captured: fx.GraphModule) -> None:
+    """Refuse calls, naming their line, that a graph would train or compute otherwise than plain PyTorch."""
     for node in captured.graph.nodes:
         name = getattr(node.target, "__name__", "")
         if name == "tag_activation_checkpoint" and node.kwargs.get("use_reentrant") and not _reads_gradients(node):
@@ -61,21 +50,10 @@ def require_trained_checkpoints(captured: fx.GraphModule) -> None:
                 f"checkpoint(use_reentrant=True) is given no tensor that requires a gradient{line_of(node)}, so that "
                 "plain PyTorch trains nothing inside; use use_reentrant=False"
             )
-
-
-def require_right_decompositions(captured: fx.GraphModule) -> None:
-    """Return if torch traces no function as ops that compute something else than its kernel.
-
-    Raises
-    ------
-    CaptureError
-        Naming the line.
-    """
-    for node in captured.graph.nodes:
-        if getattr(node.target, "__name__", "") in _WRONGLY_DECOMPOSED:
+        if name in _WRONGLY_DECOMPOSED:
             raise CaptureError(
-                f"torch traces {node.target.__name__}{line_of(node)} as ops that compute another value than its "
-                "kernel; write it in other functions, or move it out of the module"
+                f"torch traces {name}{line_of(node)} as ops that compute another value than its kernel; write it in "
+                "other functions, or move it out of the module"
             )
 
 

@@ -1,22 +1,21 @@
 """One step on stand-ins under the real autograd engine: when gradients are finished, and which calls use parameters."""
 
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from dlplacer.core.errors import CaptureError
 from dlplacer.data_parallel.groups.captured_chain import ParameterUses
-from dlplacer.frontend.torch.capture_failure import explanation
 from dlplacer.frontend.torch.job import Job
+from dlplacer.frontend.torch.refusals import explanation
 from dlplacer.frontend.torch.tracing.quiet import undisturbed
-from dlplacer.frontend.torch.tracing.step_module import StepModule, fake_step, named_tensors
+from dlplacer.frontend.torch.tracing.step_module import fake_step, named_tensors
 
 _DESCRIBE = ("__get__", "size", "stride", "dim", "ndimension", "numel", "is_floating_point", "is_contiguous")
 """What asks a tensor for its description: sharded parameters answer that too."""
@@ -27,108 +26,72 @@ def parameter_uses(job: Job) -> ParameterUses:
 
     The autograd engine is torch's own, and it orders its work by the graph alone, so the order of the gradients is that
     of a real step.
-
-    Raises
-    ------
-    CaptureError
-        If the job does not train, or its step cannot run on tensors without data.
     """
     if job.mode != "train":
         raise CaptureError("a job of mode 'infer' has no gradients; use mode='train'")
-    with undisturbed(), fake_step(job, FakeTensorMode(allow_non_fake_inputs=True)) as (step, inputs):
-        names: dict[int, str] = {}
-        for name, tensor in named_tensors(step.module):
-            names.setdefault(id(tensor), name)
-        ready: list[str] = []
-        for parameter in step.module.parameters():
-            if parameter.requires_grad:
-                parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
-                    lambda done: ready.append(names[id(done)])
-                )
-        calls = _Calls(step.module)
+    with undisturbed(), fake_step(job) as (step, inputs):
+        watch, ready = _Watch(step.module), list[str]()
+        parameters = {watch.names[id(parameter)]: parameter for parameter in step.module.parameters()}
+        trained = [name for name, parameter in parameters.items() if parameter.requires_grad]
+        for name in trained:
+            parameters[name].register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+                lambda done: ready.append(watch.names[id(done)])
+            )
         try:
-            with calls.watched(), _Reads(names, calls):
+            with watch.calls(), watch:
                 (loss,) = step(*inputs)
             loss.backward()
         except Exception as error:
             raise CaptureError(explanation(error)) from error
-        return _uses(step, names, ready, calls)
-
-
-def _uses(step: StepModule, names: dict[int, str], ready: list[str], calls: "_Calls") -> ParameterUses:
-    trained = [names[id(parameter)] for parameter in step.module.parameters() if parameter.requires_grad]
-    holders = {}
-    for parameter in step.module.parameters():
-        name = names[id(parameter)]
-        holder = calls.holder(name, parameter)
-        if holder is not None:
-            holders[name] = holder
-    held = set(holders.values())
+        found = {name: watch.holder(name, parameter) for name, parameter in parameters.items()}
+    holders = {name: holder for name, holder in found.items() if holder is not None}
     # A parameter finished twice, as under nested backward passes, counts when it is finished for good.
     order = tuple(reversed(dict.fromkeys(reversed(ready))))
-    unused = tuple(name for name in trained if name not in set(order))
-    return ParameterUses(order, unused, holders, tuple(path for path in dict.fromkeys(calls.order) if path in held))
+    unused = tuple(name for name in trained if name not in order)
+    calls = tuple(path for path in dict.fromkeys(watch.order) if path in holders.values())
+    return ParameterUses(order, unused, holders, calls)
 
 
-class _Calls:
-    """The calls of a module's submodules during one forward pass."""
+class _Watch(TorchFunctionMode):
+    """Notes the calls of a module's submodules, and the parameters that every torch function within them reads."""
 
     def __init__(self, module: nn.Module) -> None:
+        super().__init__()
         self.modules = dict(module.named_modules())
+        self.names = {id(tensor): name for name, tensor in reversed([*named_tensors(module)])}
         self.open: list[str] = []
         self.order: list[str] = []
-        self._readers: dict[str, list[str]] = {}
-
-    def read(self, name: str) -> None:
-        """Record that the module called at this moment uses a parameter."""
-        inside = list(self.open)
-        if name in self._readers:
-            inside = [path for path in self._readers[name] if path in inside]
-        self._readers[name] = inside
+        self.readers: dict[str, list[str]] = {}
 
     def holder(self, name: str, parameter: nn.Parameter) -> str | None:
         """The innermost module that owns the parameter and within whose one call all its uses are."""
-        often = Counter(self.order)
-        if name not in self._readers:
+        if name not in self.readers:
             return ""
-        for path in reversed(self._readers[name]):
-            if often[path] == 1 and any(own is parameter for own in self.modules[path].parameters()):
+        for path in reversed(self.readers[name]):
+            if self.order.count(path) == 1 and any(own is parameter for own in self.modules[path].parameters()):
                 return path
         return None
 
     @contextmanager
-    def watched(self) -> Iterator[None]:
+    def calls(self) -> Iterator[None]:
         """While this is open, every call is noted."""
         with ExitStack() as stack:
             for path, module in self.modules.items():
-                stack.callback(module.register_forward_pre_hook(self._entry(path)).remove)
-                stack.callback(module.register_forward_hook(self._exit, always_call=True).remove)
+                stack.callback(module.register_forward_pre_hook(partial(self._enter, path)).remove)
+                stack.callback(module.register_forward_hook(self._leave, always_call=True).remove)
             yield
 
-    def _entry(self, path: str) -> Callable[[nn.Module, Any], None]:
-        def entered(_module: nn.Module, _args: Any) -> None:
-            self.open.append(path)
-            self.order.append(path)
+    def _enter(self, path: str, *_given: Any) -> None:
+        self.open.append(path)
+        self.order.append(path)
 
-        return entered
-
-    def _exit(self, _module: nn.Module, _args: Any, _output: Any) -> None:
+    def _leave(self, *_given: Any) -> None:
         self.open.pop()
 
-
-class _Reads(TorchFunctionMode):
-    """Tells which parameters every torch function is called with."""
-
-    def __init__(self, names: dict[int, str], calls: _Calls) -> None:
-        super().__init__()
-        self.names, self.calls = names, calls
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Note the parameters among the arguments, and call the function."""
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if getattr(func, "__name__", "") not in _DESCRIBE:
             for leaf in pytree.tree_leaves((args, kwargs)):
-                if isinstance(leaf, torch.Tensor) and id(leaf) in self.names:
-                    self.calls.read(self.names[id(leaf)])
+                name = self.names.get(id(leaf)) if isinstance(leaf, torch.Tensor) else None
+                if name is not None:
+                    self.readers[name] = [path for path in self.readers.get(name, self.open) if path in self.open]
         return func(*args, **(kwargs or {}))

@@ -7,14 +7,13 @@ import torch
 from torch import fx
 
 from dlplacer.core.errors import CaptureError
-from dlplacer.frontend.torch.capture_failure import require_fixed_shapes
-from dlplacer.frontend.torch.nodes import is_check, picked_output
-from dlplacer.frontend.torch.splitting.names import is_split, parse_splits
-from dlplacer.frontend.torch.splitting.rewrite import split_ops
+from dlplacer.frontend.torch.nodes import behind_views, is_check, picked_output
+from dlplacer.frontend.torch.refusals import require_fixed_shapes
+from dlplacer.frontend.torch.splitting.rewrite import is_split, parse_splits, split_ops
 from dlplacer.frontend.torch.tracing.autocast_lists import CUDA_AUTOCAST
 from dlplacer.frontend.torch.tracing.fused_lstm import FUSED_LSTM
-from dlplacer.frontend.torch.tracing.joined_gradients import join_gradients
-from dlplacer.frontend.torch.tracing.stacked_gradients import stack_gradients
+from dlplacer.frontend.torch.tracing.gradient_sums import join_gradients, stack_gradients
+from dlplacer.frontend.torch.tracing.joint import Traced
 from dlplacer.planning.pipeline.micro_batch_names import batch_cut_of, is_micro_batch_rewrite
 
 aten = torch.ops.aten
@@ -61,6 +60,28 @@ def _split_off(graph: fx.Graph, node: fx.Node, suffix: str, mask: Sequence[bool]
         getitem.replace_all_uses_with(picked)
 
 
+def copy_given_gradients(traced: Traced) -> None:
+    """Let gradients that are parameters, buffers or inputs of the step, or views of them, be copies of these.
+
+    A function of the user's may return what it saved as a gradient. It becomes ``.grad``, to which later steps add in
+    place.
+    """
+    graph = traced.module.graph
+    output = graph.output_node()
+    placeholders = {traced.inputs[node.name].name: node for node in graph.find_nodes(op="placeholder")}
+    entries = list(output.args[0])  # type: ignore[arg-type]
+    for position, (entry, slot) in enumerate(zip(entries, traced.output_slots, strict=True)):
+        if slot is None or slot.role != "gradient" or not isinstance(entry, fx.Node):
+            continue
+        source = behind_views(entry)
+        is_input = source.op == "placeholder" and traced.inputs[source.name].role != "tangent"
+        if is_input or source.op == "get_attr":
+            with graph.inserting_before(output):
+                entries[position] = copied = graph.call_function(aten.clone.default, (entry,))
+            copied.meta = {"partitioner_tag": "is_backward", "val": placeholders[slot.name].meta["val"]}
+    output.args = (tuple(entries),)
+
+
 PASSES: dict[str, Callable[[fx.Graph], None]] = {
     "drop-detach": drop_detach,
     "split-convolution-backward": split_convolution_backward,
@@ -74,13 +95,7 @@ EVERY_STEP = (*PASSES, FUSED_LSTM, CUDA_AUTOCAST)
 
 
 def require_known(names: Sequence[str]) -> None:
-    """Return if every name is that of a pass, of a split or of micro-batches.
-
-    Raises
-    ------
-    CaptureError
-        Naming the first that is not.
-    """
+    """Refuse names that are not of a pass, of a split or of micro-batches."""
     unknown = [
         name for name in names if name not in EVERY_STEP and not is_split(name) and not is_micro_batch_rewrite(name)
     ]
@@ -94,13 +109,7 @@ def require_known(names: Sequence[str]) -> None:
 
 
 def apply_passes(graph: fx.Graph, names: Sequence[str]) -> None:
-    """Apply the named passes, then all splits together, and drop checks and unread nodes.
-
-    Raises
-    ------
-    CaptureError
-        Naming the line of an op whose results have no fixed shape.
-    """
+    """Apply the named passes, then all splits together, and drop checks and unread nodes."""
     for node in list(graph.nodes):
         if is_check(node) and not node.users:
             graph.erase_node(node)
@@ -109,8 +118,7 @@ def apply_passes(graph: fx.Graph, names: Sequence[str]) -> None:
     for name in names:
         if name in PASSES:
             PASSES[name](graph)
-    splits = parse_splits(names)
-    if splits:
+    if splits := parse_splits(names):
         split_ops(graph, splits)
     graph.eliminate_dead_code()
     graph.lint()

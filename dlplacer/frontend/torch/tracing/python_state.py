@@ -6,8 +6,8 @@ from typing import Any
 from torch import fx, nn
 
 from dlplacer.core.errors import CaptureError
-from dlplacer.frontend.torch.capture_failure import frames_of, line_of
 from dlplacer.frontend.torch.nodes import name_in_python, writes_in_python
+from dlplacer.frontend.torch.refusals import frames_of, line_of
 from dlplacer.frontend.torch.tracing.joint import dynamo_graph, tracing
 from dlplacer.frontend.torch.tracing.quiet import quiet
 from dlplacer.frontend.torch.tracing.step_module import StepModule
@@ -29,13 +29,7 @@ class _TwoSteps(nn.Module):
 
 
 def require_same_next_step(step: StepModule, args: tuple[Any, ...]) -> None:
-    """Return if two steps in a row make the same calls on the same values.
-
-    Raises
-    ------
-    CaptureError
-        Naming the line where they differ first.
-    """
+    """Refuse a step that makes other calls, or calls on other values, when it is taken again; names the line."""
     with quiet(), tracing(step.trains):
         graph = dynamo_graph(_TwoSteps(step), args).graph
     calls: dict[str, list[tuple[fx.Node, int]]] = {}

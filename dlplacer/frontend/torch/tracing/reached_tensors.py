@@ -8,8 +8,8 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
 
 from dlplacer.core.errors import CaptureError
-from dlplacer.frontend.torch.capture_failure import line_of
 from dlplacer.frontend.torch.nodes import writes_in_python
+from dlplacer.frontend.torch.refusals import line_of
 from dlplacer.frontend.torch.tracing.step_module import StepModule, named_tensors
 
 
@@ -17,13 +17,8 @@ def read_registered_tensors(captured: fx.GraphModule, step: StepModule, args: tu
     """Let a graph that Dynamo captured read the parameters and buffers of the job by name, however it reaches them.
 
     Dynamo makes an input of every tensor that the step reaches. Those that are registered become one value each with
-    what the modules themselves read, so that gradients arrive and changes are seen; the others are constants.
-
-    Raises
-    ------
-    CaptureError
-        Naming the line that reads a tensor which requires a gradient and is not registered, or a number that Python
-        draws.
+    what the modules themselves read, so that gradients arrive and changes are seen; the others are constants. Refused
+    are numbers that Python draws, and tensors outside the modules that the step would train or changes in place.
     """
     flatten: Any = captured._dynamo_bytecode_flatten
     read = dict(zip(captured.graph.find_nodes(op="placeholder"), flatten(*args), strict=True))

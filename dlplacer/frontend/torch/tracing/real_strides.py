@@ -12,40 +12,16 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
 
-aten = torch.ops.aten
-Strides = tuple[int, ...]
+from dlplacer.frontend.torch.nodes import operators
 
-MISJUDGED = {
-    aten.native_batch_norm.default,
-    aten._native_batch_norm_legit.default,
-    aten._native_batch_norm_legit.no_stats,
-    aten._native_batch_norm_legit_functional.default,
-    aten._native_batch_norm_legit_no_training.default,
-    aten._batch_norm_with_update_functional.default,
-    aten._batch_norm_no_update.default,
-    aten.native_batch_norm_backward.default,
-    aten.batch_norm_backward.default,
-    aten.channel_shuffle.default,
-    aten.native_channel_shuffle.default,
-    aten.max_unpool2d.default,
-    aten.max_unpool3d.default,
-    aten.log_sigmoid_forward.default,
-    aten.log_sigmoid_backward.default,
-    aten.softplus.default,
-    aten.softplus_backward.default,
-    aten.elu.default,
-    aten.elu_backward.default,
-    aten.hardtanh_backward.default,
-    aten.hardsigmoid_backward.default,
-    aten.hardswish_backward.default,
-    aten.mse_loss_backward.default,
-    aten.huber_loss_backward.default,
-    aten.smooth_l1_loss_backward.default,
-    aten._log_softmax.default,
-    aten._log_softmax_backward_data.default,
-    aten._softmax.default,
-    aten._softmax_backward_data.default,
-}
+MISJUDGED = operators("""
+native_batch_norm _native_batch_norm_legit _native_batch_norm_legit.no_stats _native_batch_norm_legit_functional
+_native_batch_norm_legit_no_training _batch_norm_with_update_functional _batch_norm_no_update
+native_batch_norm_backward batch_norm_backward channel_shuffle native_channel_shuffle max_unpool2d max_unpool3d
+log_sigmoid_forward log_sigmoid_backward softplus softplus_backward elu elu_backward hardtanh_backward
+hardsigmoid_backward hardswish_backward mse_loss_backward huber_loss_backward smooth_l1_loss_backward
+_log_softmax _log_softmax_backward_data _softmax _softmax_backward_data
+""")
 """Kernels whose strides torch's shape functions do not foresee, as a sweep over ops and layouts found."""
 
 
@@ -77,12 +53,9 @@ def real_strides() -> Iterator[None]:
     def laid(mode: FakeTensorMode, result: Any, order: Sequence[int] | None) -> Any:
         if order is None or not isinstance(result, FakeTensor) or result.dim() < 2:
             return result
-        strides = _strides(result.shape, order)
-        if strides == result.stride():
-            return result
         what = {"dtype": result.dtype, "device": result.device}
-        empty = torch.ops.aten.empty_strided.default
-        return dispatch(mode, empty, (), (list(result.shape), list(strides)), what)
+        made: Any = dispatch(mode, torch.ops.aten.empty_permuted.default, (), (list(result.shape), list(order)), what)
+        return result if made.stride() == result.stride() else made
 
     with patch.object(FakeTensorMode, "dispatch", watched):
         yield
@@ -113,23 +86,9 @@ def _example(leaf: Any, small: Mapping[int, int]) -> Any:
     if not isinstance(leaf, torch.Tensor):
         return leaf
     shape = [small[size] for size in leaf.shape]
-    strides = [0] * len(shape)
-    reached = 1
-    for dim in reversed(_order(leaf)):
-        if leaf.stride(dim) or leaf.shape[dim] == 1:
-            strides[dim] = reached
-            reached *= max(1, shape[dim])
-    storage = torch.zeros(max(1, reached), dtype=leaf.dtype)
-    return storage.as_strided(shape, strides)
+    held = [size if stride else 1 for size, stride in zip(shape, leaf.stride(), strict=True)]
+    return torch.empty_permuted(held, _order(leaf), dtype=leaf.dtype).zero_().expand(shape)
 
 
 def _order(tensor: torch.Tensor) -> list[int]:
     return sorted(range(tensor.dim()), key=lambda dim: (-tensor.stride()[dim], dim))
-
-
-def _strides(shape: Sequence[int], order: Sequence[int]) -> Strides:
-    strides, reached = [0] * len(shape), 1
-    for dim in reversed(order):
-        strides[dim] = reached
-        reached *= max(1, shape[dim])
-    return tuple(strides)

@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Mapping
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
+
+from dlplacer.frontend.torch.tracing.stand_in import is_empty
 
 
 def sharing(tensors: Mapping[str, torch.Tensor], written: Iterable[str]) -> tuple[str, str] | None:
@@ -35,7 +36,7 @@ def extent(tensor: torch.Tensor) -> tuple[int, int]:
 
 def storage_of(tensor: torch.Tensor) -> int | None:
     """The address of a tensor's storage; None for a tensor without data."""
-    if tensor.is_meta or isinstance(tensor, FakeTensor) or not tensor.numel():
+    if is_empty(tensor) or not tensor.numel():
         return None
     return tensor.untyped_storage().data_ptr()
 

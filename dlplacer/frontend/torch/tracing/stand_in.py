@@ -3,19 +3,19 @@
 import contextlib
 import functools
 import sys
+import sysconfig
 import types
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import PurePath
 from typing import Any
 
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dlplacer.frontend.torch.tracing.installed_code import is_installed
 from dlplacer.frontend.torch.tracing.quiet import TRACED_ON
 
 _LEAVES = (torch.Tensor, str, bytes, int, float, type(None), type, types.ModuleType)
@@ -28,11 +28,6 @@ def fake_tensor(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
     with mode:
         # With the strides of the tensor: which views are legal, and which kernels are traced, depends on them.
         return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device=TRACED_ON)
-
-
-def fake_tree(value: Any, mode: FakeTensorMode) -> Any:
-    """A nested value with every tensor replaced by its stand-in."""
-    return pytree.tree_map_only(torch.Tensor, lambda tensor: fake_tensor(tensor, mode), value)
 
 
 def stand_ins_of(modules: Iterable[nn.Module], mode: FakeTensorMode) -> dict[int, torch.Tensor]:
@@ -95,6 +90,14 @@ def _entered(value: Any, stand_ins: Mapping[int, torch.Tensor], undo: list[Calla
     return [*attributes, *(getattr(value, name) for name in names), *methods]
 
 
+@functools.cache
+def is_installed(module: str) -> bool:
+    """True if a module belongs to an installed package or to Python, whose registries are no state of the user's."""
+    path = PurePath(getattr(sys.modules.get(module), "__file__", None) or "")
+    named = any(name in path.parts for name in ("site-packages", "dist-packages"))
+    return named or path.is_relative_to(sysconfig.get_path("stdlib"))
+
+
 def _variables(function: types.FunctionType, undo: list[Callable[[], None]]) -> list[Any]:
     """The variables of a closure, the defaults and the globals that a function reads."""
     cells = [cell for cell in function.__closure__ or () if _filled(cell)]
@@ -141,8 +144,12 @@ def _stand_in(value: Any, stand_ins: Mapping[int, torch.Tensor]) -> Any:
     known = stand_ins.get(id(value))
     if known is not None:
         return known
-    empty = value.is_meta or isinstance(value, FakeTensor)
-    return torch.zeros(value.shape, dtype=value.dtype) if empty else value
+    return torch.zeros(value.shape, dtype=value.dtype) if is_empty(value) else value
+
+
+def is_empty(value: Any) -> bool:
+    """True for a tensor without data."""
+    return isinstance(value, torch.Tensor) and (value.is_meta or isinstance(value, FakeTensor))
 
 
 def _restore(base: Any, container: Any, before: list[Any]) -> None:
@@ -158,12 +165,9 @@ def _filled(cell: Any) -> bool:
     return True
 
 
-def writes_refused() -> TorchDispatchMode:
-    """A mode that refuses ops which write to real tensors: those outside the modules have no stand-ins."""
-    return _WritesRefused()  # type: ignore[no-untyped-call]
+class WritesRefused(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Refuses ops that write to real tensors: those outside the modules have no stand-ins."""
 
-
-class _WritesRefused(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for argument, given in zip(func._schema.arguments, args, strict=False):
             written = argument.alias_info is not None and argument.alias_info.is_write

@@ -1,45 +1,34 @@
 """The step as one module, for tracing."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import _pytree as pytree
 
 from dlplacer.core.errors import CaptureError
 from dlplacer.frontend.torch.job import Job, loss_in
 from dlplacer.frontend.torch.tracing.quiet import TRACED_ON
-from dlplacer.frontend.torch.tracing.stand_in import fake_tree, stand_ins_of, stood_in
+from dlplacer.frontend.torch.tracing.stand_in import fake_tensor, stand_ins_of, stood_in
 
 
 class StepModule(nn.Module):
     """Calls the job's module and loss; every name starts with ``module.`` or, if the loss is a module, ``loss.``.
 
-    Attributes
-    ----------
-    registered
-        Id of a parameter or buffer of the job, or of its stand-in → name of the stand-in here.
-    mode
-        That of all stand-ins.
+    `registered`: id of a parameter or buffer of the job, or of its stand-in → name of the stand-in here, of fake tensor
+    mode `mode`.
     """
 
-    def __init__(
-        self,
-        job: Job,
-        module: nn.Module,
-        loss: Callable[..., Any] | None,
-        stand_ins: Mapping[int, torch.Tensor],
-        mode: FakeTensorMode,
-    ) -> None:
+    def __init__(self, job: Job, stand_ins: Mapping[int, torch.Tensor], mode: FakeTensorMode) -> None:
         super().__init__()
-        self.module = module
-        self.loss = loss
+        self.trains = job.mode == "train"
+        self.module, self.loss = job.module, job.loss if self.trains else None
         names = {id(tensor): name for name, tensor in reversed([*named_tensors(self)])}
         self.mode = mode
         self.registered = names | {original: names[id(stand_in)] for original, stand_in in stand_ins.items()}
-        self.trains = job.mode == "train"
         self.autocast = None if job.autocast is None else getattr(torch, job.autocast)
 
     def forward(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], targets: tuple[Any, ...]) -> Any:
@@ -57,31 +46,29 @@ class StepModule(nn.Module):
 
 
 @contextmanager
-def fake_step(job: Job, mode: FakeTensorMode) -> Iterator[tuple[StepModule, tuple[Any, ...]]]:
+def fake_step(job: Job) -> Iterator[tuple[StepModule, tuple[Any, ...]]]:
     """The step and its inputs with stand-ins for all tensors: shapes, dtypes and strides without data.
 
     The modules are the job's own, in its mode; they have their tensors and all else again when the context ends.
     """
-    trains = job.mode == "train"
+    trains, mode = job.mode == "train", FakeTensorMode(allow_non_fake_inputs=True)
     loss = job.loss if trains else None
-    own = {id(parameter) for parameter in job.module.parameters()}
-    if isinstance(loss, nn.Module) and any(
-        parameter.requires_grad and id(parameter) not in own for parameter in loss.parameters()
-    ):
+    modules = [job.module, *([loss] if isinstance(loss, nn.Module) else [])]
+    trained = [{id(parameter) for parameter in each.parameters() if parameter.requires_grad} for each in modules]
+    if trained[-1] - {id(parameter) for parameter in job.module.parameters()}:
         raise CaptureError(
             f"the loss {type(loss).__name__} has parameters to train; only the module is trained: move the loss "
             "into the module and use loss=None"
         )
-    modules = [job.module, *([loss] if isinstance(loss, nn.Module) else [])]
     stand_ins = stand_ins_of(modules, mode)
     with stood_in([*modules, loss], stand_ins):
+        if not trains or not job.module.training:
+            set_training(job.module, trains)
         if not trains:
-            set_training(job.module, trains)
             job.module.requires_grad_(False)
-        elif not job.module.training:
-            set_training(job.module, trains)
-        step = StepModule(job, job.module, loss, stand_ins, mode)
-        yield step, fake_tree((job.args, dict(job.kwargs), job.targets), mode)
+        inputs = job.args, dict(job.kwargs), job.targets
+        fakes = pytree.tree_map_only(torch.Tensor, lambda tensor: fake_tensor(tensor, mode), inputs)
+        yield StepModule(job, stand_ins, mode), fakes
 
 
 def set_training(module: nn.Module, trains: bool) -> None:
@@ -97,7 +84,7 @@ def replaced_tensors(job: Job) -> list[str]:
     The pass runs on stand-ins; tensors that the forward pass creates may be real. If the pass fails, all names are
     returned.
     """
-    with fake_step(job, FakeTensorMode(allow_non_fake_inputs=True)) as (step, inputs):
+    with fake_step(job) as (step, inputs):
         before = dict(named_tensors(step.module))
         try:
             with torch.set_grad_enabled(step.trains):

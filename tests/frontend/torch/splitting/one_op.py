@@ -6,8 +6,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from dlplacer.frontend.torch.splitting.names import OpSplit
-from dlplacer.frontend.torch.splitting.rewrite import split_ops
+from dlplacer.frontend.torch.splitting.rewrite import OpSplit, split_ops
 
 aten = torch.ops.aten
 

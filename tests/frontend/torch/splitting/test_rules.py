@@ -8,7 +8,7 @@ import torch
 from frontend.torch.splitting.one_op import run, split_graph, traced
 from torch import fx
 
-from dlplacer.frontend.torch.splitting.names import OpSplit
+from dlplacer.frontend.torch.splitting.rewrite import OpSplit
 from dlplacer.frontend.torch.splitting.rules import patterns_of
 
 aten = torch.ops.aten

@@ -14,7 +14,7 @@ import dlplacer as dp
 from dlplacer.core.graph import OpGraph
 from dlplacer.frontend import Job
 from dlplacer.frontend.torch.capture import capture_job, default_rewrites
-from dlplacer.frontend.torch.splitting.names import OpSplit
+from dlplacer.frontend.torch.splitting.rewrite import OpSplit
 from dlplacer.measure.splitting import TracedStep, splits_of
 
 TOLERANCE = 1e-5

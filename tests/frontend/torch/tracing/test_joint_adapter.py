@@ -4,17 +4,16 @@ import pytest
 import torch
 from frontend.torch.small_models import build
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from dlplacer.core.errors import CaptureError
 from dlplacer.frontend import Job
-from dlplacer.frontend.torch.tracing.joint import Slot, Traced, is_backward, sequence_number, trace
+from dlplacer.frontend.torch.tracing.joint import Slot, Traced, is_backward, trace
 from dlplacer.frontend.torch.tracing.step_module import fake_step
 
 
 def traced(job: Job) -> Traced:
     names = [f"input {position}" for position in range(20)]
-    with fake_step(job, FakeTensorMode()) as (step, inputs):
+    with fake_step(job) as (step, inputs):
         return trace(step, inputs, names)
 
 
@@ -62,7 +61,7 @@ def test_ops_are_tagged_as_forward_or_backward(counting: Traced) -> None:
 
 
 def test_forward_and_backward_are_paired_by_their_sequence_number(counting: Traced) -> None:
-    numbers = {name: sequence_number(node) for name, node in calls(counting).items()}
+    numbers = {name: node.meta["seq_nr"] for name, node in calls(counting).items()}
     assert numbers["addmm"] == numbers["mm"] == numbers["sum_1"]
     assert numbers["nll_loss_forward"] == numbers["nll_loss_backward"]
     assert numbers["_log_softmax"] == numbers["_log_softmax_backward_data"]
