@@ -161,7 +161,7 @@ class ContiguousParams:
     """
 
     most_devices: int = 8
-    most_units: int = 400
+    most_units: int = 200
 
 
 def contiguous(
