@@ -196,7 +196,7 @@ def compare(
     Examples
     --------
     >>> import dlplacer as dp
-    >>> comparison = dp.compare("inception_v3-infer", "dgx1-v100-2gpu", methods="single, heft, etf")
+    >>> comparison = dp.compare("inception_v3-infer", "dgx1-v100-2gpu", methods="single, heft, list")
     >>> comparison.to_frame()["method"].tolist()[-1]
     'single'
     """

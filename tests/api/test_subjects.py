@@ -140,7 +140,7 @@ def test_devices_follow_from_the_types_of_the_plan() -> None:
         ),
         (
             lambda: dp.place("inception_v3-infer", "cpu-2core", without=["bounds"]),
-            "without names 'bounds', on which all other",
+            "there is nothing 'bounds' to leave out",
         ),
         (lambda: dp.hybrid(JOB, "cpu-2core", 2, {1: True}), r"epochs: of 1 workers is True \(bool\); give a number"),
         (lambda: dp.plot.save("a.png", "gant", "p.json"), "there is no picture 'gant'; use one of gantt, placement"),

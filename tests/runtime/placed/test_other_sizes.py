@@ -145,6 +145,17 @@ def dropped(placed: PlacedModule, job: Job, steps: int) -> list[float]:
     return [placed.step(*job.args, *job.targets).item() for _ in range(steps)]
 
 
+def test_manual_seed_reaches_dropout() -> None:
+    job = build_with(dropout)
+    with placed_at_random(job) as placed:
+        torch.manual_seed(5)
+        first = dropped(placed, job, 3)
+        torch.manual_seed(5)
+        assert dropped(placed, job, 3) == first
+        torch.manual_seed(6)
+        assert dropped(placed, job, 3) != first
+
+
 def test_a_resumed_run_draws_the_same(tmp_path: Any) -> None:
     job = build_with(dropout)
     with placed_at_random(job) as placed:

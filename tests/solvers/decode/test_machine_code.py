@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dlplacer.solvers.decode import machine_code
-from dlplacer.solvers.decode import solution as heaps
+from dlplacer.solvers.decode import trial as heaps
 from dlplacer.solvers.decode.arrays import Ints
 from dlplacer.solvers.decode.machine_code import ask
 from dlplacer.solvers.decode.trial import FIRST, pop, push
