@@ -248,15 +248,21 @@ def build_problem(graph: OpGraph, topology: Topology, options: Options, reached_
     tables = least_delay_routes(topology, sizes, options.delay)
     routes = tuple(tables[size] for size in sizes)
     lines = lines_of(topology, routes, options.delay)
-    delays = [line.seconds(size) for line, size in zip(lines, sizes, strict=True)]
+    parted = [line.seconds(size) for line, size in zip(lines, sizes, strict=True)]
+    # Where copies may wait on a relay, route segments have times of their own, as they have where links are contended.
+    by_segment = options.contention == "link" or (options.memory == "live" and any_relays(topology, routes))
+    delays = [tuple(sum(parts, Fraction(0)) for parts in rows) for rows in parted]
     limit_s = 2 * exact(reached_s) if reached_s else None
     if limit_s is not None:
         durations = [{kind: min(value, limit_s) for kind, value in times.items()} for times in durations]
         delays = [tuple(min(value, limit_s) for value in row) for row in delays]
+    rounded = [
+        tuple(parts if by_segment and sum(parts) == value else (value,) for parts, value in zip(*each, strict=True))
+        for each in zip(parted, delays, strict=True)
+    ]
     horizon_s = _horizon(graph, durations, delays, sizes)
     values = list(distinct(chain(*(times.values() for times in durations), *delays)))
-    # Where copies may wait on a relay, route segments have times of their own, as they have where links are contended.
-    if options.contention == "link" or (options.memory == "live" and any_relays(topology, routes)):
+    if by_segment:
         values += distinct(_link_times(topology, sizes))
     # What is cut off at the limit needs no ticks of its own.
     values = [value for value in values if limit_s is None or value < limit_s]
@@ -280,7 +286,7 @@ def build_problem(graph: OpGraph, topology: Topology, options: Options, reached_
             Arc(graph.index[edge.source], graph.index[edge.target], size_position[edge.bytes]) for edge in graph.edges
         ),
         sizes_bytes=sizes,
-        delay=matrices(lines, delays, tick_s),
+        delay=matrices(lines, rounded, tick_s),
         routes=routes,
         footprint_bytes=resident if options.memory == "live" else tuple(op.footprint_bytes for op in graph.ops),
         resident_bytes=resident,

@@ -219,17 +219,17 @@ class Lines:
     Attributes
     ----------
     lines
-        Distinct (seconds per byte, seconds for none).
+        Distinct (seconds per byte, seconds for none) of the segments of a route.
     between
         [source device][target device] → position in `lines`, or `HERE` or `NOWHERE`.
     """
 
-    lines: tuple[tuple[Fraction, Fraction], ...]
+    lines: tuple[tuple[tuple[Fraction, Fraction], ...], ...]
     between: tuple[tuple[int, ...], ...]
 
-    def seconds(self, size_bytes: int) -> tuple[Fraction, ...]:
-        """[line] → delay of a tensor."""
-        return tuple(size_bytes * s_per_byte + latency_s for s_per_byte, latency_s in self.lines)
+    def seconds(self, size_bytes: int) -> tuple[tuple[Fraction, ...], ...]:
+        """[line][segment] → delay of a tensor."""
+        return tuple(tuple(size_bytes * s_per_byte + none_s for s_per_byte, none_s in line) for line in self.lines)
 
 
 def lines_of(topology: Topology, routes: Sequence[RoutesByPair], delay: str) -> list[Lines]:
@@ -241,12 +241,14 @@ def lines_of(topology: Topology, routes: Sequence[RoutesByPair], delay: str) -> 
     return [known[id(table)] for table in routes]
 
 
-def matrices(lines: Sequence[Lines], seconds: Sequence[tuple[Fraction, ...]], tick_s: Fraction) -> tuple[Matrix, ...]:
-    """[size] → its delays in ticks; equal ones are one object."""
+def matrices(
+    lines: Sequence[Lines], seconds: Sequence[tuple[tuple[Fraction, ...], ...]], tick_s: Fraction
+) -> tuple[Matrix, ...]:
+    """[size] → its delays in ticks, those of [line][part] rounded down part by part; equal ones are one object."""
     known: dict[tuple[int, tuple[int, ...]], Matrix] = {}
     found = []
     for line, values in zip(lines, seconds, strict=True):
-        in_ticks = tuple(ticks(value, tick_s) for value in values)
+        in_ticks = tuple(sum(ticks(part, tick_s) for part in parts) for parts in values)
         key = id(line), in_ticks
         if key not in known:
             look_up = [*in_ticks, None, 0].__getitem__
@@ -256,7 +258,7 @@ def matrices(lines: Sequence[Lines], seconds: Sequence[tuple[Fraction, ...]], ti
 
 
 def _lines(topology: Topology, table: RoutesByPair, delay: str) -> Lines:
-    numbers: dict[tuple[Fraction, Fraction], int] = {}
+    numbers: dict[tuple[tuple[Fraction, Fraction], ...], int] = {}
     names = [device.id for device in topology.devices]
     line_of = route_lines(topology, delay)
 
@@ -264,7 +266,9 @@ def _lines(topology: Topology, table: RoutesByPair, delay: str) -> Lines:
         if source == target:
             return HERE
         route = table.get((source, target))
-        return NOWHERE if route is None else numbers.setdefault(line_of(route), len(numbers))
+        if route is None:
+            return NOWHERE
+        return numbers.setdefault(tuple(map(line_of, segments(topology, route))), len(numbers))
 
     between = tuple(tuple(line(source, target) for target in names) for source in names)
     return Lines(tuple(numbers), between)

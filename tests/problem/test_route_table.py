@@ -56,3 +56,23 @@ def test_plans_with_rounded_ticks_are_proven(seed: int) -> None:
     found = place(problem.graph, problem.topology, OPTIONS, time_limit_s=20, workers=2).plan
     assert found.status == "optimal"
     assert found.lower_bound_s <= found.makespan_s <= found.lower_bound_s + found.rounding_s + 1e-12
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_delays_over_relays_are_rounded_as_their_segments_are(seed: int) -> None:
+    random = Random(seed)
+    devices = tuple(dp.Device(f"d{i}") for i in range(4))
+    links = tuple(dp.Link(f"d{i}", f"d{i + 1}", random.uniform(0.5, 2.0)) for i in range(3))
+    ops = tuple(dp.Op(f"k{i}", "op", random.uniform(0.1, 1.0), devices=(f"d{i % 2 * 3}",)) for i in range(6))
+    edges = tuple(dp.Edge(f"k{i}", f"k{i + 1}", random.randint(1, 3)) for i in range(5))
+    graph, topology = dp.OpGraph(ops, edges), dp.Topology(devices, (), links)
+    problem = build_problem(graph, topology, dp.Options())
+    routes = build_traffic(problem).routes
+    assert not problem.exact
+    for size in range(len(problem.sizes_bytes)):
+        for source, target in ((0, 3), (3, 0), (1, 3), (0, 1)):
+            route = routes.quickest(size, source, target)
+            assert problem.delay[size][source][target] == sum(segment.ticks for segment in route)
+    # The bound adds delays, a schedule the segments of its transfers.
+    assert place(graph, topology, method="heft").plan.gap < 1e-7
+    assert place(graph, topology, time_limit_s=5).plan.status == "optimal"

@@ -121,6 +121,8 @@ def choose_components(instance: Instance) -> Instance:
     }
     for part in sorted(instance.parts, key=lambda part: -work[part]):
         size = sum(instance.footprint[block] for block in part)
+        if len(part) == 1 and not (size or work[part]):
+            continue  # Such as the barrier between phases: it may stand anywhere.
         possible = [number for number in components if _admits(instance, part, devices[number])]
         fitting = [number for number in possible if room[number] >= size] or possible
         if fitting:

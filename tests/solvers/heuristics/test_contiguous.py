@@ -10,6 +10,7 @@ from dlplacer.core.constraints import Constraints
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
 from dlplacer.core.topology import Device, Link, Topology
+from dlplacer.planning.place import place
 from dlplacer.solvers.heuristics.contiguous import contiguous
 from dlplacer.solvers.heuristics.list_rules import by_rank, upward_ranks
 from dlplacer.solvers.instance.instance import build_instance
@@ -81,3 +82,10 @@ def test_a_pin_to_the_last_of_many_devices_is_kept() -> None:
     found = contiguous(instance, by_rank(instance, upward_ranks(instance)))
     assert found is not None
     assert found.device[5] == 10
+
+
+def test_islands_do_not_pull_the_barrier_away() -> None:
+    ops = (Op("f", "layer", 1.0, phase="forward", devices=("d2",)), Op("b", "layer", 1.0, phase="backward"))
+    topology = Topology(tuple(Device(f"d{i}") for i in range(3)), (), ())
+    plan = place(OpGraph(ops, (Edge("f", "b", 1),)), topology, method="contiguous").plan
+    assert set(plan.placement.values()) == {"d2"}

@@ -219,9 +219,16 @@ def _batch_norm(node: fx.Node) -> Patterns:
 
 def _batch_norm_backward(node: fx.Node) -> Patterns:
     """Per channel; along the samples only where the statistics were given."""
-    yield from _signature(node, ".c.,.c.,c,c,c,c,c->.c.,c,c", "c")
+
+    def asked(*axes: str) -> str:
+        # A gradient that nobody asked for is None, though its stand-in is a tensor.
+        return ",".join(
+            each if wanted else "" for each, wanted in zip(axes, _argument(node, "output_mask"), strict=True)
+        )
+
+    yield from _signature(node, f".c.,.c.,c,c,c,c,c->{asked('.c.', 'c', 'c')}", "c")
     if not _argument(node, "train"):
-        yield from _signature(node, "b.,b.->b.,-,-", "b")
+        yield from _signature(node, f"b.,b.->{asked('b.', '-', '-')}", "b")
 
 
 def _value(argument: Any) -> Any:

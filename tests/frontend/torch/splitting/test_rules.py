@@ -88,6 +88,17 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], set[str]]] 
         (X, X + 1, C),
         {"batch", "channel"},
     ),
+    "batch norm backward, first layer": (
+        lambda g, x, c: [
+            each
+            for each in aten.native_batch_norm_backward(
+                g, x, c, c, c.abs(), None, None, False, 1e-3, [False, True, True]
+            )
+            if each is not None
+        ],
+        (X, X + 1, C),
+        {"batch", "channel"},
+    ),
     "group norm": (lambda x, c: aten.native_group_norm(x, c, c, 6, 4, 49, 2, 1e-5), (X, C), {"batch"}),
     "group norm backward": (
         lambda x, c, m: aten.native_group_norm_backward(x, x, m, m.abs(), c, 6, 4, 49, 2, [True] * 3),
