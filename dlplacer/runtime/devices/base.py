@@ -1,4 +1,4 @@
-"""What the executor asks of a device, and the properties in which kinds of devices differ."""
+"""Devices as the executor sees them, and the properties in which their kinds differ."""
 
 import time
 from collections.abc import Callable, Mapping

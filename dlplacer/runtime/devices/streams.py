@@ -14,7 +14,7 @@ capturing = threading.Lock()
 
 
 class StreamBackend:
-    """What torch's module for a type of device, `torch`, does for streams: ``torch.cuda``, or one with its functions.
+    """The streams of a type of device, by the functions of its torch module: ``torch.cuda``, or one like it.
 
     `module`: a stand-in for torch's own.
     """

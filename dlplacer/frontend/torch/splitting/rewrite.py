@@ -132,7 +132,7 @@ def _split(table: PieceTable, node: fx.Node, pattern: Pattern, count: int) -> No
 
 
 def _read(table: PieceTable, given: Any, dim: int | None, begin: int, end: int) -> Any:
-    """What a part reads of an argument: a slice, of each tensor of a list too, or all of it."""
+    """The piece of an argument that a part reads: a slice, of each tensor of a list too, or all of it."""
     if dim is None:
         return fx.map_arg(given, table.whole)
     return fx.map_arg(given, lambda node: table.slice(node, dim, begin, end))
