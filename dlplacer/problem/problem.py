@@ -123,10 +123,10 @@ class Problem:
         Distinct sizes of the edges' tensors, ascending.
     delay
         [size][source device][target device] → ticks of eq. 11, or of cut-through, by the route of least delay; 0 on
-        the same device, None where no route leads. Where segments of a route have times of their own, the sum of theirs,
-        each rounded down. Without contention and with memory to spare they say all about
-        transfers: the free route and the shortest are the same, and so are a transfer for every edge and one for every
-        device, as all of them arrive when the first does. Else `dlplacer.problem.route_table` says the rest.
+        the same device, None where no route leads. Where segments of a route have times of their own, each is rounded
+        down. Without contention and with memory to spare they say all about transfers: the free route and the shortest
+        are the same, and so are a transfer for every edge and one for every device, as all of them arrive when the
+        first does. Else `dlplacer.problem.route_table` says the rest.
     routes
         [size] → table of least-delay routes by device names.
     footprint_bytes
