@@ -76,10 +76,10 @@ def plan_of(
     # What takes longer than the limit of ticks counts for less, and makes the schedule longer than the limit.
     ticks_s = value_s if value is None else float(value * problem.tick_s)
     if dispatch.delays or (problem.reached_s is not None and ticks_s > problem.reached_s):
-        figures = _figures_in_seconds(value_s, bound_s)
+        lower_bound_s = value_s if value_s - bound_s <= _SAME * value_s else bound_s
+        gap, rounding_s = (value_s - lower_bound_s) / value_s if value_s else 0.0, 0.0
     else:
-        figures = _figures_in_ticks(problem, value_s, value, outcome.lower_bound)
-    value_s, lower_bound_s, gap, rounding_s = figures
+        lower_bound_s, gap, rounding_s = _figures_in_ticks(problem, value_s, value, outcome.lower_bound)
     plan = Plan(
         graph=problem.graph,
         topology=problem.topology,
@@ -130,17 +130,8 @@ def contradicts(bound_s: float, value_s: float) -> bool:
     return bound_s > (1 + _SAME) * value_s
 
 
-def _figures_in_seconds(value_s: float, bound_s: float) -> tuple[float, float, float, float]:
-    """Value of the objective, lower bound, gap and rounding error, which is 0."""
-    if value_s - bound_s <= _SAME * value_s:
-        return value_s, value_s, 0.0, 0.0
-    return value_s, bound_s, (value_s - bound_s) / value_s, 0.0
-
-
-def _figures_in_ticks(
-    problem: Problem, value_s: float, known: int | None, bound: int
-) -> tuple[float, float, float, float]:
-    """Value of the objective, lower bound, gap and rounding error; `known` is the value in ticks."""
+def _figures_in_ticks(problem: Problem, value_s: float, known: int | None, bound: int) -> tuple[float, float, float]:
+    """Lower bound, gap and rounding error of a value of the objective; `known` is that value in ticks."""
     length = value_s / float(problem.tick_s)
     replayed = round(length) if problem.exact or known is not None else int(length)
     value = replayed if known is None else min(known, replayed)
@@ -151,7 +142,7 @@ def _figures_in_ticks(
     rounding_s = _rounding_s(problem, value_s, value)
     if rounding_s > NEGLIGIBLE * value_s:
         gap = (value_s - lower_bound_s) / value_s
-    return value_s, lower_bound_s, gap, rounding_s
+    return lower_bound_s, gap, rounding_s
 
 
 def _rounding_s(problem: Problem, value_s: float, value: int) -> float:
@@ -181,15 +172,17 @@ def with_fine_ticks(problem: Problem) -> Problem:
     The makespan of a plan of first heuristics, found in ticks for plans of about the work of all ops, limits what
     counts. Where they find none, as memory is short, that work itself does.
     """
-    work_s = _work_s(problem)
+    kinds = problem.topology.device_types
+    # All ops, each where it is fastest.
+    work_s = sum(min(t for kind in kinds if (t := op.time_on(kind)) is not None) for op in problem.graph.ops)
     if float(problem.horizon * problem.tick_s) <= _WIDE * work_s or not work_s:
         return problem
     limit_s, shortest_s = _NEAR * work_s, 0.0
     for _ in range(_ROUNDS):
-        plans_s = _plans_s(_limited(problem, limit_s))
-        if not plans_s:
+        found_s = _first_plan_s(_limited(problem, limit_s))
+        if found_s is None:
             return _limited(problem, _NEAR * work_s)
-        shortest_s = min(plans_s)
+        shortest_s = found_s
         if shortest_s <= limit_s:
             break
         limit_s *= _FARTHER
@@ -210,16 +203,10 @@ def _limited(problem: Problem, limit_s: float) -> Problem:
     return build_problem(problem.graph, problem.topology, problem.options, limit_s)
 
 
-def _work_s(problem: Problem) -> float:
-    """Seconds of all ops where each is fastest."""
-    kinds = problem.topology.device_types
-    return sum(min(t for kind in kinds if (t := op.time_on(kind)) is not None) for op in problem.graph.ops)
-
-
-def _plans_s(problem: Problem) -> list[float]:
-    """About the makespans of single devices, or of the first list schedule if none of them holds all ops."""
+def _first_plan_s(problem: Problem) -> float | None:
+    """About the makespan of the best single device, or of the first list schedule if none holds all ops."""
     homes = {problem.topology.devices[single.device[0]].type for single in singles(problem)}
     if homes:
-        return [sum(op.time_on(kind) or 0.0 for op in problem.graph.ops) for kind in homes]
+        return min(sum(op.time_on(kind) or 0.0 for op in problem.graph.ops) for kind in homes)
     found = next(schedules_by("list", problem), None)
-    return [] if found is None else [max(entry.end_s for entry in in_seconds(problem, found)[0])]
+    return None if found is None else _makespan_s(problem, *in_seconds(problem, found))

@@ -27,9 +27,6 @@ from dlplacer.solvers.heuristics.min_cut import available
 from dlplacer.solvers.instance.schedule import Budget, Progress
 from dlplacer.solvers.methods import DEFAULT_METHOD, METHODS, compared
 
-_NONE = {"single": "infeasible"}
-"""Method → its status without a plan, where that is not for want of time."""
-
 _SAME = 1e-9
 """Relative difference of two times that float arithmetic may make."""
 
@@ -141,90 +138,64 @@ def compare(
     InfeasibleError
         If no plan can exist; names the constraint to blame.
     """
-    chosen = _known(methods)
+    chosen = tuple(METHODS if methods is None else dict.fromkeys(methods))
+    if unknown := [method for method in chosen if method not in METHODS]:
+        raise InputError(f"there is no method {unknown[0]!r}; use some of {', '.join(METHODS)}")
+    if not chosen:
+        raise InputError(f"no method is chosen; use some of {', '.join(METHODS)}")
     (options or Options()).require_makespan("compare")
     if not 0 < time_limit_s < math.inf:
         raise InputError(f"time limit is {time_limit_s:g} s; it must be positive and finite")
     problem = prepared(graph, with_issue(topology, issue), options or Options(), pins, colocate)
     chosen = compared(problem) if methods is None else chosen
-    board, stop, threads = _Board(on_progress), stop or Event(), workers or len(usable_cores())
+    stop, threads, first = stop or Event(), workers or len(usable_cores()), time.monotonic()
+    best_s, bound_s = math.inf, 0.0
 
-    def solve(method: str) -> MethodResult:
-        began = time.monotonic()
-        if method == "min-cut" and not available():
-            return MethodResult(method, "not installed", None, 0.0)
-        try:
-            budget = Budget(began, 0.0, seed, threads, stop)
-            plan = solved(problem, method, budget, time_limit_s, board.tell).plan
-        except NoPlanError:
-            return MethodResult(method, _NONE.get(method, "no plan"), None, time.monotonic() - began)
-        return MethodResult(method, plan.status, plan.makespan_s, plan.solve_s, plan)
+    def tell(progress: Progress) -> None:
+        """Report a method's progress together with the best plan and bound so far."""
+        nonlocal best_s, bound_s
+        best_s = min(best_s, math.inf if progress.makespan_s is None else progress.makespan_s)
+        bound_s = max(bound_s, progress.lower_bound_s)
+        found_s = None if math.isinf(best_s) else best_s
+        on_progress(Progress(found_s, min(bound_s, best_s), time.monotonic() - first))
 
+    rows: list[MethodResult] = []
     # The default method comes last: what others find is known by then, as it tells its progress.
     for method in sorted(chosen, key=lambda name: name == DEFAULT_METHOD):
-        board.add(solve(method))
+        began = time.monotonic()
+        if method == "min-cut" and not available():
+            rows.append(MethodResult(method, "not installed", None, 0.0))
+            continue
+        try:
+            plan = solved(problem, method, Budget(began, 0.0, seed, threads, stop), time_limit_s, tell).plan
+        except NoPlanError:
+            status = "infeasible" if method == "single" else "no plan"
+            rows.append(MethodResult(method, status, None, time.monotonic() - began))
+            continue
+        rows.append(MethodResult(method, plan.status, plan.makespan_s, plan.solve_s, plan))
+        tell(Progress(plan.makespan_s, plan.lower_bound_s, 0.0))
+        _require_consistent(rows, bound_s, best_s)
+    # Sums of floats may put the best bound above the best plan in the last digit.
+    rows = [_judged(row, bound_s) for row in rows]
+    rows.sort(key=lambda row: (math.inf if row.makespan_s is None else row.makespan_s, chosen.index(row.method)))
     name = f"{graph.name or 'graph'} on {topology.name or f'{len(topology.devices)} devices'}"
-    return Comparison(board.ranked(chosen), board.bound_s, single_device_s(problem), name)
+    return Comparison(tuple(rows), min(bound_s, best_s), single_device_s(problem), name)
 
 
-class _Board:
-    """The results so far, with the best plan and the best bound of all."""
-
-    def __init__(self, on_progress: Callable[[Progress], None]) -> None:
-        self.began = time.monotonic()
-        self.rows: list[MethodResult] = []
-        self.makespan_s, self.lower_bound_s = math.inf, 0.0
-        self.on_progress = on_progress
-
-    def add(self, row: MethodResult) -> None:
-        """Count a result; an InternalError if a bound of one method is above the plan of another."""
-        self.rows.append(row)
-        if row.plan is None:
-            return
-        makespan_s = min(self.makespan_s, row.plan.makespan_s)
-        bound_s = max(self.lower_bound_s, row.plan.lower_bound_s)
-        if contradicts(bound_s, makespan_s):
-            raise InternalError(
-                f"with method {row.method!r} the best lower bound is {bound_s:.9g} s, above the {makespan_s:.9g} s of "
-                "the best plan; please report it",
-                lower_bound_s=bound_s,
-                plans=[plan_to_dict(each.plan) for each in self.rows if each.plan is not None],
-            )
-        self.tell(Progress(makespan_s, bound_s, 0.0))
-
-    @property
-    def bound_s(self) -> float:
-        """The best bound, no higher than the best plan in the last digit of a sum; `add` refuses one that is higher."""
-        return min(self.lower_bound_s, self.makespan_s)
-
-    def tell(self, progress: Progress) -> None:
-        """Report a method's progress together with the best plan and bound so far."""
-        if progress.makespan_s is not None:
-            self.makespan_s = min(self.makespan_s, progress.makespan_s)
-        self.lower_bound_s = max(self.lower_bound_s, progress.lower_bound_s)
-        best_s = None if math.isinf(self.makespan_s) else self.makespan_s
-        self.on_progress(Progress(best_s, self.bound_s, time.monotonic() - self.began))
-
-    def ranked(self, chosen: Sequence[str]) -> tuple[MethodResult, ...]:
-        """The results, best first, judged by the best bound."""
-
-        def rank(row: MethodResult) -> tuple[float, int]:
-            return math.inf if row.makespan_s is None else row.makespan_s, chosen.index(row.method)
-
-        return tuple(sorted(map(self._judged, self.rows), key=rank))
-
-    def _judged(self, row: MethodResult) -> MethodResult:
-        if row.plan is None:
-            return row
-        excess_s = row.plan.makespan_s - row.plan.rounding_s - self.lower_bound_s
-        return replace(row, status="optimal" if excess_s <= _SAME * row.plan.makespan_s else "feasible")
+def _require_consistent(rows: Sequence[MethodResult], bound_s: float, best_s: float) -> None:
+    """Raise InternalError if the bound of one method is above the plan of another."""
+    if contradicts(bound_s, best_s):
+        raise InternalError(
+            f"with method {rows[-1].method!r} the best lower bound is {bound_s:.9g} s, above the {best_s:.9g} s of "
+            "the best plan; please report it",
+            lower_bound_s=bound_s,
+            plans=[plan_to_dict(each.plan) for each in rows if each.plan is not None],
+        )
 
 
-def _known(methods: Iterable[str] | None) -> tuple[str, ...]:
-    chosen = tuple(METHODS if methods is None else dict.fromkeys(methods))
-    for method in chosen:
-        if method not in METHODS:
-            raise InputError(f"there is no method {method!r}; use some of {', '.join(METHODS)}")
-    if not chosen:
-        raise InputError(f"no method is chosen; use some of {', '.join(METHODS)}")
-    return chosen
+def _judged(row: MethodResult, bound_s: float) -> MethodResult:
+    """The row with its status by the best bound of all."""
+    if row.plan is None:
+        return row
+    excess_s = row.plan.makespan_s - row.plan.rounding_s - bound_s
+    return replace(row, status="optimal" if excess_s <= _SAME * row.plan.makespan_s else "feasible")

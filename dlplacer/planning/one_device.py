@@ -1,6 +1,7 @@
 """The step on one device, beside which a plan on several must stand."""
 
 from dataclasses import replace
+from math import inf
 
 from dlplacer.core.constraints import Constraints
 from dlplacer.core.errors import InputError
@@ -51,7 +52,8 @@ def one_device_s(graph: OpGraph, topology: Topology) -> float | None:
     """Seconds of the step on the best single device, issues included; None where all ops surely fit on none."""
     # Devices that differ in name alone give the same: large graphs take a second for each.
     unlike = {(each.type, each.memory_bytes, each.dispatch_s, each.asynchronous): each for each in topology.devices}
-    return min((_alone_s(graph, device) for device in unlike.values() if _holds(graph, device)), default=None)
+    alone_s = min(_alone_s(graph, device) for device in unlike.values())
+    return None if alone_s == inf else alone_s
 
 
 def one_device_note(plan: Plan) -> str | None:
@@ -72,37 +74,31 @@ def one_device_is_best(plan: Plan, critical_path_s: float | None = None) -> str 
     if len(plan.topology.devices) < 2 or len(working) != 1:
         return None
     proof = "no plan is faster" if plan.status == "optimal" else "no plan that was found is clearly faster"
-    return f"one device is best, {next(iter(working))}: {proof}; {_reason(plan, critical_path_s)}"
-
-
-def _reason(plan: Plan, critical_path_s: float | None) -> str:
-    chain_s = _critical_path_s(plan) if critical_path_s is None else critical_path_s
-    if chain_s >= plan.makespan_s * (1 - _SAME):
-        return "its longest chain of ops takes as long by itself, so that there is nothing to do at once"
+    if critical_path_s is None:
+        problem = build_problem(plan.graph, plan.topology, plan.options, plan.makespan_s)
+        critical_path_s = float(critical_path(build_instance(problem)) * problem.tick_s)
+    times_s = [entry.end_s - entry.start_s for entry in plan.ops if entry.end_s > entry.start_s]
     # Not what the topology names: a core alone in its process never waits for it.
     dispatch_s = max(dispatch_of(plan.topology).seconds)
-    if not dispatch_s:
-        return "what its transfers take is more than other devices would save"
-    times_s = [entry.end_s - entry.start_s for entry in plan.ops if entry.end_s > entry.start_s]
-    return (
-        f"its {len(times_s)} ops take {format_seconds(sum(times_s) / len(times_s))} on average, issuing one "
-        f"{format_seconds(dispatch_s)}, and a transfer has its latency"
-    )
-
-
-def _critical_path_s(plan: Plan) -> float:
-    problem = build_problem(plan.graph, plan.topology, plan.options, plan.makespan_s)
-    return float(critical_path(build_instance(problem)) * problem.tick_s)
-
-
-def _holds(graph: OpGraph, device: Device) -> bool:
-    allowed = all(op.time_on(device.type) is not None for op in graph.ops)
-    footprint_bytes = sum(op.footprint_bytes for op in graph.ops)
-    return allowed and (device.memory_bytes is None or footprint_bytes <= device.memory_bytes)
+    if critical_path_s >= plan.makespan_s * (1 - _SAME):
+        reason = "its longest chain of ops takes as long by itself, so that there is nothing to do at once"
+    elif not dispatch_s:
+        reason = "what its transfers take is more than other devices would save"
+    else:
+        reason = (
+            f"its {len(times_s)} ops take {format_seconds(sum(times_s) / len(times_s))} on average, issuing one "
+            f"{format_seconds(dispatch_s)}, and a transfer has its latency"
+        )
+    return f"one device is best, {next(iter(working))}: {proof}; {reason}"
 
 
 def _alone_s(graph: OpGraph, device: Device) -> float:
-    """The ops in turn; a device that queues them starts each after its process has issued it."""
+    """The ops in turn, each on a device that queues them after its process has issued it; infinite if it cannot be."""
+    footprint_bytes = sum(op.footprint_bytes for op in graph.ops)
+    if any(op.time_on(device.type) is None for op in graph.ops) or (
+        device.memory_bytes is not None and footprint_bytes > device.memory_bytes
+    ):
+        return inf
     dispatch_s = (device.dispatch_s or 0.0) if device.asynchronous else 0.0
     issued_s = end_s = 0.0
     for name in graph.topological_order:

@@ -4,10 +4,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
-from fractions import Fraction
 from functools import partial
 from threading import Event
-from typing import TypeVar
 
 from dlplacer.check import check_plan, violations
 from dlplacer.core.errors import InputError, InternalError, NoPlanError
@@ -44,8 +42,6 @@ _MOST_WORKERS = 10_000
 _SHORT_S, _MOST_GRACE_S = 5.0, 1.25
 """Limits below which a first schedule may be late, and by how much at most: a list schedule of 2,000 ops on eight
 devices takes 0.7 s, of which a limit of one second would leave it half."""
-
-Found = TypeVar("Found")
 
 _FINISH_FACTOR, _FINISH_SHARE = 2.0, 0.5
 """Time to finish ÷ time to prepare: 1.3 to 2.1 on 106,000 ops; and the most of what is left that it gets."""
@@ -118,9 +114,19 @@ def place(
     omitted, stop = left_out(without), stop or Event()
     with nullcontext() if work_s is None else counting_work():
         began = now()
-        problem = _unless_stopped(stop, partial(prepared, graph, topology, options, pins, colocate))
+
+        def is_stopped() -> bool:
+            if stop.is_set():
+                raise NoPlanError("the solve was stopped before its search began, so there is no plan")
+            return False
+
+        # In a thread, which is left behind if somebody asks to stop: 100,000 ops take it ten seconds.
+        preparing = partial(prepared, graph, topology, options, pins, colocate)
+        problem = in_thread(preparing, math.inf, is_stopped, lambda: None)
+        # A good plan soon after a short limit is worth more than none.
+        grace_s = _MOST_GRACE_S * max(0.0, 1 - time_limit_s / _SHORT_S)
         threads = workers or len(usable_cores())
-        budget = Budget(began, gap, seed, threads, stop, grace_s=_grace_s(time_limit_s), without=omitted)
+        budget = Budget(began, gap, seed, threads, stop, grace_s=grace_s, without=omitted)
         return solved(problem, method, budget, time_limit_s, on_progress, warm_start)
 
 
@@ -140,17 +146,6 @@ def prepared(
     return with_fine_ticks(problem)
 
 
-def _unless_stopped(stop: Event, work: Callable[[], Found]) -> Found:
-    """Run `work` in a thread, which is left behind if somebody asks to stop: 100,000 ops take it ten seconds."""
-
-    def look() -> bool:
-        if stop.is_set():
-            raise NoPlanError("the solve was stopped before its search began, so there is no plan")
-        return False
-
-    return in_thread(work, math.inf, look, lambda: None)
-
-
 def solved(
     problem: Problem,
     method: str,
@@ -167,24 +162,25 @@ def solved(
         Its deadline is the moment from which the time limit counts.
     """
     began = budget.deadline
-    finish_s = _finish_s(problem, now() - began, time_limit_s)
-    report = partial(_tell, on_progress, problem.tick_s, began)
+    prepare_s, tick_s = now() - began, problem.tick_s
+    # To replay and check the plan takes about as long as to make the problem; for a small one that was mostly the
+    # import of libraries: 1 ms for each op is enough on any machine.
+    finish_s = min(_FINISH_FACTOR * prepare_s, 0.02 + 1e-3 * problem.op_count)
+    finish_s = min(finish_s, _FINISH_SHARE * max(0.0, time_limit_s - prepare_s))
+
+    def report(makespan: int | None, bound: int) -> None:
+        found_s = None if makespan is None else float(makespan * tick_s)
+        on_progress(Progress(found_s, float(bound * tick_s), now() - began))
+
     budget = replace(budget, deadline=began + time_limit_s - finish_s, report=report)
     with plan_or_interrupt(budget.stop):
         plan = _checked(problem, method, budget, time_limit_s, warm_start)
-        again = _rescaled(problem, method, plan, budget)
-        while again is not None:
-            problem = again
+        may_again = method == DEFAULT_METHOD and problem.options.objective == "makespan"
+        while may_again and budget.left_s and (finer := rescaled(problem, plan)) is not None:
+            problem = finer
             plan = _checked(problem, method, budget, time_limit_s, plan)
-            again = _rescaled(problem, method, plan, budget)
     alone_s, plan = single_device_s(problem), replace(plan, solve_s=now() - began)
     return Result(plan, alone_s, _simple_bounds(problem))
-
-
-def _rescaled(problem: Problem, method: str, plan: Plan, budget: Budget) -> Problem | None:
-    """The problem in ticks that suit its plan, if its own are too coarse and time is left to solve again."""
-    may = method == DEFAULT_METHOD and problem.options.objective == "makespan" and budget.left_s
-    return rescaled(problem, plan) if may else None
 
 
 def _checked(problem: Problem, method: str, budget: Budget, time_limit_s: float, begin: Plan | None) -> Plan:
@@ -204,25 +200,6 @@ def _checked(problem: Problem, method: str, budget: Budget, time_limit_s: float,
             "the solver's plan breaks the rules: " + "; ".join(map(str, broken[:3])), plan=plan_to_dict(plan)
         )
     return plan
-
-
-def _tell(
-    on_progress: Callable[[Progress], None], tick_s: Fraction, began: float, makespan: int | None, bound: int
-) -> None:
-    found_s = None if makespan is None else float(makespan * tick_s)
-    on_progress(Progress(found_s, float(bound * tick_s), now() - began))
-
-
-def _finish_s(problem: Problem, prepare_s: float, time_limit_s: float) -> float:
-    """Seconds to keep for replaying and checking the plan, which take about as long as making the problem did."""
-    # What a small problem took is mostly the import of libraries; 1 ms for each op is enough on any machine.
-    expected_s = min(_FINISH_FACTOR * prepare_s, 0.02 + 1e-3 * problem.op_count)
-    return min(expected_s, _FINISH_SHARE * max(0.0, time_limit_s - prepare_s))
-
-
-def _grace_s(time_limit_s: float) -> float:
-    """Seconds that a first schedule may be late: a good plan soon after a short limit is worth more than none."""
-    return _MOST_GRACE_S * max(0.0, 1 - time_limit_s / _SHORT_S)
 
 
 def _no_plan(problem: Problem, method: str, time_limit_s: float) -> NoPlanError:

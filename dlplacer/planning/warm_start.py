@@ -61,7 +61,8 @@ def placement_from(plan: Plan, problem: Problem) -> MappedPlacement:
     blocks += [(op,) for op in range(problem.op_count) if op not in grouped]
     allowed: dict[int, tuple[int, ...]] = {}
     for group in blocks:
-        allowed.update(dict.fromkeys(group, _allowed(problem, group)))
+        common = set.intersection(*(set(problem.allowed[op]) for op in group))
+        allowed.update(dict.fromkeys(group, tuple(sorted(common))))
     device: dict[int, int] = {}
     for group in blocks:
         votes: dict[int, float] = defaultdict(float)
@@ -102,11 +103,6 @@ def _partners(old: Topology, new: Topology) -> Mapping[str, int]:
                 found[device.id] = fitting[0]
                 free.remove(fitting[0])
     return found
-
-
-def _allowed(problem: Problem, group: tuple[int, ...]) -> tuple[int, ...]:
-    common = set.intersection(*(set(problem.allowed[op]) for op in group))
-    return tuple(sorted(common))
 
 
 def _follow(

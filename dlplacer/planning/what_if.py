@@ -6,6 +6,7 @@ Changes are ranked by their gains: bounds first, then solves within a budget.
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from itertools import zip_longest
@@ -62,16 +63,24 @@ def changes(plan: Plan) -> Iterator[Change]:
     """
     yield from _faster_links(plan)
     for kind in plan.topology.device_types:
-        model = _best_joined(plan.topology, kind)
+        model = max((each for each in plan.topology.devices if each.type == kind), key=partial(_joined_by, plan))
         if any(model.id in (link.source, link.target) for link in plan.topology.links) or not plan.graph.edges:
             yield Change("device", f"one more {kind}, joined as {model.id} is", partial(_with_device, plan, model))
     most = sum(op.footprint_bytes for op in plan.graph.ops) + 2 * sum(edge.bytes for edge in plan.graph.edges)
     if any(device.memory_bytes is not None and device.memory_bytes < most for device in plan.topology.devices):
-        yield Change("memory", "25 % more memory on every device", partial(_with_memory, plan))
+        more = (device.memory_bytes and int(_MORE_MEMORY * device.memory_bytes) for device in plan.topology.devices)
+        devices = (replace(each, memory_bytes=size) for each, size in zip(plan.topology.devices, more, strict=True))
+        roomy = replace(plan.topology, devices=tuple(devices))
+        yield Change("memory", "25 % more memory on every device", lambda: (plan.graph, roomy))
     entries = sorted(plan.ops, key=lambda entry: entry.start_s - entry.end_s)[:_LONGEST]
     for op in (plan.graph.op(entry.op) for entry in entries if entry.end_s > entry.start_s):
         where = f" of {op.module}" if op.module else ""
         yield Change("op", f"op {op.id}{where} twice as fast", partial(_with_faster_op, plan, op))
+
+
+def _joined_by(plan: Plan, device: Device) -> float:
+    """Bytes per second of all links of a device."""
+    return sum(link.total_bytes_per_s for link in plan.topology.links if device.id in (link.source, link.target))
 
 
 def _faster_links(plan: Plan) -> Iterator[Change]:
@@ -112,32 +121,10 @@ def _with_device(plan: Plan, model: Device) -> tuple[OpGraph, Topology]:
     return with_times(plan.graph, topology), topology
 
 
-def _best_joined(topology: Topology, kind: str) -> Device:
-    """The device of a type whose links carry most."""
-
-    def rate(device: Device) -> float:
-        return sum(link.total_bytes_per_s for link in topology.links if device.id in (link.source, link.target))
-
-    return max((device for device in topology.devices if device.type == kind), key=rate)
-
-
-def _with_memory(plan: Plan) -> tuple[OpGraph, Topology]:
-    devices = tuple(
-        device if device.memory_bytes is None else replace(device, memory_bytes=int(_MORE_MEMORY * device.memory_bytes))
-        for device in plan.topology.devices
-    )
-    return plan.graph, replace(plan.topology, devices=devices)
-
-
 def _with_faster_op(plan: Plan, op: Op) -> tuple[OpGraph, Topology]:
-    ops = tuple(replace(other, time_s=_half(other.time_s)) if other is op else other for other in plan.graph.ops)
+    times = {kind: time_s / 2 for kind in plan.topology.device_types if (time_s := op.time_on(kind)) is not None}
+    ops = tuple(replace(other, time_s=times) if other is op else other for other in plan.graph.ops)
     return replace(plan.graph, ops=ops), plan.topology
-
-
-def _half(time_s: float | Mapping[str, float] | None) -> float | Mapping[str, float] | None:
-    if isinstance(time_s, Mapping):
-        return {kind: value / 2 for kind, value in time_s.items()}
-    return None if time_s is None else time_s / 2
 
 
 Report = Callable[[str, int, int], None]
@@ -311,15 +298,27 @@ class _Search:
 
     def run(self) -> WhatWouldHelp:
         given_s = self.base.makespan_s
-        self._solve_base()
+        # More search may shorten the plan itself, which no change must be praised for; and it proves a bound.
+        self.report("the plan itself", 0, 1)
+        better = self._place(_BASE_SHARE * self.budget_s)
+        if better is not None:
+            self.base = with_bound(min(better, self.base, key=lambda plan: plan.makespan_s), better.lower_bound_s)
         found = list(changes(self.base))
         self._look_at(found)
         self._solve_best(found)
-        self._follow_rest(found)
-        answers = sorted(
-            _with_all_links(self.answers),
-            key=lambda answer: (_or(answer.makespan_s, inf), _or(answer.lower_bound_s, inf)),
-        )
+        # The plan's placement and order under the changes for which no solve was left, while there is time.
+        for position, answer in enumerate(self.answers):
+            if answer.status == "kept" and self.left_s > 0:
+                plan = followed(self._problem(found[position]), self.base)
+                if plan is not None and plan.makespan_s < _or(answer.makespan_s, inf):
+                    self.answers[position] = replace(answer, makespan_s=plan.makespan_s)
+        # All links faster are no worse than one of them, even where one was solved and all were not.
+        least_s = min((_or(answer.makespan_s, inf) for answer in self.answers if answer.kind == "link"), default=inf)
+        answers = [
+            replace(each, makespan_s=least_s) if each.text == ALL_LINKS and each.makespan_s is not None else each
+            for each in self.answers
+        ]
+        answers.sort(key=lambda answer: (_or(answer.makespan_s, inf), _or(answer.lower_bound_s, inf)))
         return WhatWouldHelp(self.base, given_s, tuple(answers), time.monotonic() - self.began)
 
     @property
@@ -336,13 +335,6 @@ class _Search:
             raise
         except DlplacerError:
             return None
-
-    def _solve_base(self) -> None:
-        """More search may shorten the plan itself, which no change must be praised for; and it proves a bound."""
-        self.report("the plan itself", 0, 1)
-        found = self._place(_BASE_SHARE * self.budget_s)
-        if found is not None:
-            self.base = with_bound(min(found, self.base, key=lambda plan: plan.makespan_s), found.lower_bound_s)
 
     def _look_at(self, found: Sequence[Change]) -> None:
         """The bound under each change; the plan as it is is what is known of the step so far."""
@@ -382,14 +374,6 @@ class _Search:
                 require_consistent(f"the change {change.text!r}", bound_s, makespan_s)
                 self.answers[position] = replace(answer, status="solved", makespan_s=makespan_s, lower_bound_s=bound_s)
 
-    def _follow_rest(self, found: Sequence[Change]) -> None:
-        """The plan's placement and order under the changes for which no solve was left, while there is time."""
-        for position, answer in enumerate(self.answers):
-            if answer.status == "kept" and self.left_s > 0:
-                plan = followed(self._problem(found[position]), self.base)
-                if plan is not None and plan.makespan_s < _or(answer.makespan_s, inf):
-                    self.answers[position] = replace(answer, makespan_s=plan.makespan_s)
-
     def _problem(self, change: Change) -> Problem:
         return build_problem(*change.made(), self.base.options)
 
@@ -402,14 +386,6 @@ def _in_turn(answers: Sequence[Answer]) -> list[int]:
             kinds.setdefault(answers[position].kind, []).append(position)
     first = sorted(kinds.values(), key=min)
     return [position for rank in zip_longest(*first) for position in rank if position is not None]
-
-
-def _with_all_links(answers: Sequence[Answer]) -> Iterator[Answer]:
-    """All links faster are no worse than one of them, even where one was solved and all were not."""
-    steps = [answer.makespan_s for answer in answers if answer.kind == "link" and answer.makespan_s is not None]
-    for answer in answers:
-        is_all = answer.text == ALL_LINKS and answer.makespan_s is not None
-        yield replace(answer, makespan_s=min(steps)) if is_all else answer
 
 
 def _or(value: float | None, other: float) -> float:
@@ -519,7 +495,11 @@ def _on(
     plan: Plan, op: str, group: Sequence[str], device: str, seconds: float, workers: int | None, stop: Event
 ) -> Elsewhere:
     until = time.monotonic() + seconds
-    alone_s, kept = _moved_alone_s(plan, group, device), _anchor(plan, op, group, device)
+    kept, alone_s = _anchor(plan, op, group, device), None
+    held = Constraints({name: device if name in group else here for name, here in plan.placement.items()})
+    with suppress(DlplacerError):
+        moved = build_problem(replace(plan.graph, constraints=held), plan.topology, plan.options)
+        alone_s = None if (there := followed(moved, plan)) is None else there.makespan_s
     pins = [(op, device), *([(kept, plan.placement[kept])] if kept else [])]
     graph = constrained(plan.graph, plan.topology, pins)
     bound_s = bound_of(
@@ -533,17 +513,6 @@ def _on(
     best_s = min(steps, default=None)
     require_consistent(f"op {op!r} on {device!r}", bound_s, best_s)
     return Elsewhere(op, device, alone_s, best_s, bound_s, kept)
-
-
-def _moved_alone_s(plan: Plan, group: Sequence[str], device: str) -> float | None:
-    """Step time if a colocation group moves and all else stays, in the plan's order."""
-    pins = {name: device if name in group else here for name, here in plan.placement.items()}
-    graph = replace(plan.graph, constraints=Constraints(pins))
-    try:
-        found = followed(build_problem(graph, plan.topology, plan.options), plan)
-    except DlplacerError:
-        return None
-    return None if found is None else found.makespan_s
 
 
 def _anchor(plan: Plan, op: str, group: Sequence[str], device: str) -> str:

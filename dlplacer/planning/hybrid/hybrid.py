@@ -1,6 +1,6 @@
 """Data parallelism, model parallelism, or both? Every use of up to N devices, by the time to converge."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from dlplacer.core.errors import InfeasibleError, InputError
@@ -74,15 +74,10 @@ def plan_hybrid(
         on_progress(count, devices)
     if budgets[-1].best is None:
         raise InfeasibleError(search.why_nothing(devices))
-    mini_batch = problem.work.mini_batch
-    mini_batches = problem.samples / mini_batch if problem.samples and mini_batch else None
-    return HybridPlan(tuple(budgets), _reference_s(problem, search), mini_batches, problem.name or problem.work.name)
-
-
-def _reference_s(problem: HybridProblem, search: "_Search") -> float | None:
-    """Effort of one device, None where the model fits on none; E_1 is the least number of epochs that is known."""
-    epochs = problem.efficiency.epochs(1)
-    return problem.work.step_s * (1.0 if epochs is None else epochs) if search.fits_on_one() else None
+    work, epochs = problem.work, problem.efficiency.epochs(1)
+    mini_batches = problem.samples / work.mini_batch if problem.samples and work.mini_batch else None
+    reference_s = work.step_s * (1.0 if epochs is None else epochs) if search.fits_on_one() else None
+    return HybridPlan(tuple(budgets), reference_s, mini_batches, problem.name or work.name)
 
 
 class _Search:
@@ -133,16 +128,13 @@ class _Search:
             return (ALONE,)
         if self.layout is None:
             return splits_of(ask(degree, None))
-        held = self._workers_like(self.layout, count, degree)
-        answers = [splits_of(ask(degree, sub_topology(self.layout.topology, worker))) for worker in held]
+        # Of more devices than the machine has, the workers that all of it would make stand for all.
+        there = len(self.layout.topology.devices)
+        kinds = self.layout.kinds(min(count, there - there % degree), degree) if degree <= there else ()
+        answers = [splits_of(ask(degree, sub_topology(self.layout.topology, worker))) for worker in kinds]
         if not all(answers):
             return ()
         return min(answers, key=lambda splits: max(split.speedup for split in splits), default=())
-
-    def _workers_like(self, layout: WorkerLayout, count: int, degree: int) -> tuple[tuple[str, ...], ...]:
-        """One worker of each kind; for more devices than the machine has, those that all of it would make."""
-        there = len(layout.topology.devices)
-        return layout.kinds(min(count, there - there % degree), degree) if degree <= there else ()
 
     def why_nothing(self, devices: int) -> str:
         """Why no strategy was found."""
@@ -167,32 +159,20 @@ def plan_notes(
     efficiency
         The epochs of the plan; None leaves codecs out.
     """
-    found = (*_unknown_epochs(plan.budgets), *_assumed_factors(plan.budgets, efficiency))
-    return (*found, *_mixing(plan.budgets, graph))
-
-
-def _assumed_factors(budgets: Sequence[BestOfDevices], efficiency: StatisticalEfficiency | None) -> Iterator[str]:
-    used = {best.step.codec for each in budgets if (best := each.best) is not None}
-    for codec in sorted(used - set(efficiency.codec_factors)) if efficiency is not None else ():
-        noise = CODECS[codec].noise
-        if noise > 1:
-            yield (
-                f"epochs with codec {codec!r} are assumed to grow with its noise, up to {noise:g} times; measure them "
-                "(dlplacer epochs --codecs), or give 'codec_factor' in the epochs file: 1 where training takes "
-                "as long, as in the tables of Wen et al. 2017"
-            )
-
-
-def _unknown_epochs(budgets: Sequence[BestOfDevices]) -> Iterator[str]:
-    unknown = [each.devices for each in budgets if not each.is_compared]
-    if unknown:
-        yield (
+    notes = []
+    if unknown := [each.devices for each in plan.budgets if not each.is_compared]:
+        notes.append(
             f"epochs of data parallelism are not known for {unknown[0]} to {unknown[-1]} workers, so that no strategy "
             "is said to win against it there; measure them (dlplacer epochs), or give 'critical_batch' in their file"
         )
-
-
-def _mixing(budgets: Sequence[BestOfDevices], graph: OpGraph | None) -> tuple[str, ...]:
-    used: Iterable[Strategy | None] = (each.best for each in budgets)
-    most = max((strategy.split.micro_batches for strategy in used if strategy is not None), default=1)
-    return () if graph is None else mixing_warnings(graph, most)
+    used = [best for each in plan.budgets if (best := each.best) is not None]
+    assumed = {best.step.codec for best in used} - set(efficiency.codec_factors) if efficiency is not None else ()
+    notes += [
+        f"epochs with codec {codec!r} are assumed to grow with its noise, up to {CODECS[codec].noise:g} times; measure "
+        "them (dlplacer epochs --codecs), or give 'codec_factor' in the epochs file: 1 where training takes as long, "
+        "as in the tables of Wen et al. 2017"
+        for codec in sorted(assumed)
+        if CODECS[codec].noise > 1
+    ]
+    most = max((strategy.split.micro_batches for strategy in used), default=1)
+    return (*notes, *(() if graph is None else mixing_warnings(graph, most)))

@@ -91,13 +91,13 @@ def _stays_inside(graph: OpGraph, op: Op) -> bool:
     return bool(op.module) and all(block_of(reader) == block_of(op) for reader in readers if reader.phase == "forward")
 
 
-def _is_held(graph: OpGraph, op: Op) -> bool:
-    """True if an op's result is held anyway: weights, inputs, and results stored for other modules."""
-    return op.kind in _GIVEN or (_saved_bytes(graph, op) > 0 and not _stays_inside(graph, op))
-
-
 def _recomputation(graph: OpGraph, time_s: Mapping[str, float], saved: Mapping[str, int]) -> Recomputation:
     block = block_of(graph.op(next(iter(saved))))
+
+    def is_held(op: Op) -> bool:
+        """True of weights, of inputs, and of results stored for other modules."""
+        return op.kind in _GIVEN or (_saved_bytes(graph, op) > 0 and not _stays_inside(graph, op))
+
     again: set[str] = set()
     waiting = list(saved)
     while waiting:
@@ -105,7 +105,7 @@ def _recomputation(graph: OpGraph, time_s: Mapping[str, float], saved: Mapping[s
         if name not in again:
             again.add(name)
             sources = (graph.op(edge.source) for edge in graph.edges_into[name])
-            waiting.extend(source.id for source in sources if block_of(source) == block and not _is_held(graph, source))
+            waiting.extend(source.id for source in sources if block_of(source) == block and not is_held(source))
     return Recomputation(sum(time_s[name] for name in again), sum(saved.values()))
 
 

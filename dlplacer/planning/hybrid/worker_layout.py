@@ -76,11 +76,12 @@ class WorkerLayout:
         search = self._best if there <= EXHAUSTIVE_DEVICES else self._greedy
         return search(devices, degree)
 
+    @cache  # noqa: B019
     def kinds(self, devices: int, degree: int) -> tuple[Worker, ...]:
         """One worker of every kind among `workers`: kinds differ in more than names."""
         found: dict[tuple[object, ...], Worker] = {}
         for worker in self.workers(devices, degree):
-            found.setdefault(self._signature(worker), worker)
+            found.setdefault(signature(sub_topology(self.topology, worker)), worker)
         return tuple(found.values())
 
     def islands(self, devices: Sequence[str]) -> tuple[tuple[int, ...], ...]:
@@ -108,7 +109,8 @@ class WorkerLayout:
 
     def _best(self, devices: int, degree: int) -> tuple[Worker, ...]:
         def worth(workers: tuple[Worker, ...]) -> tuple[float, float, float]:
-            rates = [self._narrowest(worker) for worker in workers]
+            pairs = (combinations(worker, 2) for worker in workers)
+            rates = [min((self.rate(a, b) for a, b in each), default=float("inf")) for each in pairs]
             everyone = tuple(sorted(self.topology.device_index[name] for worker in workers for name in worker))
             return (min(rates), sum(rates) if degree > 1 else 0.0, self._joined(everyone))
 
@@ -127,10 +129,6 @@ class WorkerLayout:
             workers.append(tuple(worker))
         return tuple(workers)
 
-    @cache  # noqa: B019
-    def _signature(self, worker: Worker) -> tuple[object, ...]:
-        return signature(sub_topology(self.topology, worker))
-
     @cached_property
     def _names(self) -> tuple[str, ...]:
         return tuple(self.topology.device_index)
@@ -142,10 +140,6 @@ class WorkerLayout:
             return 1 / self.wiring.channel(a, b).s_per_byte
         except InfeasibleError:
             return 0.0
-
-    @cache  # noqa: B019
-    def _narrowest(self, worker: Worker) -> float:
-        return min((self.rate(a, b) for a, b in combinations(worker, 2)), default=float("inf"))
 
     @cache  # noqa: B019
     def _joined(self, places: tuple[int, ...]) -> float:
