@@ -19,17 +19,10 @@ def with_issue(topology: Topology, issue: str) -> Topology:
     return replace(topology, devices=tuple(_issued(device) for device in topology.devices))
 
 
-def eager_issue_s(device: Device) -> float:
-    """Seconds in which a process issues an op for a device: a kernel launch, or 0 if the op runs inside the call."""
-    if not device.asynchronous:
-        return 0.0
+def _issued(device: Device) -> Device:
+    """The device with the time of a kernel launch, unless its ops run inside the call that issues them."""
     # With a rate, a device that has none of its own gets the overhead of its kind.
     rates = rates_of(device) or rates_of(replace(device, flops_per_s=1.0))
-    return 0.0 if rates is None else rates.overhead_s
-
-
-def _issued(device: Device) -> Device:
-    seconds = eager_issue_s(device)
-    if device.dispatch_s is not None or not seconds:
+    if device.dispatch_s is not None or not device.asynchronous or rates is None or not rates.overhead_s:
         return device
-    return replace(device, dispatch_s=seconds, process=device.process or "python")
+    return replace(device, dispatch_s=rates.overhead_s, process=device.process or "python")

@@ -24,13 +24,24 @@ def with_times(graph: OpGraph, topology: Topology) -> OpGraph:
     InputError
         If two devices of one type have different rates.
     """
-    types = _devices_by_type(topology)
-    rates = {
-        name: found for name, devices in types.items() if (found := rates_of(_least_dispatch(devices))) is not None
-    }
+    types: dict[str, list[Device]] = {}
+    for device in topology.devices:
+        types.setdefault(device.type, []).append(device)
+        _require_equal_rates(types[device.type][0], device)
+    rates = {}
+    for name, devices in types.items():
+        # The issue cost of the process that issues fastest counts for all devices of a type.
+        first = min(devices, key=lambda device: math.inf if device.dispatch_s is None else device.dispatch_s)
+        if (found := rates_of(first)) is not None:
+            rates[name] = found
 
     def completed(op: Op) -> Op:
-        return _with_missing(op, {name: rates[name] for name in rates if _may_run(op, types[name])})
+        allowed = [
+            name
+            for name in rates
+            if op.devices is None or any(name in op.devices or device.id in op.devices for device in types[name])
+        ]
+        return _with_missing(op, {name: rates[name] for name in allowed})
 
     return _with_ops(graph, tuple(map(completed, graph.ops)))
 
@@ -73,25 +84,6 @@ def _with_missing(op: Op, rates: Mapping[str, Rates]) -> Op:
     }
     given = op.time_s if isinstance(op.time_s, Mapping) else {}
     return replace(op, time_s={**given, **added}) if added else op
-
-
-def _may_run(op: Op, devices: list[Device]) -> bool:
-    return op.devices is None or any(device.id in op.devices or device.type in op.devices for device in devices)
-
-
-def _devices_by_type(topology: Topology) -> dict[str, list[Device]]:
-    types: dict[str, list[Device]] = {}
-    for device in topology.devices:
-        types.setdefault(device.type, []).append(device)
-    for devices in types.values():
-        for other in devices[1:]:
-            _require_equal_rates(devices[0], other)
-    return types
-
-
-def _least_dispatch(devices: list[Device]) -> Device:
-    """The device whose process issues fastest; its issue cost counts for all of them."""
-    return min(devices, key=lambda device: math.inf if device.dispatch_s is None else device.dispatch_s)
 
 
 def _require_equal_rates(first: Device, second: Device) -> None:

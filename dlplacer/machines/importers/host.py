@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+from contextlib import suppress
 from itertools import combinations
 from pathlib import Path
 
@@ -30,8 +31,7 @@ def detected_topology(kind: str = "auto") -> Topology:
     InputError
         If there are no GPUs and ``gpu`` is asked for.
     """
-    gpus = kind == "gpu" or (kind == "auto" and has_gpus())
-    return gpu_topology() if gpus else host_topology()
+    return gpu_topology() if kind == "gpu" or (kind == "auto" and has_gpus()) else host_topology()
 
 
 def has_gpus() -> bool:
@@ -133,10 +133,12 @@ def _numa_nodes(root: Path, cores: list[int]) -> dict[str, list[int]]:
     """Node name → its usable cores; one node where the system does not say."""
     found: dict[str, list[int]] = {}
     for folder in sorted(root.glob("node[0-9]*"), key=lambda path: int(path.name.removeprefix("node"))):
-        try:
-            members = parse_core_list((folder / "cpulist").read_text())
-        except (OSError, ValueError):
-            continue
+        members: set[int] = set()
+        with suppress(OSError, ValueError):
+            # Linux's list form: 0-3,8,10-11.
+            for part in filter(None, (folder / "cpulist").read_text().strip().split(",")):
+                first, _, last = part.partition("-")
+                members.update(range(int(first), int(last or first) + 1))
         if here := [core for core in cores if core in members]:
             found[folder.name.replace("node", "numa")] = here
     known = {core for members in found.values() for core in members}
@@ -144,16 +146,6 @@ def _numa_nodes(root: Path, cores: list[int]) -> dict[str, list[int]]:
     if rest:
         found.setdefault("numa0", []).extend(rest)
     return found
-
-
-def parse_core_list(text: str) -> set[int]:
-    """The numbers in Linux's list form: ``0-3,8,10-11``; ValueError if it is none."""
-    cores: set[int] = set()
-    for part in text.strip().split(","):
-        first, _, last = part.partition("-")
-        if part:
-            cores.update(range(int(first), int(last or first) + 1))
-    return cores
 
 
 def _joined(nodes: dict[str, list[int]], names: dict[int, str]) -> tuple[tuple[Link, ...], tuple[Router, ...]]:

@@ -114,12 +114,18 @@ def _measured_link(
         return link
     other, share = (ends[1], 1.0) if len(ends) > 1 else ("host", 1.0)
     if other == "host" and shared_memory:
-        peers = _peers(topology, link, ends[0])
+        router = link.target if link.source == ends[0] else link.source
+        near = [
+            {each.source, each.target} - {router} for each in topology.links if router in (each.source, each.target)
+        ]
+        peers = [end for each in near for end in each if end in topology.device_index and end != ends[0]]
         if not peers:
-            reason = f"no other core is on {link.target if link.source == ends[0] else link.source} to hand tensors to"
+            reason = f"no other core is on {router} to hand tensors to"
             return replace(link, meta={**link.meta, "refused": {"reason": reason}})
         other, share = peers[0], 0.5
-    most = _most_bytes_per_s(topology, ends) if not shared_memory else NO_COPY_BYTES_PER_S
+    # No copy is faster than the memory that it reads or writes; 5 % for clocks above the data sheet's.
+    rates = [rate for end in ends if (rate := topology.device(end).memory_bytes_per_s) is not None]
+    most = NO_COPY_BYTES_PER_S if shared_memory else 1.05 * min(rates, default=NO_COPY_BYTES_PER_S)
     fit, times_s = _settled_fit(lambda size: timer(ends[0], other, size), sizes_bytes, most)
     copies = {"copies": list(sizes_bytes), "times_s": [float(f"{times_s[size]:.4g}") for size in sizes_bytes]}
     if fit.doubt:
@@ -140,21 +146,6 @@ def _settled_fit(
         if not fit.doubt:
             break
     return fit, times_s
-
-
-def _peers(topology: Topology, link: Link, device: str) -> list[str]:
-    """Other devices on the router of a link."""
-    router = link.target if link.source == device else link.source
-    ends = [
-        end for each in topology.links if router in (each.source, each.target) for end in (each.source, each.target)
-    ]
-    return [end for end in ends if end in topology.device_index and end != device]
-
-
-def _most_bytes_per_s(topology: Topology, devices: Sequence[str]) -> float:
-    """No copy is faster than the memory that it reads or writes; 5 % for clocks above the data sheet's."""
-    rates = [topology.device(device).memory_bytes_per_s for device in devices]
-    return 1.05 * min((rate for rate in rates if rate is not None), default=NO_COPY_BYTES_PER_S)
 
 
 def _doubt(fit: LineFit, times_s: Mapping[int, float], off: int, most_bytes_per_s: float) -> str:

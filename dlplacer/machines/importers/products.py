@@ -153,22 +153,22 @@ class GivenTypes:
         self._text = text
         self._for_all: str | None = None
         self._given: dict[str, str] = {}
-        if text is not None and "=" not in text:
-            self._for_all = _required_for_all(text)
-        elif text is not None:
-            self._read(text)
-
-    def _read(self, rest: str) -> None:
+        rest = text or ""
+        if rest and "=" not in rest:
+            names = [_required(name) for name in rest.split(",")]
+            if len(names) > 1:
+                each = ",".join(f"{number}={name}" for number, name in enumerate(names))
+                raise self._wrong(f"say which devices have which type, as {each}")
+            self._for_all, rest = names[0], ""
         while rest:
             found = _ASSIGNMENT.match(rest)
             if found is None:
                 raise self._wrong("write DEVICES=TYPE, several with commas, as 0-2=RTX3090,3=RTX3060")
             kind = _required(found[2])
-            for part in found[1].split(","):
-                for key in self._keys(part.strip()):
-                    if key in self._given:
-                        raise self._wrong(f"device {key} is given two types; name each device once")
-                    self._given[key] = kind
+            for key in (key for part in found[1].split(",") for key in self._keys(part.strip())):
+                if key in self._given:
+                    raise self._wrong(f"device {key} is given two types; name each device once")
+                self._given[key] = kind
             rest = rest[found.end() :]
 
     def _keys(self, part: str) -> Iterable[str]:
@@ -198,14 +198,6 @@ class GivenTypes:
             raise self._wrong(f"{told}; the devices without a type are {', '.join([*numbers][:16]) or 'none'}")
 
 
-def _required_for_all(text: str) -> str:
-    names = [_required(name) for name in text.split(",")]
-    if len(names) > 1:
-        each = ",".join(f"{number}={name}" for number, name in enumerate(names))
-        raise InputError(f"device types {text!r}: say which devices have which type, as {each}")
-    return names[0]
-
-
 def _required(name: str) -> str:
     """The name, of whose memory figure the device takes note, if it means a type of GPU."""
     if known_type(name) in (None, CORE):
@@ -220,20 +212,21 @@ def with_types(topology: Topology, types: GivenTypes) -> Topology:
     """The topology with the given types, and the figures that follow, for its devices without one."""
     numbers = {device.id: place for place, device in enumerate(topology.devices) if device.type == UNTYPED}
     types.require_used(numbers)
-    given = {name: types.of(name, number) for name, number in numbers.items()}
-    devices = ((device, given.get(device.id)) for device in topology.devices)
-    return replace(topology, devices=tuple(_of_type(device, kind) if kind else device for device, kind in devices))
 
+    def typed(device: Device) -> Device:
+        kind = types.of(device.id, numbers[device.id]) if device.id in numbers else None
+        if kind is None:
+            return device
+        made = device_of_type(device.id, kind, device.memory_bytes, device.meta)
+        return replace(
+            device,
+            type=made.type,
+            memory_bytes=made.memory_bytes,
+            flops_per_s=device.flops_per_s or made.flops_per_s,
+            memory_bytes_per_s=device.memory_bytes_per_s or made.memory_bytes_per_s,
+        )
 
-def _of_type(device: Device, device_type: str) -> Device:
-    made = device_of_type(device.id, device_type, device.memory_bytes, device.meta)
-    return replace(
-        device,
-        type=made.type,
-        memory_bytes=made.memory_bytes,
-        flops_per_s=device.flops_per_s or made.flops_per_s,
-        memory_bytes_per_s=device.memory_bytes_per_s or made.memory_bytes_per_s,
-    )
+    return replace(topology, devices=tuple(map(typed, topology.devices)))
 
 
 def import_notes(topology: Topology, device_type: str | None) -> tuple[str, ...]:
