@@ -1,7 +1,7 @@
 """The parts of a model that a pipeline cannot tear, ops grouped into blocks; and cuts, between which stages are."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -130,7 +130,9 @@ def blocks_of(graph: OpGraph) -> Blocks:
     forward = [at for at, op in enumerate(graph.ops) if op.phase not in _LATER and op.kind not in STAGE_INPUTS]
     joined = UnionFind(forward)
     _join_weights(graph, joined)
-    _join_groups(graph, joined)
+    for group in graph.colocation_groups:
+        if ahead := [at for name in group if (at := graph.index[name]) in joined.parents]:
+            joined.union(*ahead)
     _join_fills(graph, joined)
     members, before = _ordered(graph, joined)
     block_of = {op: block for block, group in enumerate(members) for op in group}
@@ -152,13 +154,10 @@ def _join_weights(graph: OpGraph, joined: "UnionFind") -> None:
             targets = (graph.index[edge.target] for edge in graph.edges_from[name])
             readers = [target for target in targets if target in joined.parents]
             has_copies = op.kind == "parameter" or (op.kind == "buffer" and op.colocate not in written)
-            joined.union(at, *(one for one in readers if not (has_copies and _is_tied(graph, readers, one))))
-
-
-def _is_tied(graph: OpGraph, readers: Sequence[int], reader: int) -> bool:
-    """True if a reader of a weight is of another module than its first reader, and may be in another stage."""
-    first, module = graph.ops[min(readers)].module, graph.ops[reader].module
-    return None not in (first, module) and first != module
+            # A reader of another module than the first one's may be in another stage.
+            first = graph.ops[min(readers)].module if readers else None
+            anywhere = not has_copies or first is None
+            joined.union(at, *(one for one in readers if anywhere or graph.ops[one].module in (None, first)))
 
 
 def _ties(graph: OpGraph, block_of: Mapping[int, int]) -> Iterator[Tie]:
@@ -173,15 +172,9 @@ def _ties(graph: OpGraph, block_of: Mapping[int, int]) -> Iterator[Tie]:
             yield Tie(op.id, home, others, size, size if has_gradient else 0)
 
 
-def _join_groups(graph: OpGraph, joined: "UnionFind") -> None:
-    for group in graph.colocation_groups:
-        ahead = [at for name in group if (at := graph.index[name]) in joined.parents]
-        if ahead:
-            joined.union(*ahead)
-
-
 def _join_fills(graph: OpGraph, joined: "UnionFind") -> None:
-    longest = [max(times.values(), default=0.0) for times in map(_known_times, graph.ops)]
+    known = [op.time_s if isinstance(op.time_s, Mapping) else {"": op.time_s or 0.0} for op in graph.ops]
+    longest = [max(times.values(), default=0.0) for times in known]
     small_s = _SMALL * sum(longest)
     for name in reversed(graph.topological_order):
         at = graph.index[name]
@@ -192,12 +185,6 @@ def _join_fills(graph: OpGraph, joined: "UnionFind") -> None:
             )
             if readers:
                 joined.union(at, readers[0])
-
-
-def _known_times(op: Op) -> Mapping[str, float]:
-    if isinstance(op.time_s, Mapping):
-        return op.time_s
-    return {} if op.time_s is None else {"": op.time_s}
 
 
 def _ordered(graph: OpGraph, joined: "UnionFind") -> tuple[tuple[tuple[int, ...], ...], tuple[frozenset[int], ...]]:
@@ -293,7 +280,8 @@ def _activations(graph: OpGraph, block_of: Mapping[int, int]) -> Iterable[Activa
         for output, size_bytes in size.items():
             others = frozenset(readers[output] - {block})
             if others or is_saved[output]:
-                returns = at in differentiable and _is_floating(op, output)
+                is_floating = output >= len(op.outputs) or "float" in op.outputs[output].dtype
+                returns = at in differentiable and is_floating
                 name = f"{op.id}:{output}"
                 yield Activation(name, block, others, size_bytes, size_bytes if returns else 0, is_saved[output])
 
@@ -317,10 +305,6 @@ def _after_weights(graph: OpGraph, block_of: Mapping[int, int]) -> set[int]:
 def _trained(graph: OpGraph) -> set[str | None]:
     """Colocation groups of the weights that get a gradient; empty if the graph does not say which do."""
     return {op.colocate for op in graph.ops if op.kind == "gradient"}
-
-
-def _is_floating(op: Op, output: int) -> bool:
-    return output >= len(op.outputs) or "float" in op.outputs[output].dtype
 
 
 def require_stages(blocks: Blocks, stages: int) -> None:
@@ -395,24 +379,28 @@ class Cuts:
 
         Between the first and last stages that use it, a tensor passes through every stage.
         """
-        return self._crossing(np.array([tensor.bytes for tensor in self.blocks.activations], dtype=float))
+        return self._crosses @ np.array([tensor.bytes for tensor in self.blocks.activations], dtype=float)
 
     @cached_property
     def backward_bytes(self) -> Any:
         """[cut] → bytes of the gradients that cross it the other way."""
-        return self._crossing(np.array([tensor.gradient_bytes for tensor in self.blocks.activations], dtype=float))
+        return self._crosses @ np.array([tensor.gradient_bytes for tensor in self.blocks.activations], dtype=float)
+
+    @cached_property
+    def _unsaved(self) -> Any:
+        """[tensor] → its bytes if no backward op reads it, so that only stages that pass it on keep it; else 0."""
+        activations = self.blocks.activations
+        return np.array([0 if tensor.is_saved else tensor.bytes for tensor in activations], dtype=float)
 
     @cached_property
     def unstashed_bytes(self) -> Any:
         """[cut] → bytes of crossing tensors that no backward op reads, kept only as outputs of a stage."""
-        return self._crossing(
-            np.array([0 if tensor.is_saved else tensor.bytes for tensor in self.blocks.activations], dtype=float)
-        )
+        return self._crosses @ self._unsaved
 
     @cached_property
     def passing_bytes(self) -> Any:
         """[earlier cut, later cut] → bytes of `unstashed_bytes` that cross both: they come in and go out again."""
-        sizes = np.array([0 if tensor.is_saved else tensor.bytes for tensor in self.blocks.activations], dtype=float)
+        sizes = self._unsaved
         # What crosses one cut alone passes through no stage; most tensors of a chain are of that kind.
         twice = np.flatnonzero((sizes > 0) & (self._crosses.sum(axis=0) > 1))
         crosses = self._crosses[:, twice].astype(float)
@@ -450,9 +438,6 @@ class Cuts:
                 found[:, position] = self.inside[:, tensor.maker] & unread
         return found
 
-    def _crossing(self, sizes: Any) -> Any:
-        return self._crosses @ sizes if len(sizes) else np.zeros(self.count)
-
 
 def cuts_of(blocks: Blocks, most: int = MOST_CUTS) -> Cuts:
     """All cuts of a graph, or those along one order of its blocks if there are more than `most`.
@@ -464,10 +449,9 @@ def cuts_of(blocks: Blocks, most: int = MOST_CUTS) -> Cuts:
     exact = found is not None
     if found is None:
         found = [(1 << position) - 1 for position in range(count + 1)]
-    rows = np.zeros((len(found), count), dtype=bool)
-    for row, ideal in enumerate(sorted(found, key=lambda ideal: (ideal.bit_count(), ideal))):
-        rows[row, list(_bits(ideal))] = True
-    return Cuts(blocks, rows, exact)
+    found.sort(key=lambda ideal: (ideal.bit_count(), ideal))
+    rows = np.array([[ideal >> block & 1 for block in range(count)] for ideal in found], dtype=bool)
+    return Cuts(blocks, rows.reshape(len(found), count), exact)
 
 
 def _ideals(blocks: Blocks, most: int) -> list[int] | None:
@@ -485,10 +469,3 @@ def _ideals(blocks: Blocks, most: int) -> list[int] | None:
         if len(found) > most:
             return None
     return list(found)
-
-
-def _bits(value: int) -> Iterator[int]:
-    while value:
-        low = value & -value
-        yield low.bit_length() - 1
-        value ^= low

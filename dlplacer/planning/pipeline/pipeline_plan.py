@@ -161,33 +161,26 @@ class _Player:
         )
         done_s = [*self.free_s]
         for tie in self.ties:
-            home = self.ranks[tie.home]
-            done_s[home] = max(done_s[home], self._ended_s(tie.reader) + tie.back_s)
+            home, spans = self.ranks[tie.home], self.spans[self.ranks[tie.reader]]
+            last_s = max(span.end_s for span in spans if span.action.stage == tie.reader)
+            done_s[home] = max(done_s[home], last_s + tie.back_s)
         step_s = max(free_s + own_s for free_s, own_s in zip(done_s, update_s, strict=True))
         return PipelineTimeline(tuple(map(tuple, self.spans)), tuple(self.transfers), step_s, update_s)
-
-    def _ended_s(self, stage: int) -> float:
-        """The end of a stage's last action."""
-        return max(span.end_s for span in self.spans[self.ranks[stage]] if span.action.stage == stage)
 
     def _ready(self, rank: int) -> tuple[float, int] | None:
         """The earliest start of the rank's next action, or None while it waits for one that has not run."""
         if self.next[rank] == len(self.order[rank]):
             return None
         action = self.order[rank][self.next[rank]]
-        last = len(self.stages) - 1
-        if action.kind == "F":
-            needed = ("F", 0) if action.stage == 0 else ("in", action.stage)
-        elif action.kind == "W":
-            needed = ("I", action.stage)
-        else:
-            needed = ("F", action.stage) if action.stage == last else ("out", action.stage)
+        is_last = action.stage == len(self.stages) - 1
+        needed = {"F": "in", "W": "I"}.get(action.kind, "F" if is_last else "out")
+        arrived_s = self.arrival_s.get((action.stage, needed, action.micro_batch))
         if action.kind == "F" and action.stage == 0:
-            return max(self.free_s[rank], self.ready_s.get(0, 0.0)), rank
-        arrived_s = self.arrival_s.get((needed[1], needed[0], action.micro_batch))
-        if arrived_s is not None and action.kind == "F":
-            arrived_s = max(arrived_s, self.ready_s.get(action.stage, 0.0))
-        return None if arrived_s is None else (max(self.free_s[rank], arrived_s), rank)
+            arrived_s = 0.0
+        if arrived_s is None:
+            return None
+        tied_s = self.ready_s.get(action.stage, 0.0) if action.kind == "F" else 0.0
+        return max(self.free_s[rank], arrived_s, tied_s), rank
 
     def _run(self, begin_s: float, rank: int) -> None:
         action = self.order[rank][self.next[rank]]

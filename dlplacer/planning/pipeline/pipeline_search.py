@@ -29,7 +29,8 @@ def evaluated(
     work: PipelineWorkload, problem: SplitProblem, split: StageSplit, order: Order, schedule: str
 ) -> PipelinePlan:
     """The plan of a split: every stage's times, memory and transfers, and the schedule played with them."""
-    stage_of_block = _stage_of_block(problem, split)
+    # The first stage whose border holds the block.
+    stage_of_block = problem.cuts.inside[list(split.borders)].argmax(axis=0).tolist()
     stages = tuple(_stages(work, problem, split, stage_of_block))
     times = [StageTimes(stage.forward_s, stage.backward_s, stage.weight_s, stage.update_s) for stage in stages]
     timeline = play(order, times, _hops(problem, split), _ties(work, problem, stage_of_block))
@@ -45,14 +46,6 @@ def evaluated(
         single_device_s=work.single_device_s,
         warnings=(*mixing_warnings(work.graph, problem.micro_batches), *_binding(work, problem)),
     )
-
-
-def _stage_of_block(problem: SplitProblem, split: StageSplit) -> list[int]:
-    inside = problem.cuts.inside
-    return [
-        next(number for number, border in enumerate(split.borders) if inside[border, block])
-        for block in range(len(problem.cuts.blocks.members))
-    ]
 
 
 def _stage_of_later(work: PipelineWorkload, stage_of_block: Sequence[int]) -> dict[int, int]:
@@ -192,10 +185,13 @@ def plan_pipeline(
     search = Search(graph, topology, most_cuts)
     ranks = [stages] if stages is not None else range(2, max(2, len(topology.devices)) + 1)
     names = [schedule] if schedule is not None else list(SCHEDULES)
-    if not search.trains:
+    if not search.blocks.trains:
         names = names[:1] if schedule is not None else ["gpipe"]
-    if micro_batches is not None and micro_batches > 0:
-        _require_divisor(graph, micro_batches)
+    sizes = batch_sizes(graph)
+    if micro_batches is not None and micro_batches > 0 and sizes and all(size % micro_batches for size in sizes):
+        raise InputError(
+            f"{micro_batches} micro-batches of a batch of {sizes[0]}; they must be equal: use a divisor of {sizes[0]}"
+        )
     choices = [
         (rank_count, count, name)
         for rank_count in ranks
@@ -204,7 +200,8 @@ def plan_pipeline(
     ]
     best: PipelinePlan | None = None
     reason: InfeasibleError | None = None
-    tried = [choice for choice in choices if _has_order(*choice)] or choices[:1]
+    whole_rounds = [choice for choice in choices if choice[2] != "interleaved" or choice[1] % max(1, choice[0]) == 0]
+    tried = whole_rounds or choices[:1]
     for number, choice in enumerate(tried):
         on_progress(number, len(tried))
         try:
@@ -219,10 +216,6 @@ def plan_pipeline(
     return best
 
 
-def _has_order(ranks: int, micro_batches: int, schedule: str) -> bool:
-    return schedule != "interleaved" or ranks < 1 or micro_batches % ranks == 0
-
-
 def batch_parts(graph: OpGraph, ranks: int) -> list[int]:
     """Numbers of micro-batches worth trying: divisors of the batch if the graph tells it, else powers of two."""
     batch = batch_of(graph)
@@ -230,14 +223,6 @@ def batch_parts(graph: OpGraph, ranks: int) -> list[int]:
     if batch is None:
         return [count for count in (1, 2, 4, 8, 16, 32, 64) if count <= most]
     return [count for count in range(1, min(batch, most) + 1) if batch % count == 0]
-
-
-def _require_divisor(graph: OpGraph, micro_batches: int) -> None:
-    sizes = batch_sizes(graph)
-    if sizes and all(size % micro_batches for size in sizes):
-        raise InputError(
-            f"{micro_batches} micro-batches of a batch of {sizes[0]}; they must be equal: use a divisor of {sizes[0]}"
-        )
 
 
 class Search:
@@ -255,11 +240,6 @@ class Search:
         self.most_cuts, self.most_chains = most_cuts, most_chains
         self._chains: dict[tuple[int, bool], tuple[list[DeviceChain], bool]] = {}
 
-    @property
-    def trains(self) -> bool:
-        """True if the graph has a backward pass."""
-        return self.blocks.trains
-
     @cached_property
     def cuts(self) -> Cuts:
         """The cuts to choose from."""
@@ -267,15 +247,20 @@ class Search:
 
     def plan(self, ranks: int, micro_batches: int, schedule: str) -> PipelinePlan:
         """The best pipeline over so many devices under a schedule."""
-        order = order_of(schedule, ranks, micro_batches, self.trains)
+        order = order_of(schedule, ranks, micro_batches, self.blocks.trains)
         problems, all_tried = self.problems(order, micro_batches)
         found = [(problem, *fitting_split(problem)) for problem in problems]
         splits = [(problem, split, is_best) for problem, split, is_best in found if split is not None]
         if not splits:
             raise InfeasibleError(self._no_room(problems))
         wraps = len(problems[0].held) > ranks
-        splits.sort(key=lambda each: (_estimate_s(each[1], micro_batches), len(each[0].chain.shared(wraps))))
-        name = schedule if self.trains else "forward"
+
+        def estimate(found: tuple[SplitProblem, StageSplit, bool]) -> tuple[float, int]:
+            problem, split, _ = found
+            return (micro_batches - 1) * split.bottleneck_s + split.sum_s, len(problem.chain.shared(wraps))
+
+        splits.sort(key=estimate)
+        name = schedule if self.blocks.trains else "forward"
         exact = all_tried and self.cuts.exact and all(is_best for *_, is_best in found)
         plans = [evaluated(self.work, problem, split, order, name) for problem, split, _ in splits[:_MOST_PLAYED]]
         kept = [plan for plan in plans if self._keeps_constraints(plan)]
@@ -345,10 +330,6 @@ class Search:
         )
 
 
-def _estimate_s(split: StageSplit, micro_batches: int) -> float:
-    return (micro_batches - 1) * split.bottleneck_s + split.sum_s
-
-
 MOST_OPS = 20_000
 MOST_DEVICES = 16
 _BUDGET_S = 0.6
@@ -375,15 +356,8 @@ class PipelineHint:
 
     def to_dict(self) -> dict[str, Any]:
         """The field ``pipeline`` of ``dlplacer solve --json``."""
-        return {
-            "schedule": self.schedule,
-            "devices": self.devices,
-            "micro_batches": self.micro_batches,
-            "step_s": self.step_s,
-            "speedup": self.speedup,
-            "faster": self.is_faster,
-            "warnings": list(self.warnings),
-        }
+        told = {name: value for name, value in vars(self).items() if name != "makespan_s"}
+        return told | {"faster": self.is_faster, "warnings": list(self.warnings)}
 
     def __str__(self) -> str:
         text = (

@@ -108,11 +108,8 @@ class PipelineWorkload:
         if unread > 0:
             # An embedding reads the rows of its tokens, which shrink with the batch.
             read = max(0, read - unread) if "parts" in op.attrs else 0
-        made = {edge.output: edge.bytes for edge in self.graph.edges_from[op.id] if self._is_gradient(edge.target)}
-        return read + sum(made.values())
-
-    def _is_gradient(self, op_id: str) -> bool:
-        return self.graph.op(op_id).kind == "gradient"
+        readers = ((edge, self.graph.op(edge.target)) for edge in self.graph.edges_from[op.id])
+        return read + sum({edge.output: edge.bytes for edge, to in readers if to.kind == "gradient"}.values())
 
     def block_s(self, times: Sequence[float]) -> Any:
         """[block] → seconds, forward and backward, of ops that take these; updates are left out."""

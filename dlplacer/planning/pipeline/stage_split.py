@@ -1,6 +1,6 @@
 """The exact contiguous split: cuts chosen so that the slowest stage, or link, is as fast as it can be."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -130,7 +130,12 @@ def best_split(problem: SplitProblem) -> StageSplit | None:
     """
     stage_s = [problem.stage_s(stage) for stage in range(problem.stages)]
     routes = [problem.transfers_s(stage) for stage in range(problem.stages)]
-    slowest = [_slower(problem, stage, route) for stage, route in enumerate(routes)]
+    slowest = []
+    for stage, (there, back) in enumerate(routes):
+        # Two directions that share a link direction take turns.
+        rank = (stage - 1) % len(problem.chain.devices)
+        shared = set(problem.chain.forward_directions[rank]) & set(problem.chain.backward_directions[rank])
+        slowest.append(there + back if shared else np.maximum(there, back))
     bottleneck_s, _ = _least(np.maximum, slowest, stage_s)
     if not np.isfinite(bottleneck_s):
         return None
@@ -168,13 +173,6 @@ def least_memory_bytes(problem: SplitProblem) -> float:
     return _least(np.maximum, [np.zeros(problem.cuts.count)] * problem.stages, needs)[0]
 
 
-def _slower(problem: SplitProblem, stage: int, routes: tuple[Any, Any]) -> Any:
-    """[cut] → the longer of the two directions; their sum if they share a link direction."""
-    rank = (stage - 1) % len(problem.chain.devices)
-    shared = set(problem.chain.forward_directions[rank]) & set(problem.chain.backward_directions[rank])
-    return routes[0] + routes[1] if shared else np.maximum(*routes)
-
-
 def _times(line: AlphaBeta, sizes: Any) -> Any:
     return np.where(sizes > 0, line.latency_s + line.s_per_byte * sizes, 0.0)
 
@@ -189,8 +187,20 @@ def fitting_split(problem: SplitProblem) -> tuple[StageSplit | None, bool]:
     split = best_split(problem)
     if split is None or fits_together(problem, split):
         return split, True
-    tried = (best_split(replace(problem, rooms_bytes=rooms)) for rooms in _rooms(problem, split))
-    fitting = (found for found in tried if found is not None and fits_together(problem, found))
+    ranks = len(problem.chain.devices)
+    capacity = [float("inf") if (room := problem.device(k).memory_bytes) is None else float(room) for k in range(ranks)]
+    shares = []
+    for stage in range(problem.stages):
+        share = problem.memory_bytes(stage) / max(1.0, capacity[stage % ranks])
+        shares.append(np.where(np.isfinite(problem.stage_s(stage)), share, np.inf))
+    _, leanest = _least(np.add, [np.zeros(problem.cuts.count)] * problem.stages, shares)
+    fitting = []
+    for needs in (needs_bytes(problem, StageSplit(leanest, 0.0, 0.0)), needs_bytes(problem, split)):
+        parts = [need / (sum(needs[stage % ranks :: ranks]) or 1.0) for stage, need in enumerate(needs)]
+        rooms = [capacity[stage % ranks] * part for stage, part in enumerate(parts)]
+        found = best_split(replace(problem, rooms_bytes=rooms))
+        if found is not None and fits_together(problem, found):
+            fitting.append(found)
     return min(fitting, key=lambda found: (found.bottleneck_s, found.sum_s), default=None), False
 
 
@@ -207,28 +217,3 @@ def fits_together(problem: SplitProblem, split: StageSplit) -> bool:
         device.memory_bytes is None or sum(needs[rank :: len(problem.chain.devices)]) <= device.memory_bytes
         for rank, device in enumerate(problem.chain.devices)
     )
-
-
-def _rooms(problem: SplitProblem, split: StageSplit) -> Iterator[list[float]]:
-    """Memory limits of the stages: parts of their devices' memories in proportion to the needs of two splits."""
-    ranks = len(problem.chain.devices)
-    for needs in (_leanest_bytes(problem), needs_bytes(problem, split)):
-        yield [
-            _capacity(problem, stage) * (need / (sum(needs[stage % ranks :: ranks]) or 1.0))
-            for stage, need in enumerate(needs)
-        ]
-
-
-def _leanest_bytes(problem: SplitProblem) -> list[float]:
-    """[stage] → its memory in the split that takes the least of all devices, each in shares of its own."""
-    shares = []
-    for stage in range(problem.stages):
-        share = problem.memory_bytes(stage) / max(1.0, _capacity(problem, stage))
-        shares.append(np.where(np.isfinite(problem.stage_s(stage)), share, np.inf))
-    _, borders = _least(np.add, [np.zeros(problem.cuts.count)] * problem.stages, shares)
-    return needs_bytes(problem, StageSplit(borders, 0.0, 0.0))
-
-
-def _capacity(problem: SplitProblem, stage: int) -> float:
-    room_bytes = problem.device(stage).memory_bytes
-    return float("inf") if room_bytes is None else float(room_bytes)
