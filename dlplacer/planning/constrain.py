@@ -40,8 +40,15 @@ def constrained(
     """
     pairs = pins.items() if isinstance(pins, Mapping) else pins
     added = graph.constraints
+    known = [] if topology is None else list(dict.fromkeys((*topology.device_index, *topology.device_types)))
     for pattern, device in pairs:
-        _require_device(topology, pattern, device)
+        if device not in known:
+            near = difflib.get_close_matches(device, known, 1)
+            meant = f", the nearest is {near[0]!r}" if near else ""
+            raise InputError(
+                f"pin {pattern!r}: there is no device {device!r}{meant}; the topology has devices and types "
+                f"{', '.join(known)}"
+            )
         pinned = dict.fromkeys(matching(graph, pattern), device)
         try:
             added = added.added(Constraints(pinned))
@@ -120,14 +127,3 @@ def _nearest(graph: OpGraph, pattern: str) -> str:
     if near:
         return f"; the nearest are {', '.join(map(repr, near[:_SIMILAR]))}"
     return f"; names are such as {', '.join(map(repr, list(names)[:_SIMILAR]))}"
-
-
-def _require_device(topology: Topology | None, pattern: str, device: str) -> None:
-    known = [] if topology is None else list(dict.fromkeys((*topology.device_index, *topology.device_types)))
-    if device not in known:
-        near = difflib.get_close_matches(device, known, 1)
-        meant = f", the nearest is {near[0]!r}" if near else ""
-        raise InputError(
-            f"pin {pattern!r}: there is no device {device!r}{meant}; the topology has devices and types "
-            f"{', '.join(known)}"
-        )

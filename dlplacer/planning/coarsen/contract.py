@@ -50,10 +50,12 @@ def joined_outputs(graph: OpGraph, members: Sequence[str]) -> Outputs:
 def joined_memory(graph: OpGraph, members: Sequence[str], outputs: Outputs) -> tuple[int, int]:
     """Bytes of outputs and of workspace of members run in turn, each output kept until its last reader has run."""
     inside = {member: position for position, member in enumerate(members)}
-    left: dict[str, list[int]] = {member: [] for member in members}
+    # The parts of the outputs that outlive the group.
+    kept = dict.fromkeys(members, 0)
     for member, output in outputs.index:
-        left[member].append(output)
-    kept = {member: _kept_bytes(graph.op(member), left[member]) for member in members}
+        op = graph.op(member)
+        size = op.outputs[output].bytes if op.outputs else op.output_bytes
+        kept[member] = min(op.output_bytes, kept[member] + size)
     ends: dict[int, list[int]] = {}
     alive = peak = 0
     for position, member in enumerate(members):
@@ -65,13 +67,6 @@ def joined_memory(graph: OpGraph, members: Sequence[str], outputs: Outputs) -> t
         ends.setdefault(max(readers, default=position), []).append(inner_bytes)
         alive -= sum(ends.pop(position, ()))
     return sum(kept.values()), peak
-
-
-def _kept_bytes(op: Op, left: Sequence[int]) -> int:
-    """The part of an op's outputs that outlives the group, which it leaves by the outputs `left`."""
-    if not op.outputs:
-        return op.output_bytes if left else 0
-    return min(op.output_bytes, sum(op.outputs[output].bytes for output in left))
 
 
 PARTS = "parts"

@@ -94,8 +94,10 @@ def chains(graph: OpGraph) -> dict[str, str]:
         op = graph.op(op_id)
         if op.kind in _PLACES:
             continue
-        before = _chain_before(graph, op, label_of)
-        label = before if before is not None and chain_of[before].admits(op) else op_id
+        # The chain from which the op reads all that it reads of its own phase.
+        read = {edge.source for edge in graph.edges_into[op_id] if edge.source in label_of}
+        before = {label_of[source] for source in read if graph.op(source).phase == op.phase}
+        label = next(iter(before)) if len(before) == 1 and chain_of[min(before)].admits(op) else op_id
         label_of[op_id] = label
         chain_of.setdefault(label, _Chain(op)).add(graph, op)
     return {**label_of, **_places_within(graph, label_of)}
@@ -126,19 +128,8 @@ class _Chain:
         """Let an op join."""
         self.has_flops |= op.flops > 0
         self.readers.discard(op.id)
-        read_by = (graph.op(edge.target) for edge in graph.edges_from[op.id])
-        self.readers.update(reader.id for reader in read_by if _computes_in(reader, self.first.phase))
-
-
-def _chain_before(graph: OpGraph, op: Op, label_of: Mapping[str, str]) -> str | None:
-    """The chain from which the op reads all that it reads of its own phase."""
-    read = {edge.source for edge in graph.edges_into[op.id] if edge.source in label_of}
-    labels = {label_of[source] for source in read if graph.op(source).phase == op.phase}
-    return labels.pop() if len(labels) == 1 else None
-
-
-def _computes_in(op: Op, phase: str | None) -> bool:
-    return op.phase == phase and op.kind not in _PLACES
+        read_by, phase = (graph.op(edge.target) for edge in graph.edges_from[op.id]), self.first.phase
+        self.readers.update(each.id for each in read_by if each.phase == phase and each.kind not in _PLACES)
 
 
 def _places_within(graph: OpGraph, label_of: Mapping[str, str]) -> dict[str, str]:
@@ -177,22 +168,18 @@ def by_module(graph: OpGraph, depth: int | None = None) -> dict[str, str]:
     """
     paths = {op.module for op in graph.ops if op.module}
     holders = {path[:position] for path in paths for position, letter in enumerate(path) if letter == "."}
-    joining = (op for op in graph.ops if op.kind not in _LOOSE and not _waits_for_later(graph, op))
-    return {op.id: _path(op, depth, holders) + _SUFFIX.get(op.phase or "", "") for op in joining}
-
-
-def _waits_for_later(graph: OpGraph, op: Op) -> bool:
-    """True if an op reads from a later phase than its own: a buffer that the backward pass still reads, overwritten."""
-    phases = (graph.op(edge.source).phase for edge in graph.edges_into[op.id])
-    return any(phase is not None and PHASES.index(phase) > PHASES.index(op.phase or PHASES[-1]) for phase in phases)
-
-
-def _path(op: Op, depth: int | None, holders: set[str]) -> str:
-    path = op.module or _OUTSIDE
-    if depth is not None:
-        return ".".join(path.split(".")[:depth])
-    holder = path.rpartition(".")[0]
-    return path if path in holders or not holder else holder
+    label_of = {}
+    for op in graph.ops:
+        # An op that reads from a later phase stays alone: it overwrites a buffer that the backward pass still reads.
+        phases = (graph.op(edge.source).phase or PHASES[0] for edge in graph.edges_into[op.id])
+        latest = max(map(PHASES.index, phases), default=0)
+        if op.kind not in _LOOSE and latest <= PHASES.index(op.phase or PHASES[-1]):
+            path = op.module or _OUTSIDE
+            holder = path.rpartition(".")[0]
+            whole = path if path in holders or not holder else holder
+            label = whole if depth is None else ".".join(path.split(".")[:depth])
+            label_of[op.id] = label + _SUFFIX.get(op.phase or "", "")
+    return label_of
 
 
 FINEST = "aten"
@@ -226,7 +213,11 @@ def coarsen(graph: OpGraph, granularity: str) -> OpGraph:
             f"the graph has granularity {described['granularity']!r} already; start from the graph of ATen ops"
         )
     kind = "fused" if granularity == "fused" else "module"
-    label_of = chains(graph) if kind == "fused" else _of_equal_devices(graph, by_module(graph, depth))
+    label_of = chains(graph) if kind == "fused" else by_module(graph, depth)
+    if kind == "module":
+        # Only the machine knows if a device is of a type: modules come apart where their ops name different ones.
+        named = {op.id: f" on {', '.join(sorted(op.devices))}" for op in graph.ops if op.devices is not None}
+        label_of = {name: label + named.get(name, "") for name, label in label_of.items()}
     joining = {name: label for name, label in label_of.items() if graph.op(name).kind not in _STORED}
     coarse = contract(graph, acyclic_groups(graph, joining), kind, _with_readers(graph))
     if graph.capture is None:
@@ -247,12 +238,6 @@ def _with_readers(graph: OpGraph) -> dict[str, str]:
             if module is not None and devices == {stored.devices}:
                 together.update(dict.fromkeys((stored.id, *readers), module))
     return together
-
-
-def _of_equal_devices(graph: OpGraph, label_of: Mapping[str, str]) -> dict[str, str]:
-    """The labels, each taken apart where its ops name different devices; only the machine knows if one is of a type."""
-    named = {op.id: f" on {', '.join(sorted(op.devices))}" for op in graph.ops if op.devices is not None}
-    return {name: label + named.get(name, "") for name, label in label_of.items()}
 
 
 def _depth(granularity: str) -> int | None:

@@ -316,14 +316,6 @@ def _in_flight(question: Question) -> tuple[Question, ChainCosts, list[int] | No
     return min(tried, key=value_s)
 
 
-def _way_bound_s(question: Question, chain: ChainCosts) -> float:
-    """Seconds between two batches in flight, by their way at best and as many as memory holds at most."""
-    cached = sum(op.state_bytes for op in chain.ops) / chain.groups
-    room = chain.capacities.sum() - chain.sizes.sum() + cached * chain.groups + chain.shared_bytes
-    groups = max(1.0, math.floor(room / cached)) if cached and math.isfinite(room) else math.inf
-    return float(chain.time_s.min(axis=1).sum() / groups)
-
-
 def _planned(
     question: Question, chain: ChainCosts, split: list[int] | None, time_limit_s: float, workers: int | None, seed: int
 ) -> tuple[Plan, float]:
@@ -342,7 +334,12 @@ def _planned(
             raise _too_large(question, chain)
         raise NoPlanError(f"no split was found in {format_seconds(time_limit_s)}; raise the time limit")
     bound_s = chain.value_s(placement) if found.optimal and not question.largest else found.bound_s
-    bound_s = max(bound_s, _way_bound_s(question, chain)) if question.largest else bound_s
+    if question.largest:
+        # No batch is under way for less than at best, and no more are in flight than memory holds.
+        cached = sum(op.state_bytes for op in chain.ops) / chain.groups
+        room = chain.capacities.sum() - chain.sizes.sum() + cached * chain.groups + chain.shared_bytes
+        groups = max(1.0, math.floor(room / cached)) if cached and math.isfinite(room) else math.inf
+        bound_s = max(bound_s, float(chain.time_s.min(axis=1).sum() / groups))
     machine = question.machine
     pins = {op.id: machine.devices[place].id for op, place in zip(chain.ops, placement, strict=True)}
     graph = with_copies(question.graph(), pins)
@@ -384,24 +381,17 @@ def _judged(question: Question, splits: Mapping[str, Split]) -> tuple[Judged, ..
         token_s = question.chain(objective="token").value_s(placement) if fitting else None
         places = list(placement)
         longest = _longest(question, lambda sizes: replace(chain, sizes=sizes).fits(places))  # noqa: B023
-        found.append(Judged(name, tuple(layer_counts(chain, places)), value_s, token_s, longest))
+        # A layer counts where its first part is.
+        firsts = {op.meta["layer"]: home for op, home in zip(chain.ops[::-1], places[::-1], strict=True)}
+        homes = [home for layer, home in firsts.items() if layer is not None]
+        counts = tuple(homes.count(device) for device in range(len(chain.devices)))
+        found.append(Judged(name, counts, value_s, token_s, longest))
     return tuple(found)
-
-
-def layer_counts(chain: ChainCosts, placement: Sequence[int]) -> list[int]:
-    """[device] → layers of which it has the first part."""
-    counts, seen = [0] * len(chain.devices), set()
-    for op, place_ in zip(chain.ops, placement, strict=True):
-        if op.meta["layer"] is not None and op.meta["layer"] not in seen:
-            seen.add(op.meta["layer"])
-            counts[place_] += 1
-    return counts
 
 
 def _longest(question: Question, fitting: Callable[[Floats], bool]) -> int:
     """The longest context that fits and that the model was made for, or is asked for, by bisection."""
-    known = {1: question.sizes(1)}
-    if not fitting(known[1]):
+    if not fitting(question.sizes(1)):
         return 0
     low, high = 1, max(question.decoder.most_context or 2**24, question.serving.context)
     while low < high:

@@ -13,6 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+import networkx as nx
 import numpy as np
 from numpy.typing import NDArray
 from ortools.sat.python import cp_model
@@ -123,7 +124,14 @@ class _Flow:
         self.arcs: dict[Arc, cp_model.IntVar] = {}
         self._add_arcs(follows)
         self.used: dict[Node, cp_model.IntVar] = {}
-        self._balance()
+        # A walk leaves a node as often as it comes to it.
+        leaving: dict[Node, list[cp_model.IntVar]] = defaultdict(list)
+        for (one, _), variable in self.arcs.items():
+            leaving[one].append(variable)
+        for node in leaving.keys() - {_OUTSIDE}:
+            self.model.add(total(leaving[node]) == self.passes.get(node, 0))
+        for node in self.passes.keys() - leaving.keys():
+            self.model.add(self.passes[node] == 0)
         self._fit_into_memory()
         self._minimize(largest, follows is not None)
 
@@ -158,16 +166,6 @@ class _Flow:
         for variables in begins.values():
             self.model.add(total(variables) <= 1)
         self.passes = {node: total(variables) for node, variables in coming.items() if node != _OUTSIDE}
-
-    def _balance(self) -> None:
-        """A walk leaves a node as often as it comes to it."""
-        leaving: dict[Node, list[cp_model.IntVar]] = defaultdict(list)
-        for (one, _), variable in self.arcs.items():
-            leaving[one].append(variable)
-        for node in leaving.keys() - self.passes.keys() - {_OUTSIDE}:
-            self.model.add(total(leaving[node]) == 0)
-        for node, passes in self.passes.items():
-            self.model.add(total(leaving[node]) == passes)
 
     def _fit_into_memory(self) -> None:
         size = {slot: int(self.chain.sizes[op]) for slot, op in self.firsts.items()}
@@ -261,12 +259,5 @@ def _slots(periods: Sequence[tuple[int, int]]) -> list[int]:
 
 def _reached(steps: Iterable[Arc]) -> set[Node]:
     """Nodes on a walk from the outside."""
-    onward = defaultdict(set)
-    for one, other in steps:
-        onward[one].add(other)
-    reached, ahead = {_OUTSIDE}, [_OUTSIDE]
-    while ahead:
-        new = onward[ahead.pop()] - reached
-        reached |= new
-        ahead += new
-    return reached
+    graph = nx.DiGraph(list(steps))
+    return {_OUTSIDE, *nx.descendants(graph, _OUTSIDE)}
