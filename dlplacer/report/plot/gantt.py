@@ -24,6 +24,7 @@ from dlplacer.report.plot.style import (
     PHASE,
     TEXT,
     TRANSFER,
+    Canvas,
     axes_or_new,
     block_colors,
     entitle,
@@ -112,13 +113,13 @@ _ROW_INCHES = 0.72
 
 
 def gantt_size(plan: Plan) -> tuple[float, float]:
-    """Inches, width and height, that show every row of `plot_gantt`, a device's row always as high."""
+    """Inches, width and height, that show every row, a device's row always as high."""
     lowest, highest = _limits(_rows(plan, link_rows(plan)))
     return 16.0, min(40.0, _TITLE_AND_AXIS_INCHES + _ROW_INCHES * (lowest - highest))
 
 
 def plot_gantt(
-    plan: Plan, ax: Axes | None = None, color_by: str = "phase", mark_path: bool = True, until_s: float | None = None
+    plan: Plan, ax: Canvas = None, color_by: str = "phase", mark_path: bool = True, until_s: float | None = None
 ) -> Axes:
     """A Gantt chart: one row per device and per link direction that is used; returns the Axes, with time in seconds.
 

@@ -7,7 +7,17 @@ from matplotlib.axes import Axes
 from dlplacer.check import live_bytes
 from dlplacer.core.plan import Plan
 from dlplacer.core.units import format_bytes
-from dlplacer.report.plot.style import IDLE, TEXT, axes_or_new, device_colors, entitle, label_rows, label_seconds, plain
+from dlplacer.report.plot.style import (
+    IDLE,
+    TEXT,
+    Canvas,
+    axes_or_new,
+    device_colors,
+    entitle,
+    label_rows,
+    label_seconds,
+    plain,
+)
 from dlplacer.report.summary import headline
 
 _LEAST_INCHES, _MOST_INCHES = 5.0, 40.0
@@ -16,19 +26,14 @@ _ROW_FILLED = 0.86
 _FAR_ABOVE = 2.5
 
 
-def memory_size(plan: Plan) -> tuple[float, float]:
-    """Inches, width and height, that suit `plot_memory`."""
-    return 13.0, min(_MOST_INCHES, max(_LEAST_INCHES, 1.5 + _ROW_INCHES * len(plan.topology.devices)))
-
-
-def plot_memory(plan: Plan, ax: Axes | None = None) -> Axes:
+def plot_memory(plan: Plan, ax: Canvas = None) -> Axes:
     """Axes with the live bytes of every device over the step, in seconds; the y axis counts rows.
 
     Small multiples: a row for each device, all of the same height in bytes, filled by the greatest peak or a limit near
     it. Peaks are marked. Dashed: the sum of footprints of eq. 13, which counts every op during the whole step, and no
     copies. Dotted: the capacity, if it is limited. A limit far above all peaks is named in words.
     """
-    ax = axes_or_new(ax, memory_size(plan))
+    ax = axes_or_new(ax, (13.0, min(_MOST_INCHES, max(_LEAST_INCHES, 1.5 + _ROW_INCHES * len(plan.topology.devices)))))
     curves = {device.id: live_bytes(plan, device.id) for device in plan.topology.devices}
     colors, sums = device_colors(curves), _footprints(plan)
     peaks = {device: max(curve, key=lambda point: point[1]) for device, curve in curves.items()}

@@ -3,31 +3,27 @@
 from dataclasses import replace
 
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from dlplacer.core.plan import Plan
 from dlplacer.core.units import format_seconds
 from dlplacer.report.link_use import waited_for
 from dlplacer.report.plot.gantt import gantt_size, plot_gantt
-from dlplacer.report.plot.style import GUIDE, new_axes
+from dlplacer.report.plot.style import GUIDE, axes_or_new
 
 _SPAN = "from the start of the first op to the end of the last, without what the host does before and after"
 _NOTE = "transfers that a device waited for: the producer has ended, the device is free, and the reader has not begun"
 
 
-def run_size(steps: tuple[Plan, Plan]) -> tuple[float, float]:
-    """Inches, width and height, that suit `plot_run`."""
-    (width, above), (_, below) = map(gantt_size, steps)
-    return width, above + below
-
-
-def plot_run(steps: tuple[Plan, Plan], axes: tuple[Axes, Axes] | None = None) -> tuple[Axes, Axes]:
+def plot_run(steps: tuple[Plan, Plan], axes: tuple[Axes, Axes] | Figure | None = None) -> tuple[Axes, Axes]:
     """Gantt charts of the predicted and of the measured step with the same time axis; returns their Axes.
 
     A recording holds no transfers: below the measured ops stand those that a device waited for, as `waited_for` finds
     them. Neither chart shows a critical path: cores also spend time on handing over tensors, which no bar represents.
     """
     predicted, measured = steps
-    axes = axes or tuple(new_axes(run_size(steps), 2))
+    (width, above), (_, below) = map(gantt_size, steps)
+    axes = tuple(axes_or_new(axes, (width, above + below), 2))
     longest_s = max(predicted.makespan_s, measured.makespan_s)
     shown = (
         predicted,

@@ -3,12 +3,13 @@
 import warnings
 from collections.abc import Iterable, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.colors import to_hex, to_rgb
+from matplotlib.figure import Figure
 from matplotlib.textpath import TextPath
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
@@ -18,20 +19,21 @@ _TITLE_POINTS = 10
 _TITLE_SHARE = 0.75
 _SIZES = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 1))
 
-
-def axes_or_new(ax: Axes | None, size: tuple[float, float]) -> Axes:
-    """The Axes given, or new ones."""
-    if ax is not None:
-        return ax
-    created: Axes = new_axes(size)
-    return created
+Canvas: TypeAlias = Axes | Figure | None
+"""Axes to draw on; for the others new ones are made, in the figure given or in one of pyplot."""
 
 
-def new_axes(size: tuple[float, float], rows: int = 1) -> Any:
-    """Axes of a pyplot figure of this size in inches, which a notebook displays; of several rows an array."""
+def axes_or_new(ax: Any, size: tuple[float, float], rows: int = 1) -> Any:
+    """The Axes given; else new ones, of several rows an array, in the figure given or in one that a notebook displays.
+
+    `size` is that of the figure in inches.
+    """
+    if isinstance(ax, Figure):
+        ax.set_size_inches(size)
+        return ax.subplots(rows)
     from matplotlib import pyplot
 
-    return pyplot.subplots(rows, figsize=size, layout="constrained")[1]
+    return ax if ax is not None else pyplot.subplots(rows, figsize=size, layout="constrained")[1]
 
 
 def inches(ax: Axes) -> tuple[float, float]:

@@ -13,7 +13,7 @@ from matplotlib.path import Path
 
 from dlplacer.core.topology import Link, Topology
 from dlplacer.core.units import format_bytes, format_bytes_per_s, format_seconds
-from dlplacer.report.plot.style import TEXT, axes_or_new, device_colors, entitle, ink_on, plain, text_points
+from dlplacer.report.plot.style import TEXT, Canvas, axes_or_new, device_colors, entitle, ink_on, plain, text_points
 
 
 def machine_layout(topology: Topology) -> dict[str, tuple[float, float]]:
@@ -87,9 +87,8 @@ _LEVEL_INCHES_PER_LINK = 0.3
 _SPECTRUM = "viridis"
 
 
-def topology_size(topology: Topology) -> tuple[float, float]:
-    """Inches, width and height, that suit `plot_topology`."""
-    spots = machine_layout(topology)
+def _size(topology: Topology, spots: Spots) -> tuple[float, float]:
+    """Inches, width and height."""
     lowest, highest = _depth(topology, spots), max(y for _, y in spots.values())
     columns = max(x for x, _ in spots.values()) - min(x for x, _ in spots.values())
     joins = Counter(name for link in topology.links for name in (link.source, link.target))
@@ -114,14 +113,14 @@ def _lines(topology: Topology, name: str) -> list[str]:
     return [plain(name, limit), plain(device.type, limit), *memory]
 
 
-def plot_topology(topology: Topology, ax: Axes | None = None) -> Axes:
+def plot_topology(topology: Topology, ax: Canvas = None) -> Axes:
     """Devices as coloured boxes in a row, routers above; returns the Axes.
 
     Links between devices that are not neighbours in the row pass below it. The colour encodes rate and
     latency, as the legend says; where there are too many kinds of links to distinguish, every link is labelled.
     """
-    ax = axes_or_new(ax, topology_size(topology))
     spots = machine_layout(topology)
+    ax = axes_or_new(ax, _size(topology, spots))
     _draw_links(ax, topology, spots)
     colors = device_colors(topology.device_index)
     for node in topology.nodes:
