@@ -4,7 +4,7 @@ from matplotlib.axes import Axes
 
 from dlplacer.core.units import format_seconds
 from dlplacer.planning.compare import Comparison, MethodResult
-from dlplacer.report.plot.style import GUIDE, IDLE, TEXT, Canvas, axes_or_new, entitle, label_rows, label_seconds, plain
+from dlplacer.report.plot.style import GUIDE, IDLE, TEXT, axes_or_new, entitle, label_rows, label_seconds, plain
 
 _PROVED = "#4c78a8"
 _GAP = "#b9cbe0"
@@ -13,7 +13,7 @@ _LEGEND = "dark: up to the best lower bound; pale: gap to it; ×: speedup over t
 _ROOM_FOR_LABELS = 1.26
 
 
-def plot_comparison(comparison: Comparison, ax: Canvas = None) -> Axes:
+def plot_comparison(comparison: Comparison, ax: Axes | None = None) -> Axes:
     """A bar per method, the best on top, as long as its step time; returns the Axes, with seconds along x.
 
     Solid up to the best lower bound, which the dashed line marks, paler beyond it: the gap. A bar is labelled with the

@@ -4,23 +4,13 @@ from matplotlib.axes import Axes
 
 from dlplacer.core.units import format_seconds
 from dlplacer.planning.fit.fit import Fit
-from dlplacer.report.plot.style import (
-    IDLE,
-    PHASE,
-    TRANSFER,
-    Canvas,
-    axes_or_new,
-    entitle,
-    label_bytes,
-    label_rows,
-    plain,
-)
+from dlplacer.report.plot.style import IDLE, PHASE, TRANSFER, axes_or_new, entitle, label_bytes, label_rows, plain
 
 _HEIGHT = 0.62
 _PARTS = (("weights", PHASE["forward"]), ("cache", PHASE["backward"]), ("vectors", TRANSFER), ("reserve", PHASE[None]))
 
 
-def plot_fit(found: Fit, ax: Canvas = None) -> Axes:
+def plot_fit(found: Fit, ax: Axes | None = None) -> Axes:
     """A row per device as long as its memory, with weights, cache and reserve stacked; returns the Axes, in bytes."""
     ax = axes_or_new(ax, (10.0, 1.9 + 0.75 * len(found.plan.topology.devices)))
     shares = {share.device: share for share in found.shares}

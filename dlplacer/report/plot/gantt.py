@@ -24,7 +24,6 @@ from dlplacer.report.plot.style import (
     PHASE,
     TEXT,
     TRANSFER,
-    Canvas,
     axes_or_new,
     block_colors,
     entitle,
@@ -119,7 +118,7 @@ def gantt_size(plan: Plan) -> tuple[float, float]:
 
 
 def plot_gantt(
-    plan: Plan, ax: Canvas = None, color_by: str = "phase", mark_path: bool = True, until_s: float | None = None
+    plan: Plan, ax: Axes | None = None, color_by: str = "phase", mark_path: bool = True, until_s: float | None = None
 ) -> Axes:
     """A Gantt chart: one row per device and per link direction that is used; returns the Axes, with time in seconds.
 

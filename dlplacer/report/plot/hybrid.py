@@ -7,12 +7,12 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from dlplacer.planning.hybrid.hybrid_plan import HybridPlan, Strategy
-from dlplacer.report.plot.style import GUIDE, IDLE, TEXT, Canvas, axes_or_new, device_colors, entitle
+from dlplacer.report.plot.style import GUIDE, IDLE, TEXT, axes_or_new, device_colors, entitle
 
 _SHOWN = 10
 
 
-def plot_hybrid(plan: HybridPlan, ax: Canvas = None) -> Axes:
+def plot_hybrid(plan: HybridPlan, ax: Axes | None = None) -> Axes:
     """Speedup over one device against the devices in use, both axes logarithmic; returns the Axes, without units.
 
     As the paper's figures 3 and 5: a line for data parallelism alone and one per model-parallel degree, each with the

@@ -7,17 +7,7 @@ from matplotlib.axes import Axes
 from dlplacer.check import live_bytes
 from dlplacer.core.plan import Plan
 from dlplacer.core.units import format_bytes
-from dlplacer.report.plot.style import (
-    IDLE,
-    TEXT,
-    Canvas,
-    axes_or_new,
-    device_colors,
-    entitle,
-    label_rows,
-    label_seconds,
-    plain,
-)
+from dlplacer.report.plot.style import IDLE, TEXT, axes_or_new, device_colors, entitle, label_rows, label_seconds, plain
 from dlplacer.report.summary import headline
 
 _LEAST_INCHES, _MOST_INCHES = 5.0, 40.0
@@ -26,7 +16,7 @@ _ROW_FILLED = 0.86
 _FAR_ABOVE = 2.5
 
 
-def plot_memory(plan: Plan, ax: Canvas = None) -> Axes:
+def plot_memory(plan: Plan, ax: Axes | None = None) -> Axes:
     """Axes with the live bytes of every device over the step, in seconds; the y axis counts rows.
 
     Small multiples: a row for each device, all of the same height in bytes, filled by the greatest peak or a limit near

@@ -10,7 +10,6 @@ from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
 from dlplacer.report.plot.style import (
     IDLE,
     PHASE,
-    Canvas,
     axes_or_new,
     block_colors,
     entitle,
@@ -33,7 +32,7 @@ _OUTLINED = 400
 _MOST_COLORS_NAMED = 16
 
 
-def plot_pipeline(plan: PipelinePlan, ax: Canvas = None) -> Axes:
+def plot_pipeline(plan: PipelinePlan, ax: Axes | None = None) -> Axes:
     """A row per device and a bar per pass, as long as it takes; returns the Axes, with seconds along x.
 
     The colour encodes the micro-batch, the height the pass: forward, backward, backward for the weights

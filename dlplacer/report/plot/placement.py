@@ -14,18 +14,7 @@ from matplotlib.lines import Line2D
 from dlplacer.core.plan import Plan
 from dlplacer.core.units import format_bytes, format_seconds
 from dlplacer.report.module_blocks import outermost, short_names
-from dlplacer.report.plot.style import (
-    CROSSING,
-    GUIDE,
-    IDLE,
-    TEXT,
-    Canvas,
-    axes_or_new,
-    device_colors,
-    entitle,
-    inches,
-    plain,
-)
+from dlplacer.report.plot.style import CROSSING, GUIDE, IDLE, TEXT, axes_or_new, device_colors, entitle, inches, plain
 from dlplacer.report.summary import headline, verdict
 
 _LARGEST_SHARE = 1 / 40
@@ -127,7 +116,7 @@ def _size(plan: Plan, graph: CollapsedGraph) -> tuple[float, float]:
     return min(26.0, max(9.0, 4.0 + _COLUMN_INCHES * len(graph.groups))), min(26.0, 2.2 + lane_inches * lanes)
 
 
-def plot_placement(plan: Plan, ax: Canvas = None) -> Axes:
+def plot_placement(plan: Plan, ax: Axes | None = None) -> Axes:
     """The dataflow graph: a column per block of the module tree and, for each pass, a lane per device.
 
     The area of a dot grows with the time that the block spends there. Lines are what is sent between devices within a

@@ -1,9 +1,9 @@
 """The measured Gantt chart below the predicted one, on the same time axis."""
 
 from dataclasses import replace
+from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from dlplacer.core.plan import Plan
 from dlplacer.core.units import format_seconds
@@ -15,7 +15,7 @@ _SPAN = "from the start of the first op to the end of the last, without what the
 _NOTE = "transfers that a device waited for: the producer has ended, the device is free, and the reader has not begun"
 
 
-def plot_run(steps: tuple[Plan, Plan], axes: tuple[Axes, Axes] | Figure | None = None) -> tuple[Axes, Axes]:
+def plot_run(steps: tuple[Plan, Plan], axes: tuple[Axes, Axes] | None = None) -> tuple[Axes, Axes]:
     """Gantt charts of the predicted and of the measured step with the same time axis; returns their Axes.
 
     A recording holds no transfers: below the measured ops stand those that a device waited for, as `waited_for` finds
@@ -23,7 +23,7 @@ def plot_run(steps: tuple[Plan, Plan], axes: tuple[Axes, Axes] | Figure | None =
     """
     predicted, measured = steps
     (width, above), (_, below) = map(gantt_size, steps)
-    axes = tuple(axes_or_new(axes, (width, above + below), 2))
+    both: Any = axes_or_new(axes, (width, above + below), 2)
     longest_s = max(predicted.makespan_s, measured.makespan_s)
     shown = (
         predicted,
@@ -36,15 +36,15 @@ def plot_run(steps: tuple[Plan, Plan], axes: tuple[Axes, Axes] | Figure | None =
             options=replace(predicted.options, contention="none", delay="cut-through"),
         ),
     )
-    for plan, ax, name in zip(shown, axes, ("predicted", "measured"), strict=True):
+    for plan, ax, name in zip(shown, both, ("predicted", "measured"), strict=True):
         plot_gantt(plan, ax, mark_path=False, until_s=longest_s)
         ax.set_title(
             f"{name}: {format_seconds(plan.makespan_s)}{_apart(plan, predicted)}", loc="left", fontweight="bold"
         )
-    axes[0].annotate(_SPAN, (1, 1), (0, 4), "axes fraction", "offset points", fontsize=7, color=GUIDE, ha="right")
+    both[0].annotate(_SPAN, (1, 1), (0, 4), "axes fraction", "offset points", fontsize=7, color=GUIDE, ha="right")
     if shown[1].transfers and not measured.transfers:
-        axes[1].annotate(_NOTE, (0, 0), (2, 3), "axes fraction", "offset points", fontsize=7, color=GUIDE)
-    return axes
+        both[1].annotate(_NOTE, (0, 0), (2, 3), "axes fraction", "offset points", fontsize=7, color=GUIDE)
+    return both[0], both[1]
 
 
 def _apart(plan: Plan, predicted: Plan) -> str:

@@ -3,7 +3,7 @@
 import warnings
 from collections.abc import Iterable, Sequence
 from functools import cache
-from typing import Any, TypeAlias
+from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -19,21 +19,21 @@ _TITLE_POINTS = 10
 _TITLE_SHARE = 0.75
 _SIZES = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 1))
 
-Canvas: TypeAlias = Axes | Figure | None
-"""Axes to draw on; for the others new ones are made, in the figure given or in one of pyplot."""
 
-
-def axes_or_new(ax: Any, size: tuple[float, float], rows: int = 1) -> Any:
+def axes_or_new(ax: Any, size: tuple[float, float], rows: int = 1) -> Axes:
     """The Axes given; else new ones, of several rows an array, in the figure given or in one that a notebook displays.
 
     `size` is that of the figure in inches.
     """
     if isinstance(ax, Figure):
         ax.set_size_inches(size)
-        return ax.subplots(rows)
-    from matplotlib import pyplot
+        ax = ax.subplots(rows)
+    if ax is None:
+        from matplotlib import pyplot
 
-    return ax if ax is not None else pyplot.subplots(rows, figsize=size, layout="constrained")[1]
+        _, ax = pyplot.subplots(rows, figsize=size, layout="constrained")
+    axes: Axes = ax
+    return axes
 
 
 def inches(ax: Axes) -> tuple[float, float]:

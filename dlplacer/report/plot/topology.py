@@ -13,7 +13,7 @@ from matplotlib.path import Path
 
 from dlplacer.core.topology import Link, Topology
 from dlplacer.core.units import format_bytes, format_bytes_per_s, format_seconds
-from dlplacer.report.plot.style import TEXT, Canvas, axes_or_new, device_colors, entitle, ink_on, plain, text_points
+from dlplacer.report.plot.style import TEXT, axes_or_new, device_colors, entitle, ink_on, plain, text_points
 
 
 def machine_layout(topology: Topology) -> dict[str, tuple[float, float]]:
@@ -113,7 +113,7 @@ def _lines(topology: Topology, name: str) -> list[str]:
     return [plain(name, limit), plain(device.type, limit), *memory]
 
 
-def plot_topology(topology: Topology, ax: Canvas = None) -> Axes:
+def plot_topology(topology: Topology, ax: Axes | None = None) -> Axes:
     """Devices as coloured boxes in a row, routers above; returns the Axes.
 
     Links between devices that are not neighbours in the row pass below it. The colour encodes rate and
