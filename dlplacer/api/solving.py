@@ -33,16 +33,16 @@ from dlplacer.core.result import Result
 from dlplacer.core.topology import Topology
 from dlplacer.machines.costs.roofline_times import with_times
 from dlplacer.planning.constrain import constrained, parsed_pin
-from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
-from dlplacer.solvers.instance.schedule import Progress
 
 if TYPE_CHECKING:
     from dlplacer.frontend.torch.job import Job
     from dlplacer.measure.splitting import Prospect, SplitResult
     from dlplacer.planning.compare import Comparison
+    from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
     from dlplacer.planning.what_if import Elsewhere, PinnedPlan, WhatWouldHelp
     from dlplacer.report.explanation import Explanation
     from dlplacer.runtime.devices.base import NamedDevice
+    from dlplacer.solvers.instance.schedule import Progress
 
 Pins: TypeAlias = Mapping[str, str] | Iterable[str | tuple[str, str]]
 """Op, module or glob → name or type of a device; also as texts: ``"encoder.*=gpu0"``."""
@@ -68,7 +68,7 @@ def place(
     gap: float = 0.0,
     seed: int = 0,
     workers: int | None = None,
-    on_progress: Callable[[Progress], None] = silent,
+    on_progress: "Callable[[Progress], None]" = silent,
     stop: Event | None = None,
     pins: Pins = (),
     colocate: Together = (),
@@ -183,7 +183,7 @@ def compare(
     time_limit_s: float = 60.0,
     seed: int = 0,
     workers: int | None = None,
-    on_progress: Callable[[Progress], None] = silent,
+    on_progress: "Callable[[Progress], None]" = silent,
     stop: Event | None = None,
     pins: Pins = (),
     colocate: Together = (),
@@ -232,7 +232,7 @@ def pipeline(
     calibration: Files = (),
     on_progress: Callable[[int, int], None] = silent,
     **step: Unpack[CaptureOptions],
-) -> PipelinePlan:
+) -> "PipelinePlan":
     """The pipeline of least predicted step time: contiguous stages, and the order of micro-batches on their devices.
 
     Raises InputError if an argument cannot be meant, or an op has no time on a device; InfeasibleError if no split
@@ -260,7 +260,7 @@ def pipeline(
 
 @checked
 def plan_of_pipeline(
-    found: PipelinePlan,
+    found: "PipelinePlan",
     graph: GraphLike,
     topology: TopologyLike,
     *,
@@ -279,6 +279,7 @@ def plan_of_pipeline(
     >>> dp.plan_of_pipeline(found, cut, "cpu-2core").method == f"pipeline/{found.schedule}"
     True
     """
+    from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
     from dlplacer.planning.pipeline.placed_pipeline import placed_pipeline, with_copies_held
 
     expect("", "found", found, PipelinePlan, "the result of dp.pipeline")

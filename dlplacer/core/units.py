@@ -50,7 +50,7 @@ def parse_quantity(text: str, dimension: str) -> float:
     units = UNITS[dimension]
     shown = reprlib.repr(text)
     if match is None:
-        with_unit = "" if dimension == "number" else " with a unit"
+        with_unit = {"number": "", "share": " or a percentage"}.get(dimension, " with a unit")
         raise ValueError(f"{shown} is not a number{with_unit}; write for example {_TYPICAL[dimension]!r}")
     number, unit = match.groups()
     if unit and unit not in units:
