@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from dlplacer.core.errors import FileFormatError
-from dlplacer.files.graph_file import graph_from_dict
+from dlplacer.files.graph_file import read_graph
 
 FORMAT = "dlplacer.graph/1"
 
@@ -24,7 +24,7 @@ def file(*nodes: Any, edges: Any = (), **fields: Any) -> dict[str, Any]:
 
 def mistakes_in(value: Any) -> list[str]:
     with pytest.raises(FileFormatError) as caught:
-        graph_from_dict(value, "it.json")
+        read_graph(value, "it.json")
     assert str(caught.value).startswith("it.json: ")
     return list(caught.value.mistakes)
 

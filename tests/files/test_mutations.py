@@ -12,7 +12,7 @@ from machines.importers import samples
 import dlplacer as dp
 from dlplacer.check import check_plan
 from dlplacer.core.errors import CheckError, InputError
-from dlplacer.files.graph_file import graph_from_dict, read_graph
+from dlplacer.files.graph_file import read_graph
 from dlplacer.files.load import locate
 from dlplacer.files.plan_file import plan_to_dict, read_plan
 from dlplacer.files.topology_file import read_topology
@@ -95,7 +95,7 @@ DEVICE "d 1"
 
 
 def plan() -> dict[str, Any]:
-    found = dp.place(graph_from_dict(GRAPH, "small"), dp.load_topology("cpu-2core"), method="heft")
+    found = dp.place(read_graph(GRAPH, "small"), dp.load_topology("cpu-2core"), method="heft")
     return plan_to_dict(found.plan)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dlplacer.core.errors import FileFormatError
 from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.files.text import render_json
-from dlplacer.files.topology_file import read_topology, topology_from_dict, topology_to_dict
+from dlplacer.files.topology_file import read_topology, topology_to_dict
 
 FORMAT = "dlplacer.topology/1"
 NAMES = st.text("abcé漢 /_.", min_size=1, max_size=6)
@@ -34,7 +34,7 @@ def file(*nodes: Any, edges: Any = (), **fields: Any) -> dict[str, Any]:
 
 def mistakes_in(value: Any) -> list[str]:
     with pytest.raises(FileFormatError) as caught:
-        topology_from_dict(value, "it.json")
+        read_topology(value, "it.json")
     assert str(caught.value).startswith("it.json: ")
     return list(caught.value.mistakes)
 
@@ -69,7 +69,7 @@ def topologies(draw: st.DrawFn) -> Topology:
 
 @given(topologies())
 def test_topologies_round_trip(topology: Topology) -> None:
-    again = topology_from_dict(json.loads(render_json(topology_to_dict(topology))), "it.json")
+    again = read_topology(json.loads(render_json(topology_to_dict(topology))), "it.json")
     assert again == topology
     assert topology_to_dict(again) == topology_to_dict(topology)
 
@@ -78,7 +78,7 @@ def test_quantities_with_units() -> None:
     gpu = device(memory_bytes="80 GiB", flops_per_s="19.5 TFLOP/s", memory_bytes_per_s="2 TB/s")
     cpu = device("b", memory_bytes=1e9, flops_per_s={"float32": "1 TFLOP/s", "int8": 5})
     wire = link(rate="25 GB/s", latency_s="1.5 us", count=2, duplex="half")
-    topology = topology_from_dict(file(gpu, cpu, edges=[wire]), "it.json")
+    topology = read_topology(file(gpu, cpu, edges=[wire]), "it.json")
     assert topology.devices[0] == Device("a", "device", 80 * 2**30, 19.5e12, 2e12)
     assert topology.devices[1] == Device("b", "device", 10**9, {"float32": 1e12, "int8": 5.0})
     assert topology.links == (Link("a", "b", 25e9, 1.5e-6, "half", 2),)
@@ -92,7 +92,7 @@ def test_node_link_data_of_networkx(kind: Any) -> None:
     graph.add_node("b", kind="device")
     graph.add_edge("a", "b", bytes_per_s="25 GB/s")
     value = {"format": FORMAT, "name": "tiny", "source": "a test"} | nx.node_link_data(graph, edges="edges")
-    topology = topology_from_dict(json.loads(json.dumps(value)), "it.json")
+    topology = read_topology(json.loads(json.dumps(value)), "it.json")
     assert (topology.name, topology.source) == ("tiny", "a test")
     assert topology.links == (Link("a", "b", 25e9),)
 

@@ -165,7 +165,7 @@ def _draw_groups(ax: Axes, groups: Iterable[str]) -> None:
 def _draw_lines(ax: Axes, graph: CollapsedGraph, spots: Mapping[Part, tuple[float, float]]) -> None:
     most = max(graph.moved_bytes.values(), default=0) or 1
     within = {ends: size for ends, size in graph.moved_bytes.items() if ends[0][1] == ends[1][1]}
-    between = [[spots[source], spots[target]] for source, target in graph.moved_bytes.keys() - within.keys()]
+    between = [[spots[source], spots[target]] for source, target in graph.moved_bytes if source[1] != target[1]]
     faint = LineCollection(between, colors=GUIDE, linewidths=0.4, alpha=0.25, zorder=1, label="edges between passes")
     strong = LineCollection(
         [[spots[source], spots[target]] for source, target in within],
