@@ -112,29 +112,8 @@ def text(path: Path) -> str:
     return path.read_bytes().decode("utf-8", "replace")
 
 
-BYTES = [b'"', *b"{ [ ] } , - & 0 1e999 NaN 1.2.3 \\u0000 \\ud800 \xff \x00 \xc2\xb2".split(), b"9" * 5000, b"[" * 3000]
-    b'"',
-    *b"{ [ ] } , - < & 0 1e999 NaN 1.2.3 \\u0000 \\ud800 \xff \x00 \xc2\xb2".split(),
-    b"9" * 5000,
-    b"[" * 3000,
-]
+BYTES = [*rb"{ [ ] } , - < & 0 1e999 NaN 1.2.3 \u0000 \ud800".split(), b'"', b"\xff", b"\x00", b"9" * 5000, b"[" * 3000]
 JUNK: list[Any] = [None, True, -1, 1.5, 1e308, 10**400, "", "\x00", "5 GB", "1e400 GB", "²", "x" * 3000, [], [[]]]
-    None,
-    True,
-    -1,
-    1.5,
-    1e308,
-    2**63,
-    10**400,
-    "",
-    "\x00",
-    "5 GB",
-    "1e400 GB",
-    "²",
-    "x" * 3000,
-    [],
-    [[]],
-]
 JUNK += [{}, {"id": "a"}, {"": ""}]
 
 
