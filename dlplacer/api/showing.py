@@ -75,7 +75,6 @@ def show(
 
     Examples
     --------
-    >>> import dlplacer as dp
     >>> page = dp.show(dp.place("inception_v3-infer", "dgx1-v100-2gpu", method="heft"))
     >>> page.title
     'InceptionV3 on dgx1-v100-2gpu: ... ms per step'

@@ -85,7 +85,6 @@ def place(
 
     Examples
     --------
-    >>> import dlplacer as dp
     >>> result = dp.place("inception_v3-infer", "dgx1-v100-2gpu", "paper", method="heft")
     >>> result.status, result.plan.options.contention, result.speedup > 1.2
     ('feasible', 'none', True)
@@ -146,7 +145,7 @@ def place_with_splits(
 
     Examples
     --------
-    >>> import dlplacer as dp, torch
+    >>> import torch
     >>> module = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.ReLU(), torch.nn.Linear(256, 8))
     >>> job = dp.Job(module, args=(torch.randn(4096, 256),), mode="infer")
     >>> found = dp.place_with_splits(job, "cpu-2core", time_limit_s=4)
@@ -195,7 +194,6 @@ def compare(
 
     Examples
     --------
-    >>> import dlplacer as dp
     >>> comparison = dp.compare("inception_v3-infer", "dgx1-v100-2gpu", methods="single, heft, list")
     >>> comparison.to_frame()["method"].tolist()[-1]
     'single'
@@ -240,7 +238,6 @@ def pipeline(
 
     Examples
     --------
-    >>> import dlplacer as dp
     >>> plan = dp.pipeline("inception_v3-infer", "dgx1-v100-2gpu", stages=2, micro_batches=4)
     >>> len(plan.stages), plan.micro_batches
     (2, 4)
@@ -273,7 +270,6 @@ def plan_of_pipeline(
 
     Examples
     --------
-    >>> import dlplacer as dp
     >>> found = dp.pipeline("dlplacer.models:mlp", "cpu-2core", stages=2, micro_batches=2)
     >>> cut = dp.capture("dlplacer.models:mlp", micro_batches=2)
     >>> dp.plan_of_pipeline(found, cut, "cpu-2core").method == f"pipeline/{found.schedule}"
@@ -344,7 +340,6 @@ def explain(plan: PlanLike, dispatch_s: float = 0.0) -> "Explanation":
 
     Examples
     --------
-    >>> import dlplacer as dp
     >>> found = dp.explain(dp.place("inception_v3-infer", "dgx1-v100-2gpu", method="heft"))
     >>> sorted(found.limits_s)
     ['critical path', 'work']
@@ -373,7 +368,6 @@ def what_would_help(
 
     Examples
     --------
-    >>> import dlplacer as dp
     >>> graph = dp.OpGraph([dp.Op("a", "mm", 2e-3), dp.Op("b", "mm", 1e-3)], [dp.Edge("a", "b", 64)])
     >>> found = dp.what_would_help(dp.place(graph, dp.Topology([dp.Device("d")])), budget_s=2)
     >>> len(found.answers) > 0
@@ -393,7 +387,6 @@ def elsewhere(
 
     Examples
     --------
-    >>> import dlplacer as dp
     >>> machine = dp.Topology([dp.Device("d0"), dp.Device("d1", "slow")], links=[dp.Link("d0", "d1", 1e9)])
     >>> graph = dp.OpGraph([dp.Op("a", "mm", {"device": 1e-3, "slow": 3e-3})])
     >>> [found] = dp.elsewhere(dp.place(graph, machine), "a", budget_s=2)
@@ -423,7 +416,6 @@ def pinned(
 
     Examples
     --------
-    >>> import dlplacer as dp
     >>> machine = dp.Topology([dp.Device("d0"), dp.Device("d1", "slow")], links=[dp.Link("d0", "d1", 1e9)])
     >>> graph = dp.OpGraph([dp.Op("a", "mm", {"device": 1e-3, "slow": 3e-3})])
     >>> dp.pinned(dp.place(graph, machine), {"a": "d1"}, budget_s=2).moved
@@ -451,7 +443,6 @@ def check_plan(plan: PlanLike) -> None:
 
     Examples
     --------
-    >>> import dlplacer as dp
     >>> dp.check_plan(dp.place("inception_v3-infer", "dgx1-v100-2gpu", method="heft"))
     """
     from dlplacer import check
@@ -465,7 +456,6 @@ def violations(plan: PlanLike) -> tuple[Violation, ...]:
 
     Examples
     --------
-    >>> import dlplacer as dp
     >>> dp.violations(dp.place("inception_v3-infer", "dgx1-v100-2gpu", method="heft"))
     ()
     """

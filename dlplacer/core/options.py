@@ -55,7 +55,6 @@ def _option(decides: str, meaning: Mapping[str, str], paper: str) -> str:
 class Options:
     """The assumptions of a solve; under the defaults a plan runs as predicted.
 
-    >>> import dlplacer as dp
     >>> dp.Options(memory="sum").to_dict()["memory"]
     'sum'
     >>> dp.Options.of_words("shortest, sum") == dp.Options(routing="shortest", memory="sum")

@@ -29,7 +29,7 @@ FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 @pytest.mark.parametrize("name", MODULES)
 def test_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    found = doctest.testmod(import_module(name), optionflags=FLAGS)
+    found = doctest.testmod(import_module(name), optionflags=FLAGS, extraglobs={"dp": dp})
     assert found.failed == 0
     assert found.attempted > 0
 
