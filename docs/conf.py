@@ -43,6 +43,7 @@ exclude_patterns = [
     "**/sg_execution_times.*",
     "sg_execution_times.*",
 ]
+doctest_global_setup = "import dlplacer as dp"
 nitpicky = False
 
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]

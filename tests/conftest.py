@@ -38,7 +38,7 @@ _HERE = Path(__file__).parent
 # another, so that no two ask for the same cores at once.
 _TIMED = (
     *("runtime/devices", "runtime/distributed", "runtime/executor", "runtime/profile", "measure", "test_examples.py"),
-    *("cli/test_run_ranks_command.py", "cli/test_splitting_options.py", "cli/test_calibration_option.py"),
+    *("cli/test_run_ranks_command.py", "cli/test_measuring_commands.py"),
     *("planning/hybrid/test_hybrid_example.py", "machines/importers/test_detecting.py"),
 )
 

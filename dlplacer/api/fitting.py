@@ -58,7 +58,6 @@ def fit(
 
     Examples
     --------
-    >>> import dlplacer as dp
     >>> fit = dp.fit("config.json", "2x RTX3090, RTX3060", weights="4.89")  # doctest: +SKIP
     >>> fit.tokens_per_s  # doctest: +SKIP
     14.3
@@ -131,7 +130,6 @@ def export(plan: "PlanLike | Fit", to: str) -> "Exported":
 
     Examples
     --------
-    >>> import dlplacer as dp
     >>> dp.export(fit, "vllm").text  # doctest: +SKIP
     'CUDA_VISIBLE_DEVICES=0,1 VLLM_PP_LAYER_PARTITION=41,39 vllm serve MODEL --pipeline-parallel-size 2'
     """

@@ -63,7 +63,6 @@ def hybrid(
 
     Examples
     --------
-    >>> import dlplacer as dp
     >>> plan = dp.hybrid("inception_v3-train", "dgx1-v100-4gpu", 4, {1: 4, 4: 6}, speedups={2: 1.7})
     >>> plan.at(4).best.workers
     2

@@ -48,7 +48,6 @@ def load_job(entry: str, **options: Unpack[JobOptions]) -> "Job":
 
     Examples
     --------
-    >>> import dlplacer as dp
     >>> dp.load_job("dlplacer.models:mlp", batch_size=4).entry
     'dlplacer.models:mlp'
     """
@@ -104,7 +103,7 @@ def capture(
 
     Examples
     --------
-    >>> import dlplacer as dp, torch
+    >>> import torch
     >>> module = torch.nn.Sequential(torch.nn.Linear(12, 16), torch.nn.ReLU())
     >>> dp.capture(module, args=(torch.randn(8, 12),))
     <OpGraph 'Sequential': ... ops, ... edges, 832 B of weights>

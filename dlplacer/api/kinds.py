@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from numbers import Integral, Real
 from os import PathLike
 from pathlib import Path
@@ -75,7 +75,7 @@ def _series(accepted: str, *types: type, entry: Read | None = None) -> Read:
             raise ValueError(f"{brief(value)} is given; it must be a tuple of {accepted}")
         entries = tuple(map(entry or _of(f"one of {accepted}", *types), parts))
         if "" in entries:
-            raise ValueError(f"an empty text is given; it must be one of {accepted}")
+            raise ValueError(f"an empty text is given; it must be {accepted}, separated by commas")
         return entries
 
     return read
@@ -90,7 +90,10 @@ def _table(figure: Read) -> Read:
             if isinstance(table, str):
                 table = dict(part.partition("=")[::2] for part in table.split(","))
             for count, number in _of("a dict from devices to numbers, or a text as 2=1.32", Mapping)(table).items():
-                devices, known = WHOLE.read(count), figure(number)
+                try:
+                    devices, known = _WHOLE(count), figure(number)
+                except ValueError as error:
+                    raise ValueError(f"{count}={number} is given: {error}") from None
                 if not known > 0:
                     raise ValueError(f"{known:g} is given for {devices} devices; it must be positive")
                 if found.setdefault(devices, known) != known:
@@ -128,23 +131,32 @@ def _picture_file(path: Any) -> Path:
 
 
 _PATH = _of("the path of a file", str, PathLike)
-TEXT = Kind(_of("a text", str))
-WHOLE = Kind(_number("number", whole=True), "N")
-NUMBER = Kind(_number("number"))
-SHARE = Kind(_number("share"))
-FLAG = Kind(_of("True or False", bool))
-SECONDS = Kind(_number("seconds"), "TIME", "_s")
-BYTES = Kind(_number("bytes", whole=True), "SIZE", "_bytes")
-RATE = Kind(_number("bytes_per_s"), "RATE")
-FILES, TEXTS = Kind(_series("paths of files", str, PathLike)), Kind(_series("texts", str))
-NAMES = Kind(_series("names", entry=TEXT.read))
-WHOLES = Kind(_series("whole numbers", entry=WHOLE.read))
-FIGURES, TIMES = Kind(_table(NUMBER.read)), Kind(_table(SECONDS.read))
-CALL = Kind(_of("a function", Callable))  # type: ignore[arg-type]
-STOP, TABLE = Kind(_of("a threading.Event or None", Event)), Kind(_of("a dict", Mapping))
-READ = Kind(lambda path: Path(_PATH(path)), "FILE")
-WRITTEN, PICTURE = Kind(written_file, "F"), Kind(_picture_file, "F")
-ANY = Kind(lambda value: value)
+_TEXT, _WHOLE = _of("a text", str), _number("number", whole=True)
+KINDS = {
+    "any": Kind(lambda value: value),
+    "text": Kind(_TEXT),
+    "word": Kind(_TEXT),
+    "flag": Kind(_of("True or False", bool)),
+    "whole": Kind(_WHOLE, "N"),
+    "number": Kind(_number("number")),
+    "share": Kind(_number("share")),
+    "seconds": Kind(_number("seconds"), "TIME", "_s"),
+    "bytes": Kind(_number("bytes", whole=True), "SIZE", "_bytes"),
+    "rate": Kind(_number("bytes_per_s"), "RATE"),
+    "names": Kind(_series("names", entry=_TEXT)),
+    "wholes": Kind(_series("whole numbers", entry=_WHOLE)),
+    "texts": Kind(_series("texts", str)),
+    "files": Kind(_series("paths of files", str, PathLike)),
+    "figures": Kind(_table(_number("number"))),
+    "times": Kind(_table(_number("seconds"))),
+    "read": Kind(lambda path: Path(_PATH(path)), "FILE"),
+    "written": Kind(written_file, "F"),
+    "picture": Kind(_picture_file, "F"),
+    "table": Kind(_of("a dict", Mapping)),
+    "call": Kind(_of("a function", Callable)),  # type: ignore[arg-type]
+    "stop": Kind(_of("a threading.Event or None", Event)),
+}
+"""Name in declarations → kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,21 +165,21 @@ class Parameter:
 
     `name` is that of the function's parameter; behind the function's name and a dot, if it is declared for that one
     alone. `help` tells the effect of the option with its default, and `doc` that of the parameter in Python if it
-    differs; without help no option sets the parameter. `option` is its spelling, if it is not the name with dashes;
+    differs; without help no option sets the parameter. `option` are its spellings, if it is not the name with dashes;
     without dashes it is positional. With `repeat` it may be given several times. `settings` are further arguments for
     `argparse`, and `group` is the title above the option in help texts.
     """
 
     name: str
     help: str = ""
-    kind: Kind = TEXT
+    kind: Kind = KINDS["text"]
     metavar: str | None = None
-    option: str | tuple[str, ...] = ()
+    option: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()
     least: float | None = None
     above: float | None = None
     repeat: bool = False
-    settings: tuple[tuple[str, Any], ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
     doc: str = ""
     group: str = ""
 
@@ -179,8 +191,7 @@ class Parameter:
     @property
     def spellings(self) -> tuple[str, ...]:
         """The option as one types it."""
-        given = (self.option,) if isinstance(self.option, str) else self.option
-        return given if any(given) else (f"--{self.dest.removesuffix(self.kind.unit).replace('_', '-')}",)
+        return self.option or (f"--{self.dest.removesuffix(self.kind.unit).replace('_', '-')}",)
 
     def read(self, value: Any) -> Any:
         """A value or its text, checked and completed; raises ValueError."""

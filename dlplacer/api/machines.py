@@ -35,7 +35,6 @@ def detect_topology(
 
     Examples
     --------
-    >>> import dlplacer as dp
     >>> dp.detect_topology("cpu").device_types
     ('cpu-core',)
     """
@@ -59,7 +58,6 @@ def import_topology(path: str | PathLike[str], device_type: str | None = None) -
 
     Examples
     --------
-    >>> import dlplacer as dp
     >>> dp.import_topology("topo.txt", "H100")  # doctest: +SKIP
     <Topology 'topo': 8 H100, 3 routers, 17 links>
     """
@@ -77,7 +75,6 @@ def import_graph(path: str | PathLike[str]) -> OpGraph:
 
     Examples
     --------
-    >>> import dlplacer as dp
     >>> dp.import_graph("bert24_inference.json")  # doctest: +SKIP
     <OpGraph 'bert24_inference': 32 ops, 55 edges>
     """
@@ -99,7 +96,6 @@ def selftest(
 
     Examples
     --------
-    >>> import dlplacer as dp
     >>> dp.selftest("cpu:0,cpu:1", no_steps=True).passed  # doctest: +SKIP
     True
     """
@@ -123,7 +119,6 @@ def catalogue(what: str) -> Table:
 
     Examples
     --------
-    >>> import dlplacer as dp
     >>> dp.catalogue("topologies").to_frame()["name"][0]
     'cpu-2core'
     """
@@ -195,7 +190,6 @@ def new_topology(
 
     Examples
     --------
-    >>> import dlplacer as dp
     >>> dp.new_topology("2x RTX3090, RTX3060, 64 GB DDR5-5600", link="pcie4")
     <Topology '2x RTX3090, RTX3060, 64 GB DDR5-5600': 2 RTX3090, 1 RTX3060, 1 2xDDR5-5600, 1 router, 4 links>
     """

@@ -1,37 +1,14 @@
 """Parameters of the public functions, declared once: functions check and document them, commands offer them."""
 
 import inspect
+import re
 from argparse import SUPPRESS, BooleanOptionalAction
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial, wraps
+from functools import wraps
 from typing import Any, ParamSpec, TypedDict, TypeVar, get_args
 
-from dlplacer.api.kinds import (
-    ANY,
-    BYTES,
-    CALL,
-    FIGURES,
-    FILES,
-    FLAG,
-    NAMES,
-    NUMBER,
-    PICTURE,
-    RATE,
-    READ,
-    SECONDS,
-    SHARE,
-    STOP,
-    TABLE,
-    TEXT,
-    TEXTS,
-    TIMES,
-    WHOLE,
-    WHOLES,
-    WRITTEN,
-    Kind,
-    Parameter,
-)
+from dlplacer.api.kinds import KINDS, Parameter
 from dlplacer.core.options import ASSUMPTIONS, CHOICES
 from dlplacer.machines.costs.gradient_codecs import CODECS
 from dlplacer.machines.costs.issue import ISSUES
@@ -69,348 +46,264 @@ class StepOptions(CaptureOptions, total=False):
     allow_other_loss: bool
 
 
-flag, duration = partial(Parameter, kind=FLAG), partial(Parameter, kind=SECONDS)
-"""Declarations of an option without a value, and of a time."""
+_WORDS = '"2x RTX3090, RTX3060, 64 GB DDR5-5600"'
+_ARGUMENTS = """
+place_with_splits.graph,profile_splits.graph  any  graph of the job without splits, with measured times; None takes
+    roofline times or profiles
+plan_of_pipeline.graph  any  the step in its micro-batches: ``dp.capture(job, micro_batches=N)``
+subject  any  a plan, or what `run`, `compare`, `pipeline` or `hybrid` returned; of a run both steps are shown
+show.path  written  the file to write the page to, as ``"plan.html"``
+against  any  a second plan, beside the first one
+options  any  the `Options`, words such as ``"paper"`` or ``"shortest, joint"``, or a dict
+apply.job  any  the `Job` of the plan: same module, shapes, dtypes and mode
+entry  text  ``module:callable``, as on the command line; the module is imported
+args  any  inputs of a Module, fx.GraphModule or ExportedProgram, which is captured as inference
+op  text  id of an op of the plan
+beside  table  name → another plan of the same job, whose steps alternate with those of the plan
+found  any  the result of `pipeline`
+held  any  constraints of the step, which hold for every copy of an op
+rewrites  names  names of the rewrites of the capture; None means the usual ones
+parts  whole>=2  number of parts of an op; None means one for each device
+on_progress  call  called with the progress of the work
+stop  stop  an event that ends the work with the best result so far once it is set
+place_with_splits.devices  any  devices on which the chosen splits are profiled; empty estimates them
+"""
+"""Parameters that no option sets: name, or function and name, several separated by commas; kind; meaning."""
+
+_OPTIONS = f"""
+graph  any  model:MODEL|GRAPH  module:callable, an .onnx or a graph file, or a graph that ships (inception_v3-train)
+topology  any  topology:TOPOLOGY  a topology file, or the name of one that ships (cpu-2core, dgx1-v100-2gpu, …)
+what  word:{",".join(LISTS)}  what:  what to list: {", ".join(LISTS)}
+plan  any  plan:PLAN  plan file
+job  any  model:MODEL  module:callable that returns a Job or a Module, or .onnx file
+run.job  any  model:MODEL  module:callable; not needed for dlplacer's own models
+[job options (for MODEL as module:callable)]
+batch_size  whole>=1  N  passed to the callable as batch_size
+inputs  texts*  --input:SPEC  an input of a bare module, as float32:8x3x299x299
+mode  word:train,infer  -  forward and backward, or forward alone
+optimizer  word:sgd,momentum,adam  -  make the update part of the step
+autocast  word:bfloat16,float16  -  run the forward pass under torch.autocast
+autocast_on  word:cpu,cuda  -  cast the ops that this device type casts
+whole_backward  flag  -  keep a convolution's backward in one op
+colocate_backward  flag  -  hold every backward op on the device of its forward op
+granularity  text  aten|fused|module  one op for each ATen call, for each chain that runs together, or for each module
+    (module:2 cuts paths)
+dims  texts*  --dim:AXIS=N  size of an axis of an ONNX file, as batch=8 or input:0=8
+micro_batches  whole>=2  N  run the step as N micro-batches with gradient accumulation
+allow_other_loss  flag  -  accept micro-batches whose loss differs from the whole batch's
+device_type  text  TYPE  add roofline times for a device type, such as V100
+[splitting (for MODEL as module:callable)]
+split  text  auto|N  split ops into N parts (auto: one per device) where that shortens the step
+times  read  GRAPH  the model's graph without splits, with times from dlplacer profile
+search_s  seconds>0  -  with --split: time for choosing what to split (30 s)
+[]
+method  text  NAME  ilp (default) or another that `dlplacer compare` lists
+methods  names  NAME[,NAME…]  only these (all)
+time_limit_s  seconds>0  -  time for the whole solve, reading a graph file included (60 s)
+compare.time_limit_s  seconds>0  -  time for each method (60 s)
+fit.time_limit_s  seconds>0  -  time for the proof (10 s)
+hybrid.time_limit_s  seconds>0  -  time for each solve (10 s)
+seed  whole  -  seed of all random choices (0)
+workers  whole>=1  N  solver threads (the cores)
+gap  share  G  stop at this gap: 0.01 and 1% are one percent (0)
+work_s  number>0  --work:N  work in place of a time limit, by one worker: the same plan on every machine
+without  names  NAME[,NAME…]  phases and heuristics that the default method leaves out: what do they earn?
+export  written  F  write the paper's program, eq. 7 to 13, for other solvers: F.mps or F.pb.txt
+issue  word:{",".join(ISSUES)}  -  what issues the ops, where the topology gives no cost: eager is eager PyTorch (none)
+pins  any*  --pin:OP|MODULE=DEVICE  run an op, a module, or what a glob matches ('encoder.*=gpu0') on this device or
+    type
+colocate  any*  GLOB[,GLOB…]  run all ops and modules that these match on one device
+warm_start  any  PLAN  begin with this plan, of this problem or a similar one
+calibration  files*  FILE  op times measured by `dlplacer profile --calibration`
+stages  whole>=1  N  devices, each with a stage, or two when interleaved (the best)
+pipeline.micro_batches  whole>=1  M  parts of the batch (the best)
+schedule  word:gpipe,1f1b,interleaved,zero-bubble  -  order of the micro-batches (the best)
+budget_s  seconds>=0  -  time for solving again with one thing changed, for all changes (10 s; 0: none)
+dispatch_s  seconds>=0  -  time in which one process issues an op, as 8us (0: as the topology says)
+devices  any  D[,D…]  cpu:0,cpu:1 or cuda:0,cuda:1: in the plan's order
+profile.devices,profile_splits.devices,selftest.devices  any  --device,--devices:D[,D…]  cpu:0, cuda:0, …; several are
+    timed while all are busy, as when a plan runs on them
+run.steps  whole>=1  N  number of steps that are timed (until their medians are sure, for a minute at most)
+run.warmup  whole>=0  N  least number of steps before them (3)
+steps  whole>=1  N  steps that are timed (7)
+warmup  whole>=0  N  steps before them (2)
+profile.calibration  written  FILE  file to write or extend with what was measured, for other models
+compile_baseline  flag  -  time torch.compile on one device too (done where --segments compiles or captures)
+segments  word:eager,inductor,cuda_graph  -  call runs of ops by PyTorch's kernels (default), by TorchInductor, or as
+    CUDA graphs
+provider  text  NAME  onnxruntime's execution provider for devices other than cpu:N, as CUDA
+replicas  whole>=1  N  train N copies of the plan on N parts of the batch
+bucket_bytes  bytes  --bucket-bytes:  exchange gradients in buckets of this size (25 MiB)
+timeout_s  seconds  -  wait so long for another rank (120 s)
+repeats  whole>=1  N  runs with pauses for each small model (5)
+no_steps  flag  -  leave out the timed steps, which take most of the time
+selftest.seed  whole  -  of the random plans and pauses (0)
+kind  word:auto,gpu,cpu  -  which devices (auto)
+measure  flag  -  time copies over every link, and the issue of ops
+path  read  path:FILE  the file that the other tool wrote
+import_topology.device_type  text  --type:TYPE  type of the devices, as RTX3090 or V100-32GB; of several types, as
+    0-2=RTX3090,3=RTX3060
+description  any  description:TEXT  the machine in words, as {_WORDS}, ";" between hosts, or a TOML file
+[machine in words]
+link  text  LINK  of each GPU to its host: pcie4, pcie3x8 or a rate (the slot of its type)
+network  text  NET  between hosts: 1gbe, 10gbe, wifi, thunderbolt, or a rate and a latency
+used  texts*  [D=]SIZE  memory in use, of all devices or of one, as gpu0=1GiB
+[]
+direction  word:forward,backward  -  weights pulled before the forward pass, or gradients pushed behind backward
+    (forward)
+collective  word:all-gather,reduce-scatter,all-reduce  -  what carries a group (forward: all-gather; backward:
+    all-reduce)
+cap_bytes  bytes>=1  -  most bytes of a group, as "25 MiB"
+training  any  training:MODULE:CALLABLE  takes (workers, seed) and yields a metric after every epoch; or returns
+    something that does
+batches  wholes>=1  N[,N…]  mini-batches per step: numbers of data-parallel workers
+at_most  number  X  the goal: a metric of at most X, as a loss
+at_least  number  X  the goal: a metric of at least X, as an accuracy
+max_epochs  whole>=1  E  more count as not converging (100)
+seeds  whole>=1  S  trainings of every batch, for a median (1)
+epochs.codecs  names:{",".join(CODECS)}  C[,C…]  measure these too; of {", ".join(CODECS)}
+periods  wholes>=1  P[,P…]  measure exchanges every P steps too
+epochs.jobs  whole>=1  J  train in so many processes side by side
+checkpoint  written  FILE  keep finished trainings there, and go on from them
+mini_batch  whole>=1  B  samples of a mini-batch, for the file
+samples  whole>=1  N  samples of the data set, for the file
+device  text  NAME  device to fit on (the topology's first)
+batch_sizes  wholes>=1  N[,N…]  mini-batches to try; a graph file has one of its own
+dataset_size  whole>=1  N  samples of an epoch (by time per sample)
+advise_minibatch.epochs  any  FILE  dlplacer.epochs/1 file: epochs that a batch needs (always 1)
+overhead  number  R  R_O = overhead / compute on one GPU: 0.1 is 10 %
+speedup  number  S  wanted speedup over one GPU
+efficiency  number  A  wanted efficiency: 0.8 is 80 %
+gpus  whole  G  number of GPUs of that efficiency
+load_bytes  bytes>=0  -  parameters, or bytes of a batch: "249 MB"
+advise_servers.workers  whole  -  workers that pull and push; without, a plain load
+bytes_per_s  rate>=0  --rate:  of one server or loader, in bytes: "1.25 GB/s"
+compute_s  seconds>=0  -  computation of a step: "0.5 s"
+hybrid.devices  whole>=1  -  plan for every budget from 1 to N
+degrees  wholes  M[,M…]  model-parallel degrees to consider (2 to 8)
+speedups  figures*  --speedup:M=S  known speedup of M devices, in place of solving
+hybrid.method  text  NAME  of each solve, as for `dlplacer solve` (ilp)
+hybrid.split  word:both,placement,pipeline  -  how a worker's devices share (both)
+epochs  any  FILE  epochs by workers, or by batch (dlplacer.epochs/1); without, one worker alone
+[step times of data parallelism (default: over the links of the topology)]
+scaling_efficiency  number  SE  a constant; the paper assumes 1
+measured  times  N=S,...  measured step times per device count, to be fitted: 1=0.5s,8=90ms
+hybrid.network  rate  -  join copies of the topology, each by a card of "12.5 GB/s" and 5 us
+codecs  names:{",".join(CODECS)}  C[,C…]  some of {", ".join(CODECS)} (all)
+overlap  flag  --no-overlap:  exchange gradients after the backward pass
+[]
+decoder  any  decoder:MODEL  config.json of a language model, its folder, or a .gguf file
+machine  any  machine:MACHINE  topology file, the name of one that ships, or words, as {_WORDS}
+fit.objective  word:token,throughput,prefill,request  -  least time per token, most throughput, least prefill, or least
+    request (token)
+context  whole>=1  N  tokens in the cache of each sequence (4096)
+max_context  flag  -  plan for the longest context that fits
+batch  whole>=1  N  sequences that a step advances (1)
+weights  text  B  type or bits of the matrices in layers, as q4_k or 4.89 (as the file says)
+cache  text  B  type or bits of keys and values, as q8_0 (float16)
+prompt  whole>=1  N  tokens of a prompt, for prefill and request (512)
+generated  whole>=1  N  tokens of an answer, for request (128)
+chunk  whole>=1  N  tokens of a prompt that are worked on at once (512)
+reserve_bytes  bytes>=0  -  left free on each device (1 GiB)
+fine  word:layers,experts,parts  -  what stays whole: layers; layers but for their experts; or attention, MLP, experts
+    each (layers)
+stream  flag  -  send weights in RAM to a GPU in every step, in place of reading them with the CPU
+prefer  names  D[,D…]  use others only if the model does not fit on these
+last  names  D[,D…]  use these only if the model does not fit on the others
+tensor_parallel  names  D+D[,D+D…]  divide every matrix over these GPUs, as one stage
+fit.split  wholes>=0  N[,N…]  judge this split too: layers of each device in order
+map  read  -  judge this device map of accelerate too
+to  text  TARGET  runtime that shall follow the plan; see dlplacer list targets
+json  flag  -  print one JSON object
+"""
+"""Parameters and their options: name as above; kind; spelling of the option and metavar; effect and default.
+
+A kind is a key of `KINDS`, with words to choose from, a limit, and a star if the option may be repeated. A row in
+brackets is the title of a group.
+"""
+
+_CODE = "a `Job`, its ``module:callable``, or an ONNX file"
+_DEVICES = 'device of the plan → device of this machine, or devices in the plan\'s order, as ``"cpu:0,cpu:1"``; None '
+_SHIPPED = "a `Topology`, the path of its file, or the name of one that ships"
+_DOCS = {
+    "graph": "an `OpGraph`, a `Job` or its ``module:callable``, a graph or ONNX file, or the name of one that ships",
+    "topology": _SHIPPED,
+    "plan": "a `Plan`, a `Result`, a run or the path of a plan file",
+    "job": _CODE,
+    "run.job": _CODE,
+    "devices": f"{_DEVICES}takes ``cpu:0``, ``cpu:1``, … for cores, ``cuda:0``, … for others",
+    "overlap": "true if gradients travel during the backward pass",
+    "decoder": "a `Decoder`, or the path of a config.json, of a folder with one, or of a GGUF file",
+    "machine": f"{_SHIPPED}, or words as for `new_topology`",
+}
+"""Name → meaning of a parameter in Python, if it differs from that of the option."""
+
+_SETTINGS: dict[str, dict[str, Any]] = {
+    "run.job": {"nargs": "?"},
+    "split": {"nargs": "?", "const": "auto"},
+    "without": {"help": SUPPRESS},
+    "devices": {"required": True},
+    "compile_baseline": {"action": BooleanOptionalAction},
+    "overlap": {"action": "store_false"},
+}
+"""Name → further arguments for `argparse`."""
+
+_KIND = re.compile(r"(\w+)(?::([\w,-]+))?(?:(>=?)(\d+))?(\*?)")
 
 
-def argument(name: str, doc: str, kind: Kind = ANY, **limits: Any) -> Parameter:
-    """A parameter that no option sets."""
-    return Parameter(name, kind=kind, doc=doc, **limits)
+def declared(row: str, group: str = "") -> Parameter:
+    """The parameter of a row of `_OPTIONS`."""
+    name, kind, spelled, text = row.split(maxsplit=3)
+    option, colon, metavar = spelled.partition(":")
+    if not colon:
+        option, metavar = "", spelled.removeprefix("-")
+    return replace(
+        _of_kind(name, kind),
+        help=text,
+        doc=_DOCS.get(name, ""),
+        metavar=metavar or None,
+        option=tuple(option.split(",")) if option else (),
+        settings=_SETTINGS.get(name, {}),
+        group=group,
+    )
 
 
-def count(name: str, text: str, metavar: str = "N", least: int = 1) -> Parameter:
-    """A whole number of at least one."""
-    return Parameter(name, text, WHOLE, metavar, least=least)
+def _of_kind(name: str, kind: str) -> Parameter:
+    match = _KIND.fullmatch(kind)
+    if match is None:
+        raise ValueError(f"kind {kind!r} of {name!r} is not understood")
+    limits: dict[str, Any] = {{">=": "least", ">": "above"}[match[3]]: float(match[4])} if match[3] else {}
+    words = tuple(match[2].split(",")) if match[2] else ()
+    return Parameter(name, kind=KINDS[match[1]], choices=words, repeat=bool(match[5]), **limits)
 
 
-def choice(name: str, text: str, *words: str) -> Parameter:
-    """One of some words."""
-    return Parameter(name, text, choices=words)
+def _declarations() -> Iterator[Parameter]:
+    for row in _rows(_ARGUMENTS):
+        name, kind, text = row.split(maxsplit=2)
+        yield replace(_of_kind(name, kind), doc=text)
+    group = ""
+    for row in _rows(_OPTIONS):
+        if row.startswith("["):
+            group = row[1:-1]
+        else:
+            yield declared(row, group)
 
 
-def word(name: str, text: str, metavar: str, option: str = "", kind: Kind = ANY, **more: Any) -> Parameter:
-    """A text or a value in place of it, which the function itself understands."""
-    return Parameter(name, text, kind, metavar, option, **more)
-
-
-def several(name: str, text: str, metavar: str, kind: Kind = NAMES, **limits: Any) -> Parameter:
-    """Names or numbers, separated by commas."""
-    return Parameter(name, text, kind, f"{metavar}[,{metavar}…]", **limits)
-
-
-def written(name: str, text: str, metavar: str = "F", option: str | tuple[str, ...] = ()) -> Parameter:
-    """A file to write."""
-    return Parameter(name, text, WRITTEN, metavar, option)
-
-
-def output(metavar: str, text: str) -> Parameter:
-    """The file of a result."""
-    return written("output", text, metavar, ("-o", "--output"))
+def _rows(table: str) -> list[str]:
+    """The rows of a table, whose further lines are indented."""
+    return [" ".join(row.split()) for row in re.split(r"\n(?! )", table.strip())]
 
 
 def pictures(subject: str) -> tuple[Parameter, ...]:
     """An option for every picture of a command's result."""
-    return tuple(Parameter(each.option, each.help, PICTURE) for each in pictures_of(subject))
-
-
-def _under(title: str, *parameters: Parameter) -> tuple[Parameter, ...]:
-    return tuple(replace(each, group=title) for each in parameters)
+    return tuple(Parameter(each.option, each.help, KINDS["picture"]) for each in pictures_of(subject))
 
 
 ASSUMED = (
-    *(choice(name, f"{ASSUMPTIONS[name].decides} ({values[0]})", *values) for name, values in CHOICES.items()),
-    flag("paper", "assume what the paper's equations 7-13 assume"),
+    *(Parameter(name, f"{ASSUMPTIONS[name].decides} ({words[0]})", choices=words) for name, words in CHOICES.items()),
+    declared("paper flag - assume what the paper's equations 7-13 assume"),
 )
-_SHIPPED = "the path of its file, or the name of one that ships"
-_CODE = "a `Job`, its ``module:callable``, or an ONNX file"
-_SPLIT_GRAPH = "graph of the job without splits, with measured times; None takes roofline times or profiles"
-_WORDS = '"2x RTX3090, RTX3060, 64 GB DDR5-5600"'
-_OPTIONAL = (("nargs", "?"),)
-_JOB = "job options (for MODEL as module:callable)"
-_DECLARATIONS = (
-    word(
-        "graph",
-        "module:callable, an .onnx or a graph file, or a graph that ships (inception_v3-train)",
-        "MODEL|GRAPH",
-        "model",
-        doc="an `OpGraph`, a `Job` or its ``module:callable``, a graph or ONNX file, or the name of a graph that ships",
-    ),
-    argument("place_with_splits.graph profile_splits.graph", _SPLIT_GRAPH),
-    argument("plan_of_pipeline.graph", "the step in its micro-batches: ``dp.capture(job, micro_batches=N)``"),
-    word(
-        "topology",
-        "a topology file, or the name of one that ships (cpu-2core, dgx1-v100-2gpu, …)",
-        "TOPOLOGY",
-        "topology",
-        doc=f"a `Topology`, {_SHIPPED}",
-    ),
-    argument(
-        "subject", "a plan, or what `run`, `compare`, `pipeline` or `hybrid` returned; of a run both steps are shown"
-    ),
-    argument("show.path", 'the file to write the page to, as ``"plan.html"``', WRITTEN),
-    argument("against", "a second plan, beside the first one"),
-    Parameter("what", f"what to list: {', '.join(LISTS)}", option="what", choices=LISTS),
-    argument("options", 'the `Options`, words such as ``"paper"`` or ``"shortest, joint"``, or a dict'),
-    word("plan", "plan file", "PLAN", "plan", doc="a `Plan`, a `Result`, a run or the path of a plan file"),
-    word("job", "module:callable that returns a Job or a Module, or .onnx file", "MODEL", "model", doc=_CODE),
-    word(
-        "run.job",
-        "module:callable; not needed for dlplacer's own models",
-        "MODEL",
-        "model",
-        settings=_OPTIONAL,
-        doc=_CODE,
-    ),
-    argument("apply.job", "the `Job` of the plan: same module, shapes, dtypes and mode"),
-    argument("entry", "``module:callable``, as on the command line; the module is imported", TEXT),
-    argument("args", "inputs of a Module, fx.GraphModule or ExportedProgram, which is captured as inference"),
-    argument("op", "id of an op of the plan", TEXT),
-    argument("beside", "name → another plan of the same job, whose steps alternate with those of the plan", TABLE),
-    argument("found", "the result of `pipeline`"),
-    argument("held", "constraints of the step, which hold for every copy of an op"),
-    argument("rewrites", "names of the rewrites of the capture; None means the usual ones", NAMES),
-    argument("parts", "number of parts of an op; None means one for each device", WHOLE, least=2),
-    argument("on_progress", "called with the progress of the work", CALL),
-    argument("stop", "an event that ends the work with the best result so far once it is set", STOP),
-    *_under(
-        _JOB,
-        count("batch_size", "passed to the callable as batch_size"),
-        word("inputs", "an input of a bare module, as float32:8x3x299x299", "SPEC", "--input", TEXTS, repeat=True),
-        choice("mode", "forward and backward, or forward alone", "train", "infer"),
-        choice("optimizer", "make the update part of the step", "sgd", "momentum", "adam"),
-        choice("autocast", "run the forward pass under torch.autocast", "bfloat16", "float16"),
-        choice("autocast_on", "cast the ops that this device type casts", "cpu", "cuda"),
-        flag("whole_backward", "keep a convolution's backward in one op"),
-        flag("colocate_backward", "hold every backward op on the device of its forward op"),
-        Parameter(
-            "granularity",
-            "one op for each ATen call, for each chain that runs together, or for each module (module:2 cuts paths)",
-            metavar="aten|fused|module",
-        ),
-        word("dims", "size of an axis of an ONNX file, as batch=8 or input:0=8", "AXIS=N", "--dim", TEXTS, repeat=True),
-        count("micro_batches", "run the step as N micro-batches with gradient accumulation", least=2),
-        flag("allow_other_loss", "accept micro-batches whose loss differs from the whole batch's"),
-        Parameter("device_type", "add roofline times for a device type, such as V100", metavar="TYPE"),
-    ),
-    *_under(
-        "splitting (for MODEL as module:callable)",
-        Parameter(
-            "split",
-            "split ops into N parts (auto: one per device) where that shortens the step",
-            metavar="auto|N",
-            settings=(*_OPTIONAL, ("const", "auto")),
-        ),
-        Parameter("times", "the model's graph without splits, with times from dlplacer profile", READ, "GRAPH"),
-        duration("search_s", "with --split: time for choosing what to split (30 s)", above=0),
-    ),
-    Parameter("method", "ilp (default) or another that `dlplacer compare` lists", metavar="NAME"),
-    several("methods", "only these (all)", "NAME"),
-    duration("time_limit_s", "time for the whole solve, reading a graph file included (60 s)", above=0),
-    duration("compare.time_limit_s", "time for each method (60 s)", above=0),
-    duration("fit.time_limit_s", "time for the proof (10 s)", above=0),
-    duration("hybrid.time_limit_s", "time for each solve (10 s)", above=0),
-    Parameter("seed", "seed of all random choices (0)", WHOLE),
-    count("workers", "solver threads (the cores)"),
-    Parameter("gap", "stop at this gap: 0.01 and 1% are one percent (0)", SHARE, "G"),
-    Parameter(
-        "work_s",
-        "work in place of a time limit, by one worker: the same plan on every machine",
-        NUMBER,
-        "N",
-        option="--work",
-        above=0,
-    ),
-    several(
-        "without",
-        "phases and heuristics that the default method leaves out: what do they earn?",
-        "NAME",
-        settings=(("help", SUPPRESS),),
-    ),
-    written("export", "write the paper's program, eq. 7 to 13, for other solvers: F.mps or F.pb.txt"),
-    choice("issue", "what issues the ops, where the topology gives no cost: eager is eager PyTorch (none)", *ISSUES),
-    word(
-        "pins",
-        "run an op, a module, or what a glob matches ('encoder.*=gpu0') on this device or type",
-        "OP|MODULE=DEVICE",
-        "--pin",
-        repeat=True,
-    ),
-    word("colocate", "run all ops and modules that these match on one device", "GLOB[,GLOB…]", repeat=True),
-    word("warm_start", "begin with this plan, of this problem or a similar one", "PLAN"),
-    word("calibration", "op times measured by `dlplacer profile --calibration`", "FILE", kind=FILES, repeat=True),
-    count("stages", "devices, each with a stage, or two when interleaved (the best)"),
-    count("pipeline.micro_batches", "parts of the batch (the best)", "M"),
-    choice("schedule", "order of the micro-batches (the best)", "gpipe", "1f1b", "interleaved", "zero-bubble"),
-    duration("budget_s", "time for solving again with one thing changed, for all changes (10 s; 0: none)", least=0),
-    duration("dispatch_s", "time in which one process issues an op, as 8us (0: as the topology says)", least=0),
-    word(
-        "devices",
-        "cpu:0,cpu:1 or cuda:0,cuda:1: in the plan's order",
-        "D[,D…]",
-        settings=(("required", True),),
-        doc='device of the plan → device of this machine, or devices in the plan\'s order, as ``"cpu:0,cpu:1"``; None '
-        "takes ``cpu:0``, ``cpu:1``, … for cores, ``cuda:0``, … for others",
-    ),
-    Parameter(
-        "profile.devices profile_splits.devices selftest.devices",
-        "cpu:0, cuda:0, …; several are timed while all are busy, as when a plan runs on them",
-        ANY,
-        "D[,D…]",
-        ("--device", "--devices"),
-    ),
-    argument("place_with_splits.devices", "devices on which the chosen splits are profiled; empty estimates them"),
-    count("run.steps", "number of steps that are timed (until their medians are sure, for a minute at most)"),
-    count("run.warmup", "least number of steps before them (3)", least=0),
-    count("steps", "steps that are timed (7)"),
-    count("warmup", "steps before them (2)", least=0),
-    written("profile.calibration", "file to write or extend with what was measured, for other models", "FILE"),
-    flag(
-        "compile_baseline",
-        "time torch.compile on one device too (done where --segments compiles or captures)",
-        settings=(("action", BooleanOptionalAction),),
-    ),
-    choice(
-        "segments",
-        "call runs of ops by PyTorch's kernels (default), by TorchInductor, or as CUDA graphs",
-        "eager",
-        "inductor",
-        "cuda_graph",
-    ),
-    Parameter("provider", "onnxruntime's execution provider for devices other than cpu:N, as CUDA", metavar="NAME"),
-    count("replicas", "train N copies of the plan on N parts of the batch"),
-    Parameter("bucket_bytes", "exchange gradients in buckets of this size (25 MiB)", BYTES, option="--bucket-bytes"),
-    duration("timeout_s", "wait so long for another rank (120 s)"),
-    count("repeats", "runs with pauses for each small model (5)"),
-    flag("no_steps", "leave out the timed steps, which take most of the time"),
-    Parameter("selftest.seed", "of the random plans and pauses (0)", WHOLE),
-    choice("kind", "which devices (auto)", "auto", "gpu", "cpu"),
-    flag("measure", "time copies over every link, and the issue of ops"),
-    Parameter("path", "the file that the other tool wrote", READ, "FILE", "path"),
-    Parameter(
-        "import_topology.device_type",
-        "type of the devices, as RTX3090 or V100-32GB; of several types, as 0-2=RTX3090,3=RTX3060",
-        metavar="TYPE",
-        option="--type",
-    ),
-    word("description", f'the machine in words, as {_WORDS}, ";" between hosts, or a TOML file', "TEXT", "description"),
-    *_under(
-        "machine in words",
-        Parameter("link", "of each GPU to its host: pcie4, pcie3x8 or a rate (the slot of its type)", metavar="LINK"),
-        Parameter("network", "between hosts: 1gbe, 10gbe, wifi, thunderbolt, or a rate and a latency", metavar="NET"),
-        word("used", "memory in use, of all devices or of one, as gpu0=1GiB", "[D=]SIZE", kind=TEXTS, repeat=True),
-    ),
-    choice(
-        "direction",
-        "weights pulled before the forward pass, or gradients pushed behind backward (forward)",
-        "forward",
-        "backward",
-    ),
-    choice(
-        "collective",
-        "what carries a group (forward: all-gather; backward: all-reduce)",
-        "all-gather",
-        "reduce-scatter",
-        "all-reduce",
-    ),
-    Parameter("cap_bytes", 'most bytes of a group, as "25 MiB"', BYTES, least=1),
-    word(
-        "training",
-        "takes (workers, seed) and yields a metric after every epoch; or returns something that does",
-        "MODULE:CALLABLE",
-        "training",
-    ),
-    several("batches", "mini-batches per step: numbers of data-parallel workers", "N", WHOLES, least=1),
-    Parameter("at_most", "the goal: a metric of at most X, as a loss", NUMBER, "X"),
-    Parameter("at_least", "the goal: a metric of at least X, as an accuracy", NUMBER, "X"),
-    count("max_epochs", "more count as not converging (100)", "E"),
-    count("seeds", "trainings of every batch, for a median (1)", "S"),
-    several("epochs.codecs", f"measure these too; of {', '.join(CODECS)}", "C", choices=tuple(CODECS)),
-    several("periods", "measure exchanges every P steps too", "P", WHOLES, least=1),
-    count("epochs.jobs", "train in so many processes side by side", "J"),
-    written("checkpoint", "keep finished trainings there, and go on from them", "FILE"),
-    count("mini_batch", "samples of a mini-batch, for the file", "B"),
-    count("samples", "samples of the data set, for the file"),
-    Parameter("device", "device to fit on (the topology's first)", metavar="NAME"),
-    several("batch_sizes", "mini-batches to try; a graph file has one of its own", "N", WHOLES, least=1),
-    count("dataset_size", "samples of an epoch (by time per sample)"),
-    word("advise_minibatch.epochs", "dlplacer.epochs/1 file: epochs that a batch needs (always 1)", "FILE"),
-    Parameter("overhead", "R_O = overhead / compute on one GPU: 0.1 is 10 %", NUMBER, "R"),
-    Parameter("speedup", "wanted speedup over one GPU", NUMBER, "S"),
-    Parameter("efficiency", "wanted efficiency: 0.8 is 80 %", NUMBER, "A"),
-    Parameter("gpus", "number of GPUs of that efficiency", WHOLE, "G"),
-    Parameter("load_bytes", 'parameters, or bytes of a batch: "249 MB"', BYTES, least=0),
-    Parameter("advise_servers.workers", "workers that pull and push; without, a plain load", WHOLE),
-    Parameter("bytes_per_s", 'of one server or loader, in bytes: "1.25 GB/s"', RATE, option="--rate", least=0),
-    duration("compute_s", 'computation of a step: "0.5 s"', least=0),
-    Parameter("hybrid.devices", "plan for every budget from 1 to N", WHOLE, least=1),
-    several("degrees", "model-parallel degrees to consider (2 to 8)", "M", WHOLES),
-    Parameter("speedups", "known speedup of M devices, in place of solving", FIGURES, "M=S", "--speedup", repeat=True),
-    Parameter("hybrid.method", "of each solve, as for `dlplacer solve` (ilp)", metavar="NAME"),
-    choice("hybrid.split", "how a worker's devices share (both)", "both", "placement", "pipeline"),
-    word("epochs", "epochs by workers, or by batch (dlplacer.epochs/1); without, one worker alone", "FILE"),
-    *_under(
-        "step times of data parallelism (default: over the links of the topology)",
-        Parameter("scaling_efficiency", "a constant; the paper assumes 1", NUMBER, "SE"),
-        Parameter("measured", "measured step times per device count, to be fitted: 1=0.5s,8=90ms", TIMES, "N=S,..."),
-        Parameter("hybrid.network", 'join copies of the topology, each by a card of "12.5 GB/s" and 5 us', RATE),
-        several("codecs", f"some of {', '.join(CODECS)} (all)", "C", choices=tuple(CODECS)),
-        flag(
-            "overlap",
-            "exchange gradients after the backward pass",
-            option="--no-overlap",
-            settings=(("action", "store_false"),),
-            doc="true if gradients travel during the backward pass",
-        ),
-    ),
-    word(
-        "decoder",
-        "config.json of a language model, its folder, or a .gguf file",
-        "MODEL",
-        "decoder",
-        doc="a `Decoder`, or the path of a config.json, of a folder with one, or of a GGUF file",
-    ),
-    word(
-        "machine",
-        f"topology file, the name of one that ships, or words, as {_WORDS}",
-        "MACHINE",
-        "machine",
-        doc=f"a `Topology`, {_SHIPPED}, or words as for `new_topology`",
-    ),
-    choice(
-        "fit.objective",
-        "least time per token, most throughput, least prefill, or least request (token)",
-        "token",
-        "throughput",
-        "prefill",
-        "request",
-    ),
-    count("context", "tokens in the cache of each sequence (4096)"),
-    flag("max_context", "plan for the longest context that fits"),
-    count("batch", "sequences that a step advances (1)"),
-    Parameter("weights", "type or bits of the matrices in layers, as q4_k or 4.89 (as the file says)", metavar="B"),
-    Parameter("cache", "type or bits of keys and values, as q8_0 (float16)", metavar="B"),
-    count("prompt", "tokens of a prompt, for prefill and request (512)"),
-    count("generated", "tokens of an answer, for request (128)"),
-    count("chunk", "tokens of a prompt that are worked on at once (512)"),
-    Parameter("reserve_bytes", "left free on each device (1 GiB)", BYTES, least=0),
-    choice(
-        "fine",
-        "what stays whole: layers; layers but for their experts; or attention, MLP, experts each (layers)",
-        "layers",
-        "experts",
-        "parts",
-    ),
-    flag("stream", "send weights in RAM to a GPU in every step, in place of reading them with the CPU"),
-    several("prefer", "use others only if the model does not fit on these", "D"),
-    several("last", "use these only if the model does not fit on the others", "D"),
-    several("tensor_parallel", "divide every matrix over these GPUs, as one stage", "D+D"),
-    several("fit.split", "judge this split too: layers of each device in order", "N", WHOLES, least=0),
-    Parameter("map", "judge this device map of accelerate too", READ),
-    Parameter("to", "runtime that shall follow the plan; see dlplacer list targets", metavar="TARGET"),
-    *ASSUMED,
-    flag("json", "print one JSON object"),
-)
-DECLARED = {name: each for each in _DECLARATIONS for name in each.name.split()}
+DECLARED = {name: each for each in (*_declarations(), *ASSUMED) for name in each.name.split(",")}
 """Name, or function and name → the parameter of public functions, or the option of commands."""
 
 

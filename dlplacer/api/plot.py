@@ -34,7 +34,7 @@ def gantt(plan: PlanLike, ax: "Axes | None" = None, *, color_by: str = "phase") 
 
 
 def placement(plan: PlanLike, ax: "Axes | None" = None) -> "Axes":
-    """The graph, every op in the colour of its device, its area by its time."""
+    """The graph: blocks of the module tree in lanes of their devices, with areas by time."""
     return _drawn("placement", plan, ax)
 
 

@@ -40,7 +40,7 @@ def apply(job: "Job", plan: PlanLike, devices: DevicesLike = None, *, segments: 
 
     Examples
     --------
-    >>> import dlplacer as dp, torch
+    >>> import torch
     >>> images, labels = torch.randn(8, 12), torch.randint(3, (8,))
     >>> module = torch.nn.Sequential(torch.nn.Linear(12, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3))
     >>> job = dp.Job(module, args=(images,), targets=(labels,), loss=torch.nn.functional.cross_entropy)
@@ -71,7 +71,7 @@ def profile(
 
     Examples
     --------
-    >>> import dlplacer as dp, torch
+    >>> import torch
     >>> job = dp.Job(torch.nn.Linear(64, 64), args=(torch.randn(32, 64),), mode="infer")
     >>> graph = dp.profile(job, "cpu:0", steps=3)  # doctest: +SKIP
     >>> dp.place(graph, "cpu-2core").plan.makespan_s > 0  # doctest: +SKIP
@@ -118,7 +118,6 @@ def profile_splits(
 
     Examples
     --------
-    >>> import dlplacer as dp
     >>> found = dp.profile_splits("dlplacer.models:branches", "cpu:0,cpu:1", search_s=5)  # doctest: +SKIP
     >>> found.split_s <= found.whole_s  # doctest: +SKIP
     True
@@ -161,7 +160,6 @@ def run(
 
     Examples
     --------
-    >>> import dlplacer as dp
     >>> done = dp.run(job, "plan.json", "cpu:0,cpu:1")  # doctest: +SKIP
     >>> done.report.measured_s, done.report.prediction_error  # doctest: +SKIP
     (0.0123, 0.021)

@@ -68,7 +68,6 @@ def advise_minibatch(
 
     Examples
     --------
-    >>> import dlplacer as dp
     >>> [plan] = dp.advise_minibatch("inception_v3-train", "dgx1-v100-2gpu").plans
     >>> plan.batch, plan.recomputed
     (32, ())
@@ -110,7 +109,6 @@ def advise_gpus(
 
     Examples
     --------
-    >>> import dlplacer as dp
     >>> dp.advise_gpus(overhead=0.1, speedup=3)["gpus"]
     4
     """
@@ -139,7 +137,6 @@ def advise_servers(
 
     Examples
     --------
-    >>> import dlplacer as dp
     >>> dp.advise_servers(0.25e9, 1e9, 2.0, workers=8)["servers"]
     2
     """
@@ -204,7 +201,6 @@ def groups(
 
     Examples
     --------
-    >>> import dlplacer as dp
     >>> found = dp.groups("inception_v3-train", "pcie-4gpu", direction="backward", cap_bytes=25 * 2**20)
     >>> max(found.group_bytes) <= 25 * 2**20
     True
@@ -344,7 +340,6 @@ def epochs(
 
     Examples
     --------
-    >>> import dlplacer as dp
     >>> found = dp.epochs("my_training:train", [1, 2, 4], at_most=0.1)  # doctest: +SKIP
     >>> found.save("epochs.json")  # doctest: +SKIP
     """

@@ -16,12 +16,12 @@ from dlplacer.core.errors import InputError
 from dlplacer.core.expect import short_name
 from dlplacer.core.table import Table
 from dlplacer.files.text import write_text
-from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
 from dlplacer.report.page.columns import visible
 
 if TYPE_CHECKING:
     from dlplacer.planning.compare import Comparison
     from dlplacer.planning.hybrid.hybrid_plan import HybridPlan
+    from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
 
 _FRAME_PIXELS = 720
 _PAGES = {"Comparison": "comparison_page", "HybridPlan": "hybrid_page", "PipelinePlan": "pipeline_page"}
@@ -75,7 +75,6 @@ def show(
 
     Examples
     --------
-    >>> import dlplacer as dp
     >>> page = dp.show(dp.place("inception_v3-infer", "dgx1-v100-2gpu", method="heft"))
     >>> page.title
     'InceptionV3 on dgx1-v100-2gpu: ... ms per step'

@@ -33,16 +33,16 @@ from dlplacer.core.result import Result
 from dlplacer.core.topology import Topology
 from dlplacer.machines.costs.roofline_times import with_times
 from dlplacer.planning.constrain import constrained, parsed_pin
-from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
-from dlplacer.solvers.instance.schedule import Progress
 
 if TYPE_CHECKING:
     from dlplacer.frontend.torch.job import Job
     from dlplacer.measure.splitting import Prospect, SplitResult
     from dlplacer.planning.compare import Comparison
+    from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
     from dlplacer.planning.what_if import Elsewhere, PinnedPlan, WhatWouldHelp
     from dlplacer.report.explanation import Explanation
     from dlplacer.runtime.devices.base import NamedDevice
+    from dlplacer.solvers.instance.schedule import Progress
 
 Pins: TypeAlias = Mapping[str, str] | Iterable[str | tuple[str, str]]
 """Op, module or glob → name or type of a device; also as texts: ``"encoder.*=gpu0"``."""
@@ -68,7 +68,7 @@ def place(
     gap: float = 0.0,
     seed: int = 0,
     workers: int | None = None,
-    on_progress: Callable[[Progress], None] = silent,
+    on_progress: "Callable[[Progress], None]" = silent,
     stop: Event | None = None,
     pins: Pins = (),
     colocate: Together = (),
@@ -85,7 +85,6 @@ def place(
 
     Examples
     --------
-    >>> import dlplacer as dp
     >>> result = dp.place("inception_v3-infer", "dgx1-v100-2gpu", "paper", method="heft")
     >>> result.status, result.plan.options.contention, result.speedup > 1.2
     ('feasible', 'none', True)
@@ -146,7 +145,7 @@ def place_with_splits(
 
     Examples
     --------
-    >>> import dlplacer as dp, torch
+    >>> import torch
     >>> module = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.ReLU(), torch.nn.Linear(256, 8))
     >>> job = dp.Job(module, args=(torch.randn(4096, 256),), mode="infer")
     >>> found = dp.place_with_splits(job, "cpu-2core", time_limit_s=4)
@@ -183,7 +182,7 @@ def compare(
     time_limit_s: float = 60.0,
     seed: int = 0,
     workers: int | None = None,
-    on_progress: Callable[[Progress], None] = silent,
+    on_progress: "Callable[[Progress], None]" = silent,
     stop: Event | None = None,
     pins: Pins = (),
     colocate: Together = (),
@@ -195,7 +194,6 @@ def compare(
 
     Examples
     --------
-    >>> import dlplacer as dp
     >>> comparison = dp.compare("inception_v3-infer", "dgx1-v100-2gpu", methods="single, heft, list")
     >>> comparison.to_frame()["method"].tolist()[-1]
     'single'
@@ -232,7 +230,7 @@ def pipeline(
     calibration: Files = (),
     on_progress: Callable[[int, int], None] = silent,
     **step: Unpack[CaptureOptions],
-) -> PipelinePlan:
+) -> "PipelinePlan":
     """The pipeline of least predicted step time: contiguous stages, and the order of micro-batches on their devices.
 
     Raises InputError if an argument cannot be meant, or an op has no time on a device; InfeasibleError if no split
@@ -240,7 +238,6 @@ def pipeline(
 
     Examples
     --------
-    >>> import dlplacer as dp
     >>> plan = dp.pipeline("inception_v3-infer", "dgx1-v100-2gpu", stages=2, micro_batches=4)
     >>> len(plan.stages), plan.micro_batches
     (2, 4)
@@ -260,7 +257,7 @@ def pipeline(
 
 @checked
 def plan_of_pipeline(
-    found: PipelinePlan,
+    found: "PipelinePlan",
     graph: GraphLike,
     topology: TopologyLike,
     *,
@@ -273,12 +270,12 @@ def plan_of_pipeline(
 
     Examples
     --------
-    >>> import dlplacer as dp
     >>> found = dp.pipeline("dlplacer.models:mlp", "cpu-2core", stages=2, micro_batches=2)
     >>> cut = dp.capture("dlplacer.models:mlp", micro_batches=2)
     >>> dp.plan_of_pipeline(found, cut, "cpu-2core").method == f"pipeline/{found.schedule}"
     True
     """
+    from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
     from dlplacer.planning.pipeline.placed_pipeline import placed_pipeline, with_copies_held
 
     expect("", "found", found, PipelinePlan, "the result of dp.pipeline")
@@ -343,7 +340,6 @@ def explain(plan: PlanLike, dispatch_s: float = 0.0) -> "Explanation":
 
     Examples
     --------
-    >>> import dlplacer as dp
     >>> found = dp.explain(dp.place("inception_v3-infer", "dgx1-v100-2gpu", method="heft"))
     >>> sorted(found.limits_s)
     ['critical path', 'work']
@@ -372,7 +368,6 @@ def what_would_help(
 
     Examples
     --------
-    >>> import dlplacer as dp
     >>> graph = dp.OpGraph([dp.Op("a", "mm", 2e-3), dp.Op("b", "mm", 1e-3)], [dp.Edge("a", "b", 64)])
     >>> found = dp.what_would_help(dp.place(graph, dp.Topology([dp.Device("d")])), budget_s=2)
     >>> len(found.answers) > 0
@@ -392,7 +387,6 @@ def elsewhere(
 
     Examples
     --------
-    >>> import dlplacer as dp
     >>> machine = dp.Topology([dp.Device("d0"), dp.Device("d1", "slow")], links=[dp.Link("d0", "d1", 1e9)])
     >>> graph = dp.OpGraph([dp.Op("a", "mm", {"device": 1e-3, "slow": 3e-3})])
     >>> [found] = dp.elsewhere(dp.place(graph, machine), "a", budget_s=2)
@@ -422,7 +416,6 @@ def pinned(
 
     Examples
     --------
-    >>> import dlplacer as dp
     >>> machine = dp.Topology([dp.Device("d0"), dp.Device("d1", "slow")], links=[dp.Link("d0", "d1", 1e9)])
     >>> graph = dp.OpGraph([dp.Op("a", "mm", {"device": 1e-3, "slow": 3e-3})])
     >>> dp.pinned(dp.place(graph, machine), {"a": "d1"}, budget_s=2).moved
@@ -450,7 +443,6 @@ def check_plan(plan: PlanLike) -> None:
 
     Examples
     --------
-    >>> import dlplacer as dp
     >>> dp.check_plan(dp.place("inception_v3-infer", "dgx1-v100-2gpu", method="heft"))
     """
     from dlplacer import check
@@ -464,7 +456,6 @@ def violations(plan: PlanLike) -> tuple[Violation, ...]:
 
     Examples
     --------
-    >>> import dlplacer as dp
     >>> dp.violations(dp.place("inception_v3-infer", "dgx1-v100-2gpu", method="heft"))
     ()
     """

@@ -14,7 +14,6 @@ from dlplacer.core.result import FITS_NONE, Result
 from dlplacer.core.table import Table
 from dlplacer.core.topology import Topology
 from dlplacer.core.units import format_bytes, format_seconds
-from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
 
 if TYPE_CHECKING:
     from dlplacer.api.scaling import Batches, Epochs, Groups
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from dlplacer.planning.compare import Comparison
     from dlplacer.planning.fit.fit import Fit
     from dlplacer.planning.hybrid.hybrid_plan import HybridPlan
+    from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
     from dlplacer.planning.what_if import Elsewhere, PinnedPlan, WhatWouldHelp
     from dlplacer.report.explanation import Explanation
     from dlplacer.report.export.targets import Exported

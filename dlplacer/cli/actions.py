@@ -2,7 +2,6 @@
 
 import json
 import os
-import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from functools import partial
@@ -10,7 +9,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import dlplacer as dp
-from dlplacer.api.parameters import CaptureOptions, StepOptions, parameters_of
+from dlplacer.api.parameters import CaptureOptions, parameters_of
 from dlplacer.cli.parser import Given
 from dlplacer.cli.streams import interruptible, note, progress, say, told_written
 from dlplacer.core.errors import CheckError, DlplacerError, InputError, NoPlanError
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
 
 _WIDTH = 150
 _LIMIT_S = 60.0
-_WRITE_FACTOR = 1.0
-"""Time to write a plan ÷ time to read its graph: 0.4 to 0.9 on 106,000 ops, which take seconds."""
 _PARTIAL = "stopping with the answers so far; once more to give up"
 
 
@@ -157,14 +154,19 @@ def solve(given: Given) -> int:
     from dlplacer.planning.pipeline.pipeline_search import pipeline_hint
 
     limit_s = given.get("time_limit_s", _LIMIT_S)
+    parts = _parts(given, "place_with_splits")
     if given.split is not None:
-        return _solve_with_splits(given, limit_s)
-    _refuse_without_split(given)
+        from dlplacer.frontend.torch.capture import default_rewrites
+
+        more = {"job": given.graph, "graph": given.times, "rewrites": default_rewrites(bool(given.whole_backward))}
+        kept = attrgetter("split")
+        found = called(given, "place_with_splits", limit_s, kept=kept, time_limit_s=limit_s, parts=parts, **more)
+        record = {**found.split.to_dict(), "speedup": found.speedup, "splits": [str(split) for split in found.splits]}
+        return shown(given, found, {**record, "without_splits": found.whole.to_dict()})
     if "work_s" in given and "time_limit_s" in given:
         raise InputError("work_s is in place of time_limit_s; leave one of them out")
     with fewer_collections():
-        graph, limit_s = _read(given, limit_s)
-        result = called(given, limit_s=limit_s, graph=graph, time_limit_s=limit_s)
+        result = called(given, limit_s=limit_s)
     plan = result.plan
     if plan.period_s is not None:
         return shown(given, result)
@@ -176,38 +178,14 @@ def solve(given: Given) -> int:
     return 0
 
 
-def _read(given: Given, limit_s: float) -> tuple[Any, float]:
-    """The graph, and the limit less the time to read it from a file of graphs and to write a plan."""
-    from dlplacer.api.jobs import is_entry, is_onnx
-    from dlplacer.api.subjects import graph_of
-
-    if is_entry(given.graph) or is_onnx(given.graph) or any(name in given for name in StepOptions.__annotations__):
-        return given.graph, limit_s
-    began = time.monotonic()
-    graph = graph_of(given.graph)
-    files_s = (time.monotonic() - began) * (1 if given.output is None else 1 + _WRITE_FACTOR)
-    return graph, max(limit_s - files_s, limit_s / 2)
-
-
-def _solve_with_splits(given: Given, limit_s: float) -> int:
-    from dlplacer.frontend.torch.capture import default_rewrites
-
-    parts, rewrites = _parts(given, "place_with_splits"), default_rewrites(bool(given.whole_backward))
-    more = {"job": given.graph, "graph": given.times, "parts": parts, "rewrites": rewrites}
-    found = called(given, "place_with_splits", limit_s, kept=attrgetter("split"), time_limit_s=limit_s, **more)
-    record = {**found.split.to_dict(), "speedup": found.speedup, "splits": [str(split) for split in found.splits]}
-    return shown(given, found, {**record, "without_splits": found.whole.to_dict()})
-
-
-def _refuse_without_split(given: Given) -> None:
-    for name in {"times", "search_s"} & given.keys():
-        raise InputError(f"{name} is read by --split alone; add --split, or leave it out")
-
-
 def _parts(given: Given, call: str) -> int | None:
     """The number of parts that ``--split`` gives, None for one per device; refuses options without use."""
     from dlplacer.api.jobs import is_entry
 
+    if given.split is None:
+        for name in {"times", "search_s"} & given.keys():
+            raise InputError(f"{name} is read by --split alone; add --split, or leave it out")
+        return None
     own = {"graph", "job", "split", "times", "whole_backward", "output", "json", "paper", *CHOICES}
     for name in given.spelled:
         if name in given and name not in own and name not in parameters_of(getattr(dp, call)):
@@ -365,13 +343,13 @@ def _process_per_gpu(given: Given, mode: str | None) -> str:
 
 def profile(given: Given) -> int:
     """Profile, write the graph, and print the serial time."""
+    parts = _parts(given, "profile_splits")
     if given.split is not None:
-        more = {"graph": given.times, "parts": _parts(given, "profile_splits")}
+        more = {"graph": given.times, "parts": parts}
         choice = called(given, "profile_splits", says=_PARTIAL, kept=attrgetter("graph"), **more)
         found = {"without_splits_s": choice.whole_s, "with_splits_s": choice.split_s}
         splits = [str(split) for split in choice.splits]
         return shown(given, choice, {"ops": len(choice.graph.ops), **found, "splits": splits})
-    _refuse_without_split(given)
     graph = called(given)
     types = (graph.capture or {}).get("measured_on", ())
     serial = {kind: sum(op.time_on(kind) or 0.0 for op in graph.ops) for kind in types}
@@ -386,14 +364,22 @@ def listed(given: Given) -> int:
 
 def pipeline(given: Given) -> int:
     """Plan the pipeline, compare it with op placement, and print both."""
+    from dlplacer.api.jobs import is_entry
     from dlplacer.api.solving import held_graph, problem_of
     from dlplacer.planning.pipeline.schedules import write_csv
 
-    if given.plan_file is not None:
-        _require_capturable(given)
+    calibration, granularity = given.calibration or (), given.get("granularity", "aten")
+    if given.plan_file is not None and not is_entry(given.graph):
+        # A plan of micro-batches is one of another graph, which takes the model's code to make.
+        raise InputError(
+            f"-o needs the model as module:callable, to capture its micro-batches; {given.graph!r} is a file: drop -o, "
+            "or name the model that it was captured from"
+        )
+    if given.plan_file is not None and granularity != "aten":
+        raise InputError(f"-o writes a plan of ATen calls; drop --granularity {granularity}")
     step = {name: given[name] for name in CaptureOptions.__annotations__ if name in given}
     with progress("capturing"):
-        graph, machine = problem_of(given.graph, given.topology, given.calibration or (), step)
+        graph, machine = problem_of(given.graph, given.topology, calibration, step)
     graph = held_graph(graph, machine, given.pins or (), given.colocate or ())
     asked = {name: given[name] for name in ("stages", "micro_batches", "schedule") if name in given}
     with progress(given.spec.doing) as told:
@@ -403,45 +389,24 @@ def pipeline(given: Given) -> int:
     written(given, plan, csv=lambda: write_csv(plan.order))
     if given.plan_file is not None:
         count = plan.micro_batches if plan.micro_batches > 1 else None
-        other = bool(given.allow_other_loss)
-        cut = dp.capture(given.graph, **step, allow_other_loss=other, micro_batches=count)
-        made = dp.plan_of_pipeline(
-            plan, cut, given.topology, held=graph.constraints, calibration=given.calibration or ()
-        )
+        cut = dp.capture(given.graph, **step, allow_other_loss=bool(given.allow_other_loss), micro_batches=count)
+        made = dp.plan_of_pipeline(plan, cut, given.topology, held=graph.constraints, calibration=calibration)
         made.save(given.plan_file)
     told_written(given.plan_file)
-    limit_s = given.get("time_limit_s", 10.0)
-    placed = _op_placement(graph, machine, limit_s) if limit_s else None
-    extra = []
-    if placed is not None:
-        ratio = placed["makespan_s"] / plan.step_s if plan.step_s else 0.0
-        verdict = f"the pipeline is {ratio:.2f}x as fast" if ratio >= 1 else "faster than the pipeline"
-        extra = [f"op placement takes {format_seconds(placed['makespan_s'])} ({placed['status']}); {verdict}"]
-    return shown(given, plan, {**plan.to_dict(), "op_placement": placed}, extra)
-
-
-def _require_capturable(given: Given) -> None:
-    """A plan of micro-batches is one of another graph, which takes the model's code to make."""
-    from dlplacer.api.jobs import is_entry
-
-    if not is_entry(given.graph):
-        raise InputError(
-            f"-o needs the model as module:callable, to capture its micro-batches; {given.graph!r} is a file: drop -o, "
-            "or name the model that it was captured from"
-        )
-    if given.get("granularity", "aten") != "aten":
-        raise InputError(f"-o writes a plan of ATen calls; drop --granularity {given.granularity}")
-
-
-def _op_placement(graph: dp.OpGraph, machine: dp.Topology, limit_s: float) -> dict[str, Any] | None:
-    """Step time and speedup of a plan of op placement, or None if none was found."""
+    placed, extra, limit_s = None, [], given.get("time_limit_s", 10.0)
     try:
         with progress("op placement, to compare with", limit_s) as told:
-            result = dp.place(graph, machine, time_limit_s=limit_s, on_progress=told)
+            result = dp.place(graph, machine, time_limit_s=limit_s, on_progress=told) if limit_s else None
     except DlplacerError as error:
         note(f"no op placement to compare with: {error}")
-        return None
-    return {"status": result.plan.status, "makespan_s": result.plan.makespan_s, "speedup": result.speedup}
+        result = None
+    if result is not None:
+        makespan_s = result.plan.makespan_s
+        placed = {"status": result.plan.status, "makespan_s": makespan_s, "speedup": result.speedup}
+        ratio = makespan_s / plan.step_s if plan.step_s else 0.0
+        verdict = f"the pipeline is {ratio:.2f}x as fast" if ratio >= 1 else "faster than the pipeline"
+        extra = [f"op placement takes {format_seconds(makespan_s)} ({result.plan.status}); {verdict}"]
+    return shown(given, plan, {**plan.to_dict(), "op_placement": placed}, extra)
 
 
 def fit(given: Given) -> int:
@@ -449,17 +414,16 @@ def fit(given: Given) -> int:
     from dlplacer.api.fitting import exports
 
     found = called(given)
-    texts = [export_of(found, target) for target in given.to or ()]
+    texts = []
+    for target in given.to or ():
+        try:
+            done = dp.export(found, target)
+        except InputError as error:
+            texts.append(str(error))
+        else:
+            cost = f"\n({done.note}: {100 * done.loss:.1f} % slower)" if done.note else ""
+            texts.append(f"{target}:\n{done.text}{cost}")
     return shown(given, found, {**found.to_dict(), "exports": exports(found)} if given.json else None, texts)
-
-
-def export_of(found: Any, target: str) -> str:
-    """The text to paste, or why there is none."""
-    try:
-        done = dp.export(found, target)
-    except InputError as error:
-        return str(error)
-    return f"{target}:\n{done.text}" + (f"\n({done.note}: {100 * done.loss:.1f} % slower)" if done.note else "")
 
 
 def export(given: Given) -> int:

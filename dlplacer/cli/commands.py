@@ -1,8 +1,6 @@
 """The sub-commands: names, options and actions."""
 
 import dlplacer as dp
-from dlplacer.api.kinds import ANY, READ, SECONDS, Parameter
-from dlplacer.api.parameters import DECLARED, flag, output, written
 from dlplacer.cli import actions
 from dlplacer.cli.parser import Command, Given
 
@@ -24,7 +22,7 @@ _ADVISE = (
     Command("gpus", "GPUs for a speedup, or the overhead that an efficiency allows", "advise_gpus", ("json",)),
     Command("servers", "servers or loaders that hide a load behind computation", "advise_servers", ("json",)),
 )
-_MACHINE = (output("F", "topology file to write"), "json")
+_MACHINE = ("output written -o,--output:F topology file to write", "json")
 _TOPOLOGY = (
     Command(
         "detect",
@@ -42,27 +40,26 @@ _TOPOLOGY = (
         _MACHINE,
     ),
 )
+_GRAPH = "output written -o,--output:GRAPH graph file to write"
+_PLAN = "output written -o,--output:PLAN plan file to write"
 _SPLITTING = ("split", "times")
 _SHOWN = (
-    written("trace", "Chrome trace (JSON), for ui.perfetto.dev"),
-    written("device_map", "Hugging Face device_map (JSON): module path to the device of most of its parameters"),
-    written("html", "one page to walk through, with everything"),
-    Parameter("against", "a second plan, beside the first one on the page of --html", READ, "PLAN"),
-    written("csv", "the ops as CSV; the transfers go to F with -transfers in its name"),
-    Parameter("color_by", "colours of --gantt (phase)", choices=("phase", "module")),
+    "trace written F Chrome trace (JSON), for ui.perfetto.dev",
+    "device_map written F Hugging Face device_map (JSON): module path to the device of most of its parameters",
+    "html written F one page to walk through, with everything",
+    "against read PLAN a second plan, beside the first one on the page of --html",
+    "csv written F the ops as CSV; the transfers go to F with -transfers in its name",
+    "color_by word:phase,module - colours of --gantt (phase)",
 )
 _RUN = (
-    written("trace", "Chrome trace (JSON) of the predicted and the measured step"),
-    written("html", "one page: the predicted and the measured step to walk through"),
-    flag("one_process", "feed several GPUs from one process, and not each from one of its own"),
+    "trace written F Chrome trace (JSON) of the predicted and the measured step",
+    "html written F one page: the predicted and the measured step to walk through",
+    "one_process flag - feed several GPUs from one process, and not each from one of its own",
     "json",
 )
-_WHY = Parameter(
-    "why",
-    "say what the step would take with this op, or the longest of this module, on other devices, not what would help",
-    ANY,
-    "OP|MODULE",
-    repeat=True,
+_WHY = (
+    "why any* OP|MODULE say what the step would take with this op, or the longest of this module, on other devices, "
+    "not what would help"
 )
 
 COMMANDS = (
@@ -70,7 +67,7 @@ COMMANDS = (
         "capture",
         "Capture a model's step as a graph, without allocating anything.",
         "capture",
-        (output("GRAPH", "graph file to write"), "json"),
+        (_GRAPH, "json"),
         doing="capturing",
         examples="""
         capture dlplacer.models:inception_v3 -o graph.json  # forward and backward, batch 32
@@ -83,7 +80,7 @@ COMMANDS = (
         "solve",
         "Find the plan of least step time, with a lower bound and a gap.",
         "place",
-        (output("PLAN", "plan file to write"), "json", *_SPLITTING),
+        (_PLAN, "json", *_SPLITTING),
         actions.solve,
         doing="solving",
         says="stopping with the best plan so far; once more to give up",
@@ -109,7 +106,7 @@ COMMANDS = (
         "compare",
         "Compare all methods on one problem: step time, speedup, gap to the best lower bound, time.",
         "compare",
-        (written("html", "one page with the schedules of all methods"), "json"),
+        ("html written F one page with the schedules of all methods", "json"),
         actions.compare,
         doing="comparing",
         says="stopping with the best plans so far; once more to give up",
@@ -169,7 +166,7 @@ COMMANDS = (
         "profile",
         "Time every op of a model on devices of this machine.",
         "profile",
-        (output("GRAPH", "graph file to write, with the measured times"), "json", *_SPLITTING, "search_s"),
+        (f"{_GRAPH}, with the measured times", "json", *_SPLITTING, "search_s"),
         actions.profile,
         doing="profiling",
         examples="""
@@ -181,7 +178,7 @@ COMMANDS = (
         "selftest",
         "Try the runtime on devices of this machine: numbers, races, links, issue costs, steps of Inception-V3.",
         "selftest",
-        ("json", output("F", "write a report (JSON) that can be attached to an issue")),
+        ("json", "output written -o,--output:F write a report (JSON) that can be attached to an issue"),
         doing="trying the runtime",
         examples="""
         selftest --devices cpu:0,cpu:1 --no-steps  # numbers, races and links: less than a minute
@@ -210,7 +207,7 @@ COMMANDS = (
                 "import",
                 "a workload of msr-fiddle/dnn-partitioning",
                 "import_graph",
-                (output("GRAPH", "graph file to write"), "json"),
+                (_GRAPH, "json"),
             ),
         ),
     ),
@@ -228,7 +225,7 @@ COMMANDS = (
         "epochs",
         "Measure how many epochs every batch needs, workers emulated on one device: the file for `dlplacer hybrid`.",
         "epochs",
-        (output("EPOCHS", "epochs file to write"), "json"),
+        ("output written -o,--output:EPOCHS epochs file to write", "json"),
         doing="trainings",
         examples="""
         epochs my_training:train --batches 1,2,4,8 --at-most 0.1 -o epochs.json  # until the loss is at most 0.1
@@ -239,7 +236,7 @@ COMMANDS = (
         "hybrid",
         "Data parallelism, model parallelism or both on N devices: step time x steps x epochs of every strategy.",
         "hybrid",
-        (written("html", "one page with every budget"), "json"),
+        ("html written F one page with every budget", "json"),
         doing="hybrids",
         says="giving up after the solve at hand; once more to give up at once",
         subject="hybrid plan",
@@ -253,10 +250,10 @@ COMMANDS = (
         "Cut a model into stages for pipeline parallelism: stages, schedule, bubble, speedup.",
         "pipeline",
         (
-            Parameter("time_limit_s", "time for op placement, to compare with (10 s; 0: none)", SECONDS, least=0),
-            written("plan_file", "plan file to write, for dlplacer run", "PLAN", ("-o", "--output")),
-            written("html", "one page with the schedule and its stages"),
-            written("csv", "the order as torch.distributed.pipelining reads it"),
+            "time_limit_s seconds>=0 - time for op placement, to compare with (10 s; 0: none)",
+            "plan_file written -o,--output:PLAN plan file to write, for dlplacer run",
+            "html written F one page with the schedule and its stages",
+            "csv written F the order as torch.distributed.pipelining reads it",
             *("json", "allow_other_loss"),
         ),
         actions.pipeline,
@@ -272,11 +269,7 @@ COMMANDS = (
         "fit",
         "Say where the layers of a language model go on unequal devices: tokens per second, a proof, flags to paste.",
         "fit",
-        (
-            Parameter("to", DECLARED["to"].help, metavar="TARGET", repeat=True),
-            output("PLAN", "plan file to write"),
-            "json",
-        ),
+        ("to text* TARGET runtime that shall follow the plan; see dlplacer list targets", _PLAN, "json"),
         actions.fit,
         subject="fit",
         examples="""

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import dlplacer as dp
-from dlplacer.api.kinds import FILES, FLAG, TEXTS, Parameter
-from dlplacer.api.parameters import ASSUMED, DECLARED, parameters_of, pictures
+from dlplacer.api.kinds import KINDS, Parameter
+from dlplacer.api.parameters import ASSUMED, DECLARED, declared, parameters_of, pictures
 from dlplacer.cli.streams import QUIET, VERBOSE
 from dlplacer.core.errors import InputError
 
@@ -33,16 +33,16 @@ class Command:
     """A sub-command: a view of a function.
 
     `call` names the function in `dlplacer` whose parameters are options; empty if the action calls several. `own` are
-    options of the command itself, or names of their declarations. `action`: the given arguments → exit code; None calls
-    the function, writes and prints its result. `doing` and `says` name the work for its progress, and announce that the
-    first Ctrl-C stops it. For a `subject`, a kind of result, there may be pictures. `examples` has a line for each:
-    arguments of ``dlplacer``, and after ``  # `` what they do.
+    options of the command itself, as rows of declarations, or names of declared ones. `action`: the given arguments →
+    exit code; None calls the function, writes and prints its result. `doing` and `says` name the work for its progress,
+    and announce that the first Ctrl-C stops it. For a `subject`, a kind of result, there may be pictures. `examples`
+    has a line for each: arguments of ``dlplacer``, and after ``  # `` what they do.
     """
 
     name: str
     help: str
     call: str = ""
-    own: tuple[Parameter | str, ...] = ()
+    own: tuple[str, ...] = ()
     action: Callable[[Given], int] | None = None
     doing: str = ""
     says: str = ""
@@ -57,12 +57,12 @@ class Command:
         known = {} if function is None else parameters_of(function)
         signature = {} if function is None else inspect.signature(function).parameters
         # An argument that may be left out stands behind those that may not.
-        for name, each in sorted(known.items(), key=lambda item: ("nargs", "?") in item[1].settings):
+        for name, each in sorted(known.items(), key=lambda item: "nargs" in item[1].settings):
             if name == "options":
                 yield from ((assumed, False) for assumed in ASSUMED)
             elif each.help:
                 yield each, name in signature and signature[name].default is inspect.Parameter.empty
-        yield from ((DECLARED[each] if isinstance(each, str) else each, False) for each in self.own)
+        yield from ((DECLARED.get(each) or declared(each), False) for each in self.own)
         yield from ((each, False) for each in pictures(self.subject))
 
 
@@ -133,18 +133,18 @@ def _add_parameter(parser: Any, parameter: Parameter, required: bool) -> None:
             raise argparse.ArgumentTypeError(str(error)) from error
 
     text = parameter.help.replace("%", "%%") + ("; repeat for several" if parameter.repeat else "")
-    settings: dict[str, Any] = {"help": text, "default": argparse.SUPPRESS, **dict(parameter.settings)}
+    settings: dict[str, Any] = {"help": text, "default": argparse.SUPPRESS, **parameter.settings}
     positional = not parameter.spellings[0].startswith("-")
     if not positional:
         settings |= {"dest": parameter.dest, "required": required or settings.get("required", False)}
-    if parameter.kind is FLAG:
+    if parameter.kind is KINDS["flag"]:
         settings.setdefault("action", "store_true")
     else:
         settings |= {"type": read, "metavar": parameter.metavar or parameter.kind.metavar}
         if parameter.choices and settings["metavar"] is None:
             settings = {**settings, "type": str, "choices": parameter.choices}
         if parameter.repeat:
-            settings["action"] = "extend" if parameter.kind in (FILES, TEXTS) else "append"
+            settings["action"] = "extend" if parameter.kind in (KINDS["files"], KINDS["texts"]) else "append"
     parser.add_argument(*((parameter.dest,) if positional else parameter.spellings), **settings)
 
 

@@ -16,8 +16,6 @@ _brief = reprlib.Repr()
 _brief.maxlevel = 2
 _brief.maxtuple = _brief.maxlist = _brief.maxdict = _brief.maxset = 3
 _brief.maxstring = _brief.maxother = 60
-
-
 in_short = _brief.repr
 """The repr of a value on part of a line."""
 

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 class OpGraph(Shown, Record):
     """A dataflow graph, checked at birth: unique ids, edges between known ops and outputs, no cycle.
 
-    >>> import dlplacer as dp
     >>> graph = dp.OpGraph(
     ...     ops=[dp.Op("load", "input"), dp.Op("multiply", "matmul", time_s=2e-3)],
     ...     edges=[dp.Edge("load", "multiply", bytes=4096)],

@@ -3,7 +3,7 @@
 Each is a place, as files name it, and the problem.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
@@ -27,13 +27,9 @@ def reference_mistakes(noun: str, nodes: Iterable[Any], edges: Iterable[Any]) ->
 
 
 def graph_mistakes(ops: Sequence[Op], edges: Sequence[Edge]) -> Iterator[tuple[str, str]]:
-    """All but a cycle."""
+    """All but a cycle: wrong references, outputs that a source lacks, and edges of one tensor that disagree."""
     yield from reference_mistakes("op", ops, edges)
-    yield from _tensor_mistakes({op.id: len(op.outputs) for op in ops}, edges)
-
-
-def _tensor_mistakes(output_count: Mapping[str, int], edges: Iterable[Edge]) -> Iterator[tuple[str, str]]:
-    """Edges that read an output which their source lacks, and edges of one tensor that disagree."""
+    output_count = {op.id: len(op.outputs) for op in ops}
     first: dict[str, Edge] = {}
     for position, edge in enumerate(edges):
         count = output_count.get(edge.source, 0)
@@ -61,13 +57,9 @@ def cycle_mistake(edges: Iterable[Edge]) -> str | None:
     try:
         sorter.prepare()
     except CycleError as error:
-        return f"the graph has a cycle: {_arrows(error.args[1])}; remove one of its edges"
+        shown = [repr(name) for name in error.args[1]]
+        if len(shown) > _CYCLE_SHOWN:
+            half = _CYCLE_SHOWN // 2
+            shown[half:-half] = [f"({len(shown) - 2 * half} more)"]
+        return f"the graph has a cycle: {' → '.join(shown)}; remove one of its edges"
     return None
-
-
-def _arrows(names: Sequence[str]) -> str:
-    shown = [repr(name) for name in names]
-    if len(shown) > _CYCLE_SHOWN:
-        half = _CYCLE_SHOWN // 2
-        shown[half:-half] = [f"({len(shown) - 2 * half} more)"]
-    return " → ".join(shown)

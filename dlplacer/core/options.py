@@ -55,7 +55,6 @@ def _option(decides: str, meaning: Mapping[str, str], paper: str) -> str:
 class Options:
     """The assumptions of a solve; under the defaults a plan runs as predicted.
 
-    >>> import dlplacer as dp
     >>> dp.Options(memory="sum").to_dict()["memory"]
     'sum'
     >>> dp.Options.of_words("shortest, sum") == dp.Options(routing="shortest", memory="sum")
@@ -115,13 +114,6 @@ class Options:
         if OBJECTIVES[self.objective].is_period:
             object.__setattr__(self, "routing", "shortest")
 
-    def require_same_objective(self, other: "Options") -> None:
-        """Return if both have the same objective; else raise InputError, as their values do not compare."""
-        if self.objective != other.objective:
-            raise InputError(
-                f"one plan has objective {self.objective!r}, the other {other.objective!r}; take two of one"
-            )
-
     def require_makespan(self, what: str) -> None:
         """Return if the objective is the makespan; else raise InputError in the name of a command or parameter."""
         if self.objective != "makespan":
@@ -141,10 +133,8 @@ class Options:
         Raises InputError if no option has such a value, or two words contradict each other.
         """
         expect_text("options", words=text)
-        chosen: dict[str, str] = {}
         words = text.replace(",", " ").split()
-        if "paper" in words:
-            chosen = {name: assumption.paper for name, assumption in ASSUMPTIONS.items()}
+        chosen = cls.paper().to_dict() if "paper" in words else {}
         for word in words:
             if word == "paper":
                 continue

@@ -84,7 +84,6 @@ class DeviceMemory(Record):
 class Plan(Shown, Record):
     """A device and a start for every op and transfer, self-contained. `dlplacer.check` decides if it is right.
 
-    >>> import dlplacer as dp
     >>> plan = dp.place("inception_v3-infer", "dgx1-v100-2gpu", method="heft").plan
     >>> plan.placement["convolution"]
     'gpu0'

@@ -86,11 +86,7 @@ class Number:
         if not self.named:
             return number
         choices: dict[Any, Any] = {_NUMBER: number, _TABLE: schemas.dict_schema(schemas.str_schema(), number)}
-        return schemas.tagged_union_schema(choices, _number_or_table)
-
-
-def _number_or_table(value: Any) -> str:
-    return _TABLE if type(value) is dict or isinstance(value, Mapping) else _NUMBER
+        return schemas.tagged_union_schema(choices, lambda value: _TABLE if isinstance(value, Mapping) else _NUMBER)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ FITS_NONE = "fits on no single device"
 class Result(Shown, Record):
     """The answer to one problem. Saved, it is the file of its plan.
 
-    >>> import dlplacer as dp
     >>> dp.place("inception_v3-infer", "dgx1-v100-2gpu", method="heft")
     <Result: feasible, ... ms, gap ... %, speedup ...x over the best single device; method heft, ... s>
 

@@ -100,7 +100,6 @@ class Link(Record):
 class Topology(Shown, Record):
     """A machine, checked at birth: unique names, links between known nodes, at least one device.
 
-    >>> import dlplacer as dp
     >>> dp.Topology(
     ...     devices=[dp.Device("gpu0", "V100", 16 * 2**30), dp.Device("gpu1", "V100", 16 * 2**30)],
     ...     links=[dp.Link("gpu0", "gpu1", bytes_per_s=20e9, latency_s=2e-6)],

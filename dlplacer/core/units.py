@@ -50,24 +50,16 @@ def parse_quantity(text: str, dimension: str) -> float:
     units = UNITS[dimension]
     shown = reprlib.repr(text)
     if match is None:
-        with_unit = "" if dimension == "number" else " with a unit"
+        with_unit = {"number": "", "share": " or a percentage"}.get(dimension, " with a unit")
         raise ValueError(f"{shown} is not a number{with_unit}; write for example {_TYPICAL[dimension]!r}")
     number, unit = match.groups()
     if unit and unit not in units:
         raise ValueError(f"{shown} has unit {reprlib.repr(unit)}; use one of {', '.join(sorted(units))}")
-    value = float(number)
-    if math.isfinite(value) and unit:
-        value = _nearest_float(exact(value) * exact(units[unit]))
-    if not math.isfinite(value):
-        raise ValueError(f"{shown} is too large")
-    return value
-
-
-def _nearest_float(value: Fraction) -> float:
     try:
-        return float(value)
-    except OverflowError:
-        return math.inf
+        value = float(exact(float(number)) * exact(units.get(unit, 1)))
+    except (OverflowError, ValueError):  # of a fraction, or of the text of an infinity
+        raise ValueError(f"{shown} is too large") from None
+    return value
 
 
 def _scaled(value: float, units: Mapping[str, float], least: str) -> str:
@@ -144,14 +136,11 @@ def choose_tick(values: Iterable[Fraction], horizon: Fraction) -> Fraction:
         return coarse if nonzero else _MIN_TICK_S
     unit = Fraction(0)
     for value in nonzero:
-        unit = _gcd(unit, value)
+        (a, b), (c, d) = unit.as_integer_ratio(), value.as_integer_ratio()
+        unit = Fraction(math.gcd(a * d, c * b), b * d)
         if horizon >= unit * MAX_TICKS:
             return coarse
     return unit
-
-
-def _gcd(a: Fraction, b: Fraction) -> Fraction:
-    return Fraction(math.gcd(a.numerator * b.denominator, b.numerator * a.denominator), a.denominator * b.denominator)
 
 
 def ticks(value_s: Fraction, tick_s: Fraction) -> int:

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -33,6 +32,10 @@ class FileModel(BaseModel):
     def located(self) -> Iterator[tuple[str, str]]:
         """Place and text of every mistake that makes a value refuse the content; for content that it has refused."""
         return iter(())
+
+    def value(self) -> Any:
+        """The value that the content describes."""
+        raise NotImplementedError
 
 
 Table = Annotated[dict[str, Any], Field(default_factory=dict)]
@@ -75,31 +78,33 @@ def plain(value: Any, *, all_fields: bool = False) -> Any:
     return {name: plain(entry) for name, entry in value.items()} if isinstance(value, Mapping) else value
 
 
-def load_model(path: Path, model: type[Model], kind: str, version: int) -> Model:
-    """The checked content of a file; FileFormatError has one line per mistake."""
-    value, mistakes = read_loosely(path)
+def load_model(source: Any, model: type[Model], kind: str, version: int, where: str = "") -> Model:
+    """The checked content of a file, given its path; with `where`, which names it in messages, of a JSON value.
+
+    FileFormatError has one line per mistake.
+    """
+    value, mistakes = (source, []) if where else read_loosely(source)
+    where = where or str(source)
     try:
-        content = parse_model(value, model, kind, version, str(path))
+        if not isinstance(value, dict):
+            raise FileFormatError(where, [f"the file: must hold an object (it is {shown(value)})"])
+        if (mistake := format_mistake(value.get("format"), kind, version)) is not None:
+            raise FileFormatError(where, [f"format: {mistake}"])
+        content = validated(value, model, where)
+        if found := [*content.mistakes()]:
+            raise FileFormatError(where, [*_joined(content.located()), *found])
     except FileFormatError as error:
         known = {_path_of(mistake) for mistake in mistakes}
         mistakes += [mistake for mistake in error.mistakes if _path_of(mistake) not in known]
     if mistakes:
-        raise FileFormatError(str(path), mistakes)
+        raise FileFormatError(where, mistakes)
     return content
 
 
-def parse_model(value: Any, model: type[Model], kind: str, version: int, where: str) -> Model:
-    """As `load_model`, for a value that was read already; `where` names it in messages."""
-    if not isinstance(value, dict):
-        raise FileFormatError(where, [f"the file: must hold an object (it is {shown(value)})"])
-    mistake = format_mistake(value.get("format"), kind, version)
-    if mistake is not None:
-        raise FileFormatError(where, [f"format: {mistake}"])
-    content = validated(value, model, where)
-    mistakes = [*content.mistakes()]
-    if mistakes:
-        raise FileFormatError(where, [*_joined(content.located()), *mistakes])
-    return content
+def read_value(source: Any, model: type[Model], kind: str, version: int, where: str) -> Any:
+    """As `load_model`, the `value` of the content."""
+    content = load_model(source, model, kind, version, where)
+    return built(where or str(source), content.value, located=content.located)
 
 
 def validated(value: Any, model: type[Model], where: str) -> Model:

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
@@ -12,7 +11,7 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.graph_mistakes import cycle_mistake, graph_mistakes
 from dlplacer.core.op import Edge, Op
 from dlplacer.core.record import Count
-from dlplacer.files.fields import ListOf, NodeLinkFile, built, load_model, parse_model, plain, without
+from dlplacer.files.fields import ListOf, NodeLinkFile, plain, read_value, without
 
 KIND, VERSION = "graph", 1
 
@@ -50,9 +49,7 @@ class CaptureModel(_Noted):
     collectives: dict[str, Any] | None = None
 
 
-def _fit_to_capture(value: dict[str, Any]) -> dict[str, Any]:
-    CaptureModel.model_validate(value)
-    return value
+_FITS_CAPTURE = AfterValidator(lambda value: CaptureModel.model_validate(value) and value)
 
 
 class GraphFile(NodeLinkFile):
@@ -61,7 +58,9 @@ class GraphFile(NodeLinkFile):
     directed: bool = True
     nodes: list[Op]
     edges: ListOf[Annotated[Edge, without("key")]]
-    capture: Annotated[dict[str, Any], AfterValidator(_fit_to_capture)] | None = None
+    capture: (
+        Annotated[dict[str, Any], AfterValidator(lambda value: CaptureModel.model_validate(value) and value)] | None
+    ) = None
     structure_sha256: str | None = None
     known: dict[str, Any] | None = None
     constraints: Constraints | None = None
@@ -101,24 +100,22 @@ class GraphFile(NodeLinkFile):
         return OpGraph(tuple(self.nodes), tuple(self.edges), *head, self.held)
 
 
-def read_graph(path: Path) -> OpGraph:
-    """The graph in a file.
+def read_graph(source: Any, where: str = "") -> OpGraph:
+    """The graph in a file, given its path; with `where`, which names it in messages, in a JSON value.
 
     Raises FileFormatError with every mistake and its path.
     """
-    content = load_model(path, GraphFile, KIND, VERSION)
-    return built(str(path), content.value, located=content.located)
-
-
-def graph_from_dict(value: Any, where: str) -> OpGraph:
-    """The graph in a JSON value, as `read_graph`; `where` names it in messages."""
-    content = parse_model(value, GraphFile, KIND, VERSION, where)
-    return built(where, content.value, located=content.located)
+    graph: OpGraph = read_value(source, GraphFile, KIND, VERSION, where)
+    return graph
 
 
 def graph_to_dict(graph: OpGraph) -> dict[str, Any]:
     """The JSON object of a graph file; fields that hold their default are left out."""
-    edges = [_edge_to_dict(edge, number) for edge, number in _numbered(graph.edges)]
+    edges = []
+    for edge, number in _numbered(graph.edges):
+        edges.append(plain(edge))
+        if edge.tensor == _default_tensor(edge.source, edge.output, edge.target, number):
+            del edges[-1]["tensor"]
     parallel = len({(edge.source, edge.target) for edge in graph.edges}) < len(edges)
     head: dict[str, Any] = {"format": f"dlplacer.{KIND}/{VERSION}", "name": graph.name, "source": graph.source}
     head |= {"directed": True, "multigraph": parallel}
@@ -127,13 +124,6 @@ def graph_to_dict(graph: OpGraph) -> dict[str, Any]:
         if value or (value is not None and name in ("capture", "known")):
             head[name] = plain(value, all_fields=True)
     return head | {"nodes": [plain(op) for op in graph.ops], "edges": edges}
-
-
-def _edge_to_dict(edge: Edge, number: int) -> dict[str, Any]:
-    entry: dict[str, Any] = plain(edge)
-    if edge.tensor == _default_tensor(edge.source, edge.output, edge.target, number):
-        del entry["tensor"]
-    return entry
 
 
 def _numbered(edges: Iterable[Edge]) -> Iterator[tuple[Edge, int]]:

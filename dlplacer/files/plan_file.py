@@ -1,7 +1,6 @@
 """Plan files, format ``dlplacer.plan/1``."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
@@ -14,11 +13,9 @@ from dlplacer.files.fields import (
     FileModel,
     ListOf,
     Table,
-    built,
     format_mistake,
-    load_model,
-    parse_model,
     plain,
+    read_value,
     without,
 )
 
@@ -90,16 +87,13 @@ class PlanFile(FileModel):
         )
 
 
-def read_plan(path: Path) -> Plan:
-    """The plan in a file, well formed but not checked; raises as `dlplacer.files.graph_file.read_graph`."""
-    content = load_model(path, PlanFile, KIND, VERSION)
-    return built(str(path), content.value, located=content.located)
+def read_plan(source: Any, where: str = "") -> Plan:
+    """The plan in a file, given its path; with `where`, which names it in messages, in a JSON value.
 
-
-def plan_of_dict(value: Any, where: str) -> Plan:
-    """The plan in an object of `plan_to_dict`. `where` names it in errors, which are those of `read_plan`."""
-    content = parse_model(value, PlanFile, KIND, VERSION, where)
-    return built(where, content.value, located=content.located)
+    It is well formed, but not checked. Raises FileFormatError with every mistake and its path.
+    """
+    plan: Plan = read_value(source, PlanFile, KIND, VERSION, where)
+    return plan
 
 
 def plan_to_dict(plan: Plan) -> dict[str, Any]:

@@ -1,13 +1,12 @@
 """Topology files, format ``dlplacer.topology/1``."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Tag
 
 from dlplacer.core.topology import Device, Link, Router, Topology, topology_mistakes
-from dlplacer.files.fields import FileModel, ListOf, NodeLinkFile, built, load_model, parse_model, plain, without
+from dlplacer.files.fields import FileModel, ListOf, NodeLinkFile, plain, read_value, without
 
 KIND, VERSION = "topology", 1
 
@@ -55,16 +54,13 @@ class TopologyFile(NodeLinkFile):
         return Topology(devices, routers, tuple(self.edges), self.name, self.source, self.meta)
 
 
-def read_topology(path: Path) -> Topology:
-    """The topology in a file; raises as `dlplacer.files.graph_file.read_graph`."""
-    content = load_model(path, TopologyFile, KIND, VERSION)
-    return built(str(path), content.value, located=content.located)
+def read_topology(source: Any, where: str = "") -> Topology:
+    """The topology in a file, given its path; with `where`, which names it in messages, in a JSON value.
 
-
-def topology_from_dict(value: Any, where: str) -> Topology:
-    """The topology in a JSON value, as `read_topology`; `where` names it in messages."""
-    content = parse_model(value, TopologyFile, KIND, VERSION, where)
-    return built(where, content.value, located=content.located)
+    Raises FileFormatError with every mistake and its path.
+    """
+    topology: Topology = read_value(source, TopologyFile, KIND, VERSION, where)
+    return topology
 
 
 def topology_to_dict(topology: Topology) -> dict[str, Any]:

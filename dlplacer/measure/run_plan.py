@@ -12,7 +12,7 @@ from torch import nn
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.plan import Plan
-from dlplacer.files.plan_file import plan_of_dict, plan_to_dict
+from dlplacer.files.plan_file import plan_to_dict, read_plan
 from dlplacer.frontend.torch.batch_part import part_of
 from dlplacer.frontend.torch.job import Job
 from dlplacer.machines.costs.collectives import AlphaBeta
@@ -179,7 +179,7 @@ def run_over_ranks(
         whole = job if over.cut and over.replicas > 1 else None
         line = measured_all_reduce(group)
         made = None if group.rank else _replicated(parts[0], plan, over, line)
-        planned = plan_of_dict(group.gathered(made and plan_to_dict(made))[0], "the plan of rank 0")
+        planned = read_plan(group.gathered(made and plan_to_dict(made))[0], "the plan of rank 0")
         reference = copy.deepcopy(job.module) if home_of_all(planned) else job.module
         with closing(apply_in_group(parts[group.replica], planned, group, opened, over.segments)) as module:
             processes = SeveralProcesses(group, opened, line)

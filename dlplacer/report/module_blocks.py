@@ -4,10 +4,10 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 
-from dlplacer.core.op import Op
 from dlplacer.core.plan import Plan
 
 _STORAGE = frozenset({"parameter", "buffer", "input", "constant", "tangent", "gradient", "mutation"})
+"""Kinds that are places where a tensor is kept; they may have a small measured time too."""
 _SHORT = {
     "convolution": "conv",
     "convolution_backward": "conv bwd",
@@ -67,15 +67,10 @@ def _moments(plan: Plan, blocks: Mapping[str, Path]) -> Mapping[Path, float]:
     moment: dict[Path, float] = defaultdict(float)
     for entry in plan.ops:
         op = plan.graph.op(entry.op)
-        if op.phase in (None, "forward") and computes(op):
+        if op.phase in (None, "forward") and op.kind not in _STORAGE:
             weight[blocks[entry.op]] += entry.end_s - entry.start_s
             moment[blocks[entry.op]] += (entry.end_s - entry.start_s) * entry.start_s
     return {block: moment[block] / weight[block] if weight[block] else math.inf for block in set(blocks.values())}
-
-
-def computes(op: Op) -> bool:
-    """True if the op is more than a place where a tensor is kept, which may have a small measured time too."""
-    return op.kind not in _STORAGE
 
 
 def short_kind(kind: str) -> str:

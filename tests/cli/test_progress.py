@@ -6,19 +6,9 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from dlplacer.cli.streams import NORMAL, set_verbosity
-
-
-@pytest.fixture(autouse=True)
-def normal() -> Iterator[None]:
-    yield
-    set_verbosity(NORMAL)
-
 
 ON_TERMINAL = """
 import sys, time

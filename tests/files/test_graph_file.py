@@ -15,7 +15,7 @@ from dlplacer.core.constraints import Constraints
 from dlplacer.core.errors import FileFormatError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import PHASES, Edge, Op, TensorSpec
-from dlplacer.files.graph_file import graph_from_dict, graph_to_dict, read_graph
+from dlplacer.files.graph_file import graph_to_dict, read_graph
 from dlplacer.files.structure_hash import structure_sha256
 from dlplacer.files.text import render_json
 
@@ -67,7 +67,7 @@ def graphs(draw: st.DrawFn) -> OpGraph:
 
 @given(graphs())
 def test_graphs_round_trip(graph: OpGraph) -> None:
-    again = graph_from_dict(json.loads(render_json(graph_to_dict(graph))), "it.json")
+    again = read_graph(json.loads(render_json(graph_to_dict(graph))), "it.json")
     assert again == graph
     assert graph_to_dict(again) == graph_to_dict(graph)
 
@@ -107,7 +107,7 @@ def test_every_field_of_a_node() -> None:
         attrs={"stride": [1, 1]},
         meta={"any": {"thing": None}},
     )
-    op = graph_from_dict(file(value), "it.json").ops[0]
+    op = read_graph(file(value), "it.json").ops[0]
     assert op == Op(
         "a",
         "test",
@@ -127,7 +127,7 @@ def test_every_field_of_a_node() -> None:
 def test_quantities_with_units() -> None:
     value = node(time_s="1.5 us", flops="2 GFLOP", bytes_accessed="3 MB", weight_bytes="1.5 KiB", state_bytes=1e3)
     by_type = node("b", time_s={"gpu": "2 ms", "float32": 1})
-    graph = graph_from_dict(file(value, by_type, edges=[edge(size_bytes="4 kB")]), "it.json")
+    graph = read_graph(file(value, by_type, edges=[edge(size_bytes="4 kB")]), "it.json")
     assert graph.ops[0] == Op("a", "test", 1.5e-6, 2e9, 3e6, weight_bytes=1536, state_bytes=1000)
     assert graph.ops[1].time_s == {"gpu": 2e-3, "float32": 1.0}
     assert graph.edges[0].bytes == 4000
@@ -135,9 +135,9 @@ def test_quantities_with_units() -> None:
 
 def test_parallel_edges_are_tensors_of_their_own() -> None:
     value = file(node("a"), node("b"), edges=[edge(), edge(), edge(output=1)], multigraph=True)
-    graph = graph_from_dict(value, "it.json")
+    graph = read_graph(value, "it.json")
     assert [found.tensor for found in graph.edges] == ["a:0->b", "a:0->b#2", "a:1->b#3"]
-    assert graph_from_dict(graph_to_dict(graph), "it.json") == graph
+    assert read_graph(graph_to_dict(graph), "it.json") == graph
 
 
 @pytest.mark.parametrize("kind", [nx.DiGraph, nx.MultiDiGraph])
@@ -149,7 +149,7 @@ def test_node_link_data_of_networkx(kind: Any) -> None:
     if graph.is_multigraph():
         graph.add_edge("a", "b", ("second", 2), bytes=8)
     value = {"format": FORMAT} | nx.node_link_data(graph, edges="edges")
-    read = graph_from_dict(json.loads(json.dumps(value)), "it.json")
+    read = read_graph(json.loads(json.dumps(value)), "it.json")
     assert [op.kind for op in read.ops] == ["input", "op"]
     assert [found.bytes for found in read.edges] == [4, 8][: len(read.edges)]
 
@@ -198,9 +198,9 @@ def test_constraints_round_trip_and_leave_the_structure_alone() -> None:
     held = replace(graph, constraints=Constraints({"a": "gpu0"}, (("a", "b"),)))
     value = graph_to_dict(held)
     assert value["constraints"] == {"pins": {"a": "gpu0"}, "colocate": [["a", "b"]]}
-    assert graph_from_dict(value, "file") == held
+    assert read_graph(value, "file") == held
     assert "constraints" not in graph_to_dict(graph)
     assert structure_sha256(held) == structure_sha256(graph)
     value["constraints"]["pins"]["c"] = "gpu1"
     with pytest.raises(FileFormatError, match="constraints: op 'c' is not among the nodes"):
-        graph_from_dict(value, "file")
+        read_graph(value, "file")

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from dlplacer.core.errors import FileFormatError, InputError
-from dlplacer.files import text
 from dlplacer.files.graph_file import read_graph
 from dlplacer.files.load import load_graph, load_plan, load_topology
 from dlplacer.files.text import read_json, write_json
@@ -23,10 +22,9 @@ TINY = {"format": "dlplacer.graph/1", "nodes": [{"id": "a", "kind": "aten.mm", "
 
 
 @pytest.mark.parametrize("load", [load_graph, load_plan, load_topology])
-@pytest.mark.parametrize("name", ["/dev/zero", "/dev/urandom"])
-def test_a_device_without_an_end_is_not_read(load, name: str) -> None:
-    with pytest.raises(InputError, match=f"cannot read {name}: it is no file; give a regular file or a pipe"):
-        load(name)
+def test_a_device_without_an_end_is_not_read(load) -> None:
+    with pytest.raises(InputError, match="cannot read /dev/zero: it is no file; give a regular file or a pipe"):
+        load("/dev/zero")
 
 
 def test_a_pipe_is_read_to_its_end(tmp_path: Path) -> None:
@@ -38,22 +36,11 @@ def test_a_pipe_is_read_to_its_end(tmp_path: Path) -> None:
     writer.join()
 
 
-def test_a_pipe_without_an_end_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text, "_MOST_BYTES", 1 << 20)
-    path = tmp_path / "pipe"
-    os.mkfifo(path)
-    with subprocess.Popen(["sh", "-c", f"yes > {path}"], stderr=subprocess.DEVNULL) as writer:
-        with pytest.raises(InputError, match="it holds more than"):
-            read_json(path)
-        writer.wait(30)
-
-
 @pytest.mark.parametrize(
     ("text", "told"),
     [
         ("a\u202eb", r"nodes\[0\].id: holds RIGHT-TO-LEFT OVERRIDE \(U\+202E\), which hides what it says; remove it"),
         ("\x1b[31mred", r"a control character \(U\+001B\)"),
-        ("a\u200bb", r"ZERO WIDTH SPACE \(U\+200B\)"),
     ],
 )
 def test_a_name_that_shows_as_another_is_refused(tmp_path: Path, text: str, told: str) -> None:
@@ -108,22 +95,6 @@ def whole(path: Path) -> str:
     value = read_json(path)
     assert [node["id"] for node in value["nodes"]] == [value["mark"]] * 2000
     return str(value["mark"])
-
-
-def test_two_processes_that_write_one_file_leave_one_of_both(tmp_path: Path) -> None:
-    path = tmp_path / "plan.json"
-    write_json(path, {"mark": "old", "nodes": [{"id": "old"}] * 2000})
-    processes = [writer(path, mark) for mark in ("left", "right")]
-    try:
-        deadline, seen = time.monotonic() + 20, set()
-        while seen < {"left", "right"} and time.monotonic() < deadline:
-            seen.add(whole(path))
-    finally:
-        for process in processes:
-            process.kill()
-            process.communicate()
-    assert seen >= {"left", "right"}
-    assert whole(path) in ("left", "right")
 
 
 def test_a_writer_that_is_killed_leaves_a_whole_file(tmp_path: Path) -> None:

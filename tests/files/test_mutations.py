@@ -1,18 +1,19 @@
 """Whatever stands in a file: every reader returns, or says what is wrong with it; no other error, no endless work."""
 
+import copy
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
-from files.mutations import mutated
 from machines.importers import samples
 
 import dlplacer as dp
 from dlplacer.check import check_plan
 from dlplacer.core.errors import CheckError, InputError
-from dlplacer.files.graph_file import graph_from_dict, read_graph
+from dlplacer.files.graph_file import read_graph
 from dlplacer.files.load import locate
 from dlplacer.files.plan_file import plan_to_dict, read_plan
 from dlplacer.files.topology_file import read_topology
@@ -95,7 +96,7 @@ DEVICE "d 1"
 
 
 def plan() -> dict[str, Any]:
-    found = dp.place(graph_from_dict(GRAPH, "small"), dp.load_topology("cpu-2core"), method="heft")
+    found = dp.place(read_graph(GRAPH, "small"), dp.load_topology("cpu-2core"), method="heft")
     return plan_to_dict(found.plan)
 
 
@@ -111,6 +112,55 @@ def text(path: Path) -> str:
     return path.read_bytes().decode("utf-8", "replace")
 
 
+BYTES = [*rb"{ [ ] } , - < & 0 1e999 NaN 1.2.3 \u0000 \ud800".split(), b'"', b"\xff", b"\x00", b"9" * 5000, b"[" * 3000]
+JUNK: list[Any] = [None, True, -1, 1.5, 1e308, 10**400, "", "\x00", "5 GB", "1e400 GB", "²", "x" * 3000, [], [[]]]
+JUNK += [{}, {"id": "a"}, {"": ""}]
+
+
+def mutated(content: bytes, count: int, seed: int) -> Iterator[bytes]:
+    """So many mutations of a file; every second one is of its values, if it is JSON."""
+    draw = Random(seed)
+    for number in range(count):
+        if content.startswith(b"{") and number % 2:
+            yield json.dumps(of_value(json.loads(content), draw)).encode()
+        else:
+            yield of_bytes(content, draw)
+
+
+def of_bytes(content: bytes, draw: Random) -> bytes:
+    """Bytes replaced, put in, moved, or cut off."""
+    changed = bytearray(content)
+    for _ in range(draw.randint(1, 4)):
+        place = draw.randrange(len(changed) + 1)
+        end = place + draw.choice((0, 1, draw.randint(1, 50), len(changed)))
+        target = draw.randrange(len(changed) + 1)
+        changed[place:end] = draw.choice((b"", draw.choice(BYTES), changed[target : target + 50]))
+    return bytes(changed)
+
+
+def of_value(value: Any, draw: Random) -> Any:
+    """Entries replaced by junk or others, put in, or taken out."""
+    for _ in range(draw.randint(1, 3)):
+        places = []
+        waiting = [value]
+        while waiting:
+            holder = waiting.pop()
+            keys = range(len(holder)) if isinstance(holder, list) else holder if isinstance(holder, dict) else ()
+            places += [(holder, key) for key in keys]
+            waiting += [holder[key] for key in keys]
+        if not places:
+            break
+        (holder, key), (other, other_key) = draw.choice(places), draw.choice(places)
+        chance = draw.random()
+        if chance < 0.6:
+            holder[key] = draw.choice((*JUNK, *[copy.deepcopy(other[other_key])] * 5))
+        elif chance < 0.8 and isinstance(holder, dict):
+            holder[draw.choice(("zz", "id", "", "time_s"))] = draw.choice(JUNK)
+        else:
+            del holder[key]
+    return value
+
+
 READERS: dict[str, tuple[Callable[[], Any], Callable[[Path], Any]]] = {
     "graph": (lambda: GRAPH, read_graph),
     "topology": (lambda: json.loads(locate("dgx1-v100-2gpu", "topology").read_text()), read_topology),
@@ -120,7 +170,6 @@ READERS: dict[str, tuple[Callable[[], Any], Callable[[Path], Any]]] = {
     "node-link": (lambda: NODE_LINK, import_topology),
     "matrix": (lambda: samples.DGX1, import_topology),
     "NCCL": (lambda: samples.NCCL_XML, import_topology),
-    "NCCL of a Grace machine": (lambda: samples.GRACE_XML, import_topology),
     "program": (lambda: PROGRAM, lambda path: Program.parse(text(path))),
 }
 

@@ -11,7 +11,7 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.options import Options
 from dlplacer.core.topology import Topology
 from dlplacer.files.load import load_graph, load_topology
-from dlplacer.files.plan_file import plan_of_dict
+from dlplacer.files.plan_file import read_plan
 from dlplacer.planning.assemble import plan_of
 from dlplacer.planning.place import place
 from dlplacer.planning.provenance import saving_problem
@@ -44,4 +44,4 @@ def test_a_plan_below_a_bound_keeps_problem_bound_and_plan_in_a_file(
         (tmp_path / f"{name}.json").write_text(json.dumps(value[name]))
     graph, topology = load_graph(str(tmp_path / "graph.json")), load_topology(str(tmp_path / "topology.json"))
     assert place(graph, topology, Options(**value["options"])).plan.makespan_s == 5
-    assert value["evidence"]["lower_bound_s"] > plan_of_dict(value["evidence"]["plan"], "plan").makespan_s == 5
+    assert value["evidence"]["lower_bound_s"] > read_plan(value["evidence"]["plan"], "plan").makespan_s == 5

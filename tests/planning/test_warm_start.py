@@ -16,7 +16,7 @@ from dlplacer.core.op import Edge, Op
 from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan
 from dlplacer.core.topology import Topology
-from dlplacer.files.plan_file import plan_of_dict, plan_to_dict
+from dlplacer.files.plan_file import plan_to_dict, read_plan
 from dlplacer.planning.place import place
 from dlplacer.planning.what_if import what_would_help
 from dlplacer.report.explanation import explain
@@ -44,7 +44,7 @@ def test_no_edit_of_bound_status_and_gap_is_believed() -> None:
         bound_s = random.choice([0.0, 3.0, 5.0, 6.5, 8.0, 8.1, 1e300, random.uniform(0, 9)])
         gap = random.choice([0.0, 1.0, max(0.0, min(1.0, 1 - bound_s / 8)), random.random()])
         status = random.choice(["optimal", "feasible"])
-        edited = plan_of_dict({**told, "lower_bound_s": bound_s, "gap": gap, "status": status}, "plan")
+        edited = read_plan({**told, "lower_bound_s": bound_s, "gap": gap, "status": status}, "plan")
         fits = bound_s <= 8 and abs(gap - (1 - bound_s / 8)) < 1e-6 and (status == "feasible" or not gap)
         assert bool(violations(edited)) != fits
         if not fits:

@@ -26,7 +26,7 @@ OLDEST = (3, 11)
 _CORE = (
     *("tests/core", "tests/files", "tests/check", "tests/machines", "tests/problem", "tests/solvers", "tests/planning"),
     *("tests/report", "tests/data_parallel", "tests/test_package.py"),
-    *("tests/cli/test_planning_commands.py", "tests/cli/test_compare_command.py"),
+    "tests/cli/test_planning_commands.py",
 )
 _CAPTURE = ("tests/models/test_small.py", "tests/frontend/torch/test_capture_of.py")
 _NEEDS_TORCH = (

@@ -7,7 +7,7 @@ from typing import Any
 from dlplacer.core.errors import FileFormatError, InputError
 from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.files.fields import FileModel, built, validated
-from dlplacer.files.topology_file import Node, topology_from_dict
+from dlplacer.files.topology_file import Node, read_topology
 
 _RATES = ("bytes_per_s", "bandwidth", "bw")
 _LATENCIES = ("latency_s", "latency")
@@ -37,7 +37,7 @@ def topology_of_node_link(value: Any, where: str, name: str = "") -> Topology:
     if not isinstance(value, Mapping):
         raise FileFormatError(where, ["the file holds no object; networkx.node_link_data writes one"])
     if "format" in value:
-        return topology_from_dict(dict(value), where)
+        return read_topology(dict(value), where)
     edges, nodes = value.get("edges", value.get("links")), value.get("nodes")
     if not isinstance(nodes, list) or not isinstance(edges, list):
         raise FileFormatError(

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from dlplacer.core.errors import InputError
 from dlplacer.core.options import ASSUMPTIONS
 from dlplacer.core.plan import Plan, Transfer
 from dlplacer.core.table import Table
@@ -92,7 +93,9 @@ def html_page(plan: Plan, against: Plan | None = None, names: tuple[str, str] = 
         figures = [result_table([("", plan)]), assumption_table([("", plan)]), origin_table(plan)]
         return render_page(Page(headline(plan), highlights(plan), figures, schedule_data([("plan", plan)])))
     both = [(names[0], plan), (names[1], against)]
-    against.options.require_same_objective(plan.options)
+    objectives = against.options.objective, plan.options.objective
+    if objectives[0] != objectives[1]:
+        raise InputError("one plan has objective {!r}, the other {!r}; take two of one".format(*objectives))
     title = f"{names[0]} against {names[1]}: {' and '.join(dict.fromkeys(map(subject, (plan, against))))}"
     figures = [result_table(both), assumption_table(both), *map(origin_table, (plan, against))]
     top = [(name, f"{format_seconds(each.value_s)}, gap {100 * each.gap:.3g} %") for name, each in both]

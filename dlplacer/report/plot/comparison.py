@@ -13,18 +13,13 @@ _LEGEND = "dark: up to the best lower bound; pale: gap to it; ×: speedup over t
 _ROOM_FOR_LABELS = 1.26
 
 
-def comparison_size(comparison: Comparison) -> tuple[float, float]:
-    """Inches, width and height, that suit `plot_comparison`."""
-    return 10.0, 1.8 + 0.38 * len(comparison.rows)
-
-
 def plot_comparison(comparison: Comparison, ax: Axes | None = None) -> Axes:
     """A bar per method, the best on top, as long as its step time; returns the Axes, with seconds along x.
 
     Solid up to the best lower bound, which the dashed line marks, paler beyond it: the gap. A bar is labelled with the
     step time, the speedup over the best single device and the gap; a method without a plan with the reason.
     """
-    ax = axes_or_new(ax, comparison_size(comparison))
+    ax = axes_or_new(ax, (10.0, 1.8 + 0.38 * len(comparison.rows)))
     longest = max((row.makespan_s for row in comparison.rows if row.makespan_s is not None), default=0.0)
     span = _ROOM_FOR_LABELS * max(longest, comparison.lower_bound_s) or 1.0
     for place, row in enumerate(comparison.rows):

@@ -10,14 +10,9 @@ _HEIGHT = 0.62
 _PARTS = (("weights", PHASE["forward"]), ("cache", PHASE["backward"]), ("vectors", TRANSFER), ("reserve", PHASE[None]))
 
 
-def fit_size(found: Fit) -> tuple[float, float]:
-    """Inches, width and height, that suit `plot_fit`."""
-    return 10.0, 1.9 + 0.75 * len(found.plan.topology.devices)
-
-
 def plot_fit(found: Fit, ax: Axes | None = None) -> Axes:
     """A row per device as long as its memory, with weights, cache and reserve stacked; returns the Axes, in bytes."""
-    ax = axes_or_new(ax, fit_size(found))
+    ax = axes_or_new(ax, (10.0, 1.9 + 0.75 * len(found.plan.topology.devices)))
     shares = {share.device: share for share in found.shares}
     devices = found.plan.topology.devices
     longest = 1.0

@@ -112,7 +112,7 @@ _ROW_INCHES = 0.72
 
 
 def gantt_size(plan: Plan) -> tuple[float, float]:
-    """Inches, width and height, that show every row of `plot_gantt`, a device's row always as high."""
+    """Inches, width and height, that show every row, a device's row always as high."""
     lowest, highest = _limits(_rows(plan, link_rows(plan)))
     return 16.0, min(40.0, _TITLE_AND_AXIS_INCHES + _ROW_INCHES * (lowest - highest))
 

@@ -12,11 +12,6 @@ from dlplacer.report.plot.style import GUIDE, IDLE, TEXT, axes_or_new, device_co
 _SHOWN = 10
 
 
-def hybrid_size(plan: HybridPlan) -> tuple[float, float]:
-    """Inches, width and height, that suit `plot_hybrid`."""
-    return 9.0, 5.5
-
-
 def plot_hybrid(plan: HybridPlan, ax: Axes | None = None) -> Axes:
     """Speedup over one device against the devices in use, both axes logarithmic; returns the Axes, without units.
 
@@ -24,7 +19,7 @@ def plot_hybrid(plan: HybridPlan, ax: Axes | None = None) -> Axes:
     exact number of devices. The dashed line is the best with at most so many, the dotted vertical one the first number
     of devices at which a hybrid beats data parallelism on as many.
     """
-    ax = axes_or_new(ax, hybrid_size(plan))
+    ax = axes_or_new(ax, (9.0, 5.5))
     lines = plan.lines(plan.budgets)
     colors = device_colors(lines)
     marker = "o" if len(plan.budgets) <= 64 else None

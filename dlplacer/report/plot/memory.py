@@ -16,11 +16,6 @@ _ROW_FILLED = 0.86
 _FAR_ABOVE = 2.5
 
 
-def memory_size(plan: Plan) -> tuple[float, float]:
-    """Inches, width and height, that suit `plot_memory`."""
-    return 13.0, min(_MOST_INCHES, max(_LEAST_INCHES, 1.5 + _ROW_INCHES * len(plan.topology.devices)))
-
-
 def plot_memory(plan: Plan, ax: Axes | None = None) -> Axes:
     """Axes with the live bytes of every device over the step, in seconds; the y axis counts rows.
 
@@ -28,7 +23,7 @@ def plot_memory(plan: Plan, ax: Axes | None = None) -> Axes:
     it. Peaks are marked. Dashed: the sum of footprints of eq. 13, which counts every op during the whole step, and no
     copies. Dotted: the capacity, if it is limited. A limit far above all peaks is named in words.
     """
-    ax = axes_or_new(ax, memory_size(plan))
+    ax = axes_or_new(ax, (13.0, min(_MOST_INCHES, max(_LEAST_INCHES, 1.5 + _ROW_INCHES * len(plan.topology.devices)))))
     curves = {device.id: live_bytes(plan, device.id) for device in plan.topology.devices}
     colors, sums = device_colors(curves), _footprints(plan)
     peaks = {device: max(curve, key=lambda point: point[1]) for device, curve in curves.items()}

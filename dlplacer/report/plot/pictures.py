@@ -1,23 +1,19 @@
 """The pictures and their files; the table is read without loading matplotlib.
 
-A picture is a module of this folder with two functions, ``plot_NAME(subject, ax=None)`` and ``NAME_size(subject)``, and
-a row in `PICTURES`: the command line and `save_picture` read them from there.
+A picture is a module of this folder with a function ``plot_NAME(subject, ax=None)``, which draws on the Axes, or makes
+them at the size that suits the subject, and a row in `PICTURES`, which the command line reads.
 """
 
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
 from io import BytesIO
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.expect import expect
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 DPI = 110
 # matplotlib writes the time of drawing into SVG and PDF; without it the same plan gives the same bytes.
@@ -26,28 +22,12 @@ _DATES: dict[str, dict[str, None]] = {"png": {}, "svg": {"Date": None}, "pdf": {
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """One picture: the name of its module, the kind of value that it shows, its option of commands, and its Axes."""
+    """One picture: the name of its module, the kind of value that it shows, and its option of commands."""
 
     name: str
     subject: str
     help: str
     option: str = "picture"
-    rows: int = 1
-
-    @property
-    def plot(self) -> "Callable[..., Axes]":
-        """``plot_NAME``."""
-        function: Callable[..., Axes] = getattr(self._module, f"plot_{self.name}")
-        return function
-
-    def size(self, subject: Any) -> tuple[float, float]:
-        """Width and height in inches at which the picture of a subject is readable."""
-        inches: tuple[float, float] = getattr(self._module, f"{self.name}_size")(subject)
-        return inches
-
-    @property
-    def _module(self) -> Any:
-        return import_module(f"dlplacer.report.plot.{self.name}")
 
 
 PICTURES = (
@@ -58,7 +38,7 @@ PICTURES = (
     Picture("fit", "fit", "layers and memory of each device, as .png, .svg or .pdf"),
     Picture("hybrid", "hybrid plan", "speedup over devices, as .png, .svg or .pdf"),
     Picture("pipeline", "pipeline plan", "the schedule as .png, .svg or .pdf"),
-    Picture("run", "run", "the measured step beneath the predicted one, as .png, .svg or .pdf", "gantt", rows=2),
+    Picture("run", "run", "the measured step beneath the predicted one, as .png, .svg or .pdf", "gantt"),
     Picture("topology", "topology", "picture to write, as .png, .svg or .pdf"),
 )
 
@@ -78,13 +58,12 @@ def picture_format(path: str | PathLike[str]) -> str:
 
 
 def save_picture(path: str | PathLike[str], plot_function: Callable[..., Any], subject: Any, **options: Any) -> None:
-    """Draw a subject with the plot function of a picture, and write it; the suffix chooses the format.
+    """Draw a subject with a plot function, and write it; the suffix chooses the format.
 
     `options` go to the plot function. The same subject gives the same bytes, and no pyplot figure is made.
 
     Raises InputError if the suffix is no picture format, or the file cannot be written.
     """
-    picture = next(each for each in PICTURES if f"plot_{each.name}" == plot_function.__name__)
     suffix, stream = picture_format(path), BytesIO()
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -92,11 +71,10 @@ def save_picture(path: str | PathLike[str], plot_function: Callable[..., Any], s
 
     from dlplacer.files.text import write_bytes
 
-    figure = Figure(figsize=picture.size(subject), layout="constrained")
+    figure = Figure(layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.subplots(picture.rows)
-    plot_function(subject, axes if picture.rows == 1 else tuple(axes), **options)
-    with matplotlib.rc_context({"svg.hashsalt": picture.name}), warnings.catch_warnings():
+    plot_function(subject, figure, **options)
+    with matplotlib.rc_context({"svg.hashsalt": plot_function.__name__}), warnings.catch_warnings():
         # A name in a script that the font lacks is drawn as boxes; there is nothing that the caller could do about it.
         warnings.filterwarnings("ignore", "Glyph .* missing")
         figure.savefig(stream, format=suffix, dpi=DPI, metadata=_DATES[suffix])

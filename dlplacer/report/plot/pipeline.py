@@ -32,18 +32,13 @@ _OUTLINED = 400
 _MOST_COLORS_NAMED = 16
 
 
-def pipeline_size(plan: PipelinePlan) -> tuple[float, float]:
-    """Inches, width and height, that suit `plot_pipeline`."""
-    return 14.0, 1.8 + 0.62 * max(len(plan.devices), min(plan.micro_batches, _MOST_COLORS_NAMED) / 3)
-
-
 def plot_pipeline(plan: PipelinePlan, ax: Axes | None = None) -> Axes:
     """A row per device and a bar per pass, as long as it takes; returns the Axes, with seconds along x.
 
     The colour encodes the micro-batch, the height the pass: forward, backward, backward for the weights
     alone. What is left grey in a row is the bubble.
     """
-    ax = axes_or_new(ax, pipeline_size(plan))
+    ax = axes_or_new(ax, (14.0, 1.8 + 0.62 * max(len(plan.devices), min(plan.micro_batches, _MOST_COLORS_NAMED) / 3)))
     timeline = plan.timeline
     names = [str(number) for number in range(plan.micro_batches)]
     colors = block_colors(names)

@@ -1,7 +1,10 @@
-"""The graph of a model, coloured by device."""
+"""The graph of a model, collapsed along its module tree and coloured by device."""
 
 import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from statistics import median
 
 from matplotlib.axes import Axes
@@ -9,204 +12,200 @@ from matplotlib.collections import LineCollection
 from matplotlib.lines import Line2D
 
 from dlplacer.core.plan import Plan
-from dlplacer.report.module_blocks import blocks_of, short_names
-from dlplacer.report.plot.op_positions import OpPositions, lay_out
-from dlplacer.report.plot.placement_blocks import blocks_legend, blocks_size, draw_blocks, legend
+from dlplacer.core.units import format_bytes, format_seconds
+from dlplacer.report.module_blocks import outermost, short_names
 from dlplacer.report.plot.style import CROSSING, GUIDE, IDLE, TEXT, axes_or_new, device_colors, entitle, inches, plain
 from dlplacer.report.summary import headline, verdict
 
-_SMALLEST_POINTS2 = 10.0
-_LARGEST_POINTS2 = 700.0
-_OF_COLUMN = 0.8
-_NAME_POINTS = 13.0
-_NAMES_SHOWN = 2
-_MOST_OPS = 1500
+_LARGEST_SHARE = 1 / 40
+_SLICES = 40
+_BAND_GAP = 1.6
+_COLUMN_INCHES = 0.22
+_LANE_INCHES = 0.6
+_LEAST_LANE_INCHES = 0.36
+_LARGEST_POINTS2 = 400.0
+_SMALLEST_POINTS2 = 3.0
+_NAME_POINTS = 11.0
+_OPAQUE_LINES = 150
+_PASSES = {"forward": "forward →", "backward": "← backward", "optimizer": "← optimizer"}
+
+Part = tuple[int, str, str]
+"""What a block has of one phase on one device: (position of the block, phase, device)."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Band:
-    """Columns that belong to a block of the model."""
+@dataclass(frozen=True)
+class CollapsedGraph:
+    """The blocks of a plan's graph, in the order in which their forward ops follow each other.
 
-    names: tuple[str, ...]
-    left: float
-    right: float
+    `groups`: [block] → the name of the module that it is a part of, the same for blocks side by side. `time_s`: part →
+    the time of its ops. `moved_bytes`: (producing part, reading part) → the bytes that are sent between their devices,
+    a tensor with several readers once for each.
+    """
+
+    groups: tuple[str, ...]
+    time_s: Mapping[Part, float]
+    moved_bytes: Mapping[tuple[Part, Part], int]
+
+    @property
+    def phases(self) -> list[str]:
+        """The passes of the step."""
+        found = {phase for _, phase, _ in self.time_s}
+        return [phase for phase in _PASSES if phase in found]
 
 
-def placement_size(plan: Plan) -> tuple[float, float]:
-    """Inches, width and height, at which the columns and rows of `plot_placement` are apart."""
-    if _is_large(plan):
-        return blocks_size(plan)
-    layout = lay_out(plan)
-    columns = max(layout.x.values()) - min(layout.x.values())
-    rows = max(layout.y.values()) - min(layout.y.values())
-    return min(26.0, max(9.0, 3.0 + 0.115 * columns)), min(20.0, max(5.0, 2.8 + 0.5 * rows))
+def collapse(plan: Plan) -> CollapsedGraph:
+    """The graph with every module that holds less than a fortieth of the ops as one block.
+
+    Ops without module belong to the block of what they read; a graph without modules is cut into slices of its order.
+    """
+    block, group = _blocks(plan)
+    middle = _middles(plan, block)
+    apart: dict[str, list[float]] = defaultdict(list)
+    for name, position in middle.items():
+        apart[group[name]].append(position)
+    names = sorted(middle, key=lambda name: (median(apart[group[name]]), group[name], middle[name]))
+    place = {name: position for position, name in enumerate(names)}
+    time_s: dict[Part, float] = defaultdict(float)
+    part: dict[str, Part] = {}
+    for entry in plan.ops:
+        part[entry.op] = (place[block[entry.op]], plan.graph.op(entry.op).phase or "forward", entry.device)
+        time_s[part[entry.op]] += entry.end_s - entry.start_s
+    moved: Counter[tuple[Part, Part]] = Counter()
+    for edge in plan.graph.edges:
+        source, target = part[edge.source], part[edge.target]
+        if source[2] != target[2]:
+            moved[source, target] += edge.bytes
+    short = short_names(group[name] for name in names)
+    return CollapsedGraph(tuple(short.get(group[name], "no module") for name in names), time_s, moved)
+
+
+def _middles(plan: Plan, block: Mapping[str, str]) -> dict[str, float]:
+    """Block → the middle of its forward ops that take time in the order of the graph, or of all that it has."""
+    every, working = defaultdict[str, list[int]](list), defaultdict[str, list[int]](list)
+    for position, op_id in enumerate(plan.graph.topological_order):
+        entry = plan.scheduled[op_id]
+        every[block[op_id]].append(position)
+        if plan.graph.op(op_id).phase in (None, "forward") and entry.end_s > entry.start_s:
+            working[block[op_id]].append(position)
+    return {name: median(working.get(name) or found) for name, found in every.items()}
+
+
+def _blocks(plan: Plan) -> tuple[dict[str, str], dict[str, str]]:
+    """Op → its block, the path of a module or a slice of the graph's order; and block → the module to name it by."""
+    order = plan.graph.topological_order
+    paths = {op.id: tuple(op.module.split(".")) for op in plan.graph.ops if op.module}
+    if not paths:
+        length = math.ceil(len(order) / _SLICES)
+        slices = {op_id: order[position // length * length] for position, op_id in enumerate(order)}
+        return slices, {name: name for name in slices.values()}
+    block, whole = outermost(paths.values(), _LARGEST_SHARE * len(paths)), outermost(paths.values(), len(paths) / 2)
+    found: dict[str, str] = {}
+    for op_id in order:
+        read = [found[edge.source] for edge in plan.graph.edges_into[op_id] if found[edge.source]]
+        found[op_id] = ".".join(block(paths[op_id])) if op_id in paths else read[-1] if read else ""
+    for op_id in reversed(order):
+        readers = [found[edge.target] for edge in plan.graph.edges_from[op_id] if found[edge.target]]
+        found[op_id] = found[op_id] or (readers[0] if readers else "")
+    return found, {name: ".".join(whole(tuple(name.split(".")))) for name in found.values()}
+
+
+def _size(plan: Plan, graph: CollapsedGraph) -> tuple[float, float]:
+    """Inches, width and height, at which columns and lanes are apart."""
+    lanes = len(graph.phases) * len(plan.topology.devices) + _BAND_GAP * len(graph.phases)
+    lane_inches = max(_LEAST_LANE_INCHES, _LANE_INCHES * min(1.0, 8 / lanes))
+    return min(26.0, max(9.0, 4.0 + _COLUMN_INCHES * len(graph.groups))), min(26.0, 2.2 + lane_inches * lanes)
 
 
 def plot_placement(plan: Plan, ax: Axes | None = None) -> Axes:
-    """The dataflow graph, every op in the colour of its device and with an area that grows with its time.
+    """The dataflow graph: a column per block of the module tree and, for each pass, a lane per device.
 
-    The forward pass runs from left to right above the middle, the backward pass back below it. Ops that take no time
-    (parameters, buffers, inputs, views) are left out and edges pass through them. Edges between devices stand out. A
-    graph of more than 1,500 other ops is collapsed along its module tree (`draw_blocks`). Returns the Axes; columns
-    and rows have no unit.
+    The area of a dot grows with the time that the block spends there. Lines are what is sent between devices within a
+    pass, the broader the more; faint ones lead from pass to pass. Returns the Axes; columns and lanes have no unit.
     """
-    ax = axes_or_new(ax, placement_size(plan))
-    if _is_large(plan):
-        draw_blocks(ax, plan)
-        handles = blocks_legend(plan)
-    else:
-        handles = _draw_every_op(ax, plan)
-        ax.set_yticks([])
+    graph = collapse(plan)
+    ax = axes_or_new(ax, _size(plan, graph))
+    devices = [device.id for device in plan.topology.devices]
+    top = {phase: -number * (len(devices) + _BAND_GAP) for number, phase in enumerate(graph.phases)}
+    lane = {(phase, device): top[phase] - row for phase in graph.phases for row, device in enumerate(devices)}
+    spots = {part: (float(part[0]), lane[part[1:]]) for part in graph.time_s}
+    _draw_groups(ax, graph.groups)
+    for y in lane.values():
+        ax.axhline(y, color=GUIDE, linewidth=0.5, alpha=0.4, zorder=0.5)
+    _draw_lines(ax, graph, spots)
+    _draw_dots(ax, plan, graph, spots)
+    for phase, y in top.items() if len(top) > 1 else ():
+        ax.text(-0.5, y + 0.55, _PASSES[phase], fontsize=10, color=TEXT, va="bottom")
+    ax.set_ylim(min(lane.values()) - 0.8, 1.6)
+    ax.set_yticks(list(lane.values()), [plain(device) for _, device in lane], fontsize=8)
+    ax.tick_params(axis="y", length=0)
     ax.spines[["top", "right", "left"]].set_visible(False)
     entitle(ax, headline(plan), verdict(plan))
     beside = (1.005, 1.0)
+    handles = _legend(plan, graph)
     ax.legend(handles=handles, loc="upper left", bbox_to_anchor=beside, frameon=False, fontsize=8, labelspacing=0.8)
     return ax
 
 
-def _is_large(plan: Plan) -> bool:
-    return sum(entry.end_s > entry.start_s for entry in plan.ops) > _MOST_OPS
+def _draw_groups(ax: Axes, groups: Iterable[str]) -> None:
+    """Every other module on a grey ground, and names below as far as there is room for them."""
+    runs = [(name, [at for at, _ in run]) for name, run in groupby(enumerate(groups), key=lambda pair: pair[1])]
+    ax.set_xlim(-1, runs[-1][1][-1] + 1)
+    for _, columns in runs[::2]:
+        ax.axvspan(columns[0] - 0.5, columns[-1] + 0.5, color=IDLE, linewidth=0, zorder=0)
+    least = _NAME_POINTS * (runs[-1][1][-1] + 2) / (72 * inches(ax)[0])
+    named: dict[float, str] = {}
+    for name, columns in runs:
+        middle = (columns[0] + columns[-1]) / 2
+        if middle >= max(named, default=-math.inf) + least:
+            named[middle] = plain(name, 26)
+    ax.set_xticks(list(named), list(named.values()), rotation=50, ha="right", fontsize=8)
+    ax.tick_params(axis="x", length=2, pad=1)
 
 
-def _draw_every_op(ax: Axes, plan: Plan) -> list[Line2D]:
-    layout = lay_out(plan)
-    _draw_bands(ax, plan, layout)
-    crossing = _draw_edges(ax, plan, layout)
-    _draw_ops(ax, plan, layout)
-    _label_phases(ax, plan, layout)
-    ax.set_xlim(min(layout.x.values()) - 2, max(layout.x.values()) + 2)
-    ax.set_ylim(min(layout.y.values()) - 1, max(layout.y.values()) + 1)
-    return _legend(plan, layout, crossing)
+def _draw_lines(ax: Axes, graph: CollapsedGraph, spots: Mapping[Part, tuple[float, float]]) -> None:
+    most = max(graph.moved_bytes.values(), default=0) or 1
+    within = {ends: size for ends, size in graph.moved_bytes.items() if ends[0][1] == ends[1][1]}
+    between = [[spots[source], spots[target]] for source, target in graph.moved_bytes if source[1] != target[1]]
+    faint = LineCollection(between, colors=GUIDE, linewidths=0.4, alpha=0.25, zorder=1, label="edges between passes")
+    strong = LineCollection(
+        [[spots[source], spots[target]] for source, target in within],
+        linewidths=[0.3 + 2.2 * (size / most) ** 0.5 for size in within.values()],
+        colors=CROSSING,
+        # So many lines that they cover each other are drawn thinner than ink, or nothing else could be seen.
+        alpha=max(0.06, 0.5 * min(1.0, _OPAQUE_LINES / max(1, len(within)))),
+        zorder=2,
+        label="edges between devices",
+    )
+    ax.add_collection(faint)
+    ax.add_collection(strong)
 
 
-def _draw_bands(ax: Axes, plan: Plan, layout: OpPositions) -> None:
-    bands = _bands(plan, layout)
-    for band in bands[::2]:
-        ax.axvspan(band.left - 0.5, band.right + 0.5, color=IDLE, zorder=0, linewidth=0)
-    gap = _NAME_POINTS * (max(layout.x.values()) - min(layout.x.values()) + 4) / (72 * inches(ax)[0])
-    places: list[float] = []
-    for band in bands:
-        places.append(max((band.left + band.right) / 2, places[-1] + gap if places else -math.inf))
-    ax.set_xticks(places, [_joined(band.names) for band in bands], rotation=50, ha="right", fontsize=8)
-    ax.tick_params(axis="x", length=0, pad=1)
+def _draw_dots(ax: Axes, plan: Plan, graph: CollapsedGraph, spots: Mapping[Part, tuple[float, float]]) -> None:
+    longest_s = max(graph.time_s.values()) or 1.0
+    for device, color in device_colors(plan.topology.device_index).items():
+        parts = [part for part, time_s in graph.time_s.items() if part[2] == device and time_s > 0]
+        areas = [max(_SMALLEST_POINTS2, _LARGEST_POINTS2 * graph.time_s[part] / longest_s) for part in parts]
+        x, y = [spots[part][0] for part in parts], [spots[part][1] for part in parts]
+        ax.scatter(x, y, s=areas, color=color, edgecolors="white", linewidths=0.3, zorder=3, label=plain(device))
 
 
-def _bands(plan: Plan, layout: OpPositions) -> list[_Band]:
-    """The blocks of the model from left to right; those that share most of their columns make one band."""
-    blocks = blocks_of(plan)
-    names = short_names(blocks.values())
-    columns: dict[str, list[float]] = {}
-    for op_id, column in layout.x.items():
-        if blocks[op_id] and layout.y[op_id] > 0:
-            columns.setdefault(names[blocks[op_id]], []).append(column)
-    bands: list[_Band] = []
-    for name, found in sorted(columns.items(), key=lambda item: (min(item[1]), max(item[1]))):
-        band = _Band((name,), min(found), max(found))
-        if bands and _overlap(bands[-1], band):
-            before = bands.pop()
-            band = _Band((*before.names, name), before.left, max(before.right, band.right))
-        bands.append(band)
-    return bands
-
-
-def _overlap(one: _Band, other: _Band) -> bool:
-    shared = min(one.right, other.right) - max(one.left, other.left) + 1
-    return shared > 0.5 * (min(one.right - one.left, other.right - other.left) + 1)
-
-
-def _joined(names: tuple[str, ...]) -> str:
-    more = f" + {len(names) - _NAMES_SHOWN}" if len(names) > _NAMES_SHOWN else ""
-    return ", ".join(plain(name, 22) for name in names[:_NAMES_SHOWN]) + more
-
-
-def _draw_edges(ax: Axes, plan: Plan, layout: OpPositions) -> int:
-    """Edges, from pass to pass faintly, between devices last; returns the number between devices."""
-    lines: dict[tuple[bool, bool], list[list[tuple[float, float]]]] = {}
-    for source, target in layout.edges:
-        crossing = plan.placement[source] != plan.placement[target]
-        between_passes = _phase(plan, source) != _phase(plan, target)
-        lines.setdefault((crossing, between_passes), []).append(_line(plan, layout, source, target))
-    for (crossing, between_passes), found in sorted(lines.items()):
-        ax.add_collection(
-            LineCollection(
-                found,
-                colors=CROSSING if crossing else GUIDE,
-                linewidths=0.4 if between_passes else 0.9 if crossing else 0.6,
-                alpha=0.22 if between_passes else 0.75,
-                zorder=1.5 if crossing else 1,
-                label="edges between devices" if crossing else "edges",
-            )
-        )
-    return sum(len(found) for (crossing, _), found in lines.items() if crossing)
-
-
-def _line(plan: Plan, layout: OpPositions, source: str, target: str) -> list[tuple[float, float]]:
-    """Straight from pass to pass; else along the row of the branch, which holds no other op."""
-    start, end = (layout.x[source], layout.y[source]), (layout.x[target], layout.y[target])
-    if _phase(plan, source) == _phase(plan, target) == "forward" and end[0] > start[0] + 1:
-        return [start, (end[0] - 1, start[1]), end]
-    if _phase(plan, source) == _phase(plan, target) and end[0] < start[0] - 1:
-        return [start, (start[0] - 1, end[1]), end]
-    return [start, end]
-
-
-def _draw_ops(ax: Axes, plan: Plan, layout: OpPositions) -> None:
-    """Large ops first, so that small ones stay visible."""
-    colors = device_colors(plan.topology.device_index)
-    times_s = [_time_s(plan, op_id) for op_id in layout.x]
-    largest = _largest_points2(ax, layout, times_s)
-    for device, color in colors.items():
-        ops = [op_id for op_id in layout.x if plan.placement[op_id] == device]
-        ops.sort(key=lambda op_id: -_time_s(plan, op_id))
-        areas = [_area(_time_s(plan, op_id), max(times_s), largest) for op_id in ops]
-        ax.scatter(
-            [layout.x[op_id] for op_id in ops],
-            [layout.y[op_id] for op_id in ops],
-            s=areas,
-            color=color,
-            edgecolors="white",
-            linewidths=0.3,
-            zorder=3,
-            label=plain(device),
-        )
-
-
-def _largest_points2(ax: Axes, layout: OpPositions, times_s: list[float]) -> float:
-    """The area of the longest op: so that a usual one is narrower than its column, where most are about as long."""
-    column_points = _OF_COLUMN * 72 * inches(ax)[0] / (max(layout.x.values()) - min(layout.x.values()) + 4)
-    usual_s = median(times_s)
-    return min(_LARGEST_POINTS2, column_points**2 * max(times_s) / usual_s) if usual_s else _LARGEST_POINTS2
-
-
-def _area(time_s: float, longest_s: float, largest: float) -> float:
-    return max(_SMALLEST_POINTS2, largest * time_s / longest_s) if longest_s else 20.0
-
-
-def _label_phases(ax: Axes, plan: Plan, layout: OpPositions) -> None:
-    """The name of each pass at its outer edge, if there are several."""
-    heights: dict[str, list[float]] = {}
-    for op_id, y in layout.y.items():
-        heights.setdefault(_phase(plan, op_id), []).append(y)
-    for phase, found in heights.items() if len(heights) > 1 else ():
-        text, y, align = {"forward": ("forward →", max(found), "top")}.get(phase, (f"← {phase}", min(found), "bottom"))
-        ax.text(0.003, y, text, transform=ax.get_yaxis_transform(), fontsize=10, color=TEXT, va=align)
-
-
-def _phase(plan: Plan, op_id: str) -> str:
-    return plan.graph.op(op_id).phase or "forward"
-
-
-def _time_s(plan: Plan, op_id: str) -> float:
-    entry = plan.scheduled[op_id]
-    return entry.end_s - entry.start_s
-
-
-def _legend(plan: Plan, layout: OpPositions, crossing: int) -> list[Line2D]:
-    lines = [
-        Line2D([], [], color=GUIDE, linewidth=0.8, label=f"edge ({len(layout.edges) - crossing})"),
-        Line2D([], [], color=CROSSING, linewidth=1.2, label=f"edge between devices ({crossing})"),
-        Line2D([], [], color=GUIDE, linewidth=0.6, alpha=0.4, label="faint: from one pass to the next"),
+def _legend(plan: Plan, graph: CollapsedGraph) -> list[Line2D]:
+    """Devices with their shares of ops and of the time; the meaning of lines and areas; transfers."""
+    count, total_s = Counter(plan.placement.values()), sum(plan.busy_s.values())
+    handles = []
+    for device, color in device_colors(plan.topology.device_index).items():
+        share = f"{100 * plan.busy_s[device] / total_s:.0f} % of the time" if total_s else "no time"
+        label = f"{plain(device)}: {count[device]} ops, {share}"
+        handles.append(Line2D([], [], marker="o", linestyle="", markersize=8, color=color, label=label))
+    moved = sum(transfer.bytes for transfer in plan.transfers)
+    texts = (
+        f"{len(plan.transfers)} transfers, {format_bytes(moved)}",
+        f"area: time, at most {format_seconds(max(graph.time_s.values()))}",
+        f"{len(plan.ops)} ops in {len(graph.groups)} blocks",
+    )
+    return [
+        *handles,
+        Line2D([], [], color=CROSSING, linewidth=1.6, label="sent between devices"),
+        Line2D([], [], color=GUIDE, linewidth=0.6, alpha=0.5, label="faint: from one pass to the next"),
+        *(Line2D([], [], linestyle="", label=text) for text in texts),
     ]
-    hidden = len(plan.ops) - len(layout.x)
-    last = f"not shown: {hidden} ops (parameters, …)" if hidden else ""
-    return legend(plan, layout.x, lines, max(_time_s(plan, op_id) for op_id in layout.x), last)

@@ -1,6 +1,7 @@
 """The measured Gantt chart below the predicted one, on the same time axis."""
 
 from dataclasses import replace
+from typing import Any
 
 from matplotlib.axes import Axes
 
@@ -8,16 +9,10 @@ from dlplacer.core.plan import Plan
 from dlplacer.core.units import format_seconds
 from dlplacer.report.link_use import waited_for
 from dlplacer.report.plot.gantt import gantt_size, plot_gantt
-from dlplacer.report.plot.style import GUIDE, new_axes
+from dlplacer.report.plot.style import GUIDE, axes_or_new
 
 _SPAN = "from the start of the first op to the end of the last, without what the host does before and after"
 _NOTE = "transfers that a device waited for: the producer has ended, the device is free, and the reader has not begun"
-
-
-def run_size(steps: tuple[Plan, Plan]) -> tuple[float, float]:
-    """Inches, width and height, that suit `plot_run`."""
-    (width, above), (_, below) = map(gantt_size, steps)
-    return width, above + below
 
 
 def plot_run(steps: tuple[Plan, Plan], axes: tuple[Axes, Axes] | None = None) -> tuple[Axes, Axes]:
@@ -27,7 +22,8 @@ def plot_run(steps: tuple[Plan, Plan], axes: tuple[Axes, Axes] | None = None) ->
     them. Neither chart shows a critical path: cores also spend time on handing over tensors, which no bar represents.
     """
     predicted, measured = steps
-    axes = axes or tuple(new_axes(run_size(steps), 2))
+    (width, above), (_, below) = map(gantt_size, steps)
+    both: Any = axes_or_new(axes, (width, above + below), 2)
     longest_s = max(predicted.makespan_s, measured.makespan_s)
     shown = (
         predicted,
@@ -40,15 +36,15 @@ def plot_run(steps: tuple[Plan, Plan], axes: tuple[Axes, Axes] | None = None) ->
             options=replace(predicted.options, contention="none", delay="cut-through"),
         ),
     )
-    for plan, ax, name in zip(shown, axes, ("predicted", "measured"), strict=True):
+    for plan, ax, name in zip(shown, both, ("predicted", "measured"), strict=True):
         plot_gantt(plan, ax, mark_path=False, until_s=longest_s)
         ax.set_title(
             f"{name}: {format_seconds(plan.makespan_s)}{_apart(plan, predicted)}", loc="left", fontweight="bold"
         )
-    axes[0].annotate(_SPAN, (1, 1), (0, 4), "axes fraction", "offset points", fontsize=7, color=GUIDE, ha="right")
+    both[0].annotate(_SPAN, (1, 1), (0, 4), "axes fraction", "offset points", fontsize=7, color=GUIDE, ha="right")
     if shown[1].transfers and not measured.transfers:
-        axes[1].annotate(_NOTE, (0, 0), (2, 3), "axes fraction", "offset points", fontsize=7, color=GUIDE)
-    return axes
+        both[1].annotate(_NOTE, (0, 0), (2, 3), "axes fraction", "offset points", fontsize=7, color=GUIDE)
+    return both[0], both[1]
 
 
 def _apart(plan: Plan, predicted: Plan) -> str:

@@ -9,6 +9,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.colors import to_hex, to_rgb
+from matplotlib.figure import Figure
 from matplotlib.textpath import TextPath
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
@@ -19,19 +20,20 @@ _TITLE_SHARE = 0.75
 _SIZES = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 1))
 
 
-def axes_or_new(ax: Axes | None, size: tuple[float, float]) -> Axes:
-    """The Axes given, or new ones."""
-    if ax is not None:
-        return ax
-    created: Axes = new_axes(size)
-    return created
+def axes_or_new(ax: Any, size: tuple[float, float], rows: int = 1) -> Axes:
+    """The Axes given; else new ones, of several rows an array, in the figure given or in one that a notebook displays.
 
+    `size` is that of the figure in inches.
+    """
+    if isinstance(ax, Figure):
+        ax.set_size_inches(size)
+        ax = ax.subplots(rows)
+    if ax is None:
+        from matplotlib import pyplot
 
-def new_axes(size: tuple[float, float], rows: int = 1) -> Any:
-    """Axes of a pyplot figure of this size in inches, which a notebook displays; of several rows an array."""
-    from matplotlib import pyplot
-
-    return pyplot.subplots(rows, figsize=size, layout="constrained")[1]
+        _, ax = pyplot.subplots(rows, figsize=size, layout="constrained")
+    axes: Axes = ax
+    return axes
 
 
 def inches(ax: Axes) -> tuple[float, float]:

@@ -87,9 +87,8 @@ _LEVEL_INCHES_PER_LINK = 0.3
 _SPECTRUM = "viridis"
 
 
-def topology_size(topology: Topology) -> tuple[float, float]:
-    """Inches, width and height, that suit `plot_topology`."""
-    spots = machine_layout(topology)
+def _size(topology: Topology, spots: Spots) -> tuple[float, float]:
+    """Inches, width and height."""
     lowest, highest = _depth(topology, spots), max(y for _, y in spots.values())
     columns = max(x for x, _ in spots.values()) - min(x for x, _ in spots.values())
     joins = Counter(name for link in topology.links for name in (link.source, link.target))
@@ -120,8 +119,8 @@ def plot_topology(topology: Topology, ax: Axes | None = None) -> Axes:
     Links between devices that are not neighbours in the row pass below it. The colour encodes rate and
     latency, as the legend says; where there are too many kinds of links to distinguish, every link is labelled.
     """
-    ax = axes_or_new(ax, topology_size(topology))
     spots = machine_layout(topology)
+    ax = axes_or_new(ax, _size(topology, spots))
     _draw_links(ax, topology, spots)
     colors = device_colors(topology.device_index)
     for node in topology.nodes:

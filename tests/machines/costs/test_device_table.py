@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dlplacer.core.topology import Device
-from dlplacer.files.topology_file import topology_from_dict
+from dlplacer.files.topology_file import read_topology
 from dlplacer.machines.costs.device_table import DEVICE_TABLE, EFFICIENCY, FLOAT32, overhead_of
 from dlplacer.machines.costs.roofline import rates_of, rates_of_type
 
@@ -144,5 +144,5 @@ def test_overhead_depends_on_the_kind_of_device_and_not_on_its_name(kind: str) -
 @pytest.mark.parametrize("name", ["dgx1-v100-2gpu", "dgx2-v100", "dgx-a100", "dgx-h100", "cpu-2core"])
 def test_shipped_topologies_agree_with_the_table(name: str) -> None:
     value = json.loads((TOPOLOGIES / f"{name}.json").read_text(encoding="utf-8"))
-    for device in topology_from_dict(value, name).devices:
+    for device in read_topology(value, name).devices:
         assert rates_of(device) == rates_of_type(device.type)

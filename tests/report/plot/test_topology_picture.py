@@ -10,15 +10,14 @@ from numpy import linspace
 
 from dlplacer.core.topology import Topology
 from dlplacer.files.load import load_topology, shipped_folder
-from dlplacer.report.plot.topology import machine_layout, plot_topology, topology_size
+from dlplacer.report.plot.topology import machine_layout, plot_topology
 
 SHIPPED = sorted(path.stem for path in shipped_folder("topologies").glob("*.json"))
 
 
 def drawn(topology: Topology) -> Axes:
-    figure = Figure(figsize=topology_size(topology))
-    ax = figure.add_subplot()
-    assert plot_topology(topology, ax) is ax
+    figure = Figure()
+    ax = plot_topology(topology, figure)
     figure.draw_without_rendering()
     return ax
 
