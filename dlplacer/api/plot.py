@@ -34,7 +34,7 @@ def gantt(plan: PlanLike, ax: "Axes | None" = None, *, color_by: str = "phase") 
 
 
 def placement(plan: PlanLike, ax: "Axes | None" = None) -> "Axes":
-    """The graph: blocks of the module tree in lanes of their devices, with areas by time."""
+    """The graph, every op in the colour of its device, its area by its time; a large one by blocks of modules."""
     return _drawn("placement", plan, ax)
 
 

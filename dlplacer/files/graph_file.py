@@ -58,9 +58,7 @@ class GraphFile(NodeLinkFile):
     directed: bool = True
     nodes: list[Op]
     edges: ListOf[Annotated[Edge, without("key")]]
-    capture: (
-        Annotated[dict[str, Any], AfterValidator(lambda value: CaptureModel.model_validate(value) and value)] | None
-    ) = None
+    capture: Annotated[dict[str, Any], _FITS_CAPTURE] | None = None
     structure_sha256: str | None = None
     known: dict[str, Any] | None = None
     constraints: Constraints | None = None

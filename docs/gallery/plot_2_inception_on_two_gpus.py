@@ -19,7 +19,7 @@ print(f"{result.status}: {1e3 * result.plan.makespan_s:.1f} ms, gap {result.plan
 plot_gantt(result.plan)
 
 # %%
-# The dataflow graph: blocks of the module tree in the colours of their devices, and what is sent between these.
+# The dataflow graph, every op in the colour of its device.
 
 plot_placement(result.plan)
 

@@ -1,25 +1,29 @@
-"""The graph of a model, collapsed along its module tree and coloured by device."""
+"""The graph of a model, coloured by device: op by op, or collapsed along its module tree where it is large."""
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import count, groupby
 from statistics import median
 
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.lines import Line2D
 
+from dlplacer.core.graph import OpGraph
 from dlplacer.core.plan import Plan
 from dlplacer.core.units import format_bytes, format_seconds
-from dlplacer.report.module_blocks import outermost, short_names
+from dlplacer.report.module_blocks import blocks_of, outermost, short_names
 from dlplacer.report.plot.style import CROSSING, GUIDE, IDLE, TEXT, axes_or_new, device_colors, entitle, inches, plain
 from dlplacer.report.summary import headline, verdict
 
+_MOST_OPS = 1500
+"""Ops that take time, up to which each has a dot of its own."""
 _LARGEST_SHARE = 1 / 40
 _SLICES = 40
 _BAND_GAP = 1.6
+_STACKED = 0.3
 _COLUMN_INCHES = 0.22
 _LANE_INCHES = 0.6
 _LEAST_LANE_INCHES = 0.36
@@ -29,32 +33,128 @@ _NAME_POINTS = 11.0
 _OPAQUE_LINES = 150
 _PASSES = {"forward": "forward →", "backward": "← backward", "optimizer": "← optimizer"}
 
-Part = tuple[int, str, str]
-"""What a block has of one phase on one device: (position of the block, phase, device)."""
+Part = tuple[str, str, str]
+"""An op or a block of the module tree, a phase and a device: what the block has of the phase there."""
 
 
 @dataclass(frozen=True)
-class CollapsedGraph:
-    """The blocks of a plan's graph, in the order in which their forward ops follow each other.
+class Layout:
+    """The dots of a picture, with their places.
 
-    `groups`: [block] → the name of the module that it is a part of, the same for blocks side by side. `time_s`: part →
-    the time of its ops. `moved_bytes`: (producing part, reading part) → the bytes that are sent between their devices,
-    a tensor with several readers once for each.
+    Attributes
+    ----------
+    spots
+        Part → column and row.
+    groups
+        [column] → the name of the module there.
+    moved_bytes
+        (Producing part, reading part) → the bytes that the reader takes, for each reader of a tensor.
+    lanes
+        Phase and device → row, where each device has a row of its own.
     """
 
+    spots: Mapping[Part, tuple[float, float]]
     groups: tuple[str, ...]
     time_s: Mapping[Part, float]
     moved_bytes: Mapping[tuple[Part, Part], int]
-
-    @property
-    def phases(self) -> list[str]:
-        """The passes of the step."""
-        found = {phase for _, phase, _ in self.time_s}
-        return [phase for phase in _PASSES if phase in found]
+    lanes: Mapping[tuple[str, str], float]
 
 
-def collapse(plan: Plan) -> CollapsedGraph:
-    """The graph with every module that holds less than a fortieth of the ops as one block.
+def lay_out(plan: Plan) -> Layout:
+    """Ops in the columns of their depth and the rows of their branches; a large graph as blocks in lanes of devices."""
+    working = {entry.op for entry in plan.ops if entry.end_s > entry.start_s} or {entry.op for entry in plan.ops}
+    if len(working) <= _MOST_OPS:
+        return _by_branches(plan, working)
+    return _by_lanes(plan)
+
+
+def _by_branches(plan: Plan, shown: set[str]) -> Layout:
+    """The ops that take time; edges pass through the others."""
+    graph, order = plan.graph, plan.graph.topological_order
+    read: dict[str, dict[str, int]] = {}
+    for name in order:
+        read[name] = {}
+        for edge in graph.edges_into[name]:
+            ends = [edge.source] if edge.source in shown else read[edge.source]
+            read[name] |= {end: max(edge.bytes, read[name].get(end, 0)) for end in ends}
+    ahead = [name for name in order if name in shown and graph.op(name).phase in (None, "forward")]
+    column, row = _columns_and_rows(ahead, read)
+    at = {name: (float(column[name]), _BAND_GAP / 2 + row[name]) for name in column}
+    alone = [name for name in ahead if name not in column]
+    at |= {name: (x, _BAND_GAP / 2 + up) for name, (x, up) in _beside(graph, alone, column, row, read).items()}
+    top = -_BAND_GAP / 2
+    for phase in ("backward", "optimizer"):
+        later = [name for name in reversed(order) if name in shown and graph.op(name).phase == phase]
+        at |= {name: (x, top - down) for name, (x, down) in _beside(graph, later, column, row, read).items()}
+        top = min((y for _, y in at.values()), default=top) - _BAND_GAP
+    part = {name: (name, graph.op(name).phase or "forward", plan.placement[name]) for name in at}
+    time_s = {part[name]: plan.scheduled[name].end_s - plan.scheduled[name].start_s for name in at}
+    moved = {(part[source], part[name]): size for name in at for source, size in read[name].items()}
+    blocks, found = blocks_of(plan), defaultdict[int, Counter[str]](Counter)
+    for name in ahead or at:
+        found[round(at[name][0])][blocks[name]] += 1
+    last = max(round(x) for x, _ in at.values())
+    columns = [found[x].most_common(1)[0][0] if found[x] else "" for x in range(last + 1)]
+    short = short_names(columns)
+    groups = tuple(short.get(name, "") for name in columns)
+    return Layout({part[name]: spot for name, spot in at.items()}, groups, time_s, moved, {})
+
+
+def _columns_and_rows(
+    ops: Sequence[str], read: Mapping[str, Iterable[str]]
+) -> tuple[Mapping[str, int], Mapping[str, int]]:
+    """Op → its depth; and its row: a chain keeps its row, and each branch gets the lowest that is free.
+
+    Ops that neither read from others nor are read are left out.
+    """
+    inside = {*ops}
+    within = {name: [source for source in read[name] if source in inside] for name in ops}
+    unread = Counter(source for sources in within.values() for source in sources)
+    column, row, last = dict[str, int](), dict[str, int](), dict[int, str]()
+    for name in (name for name in ops if within[name] or unread[name]):
+        column[name] = max((column[source] + 1 for source in within[name]), default=0)
+        unread.subtract(within[name])
+        kept = [row[source] for source in within[name] if last[row[source]] == source]
+        row[name] = min(kept, default=next(r for r in count() if r not in last or not unread[last[r]]))
+        last[row[name]] = name
+    for name in reversed(column):
+        for source in within[name]:
+            if not within[source]:
+                column[source] = max(column[source], column[name] - 1)
+    return column, row
+
+
+def _beside(
+    graph: OpGraph,
+    ops: Iterable[str],
+    column: Mapping[str, int],
+    row: Mapping[str, int],
+    read: Mapping[str, Iterable[str]],
+) -> dict[str, tuple[float, float]]:
+    """Op → the place of an op of its module, the last one's that of the first; without any, of an op that it reads."""
+    homes = defaultdict[str | None, list[str]](list)
+    for name in column:
+        homes[graph.op(name).module].append(name)
+    passed, stacked = Counter[str | None](), Counter[tuple[float, float]]()
+    found: dict[str, tuple[float, float]] = {}
+    for name in sorted(ops, key=lambda name: not graph.op(name).module):
+        module = graph.op(name).module
+        while module and module not in homes:
+            module = module.rpartition(".")[0]
+        home = homes[module or None]
+        x, y = next((found[other] for other in read[name] if other in found), (0.0, 0.0))
+        place = x, float(int(y))
+        if module and home:
+            forward = home[min(passed[module], len(home) - 1)]
+            place = float(column[forward]), float(row[forward])
+        passed[module] += 1
+        found[name] = place[0], place[1] + _STACKED * stacked[place]
+        stacked[place] += 1
+    return found
+
+
+def _by_lanes(plan: Plan) -> Layout:
+    """Every module that holds less than a fortieth of the ops as one block, in lanes of devices for each pass.
 
     Ops without module belong to the block of what they read; a graph without modules is cut into slices of its order.
     """
@@ -64,11 +164,11 @@ def collapse(plan: Plan) -> CollapsedGraph:
     for name, position in middle.items():
         apart[group[name]].append(position)
     names = sorted(middle, key=lambda name: (median(apart[group[name]]), group[name], middle[name]))
-    place = {name: position for position, name in enumerate(names)}
+    column = {name: float(position) for position, name in enumerate(names)}
     time_s: dict[Part, float] = defaultdict(float)
     part: dict[str, Part] = {}
     for entry in plan.ops:
-        part[entry.op] = (place[block[entry.op]], plan.graph.op(entry.op).phase or "forward", entry.device)
+        part[entry.op] = (block[entry.op], plan.graph.op(entry.op).phase or "forward", entry.device)
         time_s[part[entry.op]] += entry.end_s - entry.start_s
     moved: Counter[tuple[Part, Part]] = Counter()
     for edge in plan.graph.edges:
@@ -76,7 +176,14 @@ def collapse(plan: Plan) -> CollapsedGraph:
         if source[2] != target[2]:
             moved[source, target] += edge.bytes
     short = short_names(group[name] for name in names)
-    return CollapsedGraph(tuple(short.get(group[name], "no module") for name in names), time_s, moved)
+    devices, passes = list(plan.topology.device_index), {phase for _, phase, _ in time_s}
+    lanes: dict[tuple[str, str], float] = {}
+    for number, phase in enumerate(phase for phase in _PASSES if phase in passes):
+        top = -number * (len(devices) + _BAND_GAP)
+        lanes |= {(phase, device): top - row for row, device in enumerate(devices)}
+    spots = {part: (column[part[0]], lanes[part[1:]]) for part in time_s}
+    groups = tuple(short.get(group[name], "no module") for name in names)
+    return Layout(spots, groups, time_s, moved, lanes)
 
 
 def _middles(plan: Plan, block: Mapping[str, str]) -> dict[str, float]:
@@ -109,39 +216,41 @@ def _blocks(plan: Plan) -> tuple[dict[str, str], dict[str, str]]:
     return found, {name: ".".join(whole(tuple(name.split(".")))) for name in found.values()}
 
 
-def _size(plan: Plan, graph: CollapsedGraph) -> tuple[float, float]:
-    """Inches, width and height, at which columns and lanes are apart."""
-    lanes = len(graph.phases) * len(plan.topology.devices) + _BAND_GAP * len(graph.phases)
-    lane_inches = max(_LEAST_LANE_INCHES, _LANE_INCHES * min(1.0, 8 / lanes))
-    return min(26.0, max(9.0, 4.0 + _COLUMN_INCHES * len(graph.groups))), min(26.0, 2.2 + lane_inches * lanes)
+def _size(layout: Layout) -> tuple[float, float]:
+    """Inches, width and height, at which columns and rows are apart."""
+    rows = [y for _, y in layout.spots.values()]
+    height = max(rows) - min(rows) + 2 * _BAND_GAP
+    row_inches = max(_LEAST_LANE_INCHES, _LANE_INCHES * min(1.0, 8 / height))
+    return min(26.0, max(9.0, 4.0 + _COLUMN_INCHES * len(layout.groups))), min(26.0, 2.2 + row_inches * height)
 
 
 def plot_placement(plan: Plan, ax: Axes | None = None) -> Axes:
-    """The dataflow graph: a column per block of the module tree and, for each pass, a lane per device.
+    """The dataflow graph from left to right and back, in the colours of the devices.
 
-    The area of a dot grows with the time that the block spends there. Lines are what is sent between devices within a
-    pass, the broader the more; faint ones lead from pass to pass. Returns the Axes; columns and lanes have no unit.
+    The area of a dot grows with its time. Red lines are sent between devices, the broader the more; faint ones lead
+    from pass to pass. A large graph shows blocks of the module tree, each device in a lane of its own. Returns the
+    Axes; columns and rows have no unit.
     """
-    graph = collapse(plan)
-    ax = axes_or_new(ax, _size(plan, graph))
-    devices = [device.id for device in plan.topology.devices]
-    top = {phase: -number * (len(devices) + _BAND_GAP) for number, phase in enumerate(graph.phases)}
-    lane = {(phase, device): top[phase] - row for phase in graph.phases for row, device in enumerate(devices)}
-    spots = {part: (float(part[0]), lane[part[1:]]) for part in graph.time_s}
-    _draw_groups(ax, graph.groups)
-    for y in lane.values():
+    layout = lay_out(plan)
+    ax = axes_or_new(ax, _size(layout))
+    _draw_groups(ax, layout.groups)
+    for y in layout.lanes.values():
         ax.axhline(y, color=GUIDE, linewidth=0.5, alpha=0.4, zorder=0.5)
-    _draw_lines(ax, graph, spots)
-    _draw_dots(ax, plan, graph, spots)
-    for phase, y in top.items() if len(top) > 1 else ():
-        ax.text(-0.5, y + 0.55, _PASSES[phase], fontsize=10, color=TEXT, va="bottom")
-    ax.set_ylim(min(lane.values()) - 0.8, 1.6)
-    ax.set_yticks(list(lane.values()), [plain(device) for _, device in lane], fontsize=8)
+    _draw_lines(ax, layout)
+    _draw_dots(ax, plan, layout)
+    rows: dict[str, list[float]] = defaultdict(list)
+    for (_, phase, _), (_, y) in layout.spots.items():
+        rows[phase].append(y)
+    for phase, found in rows.items() if len(rows) > 1 else ():
+        y, align = (max(found) + 0.6, "bottom") if phase == "forward" or layout.lanes else (min(found) - 0.6, "top")
+        ax.text(0.003, y, _PASSES[phase], transform=ax.get_yaxis_transform(), fontsize=10, color=TEXT, va=align)
+    every = [y for found in rows.values() for y in found]
+    ax.set_ylim(min(every) - 1.4, max(every) + 1.6)
+    ax.set_yticks(list(layout.lanes.values()), [plain(device) for _, device in layout.lanes], fontsize=8)
     ax.tick_params(axis="y", length=0)
     ax.spines[["top", "right", "left"]].set_visible(False)
     entitle(ax, headline(plan), verdict(plan))
-    beside = (1.005, 1.0)
-    handles = _legend(plan, graph)
+    beside, handles = (1.005, 1.0), _legend(plan, layout)
     ax.legend(handles=handles, loc="upper left", bbox_to_anchor=beside, frameon=False, fontsize=8, labelspacing=0.8)
     return ax
 
@@ -150,59 +259,82 @@ def _draw_groups(ax: Axes, groups: Iterable[str]) -> None:
     """Every other module on a grey ground, and names below as far as there is room for them."""
     runs = [(name, [at for at, _ in run]) for name, run in groupby(enumerate(groups), key=lambda pair: pair[1])]
     ax.set_xlim(-1, runs[-1][1][-1] + 1)
-    for _, columns in runs[::2]:
-        ax.axvspan(columns[0] - 0.5, columns[-1] + 0.5, color=IDLE, linewidth=0, zorder=0)
+    for name, columns in runs[::2]:
+        ax.axvspan(columns[0] - 0.5, columns[-1] + 0.5, color=IDLE if name else "white", linewidth=0, zorder=0)
     least = _NAME_POINTS * (runs[-1][1][-1] + 2) / (72 * inches(ax)[0])
     named: dict[float, str] = {}
     for name, columns in runs:
         middle = (columns[0] + columns[-1]) / 2
-        if middle >= max(named, default=-math.inf) + least:
+        if name and middle >= max(named, default=-math.inf) + least:
             named[middle] = plain(name, 26)
     ax.set_xticks(list(named), list(named.values()), rotation=50, ha="right", fontsize=8)
     ax.tick_params(axis="x", length=2, pad=1)
 
 
-def _draw_lines(ax: Axes, graph: CollapsedGraph, spots: Mapping[Part, tuple[float, float]]) -> None:
-    most = max(graph.moved_bytes.values(), default=0) or 1
-    within = {ends: size for ends, size in graph.moved_bytes.items() if ends[0][1] == ends[1][1]}
-    between = [[spots[source], spots[target]] for source, target in graph.moved_bytes if source[1] != target[1]]
-    faint = LineCollection(between, colors=GUIDE, linewidths=0.4, alpha=0.25, zorder=1, label="edges between passes")
-    strong = LineCollection(
-        [[spots[source], spots[target]] for source, target in within],
-        linewidths=[0.3 + 2.2 * (size / most) ** 0.5 for size in within.values()],
-        colors=CROSSING,
-        # So many lines that they cover each other are drawn thinner than ink, or nothing else could be seen.
-        alpha=max(0.06, 0.5 * min(1.0, _OPAQUE_LINES / max(1, len(within)))),
-        zorder=2,
-        label="edges between devices",
-    )
-    ax.add_collection(faint)
-    ax.add_collection(strong)
+def _draw_lines(ax: Axes, layout: Layout) -> None:
+    kinds: dict[str, list[tuple[Part, Part]]] = {"edges": [], "edges between devices": [], "edges between passes": []}
+    for source, target in layout.moved_bytes:
+        crosses = "edges between devices" if source[2] != target[2] else "edges"
+        kinds[crosses if source[1] == target[1] else "edges between passes"].append((source, target))
+    sizes = [layout.moved_bytes[ends] for ends in kinds["edges between devices"]]
+    most, crossing = max(sizes, default=0) or 1, len(sizes)
+    # So many lines that they cover each other are drawn thinner than ink, or nothing else could be seen.
+    looks = {
+        "edges": {"colors": GUIDE, "linewidths": 0.6, "alpha": 0.7},
+        "edges between devices": {
+            "colors": CROSSING,
+            "linewidths": [0.3 + 2.2 * (size / most) ** 0.5 for size in sizes],
+            "alpha": max(0.06, 0.6 * min(1.0, 2 * _OPAQUE_LINES / max(1, crossing))),
+        },
+        "edges between passes": {"colors": GUIDE, "linewidths": 0.4, "alpha": 0.25},
+    }
+    for order, (label, ends) in enumerate(kinds.items()):
+        lines = [_line(layout.spots[source], layout.spots[target], not layout.lanes) for source, target in ends]
+        straight = [[layout.spots[source], layout.spots[target]] for source, target in ends]
+        shown = straight if label == "edges between passes" else lines
+        ax.add_collection(LineCollection(shown, label=label, zorder=1 + 0.1 * order, **looks[label]))
 
 
-def _draw_dots(ax: Axes, plan: Plan, graph: CollapsedGraph, spots: Mapping[Part, tuple[float, float]]) -> None:
-    longest_s = max(graph.time_s.values()) or 1.0
+def _line(start: tuple[float, float], end: tuple[float, float], bends: bool) -> list[tuple[float, float]]:
+    """Straight; or along the row of the branch, which holds no other op, to the last column before its end."""
+    if bends and end[0] > start[0] + 1:
+        return [start, (end[0] - 1, start[1]), end]
+    if bends and end[0] < start[0] - 1:
+        return [start, (start[0] - 1, end[1]), end]
+    return [start, end]
+
+
+def _draw_dots(ax: Axes, plan: Plan, layout: Layout) -> None:
+    """Large dots first, so that small ones stay visible."""
+    longest_s = max(layout.time_s.values()) or 1.0
+    # A usual dot is narrower than its column, where most are about as long.
+    column_points = 60 * inches(ax)[0] / (len(layout.groups) + 1)
+    usual_s = median(layout.time_s.values()) or longest_s
+    largest = min(_LARGEST_POINTS2, max(column_points**2, _SMALLEST_POINTS2) * longest_s / usual_s)
     for device, color in device_colors(plan.topology.device_index).items():
-        parts = [part for part, time_s in graph.time_s.items() if part[2] == device and time_s > 0]
-        areas = [max(_SMALLEST_POINTS2, _LARGEST_POINTS2 * graph.time_s[part] / longest_s) for part in parts]
-        x, y = [spots[part][0] for part in parts], [spots[part][1] for part in parts]
+        parts = [part for part in layout.spots if part[2] == device and (layout.time_s[part] or not layout.lanes)]
+        parts.sort(key=lambda part: -layout.time_s[part])
+        areas = [max(_SMALLEST_POINTS2, largest * layout.time_s[part] / longest_s) for part in parts]
+        x, y = [layout.spots[part][0] for part in parts], [layout.spots[part][1] for part in parts]
         ax.scatter(x, y, s=areas, color=color, edgecolors="white", linewidths=0.3, zorder=3, label=plain(device))
 
 
-def _legend(plan: Plan, graph: CollapsedGraph) -> list[Line2D]:
+def _legend(plan: Plan, layout: Layout) -> list[Line2D]:
     """Devices with their shares of ops and of the time; the meaning of lines and areas; transfers."""
-    count, total_s = Counter(plan.placement.values()), sum(plan.busy_s.values())
+    ops, total_s = Counter(plan.placement.values()), sum(plan.busy_s.values())
     handles = []
     for device, color in device_colors(plan.topology.device_index).items():
         share = f"{100 * plan.busy_s[device] / total_s:.0f} % of the time" if total_s else "no time"
-        label = f"{plain(device)}: {count[device]} ops, {share}"
+        label = f"{plain(device)}: {ops[device]} ops, {share}"
         handles.append(Line2D([], [], marker="o", linestyle="", markersize=8, color=color, label=label))
     moved = sum(transfer.bytes for transfer in plan.transfers)
-    texts = (
+    hidden = len(plan.ops) - len(layout.spots)
+    texts = [
         f"{len(plan.transfers)} transfers, {format_bytes(moved)}",
-        f"area: time, at most {format_seconds(max(graph.time_s.values()))}",
-        f"{len(plan.ops)} ops in {len(graph.groups)} blocks",
-    )
+        f"area: time, at most {format_seconds(max(layout.time_s.values()))}",
+    ]
+    if hidden or layout.lanes:
+        texts.append(f"{len(plan.ops)} ops in {len(layout.groups)} blocks" if layout.lanes else f"{hidden} ops hidden")
     return [
         *handles,
         Line2D([], [], color=CROSSING, linewidth=1.6, label="sent between devices"),
