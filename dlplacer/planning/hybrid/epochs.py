@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from dlplacer.core.errors import InputError
-from dlplacer.files.fields import FileModel, Table, built, count_key_mistakes, load_model
+from dlplacer.files.fields import FileModel, Table, count_key_mistakes, read_value
 from dlplacer.machines.costs.gradient_codecs import CODECS
 
 
@@ -112,21 +112,21 @@ class EpochsTable:
         for batch, epochs in self.points.items():
             if not batch > 0 or (epochs is not None and not epochs > 0):
                 raise InputError(f"epochs table: {epochs} epochs at {batch:g} mini-batches; both must be positive")
-        unreached = min(self._unreached, default=float("inf"))
-        if unreached < self.largest:
+        if self._unreached < self.largest:
             raise InputError(
-                f"epochs table: nothing converges at {unreached:g} mini-batches, but something does at "
+                f"epochs table: nothing converges at {self._unreached:g} mini-batches, but something does at "
                 f"{self.largest:g}; remove one of them"
             )
 
     @property
     def largest(self) -> float:
         """The largest batch that converges, in mini-batches."""
-        return max(batch for batch, epochs in self.points.items() if epochs is not None)
+        return self._known[-1][0]
 
     @property
-    def _unreached(self) -> list[float]:
-        return [batch for batch, epochs in self.points.items() if epochs is None]
+    def _unreached(self) -> float:
+        """The smallest batch that does not converge; infinite without one."""
+        return min((batch for batch, epochs in self.points.items() if epochs is None), default=math.inf)
 
     @cached_property
     def _known(self) -> list[tuple[float, float]]:
@@ -134,7 +134,7 @@ class EpochsTable:
 
     def knows(self, workers: float) -> bool:
         """True if the table covers this many mini-batches a step, even if only as not converging."""
-        return workers <= self.largest or workers >= min(self._unreached, default=float("inf"))
+        return workers <= self.largest or workers >= self._unreached
 
     def epochs(self, workers: float) -> float | None:
         """Epochs with so many mini-batches a step, by the rules above."""
@@ -174,16 +174,13 @@ class StatisticalEfficiency:
     elastic_factors: Mapping[int, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        kinds: tuple[tuple[str, Mapping[Any, float]], ...] = (
-            ("codec", self.codec_factors),
-            ("period", self.period_factors),
-            ("elastic period", self.elastic_factors),
-        )
-        for kind, factors in kinds:
-            for key, factor in factors.items():
-                if not 0 < factor < float("inf"):
-                    raise InputError(f"{kind} {key!r}: the factor of epochs is {factor}; it must be positive")
-        for period in (*self.period_factors, *self.elastic_factors):
+        factors = [("codec", *each) for each in self.codec_factors.items()]
+        periods = [("period", *each) for each in self.period_factors.items()]
+        periods += [("elastic period", *each) for each in self.elastic_factors.items()]
+        for kind, key, factor in (*factors, *periods):
+            if not 0 < factor < math.inf:
+                raise InputError(f"{kind} {key!r}: the factor of epochs is {factor}; it must be positive")
+        for _, period, _ in periods:
             if period < 1:
                 raise InputError(f"period {period}: steps between exchanges must be at least 1")
 
@@ -224,7 +221,7 @@ class StatisticalEfficiency:
             known = ", ".join(CODECS)
             raise InputError(f"nothing is known of epochs with codec {codec!r}; give its factor, or use one of {known}")
         noise, critical = CODECS[codec].noise, self._critical
-        if critical is None or critical.critical == float("inf"):
+        if critical is None or math.isinf(critical.critical):
             return noise
         share = critical.critical / workers
         return (1 + noise * share) / (1 + share)
@@ -277,6 +274,21 @@ class EpochsFile(FileModel):
         yield from count_key_mistakes("period_factor", self.period_factor, "steps")
         yield from count_key_mistakes("elastic_factor", self.elastic_factor, "steps")
 
+    def value(self) -> "EpochsData":
+        """The data, in mini-batches per step."""
+        unit = float(self.mini_batch or 1) if self.by == "batch" else 1.0
+        base: CriticalBatch | EpochsTable
+        if self.critical_batch is not None:
+            base = CriticalBatch(self.critical_batch.minimum_epochs, self.critical_batch.critical_batch / unit)
+        else:
+            base = EpochsTable({int(key) / unit: epochs for key, epochs in (self.epochs or {}).items()})
+        periods, elastic = (
+            {int(key): factor for key, factor in factors.items()}
+            for factors in (self.period_factor, self.elastic_factor)
+        )
+        efficiency = StatisticalEfficiency(base, self.codec_factor, periods, elastic)
+        return EpochsData(efficiency, self.mini_batch, self.samples, self.name)
+
 
 @dataclass(frozen=True)
 class EpochsData:
@@ -309,20 +321,5 @@ def read_epochs(path: str | Path) -> EpochsData:
     FileFormatError
         With every mistake and its path.
     """
-    content = load_model(Path(path), EpochsFile, "epochs", VERSION)
-    return built(str(path), _data, content)
-
-
-def _data(content: EpochsFile) -> EpochsData:
-    unit = float(content.mini_batch or 1) if content.by == "batch" else 1.0
-    base: Any
-    if content.critical_batch is not None:
-        base = CriticalBatch(content.critical_batch.minimum_epochs, content.critical_batch.critical_batch / unit)
-    else:
-        base = EpochsTable({int(key) / unit: epochs for key, epochs in (content.epochs or {}).items()})
-    periods, elastic = (
-        {int(key): factor for key, factor in factors.items()}
-        for factors in (content.period_factor, content.elastic_factor)
-    )
-    efficiency = StatisticalEfficiency(base, content.codec_factor, periods, elastic)
-    return EpochsData(efficiency, content.mini_batch, content.samples, content.name)
+    data: EpochsData = read_value(Path(path), EpochsFile, "epochs", VERSION, "")
+    return data

@@ -124,7 +124,15 @@ def fit_scaling(points: Sequence[tuple[int, float]]) -> ScalingFit:
         if not (workers >= 1 and 0 < step_s < math.inf):
             raise InputError(f"point ({workers} devices, {step_s} s) of a scaling fit; both must be positive")
         require_workers(workers)
-    _require_growth(ordered)
+    slowest = ordered[0]
+    for workers, step_s in ordered:
+        if step_s < _LEAST_SHARE * slowest[1]:
+            raise InputError(
+                f"a step takes {step_s:g} s on {workers} devices and {slowest[1]:g} s on {slowest[0]}: every worker "
+                "keeps its mini-batch, so that a step does not get shorter; give seconds per step of one mini-batch "
+                "per device, or measure again"
+            )
+        slowest = max(slowest, (workers, step_s), key=lambda point: point[1])
     # Divided by the measured time, so that all points weigh alike: runs vary by a share of their time, not by seconds.
     rows = [[1 / step_s, (1 - 1 / workers) / step_s, (workers - 1) / step_s] for workers, step_s in ordered]
     solution, _ = nnls([row[: 2 if counts == 2 else 3] for row in rows], [1.0] * len(rows))
@@ -136,19 +144,6 @@ def fit_scaling(points: Sequence[tuple[int, float]]) -> ScalingFit:
     model = RingOverhead(*(overhead_s / single_s for overhead_s in overheads_s))
     fitted = (single_s / model.efficiency(workers) / step_s - 1 for workers, step_s in ordered)
     return ScalingFit(model, single_s, tuple(fitted))
-
-
-def _require_growth(points: Sequence[tuple[int, float]]) -> None:
-    """Raise InputError where a step on more devices is so much shorter that no noise explains it."""
-    slowest = points[0]
-    for workers, step_s in points:
-        if step_s < _LEAST_SHARE * slowest[1]:
-            raise InputError(
-                f"a step takes {step_s:g} s on {workers} devices and {slowest[1]:g} s on {slowest[0]}: every worker "
-                "keeps its mini-batch, so that a step does not get shorter; give seconds per step of one mini-batch "
-                "per device, or measure again"
-            )
-        slowest = max(slowest, (workers, step_s), key=lambda point: point[1])
 
 
 _SAME = 1e-12

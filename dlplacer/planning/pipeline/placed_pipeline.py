@@ -1,15 +1,14 @@
 """A pipeline as a plan: every copy of an op on the device of its stage, in the order that the schedule gives it."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
+from itertools import product
 
 from dlplacer.check import violations
 from dlplacer.core.constraints import Constraints
 from dlplacer.core.errors import InfeasibleError, InternalError, MismatchError
 from dlplacer.core.graph import OpGraph
-from dlplacer.core.op import Op
 from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan
 from dlplacer.core.topology import Topology
@@ -102,19 +101,25 @@ class _Expansion:
 
     def _place_known(self) -> None:
         """Copies of the pipeline's ops, and those of its ops that all micro-batches share."""
-        end = (max(map(len, self.pipeline.order)), 0)
+        end, index = (max(map(len, self.pipeline.order)), 0), self.graph.index
+        # (stage, kind, micro-batch) → position among the rank's actions; a whole backward is I and W at once.
+        actions = {
+            (action.stage, kind, action.micro_batch): position
+            for in_order in self.pipeline.order
+            for position, action in enumerate(in_order)
+            for kind in ("IW" if action.kind == "B" else action.kind)
+        }
         for number, stage in enumerate(self.pipeline.stages):
             for kind, names in zip("FIW", (stage.ops, *stage.later[:2]), strict=True):
-                for name in names:
-                    for micro_batch in range(self.pipeline.micro_batches):
-                        copied = copy_id(name, micro_batch) if self.pipeline.micro_batches > 1 else name
-                        if copied in self.graph.index:
-                            self.stage[copied] = number
-                            self.place[copied] = self._actions[number, kind, micro_batch], int(kind == "W")
-            for name in (*stage.ops, *stage.later[0], *stage.later[1], *stage.later[2]):
-                if name in self.graph.index:
-                    self.stage[name] = number
-                    self.place[name] = end if self._ends(self.graph.op(name)) else self.place.get(name, (-1, 0))
+                for name, micro_batch in product(names, range(self.pipeline.micro_batches)):
+                    copied = copy_id(name, micro_batch) if self.pipeline.micro_batches > 1 else name
+                    if copied in index:
+                        self.stage[copied] = number
+                        self.place[copied] = actions[number, kind, micro_batch], int(kind == "W")
+            for name in (name for names in (stage.ops, *stage.later) for name in names if name in index):
+                op = self.graph.op(name)
+                ends = op.kind in _ENDS or op.phase == "optimizer"
+                self.stage[name], self.place[name] = number, end if ends else self.place.get(name, (-1, 0))
 
     def _place_beside(self, name: str, others: Sequence[str], first: bool) -> None:
         known = [other for other in others if other in self.stage]
@@ -125,19 +130,6 @@ class _Expansion:
         stage = self.stage[name] = (min if first or backward else max)(stages, default=0)
         places = [self.place[other] for other in known if self.stage[other] == stage]
         self.place[name] = (min if first else max)(places, default=(-1, 0))
-
-    def _ends(self, op: Op) -> bool:
-        return op.kind in _ENDS or op.phase == "optimizer"
-
-    @cached_property
-    def _actions(self) -> Mapping[tuple[int, str, int], int]:
-        """(stage, kind, micro-batch) → position among the rank's actions; a whole backward is I and W at once."""
-        return {
-            (action.stage, kind, action.micro_batch): position
-            for actions in self.pipeline.order
-            for position, action in enumerate(actions)
-            for kind in ("IW" if action.kind == "B" else action.kind)
-        }
 
 
 def _require_same_ops(pipeline: PipelinePlan, graph: OpGraph) -> None:
