@@ -152,15 +152,6 @@ def require_feasible(problem: Problem) -> None:
     _require_working_room(problem)
 
 
-def may_have_plan(problem: Problem) -> bool:
-    """True if all footprints fit together, every block has a device, and routes may join what talks."""
-    sizes = [size for size in problem.capacity_bytes if size is not None]
-    if len(sizes) == problem.device_count and sum(sizes) < sum(problem.footprint_bytes):
-        return False
-    instance = build_instance(problem)
-    return all(instance.allowed) and all(_common_components(instance, part) for part in instance.parts)
-
-
 def _require_common_device(problem: Problem, instance: Instance, ops: Sequence[int]) -> None:
     if instance.allowed[ops[0]]:
         return
@@ -307,7 +298,7 @@ def require_placement(problem: Problem, seconds: float) -> list[int] | None:
     InfeasibleError
         If none exists.
     """
-    from dlplacer.solvers.ilp.placement_models import find_placement
+    from dlplacer.solvers.ilp.assignment_model import find_placement
 
     decided, placement = find_placement(problem, seconds)
     if decided and placement is None:
@@ -321,7 +312,7 @@ def explain_infeasible(problem: Problem) -> InfeasibleError:
     One family after another is left out of the pure placement problem; those without which a placement exists are
     named.
     """
-    from dlplacer.solvers.ilp.placement_models import FAMILIES, WORKING, find_placement
+    from dlplacer.solvers.ilp.assignment_model import FAMILIES, WORKING, find_placement
 
     if problem.options.memory == "live" and find_placement(problem, _SECONDS, without=(WORKING,))[1] is not None:
         return explain_overflow(problem)

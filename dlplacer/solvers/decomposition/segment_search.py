@@ -24,8 +24,7 @@ from dlplacer.solvers.ilp.solver_thread import solved_in_thread
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Incumbent, Schedule
 from dlplacer.solvers.instance.time_limit import now
-from dlplacer.solvers.local_search.anneal import anneal_schedule
-from dlplacer.solvers.local_search.compile_ahead import ANNEALING_CODE
+from dlplacer.solvers.local_search.anneal import ANNEALING_CODE, anneal_schedule
 
 
 @dataclass(frozen=True)
@@ -292,8 +291,6 @@ class SegmentParams:
         Deterministic seconds of CP-SAT per series in the first round, and the factor for every further one.
     again_work
         Work up to which series are searched without transfers where one comes again and again, as a layer does.
-    joins
-        Whether best schedules of series without their traffic are put together.
     """
 
     largest_whole: int = 250
@@ -304,7 +301,6 @@ class SegmentParams:
     transfer_share: float = 0.6
     bound_share: float = 0.1
     find_share: float = 0.25
-    joins: bool = True
 
 
 def segments_of(
@@ -323,12 +319,6 @@ def segments_of(
     last = max(followers, key=lambda op: bounds.head[op] + instance.shortest[op])
     segments = find_segments(instance, last, params.find_share * seconds)
     return segments if len(segments) > 1 or instance.op_count <= params.largest_whole else []
-
-
-def work_outside(instance: Instance, segments: Sequence[GraphSegment]) -> float:
-    """The share of all ops' shortest times that lies in no segment: what their schedules leave to gaps."""
-    inside = {op for segment in segments for op in segment.ops}
-    return 1.0 - sum(instance.shortest[op] for op in inside) / max(1, sum(instance.shortest))
 
 
 def solve_segments(
@@ -353,7 +343,7 @@ def solve_segments(
             # The bounds of a hundred thousand ops take two seconds, as long as a round of one layer's series.
             bounds = chain.raised(bounds, params.bound_share * budget.left_s)
             incumbent.raise_bound(bounds.makespan)
-        for schedule in chain.candidates() if params.joins and not hurry else ():
+        for schedule in () if hurry else chain.candidates():
             incumbent.offer(schedule)
         if incumbent.closed or ends or (not hurry and now() > stop_at):
             break

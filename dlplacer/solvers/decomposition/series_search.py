@@ -9,7 +9,7 @@ from dlplacer.solvers.decomposition.idle_ends import charge_idle_ends
 from dlplacer.solvers.decomposition.segments import GraphSegment, Series, relaxed
 from dlplacer.solvers.decomposition.series import SegmentChain
 from dlplacer.solvers.heuristics.randomized_restarts import improve
-from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, search
+from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, reader, search
 from dlplacer.solvers.ilp.ilp_model import build_model
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Incumbent, SchedulesOnly
@@ -49,7 +49,7 @@ def search_series(chain: SegmentChain, series: Series, work: float, with_transfe
             model.add(last - (0 if segment.begins else variables.start[offset]) >= chain.least_ticks(segment))
     exact = routes is None or routes.complete
     known = incumbent if exact else SchedulesOnly(incumbent)
-    end = search(model, variables, instance, known, incumbent.budget.left_s, work)
+    end = search(model, reader(variables, instance), known, incumbent.budget.left_s, work)
     if not exact and (known.closed or end is not SearchEnd.UNDECIDED):
         chain.exhausted.add(instance)
     if end is SearchEnd.INFEASIBLE and exact and with_transfers:

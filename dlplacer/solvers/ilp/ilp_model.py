@@ -14,6 +14,7 @@ from dlplacer.problem.route_table import Traffic
 from dlplacer.solvers.bounds import Bounds
 from dlplacer.solvers.ilp import constraints
 from dlplacer.solvers.ilp import transfer_constraints as transfers
+from dlplacer.solvers.ilp.assignment_model import leave_working_room
 from dlplacer.solvers.ilp.constraints import (
     Linear,
     Literal,
@@ -23,8 +24,7 @@ from dlplacer.solvers.ilp.constraints import (
     duration,
     hint,
 )
-from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, search
-from dlplacer.solvers.ilp.placement_models import leave_working_room
+from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, reader, search
 from dlplacer.solvers.instance.instance import Instance, interchangeable, relabelled
 from dlplacer.solvers.instance.schedule import Incumbent, Schedule, SchedulesOnly
 from dlplacer.solvers.instance.time_limit import ask_time, now
@@ -184,10 +184,10 @@ class _Store:
         """A moment no earlier than another and than the end of all readers on a device."""
         until = self.model.new_int_var(0, self.upper, "")
         self.model.add(until >= least).only_enforce_if(here)
-        for reader in set(readers):
-            there = self.variables.place[self.instance.block[reader]].get(device)
+        for op in set(readers):
+            there = self.variables.place[self.instance.block[op]].get(device)
             if there is not None:
-                self.model.add(until >= self._end(reader)).only_enforce_if(here, there)
+                self.model.add(until >= self._end(op)).only_enforce_if(here, there)
         return until
 
     def _end(self, op: int) -> Linear | int:
@@ -246,7 +246,7 @@ def _solve(
     model.add(variables.makespan >= incumbent.bound)
     complete = not (variables.left_out or is_cut)
     known = incumbent if complete else SchedulesOnly(incumbent)
-    solvable = search(model, variables, instance, known, seconds) is not SearchEnd.INFEASIBLE
+    solvable = search(model, reader(variables, instance), known, seconds) is not SearchEnd.INFEASIBLE
     if not solvable and best is not None and complete:
         raise InternalError(
             f"CP-SAT finds no schedule of at most {best.makespan} ticks, where one is known; please report this graph "
@@ -289,5 +289,5 @@ def build_exact_model(
     if problem.options.memory == "live" and instance.traffic is not None:
         fit_into_memory_at_all_times(model, problem, instance, instance.traffic, variables, upper)
         # These rows follow, but CP-SAT does not see it: without them a few tight problems stay open for minutes.
-        leave_working_room(model, problem, [variables.place[block] for block in instance.block[: problem.op_count]])
+        leave_working_room(model, problem, [variables.place[block] for block in instance.block])
     return model, variables

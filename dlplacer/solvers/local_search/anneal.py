@@ -249,6 +249,10 @@ def anneal(
     return best_makespan, run, taken
 
 
+ANNEALING_CODE = (run_from, take_over, anneal)
+"""Kernels of annealing."""
+
+
 def move_units(instance: Instance) -> list[tuple[int, ...]]:
     """Blocks, joined with ops of no time that read or are read by one op only, as far as some device may run all.
 

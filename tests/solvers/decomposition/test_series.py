@@ -17,7 +17,7 @@ from dlplacer.solvers.decomposition.series import SegmentChain
 from dlplacer.solvers.decomposition.series_search import search_series
 from dlplacer.solvers.feasibility import require_feasible
 from dlplacer.solvers.ilp.constraints import create_variables
-from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, new_solver, search
+from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, new_solver, reader, search
 from dlplacer.solvers.ilp.ilp_model import build_model
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.schedule import Incumbent
@@ -35,7 +35,7 @@ def _chain(instance: Instance) -> SegmentChain:
 def _whole_optimum(instance: Instance, upper: int) -> int:
     incumbent = Incumbent(one_worker())
     model, variables = build_model(instance, no_bounds(instance), upper)
-    assert search(model, variables, instance, incumbent, 60.0) is SearchEnd.OPTIMAL
+    assert search(model, reader(variables, instance), incumbent, 60.0) is SearchEnd.OPTIMAL
     return incumbent.bound
 
 
