@@ -8,8 +8,8 @@ from dlplacer.core.errors import InternalError
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.bounds import Bounds, critical_path, lower_bounds, whole_area
 from dlplacer.solvers.decode.decode import KERNELS, in_sequence
-from dlplacer.solvers.decomposition.segment_search import segments_of, solve_segments
 from dlplacer.solvers.decomposition.segments import GraphSegment
+from dlplacer.solvers.decomposition.series import segments_of, solve_segments
 from dlplacer.solvers.decomposition.stage_bound import search_stages
 from dlplacer.solvers.feasibility import EXACT_UP_TO, explain_overflow
 from dlplacer.solvers.heuristics.randomized_restarts import improve
@@ -226,7 +226,7 @@ PHASES = (
         lambda s: s.incumbent.best is not None and s.instance.memory_binds,
     ),
     Phase("find segments", _find_segments, is_needed=True),
-    Phase("segments", _solve_segments),
+    Phase("segments", _solve_segments, applies=lambda s: bool(s.segments)),
     Phase("late heuristics", lambda s, seconds: s.heuristics.go_on()),
     Phase("restarts", _restart, _RESTART_SHARE),
     Phase("exact model", _solve_exactly, 0.8, lambda s: s.few),

@@ -26,8 +26,7 @@ from dlplacer.solvers.bounds import (
     whole_area,
 )
 from dlplacer.solvers.decomposition.segments import couple, find_segments
-from dlplacer.solvers.decomposition.series import SegmentChain
-from dlplacer.solvers.decomposition.series_search import SuffixParams, raise_suffix_bounds, search_series
+from dlplacer.solvers.decomposition.series import SegmentChain, raise_suffix_bounds
 from dlplacer.solvers.heuristics.list_rules import construct, list_schedule
 from dlplacer.solvers.heuristics.randomized_restarts import improve
 from dlplacer.solvers.instance.instance import Instance, build_instance
@@ -105,7 +104,7 @@ def test_segments_add_up_and_suffixes_add_what_is_outside_of_them() -> None:
     bounds = lower_bounds(instance)
     chain = SegmentChain.of(instance, find_segments(instance, _last(instance)), one_worker(_FOREVER_S))
     raised = chain.raised(bounds, 5.0)
-    suffixed = raise_suffix_bounds(chain, raised, Incumbent(one_worker(_FOREVER_S)), SuffixParams(work=0.05))
+    suffixed = raise_suffix_bounds(chain, raised, Incumbent(one_worker(_FOREVER_S)), 0.05)
     assert bounds.makespan >= 46771676
     assert raised.makespan >= 46962171
     assert suffixed.makespan >= 47827013
@@ -115,7 +114,7 @@ def test_little_work_on_each_segment_proves_most_of_them() -> None:
     instance = _shipped("infer", "dgx1-v100-2gpu", True)
     chain = SegmentChain.of(instance, find_segments(instance, _last(instance)), one_worker(_FOREVER_S))
     assert len(chain.open) == 9
-    chain.advance(0.03, time.monotonic() + _FOREVER_S, search_series)
+    chain.advance(0.03, time.monotonic() + _FOREVER_S)
     assert len(chain.open) <= 2
     assert chain.raised(lower_bounds(instance), 5.0).makespan >= 31173861
 

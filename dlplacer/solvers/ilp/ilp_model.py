@@ -35,28 +35,20 @@ def build_model(
     bounds: Bounds,
     upper: int,
     start_from: Schedule | None = None,
-    with_transfers: bool = False,
-    symmetric: bool = True,
     every_route: bool = False,
 ) -> tuple[cp_model.CpModel, Variables]:
     """The model of all schedules of at most `upper` ticks, hinted with a schedule if one is given.
 
     Parameters
     ----------
-    with_transfers
-        Whether the traffic of the instance, if it has any, is part of the model; else links carry everything at once,
-        which is a relaxation.
-    symmetric
-        Whether devices that can be swapped may be renamed, which leaves fewer solutions.
     every_route
         Whether to list all routes that transfers may take, which is for small problems.
     """
     model = cp_model.CpModel()
     variables = create_variables(model, instance, bounds, upper)
     add_constraints(model, instance, variables, bounds, upper)
-    if symmetric:
-        constraints.break_symmetry(model, instance, variables)
-    if instance.traffic is not None and with_transfers:
+    constraints.break_symmetry(model, instance, variables)
+    if instance.traffic is not None:
         transfers.add_transfers(model, instance, instance.traffic, variables, bounds, upper, every_route)
         transfers.one_transfer_at_a_time(model, variables)
     constraints.minimize_makespan(model, variables)
@@ -285,7 +277,7 @@ def build_exact_model(
     instance
         Under ``memory: live`` without sources and sinks, as all times matter then.
     """
-    model, variables = build_model(instance, bounds, upper, start_from, with_transfers=True, every_route=every_route)
+    model, variables = build_model(instance, bounds, upper, start_from, every_route)
     if problem.options.memory == "live" and instance.traffic is not None:
         fit_into_memory_at_all_times(model, problem, instance, instance.traffic, variables, upper)
         # These rows follow, but CP-SAT does not see it: without them a few tight problems stay open for minutes.
