@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dlplacer.solvers.decode.arrays import BYTES, MEMBERS, InstanceArrays, Tables, tables_of
-from dlplacer.solvers.decode.device_rules import GAP_TO, GAPS, insert_all, new_desk, work_on
+from dlplacer.solvers.decode.device_rules import insert_all, new_desk, work_on
 from dlplacer.solvers.decode.machine_code import is_fast, run
 from dlplacer.solvers.decode.trial import DEVICE, NEVER, TRIAL_START, Solution, filled, run_from, transfers
 from dlplacer.solvers.instance.instance import Instance
@@ -148,8 +148,8 @@ def _working_on(instance: Instance, arrays: InstanceArrays, rule: Rule, fast: bo
 
 
 def _ending_first(instance: Instance, arrays: InstanceArrays, rule: Rule, fast: bool) -> Callable[[Solution], int]:
-    booked = np.zeros((instance.device_count, len(rule.order) + 2, GAP_TO + 1), np.int64)
-    rows = np.zeros((instance.device_count, GAPS + 1), np.int64)
+    booked = np.zeros((2, instance.device_count, len(rule.order) + 1, 3), np.int64)
+    rows = np.zeros((instance.device_count, 3), np.int64)
 
     def build(solution: Solution) -> int:
         placed = np.zeros(len(arrays.units), np.int64)

@@ -217,7 +217,16 @@ def first_after(busy: Ints, which: int, link: int, count: int, column: int, tick
     return low
 
 
-def _book(busy: Ints, links: Ints, link: int, begin: int, end: int, leg: int) -> bool:
+def first_gap(busy: Ints, link: int, count: int, begin: int, ticks: int) -> int:
+    """The first moment from `begin` on from which a link direction is free for so long, in the trial."""
+    use = first_after(busy, 1, link, count, TO, begin)
+    while use < count and busy[1, link, use, FROM] < begin + ticks:
+        begin = max(begin, busy[1, link, use, TO])
+        use += 1
+    return begin
+
+
+def book(busy: Ints, links: Ints, link: int, begin: int, end: int, leg: int) -> bool:
     """Enter a use of a link direction; whether there was room in the table.
 
     Uses are in the order of their begins, and of their ends: one of no time comes before one that begins with it.
@@ -256,11 +265,7 @@ def segment_start(
             link, offset = int(holds[hold, 0]), line(holds, hold, 1, size)
             ticks = max(0, line(holds, hold, 3, size) - offset)
             touch(busy, links, link, base, epoch)
-            begin, count = ready + offset, links[link, TRIAL_USES]
-            use = first_after(busy, 1, link, count, TO, begin)
-            while use < count and busy[1, link, use, FROM] < begin + ticks:
-                begin = max(begin, busy[1, link, use, TO])
-                use += 1
+            begin = first_gap(busy, link, links[link, TRIAL_USES], ready + offset, ticks)
             if begin - offset > ready:
                 ready, moved = begin - offset, limit - first > 1
     return ready
@@ -292,7 +297,7 @@ def _send_segment(
     for hold in range(int(segments[segment, FIRST_HOLD]), int(segments[segment, FIRST_HOLD + 1])):
         offset = line(holds, hold, 1, size)
         until = max(offset, line(holds, hold, 3, size))
-        if not _book(busy, links, int(holds[hold, 0]), begin + offset, begin + until, leg):
+        if not book(busy, links, int(holds[hold, 0]), begin + offset, begin + until, leg):
             counts[OVERFLOW] = 1
     time = begin + line(segments, segment, 0, size)
     arrivals = solution.arrivals
