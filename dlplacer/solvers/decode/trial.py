@@ -14,10 +14,11 @@ import numpy as np
 
 from dlplacer.problem.route_table import ScheduledTransfer
 from dlplacer.solvers.decode.arrays import (
+    BYTES,
     CLASS,
     FIRST_HOLD,
     IS_SOURCE,
-    OP_BYTES,
+    MEMBERS,
     READS,
     SOURCE,
     WAITS,
@@ -134,7 +135,8 @@ def _empty(tables: Tables, devices: Ints, sequence: Ints, width: int) -> Solutio
     table[:, DEVICE], table[:, PLACE] = devices, -1
     table[sequence, PLACE] = np.arange(len(sequence))
     used = np.zeros(device_count, np.int64)
-    np.add.at(used, devices, arrays.ops[:, OP_BYTES])
+    first = arrays.lists[arrays.units[:, MEMBERS]]
+    np.add.at(used, devices[first], arrays.units[:, BYTES])
     arrivals = np.zeros((len(arrays.requests), device_count, TRIAL_EPOCH + 1), np.int64)
     arrivals[:, :, ARRIVAL_LEG] = -1
     most_legs = width * (resources + len(arrays.requests) // _FIRST_WIDTH + 1)
