@@ -32,19 +32,8 @@ def arc_delays(instance: Instance, source: int, target: int, delay: Delay) -> Ar
     key = id(delay), instance.allowed[source], instance.allowed[target]
     found = instance.delay_summaries.get(key)
     if found is None:
-        free = len(key[1]) == len(key[2]) == instance.device_count > 1
-        found = (_over_all(delay) if free else None) or _over_pairs(delay, key[1], key[2])
-        instance.delay_summaries[key] = found
+        found = instance.delay_summaries[key] = _over_pairs(delay, key[1], key[2])
     return found
-
-
-def _over_all(delay: Delay) -> ArcDelays | None:
-    """Delays over all pairs of devices; None where no route joins some. The diagonal is 0."""
-    count, values = len(delay), set().union(*delay)
-    if max(values) >= FAR:
-        return None
-    some_nothing = sum(row.count(0) for row in delay) > count
-    return ArcDelays(0, 0 if some_nothing else min(values - {0}), sum(map(sum, delay)) / (count * (count - 1)))
 
 
 def _over_pairs(delay: Delay, sources: Sequence[int], targets: Sequence[int]) -> ArcDelays:

@@ -11,7 +11,7 @@ from itertools import chain
 import numpy as np
 
 from dlplacer.core.errors import InternalError
-from dlplacer.problem.live_memory import memory_use
+from dlplacer.problem.live_memory import may_bind, memory_use
 from dlplacer.problem.loads import APART, Loads
 from dlplacer.problem.problem import Problem
 from dlplacer.problem.simulate import replay
@@ -23,7 +23,7 @@ from dlplacer.solvers.ilp.assignment_model import AssignmentModel
 from dlplacer.solvers.ilp.constraints import Literal
 from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, search
 from dlplacer.solvers.instance.instance import Instance, build_instance
-from dlplacer.solvers.instance.memory_admission import is_memory_short, keeping_surrogates, surrogates, tightened
+from dlplacer.solvers.instance.memory_admission import keeping_surrogates, surrogates, tightened
 from dlplacer.solvers.instance.placement_loads import Ints, PlacementTables, load_tables
 from dlplacer.solvers.instance.schedule import Budget, Incumbent, Outcome, ProblemSchedule, Schedule, SchedulesOnly
 from dlplacer.solvers.instance.time_limit import within
@@ -92,7 +92,7 @@ class _Search:
         if first is not None:
             self.incumbent.offer(self._placed(first.device))
         self._anneal()
-        is_short = is_memory_short(self.problem, self.instance) and self.problem.options.memory == "live"
+        is_short = may_bind(self.problem)
         self._improve(self.instance, PARAMS.whole_share if is_short else 1.0, self.incumbent)
         for surrogate in chain(keeping_surrogates(self.problem), surrogates(self.problem)) if is_short else ():
             if not self.incumbent.closed and self.incumbent.budget.left_s:

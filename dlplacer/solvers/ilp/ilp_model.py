@@ -46,7 +46,13 @@ def build_model(
     """
     model = cp_model.CpModel()
     variables = create_variables(model, instance, bounds, upper)
-    add_constraints(model, instance, variables, bounds, upper)
+    constraints.place_every_op(model, instance, variables)
+    constraints.join_communicating_ops(model, instance, variables)
+    constraints.respect_precedence(model, instance, variables, bounds, upper)
+    constraints.run_one_op_at_a_time(model, instance, variables)
+    constraints.fit_into_memory(model, instance, variables)
+    constraints.finish_before_makespan(model, instance, variables, bounds)
+    constraints.bound_loads(model, instance, variables, bounds)
     constraints.break_symmetry(model, instance, variables)
     if instance.traffic is not None:
         transfers.add_transfers(model, instance, instance.traffic, variables, bounds, upper, every_route)
@@ -55,19 +61,6 @@ def build_model(
     if start_from is not None:
         _hint_relabelled(model, instance, variables, start_from)
     return model, variables
-
-
-def add_constraints(
-    model: cp_model.CpModel, instance: Instance, variables: Variables, bounds: Bounds, upper: int
-) -> None:
-    """Every rule of the problem, and rows that follow from them."""
-    constraints.place_every_op(model, instance, variables)
-    constraints.join_communicating_ops(model, instance, variables)
-    constraints.respect_precedence(model, instance, variables, bounds, upper)
-    constraints.run_one_op_at_a_time(model, instance, variables)
-    constraints.fit_into_memory(model, instance, variables)
-    constraints.finish_before_makespan(model, instance, variables, bounds)
-    constraints.bound_loads(model, instance, variables, bounds)
 
 
 def _hint_relabelled(model: cp_model.CpModel, instance: Instance, variables: Variables, schedule: Schedule) -> None:
