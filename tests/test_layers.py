@@ -40,9 +40,7 @@ INNER_ROOMS = {
         "decomposition",
         "starts",
         "load_objectives",
-        "machine_parts",
         "phases",
-        "default_method",
         "methods",
     ),
     "planning": (

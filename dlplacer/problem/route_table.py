@@ -81,9 +81,6 @@ def routes_within(
 
 Hop = tuple[str, str]
 
-Line = tuple[int, int, int]
-"""(a, b, c): a size of x bytes gives (a + b x) // c ticks."""
-
 _MOST_ROUTES = 4
 """Routes per pair of devices that solvers look at; each is a literal per request and pair in the model. Three fully
 joined devices have two, so nothing is left out there. Never tuned."""
@@ -133,8 +130,7 @@ class RouteTable:
         self._routes_by_pair: dict[tuple[int, int, int], tuple[TimedRoute, ...]] = {}
         self._paths: dict[tuple[str, str], list[Route]] = {}
         self._swappable: dict[tuple[int, int], bool] = {}
-        self._segment_ticks: dict[tuple[Route, int], int] = {}
-        self._lines: dict[tuple[Hop, ...], list[tuple[Line, Line]]] = {}
+        self._timed: dict[tuple[tuple[Hop, ...], int], RouteSegment] = {}
         self.resource_count = len(set(self._directions.values()))
         self.chooses = contended or self.needs_relays
 
@@ -156,7 +152,7 @@ class RouteTable:
         here, there = self._pair(source, target)
         direct = [route for route in (self._route_segments or {}).get(here, ()) if route[-1] == there]
         if direct:
-            return min(_ticks(self._segments(route, size_bytes)) for route in direct)
+            return min(_ticks(self._segments(route, size)) for route in direct)
         slowest = sorted((link_delay_s(link, size_bytes, exact) for link in topology.links), reverse=True)
         longest_s = sum(slowest[: len(topology.nodes) - 1], Fraction(0))
         return min(self._problem.most, math.ceil(longest_s / self._problem.tick_s))
@@ -203,23 +199,24 @@ class RouteTable:
         """The route of least delay between two devices."""
         key = size, source, target
         if key not in self._quickest:
-            route = self._problem.routes[size][self._pair(source, target)]
-            self._quickest[key] = self._segments(route, self._problem.sizes_bytes[size])
+            self._quickest[key] = self._segments(self._problem.routes[size][self._pair(source, target)], size)
         return self._quickest[key]
 
     def between(self, size: int, source: int, target: int) -> tuple[TimedRoute, ...]:
         """Some routes between two devices by rising delay, that of least delay first."""
         key = size, source, target
         if key not in self._routes_by_pair:
-            first = self.quickest(*key)
-            others = [self._segments(route, self._problem.sizes_bytes[size]) for route in self._other_routes(key)]
-            others.sort(key=_ticks)
-            self._routes_by_pair[key] = first, *others[: _MOST_ROUTES - 1]
+            pair = self._pair(source, target)
+            others = [route for route in self._routes(pair) if route != self._problem.routes[size][pair]]
+            if self._problem.options.routing == "shortest":
+                others = self._of_least_delay(others, size, pair)
+            timed = sorted((self._segments(route, size) for route in others), key=_ticks)
+            self._routes_by_pair[key] = self.quickest(*key), *timed[: _MOST_ROUTES - 1]
         return self._routes_by_pair[key]
 
     def along(self, segments: Sequence[Sequence[Hop]], size: int) -> TimedRoute:
         """The route over given links, in segments from device to device, for tensors of a size."""
-        return tuple(self._segment(tuple(hops), self._problem.sizes_bytes[size]) for hops in segments)
+        return tuple(self._segment(tuple(hops), size) for hops in segments)
 
     def within(self, size: int, source: int, target: int, most_ticks: int, most: int) -> tuple[TimedRoute, ...] | None:
         """All routes between two devices that take at most some ticks, by rising delay; None if there are too many.
@@ -241,10 +238,7 @@ class RouteTable:
             most_ticks = min(most_ticks, _ticks(self.quickest(size, source, target)) + rounding)
 
         def ticks_of(segment: Route) -> int:
-            if (segment, size) not in self._segment_ticks:
-                timed = self._segment(tuple(pairwise(segment)), self._problem.sizes_bytes[size])
-                self._segment_ticks[segment, size] = timed.ticks
-            return self._segment_ticks[segment, size]
+            return self._segment(tuple(pairwise(segment)), size).ticks
 
         def least(device: str) -> int:
             if device == pair[1]:
@@ -256,15 +250,7 @@ class RouteTable:
             return None
         if only_least:
             found = self._of_least_delay(found, size, pair)
-        return tuple(sorted((self._segments(route, self._problem.sizes_bytes[size]) for route in found), key=_ticks))
-
-    def _other_routes(self, key: tuple[int, int, int]) -> list[Route]:
-        if not self.chooses:
-            return []
-        size, pair = key[0], self._pair(*key[1:])
-        best = self._problem.routes[size][pair]
-        others = [route for route in self._routes(pair) if route != best]
-        return others if self._problem.options.routing == "free" else self._of_least_delay(others, size, pair)
+        return tuple(sorted((self._segments(route, size) for route in found), key=_ticks))
 
     def _of_least_delay(self, routes: Iterable[Route], size: int, pair: tuple[str, str]) -> list[Route]:
         delay = partial(
@@ -282,55 +268,33 @@ class RouteTable:
 
     def _routes(self, pair: tuple[str, str]) -> list[Route]:
         if pair not in self._paths:
-            self._paths[pair] = _simple_paths(self._problem.topology, pair, self._problem.sizes_bytes)
+            known = _simple_paths(self._problem.topology, pair, self._problem.sizes_bytes) if self.chooses else []
+            self._paths[pair] = known
         return self._paths[pair]
 
     def _pair(self, source: int, target: int) -> tuple[str, str]:
         devices = self._problem.topology.devices
         return devices[source].id, devices[target].id
 
-    def _segments(self, route: Route, size_bytes: int) -> TimedRoute:
-        topology = self._problem.topology
-        return tuple(self._segment(tuple(pairwise(part)), size_bytes) for part in segments(topology, route))
+    def _segments(self, route: Route, size: int) -> TimedRoute:
+        return tuple(self._segment(tuple(pairwise(part)), size) for part in segments(self._problem.topology, route))
 
-    def _segment(self, hops: tuple[Hop, ...], size_bytes: int) -> RouteSegment:
-        problem = self._problem
-        if hops not in self._lines:
-            self._lines[hops] = _lines(problem, hops)
-        # A start s is floor(s) in ticks. Where one transfer leaves a link before another takes it, s1 + e1 <= s2 + b2,
-        # floor(s1) + floor(e1) <= floor(s2) + ceil(b2) follows: with b rounded down a bound would be a tick too high.
-        spans = [
-            (-(-(begin[0] + begin[1] * size_bytes) // begin[2]), (end[0] + end[1] * size_bytes) // end[2])
-            for begin, end in self._lines[hops]
-        ]
-        target = problem.topology.device_index[hops[-1][1]]
-        return RouteSegment(
-            hops,
-            target,
-            spans[-1][1],
-            tuple(
-                (self._directions[hop], begin, max(0, end - begin))
-                for hop, (begin, end) in zip(hops, spans, strict=True)
-                if self._directions
-            ),
-        )
-
-
-def _lines(problem: Problem, hops: Sequence[Hop]) -> list[tuple[Line, Line]]:
-    """[link] → when a tensor begins and ceases to hold it, as lines over its bytes: both delay rules are linear."""
-    links = [problem.topology.link_between[hop] for hop in hops]
-    nothing, byte = (link_spans(links, size_bytes, problem.options.delay, exact) for size_bytes in (0, 1))
-    found = []
-    for none, one in zip(nothing, byte, strict=True):
-        begin, end = (_line(least, more - least, problem.tick_s) for least, more in zip(none, one, strict=True))
-        found.append((begin, end))
-    return found
-
-
-def _line(least_s: Fraction, per_byte_s: Fraction, tick_s: Fraction) -> Line:
-    least, slope = least_s / tick_s, per_byte_s / tick_s
-    unit = math.lcm(least.denominator, slope.denominator)
-    return int(least * unit), int(slope * unit), unit
+    def _segment(self, hops: tuple[Hop, ...], size: int) -> RouteSegment:
+        if (hops, size) not in self._timed:
+            problem = self._problem
+            links = [problem.topology.link_between[hop] for hop in hops]
+            # A start s is floor(s) in ticks. Where one transfer leaves a link before another takes it, s1 + e1 <= s2 +
+            # b2, floor(s1) + floor(e1) <= floor(s2) + ceil(b2) follows: with b rounded down a bound would be a tick
+            # too high.
+            spans = [
+                (math.ceil(begin_s / problem.tick_s), math.floor(end_s / problem.tick_s))
+                for begin_s, end_s in link_spans(links, problem.sizes_bytes[size], problem.options.delay, exact)
+            ]
+            held = zip(hops, spans, strict=True) if self._directions else ()
+            holds = tuple((self._directions[hop], begin, max(0, end - begin)) for hop, (begin, end) in held)
+            target = problem.topology.device_index[hops[-1][1]]
+            self._timed[hops, size] = RouteSegment(hops, target, spans[-1][1], holds)
+        return self._timed[hops, size]
 
 
 def _ticks(route: TimedRoute) -> int:
@@ -420,34 +384,15 @@ class ScheduledTransfer:
 
 @dataclass(frozen=True)
 class Traffic:
-    """The transfers that are needed if readers are elsewhere.
-
-    Attributes
-    ----------
-    requests
-        Everything that is read.
-    reads
-        [op] → numbers of the requests that it reads.
-    """
+    """The transfers that are needed if readers are elsewhere: routes, and a request for everything that is read."""
 
     routes: RouteTable
     requests: tuple[TransferRequest, ...]
-    reads: tuple[tuple[int, ...], ...]
 
 
 def build_traffic(problem: Problem) -> Traffic:
     """The traffic of a problem."""
-    return traffic_of(RouteTable(problem), transfer_requests(problem), problem.op_count)
-
-
-def traffic_of(routes: RouteTable, requests: Iterable[TransferRequest], op_count: int) -> Traffic:
-    """The traffic of some transfer requests among as many ops."""
-    reads: list[list[int]] = [[] for _ in range(op_count)]
-    kept = tuple(requests)
-    for number, request in enumerate(kept):
-        for reader in request.readers:
-            reads[reader].append(number)
-    return Traffic(routes, kept, tuple(map(tuple, reads)))
+    return Traffic(RouteTable(problem), transfer_requests(problem))
 
 
 def transfer_requests(problem: Problem) -> tuple[TransferRequest, ...]:

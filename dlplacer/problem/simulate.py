@@ -18,7 +18,7 @@ from dlplacer.core.topology import Topology
 from dlplacer.problem.dispatch import Dispatch, dispatch_of, issue_times, with_one_process
 from dlplacer.problem.live_memory import memory_use
 from dlplacer.problem.problem import Problem, build_problem
-from dlplacer.problem.route_table import RouteSegment, ScheduledTransfer, transfer_requests
+from dlplacer.problem.route_table import ScheduledTransfer, transfer_requests
 from dlplacer.problem.routes import link_spans, segments
 
 
@@ -62,8 +62,7 @@ class _Clock:
     def __init__(self, problem: Problem, device: Sequence[int], order: Sequence[int], dispatch: Dispatch) -> None:
         self.problem, self.device, self.dispatch = problem, device, dispatch
         self.rank = {op: position for position, op in enumerate(order)}
-        later = {op for op in order if problem.graph.ops[op].phase in ("backward", "optimizer")}
-        self.behind_barrier = later if problem.options.step == "autograd" else set()
+        self.behind_barrier = problem.behind_barrier
         self.before_barrier = problem.op_count - len(self.behind_barrier)
         self.queues: list[list[int]] = [[] for _ in range(problem.device_count)]
         for op in sorted(order, key=lambda op: (op in self.behind_barrier, self.rank[op]), reverse=True):
@@ -73,7 +72,7 @@ class _Clock:
         self.ready_s = [0.0] * problem.op_count
         self.free_s = [0.0] * problem.device_count
         self.barrier_s = 0.0
-        self.network = Network(problem)
+        self.link_free_s: dict[tuple[str, str], float] = {}
         self.running: list[tuple[float, int, int]] = []
         # Ops that wait for the interpreter of their process, by the time at which they asked: one of a device at most.
         self.requests: list[tuple[float, int, int]] = []
@@ -116,10 +115,10 @@ class _Clock:
             there = self.device[arc.target]
             arrival_s = now_s if there == here else arrived.get((edge.tensor, there))
             if arrival_s is None:
-                pair = self._name(here), self._name(there)
-                sent = self.network.send(edge.tensor, edge.source, pair, arc.size, now_s)
-                self.transfers.append(sent)
-                arrival_s = sent.end_s
+                parts = tuple(self._send(arc.size, (self._name(here), self._name(there)), now_s))
+                size_bytes = self.problem.sizes_bytes[arc.size]
+                self.transfers.append(Transfer(edge.tensor, edge.source, self._name(there), size_bytes, parts))
+                arrival_s = parts[-1].end_s
                 if self.problem.options.transfers == "device":
                     arrived[edge.tensor, there] = arrival_s
             self.waits[arc.target] -= 1
@@ -132,6 +131,22 @@ class _Clock:
                 touched.update(range(self.problem.device_count))
         for there in sorted(touched):
             self._start_ready(there)
+
+    def _send(self, size: int, pair: tuple[str, str], ready_s: float) -> Iterator[TransferSegment]:
+        """Send a tensor between two devices by the route of least delay, as early as the links allow.
+
+        With ``contention: link`` a link direction (or a half-duplex link as a whole) carries one transfer at a time:
+        for how long is said in `dlplacer.problem.routes`. Without contention nothing waits.
+        """
+        for line in _lines(self.problem, size, pair):
+            start_s = ready_s
+            if self.problem.options.contention == "link":
+                for direction, (begin_s, _) in zip(line.directions, line.spans, strict=True):
+                    start_s = max(start_s, self.link_free_s.get(direction, 0.0) - begin_s)
+                for direction, (_, until_s) in zip(line.directions, line.spans, strict=True):
+                    self.link_free_s[direction] = start_s + until_s
+            ready_s = start_s + line.spans[-1][1]
+            yield TransferSegment(line.hops, start_s, ready_s)
 
     def _start_ready(self, here: int) -> None:
         queue = self.queues[here]
@@ -162,64 +177,33 @@ class _Clock:
         return self.problem.topology.devices[device].id
 
 
-Hop = tuple[str, str]
-
-
-class Network:
-    """Sends tensors along their routes in the order in which it is asked, each as early as the links allow.
-
-    With ``contention: link`` a link direction (or a half-duplex link as a whole) carries one transfer at a time:
-    for how long is said in `dlplacer.problem.routes`. Without contention nothing waits.
-    """
-
-    def __init__(self, problem: Problem) -> None:
-        self._problem = problem
-        self._contended = problem.options.contention == "link"
-        self._free_s: dict[Hop, float] = {}
-        # The same for every replay of a problem, and asked for anew by each of its transfers.
-        self._lines: dict[tuple[int, tuple[str, str]], list[_Line]] = problem.derived.setdefault(Network, {})
-
-    def send(self, tensor: str, source: str, pair: tuple[str, str], size: int, ready_s: float) -> Transfer:
-        """The transfer of a tensor between a pair of devices, not before it is ready.
-
-        Parameters
-        ----------
-        size
-            Position of its bytes in `Problem.sizes_bytes`.
-        """
-        if (size, pair) not in self._lines:
-            self._lines[size, pair] = list(self._lines_of(size, pair))
-        parts = []
-        for line in self._lines[size, pair]:
-            parts.append(self._segment(line, ready_s))
-            ready_s = parts[-1].end_s
-        return Transfer(tensor, source, pair[1], self._problem.sizes_bytes[size], tuple(parts))
-
-    def _lines_of(self, size: int, pair: tuple[str, str]) -> Iterator["_Line"]:
-        topology, size_bytes = self._problem.topology, self._problem.sizes_bytes[size]
-        for segment in segments(topology, self._problem.routes[size][pair]):
-            hops = tuple(pairwise(segment))
-            links = [topology.link_between[hop] for hop in hops]
-            spans = link_spans(links, size_bytes, self._problem.options.delay, float)
-            directions = [link.direction(hop) for hop, link in zip(hops, links, strict=True)]
-            yield _Line(hops, tuple(zip(directions, spans, strict=True)), spans[-1][1])
-
-    def _segment(self, line: "_Line", ready_s: float) -> TransferSegment:
-        start_s = ready_s
-        if self._contended:
-            for direction, (begin_s, _) in line.spans:
-                start_s = max(start_s, self._free_s.get(direction, 0.0) - begin_s)
-            for direction, (_, until_s) in line.spans:
-                self._free_s[direction] = start_s + until_s
-        return TransferSegment(line.hops, start_s, start_s + line.length_s)
-
-
 class _Line(NamedTuple):
-    """A route segment for tensors of a size: its links, when each is held from its start, and its length."""
+    """A route segment for tensors of a size: its links, their directions, and when each is held from its start."""
 
-    hops: tuple[Hop, ...]
-    spans: tuple[tuple[Hop, tuple[float, float]], ...]
-    length_s: float
+    hops: tuple[tuple[str, str], ...]
+    directions: tuple[tuple[str, str], ...]
+    spans: list[tuple[float, float]]
+
+
+def _line(problem: Problem, hops: tuple[tuple[str, str], ...], size_bytes: int) -> _Line:
+    """The same for every replay of a problem, and asked for anew by each of its transfers."""
+    key = "line", hops, size_bytes
+    if key not in problem.derived:
+        links = [problem.topology.link_between[hop] for hop in hops]
+        directions = tuple(link.direction(hop) for hop, link in zip(hops, links, strict=True))
+        problem.derived[key] = _Line(hops, directions, link_spans(links, size_bytes, problem.options.delay, float))
+    found: _Line = problem.derived[key]
+    return found
+
+
+def _lines(problem: Problem, size: int, pair: tuple[str, str]) -> list[_Line]:
+    """The segments of the route of least delay."""
+    key = "lines", size, pair
+    if key not in problem.derived:
+        parts = segments(problem.topology, problem.routes[size][pair])
+        problem.derived[key] = [_line(problem, tuple(pairwise(part)), problem.sizes_bytes[size]) for part in parts]
+    found: list[_Line] = problem.derived[key]
+    return found
 
 
 def replay_plan(plan: Plan, graph: OpGraph, topology: Topology, dispatch_s: float = 0.0) -> Plan:
@@ -420,7 +404,6 @@ class _Stage:
     ) -> None:
         self.problem, self.device, self.start, self.sent = problem, device, start, transfers
         self.requests = transfer_requests(problem)
-        self.spans_s: dict[tuple[tuple[tuple[str, str], ...], int], list[tuple[float, float]]] = {}
         self.rank = {op: position for position, op in enumerate(problem.topological)}
         kinds = [problem.topology.devices[here].type for here in device]
         self.length_s = [op.time_on(kind) or 0.0 for op, kind in zip(problem.graph.ops, kinds, strict=True)]
@@ -499,7 +482,7 @@ class _Stage:
         here = self.device[request.source]
         before = request.source, self.length_s[request.source]
         for part, (begin, segment) in enumerate(zip(send.start, send.route, strict=True)):
-            spans_s = self._spans_s(segment, self.problem.sizes_bytes[request.size])
+            spans_s = _line(self.problem, segment.hops, self.problem.sizes_bytes[request.size]).spans
             length_s = spans_s[-1][1]
             # Without contention a segment holds nothing.
             holds = tuple(
@@ -512,11 +495,3 @@ class _Stage:
         for reader in request.readers:
             if self.device[reader] == send.target:
                 self.inputs[reader].append(before)
-
-    def _spans_s(self, segment: RouteSegment, size_bytes: int) -> list[tuple[float, float]]:
-        known = self.spans_s.get((segment.hops, size_bytes))
-        if known is None:
-            links = [self.problem.topology.link_between[hop] for hop in segment.hops]
-            known = link_spans(links, size_bytes, self.problem.options.delay, float)
-            self.spans_s[segment.hops, size_bytes] = known
-        return known

@@ -1,10 +1,8 @@
-"""Lower bounds in ticks that need no solver: paths, delays and areas, and blocks that share a device."""
+"""Lower bounds in ticks that need no solver: paths, delays and areas."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from heapq import heappop, heappush
-from itertools import accumulate
 from math import gcd
 from typing import NamedTuple
 
@@ -34,19 +32,8 @@ def arc_delays(instance: Instance, source: int, target: int, delay: Delay) -> Ar
     key = id(delay), instance.allowed[source], instance.allowed[target]
     found = instance.delay_summaries.get(key)
     if found is None:
-        free = len(key[1]) == len(key[2]) == instance.device_count > 1
-        found = (_over_all(delay) if free else None) or _over_pairs(delay, key[1], key[2])
-        instance.delay_summaries[key] = found
+        found = instance.delay_summaries[key] = _over_pairs(delay, key[1], key[2])
     return found
-
-
-def _over_all(delay: Delay) -> ArcDelays | None:
-    """Delays over all pairs of devices; None where no route joins some. The diagonal is 0."""
-    count, values = len(delay), set().union(*delay)
-    if max(values) >= FAR:
-        return None
-    some_nothing = sum(row.count(0) for row in delay) > count
-    return ArcDelays(0, 0 if some_nothing else min(values - {0}), sum(map(sum, delay)) / (count * (count - 1)))
 
 
 def _over_pairs(delay: Delay, sources: Sequence[int], targets: Sequence[int]) -> ArcDelays:
@@ -327,65 +314,6 @@ _MOST_UNITS = 2**21
 """Units of the greatest common divisor up to which all sums are listed, a bit for each: a shift takes 0.03 ms."""
 
 
-def block_bound(instance: Instance, head: Sequence[int], tail: Sequence[int]) -> int:
-    """Ticks in which no block that has several ops, on whichever device, can have ended.
-
-    Proof: the ops of a block run one after another on its device (eq. 7 and 12), each after its head and with its tail
-    to go. With interruptions allowed, the least time for that is found by taking, of the ops that are there, the one
-    of longest tail (Jackson 1955; Carlier 1982).
-    """
-    bound = 0
-    for ops in instance.members:
-        if len(ops) > 1:
-            heads, tails = [head[op] for op in ops], [tail[op] for op in ops]
-            rows = {tuple(instance.duration[op][device] for op in ops) for device in instance.allowed[ops[0]]}
-            ends = (preemptive_end(zip(heads, row, tails, strict=True)) for row in rows)
-            bound = max(bound, min(ends, default=0))
-    return bound
-
-
-def packing_bound(instance: Instance, head: Sequence[int], tail: Sequence[int]) -> int:
-    """Ticks in which blocks cannot be spread over the devices, however little else they wait for.
-
-    Proof: of the k·m + 1 blocks of most work, m being the number of devices, some device gets k + 1, whose work is at
-    least that of the k + 1 smallest of them (eq. 7 and 12). Before it starts the least head of all working ops has
-    passed, and after it the least tail remains.
-    """
-    working = [op for op, ticks in enumerate(instance.shortest) if ticks]
-    if not working:
-        return 0
-    idle = min(head[op] for op in working) + min(tail[op] for op in working)
-    work = sorted((sum(instance.shortest[op] for op in ops) for ops in instance.members), reverse=True)
-    sums, count = list(accumulate(work, initial=0)), instance.device_count
-    most = (len(work) - 1) // count
-    return idle + max((sums[k * count + 1] - sums[k * count - k] for k in range(1, most + 1)), default=-idle)
-
-
-def preemptive_end(jobs: Iterable[tuple[int, int, int]]) -> int:
-    """The least tick at which all (head, ticks, tail) jobs of one machine have ended and left their tails.
-
-    Jobs may be interrupted, so this is no more than what jobs that may not be need.
-    """
-    coming = sorted(jobs)
-    there: list[tuple[int, int]] = []
-    now, end, position = 0, 0, 0
-    while there or position < len(coming):
-        if not there:
-            now = max(now, coming[position][0])
-        while position < len(coming) and coming[position][0] <= now:
-            heappush(there, (-coming[position][2], coming[position][1]))
-            position += 1
-        tail, left = heappop(there)
-        until = coming[position][0] if position < len(coming) else now + left
-        spent = min(left, until - now)
-        now += spent
-        if spent < left:
-            heappush(there, (tail, left - spent))
-        else:
-            end = max(end, now - tail)
-    return end
-
-
 def reachable_capacity(sizes: Iterable[int], capacity: Sequence[int | None]) -> list[int | None]:
     """[device] → the most bytes that some of the sizes fill without exceeding its memory.
 
@@ -478,7 +406,7 @@ def lower_bounds(
     """The best of all bounds here, spending about the given time.
 
     Proof: heads and tails are valid by `heads` and `interval_areas`; an op starts after its head, runs, and leaves its
-    tail, one after another. What blocks need is proven in `block_bound`.
+    tail, one after another.
 
     Parameters
     ----------
@@ -520,7 +448,5 @@ def _window_area(instance: Instance, prices: Prices, head: list[int], tail: list
 BOUNDS: dict[str, Callable[[Instance, Prices, list[int], list[int]], int]] = {
     "path": _longest,
     "window area": _window_area,
-    "packing": lambda instance, prices, head, tail: packing_bound(instance, head, tail),
-    "blocks": lambda instance, prices, head, tail: block_bound(instance, head, tail),
 }
 """Name → bound on the makespan in ticks, from an instance, prices of its devices' time, and heads and tails."""

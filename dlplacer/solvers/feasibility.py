@@ -1,12 +1,15 @@
 """Why no plan can exist: each reason named with its numbers and a way out, found with or without a search."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from math import inf
 
 from dlplacer.core.errors import InfeasibleError, InputError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.units import format_bytes, format_seconds
-from dlplacer.problem.live_memory import input_bytes
+from dlplacer.problem.live_memory import input_bytes, may_bind
 from dlplacer.problem.problem import Problem
+from dlplacer.solvers.ilp.assignment_model import FAMILIES, WORKING, find_placement
 from dlplacer.solvers.instance.instance import Instance, build_instance
 
 
@@ -18,25 +21,13 @@ def devices_text(problem: Problem, devices: Iterable[int]) -> str:
     return ", ".join(repr(problem.topology.devices[device].id) for device in devices)
 
 
-def capacities_text(problem: Problem, devices: Iterable[int]) -> str:
+def capacities_text(problem: Problem) -> str:
     """Sizes with device types, equal ones together: ``2 × 8 GiB (type 'gpu'), unlimited (type 'cpu')``."""
-    counts: dict[tuple[str, str], int] = {}
-    for device in devices:
-        capacity = problem.capacity_bytes[device]
-        text = "unlimited" if capacity is None else format_bytes(capacity)
-        kind = text, problem.topology.devices[device].type
-        counts[kind] = counts.get(kind, 0) + 1
+    sizes = ["unlimited" if size is None else format_bytes(size) for size in problem.capacity_bytes]
+    counts = Counter(zip(sizes, (device.type for device in problem.topology.devices), strict=True))
     return ", ".join(
         f"{f'{count} × ' if count > 1 else ''}{text} (type {name!r})" for (text, name), count in counts.items()
     )
-
-
-def group_text(problem: Problem, ops: Sequence[int]) -> str:
-    return f"colocation group {_name_of_group(problem, ops)}"
-
-
-def groups_text(problem: Problem) -> str:
-    return ", ".join(_name_of_group(problem, group) for group in problem.groups[:5])
 
 
 def _name_of_group(problem: Problem, ops: Sequence[int]) -> str:
@@ -76,25 +67,11 @@ def working_set(problem: Problem, op: int, device: int) -> int:
     return size + inputs + problem.output_bytes[op] + problem.workspace_bytes[op]
 
 
-def most_working_sets(problem: Problem) -> list[int]:
-    """[op] → what `working_set` is at most on any device, in a tenth of its time."""
-    inputs = [0] * problem.op_count
-    for edge, arc in zip(problem.graph.edges, problem.arcs, strict=True):
-        inputs[arc.target] += edge.bytes
-    resident = list(problem.resident_bytes)
-    for members in problem.groups:
-        size = sum(problem.resident_bytes[member] for member in members)
-        for member in members:
-            resident[member] = size
-    rows = zip(resident, inputs, problem.output_bytes, problem.workspace_bytes, strict=True)
-    return list(map(sum, rows))
-
-
 def largest_working_set(problem: Problem) -> tuple[int, int, int]:
     """The op that needs most, the largest device that it may use, and the bytes."""
 
     def roomiest(op: int) -> int:
-        return max(problem.allowed[op], key=lambda device: problem.capacity_bytes[device] or float("inf"))
+        return max(problem.allowed[op], key=lambda device: problem.capacity_bytes[device] or inf)
 
     sizes = {op: working_set(problem, op, roomiest(op)) for op in range(problem.op_count) if problem.allowed[op]}
     op = max(sizes, key=lambda op: sizes[op])
@@ -152,15 +129,6 @@ def require_feasible(problem: Problem) -> None:
     _require_working_room(problem)
 
 
-def may_have_plan(problem: Problem) -> bool:
-    """True if all footprints fit together, every block has a device, and routes may join what talks."""
-    sizes = [size for size in problem.capacity_bytes if size is not None]
-    if len(sizes) == problem.device_count and sum(sizes) < sum(problem.footprint_bytes):
-        return False
-    instance = build_instance(problem)
-    return all(instance.allowed) and all(_common_components(instance, part) for part in instance.parts)
-
-
 def _require_common_device(problem: Problem, instance: Instance, ops: Sequence[int]) -> None:
     if instance.allowed[ops[0]]:
         return
@@ -169,7 +137,7 @@ def _require_common_device(problem: Problem, instance: Instance, ops: Sequence[i
         f"{op_text(problem, op)} may run on {devices_text(problem, problem.allowed[op])}" for op in pinned[:3]
     )
     raise InfeasibleError(
-        f"{group_text(problem, ops)} has no device that all its ops may use: {uses}; change "
+        f"colocation group {_name_of_group(problem, ops)} has no device that all its ops may use: {uses}; change "
         "their 'devices' or take the group apart"
     )
 
@@ -186,7 +154,7 @@ def _require_room(problem: Problem, instance: Instance, block: int) -> None:
     name = op_text(problem, ops[0])
     owner, split = f"op {name}", "split the op"
     if len(ops) > 1:
-        owner = f"{group_text(problem, ops)} of {len(ops)} ops"
+        owner = f"colocation group {_name_of_group(problem, ops)} of {len(ops)} ops"
         split = "take the group apart"
     raise InfeasibleError(
         f"{owner} needs {bytes_text(size, capacity_bytes)}; the largest device{pinned} "
@@ -219,73 +187,34 @@ def _require_room_of_types(problem: Problem) -> None:
 
 def _require_routes(problem: Problem, instance: Instance, part: Sequence[int]) -> None:
     """Eq. 8 along chains of edges: a weakly connected part of the graph needs one connected part of the machine."""
-    common = _common_components(instance, part)
-    if common:
-        largest = max(common, key=lambda number: _room(problem, _members(instance, number)))
+    heads = [instance.members[block][0] for block in part]
+    reach = {op: {instance.component[device] for device in instance.allowed[op]} for op in heads}
+    if common := set.intersection(*reach.values()):
+        inside = [[d for d, other in enumerate(instance.component) if other == number] for number in common]
+        rooms = [[inf if (size := problem.capacity_bytes[d]) is None else size for d in devices] for devices in inside]
         ops = [op for block in part for op in instance.members[block] if op < problem.op_count]
-        _require_total_room(problem, ops, _members(instance, largest))
+        _require_total_room(problem, ops, max(zip(rooms, inside, strict=True), key=lambda each: sum(each[0]))[1])
         return
-    first, second = _apart(instance, part)
+    narrow = sorted(heads, key=lambda op: len(reach[op]))
+    first, second = narrow[0], next((op for op in narrow if not reach[op] & reach[narrow[0]]), narrow[1])
     raise InfeasibleError(
         f"op {op_text(problem, first)} may run on {devices_text(problem, instance.allowed[first])} and op "
-        f"{op_text(problem, second)} on {devices_text(problem, instance.allowed[second])}; they must talk"
-        f"{_through(instance, first, second)}, but no route of links joins these devices; add a link or change the "
-        "ops' 'devices'"
+        f"{op_text(problem, second)} on {devices_text(problem, instance.allowed[second])}; they must talk, but no "
+        "route of links joins these devices; add a link or change the ops' 'devices'"
     )
-
-
-def _common_components(instance: Instance, part: Sequence[int]) -> set[int]:
-    """Connected parts of the machine where every block of a part of the graph may run."""
-    return set.intersection(*_components_of_heads(instance, part).values())
-
-
-def _components_of_heads(instance: Instance, part: Sequence[int]) -> dict[int, set[int]]:
-    heads = (instance.members[block][0] for block in part)
-    return {op: {instance.component[device] for device in instance.allowed[op]} for op in heads}
-
-
-def _apart(instance: Instance, part: Sequence[int]) -> tuple[int, int]:
-    """Two ops of a part that no component of the machine suits: if possible neighbours, else the narrowest."""
-    reach = _components_of_heads(instance, part)
-    heads = list(reach)
-    by_block = {instance.block[op]: op for op in heads}
-    for op, arcs in enumerate(instance.successors):
-        for target, _ in arcs:
-            ends = by_block.get(instance.block[op]), by_block.get(instance.block[target])
-            if ends[0] is not None and ends[1] is not None and not reach[ends[0]] & reach[ends[1]]:
-                return op, target
-    narrow = sorted(heads, key=lambda op: len(reach[op]))
-    return narrow[0], next((op for op in narrow if not reach[op] & reach[narrow[0]]), narrow[1])
-
-
-def _through(instance: Instance, first: int, second: int) -> str:
-    return "" if any(target == second for target, _ in instance.successors[first]) else " through the graph"
-
-
-def _members(instance: Instance, component: int) -> list[int]:
-    return [device for device, number in enumerate(instance.component) if number == component]
-
-
-def _room(problem: Problem, devices: Sequence[int]) -> float:
-    return sum(float("inf") if (capacity := problem.capacity_bytes[device]) is None else capacity for device in devices)
 
 
 def _require_working_room(problem: Problem) -> None:
     """Under ``memory: live`` a device holds an op's block, its inputs, output and workspace while it runs."""
-    if problem.options.memory == "sum":
-        return
-    by_room = sorted(range(problem.device_count), key=lambda device: problem.capacity_bytes[device] or 0, reverse=True)
-    smallest = min((size for size in problem.capacity_bytes if size is not None), default=0)
-    large = [op for op, size in enumerate(most_working_sets(problem)) if size > smallest]
-    for op in large:
-        devices = [device for device in by_room if device in problem.allowed[op]]
-        if any(problem.capacity_bytes[device] is None for device in devices):
-            continue
+    rooms = [inf if size is None else size for size in problem.capacity_bytes]
+    by_room = sorted(range(problem.device_count), key=rooms.__getitem__)
+    for op in range(problem.op_count) if may_bind(problem) else ():
         # It needs the same on all devices where it takes time, so the roomiest of these decides; and of the others.
-        roomiest = {bool(problem.duration[op][device]): device for device in reversed(devices)}.values()
+        devices = (device for device in by_room if device in problem.allowed[op])
+        roomiest = {bool(problem.duration[op][device]): device for device in devices}.values()
         least = {device: working_set(problem, op, device) for device in roomiest}
-        if all((problem.capacity_bytes[device] or 0) < size for device, size in least.items()):
-            device = max(least, key=lambda device: problem.capacity_bytes[device] or 0)
+        if all(rooms[device] < size for device, size in least.items()):
+            device = max(least, key=rooms.__getitem__)
             size, capacity_bytes = least[device], problem.capacity_bytes[device] or 0
             raise InfeasibleError(
                 f"op {op_text(problem, op)} needs {bytes_text(size, capacity_bytes)} while it runs: weights, gradient "
@@ -307,8 +236,6 @@ def require_placement(problem: Problem, seconds: float) -> list[int] | None:
     InfeasibleError
         If none exists.
     """
-    from dlplacer.solvers.ilp.placement_models import find_placement
-
     decided, placement = find_placement(problem, seconds)
     if decided and placement is None:
         raise explain_infeasible(problem)
@@ -321,20 +248,18 @@ def explain_infeasible(problem: Problem) -> InfeasibleError:
     One family after another is left out of the pure placement problem; those without which a placement exists are
     named.
     """
-    from dlplacer.solvers.ilp.placement_models import FAMILIES, WORKING, find_placement
-
     if problem.options.memory == "live" and find_placement(problem, _SECONDS, without=(WORKING,))[1] is not None:
         return explain_overflow(problem)
     blamed = [family for family in FAMILIES if find_placement(problem, _SECONDS, without=(family,))[1] is not None]
     ops = f"{problem.op_count} ops with {format_bytes(sum(problem.footprint_bytes))} in all"
     largest = max(range(problem.op_count), key=lambda op: problem.footprint_bytes[op])
     sizes = f"the largest op {op_text(problem, largest)} needs {format_bytes(problem.footprint_bytes[largest])}"
-    devices = f"devices have {capacities_text(problem, range(problem.device_count))}"
+    devices = f"devices have {capacities_text(problem)}"
+    groups = ", ".join(_name_of_group(problem, group) for group in problem.groups[:5])
     reasons = {
         "memory": f"no placement of {ops} fits: {sizes}, the {devices}; use a larger topology or split the largest ops",
         "pins": "every placement breaks the 'devices' that some op may use; allow more devices",
-        "colocation": f"every placement tears a colocation group apart: {groups_text(problem)}; make the groups "
-        "smaller",
+        "colocation": f"every placement tears a colocation group apart: {groups}; make the groups smaller",
         "routes": "every placement separates two ops that must talk by devices that no route joins; add a link",
     }
     if not blamed:
@@ -353,7 +278,7 @@ def explain_overflow(problem: Problem) -> InfeasibleError:
         f"no schedule keeps the memory at all times: weights, gradients and state take "
         f"{format_bytes(sum(problem.resident_bytes))} in all, op {op_text(problem, op)} needs at least "
         f"{bytes_text(size, capacity_bytes)} while it runs, and devices have "
-        f"{capacities_text(problem, range(problem.device_count))}; use a larger topology or a smaller batch"
+        f"{capacities_text(problem)}; use a larger topology or a smaller batch"
     )
 
 

@@ -1,189 +1,36 @@
-"""Objective throughput: the placement whose largest load is least, with a bound that CP-SAT proves in integers."""
+"""Objectives throughput and max-load: the placement whose largest load is least, with a bound proven in integers.
+
+Contiguous runs come first, then annealing, then CP-SAT from the best placement; on surrogates too if memory is short.
+"""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from itertools import chain
 
-from ortools.sat.python import cp_model
+import numpy as np
 
 from dlplacer.core.errors import InternalError
-from dlplacer.problem.live_memory import memory_use
+from dlplacer.problem.live_memory import may_bind, memory_use
 from dlplacer.problem.loads import APART, Loads
 from dlplacer.problem.problem import Problem
 from dlplacer.problem.simulate import replay
 from dlplacer.solvers.bounds import whole_area
 from dlplacer.solvers.feasibility import explain_infeasible
+from dlplacer.solvers.heuristics.contiguous import Floats, alike_devices, best_runs, set_count, units_in_order
 from dlplacer.solvers.heuristics.list_rules import construct, list_schedule
-from dlplacer.solvers.ilp import constraints
-from dlplacer.solvers.ilp.constraints import Literal, Variables
-from dlplacer.solvers.ilp.cp_sat_search import new_solver
-from dlplacer.solvers.ilp.solver_thread import solve_in_thread
+from dlplacer.solvers.ilp.assignment_model import AssignmentModel
+from dlplacer.solvers.ilp.constraints import Literal
+from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, search
 from dlplacer.solvers.instance.instance import Instance, build_instance
-from dlplacer.solvers.instance.memory_admission import is_memory_short, keeping_surrogates, surrogates, tightened
-from dlplacer.solvers.instance.schedule import Budget, Outcome, ProblemSchedule
-from dlplacer.solvers.instance.time_limit import ask_time, now, within
-from dlplacer.solvers.local_search.contiguous_loads import block_orders, contiguous_loads, load_tables
+from dlplacer.solvers.instance.memory_admission import keeping_surrogates, surrogates, tightened
+from dlplacer.solvers.instance.placement_loads import Ints, PlacementTables, load_tables
+from dlplacer.solvers.instance.schedule import Budget, Incumbent, Outcome, ProblemSchedule, Schedule, SchedulesOnly
+from dlplacer.solvers.instance.time_limit import within
 from dlplacer.solvers.local_search.placement_annealing import PlacementAnnealing
 
-Place = Sequence[int]
-"""[block] → device."""
-
-
-class AssignmentModel:
-    """The model of a problem's placements with its memory rows, whose capacities are the instance's.
-
-    Parameters
-    ----------
-    least, most
-        Bounds on the period in ticks.
-    """
-
-    def __init__(self, problem: Problem, instance: Instance, loads: Loads, least: int, most: int) -> None:
-        self.problem, self.instance, self.loads = problem, instance, loads
-        self.model = cp_model.CpModel()
-        self.period = self.model.new_int_var(least, most, "period")
-        variables = Variables(constraints.place_blocks(self.model, instance), (), self.period)
-        self.place = variables.place
-        self.values: list[tuple[cp_model.IntVar, Callable[[Place], int]]] = []
-        self.busy: list[list[tuple[Literal, int]]] = [[] for _ in range(instance.device_count + loads.link_count)]
-        constraints.place_every_op(self.model, instance, variables)
-        constraints.join_communicating_ops(self.model, instance, variables)
-        constraints.fit_into_memory(self.model, instance, variables)
-        self._compute()
-        self._communicate()
-        for terms in self.busy:
-            literals, ticks = [literal for literal, _ in terms], [size for _, size in terms]
-            self.model.add(cp_model.LinearExpr.weighted_sum(literals, ticks) <= self.period)
-        self.model.minimize(self.period)
-
-    def hint(self, place: Place, period: int) -> None:
-        """Begin at a placement; every variable gets its value there, as CP-SAT completes few hints itself."""
-        for block, literals in enumerate(self.place):
-            for device, literal in literals.items():
-                if isinstance(literal, cp_model.IntVar) and len(literals) > 1:
-                    self.model.add_hint(literal, place[block] == device)
-        for variable, value in self.values:
-            self.model.add_hint(variable, value(place))
-        self.model.add_hint(self.period, period)
-
-    def read(self, is_true: Callable[[Literal], bool]) -> list[int]:
-        """[block] → device of a solution."""
-        return [next(device for device, there in row.items() if is_true(there)) for row in self.place]
-
-    def _compute(self) -> None:
-        for ops, literals in zip(self.instance.members, self.place, strict=True):
-            for device, literal in literals.items():
-                if ticks := sum(self.instance.duration[op][device] for op in ops):
-                    self.busy[device].append((literal, ticks))
-
-    def _communicate(self) -> None:
-        block = self.instance.block
-        sent: dict[tuple[int, tuple[int, ...]], list[int]] = {}
-        for request in self.loads.requests:
-            source = block[request.source]
-            readers = tuple(sorted({block[reader] for reader in request.readers} - {source}))
-            if readers:
-                sent.setdefault((source, readers), []).append(request.size)
-        for (source, readers), sizes in sent.items():
-            ask_time()
-            _Sent(self, source, readers, sizes).add()
-
-    def new_bool(self, value: Callable[[Place], int]) -> cp_model.IntVar:
-        """A literal that is true where `value` of a placement is."""
-        literal = self.model.new_bool_var("")
-        self.values.append((literal, value))
-        return literal
-
-
-class _Sent:
-    """The tensors that a block sends to the same readers."""
-
-    def __init__(self, owner: AssignmentModel, source: int, readers: tuple[int, ...], sizes: Sequence[int]) -> None:
-        self.owner, self.source, self.readers, self.sizes = owner, source, readers, sizes
-        self.model, self.loads = owner.model, owner.loads
-        self.sources = owner.place[source]
-        self.targets = list(dict.fromkeys(device for reader in readers for device in owner.place[reader]))
-
-    def add(self) -> None:
-        delay, loads = self.owner.problem.delay, self.loads
-        pairs = [(a, b) for a in self.sources for b in self.targets if a != b]
-        joined = [pair for pair in pairs if all(delay[size][pair[0]][pair[1]] is not None for size in self.sizes)]
-        sent, received = ({device: set[int]() for device in row} for row in (self.sources, self.targets))
-        for a, b in joined:
-            both = [loads.paid(size, a, b) for size in self.sizes]
-            sent[a].add(sum(paid for paid, _ in both))
-            received[b].add(sum(paid for _, paid in both))
-        if loads.link_count or any(len(each) > 1 for each in (*sent.values(), *received.values())):
-            self._add_pairs(joined)
-            return
-        for device, each in received.items():
-            if ticks := max(each, default=0):
-                self.owner.busy[device].append((self._arrives(device), ticks))
-        for device, each in sent.items():
-            if ticks := max(each, default=0):
-                self.owner.busy[device].append((self._leaves(device), ticks))
-
-    def _arrives(self, device: int) -> cp_model.IntVar:
-        """True if a reader is on a device, and the source is not."""
-        source, readers, place = self.source, self.readers, self.owner.place
-        arrives = self.owner.new_bool(
-            lambda where: where[source] != device and any(where[reader] == device for reader in readers)
-        )
-        for reader in readers:
-            if device in place[reader]:
-                here = [self.sources[device]] if device in self.sources else []
-                self.model.add_bool_or(arrives, ~place[reader][device], *here)
-        return arrives
-
-    def _leaves(self, device: int) -> cp_model.IntVar:
-        """True if the source is on a device, and a reader is not."""
-        source, readers, place = self.source, self.readers, self.owner.place
-        leaves = self.owner.new_bool(
-            lambda where: where[source] == device and any(where[reader] != device for reader in readers)
-        )
-        for reader in readers:
-            there = [place[reader][device]] if device in place[reader] else []
-            self.model.add_bool_or(leaves, ~self.sources[device], *there)
-        return leaves
-
-    def _add_pairs(self, joined: list[tuple[int, int]]) -> None:
-        busy = self.owner.busy
-        travels = {}
-        for a, b in joined:
-            travels[a, b] = self.owner.new_bool(partial(self._joins, a, b))
-            self.model.add_implication(travels[a, b], self.sources[a])
-        for b in self.targets:
-            self.model.add_bool_or(~self._arrives(b), *(travels[pair] for pair in joined if pair[1] == b))
-        for size in self.sizes:
-            for (a, b), literal in travels.items():
-                if received := self.loads.paid(size, a, b)[1]:
-                    busy[b].append((literal, received))
-                for number, ticks in self.loads.on_links(size, a, b):
-                    busy[self.owner.instance.device_count + number].append((literal, ticks))
-            for a in self.sources:
-                self._pay_once(a, {b: travels[a, b] for b in self.targets if (a, b) in travels}, size)
-
-    def _joins(self, a: int, b: int, where: Place) -> int:
-        """True if the source is on a, and a reader on b."""
-        return where[self.source] == a and any(where[reader] == b for reader in self.readers)
-
-    def _pay_once(self, a: int, travels: Mapping[int, cp_model.IntVar], size: int) -> None:
-        """The sender pays for its longest transfer of a tensor."""
-        paid = {b: self.loads.paid(size, a, b)[0] for b in travels}
-        if not any(paid.values()):
-            return
-        source, readers = self.source, self.readers
-        longest = self.model.new_int_var(0, max(paid.values()), "")
-        self.owner.values.append(
-            (
-                longest,
-                lambda where: max((paid.get(where[r], 0) for r in readers if where[source] == a), default=0),
-            )
-        )
-        for b, literal in travels.items():
-            self.model.add(longest >= paid[b] * literal)
-        self.owner.busy[a].append((longest, 1))
+_MOST_UNITS, _SWEEPS, _MOST_STATES = 2000, 20, 64
+"""Units of blocks and sets of devices at most, and sweeps over backward blocks."""
 
 
 @dataclass(frozen=True)
@@ -223,150 +70,204 @@ def solve_throughput(problem: Problem, budget: Budget) -> Outcome:
     InfeasibleError
         If no placement exists.
     """
-    search = _Search(problem, budget)
-    within(lambda: search.best is not None and not budget.left_s, search.run)
-    best = search.best
-    return Outcome(None if best is None else best[1], search.bound)
+    steady = _Search(problem, budget)
+    best = steady.incumbent
+    within(lambda: best.best is not None and not budget.left_s, steady.run)
+    return Outcome(None if best.best is None else steady.scheduled(best.best.device), best.bound)
 
 
 class _Search:
-    """The best schedule with its period, and the best bound so far, in ticks."""
+    """The search on an incumbent whose schedules are placements: the period is their makespan, and all start at 0."""
 
     def __init__(self, problem: Problem, budget: Budget) -> None:
-        self.problem, self.budget, self.loads = problem, budget, Loads(problem)
-        self.instance = build_instance(problem)
-        self.bound = whole_area(self.instance)
-        self.best: tuple[int, ProblemSchedule] | None = None
+        self.problem, self.loads, self.instance = problem, Loads(problem), build_instance(problem)
+        self.tables = load_tables(problem, self.instance, self.loads)
+        self.excess: list[int] = []
+        self.incumbent = Incumbent(budget, self._keeps_memory)
+        self.incumbent.raise_bound(whole_area(self.instance))
 
     def run(self) -> None:
         """Begin with a list schedule, then search on the instance, and on tighter ones if memory is short."""
         first = construct(self.instance, list_schedule)
         if first is not None:
-            self.offer(first.device)
+            self.incumbent.offer(self._placed(first.device))
         self._anneal()
-        is_short = is_memory_short(self.problem, self.instance) and self.problem.options.memory == "live"
-        self._improve(self.instance, PARAMS.whole_share if is_short else 1.0, is_whole=True)
-        for surrogate in self._surrogates() if is_short else ():
-            if not self.closed and self.budget.left_s:
+        is_short = may_bind(self.problem)
+        self._improve(self.instance, PARAMS.whole_share if is_short else 1.0, self.incumbent)
+        for surrogate in chain(keeping_surrogates(self.problem), surrogates(self.problem)) if is_short else ():
+            if not self.incumbent.closed and self.incumbent.budget.left_s:
                 self._up_to_a_plan(surrogate)
 
-    def _anneal(self) -> None:
-        """Offer contiguous runs, then what annealing makes of the best placement."""
-        instance = self.instance
-        tables = load_tables(self.problem, instance, self.loads)
-        search = PlacementAnnealing(tables, instance.capacity)
-        for units in block_orders(self.problem, instance, tables):
-            if (place := contiguous_loads(instance, tables, units)) is not None:
-                self.offer([place[block] for block in instance.block])
-        place = None
-        if self.best is not None:
-            device = self.best[1].device
-            place = [device[ops[0]] if ops[0] < len(device) else 0 for ops in instance.members]
-        if place is None or self.closed:
-            return
-        whole_s = min(PARAMS.anneal_share * self.budget.left_s, PARAMS.anneal_block_s * len(instance.members))
-        seconds = whole_s / PARAMS.anneal_rounds
-        for turn in range(PARAMS.anneal_rounds):
-            search.begin(place)
-            seed = 1000 * (self.budget.seed + turn)
-            search.cool(PARAMS.temperatures, seconds, seed, lambda: not self.budget.left_s)
-            if search.least >= 0:
-                place = search.best.tolist()
-                self.offer([place[block] for block in instance.block])
-
-    def offer(self, device: Sequence[int]) -> list[int]:
-        """Keep a placement if it is a plan of shorter period; [device] → bytes by which it exceeds the memory."""
-        period = max(self.loads.of(device[: self.problem.op_count]))
-        if period >= (APART if self.best is None else self.best[0]):
-            return [0] * self.instance.device_count
-        schedule = self._scheduled(device)
-        used = memory_use(self.problem, *replay(self.problem, schedule.device, schedule.order)).values()
-        rooms = [(use.peak_bytes, use.capacity_bytes) for use in used]
-        excess = [0 if room is None else max(0, size - room) for size, room in rooms]
-        if not any(excess):
-            self.best = period, schedule
-            self._report()
-        return excess
-
-    @property
-    def closed(self) -> bool:
-        """True if the gap that the user asked for is reached."""
-        return self.best is not None and self.best[0] - self.bound <= self.budget.gap * self.best[0]
-
-    def _surrogates(self) -> Iterator[Instance]:
-        yield from keeping_surrogates(self.problem)
-        yield from surrogates(self.problem)
-
-    def _up_to_a_plan(self, surrogate: Instance) -> None:
-        for _ in range(PARAMS.rounds):
-            place = self._improve(surrogate, PARAMS.surrogate_share, is_whole=False)
-            excess = [] if place is None else self.offer([place[block] for block in surrogate.block])
-            if place is None or not any(excess):
-                return
-            surrogate = tightened(surrogate, place, excess)
-
-    def _scheduled(self, device: Sequence[int]) -> ProblemSchedule:
+    def scheduled(self, device: Sequence[int]) -> ProblemSchedule:
         """A list schedule of a placement: the order decides the makespan, and memory over time."""
-        instance, count = self.instance, self.problem.op_count
-        found = construct(instance, list_schedule, [device[ops[0]] for ops in instance.members])
+        count = self.problem.op_count
+        found = construct(self.instance, list_schedule, [device[ops[0]] for ops in self.instance.members])
         if found is None:
             raise InternalError("a placement within memory has no list schedule; please report this graph and topology")
         return ProblemSchedule(self.problem, found.device[:count], found.start[:count])
 
-    def _improve(self, instance: Instance, share: float, is_whole: bool) -> list[int] | None:
-        """The placement by block that CP-SAT finds in a share of the time; None if it finds none."""
-        seconds = share * self.budget.left_s
-        stop_at = now() + seconds
-        most = self.problem.horizon if self.best is None else self.best[0]
-        owner = AssignmentModel(self.problem, instance, self.loads, self.bound, max(most, self.bound))
-        if self.best is not None:
-            device = self.best[1].device
-            owner.hint([device[ops[0]] if ops[0] < len(device) else 0 for ops in instance.members], most)
-        solver = new_solver(self.budget.workers, self.budget.seed, max(0.0, stop_at - now()), relaxes_well=True)
-        solver.parameters.relative_gap_limit = self.budget.gap
-        listener = _Listener(owner)
-        if is_whole:
-            solver.best_bound_callback = listener.on_bound
+    def _placed(self, device: Sequence[int]) -> Schedule:
+        return Schedule(tuple(device), (0,) * len(device), max(self.loads.of(device[: self.problem.op_count])))
 
-        def look() -> bool:
-            if not is_whole:
-                return self.budget.stop.is_set()
-            self.bound = max(self.bound, listener.bound)
-            if listener.fresh:
-                place, listener.fresh = listener.place, False
-                self.offer([place[block] for block in instance.block])
-            self._report()
-            return self.budget.stop.is_set() or self.closed
+    def _of_blocks(self, place: Sequence[int]) -> Schedule:
+        return self._placed([place[block] for block in self.instance.block])
 
-        status = solve_in_thread(solver, owner.model, max(0.0, stop_at - now()), look, listener)
-        if status == cp_model.INFEASIBLE and is_whole and self.best is None:
+    def _keeps_memory(self, schedule: Schedule) -> bool:
+        """True if a step of the placement keeps the memory at all times; `excess` says by how much it does not."""
+        plan = self.scheduled(schedule.device)
+        used = memory_use(self.problem, *replay(self.problem, plan.device, plan.order)).values()
+        rooms = [(use.peak_bytes, use.capacity_bytes) for use in used]
+        self.excess = [0 if room is None else max(0, size - room) for size, room in rooms]
+        return not any(self.excess)
+
+    def _best_place(self) -> list[int] | None:
+        best = self.incumbent.best
+        return None if best is None else [best.device[ops[0]] for ops in self.instance.members]
+
+    def _anneal(self) -> None:
+        """Offer contiguous runs, then what annealing makes of the best placement."""
+        instance, incumbent = self.instance, self.incumbent
+        annealing = PlacementAnnealing(self.tables, instance.capacity)
+        for units in block_orders(self.problem, instance, self.tables):
+            if (found := contiguous_loads(instance, self.tables, units)) is not None:
+                incumbent.offer(self._of_blocks(found))
+        place = self._best_place()
+        if place is None or incumbent.closed:
+            return
+        whole_s = min(PARAMS.anneal_share * incumbent.budget.left_s, PARAMS.anneal_block_s * len(instance.members))
+        for turn in range(PARAMS.anneal_rounds):
+            annealing.begin(place)
+            seed, seconds = 1000 * (incumbent.budget.seed + turn), whole_s / PARAMS.anneal_rounds
+            annealing.cool(PARAMS.temperatures, seconds, seed, lambda: not incumbent.budget.left_s)
+            if annealing.least >= 0:
+                place = annealing.best.tolist()
+                incumbent.offer(self._of_blocks(place))
+
+    def _up_to_a_plan(self, surrogate: Instance) -> None:
+        for _ in range(PARAMS.rounds):
+            self.excess = []
+            place = self._improve(surrogate, PARAMS.surrogate_share, SchedulesOnly(self.incumbent))
+            if place is None or not any(self.excess):
+                return
+            surrogate = tightened(surrogate, place, self.excess)
+
+    def _improve(self, instance: Instance, share: float, incumbent: Incumbent) -> list[int] | None:
+        """The placement by block that CP-SAT finds last in a share of the time; None if it finds none."""
+        best, bound = self.incumbent.best, self.incumbent.bound
+        most = self.problem.horizon if best is None else best.makespan
+        model = AssignmentModel(self.problem, instance, self.tables, bound, max(most, bound))
+        if (place := self._best_place()) is not None:
+            model.hint(place, most)
+        last: list[int] = []
+
+        def read(is_true: Callable[[Literal], bool], _value: object) -> list[Schedule]:
+            last[:] = model.read(is_true)
+            return [self._of_blocks(last)]
+
+        end = search(model.model, read, incumbent, share * incumbent.budget.left_s, relaxes_well=True)
+        if end is SearchEnd.INFEASIBLE and instance is self.instance and best is None:
             raise explain_infeasible(self.problem)
-        if status in (cp_model.OPTIMAL, cp_model.FEASIBLE) and is_whole:
-            listener.on_bound(solver.best_objective_bound)
-        if is_whole:
-            look()
-        return listener.place or None
-
-    def _report(self) -> None:
-        period = None if self.best is None else self.best[0]
-        if period is not None and period < self.bound:
-            raise InternalError(
-                f"the bound of {self.bound} ticks is above a period of {period} ticks; please report this graph and "
-                "topology"
-            )
-        self.budget.report(period, self.bound)
+        return last or None
 
 
-class _Listener(cp_model.CpSolverSolutionCallback):
-    """The last placement and the best bound that the solver's threads report."""
+def block_orders(problem: Problem, instance: Instance, tables: PlacementTables) -> Iterator[list[list[int]]]:
+    """Orders of all blocks in units: topological; then with backward blocks at the first position of their neighbours.
 
-    def __init__(self, owner: AssignmentModel) -> None:
-        super().__init__()
-        self.owner, self.place, self.fresh, self.bound = owner, list[int](), False, 0
+    Sweeps bring them there. A device that runs a layer forward had better run it backward.
+    """
+    units = units_in_order(instance, _MOST_UNITS)
+    yield units
+    near: list[set[int]] = [set() for _ in tables.size]
+    for request, source in enumerate(tables.source.tolist()):
+        for reader in tables.readers(request):
+            near[source].add(reader)
+            near[reader].add(source)
+    # Positions beyond the graph's ops are the barrier's.
+    phases = [op.phase for op in problem.graph.ops] + [None]
+    later = [all(phases[op] in ("backward", "optimizer") for op in ops) for ops in instance.members]
+    moving = [block for block in reversed(tables.order.tolist()) if later[block] and near[block]]
+    if moving:
+        yield _with_neighbours(units, moving, near)
 
-    def on_solution_callback(self) -> None:
-        self.place, self.fresh = self.owner.read(self.boolean_value), True
 
-    def on_bound(self, bound: float) -> None:
-        # CP-SAT hands out its integer bounds as floats.
-        self.bound = max(self.bound, math.ceil(bound - 1e-3) if math.isfinite(bound) else 0)
+def _with_neighbours(units: list[list[int]], moving: Sequence[int], near: Sequence[set[int]]) -> list[list[int]]:
+    position = np.zeros(len(near))
+    for number, unit in enumerate(units):
+        position[unit] = number
+    for sweep in range(_SWEEPS):
+        for block in moving if sweep % 2 else reversed(moving):
+            position[block] = min(position[other] for other in near[block])
+    blocks = np.argsort(position, kind="stable").tolist()
+    size = -(-len(blocks) // _MOST_UNITS)
+    return [blocks[begin : begin + size] for begin in range(0, len(blocks), size)]
+
+
+def contiguous_loads(instance: Instance, tables: PlacementTables, units: Sequence[list[int]]) -> list[int] | None:
+    """[block] → device: the cut of the units into a run per device whose largest device load is least.
+
+    Exact over all sequences of devices up to `_MOST_STATES` sets of devices; beyond, in the order of the devices. None
+    if no cut keeps to memory.
+    """
+    rooms = [math.inf if room is None else float(room) for room in instance.capacity]
+    time = np.where(tables.allowed, tables.work, -1).astype(float)
+    groups = alike_devices(rooms, time, np.concatenate([tables.sent, tables.received]))
+    in_order = set_count(groups) > _MOST_STATES
+    groups = [[device] for device in range(len(rooms))] if in_order else groups
+    costs = list(_run_costs(instance, tables, units, [group[0] for group in groups]))
+    runs = best_runs(groups, costs, join=np.maximum, in_order=in_order)
+    if runs is None:
+        return None
+    place = [0] * len(tables.size)
+    for device, first, last in runs:
+        for block in (block for unit in units[first:last] for block in unit):
+            place[block] = device
+    return place
+
+
+def _run_costs(
+    instance: Instance, tables: PlacementTables, units: Sequence[list[int]], devices: Sequence[int]
+) -> Iterator[Floats]:
+    """For each device, [begin, end] → ticks of a run of units, infinite where it does not fit or may not run."""
+    count, home = len(units), np.zeros(len(tables.size), np.int64)
+    for number, unit in enumerate(units):
+        home[unit] = number
+    size = np.cumsum([0, *(int(tables.size[unit].sum()) for unit in units)])
+    for device in devices:
+        work = np.cumsum([0.0, *(float(tables.work[unit, device].sum()) for unit in units)])
+        banned = np.cumsum([0, *(int(not tables.allowed[unit, device].all()) for unit in units)])
+        cost = _crossing_costs(tables, home, count, device) + work[None, :] - work[:, None]
+        cost[banned[None, :] > banned[:, None]] = np.inf
+        room = instance.capacity[device]
+        if room is not None:
+            cost[(size[None, :] - size[:, None]) > room] = np.inf
+        cost[np.tril_indices(count + 1)] = np.inf
+        yield cost
+
+
+def _crossing_costs(tables: PlacementTables, home: Ints, count: int, device: int) -> Floats:
+    """[begin, end] → ticks that a device pays at most for what enters and leaves a run of units.
+
+    Each request adds to rectangles of (begin, end), which two sums over a table of differences fill.
+    """
+    steps = np.zeros((count + 2, count + 2))
+    both = tables.sent[:, device], tables.received[:, :, device]
+    sending, receiving = (np.where(table >= APART, 0, table).max(axis=1) for table in both)
+
+    def add(first: int, last: int, end: int, ticks: float) -> None:
+        """For runs that begin from `first` to `last` and end behind `end`."""
+        if first <= last:
+            steps[first, end + 1] += ticks
+            steps[last + 1, end + 1] -= ticks
+
+    for request, block in enumerate(tables.source):
+        source, kind = int(home[block]), tables.kind[request]
+        sent, received = float(sending[kind]), float(receiving[kind])
+        readers = sorted({int(home[reader]) for reader in tables.readers(request)})
+        add(0, source, source, sent)
+        add(0, min(source, readers[0]), max(source, readers[-1]), -sent)
+        before = -1
+        for reader in readers:
+            add(before + 1, reader, reader, received)
+            add(before + 1, min(reader, source), max(reader, source), -received)
+            before = reader
+    return steps.cumsum(axis=0).cumsum(axis=1)[: count + 1, : count + 1]

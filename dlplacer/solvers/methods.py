@@ -7,19 +7,22 @@ from functools import partial
 from dlplacer.core.errors import InputError
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.bounds import critical_path, lower_bounds, whole_area
-from dlplacer.solvers.feasibility import EXACT_UP_TO
+from dlplacer.solvers.feasibility import EXACT_UP_TO, explain_infeasible
 from dlplacer.solvers.heuristics.contiguous import contiguous_modules
 from dlplacer.solvers.heuristics.device_map import balanced, sequential
 from dlplacer.solvers.heuristics.list_rules import Heuristic, construct, heft, list_schedule
 from dlplacer.solvers.heuristics.m_topo import m_topo
 from dlplacer.solvers.heuristics.min_cut import min_cut
 from dlplacer.solvers.heuristics.single_device import best_single
+from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, reader, search
+from dlplacer.solvers.ilp.dlplacer_model import build_dlplacer_model
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.memory_admission import admission, attempts
 from dlplacer.solvers.instance.schedule import Begin, Budget, Incumbent, Outcome, ProblemSchedule, Schedule
 from dlplacer.solvers.instance.time_limit import within
 from dlplacer.solvers.load_objectives import solve_throughput
-from dlplacer.solvers.starts import StartMethod, StartSearch
+from dlplacer.solvers.phases import PHASES, solve_ilp
+from dlplacer.solvers.starts import Start, StartSearch
 
 _BOUND_SHARE = 0.2
 """Share of the time limit for the bound beside a heuristic's plan: 0.3 s suffice for 2,000 ops."""
@@ -27,8 +30,6 @@ _BOUND_SHARE = 0.2
 
 def solve_from(begin: Begin, problem: Problem, budget: Budget) -> Outcome:
     """The default method, begun with the schedules and the bound that `begin` finds in the budget."""
-    from dlplacer.solvers.default_method import solve_ilp
-
     starts = [start_of(method) for method in HEURISTICS if method not in budget.without]
     return solve_ilp(problem, budget, starts, begin)
 
@@ -37,7 +38,7 @@ def _ilp(problem: Problem, budget: Budget) -> Outcome:
     return solve_from(lambda instance, incumbent: None, problem, budget)
 
 
-def start_of(method: str) -> StartMethod:
+def start_of(method: str) -> Start:
     """A heuristic as a start of the default method, which goes on without those whose package is not installed."""
 
     def find(problem: Problem, instance: Instance) -> Schedule | None:
@@ -46,7 +47,7 @@ def start_of(method: str) -> StartMethod:
         except InputError:
             return None
 
-    return StartMethod(_COST.get(method, 1.0), find)
+    return find
 
 
 def _found(method: str, problem: Problem, instance: Instance) -> Schedule | None:
@@ -60,16 +61,12 @@ def _single(problem: Problem, budget: Budget) -> Outcome:
 
 def _dlplacer(problem: Problem, budget: Budget) -> Outcome:
     """The best schedule that CP-SAT finds of the paper's own program, timed under the problem's rules."""
-    from dlplacer.solvers.feasibility import explain_infeasible
-    from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, search
-    from dlplacer.solvers.ilp.dlplacer_model import build_dlplacer_model
-
     built = within(lambda: not budget.left_s, partial(build_dlplacer_model, problem))
     if built is None:
         return Outcome(None, 0)
     instance = build_instance(problem)
     incumbent = Incumbent(budget, admission(problem, instance))
-    if search(built.model, built.variables, instance, incumbent, budget.left_s) is SearchEnd.INFEASIBLE:
+    if search(built.model, reader(built.variables, instance), incumbent, budget.left_s) is SearchEnd.INFEASIBLE:
         raise explain_infeasible(problem)
     best = incumbent.best
     return Outcome(None if best is None else ProblemSchedule.of(problem, instance, best), incumbent.bound)
@@ -95,7 +92,7 @@ def _heuristic(problem: Problem, budget: Budget, method: str) -> Outcome:
     """Its own schedule or none: a plan by another rule would not be what its name says."""
     instance, bound_s = build_instance(problem), _BOUND_SHARE * budget.left_s
     incumbent = Incumbent(replace(budget.unreported, deadline=budget.deadline - bound_s), admission(problem, instance))
-    StartSearch(problem, instance, incumbent, [StartMethod(1.0, partial(_found, method))]).run()
+    StartSearch(problem, instance, incumbent, [partial(_found, method)]).run()
     found, bound = incumbent.best, _bound(instance, budget, bound_s)
     budget.report(None if found is None else found.makespan, bound)
     return Outcome(None if found is None else ProblemSchedule.of(problem, instance, found), bound)
@@ -118,13 +115,7 @@ HEURISTICS: dict[str, Callable[[Problem], Heuristic]] = {
 }
 """Heuristic → the rule for a problem, in the order in which the default method asks them.
 
-A list schedule comes first, as its time predicts those of the others; then what finds most in its time.
-"""
-
-_COST = {"heft": 2.0, "min-cut": 0.4, "contiguous": 4.0, "balanced": 0.3, "sequential": 0.3, "m-topo": 0.4}
-"""About how long a heuristic takes on up to eight devices, in list schedules; 1 where nothing is said.
-
-One that would not end in time waits.
+What finds most in its time comes first.
 """
 
 DEFAULT_METHOD = "ilp"
@@ -159,12 +150,9 @@ def require_method(method: str, objective: str) -> None:
 def left_out(names: Iterable[str]) -> frozenset[str]:
     """Names of phases and heuristics to leave out; raises InputError for one that is of none, or of a needed phase."""
     found = frozenset(names)
-    if found:
-        from dlplacer.solvers.phases import PHASES
-
-        known = [*dict.fromkeys(phase.name for phase in PHASES if not phase.is_needed), *HEURISTICS]
-        for name in sorted(found.difference(known)):
-            raise InputError(f"there is nothing {name!r} to leave out; use some of {', '.join(known)}")
+    known = [*(phase.name for phase in PHASES if not phase.is_needed), *HEURISTICS]
+    for name in sorted(found.difference(known)):
+        raise InputError(f"there is nothing {name!r} to leave out; use some of {', '.join(known)}")
     return found
 
 

@@ -1,112 +1,64 @@
-"""The phases of the default method after its first schedules: bounds, segments, annealing, the exact model."""
+"""The default method: the heuristics' schedules, then phases over one incumbent, each with a share of the time."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from dlplacer.core.errors import InternalError
 from dlplacer.problem.problem import Problem
-from dlplacer.solvers.bounds import Bounds, lower_bounds
-from dlplacer.solvers.decode.machine_code import is_kept
-from dlplacer.solvers.decomposition.segment_search import (
-    SegmentParams,
-    segments_of,
-    solve_segments,
-    work_outside,
-)
+from dlplacer.solvers.bounds import Bounds, critical_path, lower_bounds, whole_area
+from dlplacer.solvers.decode.decode import KERNELS, in_sequence
 from dlplacer.solvers.decomposition.segments import GraphSegment
+from dlplacer.solvers.decomposition.series import segments_of, solve_segments
 from dlplacer.solvers.decomposition.stage_bound import search_stages
 from dlplacer.solvers.feasibility import EXACT_UP_TO, explain_overflow
 from dlplacer.solvers.heuristics.randomized_restarts import improve
+from dlplacer.solvers.heuristics.single_device import best_single
+from dlplacer.solvers.ilp.assignment_model import AssignmentModel
+from dlplacer.solvers.ilp.constraints import Literal
 from dlplacer.solvers.ilp.cp_sat_search import SearchEnd
 from dlplacer.solvers.ilp.cp_sat_search import search as search_model
-from dlplacer.solvers.ilp.ilp_model import build_model, solve_exactly
-from dlplacer.solvers.ilp.placement_models import build_serial_model, serial_path
-from dlplacer.solvers.instance.instance import Instance
-from dlplacer.solvers.instance.schedule import Incumbent, Schedule
-from dlplacer.solvers.instance.time_limit import now
-from dlplacer.solvers.local_search.compile_ahead import ANNEALING_CODE, compile_in_thread, seconds_to_begin
-from dlplacer.solvers.local_search.placement_annealing import PLACEMENT_CODE
+from dlplacer.solvers.ilp.ilp_model import solve_exactly
+from dlplacer.solvers.instance.instance import Instance, build_instance
+from dlplacer.solvers.instance.memory_admission import admission
+from dlplacer.solvers.instance.placement_loads import path_tables, serial_path
+from dlplacer.solvers.instance.schedule import Begin, Budget, Incumbent, Outcome, ProblemSchedule, Schedule
+from dlplacer.solvers.instance.time_limit import now, within
+from dlplacer.solvers.local_search.anneal import ANNEALING_CODE, anneal_schedule
+from dlplacer.solvers.local_search.compile_ahead import compiled_in_time
+from dlplacer.solvers.local_search.placement_annealing import PLACEMENT_CODE, anneal_serial
+from dlplacer.solvers.starts import Start, StartSearch
 
+_COMPILED_FROM = 16_000
+"""Ops × devices above which heuristics in Python take as long as the compilation of their code."""
 
-@dataclass(frozen=True)
-class PhaseParams:
-    """The default method's shares of time.
+_SERIAL_SHARE, _RESTART_SHARE = 0.4, 0.1
+"""Of the time that is left: for the serial model, and for restarts before each annealing."""
 
-    Shares are of the time that is left when a phase begins. Segments and parts divide theirs themselves.
-
-    Attributes
-    ----------
-    bound_share, stage_share, restart_share, anneal_share, serial_share, exact_share
-        For the phases of these names.
-    segments, sparse_segments
-        What is spent on segments, and where they are sparse.
-    sparse_from, sparse_from_ops
-        Work outside all segments, and ops, from which these are sparse: then they bring a bound, but hardly plans.
-    restarts
-        Randomized restarts in a row.
-    anneal_ahead_share, anneal_ahead_up_to
-        For annealing ahead of sparse segments, and ops up to which it brings something in half a minute.
-    serial_compile_s
-        Seconds from which annealing placements is worth the compilation of its code.
-    exact_up_to
-        Working ops up to which the exact model is solved.
-    """
-
-    bound_share: float = 0.1
-    stage_share: float = 0.25
-    segments: SegmentParams = field(default_factory=SegmentParams)
-    sparse_segments: SegmentParams = field(default_factory=lambda: SegmentParams(transfer_share=0.3, joins=False))
-    sparse_from: float = 0.05
-    sparse_from_ops: int = 2000
-    restart_share: float = 0.1
-    restarts: int = 150
-    anneal_share: float = 0.5
-    anneal_ahead_share: float = 0.4
-    anneal_ahead_up_to: int = 20_000
-    serial_share: float = 0.4
-    serial_compile_s: float = 5.0
-    exact_up_to: int = EXACT_UP_TO
-    exact_share: float = 0.8
-
-
-PARAMS = PhaseParams()
+_RESTARTS = 150
+"""Randomized restarts in a row."""
 
 
 @dataclass
 class PhaseContext:
-    """The state that phases share.
-
-    Attributes
-    ----------
-    surrogate
-        The instance that led to the best schedule.
-    later
-        Searches what is not in this table: heuristics without time so far, parts of the machine.
-    is_part
-        True for a restricted problem, whose plans count and whose bounds do not.
-    bounds, segments, sparse
-        Set by the phases of these names; `sparse` segments leave out so much work that they bring hardly any plans.
-    """
+    """The state that phases share; `bounds` and `segments` are set by the phases of these names."""
 
     problem: Problem
     instance: Instance
-    surrogate: Instance
     incumbent: Incumbent
-    later: Callable[[], None] = lambda: None
-    is_part: bool = False
+    heuristics: StartSearch
     bounds: Bounds = field(init=False)
     segments: list[GraphSegment] = field(default_factory=list)
-    sparse: bool = False
 
     @property
     def few(self) -> bool:
-        """True if exact models of the whole are worth their time."""
-        return self.instance.working_count <= PARAMS.exact_up_to
+        """True if the exact model is worth its time."""
+        return self.instance.working_count <= EXACT_UP_TO
 
     @property
-    def contended(self) -> bool:
-        """True if transfers wait for each other."""
-        return self.surrogate.traffic is not None
+    def is_over(self) -> bool:
+        """True if no time is left."""
+        return not self.incumbent.budget.left_s
 
 
 @dataclass(frozen=True)
@@ -116,7 +68,7 @@ class Phase:
     Attributes
     ----------
     name
-        To leave it out by; several rows may share one.
+        To leave it out by.
     run
         Improves the search's incumbent for about so many seconds.
     share
@@ -137,14 +89,55 @@ class Phase:
     is_needed: bool = False
 
 
-def run_phases(search: PhaseContext, phases: Iterable[Phase]) -> None:
-    """Run the phases in order until the gap is closed or the time is up, but for those that the budget leaves out."""
-    for phase in phases:
-        budget = search.incumbent.budget
-        if (search.incumbent.closed and not phase.is_cheap) or not budget.left_s:
+def solve_ilp(problem: Problem, budget: Budget, starts: Iterable[Start], begin: Begin) -> Outcome:
+    """The best schedule found within the budget, and a makespan that none can beat.
+
+    It begins with the schedules of those heuristics that fit into a share of the time (`StartSearch`): no plan is worse
+    than theirs. One that did not fit may by itself find more.
+
+    Parameters
+    ----------
+    starts
+        The heuristics, the quick ones first: those that would not fit into the time are left out.
+    begin
+        Called before all else, with an incumbent that is empty: a warm start.
+
+    Raises
+    ------
+    InfeasibleError
+        If no plan can exist; names the constraint to blame.
+    InternalError
+        If a proven bound contradicts a schedule.
+    """
+    instance = build_instance(problem)
+    incumbent = Incumbent(budget, admission(problem, instance))
+    begin(instance, incumbent)
+    if not incumbent.closed:
+        heuristics = StartSearch(problem, instance, incumbent, list(starts))
+        search = PhaseContext(problem, instance, incumbent, heuristics)
+        within(lambda: incumbent.best is not None and search.is_over, partial(_run, search))
+    best = incumbent.best
+    return Outcome(None if best is None else ProblemSchedule.of(problem, instance, best), incumbent.bound)
+
+
+def _run(search: PhaseContext) -> None:
+    """The heuristics, then the phases in order until the gap is closed or the time is up."""
+    instance, incumbent = search.instance, search.incumbent
+    incumbent.raise_bound(max(critical_path(instance), whole_area(instance)))
+    alone = best_single(search.problem)
+    if alone is not None:
+        incumbent.offer(in_sequence(instance, [alone.device[0]] * instance.op_count, instance.order))
+    first = incumbent.budget.for_first
+    if instance.op_count * instance.device_count > _COMPILED_FROM and instance.device_count > 1:
+        compiled_in_time(KERNELS, first.left_s, lambda: not first.left_s)
+    search.heuristics.run()
+    if incumbent.best is not None and incumbent.best.makespan == incumbent.bound:
+        return
+    for phase in PHASES:
+        if (incumbent.closed and not phase.is_cheap) or search.is_over:
             return
-        if phase.name not in budget.without and phase.applies(search):
-            phase.run(search, phase.share * budget.left_s)
+        if phase.name not in incumbent.budget.without and phase.applies(search):
+            phase.run(search, phase.share * incumbent.budget.left_s)
 
 
 def _bound(search: PhaseContext, seconds: float) -> None:
@@ -160,78 +153,46 @@ def _stage_bound(search: PhaseContext, seconds: float) -> None:
 def _assign_serial(search: PhaseContext, seconds: float) -> None:
     """Where memory is short and ops run one after another the assignment is all that is left to decide."""
     path = serial_path(search.instance)
-    if not path:
-        return
-    if len(path) <= PARAMS.exact_up_to:
+    few = len(path) <= EXACT_UP_TO
+    if path and few:
         _assign(search, path, seconds)
-    worth = not search.incumbent.closed and (is_kept(PLACEMENT_CODE) or seconds > PARAMS.serial_compile_s)
-    if worth and compile_in_thread(PLACEMENT_CODE, lambda: not search.incumbent.budget.left_s):
-        from dlplacer.solvers.local_search.serial_annealing import anneal_serial
-
+    if path and not search.incumbent.closed and compiled_in_time(PLACEMENT_CODE, seconds, lambda: search.is_over):
         anneal_serial(search.instance, search.incumbent, path, seconds)
-    if len(path) > PARAMS.exact_up_to:
-        _assign(search, path, PARAMS.serial_share * search.incumbent.budget.left_s)
+    if path and not few:
+        _assign(search, path, _SERIAL_SHARE * search.incumbent.budget.left_s)
 
 
 def _assign(search: PhaseContext, path: list[int], seconds: float) -> None:
     """Solve the model of placements alone, whose optimum no schedule beats."""
-    best = search.incumbent.best
-    if best is not None and not search.incumbent.closed:
-        model, variables = build_serial_model(search.problem, search.instance, path, best)
-        end = search_model(model, variables, search.instance, search.incumbent, seconds, relaxes_well=True)
-        _require_known(end, best)
+    best, instance = search.incumbent.best, search.instance
+    if best is None or search.incumbent.closed:
+        return
+    model = AssignmentModel(search.problem, instance, path_tables(instance, path), 0, best.makespan)
+    model.hint([best.device[ops[0]] for ops in instance.members], best.makespan)
 
+    def read(is_true: Callable[[Literal], bool], _value: object) -> list[Schedule]:
+        place = model.read(is_true)
+        return [in_sequence(instance, [place[block] for block in instance.block], instance.order)]
 
-def _find_segments(search: PhaseContext, seconds: float) -> None:
-    """Find the ops between cut ops, and whether that leaves so much out that it brings hardly any plans."""
-    search.segments = segments_of(search.instance, search.bounds, seconds, PARAMS.segments)
-    is_large = search.instance.traffic is not None and search.instance.op_count > PARAMS.sparse_from_ops
-    search.sparse = is_large and work_outside(search.instance, search.segments) > PARAMS.sparse_from
-
-
-def _solve_segments(search: PhaseContext, seconds: float) -> None:
-    """Prove segments between cut ops: their bounds add up, which CP-SAT does not see."""
-    params = PARAMS.sparse_segments if search.sparse else PARAMS.segments
-    search.bounds = solve_segments(search.instance, search.segments, search.bounds, search.incumbent, params)
-
-
-def _anneal(search: PhaseContext, seconds: float) -> None:
-    """Move single ops with all transfers in their queues."""
-    asked = now()
-    if seconds > seconds_to_begin() and compile_in_thread(ANNEALING_CODE, lambda: not search.incumbent.budget.left_s):
-        from dlplacer.solvers.local_search.anneal import anneal_schedule
-
-        anneal_schedule(search.surrogate, search.incumbent, seconds - (now() - asked))
-
-
-def _is_ahead(search: PhaseContext) -> bool:
-    """True where segments will hardly bring plans: memory over time is short, or they are sparse."""
-    short = search.incumbent.refused and not search.few
-    is_soon = search.sparse and search.instance.op_count <= PARAMS.anneal_ahead_up_to
-    return search.contended and is_kept(ANNEALING_CODE) and (short or is_soon)
-
-
-def _restart(search: PhaseContext, seconds: float) -> None:
-    """Restart list scheduling at random: ops outside all segments have had list schedules only so far."""
-    improve(search.surrogate, search.incumbent, seconds, PARAMS.restarts)
-
-
-def _require_known(end: SearchEnd, best: Schedule) -> None:
-    if end is SearchEnd.INFEASIBLE:
+    if search_model(model.model, read, search.incumbent, seconds, relaxes_well=True) is SearchEnd.INFEASIBLE:
         raise InternalError(
             f"CP-SAT finds no schedule of at most {best.makespan} ticks, where one is known; please report this graph "
             "and topology"
         )
 
 
-def _solve_whole(search: PhaseContext, seconds: float) -> None:
-    """Solve the model without the traffic of links: a bound, and placements that the exact model is slow to find."""
-    best = search.incumbent.best
-    if best is not None:
-        stop_at = now() + seconds
-        model, variables = build_model(search.instance, search.bounds, best.makespan, best)
-        end = search_model(model, variables, search.instance, search.incumbent, stop_at - now())
-        _require_known(end, best)
+def _find_segments(search: PhaseContext, seconds: float) -> None:
+    search.segments = segments_of(search.instance, search.bounds, seconds)
+
+
+def _solve_segments(search: PhaseContext, seconds: float) -> None:
+    """Prove segments between cut ops: their bounds add up, which CP-SAT does not see."""
+    search.bounds = solve_segments(search.instance, search.segments, search.bounds, search.incumbent)
+
+
+def _restart(search: PhaseContext, seconds: float) -> None:
+    """Restart list scheduling at random: ops outside all segments have had list schedules only so far."""
+    improve(search.heuristics.surrogate, search.incumbent, seconds, _RESTARTS)
 
 
 def _solve_exactly(search: PhaseContext, seconds: float) -> None:
@@ -240,43 +201,35 @@ def _solve_exactly(search: PhaseContext, seconds: float) -> None:
         raise explain_overflow(search.problem)
 
 
-def _again(search: PhaseContext, seconds: float) -> None:
-    """Restarts and annealing, drawn anew, for as long as there is time: only a proof ends a search early."""
+def _anneal(search: PhaseContext, seconds: float) -> None:
+    """Move single ops with all transfers in their queues, and restart, for as long as there is time.
+
+    Only a proof ends a search early, so both are drawn anew each time.
+    """
     incumbent = search.incumbent
-    while incumbent.best is not None and not incumbent.closed and incumbent.budget.left_s:
+    while incumbent.best is not None and not incumbent.closed and not search.is_over:
+        asked, left_s = now(), incumbent.budget.left_s
+        many = search.heuristics.surrogate.traffic is not None and not search.few
+        if many and compiled_in_time(ANNEALING_CODE, left_s, lambda: search.is_over):
+            anneal_schedule(search.heuristics.surrogate, incumbent, left_s - (now() - asked))
         incumbent.budget = replace(incumbent.budget, seed=incumbent.budget.seed + 1)
-        _restart(search, PARAMS.restart_share * incumbent.budget.left_s)
-        if _many_contended(search):
-            _anneal(search, incumbent.budget.left_s)
-
-
-def _many(search: PhaseContext) -> bool:
-    return not search.few
-
-
-def _many_contended(search: PhaseContext) -> bool:
-    return search.contended and not search.few
+        _restart(search, _RESTART_SHARE * incumbent.budget.left_s)
 
 
 PHASES = (
-    Phase("bounds", _bound, PARAMS.bound_share, is_cheap=True, is_needed=True),
-    Phase("stage bound", _stage_bound, PARAMS.stage_share),
+    Phase("bounds", _bound, 0.1, is_cheap=True, is_needed=True),
+    Phase("stage bound", _stage_bound, 0.25),
     Phase(
         "serial model",
         _assign_serial,
-        PARAMS.serial_share,
+        _SERIAL_SHARE,
         lambda s: s.incumbent.best is not None and s.instance.memory_binds,
     ),
     Phase("find segments", _find_segments, is_needed=True),
-    Phase("annealing", _anneal, PARAMS.anneal_ahead_share, _is_ahead),
-    Phase("segments", _solve_segments, applies=lambda s: not (s.sparse and s.is_part)),
-    Phase("annealing", _anneal, PARAMS.anneal_share, _many_contended),
-    Phase("parts", lambda s, seconds: s.later(), applies=_many),
-    Phase("restarts", _restart, PARAMS.restart_share),
-    Phase("whole model", _solve_whole, PARAMS.exact_share, lambda s: s.few and s.instance.traffic is not None),
-    Phase("exact model", _solve_exactly, PARAMS.exact_share, lambda s: s.few),
-    Phase("parts", lambda s, seconds: s.later(), applies=lambda s: s.few),
-    Phase("annealing", _anneal, applies=_many_contended),
-    Phase("again", _again, applies=lambda s: not s.is_part),
+    Phase("segments", _solve_segments, applies=lambda s: bool(s.segments)),
+    Phase("late heuristics", lambda s, seconds: s.heuristics.go_on()),
+    Phase("restarts", _restart, _RESTART_SHARE),
+    Phase("exact model", _solve_exactly, 0.8, lambda s: s.few),
+    Phase("annealing", _anneal),
 )
-"""The default method after its first schedules."""
+"""The default method after its first schedules. Shares are guesses."""

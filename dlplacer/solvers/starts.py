@@ -8,33 +8,16 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 from dlplacer.problem.problem import Problem
-from dlplacer.solvers.decode.decode import in_sequence
 from dlplacer.solvers.feasibility import require_placement
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.memory_admission import Attempt, attempts
-from dlplacer.solvers.instance.schedule import Incumbent, Schedule, keeps_blocks_and_memory
+from dlplacer.solvers.instance.schedule import Incumbent, Schedule
 from dlplacer.solvers.instance.time_limit import now, within
 
 Start = Callable[[Problem, Instance], Schedule | None]
 """A heuristic; None where it runs out of memory."""
-
-
-class StartMethod(NamedTuple):
-    """A heuristic, and what tells when to ask it.
-
-    Attributes
-    ----------
-    cost
-        About how long it takes, in list schedules.
-    find
-        The heuristic.
-    """
-
-    cost: float
-    find: Start
 
 
 @dataclass(frozen=True)
@@ -43,20 +26,16 @@ class StartParams:
 
     Attributes
     ----------
-    share, short_share, least_s, most_share
-        For all of them once a plan is known, and where memory over time is short, so that each is asked many times; but
-        so many seconds, up to a share: where time is short a search gains less than they do.
-    late_share
-        For those that had no time at the start.
+    share, least_s, most_share
+        For all of them once a plan is known, but so many seconds, up to a share: where time is short a search gains
+        less than they do.
     placement_share
         Where they find no plan: for a placement by itself.
     """
 
     share: float = 0.3
-    short_share: float = 0.5
     least_s: float = 2.0
     most_share: float = 0.8
-    late_share: float = 0.3
     placement_share: float = 0.25
 
 
@@ -67,7 +46,7 @@ PARAMS = StartParams()
 class _Run:
     """A heuristic, its attempts that are left, and True once one of them was a plan."""
 
-    start: StartMethod
+    start: Start
     attempts: Iterator[Attempt]
     found: bool = False
 
@@ -88,58 +67,45 @@ class StartSearch:
         The instance that led to the best schedule: where memory over time is short, it does well to search on.
     """
 
-    def __init__(
-        self, problem: Problem, instance: Instance, incumbent: Incumbent, starts: Sequence[StartMethod]
-    ) -> None:
+    def __init__(self, problem: Problem, instance: Instance, incumbent: Incumbent, starts: Sequence[Start]) -> None:
         self._problem, self._instance, self._incumbent = problem, instance, incumbent
         self.surrogate = instance
         self._waiting = deque(map(self._fresh, starts))
-        self._in_vain: list[StartMethod] = []
-        self._list_s = 0.0
+        self._in_vain: list[Start] = []
 
     def run(self) -> None:
         """Ask each once, in a share of the time; where there is no plan yet, until there is one."""
         incumbent = self._incumbent
-        self._go_on(PARAMS.share)
+        self._take_turns()
         if incumbent.best is None:
             within(incumbent.budget.stop.is_set, self._on_placement)
 
     def go_on(self) -> None:
         """Ask those that there was no time for, and those that found no room on a placement that has it."""
-        self._go_on(PARAMS.late_share)
+        self._take_turns()
         if self._in_vain and self._instance.memory_binds and not self._incumbent.closed:
             within(lambda: not self._incumbent.budget.left_s, self._on_placement)
 
-    def _fresh(self, start: StartMethod) -> _Run:
-        return _Run(start, attempts(self._problem, self._instance, partial(start.find, self._problem)))
+    def _fresh(self, start: Start) -> _Run:
+        return _Run(start, attempts(self._problem, self._instance, partial(start, self._problem)))
 
-    def _go_on(self, share: float) -> None:
+    def _take_turns(self) -> None:
         """Let them take turns until their time is over, or there is none left; without a plan, up to the deadline.
 
         One whose schedule is behind what is known waits: a tighter surrogate seldom gives a better one. So does one
-        that would not end in time, or does not.
+        that does not end in time.
         """
         incumbent, late = self._incumbent, list[_Run]()
         began, left_s, first_s = now(), incumbent.budget.left_s, incumbent.budget.for_first.left_s
-
-        def ends_at() -> float:
-            if incumbent.best is None and not (incumbent.refused or self._in_vain):
-                return began + first_s
-            asked_s = (max(share, PARAMS.short_share) if incumbent.refused or self._in_vain else share) * left_s
-            return began + max(asked_s, min(PARAMS.least_s, PARAMS.most_share * left_s))
+        share_s = max(PARAMS.share * left_s, min(PARAMS.least_s, PARAMS.most_share * left_s))
 
         def is_over() -> bool:
-            return incumbent.budget.stop.is_set() or now() > ends_at()
+            is_first = incumbent.best is None and not (incumbent.refused or self._in_vain)
+            return incumbent.budget.stop.is_set() or now() > began + (first_s if is_first else share_s)
 
         while self._waiting and not incumbent.closed and not is_over():
             run = self._waiting.popleft()
-            asked, cost = now(), run.start.cost
-            if incumbent.best is not None and asked + self._list_s * cost > ends_at():
-                late.append(run)
-                continue
             made = within(is_over, lambda run=run: [next(run.attempts, None)])  # type: ignore[misc]
-            if made is not None:
-                self._list_s = max(self._list_s, (now() - asked) / cost)
             if made is None:
                 late.append(self._fresh(run.start))
             elif made[0] is not None:
@@ -177,23 +143,7 @@ class StartSearch:
             number: (placement[ops[0]],) for number, ops in enumerate(self._instance.members) if ops[0] < count
         }
         placed = self._instance.limited(blocks)
-        until = now() + PARAMS.late_share * incumbent.budget.left_s
+        until = now() + PARAMS.share * incumbent.budget.left_s
         for start in without:
             if incumbent.best is None or now() < until:
-                incumbent.offer(start.find(self._problem, placed))
-
-
-def single_device(instance: Instance, incumbent: Incumbent) -> Schedule | None:
-    """All ops on the device that takes least time for them and has the memory; None if that is known to be no better.
-
-    That one device is too small for all says nothing of plans on several: such a schedule is not refused, but left out.
-    """
-    devices = [d for d in range(instance.device_count) if all(d in devices for devices in instance.allowed)]
-    takes = {device: sum(row[device] for row in instance.duration) for device in devices}
-    for device in sorted(devices, key=takes.__getitem__):
-        if incumbent.best is not None and incumbent.best.makespan <= takes[device]:
-            return None
-        alone = in_sequence(instance, [device] * instance.op_count, instance.order)
-        if keeps_blocks_and_memory(instance, alone) and incumbent.admits(alone):
-            return alone
-    return None
+                incumbent.offer(start(self._problem, placed))

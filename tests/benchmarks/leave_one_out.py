@@ -147,9 +147,8 @@ def parts() -> list[str]:
     from dlplacer.solvers.methods import HEURISTICS
     from dlplacer.solvers.phases import PHASES
 
-    needed = ("bounds", "find segments")
-    phases = [phase.name for phase in PHASES if phase.name not in needed]
-    return [*dict.fromkeys(phases), *HEURISTICS, *(f"bound: {name}" for name in BOUNDS)]
+    phases = [phase.name for phase in PHASES if not phase.is_needed]
+    return [*phases, *HEURISTICS, *(f"bound: {name}" for name in BOUNDS)]
 
 
 def solve(case: str, without: str, seconds: float, seed: int) -> dict[str, Any]:

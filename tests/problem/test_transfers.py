@@ -24,7 +24,6 @@ def test_a_tensor_is_one_parcel_for_all_its_readers_or_one_for_each_edge() -> No
     assert [request.readers for request in traffic(*THROUGH).requests] == [(1, 2)]
     each = traffic(*THROUGH, transfers="edge")
     assert [(request.readers, request.keepers) for request in each.requests] == [((1,), (1, 2)), ((2,), (1, 2))]
-    assert each.reads == ((), (0,), (1,))
 
 
 def test_cut_through_holds_all_links_together() -> None:

@@ -10,7 +10,7 @@ from dlplacer.core.errors import InfeasibleError
 from dlplacer.planning.assemble import assemble
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.feasibility import explain_infeasible, require_feasible
-from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, search
+from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, reader, search
 from dlplacer.solvers.ilp.ilp_model import build_model
 from dlplacer.solvers.instance.instance import build_instance
 from dlplacer.solvers.instance.schedule import Incumbent, Outcome
@@ -62,7 +62,7 @@ def test_model_alone_has_the_same_optimum(chunk: int) -> None:
             assert optimum is None, seed
             continue
         model, variables = build_model(instance, no_bounds(instance), problem.horizon)
-        end = search(model, variables, instance, incumbent, 60.0)
+        end = search(model, reader(variables, instance), incumbent, 60.0)
         assert end is (SearchEnd.INFEASIBLE if optimum is None else SearchEnd.OPTIMAL), seed
         if incumbent.best is not None:
             assert (incumbent.best.makespan, incumbent.bound) == (optimum, optimum), seed

@@ -18,7 +18,7 @@ from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.planning.place import place
 from dlplacer.problem.problem import build_problem
 from dlplacer.solvers.feasibility import require_feasible, working_set
-from dlplacer.solvers.ilp.placement_models import WORKING, find_placement
+from dlplacer.solvers.ilp.assignment_model import WORKING, find_placement
 
 LIVE = Options(contention="none")
 

@@ -15,7 +15,7 @@ from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.memory_admission import admission, overflow
 from dlplacer.solvers.instance.schedule import Incumbent, Schedule
 from dlplacer.solvers.methods import HEURISTICS, start_of
-from dlplacer.solvers.starts import StartMethod, StartSearch
+from dlplacer.solvers.starts import StartSearch
 
 _FOREVER_S = 1e6
 
@@ -69,7 +69,7 @@ def test_a_heuristic_that_finds_no_room_gets_a_placement_that_has_it(monkeypatch
         single = all(len(allowed) == 1 for allowed in surrogate.allowed)
         return in_sequence(surrogate, devices, surrogate.order) if single else None
 
-    StartSearch(problem, instance, incumbent, [StartMethod(1.0, lost)]).run()
+    StartSearch(problem, instance, incumbent, [lost]).run()
     assert len(asked) == 2
     assert incumbent.best is not None
     used = [sum(size for size, device in zip(sizes, incumbent.best.device, strict=True) if device == d) for d in (0, 1)]

@@ -24,10 +24,10 @@ UNLIMITED = 2**60
 MOST_WITH_DETOURS = 8
 """Devices up to which routes besides the quickest are listed: each pair takes a search of its own for them."""
 
-IS_SOURCE, UNIT, WAITS, FREES, READS, WRITES, OP_BYTES = 0, 1, 2, 4, 6, 8, 10
-"""Columns of `InstanceArrays.ops`: whether an op starts at 0 wherever it is, its unit, and the first of two limits of
+IS_SOURCE, UNIT, WAITS, FREES, READS, WRITES = 0, 1, 2, 4, 6, 8
+"""Columns of `InstanceArrays.ops`: whether an op starts at 0 wherever it is, its block, and the first of two limits of
 lists: ops that it waits for without reading from them (the barrier's arcs), those that wait for it so, requests that it
-reads, and requests that it is the source of; last the footprint of its block, which the block's first op brings."""
+reads, and requests that it is the source of."""
 
 SOURCE, CLASS, READERS = 0, 1, 2
 """Columns of `InstanceArrays.requests`: producer, class of its size, and the first of two limits of its readers."""
@@ -90,30 +90,23 @@ class Tables(NamedTuple):
 
 
 def tables_of(instance: Instance) -> Tables:
-    """The tables of an instance, with its blocks as units, made once."""
+    """The tables of an instance, made once."""
     if "tables" not in instance.known:
         # Without the instance itself: a circle would keep both until the next collection.
-        instance.known["tables"] = build_tables(instance, instance.members)[1:]
+        instance.known["tables"] = _build_tables(instance)
     return Tables(instance, *instance.known["tables"])
 
 
-def build_tables(instance: Instance, units: Sequence[Sequence[int]]) -> Tables:
-    """The tables of an instance.
-
-    Parameters
-    ----------
-    units
-        Ops that move together, of one or more blocks.
-    """
+def _build_tables(instance: Instance) -> tuple[InstanceArrays, Sequence[TimedRoute]]:
     lists, count = _Lists(), instance.op_count
     sent = (
         _without_links(instance)
         if instance.traffic is None
         else _over_links(instance.traffic, range(instance.device_count))
     )
-    ops = np.zeros((count, OP_BYTES + 1), np.int64)
-    ops[[members[0] for members in instance.members], OP_BYTES] = instance.footprint
+    ops = np.zeros((count, WRITES + 2), np.int64)
     ops[list(instance.sources), IS_SOURCE] = 1
+    ops[:, UNIT] = instance.block
     reads, writes, frees = _empty_rows(count), _empty_rows(count), _empty_rows(count)
     sources = [source for source, _, _, _ in sent.requests]
     for number, (source, _, _, readers) in enumerate(sent.requests):
@@ -130,30 +123,22 @@ def build_tables(instance: Instance, units: Sequence[Sequence[int]]) -> Tables:
         for op, row in enumerate(rows):
             ops[op, column : column + 2] = lists.add(row)
     requests = [(source, kind, *lists.add(readers)) for source, kind, _, readers in sent.requests]
-    for number, members in enumerate(units):
-        ops[list(members), UNIT] = number
-    footprints = [sum(instance.footprint[block] for block in {instance.block[op] for op in unit}) for unit in units]
+    units = zip(instance.footprint, instance.members, strict=True)
+    allowed = np.zeros((len(instance.members), instance.device_count), np.int64)
+    for block, members in enumerate(instance.members):
+        allowed[block, list(instance.allowed[members[0]])] = 1
     arrays = InstanceArrays(
         np.array(instance.duration, np.int64).reshape(count, instance.device_count),
         ops,
         np.array(requests, np.int64).reshape(-1, READERS + 2),
-        np.array([(size, *lists.add(unit)) for size, unit in zip(footprints, units, strict=True)], np.int64),
+        np.array([(size, *lists.add(members)) for size, members in units], np.int64),
         np.array(lists.values, np.int64),
         np.array([size for _, _, size, _ in sent.requests], np.float64),
-        _allowed(instance, units),
+        allowed,
         *sent.routes.tables,
         np.array([UNLIMITED if room is None else room for room in instance.capacity], np.int64),
     )
-    return Tables(instance, arrays, sent.routes.listed)
-
-
-def _allowed(instance: Instance, units: Sequence[Sequence[int]]) -> Ints:
-    found = np.ones((len(units), instance.device_count), np.int64)
-    for row, unit in zip(found, units, strict=True):
-        for devices in {instance.allowed[op] for op in unit}:
-            if len(devices) < instance.device_count:
-                row[[device for device in range(instance.device_count) if device not in devices]] = 0
-    return found
+    return arrays, sent.routes.listed
 
 
 def _empty_rows(count: int) -> list[list[int]]:

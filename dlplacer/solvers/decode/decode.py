@@ -1,13 +1,13 @@
 """Schedules of a placement and an order, and by rules: an order of ops, and a rule for their devices."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
 
 from dlplacer.solvers.decode.arrays import BYTES, MEMBERS, InstanceArrays, Tables, tables_of
-from dlplacer.solvers.decode.device_rules import GAP_TO, GAPS, insert_all, new_desk, work_on
+from dlplacer.solvers.decode.device_rules import insert_all, new_desk, work_on
 from dlplacer.solvers.decode.machine_code import is_fast, run
 from dlplacer.solvers.decode.trial import DEVICE, NEVER, TRIAL_START, Solution, filled, run_from, transfers
 from dlplacer.solvers.instance.instance import Instance
@@ -105,8 +105,16 @@ def decode(instance: Instance, rule: Rule, fast: bool | None = None) -> Schedule
     tables = tables_of(instance)
     arrays = tables.arrays if rule.placement is None else _placed(instance, tables.arrays, rule.placement)
     count_work(_OP_S * instance.op_count)
-    fast = is_decoded_fast(instance) if fast is None else fast
-    build = (_working_on if rule.works_on else _ending_first)(instance, arrays, rule, fast)
+    fast = is_fast(instance.op_count * instance.device_count, KERNELS) if fast is None else fast
+
+    def build(solution: Solution) -> int:
+        if rule.works_on:
+            desk = new_desk(arrays, np.array(rule.order, np.int64))
+            return run(work_on, fast, arrays, solution, desk, not instance.uniform)
+        booked = np.zeros((2, instance.device_count, len(rule.order) + 1, 3), np.int64)
+        rows, placed = np.zeros((instance.device_count, 3), np.int64), np.zeros(len(arrays.units), np.int64)
+        return run(insert_all, fast, arrays, solution, placed, booked, rows)
+
     ops = np.array([op for op in rule.order if op not in instance.sources], np.int64)
     nowhere = np.zeros(instance.op_count, np.int64)
     solution, makespan = filled(tables, nowhere, ops, build)
@@ -121,11 +129,6 @@ def decode(instance: Instance, rule: Rule, fast: bool | None = None) -> Schedule
     return Schedule(tuple(device), tuple(start), makespan, tuple(transfers(tables, solution)))
 
 
-def is_decoded_fast(instance: Instance) -> bool:
-    """True if rules decide in machine code on this instance."""
-    return is_fast(instance.op_count * instance.device_count, KERNELS)
-
-
 def _placed(instance: Instance, arrays: InstanceArrays, placement: Sequence[int]) -> InstanceArrays:
     """The same tables with every unit allowed only where its first op is placed, and its memory taken there."""
     allowed, units, capacity = arrays.allowed.copy(), arrays.units.copy(), arrays.capacity.copy()
@@ -136,23 +139,3 @@ def _placed(instance: Instance, arrays: InstanceArrays, placement: Sequence[int]
             capacity[here] -= units[unit, BYTES]
             units[unit, BYTES] = 0
     return arrays._replace(allowed=allowed, units=units, capacity=capacity)
-
-
-def _working_on(instance: Instance, arrays: InstanceArrays, rule: Rule, fast: bool) -> Callable[[Solution], int]:
-    order = np.array(rule.order, np.int64)
-
-    def build(solution: Solution) -> int:
-        return run(work_on, fast, arrays, solution, new_desk(arrays, order), not instance.uniform)
-
-    return build
-
-
-def _ending_first(instance: Instance, arrays: InstanceArrays, rule: Rule, fast: bool) -> Callable[[Solution], int]:
-    booked = np.zeros((instance.device_count, len(rule.order) + 2, GAP_TO + 1), np.int64)
-    rows = np.zeros((instance.device_count, GAPS + 1), np.int64)
-
-    def build(solution: Solution) -> int:
-        placed = np.zeros(len(arrays.units), np.int64)
-        return run(insert_all, fast, arrays, solution, placed, booked, rows)
-
-    return build

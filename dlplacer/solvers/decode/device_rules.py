@@ -37,8 +37,11 @@ from dlplacer.solvers.decode.trial import (
     TRIAL_EPOCH,
     TRIAL_LEGS,
     TRIAL_START,
+    TRIAL_USES,
     Solution,
     best_route,
+    book,
+    first_gap,
     line,
     pop,
     push,
@@ -140,70 +143,6 @@ def settle_rest(arrays: InstanceArrays, solution: Solution, placed: Ints) -> boo
     return True
 
 
-FROM, TO, GAP_FROM, GAP_TO = range(4)
-"""Columns of booked time: when a device is busy, in order, and the gaps between, the last without end."""
-
-BUSY, GAPS = 0, 1
-"""Columns of the counts of these rows."""
-
-
-def _first_above(booked: Ints, here: int, count: int, column: int, tick: int) -> int:
-    """The first row of a device whose column is above a tick, or `count`."""
-    low, high = 0, count
-    while low < high:
-        middle = (low + high) >> 1
-        if booked[here, middle, column] > tick:
-            high = middle
-        else:
-            low = middle + 1
-    return low
-
-
-def _earliest(booked: Ints, counts: Ints, here: int, arrival: int, ticks: int) -> int:
-    """The first moment from `arrival` on at which an op of this length fits on a device."""
-    if ticks:
-        row = _first_above(booked, here, counts[here, GAPS], GAP_TO, arrival)
-        while max(arrival, booked[here, row, GAP_FROM]) + ticks > booked[here, row, GAP_TO]:
-            row += 1
-        return int(max(arrival, booked[here, row, GAP_FROM]))
-    row = _first_above(booked, here, counts[here, BUSY], FROM, arrival - 1)
-    return int(max(arrival, booked[here, row - 1, TO])) if row else arrival
-
-
-def _make_row(booked: Ints, here: int, count: int, row: int, column: int) -> None:
-    """Make room for a row in two columns of a device."""
-    for at in range(count, row, -1):
-        booked[here, at, column] = booked[here, at - 1, column]
-        booked[here, at, column + 1] = booked[here, at - 1, column + 1]
-
-
-def _book(booked: Ints, counts: Ints, here: int, begin: int, end: int) -> None:
-    """Enter time that is free on a device, and leave of the gap around it what is before and after."""
-    row = _first_above(booked, here, counts[here, BUSY], FROM, begin)
-    while row and booked[here, row - 1, TO] > begin:
-        row -= 1
-    _make_row(booked, here, counts[here, BUSY], row, FROM)
-    booked[here, row, FROM], booked[here, row, TO] = begin, end
-    counts[here, BUSY] += 1
-    gap = _first_above(booked, here, counts[here, GAPS], GAP_FROM, begin) - 1
-    if gap < 0 or booked[here, gap, GAP_TO] <= begin:
-        return
-    first, last = booked[here, gap, GAP_FROM], booked[here, gap, GAP_TO]
-    if first < begin:
-        booked[here, gap, GAP_TO] = begin
-        if end < last:
-            _make_row(booked, here, counts[here, GAPS], gap + 1, GAP_FROM)
-            booked[here, gap + 1, GAP_FROM], booked[here, gap + 1, GAP_TO] = end, last
-            counts[here, GAPS] += 1
-    elif end < last:
-        booked[here, gap, GAP_FROM] = end
-    else:
-        for at in range(gap, counts[here, GAPS] - 1):
-            booked[here, at, GAP_FROM] = booked[here, at + 1, GAP_FROM]
-            booked[here, at, GAP_TO] = booked[here, at + 1, GAP_TO]
-        counts[here, GAPS] -= 1
-
-
 def insert_all(
     arrays: InstanceArrays,
     solution: Solution,
@@ -220,14 +159,13 @@ def insert_all(
     placed
         [unit] → 0, for use inside.
     booked, rows
-        [device, row, column] and [device, column], for use inside: with room for a row more than there are ops.
+        When devices are busy, as `Solution.busy` and `Solution.links` say it of link directions, for use inside.
     """
     ops, sequence, counts, used = solution.ops, solution.sequence, solution.counts, solution.used
     counts[EPOCH] += 1
     counts[TRIAL_LEGS] = 0
     for here in range(used.shape[0]):
-        used[here], rows[here, BUSY], rows[here, GAPS] = 0, 0, 1
-        booked[here, 0, GAP_FROM], booked[here, 0, GAP_TO] = 0, NEVER
+        used[here], rows[here, TRIAL_USES] = 0, 0
     makespan = 0
     for at in range(sequence.shape[0]):
         op = sequence[at]
@@ -236,7 +174,7 @@ def insert_all(
         for here in range(used.shape[0]):
             if admits(arrays, solution, unit, here, placed):
                 arrival = expect(arrays, solution, op, here, placed)
-                begin = _earliest(booked, rows, here, arrival, arrays.ticks[op, here])
+                begin = first_gap(booked, here, rows[here, TRIAL_USES], arrival, arrays.ticks[op, here])
                 end = begin + arrays.ticks[op, here]
                 if end < soonest:
                     best, soonest, first = here, end, begin
@@ -247,9 +185,9 @@ def insert_all(
         if not settle_sources(arrays, solution, op, best, placed):
             return NEVER
         arrival = max(first, receive(arrays, solution, op, 0, 0, at))
-        begin = _earliest(booked, rows, best, arrival, arrays.ticks[op, best])
+        begin = first_gap(booked, best, rows[best, TRIAL_USES], arrival, arrays.ticks[op, best])
         end = begin + arrays.ticks[op, best]
-        _book(booked, rows, best, begin, end)
+        book(booked, rows, best, begin, end, 0)
         ops[op, TRIAL_START], ops[op, TRIAL_END] = begin, end
         makespan = max(makespan, end)
         if counts[OVERFLOW]:
@@ -339,28 +277,12 @@ def _count_missing(arrays: InstanceArrays, desk: Desk) -> tuple[int, int]:
     return left, released
 
 
-def _idle_arrival(arrays: InstanceArrays, solution: Solution, desk: Desk, op: int, here: int) -> int:
-    """When all that an op reads would be on a device over idle links."""
-    ops, latest = solution.ops, 0
-    for number in range(arrays.ops[op, WAITS], arrays.ops[op, WAITS + 1]):
-        latest = max(latest, ops[arrays.lists[number], TRIAL_END])
-    for number in range(arrays.ops[op, READS], arrays.ops[op, READS + 1]):
-        request = arrays.lists[number]
-        source = arrays.requests[request, SOURCE]
-        if desk.placed[arrays.ops[source, UNIT]]:
-            time = ops[source, TRIAL_END] + idle_ticks(arrays, request, ops[source, DEVICE], here)
-        else:
-            time = nearest(arrays, solution, request, here, desk.placed)[1]
-        latest = max(latest, time)
-    return latest
-
-
 def _release(arrays: InstanceArrays, solution: Solution, desk: Desk, op: int, instants: int) -> int:
     """Queue an op whose inputs are all scheduled wherever it may run; the ops of no time that may run at once."""
     soonest, takes = -1, 0
     for here in range(desk.arrival.shape[1]):
         if _may_run(arrays, solution, desk, op, here):
-            desk.arrival[op, here] = _idle_arrival(arrays, solution, desk, op, here)
+            desk.arrival[op, here] = expect(arrays, solution, op, here, desk.placed)
             _enter(desk, here, desk.arrival[op, here], desk.ops[op, KEY])
             takes = max(takes, arrays.ticks[op, here])
             if soonest < 0 or desk.arrival[op, here] < desk.arrival[op, soonest]:

@@ -36,7 +36,7 @@ _OPTIONS: Mapping[str, Any] = {
     "no_cfunc_wrapper": True,
 }
 
-_WORTH_LOADING = 1000
+_WORTH_LOADING = 150
 """Ops × devices from which a schedule by rule is worth the loading of its code."""
 _UNUSED_S = 30 * 86400.0
 """Code of other versions that nobody has used for so long makes room."""
@@ -70,7 +70,7 @@ def is_fast(size: int, kernels: Collection[Kernel]) -> bool:
         Ops × devices.
     """
     made = all((kernel, False) in _made and _made[kernel, False].signatures for kernel in kernels)
-    return made or ((size > _WORTH_LOADING or "numba" in sys.modules) and _is_kept(kernels))
+    return made or (size > _WORTH_LOADING and _is_kept(kernels))
 
 
 def is_kept(kernels: Collection[Kernel]) -> bool:

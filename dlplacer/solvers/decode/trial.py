@@ -14,10 +14,11 @@ import numpy as np
 
 from dlplacer.problem.route_table import ScheduledTransfer
 from dlplacer.solvers.decode.arrays import (
+    BYTES,
     CLASS,
     FIRST_HOLD,
     IS_SOURCE,
-    OP_BYTES,
+    MEMBERS,
     READS,
     SOURCE,
     WAITS,
@@ -134,7 +135,8 @@ def _empty(tables: Tables, devices: Ints, sequence: Ints, width: int) -> Solutio
     table[:, DEVICE], table[:, PLACE] = devices, -1
     table[sequence, PLACE] = np.arange(len(sequence))
     used = np.zeros(device_count, np.int64)
-    np.add.at(used, devices, arrays.ops[:, OP_BYTES])
+    first = arrays.lists[arrays.units[:, MEMBERS]]
+    np.add.at(used, devices[first], arrays.units[:, BYTES])
     arrivals = np.zeros((len(arrays.requests), device_count, TRIAL_EPOCH + 1), np.int64)
     arrivals[:, :, ARRIVAL_LEG] = -1
     most_legs = width * (resources + len(arrays.requests) // _FIRST_WIDTH + 1)
@@ -217,7 +219,16 @@ def first_after(busy: Ints, which: int, link: int, count: int, column: int, tick
     return low
 
 
-def _book(busy: Ints, links: Ints, link: int, begin: int, end: int, leg: int) -> bool:
+def first_gap(busy: Ints, link: int, count: int, begin: int, ticks: int) -> int:
+    """The first moment from `begin` on from which a link direction is free for so long, in the trial."""
+    use = first_after(busy, 1, link, count, TO, begin)
+    while use < count and busy[1, link, use, FROM] < begin + ticks:
+        begin = max(begin, busy[1, link, use, TO])
+        use += 1
+    return begin
+
+
+def book(busy: Ints, links: Ints, link: int, begin: int, end: int, leg: int) -> bool:
     """Enter a use of a link direction; whether there was room in the table.
 
     Uses are in the order of their begins, and of their ends: one of no time comes before one that begins with it.
@@ -256,11 +267,7 @@ def segment_start(
             link, offset = int(holds[hold, 0]), line(holds, hold, 1, size)
             ticks = max(0, line(holds, hold, 3, size) - offset)
             touch(busy, links, link, base, epoch)
-            begin, count = ready + offset, links[link, TRIAL_USES]
-            use = first_after(busy, 1, link, count, TO, begin)
-            while use < count and busy[1, link, use, FROM] < begin + ticks:
-                begin = max(begin, busy[1, link, use, TO])
-                use += 1
+            begin = first_gap(busy, link, links[link, TRIAL_USES], ready + offset, ticks)
             if begin - offset > ready:
                 ready, moved = begin - offset, limit - first > 1
     return ready
@@ -292,7 +299,7 @@ def _send_segment(
     for hold in range(int(segments[segment, FIRST_HOLD]), int(segments[segment, FIRST_HOLD + 1])):
         offset = line(holds, hold, 1, size)
         until = max(offset, line(holds, hold, 3, size))
-        if not _book(busy, links, int(holds[hold, 0]), begin + offset, begin + until, leg):
+        if not book(busy, links, int(holds[hold, 0]), begin + offset, begin + until, leg):
             counts[OVERFLOW] = 1
     time = begin + line(segments, segment, 0, size)
     arrivals = solution.arrivals

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
-from dlplacer.problem.route_table import Traffic, TransferRequest, traffic_of
+from dlplacer.problem.route_table import Traffic, TransferRequest
 from dlplacer.solvers.bounds import lower_bounds
 from dlplacer.solvers.instance.instance import Delay, Instance
 from dlplacer.solvers.instance.time_limit import now
@@ -191,7 +191,7 @@ def _traffic(
                 if readers:
                     requests.append(TransferRequest("", source, request.size, readers, readers))
         offset = last + 1
-    return traffic_of(traffic.routes, requests, offset)
+    return Traffic(traffic.routes, tuple(requests))
 
 
 def _leading_to(instance: Instance, last: int) -> list[int]:

@@ -5,29 +5,75 @@ but the chain of cut ops joins the series of segments, their best schedules also
 optimum. In all other cases what is put together is only a candidate, whose true makespan counts.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import accumulate
 
+from dlplacer.core.errors import InternalError
 from dlplacer.solvers.bounds import Bounds, lower_bounds
 from dlplacer.solvers.decode.decode import compact
-from dlplacer.solvers.decomposition.idle_ends import ticks_with_idle_ends
-from dlplacer.solvers.decomposition.segments import GraphSegment, Series, couple, with_traffic
+from dlplacer.solvers.decomposition.idle_ends import charge_idle_ends, ticks_with_idle_ends
+from dlplacer.solvers.decomposition.segments import GraphSegment, Series, couple, find_segments, relaxed, with_traffic
 from dlplacer.solvers.heuristics.list_rules import by_rank, construct, heft, list_schedule, upward_ranks
+from dlplacer.solvers.heuristics.randomized_restarts import improve
+from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, reader, search
+from dlplacer.solvers.ilp.ilp_model import build_model
 from dlplacer.solvers.instance.instance import Instance, interchangeable
-from dlplacer.solvers.instance.schedule import Budget, Incumbent, Schedule
+from dlplacer.solvers.instance.schedule import Budget, Incumbent, Schedule, SchedulesOnly
 from dlplacer.solvers.instance.time_limit import now, side_by_side
 
-_BOUND_S = 0.5
-"""Seconds for the bounds of a segment, at most."""
 
-_LARGEST_SEARCH = 250
-"""Ops above which a series is not searched: CP-SAT proves 62-op series in seconds, not 122 ops in a minute."""
+@dataclass(frozen=True)
+class SegmentParams:
+    """The effort for segments; shares are of the time that is left.
 
-_OFTEN = 4
-"""Times per device from which a series comes again and again."""
+    Attributes
+    ----------
+    find_share, bound_share
+        To find segments, and for the bounds of the whole after a round.
+    shares, work, growth
+        For series without transfers, then with them: time, deterministic seconds of CP-SAT per series in the first
+        round, and the factor for every further one.
+    restarts
+        Randomized restarts ahead of CP-SAT, which gains from a good hint.
+    largest_search
+        Ops above which a series is not searched: CP-SAT proves 62-op series in seconds, not 122 ops in a minute.
+    part_bound_s
+        Seconds for the bounds of a segment, at most.
+    suffix_sizes, suffix_share, suffix_work
+        Working ops of the suffixes that are solved, share of time and deterministic seconds for each. Larger ones
+        bound more but are proven less often.
+    """
+
+    find_share: float = 0.25
+    bound_share: float = 0.1
+    shares: tuple[float, float] = (0.5, 0.4)
+    work: tuple[float, float] = (0.1, 0.4)
+    growth: float = 4.0
+    restarts: int = 30
+    largest_search: int = 250
+    part_bound_s: float = 0.5
+    suffix_sizes: tuple[int, ...] = (15, 30, 60)
+    suffix_share: float = 0.05
+    suffix_work: float = 1.0
+
+
+PARAMS = SegmentParams()
+
+
+@dataclass
+class Known:
+    """What is known of an instance; `exhausted` if its model is solved, but not exact: a search would find the same."""
+
+    bounds: Bounds
+    incumbent: Incumbent
+    exhausted: bool = False
+
+    @property
+    def width(self) -> int:
+        """Ticks between bound and best schedule."""
+        return 0 if self.incumbent.best is None else self.incumbent.best.makespan - self.incumbent.bound
 
 
 class SegmentChain:
@@ -37,58 +83,59 @@ class SegmentChain:
     ----------
     alone
         The segments of joined series, each as a series of its own.
-    bounds
-        Bounds of the segments' and series' instances.
-    incumbents
-        What is known of the series' instances.
-    exhausted
-        Instances of series whose model is solved, although it is not exact: another search would find the same.
+    known
+        Instance of a segment or series → what is known of it.
     """
 
     def __init__(
-        self, instance: Instance, segments: list[GraphSegment], series: list[Series], bounds: dict[Instance, Bounds]
+        self,
+        instance: Instance,
+        segments: Sequence[GraphSegment],
+        series: Sequence[Series],
+        budget: Budget,
+        known: Mapping[Instance, Known],
     ) -> None:
-        self.instance, self.segments, self.series, self.bounds = instance, segments, series, bounds
+        self.instance, self.segments, self.series, self.budget = instance, segments, series, budget
         self.alone: list[Series] = []
-        self.incumbents: dict[Instance, Incumbent] = {}
-        self.exhausted: set[Instance] = set()
-        self.budget = Budget(0.0)
+        self.known = dict(known)
 
     @classmethod
-    def of(cls, instance: Instance, segments: list[GraphSegment], budget: Budget) -> "SegmentChain":
-        """The chain of some segments, with bounds of all its parts and list schedules of all its series."""
-        chain = cls(instance, segments, couple(instance, segments), {})
-        chain.budget = budget
+    def of(cls, instance: Instance, segments: Sequence[GraphSegment], budget: Budget) -> "SegmentChain":
+        """The chain of some segments, with bounds and list schedules of all its parts."""
+        chain = cls(instance, segments, couple(instance, segments), budget, {})
         joined = {number for series in chain.series if len(series.segments) > 1 for number in series.segments}
         chain.alone = [Series((number,), segments[number].instance) for number in sorted(joined)]
         for segment in segments:
-            if segment.instance not in chain.bounds:
-                found = lower_bounds(segment.instance, _BOUND_S)
+            if segment.instance not in chain.known:
+                found = lower_bounds(segment.instance, PARAMS.part_bound_s)
                 ticks = max(found.makespan, ticks_with_idle_ends(segment, found))
-                chain.bounds[segment.instance] = replace(found, makespan=ticks)
-        for part in (entry.instance for entry in chain.series):
-            if part not in chain.bounds:
-                chain.bounds[part] = lower_bounds(part, _BOUND_S)
-        for series in (*chain.alone, *chain.series):
-            if series.instance not in chain.incumbents:
-                chain.incumbents[series.instance] = chain.begin(series.instance)
+                chain.begin(segment.instance, replace(found, makespan=ticks))
+        for series in chain.series:
+            if series.instance not in chain.known:
+                chain.begin(series.instance, lower_bounds(series.instance, PARAMS.part_bound_s))
         return chain
 
     def with_traffic(self) -> "SegmentChain":
         """The same chain with series that have traffic, and begin with what is known of them without."""
-        series = with_traffic(self.instance, self.segments, self.series)
-        chain = SegmentChain(self.instance, self.segments, series, dict(self.bounds))
-        chain.budget = self.budget
-        for before, part in zip(self.series, (entry.instance for entry in series), strict=True):
-            if part in chain.incumbents:
-                continue
-            known = self.incumbents[before.instance]
-            chain.bounds[part] = replace(self.bounds[before.instance], makespan=known.bound)
-            begun = chain.begin(part) if self.budget.left_s else Incumbent(self.budget_of(0.0))
-            chain.incumbents[part] = begun
-            if known.best is not None:
-                begun.offer(compact(part, known.best.device, known.best.start))
+        several = with_traffic(self.instance, self.segments, self.series)
+        chain = SegmentChain(self.instance, self.segments, several, self.budget, self.known)
+        for before, series in zip(self.series, several, strict=True):
+            if series.instance not in chain.known:
+                known = self.known[before.instance]
+                begun = chain.begin(series.instance, replace(known.bounds, makespan=known.incumbent.bound))
+                if known.incumbent.best is not None:
+                    best = known.incumbent.best
+                    begun.incumbent.offer(compact(series.instance, best.device, best.start))
         return chain
+
+    def begin(self, instance: Instance, bounds: Bounds) -> Known:
+        """The bounds and the schedules of list rules of an instance."""
+        incumbent = Incumbent(self.budget_of(self.budget.left_s))
+        for rule in (list_schedule, heft) if self.budget.left_s else ():
+            incumbent.offer(construct(instance, rule))
+        incumbent.raise_bound(bounds.makespan)
+        self.known[instance] = Known(bounds, incumbent)
+        return self.known[instance]
 
     @property
     def open(self) -> list[Series]:
@@ -99,28 +146,14 @@ class SegmentChain:
         """
         return [*self._unproven(self.alone), *self._unproven(self.series)]
 
-    def comes_again(self, instance: Instance) -> bool:
-        """True if a series comes so often, as that of a layer does, that one good schedule of it decides the whole."""
-        return self._count[instance] > _OFTEN * instance.device_count
-
-    @cached_property
-    def repeats(self) -> bool:
-        """True if some series comes again and again."""
-        return any(map(self.comes_again, self._count))
-
-    @property
-    def open_ticks(self) -> int:
-        """By how much the open series may be shorter than their best schedules, in all."""
-        return sum(self._width(series) for series in self.open)
-
-    def advance(self, work: float, stop_at: float, search: Callable[["SegmentChain", Series, float], None]) -> None:
+    def advance(self, work: float, stop_at: float) -> None:
         """Spend some work on every open series, one per worker at a time, until a moment of the clock (`now`)."""
 
         def spend(series: Series, workers: int) -> None:
             left = min(stop_at - now(), self.budget.left_s)
             if left > 0:
-                self.incumbents[series.instance].budget = replace(self.budget_of(left), workers=workers)
-                search(self, series, work)
+                self.known[series.instance].incumbent.budget = replace(self.budget_of(left), workers=workers)
+                search_series(self, series, work)
 
         side_by_side([partial(spend, series) for series in self.open], self.budget.workers)
 
@@ -149,39 +182,24 @@ class SegmentChain:
         Ops outside the segments go into the gaps that are left, as late as what waits for them allows; or the list rule
         decides all times anew, with these ops last or by rank.
         """
-        parts: dict[int, tuple[Schedule, list[int]]] = {}
-        assigned = [-1] * len(self.instance.members)
-        for number, segment in enumerate(self.segments):
-            series, first = self._position[number]
-            schedule = self.incumbents[series.instance].best
-            if schedule is None:
-                return
-            if series.segments[0] not in parts:
-                there = assigned[self.instance.block[segment.ops[0]]]
-                parts[series.segments[0]] = schedule, self._swap(schedule.device[first], there)
-            name = parts[series.segments[0]][1]
-            for position, op in enumerate(segment.ops, first):
-                if assigned[self.instance.block[op]] < 0:
-                    assigned[self.instance.block[op]] = name[schedule.device[position]]
-        yield from self.combined([parts[series.segments[0]] for series in self.series])
-
-    def combined(self, parts: Sequence[tuple[Schedule, Sequence[int]]]) -> Iterator[Schedule]:
-        """Schedules of the whole from one for every series and new names for its devices."""
-        instance = self.instance
+        instance, offset = self.instance, 0
         assigned = [-1] * len(instance.members)
         place: dict[int, float] = {}
-        offset = 0
-        part_of = {series.segments: part for series, part in zip(self.series, parts, strict=True)}
+        names: dict[tuple[int, ...], list[int]] = {}
         for number, segment in enumerate(self.segments):
             series, first = self._position[number]
-            schedule, name = part_of[series.segments]
-            span = range(first, first + len(segment.ops))
-            began = 0 if segment.begins else schedule.start[first]
-            for op, position in zip(segment.ops, span, strict=True):
+            best = self.known[series.instance].incumbent.best
+            if best is None:
+                return
+            if series.segments not in names:
+                there = assigned[instance.block[segment.ops[0]]]
+                names[series.segments] = self._swap(best.device[first], there)
+            name, began = names[series.segments], 0 if segment.begins else best.start[first]
+            for position, op in enumerate(segment.ops, first):
                 if assigned[instance.block[op]] < 0:
-                    assigned[instance.block[op]] = name[schedule.device[position]]
-                place.setdefault(op, offset + schedule.start[position] - began)
-            offset += schedule.start[span[-1]] - began
+                    assigned[instance.block[op]] = name[best.device[position]]
+                place.setdefault(op, offset + best.start[position] - began)
+            offset += best.start[first + len(segment.ops) - 1] - began
         ranks = upward_ranks(instance)
         late = [-place[op] if op in place else rank - offset - max(ranks) for op, rank in enumerate(ranks)]
         for op in reversed(instance.order):
@@ -198,14 +216,9 @@ class SegmentChain:
         chosen = [self.segments[number] for number in series.segments]
         return list(zip(chosen, accumulate((len(segment.ops) for segment in chosen), initial=0), strict=False))
 
-    def least_ticks(self, segment: GraphSegment) -> int:
-        """The lower bound on the time from the start of a segment's first cut op to the start of its last, at least."""
-        known = self.incumbents.get(segment.instance)
-        return max(self.bounds[segment.instance].makespan, 0 if known is None else known.bound)
-
-    @cached_property
-    def _count(self) -> Counter[Instance]:
-        return Counter(series.instance for series in self.series)
+    def budget_of(self, seconds: float) -> Budget:
+        """A budget of its own for one series."""
+        return Budget(now() + seconds, seed=self.budget.seed, workers=self.budget.workers, stop=self.budget.stop)
 
     @cached_property
     def _interchangeable(self) -> list[tuple[int, ...]]:
@@ -227,13 +240,13 @@ class SegmentChain:
         missing = {series.segments: len(series.segments) for series in self.series}
         for number in numbers:
             series, _ = self._position[number]
-            ticks = self.least_ticks(self.segments[number])
+            ticks = self.known[self.segments[number].instance].incumbent.bound
             own[series.segments] += ticks
             missing[series.segments] -= 1
             total += ticks
             if not missing[series.segments]:
                 # All segments of the series are among them, so what they take together counts where it is more.
-                total += max(0, self.incumbents[series.instance].bound - own[series.segments])
+                total += max(0, self.known[series.instance].incumbent.bound - own[series.segments])
             sums.append(total)
         return sums
 
@@ -244,35 +257,143 @@ class SegmentChain:
             name[here], name[there] = there, here
         return name
 
-    def begin(self, instance: Instance) -> Incumbent:
-        """The schedules of list rules and the bounds of a series' instance.
-
-        One that comes again and again is begun on every device: local search does not move its first op, which feeds
-        all others, away from where a rule has put it.
-        """
-        incumbent = Incumbent(self.budget_of(self.budget.left_s))
-        swapped = {device for members in self._interchangeable for device in members[1:]}
-        firsts = set(instance.allowed[0]) - swapped if self.comes_again(instance) else {-1}
-        for rule in (list_schedule, heft):
-            for first in firsts:
-                fixed = [first if block == instance.block[0] else -1 for block in range(len(instance.members))]
-                incumbent.offer(construct(instance, rule, fixed))
-        incumbent.raise_bound(self.bounds[instance].makespan)
-        return incumbent
-
-    def budget_of(self, seconds: float) -> Budget:
-        """A budget of its own for one series."""
-        return Budget(now() + seconds, seed=self.budget.seed, workers=self.budget.workers, stop=self.budget.stop)
-
     def _unproven(self, several: Sequence[Series]) -> list[Series]:
-        distinct = {series.instance: series for series in several if series.instance.op_count <= _LARGEST_SEARCH}
-        unproven = [
-            series
-            for part, series in distinct.items()
-            if part not in self.exhausted and not self.incumbents[part].closed
-        ]
-        return sorted(unproven, key=lambda series: -self._width(series))
+        distinct = {one.instance: one for one in several if one.instance.op_count <= PARAMS.largest_search}
+        found = [(self.known[part], series) for part, series in distinct.items()]
+        left = [(known.width, series) for known, series in found if not (known.exhausted or known.incumbent.closed)]
+        return [series for _, series in sorted(left, key=lambda entry: -entry[0])]
 
-    def _width(self, series: Series) -> int:
-        incumbent = self.incumbents[series.instance]
-        return 0 if incumbent.best is None else incumbent.best.makespan - incumbent.bound
+
+def search_series(chain: SegmentChain, series: Series, work: float) -> None:
+    """Improve and prove the best schedule of a series of segments, or of what follows a cut op.
+
+    Parameters
+    ----------
+    work
+        Deterministic seconds of CP-SAT.
+
+    Raises
+    ------
+    InternalError
+        If there is no schedule as good as one that is known.
+    """
+    instance, known = series.instance, chain.known[series.instance]
+    incumbent, traffic = known.incumbent, series.instance.traffic
+    improve(instance, incumbent, incumbent.budget.left_s, PARAMS.restarts)
+    best = incumbent.best
+    if best is None or incumbent.closed or not incumbent.budget.left_s:
+        return
+    model, variables = build_model(instance, known.bounds, best.makespan, best)
+    for segment, offset in chain.spans(series):
+        alone = chain.known[segment.instance]
+        charge_idle_ends(model, instance, variables, segment, alone.bounds, offset)
+        if traffic is None:
+            # CP-SAT does not add up bounds of segments, not even proven ones: each has to be said as a row.
+            last = variables.start[offset + len(segment.ops) - 1]
+            model.add(last - (0 if segment.begins else variables.start[offset]) >= alone.incumbent.bound)
+    exact = traffic is None or traffic.routes.complete
+    heard = incumbent if exact else SchedulesOnly(incumbent)
+    end = search(model, reader(variables, instance), heard, incumbent.budget.left_s, work)
+    known.exhausted = not exact and (heard.closed or end is not SearchEnd.UNDECIDED)
+    if end is SearchEnd.INFEASIBLE and exact:
+        raise InternalError(
+            f"CP-SAT finds no schedule of a segment of at most {best.makespan} ticks, where one is known; please "
+            "report this graph and topology"
+        )
+
+
+def raise_suffix_bounds(
+    chain: SegmentChain, bounds: Bounds, incumbent: Incumbent, work: float = PARAMS.suffix_work
+) -> Bounds:
+    """Bounds raised by what follows the last cut ops of a chain."""
+    budget, tail = incumbent.budget, list(bounds.tail)
+    for cut, part in suffixes(chain.instance, chain.segments, PARAMS.suffix_sizes):
+        stop_at = now() + PARAMS.suffix_share * budget.left_s
+        known = chain.begin(part, lower_bounds(part, PARAMS.bound_share * (stop_at - now())))
+        known.incumbent.budget = chain.budget_of(stop_at - now())
+        search_series(chain, Series((), part), work)
+        tail[cut] = max(tail[cut], known.incumbent.bound)
+    if tail != list(bounds.tail):
+        bounds = lower_bounds(chain.instance, PARAMS.bound_share * budget.left_s, bounds.head, tail)
+    incumbent.raise_bound(bounds.makespan)
+    return bounds
+
+
+def suffixes(
+    instance: Instance, segments: Sequence[GraphSegment], sizes: tuple[int, ...]
+) -> Iterator[tuple[int, Instance]]:
+    """The earliest cut op that at most so many working ops follow, and what follows it; for each size in turn.
+
+    Left out are cut ops followed by ops of segments only, of which the segments' own bounds tell as much.
+
+    The part begins with the cut op, in no time; its makespan is the least tail of the op. It has no memory rules.
+    """
+    inside = {op for segment in segments for op in segment.ops}
+    cuts = [segment.ops[0] for segment in segments if not segment.begins]
+    cuts += [segment.ops[-1] for segment in segments[-1:]]
+    done: set[int] = set()
+    for size in sizes:
+        chosen: tuple[int, list[int]] | None = None
+        for cut in reversed(cuts):
+            after = followers(instance, cut)
+            if sum(instance.longest[op] > 0 for op in after) > size:
+                break
+            chosen = cut, after
+        if chosen is not None and chosen[0] not in done and not inside.issuperset(chosen[1]):
+            done.add(chosen[0])
+            yield chosen[0], relaxed(instance, [chosen[0], *chosen[1]], 0)
+
+
+def followers(instance: Instance, op: int) -> list[int]:
+    """All ops to which a path leads from an op, in topological order."""
+    found, pending = set[int](), [op]
+    while pending:
+        for target, _ in instance.successors[pending.pop()]:
+            if target not in found:
+                found.add(target)
+                pending.append(target)
+    return [other for other in instance.order if other in found]
+
+
+def segments_of(instance: Instance, bounds: Bounds, seconds: float) -> list[GraphSegment]:
+    """The segments between cut ops of what leads to the op that is done last; none if it does not fall apart.
+
+    Parameters
+    ----------
+    seconds
+        What the phase and all later ones have.
+    """
+    followers = [op for op in range(instance.op_count) if op not in instance.sources]
+    if not followers:
+        return []
+    last = max(followers, key=lambda op: bounds.head[op] + instance.shortest[op])
+    segments = find_segments(instance, last, PARAMS.find_share * seconds)
+    return segments if len(segments) > 1 else []
+
+
+def solve_segments(
+    instance: Instance, segments: Sequence[GraphSegment], bounds: Bounds, incumbent: Incumbent
+) -> Bounds:
+    """Solve the segments between cut ops, without transfers, then with them; the bounds of the whole follow."""
+    chain = SegmentChain.of(instance, segments, incumbent.budget)
+    bounds = _rounds(chain, bounds, incumbent, PARAMS.work[0], PARAMS.shares[0])
+    if not incumbent.closed:
+        bounds = raise_suffix_bounds(chain, bounds, incumbent)
+    if instance.traffic is not None and incumbent.budget.left_s and not incumbent.closed:
+        bounds = _rounds(chain.with_traffic(), bounds, incumbent, PARAMS.work[1], PARAMS.shares[1])
+    return bounds
+
+
+def _rounds(chain: SegmentChain, bounds: Bounds, incumbent: Incumbent, work: float, share: float) -> Bounds:
+    """Advance the open series in rounds of growing work, for a share of the time."""
+    budget = incumbent.budget
+    stop_at = now() + share * budget.left_s
+    while True:
+        bounds = chain.raised(bounds, PARAMS.bound_share * budget.left_s)
+        incumbent.raise_bound(bounds.makespan)
+        for schedule in chain.candidates():
+            incumbent.offer(schedule)
+        if incumbent.closed or not chain.open or now() > stop_at or not budget.left_s:
+            return bounds
+        chain.advance(work, stop_at)
+        work *= PARAMS.growth

@@ -42,25 +42,6 @@ class Walk:
     work: Ints
 
 
-@dataclass(frozen=True)
-class _Moves:
-    """The states that the placements of a stage lead to from every state.
-
-    Attributes
-    ----------
-    order, starts
-        Placements sorted by (devices used, boundary), and where each such group of them starts.
-    steps, targets, firsts
-        (state, group) sorted by the state that they lead to; these states; and where each one's steps start.
-    """
-
-    order: Ints
-    starts: Ints
-    steps: Ints
-    targets: Ints
-    firsts: Ints
-
-
 class StageWalks:
     """The dynamic program over (a device was returned to, set of devices used so far, device of the boundary).
 
@@ -72,14 +53,8 @@ class StageWalks:
         self.stages = stages
         self.device_count = device_count
         self.shape = 2, 1 << device_count, device_count
-        known: dict[tuple[int, bytes], _Moves] = {}
-        self._moves = []
-        for stage in stages:
-            # (0, 1) is a placement of two blocks, or two placements of one.
-            key = len(stage.blocks), stage.choices.tobytes()
-            if key not in known:
-                known[key] = self._moves_of(stage)
-            self._moves.append(known[key])
+        self._known: dict[tuple[int, int], Ints] = {}
+        self._groups = [self._groups_of(stage) for stage in stages]
         self._costs: list[Ints] = []
         self._values: list[Ints] = []
 
@@ -94,14 +69,14 @@ class StageWalks:
         value = np.full(self.shape, NEVER, np.int64)
         value[0, 0, 0] = 0
         self._costs, self._values = [], [value]
-        for stage, moves in zip(self.stages, self._moves, strict=True):
+        for stage, groups in zip(self.stages, self._groups, strict=True):
             ask_time()
             cost = path * stage.ticks + stage.kept @ kept + stage.work @ work
+            reached = np.full(value.size, NEVER, np.int64)
+            for members, targets in groups:
+                np.minimum.at(reached, targets, self._values[-1] + cost[:, members].min(axis=1))
             self._costs.append(cost)
-            reached = np.full(self.shape, NEVER, np.int64)
-            steps = self._steps(moves, cost)
-            reached.ravel()[moves.targets] = np.minimum(np.minimum.reduceat(steps, moves.firsts), NEVER)
-            self._values.append(reached)
+            self._values.append(reached.reshape(self.shape))
         return np.asarray(self._values[-1].min(axis=2))
 
     def walk(self, returns: int, used: int) -> Walk:
@@ -109,16 +84,15 @@ class StageWalks:
         state = int(np.ravel_multi_index((returns, used, int(self._values[-1][returns, used].argmin())), self.shape))
         device: dict[int, int] = {}
         ticks, kept, work = 0, np.zeros(self.device_count, np.int64), np.zeros(self.device_count, np.int64)
-        for number in range(len(self.stages) - 1, -1, -1):
-            stage, moves, cost = self.stages[number], self._moves[number], self._costs[number]
-            place = int(np.searchsorted(moves.targets, state))
-            ends = moves.firsts[place + 1] if place + 1 < len(moves.firsts) else len(moves.steps)
-            steps = self._steps(moves, cost, self._values[number])[moves.firsts[place] : ends]
-            step = int(moves.steps[moves.firsts[place] + int(steps.argmin())])
-            state, group = divmod(step, len(moves.starts))
-            before = state % self.device_count
-            until = moves.starts[group + 1] if group + 1 < len(moves.starts) else len(moves.order)
-            members = moves.order[moves.starts[group] : until]
+        for stage, groups, cost, value in reversed(
+            list(zip(self.stages, self._groups, self._costs, self._values[:-1], strict=True))
+        ):
+            ways = []
+            for number, (members, targets) in enumerate(groups):
+                after = np.where(targets == state, value + cost[:, members].min(axis=1), 2 * NEVER)
+                ways.append((int(after.min()), number, int(after.argmin())))
+            _, number, state = min(ways)
+            members, before = groups[number][0], state % self.device_count
             chosen = int(members[cost[before, members].argmin()])
             device.update(zip(stage.blocks, stage.choices[chosen].tolist(), strict=True))
             ticks += int(stage.ticks[before, chosen])
@@ -126,26 +100,18 @@ class StageWalks:
             work += stage.work[chosen]
         return Walk(device, ticks, kept, work)
 
-    def _steps(self, moves: _Moves, cost: Ints, value: Ints | None = None) -> Ints:
-        """Costs after every step, in the order of `moves.steps`."""
-        least = np.minimum.reduceat(cost[:, moves.order], moves.starts, axis=1)
-        value = self._values[-1] if value is None else value
-        return np.asarray((value[:, :, :, None] + least[None, None]).ravel()[moves.steps])
+    def _groups_of(self, stage: DecisionStage) -> list[tuple[Ints, Ints]]:
+        """Placements that use the same devices and end on the same one, and the states that they lead to."""
+        pairs = sorted(set(zip(stage.used.tolist(), stage.last.tolist(), strict=True)))
+        return [(np.flatnonzero((stage.used == u) & (stage.last == d)), self._targets(u, d)) for u, d in pairs]
 
-    def _moves_of(self, stage: DecisionStage) -> _Moves:
-        devices = self.device_count
-        keys = stage.used * devices + stage.last
-        order = np.argsort(keys, kind="stable")
-        groups, starts = np.unique(keys[order], return_index=True)
-        used, last = groups // devices, groups % devices
-        returned, before, here, group = np.indices((*self.shape, len(groups)))
-        others = used[group] & ~(1 << here)
-        several = (used[group] & (used[group] - 1)) != 0
-        returns = (returned == 1) | several | ((others & before) != 0)
-        target = (returns * self.shape[1] + (before | used[group])) * devices + last[group]
-        steps = np.argsort(target.ravel(), kind="stable")
-        targets, firsts = np.unique(target.ravel()[steps], return_index=True)
-        return _Moves(order, starts, steps, targets, firsts)
+    def _targets(self, used: int, last: int) -> Ints:
+        if (used, last) not in self._known:
+            returned, before, here = np.indices(self.shape)
+            left = used & ~(1 << here) & before
+            returns = (returned == 1) | (used & (used - 1) != 0) | (left != 0)
+            self._known[used, last] = (returns * self.shape[1] + (before | used)) * self.device_count + last
+        return self._known[used, last]
 
 
 Floats = NDArray[np.float64]
@@ -160,17 +126,26 @@ class StageBoundParams:
 
     Attributes
     ----------
-    most_devices
-        There are 2^D sets of devices: with six, a state has 768 values.
+    most_devices, most_ops
+        There are 2^D sets of devices: with six, a state has 768 values. Larger graphs take seconds for every set of
+        prices.
     precision
         Share of the bound that more cutting planes could still bring.
     dearest
         The highest price of all bytes of a device, in makespans: no schedule pays as much.
+    dual_share, placements
+        Of the time, for the bound; the rest is for so many placements that are scheduled.
     """
 
     most_devices: int = 6
+    most_ops: int = 20_000
     precision: float = 2e-4
     dearest: float = 100.0
+    dual_share: float = 0.7
+    placements: int = 12
+
+
+PARAMS = StageBoundParams()
 
 
 class _Class:
@@ -193,10 +168,8 @@ class StageDual:
         Its stages.
     """
 
-    def __init__(
-        self, instance: Instance, chain: StageChain, parameters: StageBoundParams = StageBoundParams()
-    ) -> None:
-        self.instance, self.chain, self.parameters = instance, chain, parameters
+    def __init__(self, instance: Instance, chain: StageChain) -> None:
+        self.instance, self.chain = instance, chain
         count = instance.device_count
         self.walks = StageWalks(chain.stages, count)
         self.capacity = np.array([-1 if room is None else room for room in instance.capacity], np.int64)
@@ -257,7 +230,7 @@ class StageDual:
         real, prices = self._prices(one)
         whole = self._whole_prices(*prices)
         self._raise(*whole)
-        one.done = real - one.bound <= self.parameters.precision * max(1, one.bound)
+        one.done = real - one.bound <= PARAMS.precision * max(1, one.bound)
         one.walks.append(self._walk(one, *whole[1:]))
 
     def _walk(self, one: _Class, kept: Ints, work: Ints) -> Walk:
@@ -308,7 +281,7 @@ class StageDual:
             [1.0, -walk.ticks / self.scale, *(-walk.work / self.scale), *(1.0 - walk.kept / rooms)]
             for walk in one.walks
         ]
-        dearest = [self.parameters.dearest if room >= 0 else 0.0 for room in self.capacity]
+        dearest = [PARAMS.dearest if room >= 0 else 0.0 for room in self.capacity]
         apart = 1.0 if len(self.beside_size) and self.beside_work.any() else 0.0
         bounds = [(0, 1e3), (0, 1), *[(0, apart)] * count, *((0, most) for most in dearest)]
         solved = linprog(
@@ -326,33 +299,7 @@ class StageDual:
         return x[0] * self.scale, (x[1], x[2 + count :] / rooms * self.scale, x[2 : 2 + count])
 
 
-@dataclass(frozen=True)
-class StagePhaseParams:
-    """Limits of the phase.
-
-    Attributes
-    ----------
-    most_ops
-        Larger graphs take seconds for every set of prices.
-    dual_share
-        Of the time, for the bound; the rest is for placements.
-    placements
-        Placements that are scheduled.
-    """
-
-    most_ops: int = 20_000
-    dual_share: float = 0.7
-    placements: int = 12
-
-
-def search_stages(
-    problem: Problem,
-    instance: Instance,
-    bounds: Bounds,
-    incumbent: Incumbent,
-    seconds: float,
-    params: StagePhaseParams = StagePhaseParams(),
-) -> None:
+def search_stages(problem: Problem, instance: Instance, bounds: Bounds, incumbent: Incumbent, seconds: float) -> None:
     """Raise the bound, and offer list schedules on the placements that come up.
 
     Nothing where all ops fit on every device, or where there are too many devices.
@@ -361,19 +308,19 @@ def search_stages(
     everything = sum(instance.footprint) + sum(stash.size for stash in kept)
     binds = any(room is not None and room < everything for room in instance.capacity)
     followers = [op for op in range(instance.op_count) if op not in instance.sources]
-    few = instance.device_count <= StageBoundParams().most_devices and instance.op_count <= params.most_ops
+    few = instance.device_count <= PARAMS.most_devices and instance.op_count <= PARAMS.most_ops
     if not binds or not followers or not few or incumbent.closed:
         return
     last = max(followers, key=lambda op: bounds.head[op] + instance.shortest[op])
-    chain = build_stages(instance, last, kept, seconds * (1 - params.dual_share))
+    chain = build_stages(instance, last, kept, seconds * (1 - PARAMS.dual_share))
     if not chain.stages:
         return
     sizes = [*instance.footprint, *(stash.size for stash in kept)]
     dual = StageDual(replace(instance, capacity=tuple(reachable_capacity(sizes, instance.capacity))), chain)
     enough = FAR if incumbent.best is None else incumbent.best.makespan
-    incumbent.raise_bound(dual.solve(began + params.dual_share * seconds, enough))
+    incumbent.raise_bound(dual.solve(began + PARAMS.dual_share * seconds, enough))
     ranks, order = [by_rank(instance, upward_ranks(instance, weight)) for weight in (1.0, 0.0)], program_order(instance)
-    for wished in dual.placements()[: params.placements]:
+    for wished in dual.placements()[: PARAMS.placements]:
         placement = fitted(instance, wished, order)
         for rank in ranks if placement is not None else ():
             if now() > began + seconds or incumbent.closed:

@@ -7,36 +7,24 @@ segments belong to the stages of the forward ones.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import takewhile
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dlplacer.problem.live_memory import Stash
-from dlplacer.solvers.decomposition.segments import GraphSegment, find_segments
-from dlplacer.solvers.instance.instance import Delay, Instance
+from dlplacer.solvers.decomposition.segments import find_segments
+from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.time_limit import now
 
 Ints = NDArray[np.int64]
 
-
-@dataclass(frozen=True)
-class StageParams:
-    """Limits of the stages.
-
-    Attributes
-    ----------
-    most_choices
-        Placements of a stage's blocks; a segment of more is left with its critical path alone. A layer of three
-        parallel ops has 256 on four devices.
-    """
-
-    most_choices: int = 512
-
-
-PARAMS = StageParams()
+_MOST_CHOICES = 512
+"""Placements of a stage's blocks; a segment of more counts as nothing. A layer of three parallel ops has 256 on four
+devices."""
 
 
 @dataclass(frozen=True)
@@ -76,13 +64,7 @@ class DecisionStage:
 
 @dataclass(frozen=True)
 class StageChain:
-    """The stages, and what lies beside them.
-
-    Attributes
-    ----------
-    beside
-        Blocks of no stage.
-    """
+    """The stages, and the blocks of no stage."""
 
     stages: tuple[DecisionStage, ...]
     beside: tuple[int, ...]
@@ -101,12 +83,12 @@ def build_stages(instance: Instance, last: int, kept: Sequence[Stash], seconds: 
     plan, stop_at = _Plan(instance), now() + seconds
     for segment in find_segments(instance, last, seconds / 2):
         if now() < stop_at:
-            plan.add(segment)
-    plan.end(last)
+            plan.add(segment.instance, segment.ops)
+    # Segments end when their last op starts: the last of all takes its time too.
+    plan.add(instance.restricted([last]), [last])
     stages = tuple(takewhile(lambda _: now() < stop_at + seconds, plan.stages(kept)))
     placed = {block for stage in stages for block in stage.blocks}
-    beside = tuple(block for block in range(len(instance.members)) if block not in placed)
-    return StageChain(stages, beside)
+    return StageChain(stages, tuple(block for block in range(len(instance.members)) if block not in placed))
 
 
 class _Plan:
@@ -115,123 +97,60 @@ class _Plan:
     def __init__(self, instance: Instance) -> None:
         self.instance = instance
         self.blocks: list[tuple[int, ...]] = []
-        self.pieces: list[list[Instance]] = []
-        self.names: list[list[tuple[int, ...]]] = []
+        self.pieces: list[list[tuple[Instance, Sequence[int]]]] = []
         self.stage_of: dict[int, int] = {}
-        self.ignored = {instance.block[instance.barrier]} if instance.barrier is not None else set()
 
-    def add(self, segment: GraphSegment) -> None:
-        """Give a segment to the stage that knows all of its blocks; else its critical path, op by op."""
+    def add(self, piece: Instance, ops: Sequence[int]) -> None:
+        """Give a piece to the stage that knows all of its blocks, which may be a new one; else it counts as nothing."""
         instance = self.instance
-        blocks = list(dict.fromkeys(instance.block[op] for op in segment.ops if instance.block[op] not in self.ignored))
-        end = instance.block[segment.ops[-1]]
+        blocks = list(dict.fromkeys(instance.block[op] for op in ops if op != instance.barrier))
+        end = instance.block[ops[-1]]
         new = sorted((block for block in blocks if block not in self.stage_of), key=lambda block: block == end)
-        choices = 1
-        for block in new:
-            choices *= len(instance.allowed[instance.members[block][0]])
-        if new and self._suits(len(self.blocks), blocks, new) and choices <= PARAMS.most_choices:
-            self._open(new)
+        choices = prod(len(instance.allowed[instance.members[block][0]]) for block in new)
+        if new and choices <= _MOST_CHOICES and self._suits(len(self.blocks), blocks, new):
+            self.stage_of.update(dict.fromkeys(new, len(self.blocks)))
+            self.blocks.append(tuple(new))
+            self.pieces.append([])
         number = max((self.stage_of.get(block, -1) for block in blocks), default=-1)
-        if all(block in self.stage_of for block in blocks) and number >= 0 and self._suits(number, blocks, ()):
-            self._pay(number, segment.instance, segment.ops)
-        else:
-            self._add_path(segment)
+        if number >= 0 and self._suits(number, blocks):
+            self.pieces[number].append((piece, ops))
 
-    def end(self, last: int) -> None:
-        """Segments end when their last op starts: the last of all takes its time too."""
-        block = self.instance.block[last]
-        if block in self.stage_of:
-            self._pay(self.stage_of[block], self.instance.restricted([last]), [last])
+    def _before(self, number: int) -> int:
+        return self.blocks[number - 1][-1] if number else -1
 
-    def _suits(self, number: int, blocks: Iterable[int], new: Sequence[int]) -> bool:
+    def _suits(self, number: int, blocks: Iterable[int], new: Sequence[int] = ()) -> bool:
         """True if the blocks are those of a stage, new ones, or the boundary before the stage."""
-        before = self.blocks[number - 1][-1] if number else -1
+        before = self._before(number)
         return all(block in new or block == before or self.stage_of.get(block) == number for block in blocks)
-
-    def _open(self, new: Sequence[int]) -> None:
-        for block in new:
-            self.stage_of[block] = len(self.blocks)
-        self.blocks.append(tuple(new))
-        self.pieces.append([])
-        self.names.append([])
-
-    def _pay(self, number: int, piece: Instance, ops: Sequence[int]) -> None:
-        self.pieces[number].append(piece)
-        self.names[number].append(tuple(ops))
-
-    def _add_path(self, segment: GraphSegment) -> None:
-        """Each op of a critical path in its block's stage, with the arc before it where that is between neighbours."""
-        part = segment.instance
-        path = _longest_path(part)
-        for position, op in enumerate(path):
-            block = self.instance.block[segment.ops[op]]
-            if block in self.ignored or (position == len(path) - 1 and block not in self.stage_of):
-                continue
-            if block not in self.stage_of:
-                self._open([block])
-            self._pay(self.stage_of[block], part.restricted([op]), [segment.ops[op]])
-            if position and self.instance.block[segment.ops[path[position - 1]]] in self.stage_of:
-                pair = [path[position - 1], op]
-                ops = [segment.ops[one] for one in pair]
-                number = max(self.stage_of[self.instance.block[one]] for one in ops)
-                if self._suits(number, [self.instance.block[one] for one in ops], ()):
-                    self._pay(number, _without_time(part.restricted(pair)), ops)
 
     def stages(self, kept: Sequence[Stash]) -> Iterator[DecisionStage]:
         """The stages with all their placements."""
-        instance, devices = self.instance, range(self.instance.device_count)
+        instance, devices = self.instance, np.arange(self.instance.device_count)
         pairs: dict[int, list[tuple[int, int, int]]] = {}
         for stash in kept:
             ends = instance.block[stash.source], instance.block[stash.reader]
-            if all(block in self.stage_of for block in ends):
-                number = max(self.stage_of[block] for block in ends)
-                if self._suits(number, ends, ()):
-                    pairs.setdefault(number, []).append((*ends, stash.size))
+            number = max(self.stage_of.get(block, -1) for block in ends)
+            if number >= 0 and self._suits(number, ends):
+                pairs.setdefault(number, []).append((*ends, stash.size))
         for number, blocks in enumerate(self.blocks):
-            before = self.blocks[number - 1][-1] if number else -1
-            grids = np.meshgrid(*([np.array(instance.allowed[instance.members[b][0]]) for b in blocks]), indexing="ij")
+            grids = np.meshgrid(*(np.array(instance.allowed[instance.members[b][0]]) for b in blocks), indexing="ij")
             choices = np.stack([grid.ravel() for grid in grids], axis=1).astype(np.int64)
-            count = len(choices)
+            shape = len(devices), len(choices)
+            before = np.repeat(devices, len(choices))
             where = {block: np.tile(choices[:, place], len(devices)) for place, block in enumerate(blocks)}
-            where[before] = np.repeat(np.arange(len(devices)), count)
-            ticks = np.zeros(len(devices) * count, np.int64)
-            for piece, ops in zip(self.pieces[number], self.names[number], strict=True):
-                ticks += _length(piece, [where.get(instance.block[op], where[before]) for op in ops])
-            sizes = np.zeros((len(devices) * count, len(devices)), np.int64)
-            work = np.zeros((count, len(devices)), np.int64)
-            for place, block in enumerate(blocks):
-                for d in devices:
-                    sizes[:, d] += instance.footprint[block] * (where[block] == d)
-                    own = sum(instance.duration[op][d] for op in instance.members[block])
-                    work[:, d] += own * (choices[:, place] == d)
+            where[self._before(number)] = before
+            ticks, sizes = np.zeros(prod(shape), np.int64), np.zeros((prod(shape), len(devices)), np.int64)
+            for piece, ops in self.pieces[number]:
+                ticks += _length(piece, [where.get(instance.block[op], before) for op in ops])
+            for block in blocks:
+                sizes += instance.footprint[block] * (where[block][:, None] == devices)
             for a, b, size in pairs.get(number, ()):
-                for d in devices:
-                    sizes[:, d] += size * ((where[a] == d) & (where[b] == d))
-            shape = len(devices), count
+                sizes += size * ((where[a] == where[b])[:, None] & (where[a][:, None] == devices))
+            work = np.zeros((len(choices), len(devices)), np.int64)
+            for place, block in enumerate(blocks):
+                own = np.sum([instance.duration[op] for op in instance.members[block]], axis=0)
+                work += own * (choices[:, place, None] == devices)
             yield DecisionStage(blocks, choices, ticks.reshape(shape), sizes.reshape(*shape, len(devices)), work)
-
-
-def _longest_path(part: Instance) -> list[int]:
-    """The ops of a longest path by shortest durations and least delays, that ends with the last op."""
-    end, before = [0] * part.op_count, [-1] * part.op_count
-    for op in part.order:
-        for source, delay in part.predecessors[op]:
-            arrival = end[source] + _least(part, source, op, delay)
-            if arrival >= end[op]:
-                end[op], before[op] = arrival, source
-        end[op] += part.shortest[op]
-    path = [part.order[-1]]
-    while before[path[-1]] >= 0:
-        path.append(before[path[-1]])
-    return path[::-1]
-
-
-def _least(part: Instance, source: int, target: int, delay: Delay) -> int:
-    return min((delay[a][b] for a in part.allowed[source] for b in part.allowed[target]), default=0)
-
-
-def _without_time(part: Instance) -> Instance:
-    return replace(part, duration=((0,) * part.device_count,) * part.op_count)
 
 
 def _length(piece: Instance, device: Sequence[Ints]) -> Ints:
@@ -251,15 +170,10 @@ def _length(piece: Instance, device: Sequence[Ints]) -> Ints:
             passed = tail[target] + ticks[target] + tables[delay][device[op], device[target]]
             np.maximum(tail[op], passed, out=tail[op])
     longest = np.max([h + p + t for h, p, t in zip(head, ticks, tail, strict=True)], axis=0)
+    heads, times, tails, far = np.array(head), np.array(ticks), np.array(tail), np.iinfo(np.int64).max // 4
     for d in range(piece.device_count):
-        runs = [(here == d) & (p > 0) for here, p in zip(device, ticks, strict=True)]
-        first, last = _least_where(runs, head), _least_where(runs, tail)
-        load = np.sum([np.where(runs_here, p, 0) for runs_here, p in zip(runs, ticks, strict=True)], axis=0)
-        longest = np.maximum(longest, np.where(np.any(runs, axis=0), first + load + last, 0))
+        runs = (np.array(device) == d) & (times > 0)
+        first, last = (np.where(runs, values, far).min(axis=0) for values in (heads, tails))
+        load = first + np.where(runs, times, 0).sum(axis=0) + last
+        longest = np.maximum(longest, np.where(runs.any(axis=0), load, 0))
     return np.asarray(longest, np.int64)
-
-
-def _least_where(chosen: Sequence[NDArray[np.bool_]], values: Sequence[Ints]) -> Ints:
-    """[placement] → the least value of the chosen ops."""
-    far = np.iinfo(np.int64).max // 4
-    return np.asarray(np.min([np.where(c, v, far) for c, v in zip(chosen, values, strict=True)], axis=0))

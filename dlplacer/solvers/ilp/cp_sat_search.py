@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from enum import Enum
+from functools import partial
 
 from ortools.sat.python import cp_model
 
@@ -87,6 +88,15 @@ def read_schedules(
     return [early, found, Schedule(found.device, start, makespan, kept)]
 
 
+Reader = Callable[[Callable[[Literal], bool], Callable[[cp_model.IntVar], int]], list[Schedule]]
+"""(values of literals, values of variables) → the schedules that a solution suggests."""
+
+
+def reader(variables: Variables, instance: Instance) -> Reader:
+    """The reader of a model with start times: see `read_schedules`."""
+    return partial(read_schedules, variables, instance)
+
+
 class SearchEnd(Enum):
     """The proof with which a search ends."""
 
@@ -97,8 +107,7 @@ class SearchEnd(Enum):
 
 def search(
     model: cp_model.CpModel,
-    variables: Variables,
-    instance: Instance,
+    read: Reader,
     incumbent: Incumbent,
     seconds: float,
     work: float = math.inf,
@@ -127,7 +136,7 @@ def search(
         seconds, work = min(seconds, THREAD.seconds_of_work * work), math.inf
     solver = new_solver(budget.workers, budget.seed, seconds, work, relaxes_well)
     solver.parameters.relative_gap_limit = budget.gap
-    listener = _Listener(variables, instance)
+    listener = _Listener(read)
     solver.best_bound_callback = listener.on_bound
 
     def look() -> bool:
@@ -154,14 +163,14 @@ _ENDS = {cp_model.INFEASIBLE: SearchEnd.INFEASIBLE, cp_model.OPTIMAL: SearchEnd.
 class _Listener(cp_model.CpSolverSolutionCallback):
     """Keeps what the solver's threads report until the main thread delivers it."""
 
-    def __init__(self, variables: Variables, instance: Instance) -> None:
+    def __init__(self, read: Reader) -> None:
         super().__init__()
-        self.variables, self.instance = variables, instance
+        self.read = read
         self.found: list[Schedule] = []
         self.bound = 0
 
     def on_solution_callback(self) -> None:
-        self.found = read_schedules(self.variables, self.instance, self.boolean_value, self.value)
+        self.found = self.read(self.boolean_value, self.value)
 
     def on_bound(self, bound: float) -> None:
         self.bound = max(self.bound, _whole(bound))

@@ -14,6 +14,7 @@ from dlplacer.problem.route_table import Traffic
 from dlplacer.solvers.bounds import Bounds
 from dlplacer.solvers.ilp import constraints
 from dlplacer.solvers.ilp import transfer_constraints as transfers
+from dlplacer.solvers.ilp.assignment_model import leave_working_room
 from dlplacer.solvers.ilp.constraints import (
     Linear,
     Literal,
@@ -23,8 +24,7 @@ from dlplacer.solvers.ilp.constraints import (
     duration,
     hint,
 )
-from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, search
-from dlplacer.solvers.ilp.placement_models import leave_working_room
+from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, reader, search
 from dlplacer.solvers.instance.instance import Instance, interchangeable, relabelled
 from dlplacer.solvers.instance.schedule import Incumbent, Schedule, SchedulesOnly
 from dlplacer.solvers.instance.time_limit import ask_time, now
@@ -35,40 +35,17 @@ def build_model(
     bounds: Bounds,
     upper: int,
     start_from: Schedule | None = None,
-    with_transfers: bool = False,
-    symmetric: bool = True,
     every_route: bool = False,
 ) -> tuple[cp_model.CpModel, Variables]:
     """The model of all schedules of at most `upper` ticks, hinted with a schedule if one is given.
 
     Parameters
     ----------
-    with_transfers
-        Whether the traffic of the instance, if it has any, is part of the model; else links carry everything at once,
-        which is a relaxation.
-    symmetric
-        Whether devices that can be swapped may be renamed, which leaves fewer solutions.
     every_route
         Whether to list all routes that transfers may take, which is for small problems.
     """
     model = cp_model.CpModel()
     variables = create_variables(model, instance, bounds, upper)
-    add_constraints(model, instance, variables, bounds, upper)
-    if symmetric:
-        constraints.break_symmetry(model, instance, variables)
-    if instance.traffic is not None and with_transfers:
-        transfers.add_transfers(model, instance, instance.traffic, variables, bounds, upper, every_route)
-        transfers.one_transfer_at_a_time(model, variables)
-    constraints.minimize_makespan(model, variables)
-    if start_from is not None:
-        _hint_relabelled(model, instance, variables, start_from)
-    return model, variables
-
-
-def add_constraints(
-    model: cp_model.CpModel, instance: Instance, variables: Variables, bounds: Bounds, upper: int
-) -> None:
-    """Every rule of the problem, and rows that follow from them."""
     constraints.place_every_op(model, instance, variables)
     constraints.join_communicating_ops(model, instance, variables)
     constraints.respect_precedence(model, instance, variables, bounds, upper)
@@ -76,6 +53,14 @@ def add_constraints(
     constraints.fit_into_memory(model, instance, variables)
     constraints.finish_before_makespan(model, instance, variables, bounds)
     constraints.bound_loads(model, instance, variables, bounds)
+    constraints.break_symmetry(model, instance, variables)
+    if instance.traffic is not None:
+        transfers.add_transfers(model, instance, instance.traffic, variables, bounds, upper, every_route)
+        transfers.one_transfer_at_a_time(model, variables)
+    constraints.minimize_makespan(model, variables)
+    if start_from is not None:
+        _hint_relabelled(model, instance, variables, start_from)
+    return model, variables
 
 
 def _hint_relabelled(model: cp_model.CpModel, instance: Instance, variables: Variables, schedule: Schedule) -> None:
@@ -184,10 +169,10 @@ class _Store:
         """A moment no earlier than another and than the end of all readers on a device."""
         until = self.model.new_int_var(0, self.upper, "")
         self.model.add(until >= least).only_enforce_if(here)
-        for reader in set(readers):
-            there = self.variables.place[self.instance.block[reader]].get(device)
+        for op in set(readers):
+            there = self.variables.place[self.instance.block[op]].get(device)
             if there is not None:
-                self.model.add(until >= self._end(reader)).only_enforce_if(here, there)
+                self.model.add(until >= self._end(op)).only_enforce_if(here, there)
         return until
 
     def _end(self, op: int) -> Linear | int:
@@ -246,7 +231,7 @@ def _solve(
     model.add(variables.makespan >= incumbent.bound)
     complete = not (variables.left_out or is_cut)
     known = incumbent if complete else SchedulesOnly(incumbent)
-    solvable = search(model, variables, instance, known, seconds) is not SearchEnd.INFEASIBLE
+    solvable = search(model, reader(variables, instance), known, seconds) is not SearchEnd.INFEASIBLE
     if not solvable and best is not None and complete:
         raise InternalError(
             f"CP-SAT finds no schedule of at most {best.makespan} ticks, where one is known; please report this graph "
@@ -285,9 +270,9 @@ def build_exact_model(
     instance
         Under ``memory: live`` without sources and sinks, as all times matter then.
     """
-    model, variables = build_model(instance, bounds, upper, start_from, with_transfers=True, every_route=every_route)
+    model, variables = build_model(instance, bounds, upper, start_from, every_route)
     if problem.options.memory == "live" and instance.traffic is not None:
         fit_into_memory_at_all_times(model, problem, instance, instance.traffic, variables, upper)
         # These rows follow, but CP-SAT does not see it: without them a few tight problems stay open for minutes.
-        leave_working_room(model, problem, [variables.place[block] for block in instance.block[: problem.op_count]])
+        leave_working_room(model, problem, [variables.place[block] for block in instance.block])
     return model, variables

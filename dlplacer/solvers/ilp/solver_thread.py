@@ -100,16 +100,6 @@ def solve_in_thread(
     return status
 
 
-def solved_in_thread(
-    solver: "cp_model.CpSolver", model: "cp_model.CpModel", seconds: float, is_over: Callable[[], bool]
-) -> bool | None:
-    """True if the solver found a solution within its own limits; None if it was over before the solver ended."""
-    from ortools.sat.python import cp_model
-
-    status = solve_in_thread(solver, model, seconds, is_over)
-    return None if status is None else status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
-
-
 def _run(work: Callable[[], Found], running: "Future[Found]") -> None:
     try:
         running.set_result(work())

@@ -3,9 +3,8 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from dlplacer.problem.live_memory import TensorLifetime, may_bind, memory_use, peaks, stashes
+from dlplacer.problem.live_memory import may_bind, memory_use, stashes
 from dlplacer.problem.problem import Problem
-from dlplacer.problem.route_table import Traffic
 from dlplacer.problem.simulate import realise
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.schedule import Schedule
@@ -28,17 +27,13 @@ def admission(problem: Problem, instance: Instance) -> Admission:
     return lambda schedule: not any(overflow(problem, instance, schedule))
 
 
-def is_memory_short(problem: Problem, instance: Instance) -> bool:
-    """True if there may be schedules of the problem's instance that exceed some device's memory; False is certain."""
-    return instance.memory_binds or may_bind(problem)
-
-
 def overflow(problem: Problem, instance: Instance, schedule: Schedule) -> list[int]:
-    """[device] → bytes by which the peak of what is alive exceeds its memory."""
-    traffic = instance.traffic
-    if traffic is None or not may_bind(problem):
+    """[device] → bytes by which the peak of what is alive exceeds its memory, once the schedule is in seconds."""
+    if instance.traffic is None or not may_bind(problem):
         return [0] * instance.device_count
-    used = peaks_in_seconds(problem, schedule) if _vanishes(problem) else live_peaks(problem, traffic, schedule)
+    count = problem.op_count
+    ops, transfers = realise(problem, schedule.device[:count], schedule.start[:count], schedule.transfers)
+    used = [entry.peak_bytes for entry in memory_use(problem, ops, transfers).values()]
     rooms = zip(used, problem.capacity_bytes, strict=True)
     return [0 if room is None else max(0, size - room) for size, room in rooms]
 
@@ -104,48 +99,6 @@ def tightened(surrogate: Instance, place: Sequence[int], excess: Sequence[int]) 
         for device, room in enumerate(surrogate.capacity)
     )
     return replace(surrogate, capacity=capacity)
-
-
-def live_peaks(problem: Problem, traffic: Traffic, schedule: Schedule) -> list[int]:
-    """[device] → peak of what is alive in a schedule."""
-    device, start = schedule.device, schedule.start
-    end = [start[op] + (problem.duration[op][device[op]] or 0) for op in range(problem.op_count)]
-    lifetimes = [
-        TensorLifetime(
-            traffic.requests[send.request].source,
-            traffic.requests[send.request].size,
-            traffic.requests[send.request].keepers,
-            tuple(
-                (segment.target, begin, begin + segment.ticks)
-                for segment, begin in zip(send.route, send.start, strict=True)
-            ),
-            traffic.requests[send.request].tensor,
-        )
-        for send in schedule.transfers
-    ]
-    return peaks(problem, device, start, end, lifetimes)
-
-
-def peaks_in_seconds(problem: Problem, schedule: Schedule) -> list[int]:
-    """[device] → peak of what is alive once the schedule is realised in seconds."""
-    count = problem.op_count
-    ops, transfers = realise(problem, schedule.device[:count], schedule.start[:count], schedule.transfers)
-    return [entry.peak_bytes for entry in memory_use(problem, ops, transfers).values()]
-
-
-def _vanishes(problem: Problem) -> bool:
-    """True if something that takes time takes no tick: in ticks nothing is alive meanwhile, in seconds it may be.
-
-    A tick is horizon ÷ 2^30 where that is above 1 ns: 10,000 edges of 100 MB over a gigabit per second make it 7 us.
-    """
-    if "vanishes" not in problem.derived:
-        tick_s = float(problem.tick_s)
-        kinds = problem.topology.device_types
-        ops = (op.time_on(kind) or 0.0 for op in problem.graph.ops for kind in kinds)
-        links = {(link.total_bytes_per_s, link.latency_s) for link in problem.topology.links}
-        sent = (size / rate + latency_s for rate, latency_s in links for size in problem.sizes_bytes)
-        problem.derived["vanishes"] = not problem.exact and any(0 < time_s < tick_s for time_s in (*ops, *sent))
-    return bool(problem.derived["vanishes"])
 
 
 def keeping_surrogates(problem: Problem) -> Iterator[Instance]:

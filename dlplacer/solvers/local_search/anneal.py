@@ -12,7 +12,6 @@ from dlplacer.solvers.decode.arrays import (
     FREES,
     IS_SOURCE,
     MEMBERS,
-    OP_BYTES,
     READERS,
     READS,
     SOURCE,
@@ -22,7 +21,7 @@ from dlplacer.solvers.decode.arrays import (
     InstanceArrays,
     Ints,
     Tables,
-    build_tables,
+    tables_of,
 )
 from dlplacer.solvers.decode.machine_code import machine_code
 from dlplacer.solvers.decode.trial import (
@@ -69,30 +68,11 @@ def put(arrays: InstanceArrays, solution: Solution, unit: int, device: int) -> i
 
 
 def put_back(arrays: InstanceArrays, solution: Solution, unit: int) -> None:
-    """Undo `put`: the schedule that a search begins with may have a unit on several devices."""
+    """Undo `put`."""
     ops = solution.ops
     for member in range(arrays.units[unit, MEMBERS], arrays.units[unit, MEMBERS + 1]):
         op = arrays.lists[member]
         ops[op, DEVICE], ops[op, PATH] = ops[op, DEVICE_BEFORE], ops[op, PATH_BEFORE]
-
-
-def account(arrays: InstanceArrays, solution: Solution, unit: int) -> None:
-    """Count the bytes of a unit where `put` has put it."""
-    ops, used = solution.ops, solution.used
-    for member in range(arrays.units[unit, MEMBERS], arrays.units[unit, MEMBERS + 1]):
-        op = arrays.lists[member]
-        used[ops[op, DEVICE_BEFORE]] -= arrays.ops[op, OP_BYTES]
-        used[ops[op, DEVICE]] += arrays.ops[op, OP_BYTES]
-
-
-def bytes_on(arrays: InstanceArrays, solution: Solution, unit: int, device: int) -> int:
-    """The bytes of a unit that are on a device."""
-    size = 0
-    for member in range(arrays.units[unit, MEMBERS], arrays.units[unit, MEMBERS + 1]):
-        op = arrays.lists[member]
-        if solution.ops[op, DEVICE] == device:
-            size += arrays.ops[op, OP_BYTES]
-    return size
 
 
 def _shift(ops: Ints, sequence: Ints, place: int, target: int) -> None:
@@ -162,8 +142,7 @@ def _propose(arrays: InstanceArrays, solution: Solution) -> tuple[int, int, int,
             there = np.random.randint(devices)
         if there == here or not arrays.allowed[unit, there]:
             return -1, 0, 0, -1
-        more = arrays.units[unit, BYTES] - bytes_on(arrays, solution, unit, there)
-        less = bytes_on(arrays, solution, unit, here)
+        more = arrays.units[unit, BYTES]
         if kind < 0.35:
             beside = place + np.random.randint(-reach, reach + 1)
             if beside < 0 or beside >= count or ops[sequence[beside], DEVICE] != there:
@@ -171,9 +150,8 @@ def _propose(arrays: InstanceArrays, solution: Solution) -> tuple[int, int, int,
             other = arrays.ops[sequence[beside], UNIT]
             if other == unit or not arrays.allowed[other, here]:
                 return -1, 0, 0, -1
-            more -= bytes_on(arrays, solution, other, there)
-            less -= arrays.units[other, BYTES] - bytes_on(arrays, solution, other, here)
-        if used[there] + more > arrays.capacity[there] or used[here] - less > arrays.capacity[here]:
+            more -= arrays.units[other, BYTES]
+        if used[there] + more > arrays.capacity[there] or used[here] - more > arrays.capacity[here]:
             return -1, 0, 0, -1
     if kind >= 0.55 or kind < 0.1:
         low, high = _room(arrays, solution, op, reach)
@@ -230,9 +208,9 @@ def anneal(
             taken += 1
             take_over(arrays, solution, first, makespan)
             if there != here:
-                account(arrays, solution, unit)
-                if other >= 0:
-                    account(arrays, solution, other)
+                size = arrays.units[unit, BYTES] - (arrays.units[other, BYTES] if other >= 0 else 0)
+                solution.used[here] -= size
+                solution.used[there] += size
             if makespan < best_makespan:
                 best_makespan = makespan
                 _copy(solution, best_devices, best_sequence)
@@ -249,30 +227,8 @@ def anneal(
     return best_makespan, run, taken
 
 
-def move_units(instance: Instance) -> list[tuple[int, ...]]:
-    """Blocks, joined with ops of no time that read or are read by one op only, as far as some device may run all.
-
-    On captured graphs most ops take no time (views, parameters, getters): left behind, they would send what their
-    neighbour reads, so moves of single ops would hardly ever pay.
-    """
-    from networkx.utils import UnionFind
-
-    joined = UnionFind(range(len(instance.members)))
-    allowed = {block: set(instance.allowed[ops[0]]) for block, ops in enumerate(instance.members)}
-    for op in instance.order:
-        if instance.longest[op] or op == instance.barrier:
-            continue
-        before, after = instance.predecessors[op], instance.successors[op]
-        neighbour = before[0][0] if len(before) == 1 else after[0][0] if len(after) == 1 else -1
-        if neighbour < 0 or neighbour == instance.barrier:
-            continue
-        own, other = joined[instance.block[op]], joined[instance.block[neighbour]]
-        both = allowed[own] & allowed[other]
-        if own != other and both:
-            joined.union(own, other)
-            allowed[joined[own]] = both
-    units = [tuple(sorted(op for block in blocks for op in instance.members[block])) for blocks in joined.to_sets()]
-    return sorted(units)
+ANNEALING_CODE = (run_from, take_over, anneal)
+"""Kernels of annealing."""
 
 
 class Chain:
@@ -387,7 +343,7 @@ def anneal_schedule(instance: Instance, incumbent: Incumbent, seconds: float) ->
     best, budget, traffic = incumbent.best, incumbent.budget, instance.traffic
     if best is None or traffic is None or not traffic.routes.resource_count or incumbent.closed:
         return
-    tables = build_tables(instance, move_units(instance))
+    tables = tables_of(instance)
     random, seconds = Random(budget.seed), min(seconds, budget.left_s)
     stop_at = now() + seconds
     chains = [Chain(tables, best) for _ in range(budget.workers)]

@@ -9,31 +9,25 @@ from math import inf
 
 from dlplacer.solvers.decode.decode import KERNELS, Rule, decode
 from dlplacer.solvers.decode.machine_code import Kernel, is_kept
-from dlplacer.solvers.decode.trial import run_from, take_over
 from dlplacer.solvers.ilp.solver_thread import in_thread
 from dlplacer.solvers.instance.time_limit import OutOfTimeError
-from dlplacer.solvers.local_search.anneal import anneal
+from dlplacer.solvers.local_search.anneal import ANNEALING_CODE
 from dlplacer.solvers.local_search.placement_annealing import PLACEMENT_CODE
 
-ANNEALING_CODE = (run_from, take_over, anneal)
-"""Kernels of annealing."""
+ALL_CODE = (*ANNEALING_CODE, *KERNELS, *PLACEMENT_CODE)
 
-HEURISTICS_CODE = KERNELS
-"""Kernels of heuristics."""
-
-ALL_CODE = (*ANNEALING_CODE, *HEURISTICS_CODE, *PLACEMENT_CODE)
-
-_LOAD_S, _COMPILE_S = 0.3, 12.0
-"""Seconds to load and to compile annealing's code on two cores."""
+_COMPILE_S = 12.0
+"""Seconds to compile code on two cores."""
 
 
-def seconds_to_begin() -> float:
-    """Seconds until annealing can begin: to load its code, or to compile it."""
-    return _LOAD_S if is_kept(ANNEALING_CODE) else _COMPILE_S
+def compiled_in_time(code: Collection[Kernel], seconds: float, is_over: Callable[[], bool]) -> bool:
+    """True once kernels are compiled, in a thread of this process that is left behind when it is over.
 
-
-def compile_in_thread(code: Collection[Kernel], is_over: Callable[[], bool]) -> bool:
-    """True once kernels are compiled, in a thread of this process that is left behind when it is over."""
+    Parameters
+    ----------
+    seconds
+        The time that there is; if it is too short, and they are not kept, nothing is compiled.
+    """
 
     def look() -> bool:
         if is_over():
@@ -43,10 +37,11 @@ def compile_in_thread(code: Collection[Kernel], is_over: Callable[[], bool]) -> 
     if is_kept(code):
         return True
     try:
-        in_thread(partial(compile_all, code), inf, look, lambda: None)
+        if seconds > _COMPILE_S:
+            in_thread(partial(compile_all, code), inf, look, lambda: None)
     except OutOfTimeError:
         return False
-    return True
+    return seconds > _COMPILE_S
 
 
 def compile_all(code: Collection[Kernel] = ALL_CODE) -> None:
@@ -58,9 +53,9 @@ def compile_all(code: Collection[Kernel] = ALL_CODE) -> None:
     from dlplacer.problem.problem import build_problem
     from dlplacer.solvers.decode.arrays import tables_of
     from dlplacer.solvers.instance.instance import build_instance
+    from dlplacer.solvers.instance.placement_loads import path_tables
     from dlplacer.solvers.local_search.anneal import Chain
     from dlplacer.solvers.local_search.placement_annealing import PlacementAnnealing
-    from dlplacer.solvers.local_search.serial_annealing import path_tables
 
     ops = tuple(Op(name, "op", {"device": 1e-3}) for name in ("first", "last"))
     graph = OpGraph(ops, (Edge("first", "last", 1000),))
@@ -70,7 +65,7 @@ def compile_all(code: Collection[Kernel] = ALL_CODE) -> None:
     found = decode(instance, Rule(instance.order), fast=False)
     if found is not None and set(ANNEALING_CODE) <= set(code):
         Chain(tables_of(instance), found).go_on(1, 1.0, 0)
-    if set(HEURISTICS_CODE) <= set(code):
+    if set(KERNELS) <= set(code):
         for works_on in (False, True):
             decode(instance, Rule(instance.order, works_on=works_on), fast=True)
     if set(PLACEMENT_CODE) <= set(code):

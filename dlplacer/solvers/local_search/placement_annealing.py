@@ -5,15 +5,18 @@ those of devices and links (objective throughput), or one alone: the length of a
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from dlplacer.solvers.decode.arrays import UNLIMITED, Ints
+from dlplacer.solvers.decode.arrays import UNLIMITED
+from dlplacer.solvers.decode.decode import in_sequence
 from dlplacer.solvers.decode.machine_code import is_kept, run
 from dlplacer.solvers.instance.instance import Instance
+from dlplacer.solvers.instance.placement_loads import Ints, PlacementTables, path_tables
+from dlplacer.solvers.instance.schedule import Incumbent
 from dlplacer.solvers.instance.time_limit import ask_time, count_work, now
 
 _NEAR, _STRETCHES, _EXCHANGES = 0.5, 0.75, 0.9
@@ -23,55 +26,6 @@ _LONGER = 0.8
 """The chance that a stretch goes on at each block."""
 
 
-class PlacementTables(NamedTuple):
-    """The loads of all placements.
-
-    Attributes
-    ----------
-    work, load_of
-        [block, device] → ticks of its ops, and [device] → the load that they count for.
-    allowed
-        [block, device] → 1 or 0.
-    size
-        [block] → bytes.
-    order, turn
-        The blocks in the order in which they run, and [block] → its position there.
-    source, kind
-        [request] → the block that sends it, and the row of its prices.
-    first_reader, reader
-        `reader[first_reader[request] : first_reader[request + 1]]` are the blocks that read it, but for its source.
-    first_at, at
-        The same for [block] → requests that it sends or reads.
-    sent, received
-        [kind, device, device] → ticks that the ends pay.
-    first_link, link, link_ticks
-        The same for [kind × devices² + device × devices + device] → loads that a transfer adds to, and its ticks.
-    """
-
-    work: Ints
-    load_of: Ints
-    allowed: Ints
-    size: Ints
-    order: Ints
-    turn: Ints
-    source: Ints
-    kind: Ints
-    first_reader: Ints
-    reader: Ints
-    first_at: Ints
-    at: Ints
-    sent: Ints
-    received: Ints
-    first_link: Ints
-    link: Ints
-    link_ticks: Ints
-
-    @property
-    def load_count(self) -> int:
-        """Number of loads."""
-        return 1 + int(max(self.load_of.max(), self.link.max(initial=0)))
-
-
 class PlacementState(NamedTuple):
     """A placement that moves: [block] → device, [request, device] → readers there, loads and bytes that are left."""
 
@@ -79,67 +33,6 @@ class PlacementState(NamedTuple):
     readers: Ints
     busy: Ints
     left: Ints
-
-
-def build_placement_tables(
-    instance: Instance,
-    order: Sequence[int],
-    load_of: Sequence[int],
-    requests: Iterable[tuple[int, Sequence[int], int]],
-    ends_pay: Ints,
-    on_links: Sequence[Sequence[tuple[int, int]]],
-) -> PlacementTables:
-    """The tables of an instance.
-
-    Parameters
-    ----------
-    order
-        All blocks as they run.
-    load_of
-        [device] → the load of its work.
-    requests
-        (block, the blocks that read what it sends, row of prices).
-    ends_pay
-        [row, device, device, end] → ticks of the two ends.
-    on_links
-        [row × devices² + device × devices + device] → (load, ticks).
-    """
-    work = np.zeros((len(instance.members), instance.device_count), np.int64)
-    allowed = np.zeros(work.shape, np.int64)
-    for block, ops in enumerate(instance.members):
-        allowed[block, list(instance.allowed[ops[0]])] = 1
-        work[block] = np.sum([instance.duration[op] for op in ops], axis=0)
-    sent, at = list(requests), [list[int]() for _ in instance.members]
-    for number, (source, readers, _) in enumerate(sent):
-        for block in (source, *readers):
-            at[block].append(number)
-    first_reader, reader = _rows([readers for _, readers, _ in sent])
-    first_at, numbers = _rows(at)
-    first_link, link = _rows([[load for load, _ in row] for row in on_links])
-    return PlacementTables(
-        work * (allowed > 0),
-        np.array(load_of, np.int64),
-        allowed,
-        np.array(instance.footprint, np.int64),
-        np.array(order, np.int64),
-        np.argsort(np.array(order, np.int64)),
-        np.array([source for source, _, _ in sent], np.int64),
-        np.array([kind for _, _, kind in sent], np.int64),
-        first_reader,
-        reader,
-        first_at,
-        numbers,
-        ends_pay[..., 0].copy(),
-        ends_pay[..., 1].copy(),
-        first_link,
-        link,
-        np.array([ticks for row in on_links for _, ticks in row], np.int64),
-    )
-
-
-def _rows(rows: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
-    first = np.cumsum([0, *map(len, rows)], dtype=np.int64)
-    return first, np.array([value for row in rows for value in row], np.int64)
 
 
 def _charge(tables: PlacementTables, state: PlacementState, request: int, sign: int) -> None:
@@ -365,3 +258,64 @@ class PlacementAnnealing:
             count_work(PARAMS.move_s * moves)
             in_time = int(moves * PARAMS.chunk_s / max(1e-6, now() - asked))
             moves = max(PARAMS.fewest_moves, min(4 * moves, in_time))
+
+
+@dataclass(frozen=True)
+class SerialParams:
+    """Settings of the annealing of placements.
+
+    Attributes
+    ----------
+    round_s, rounds, patience
+        Seconds of a round by op and device, if there is time for so many rounds, and how many in a row may bring
+        nothing. Each cools down once and begins with the placement of the last.
+    temperatures
+        The first and the last, in mean durations of an op of the path.
+    steps
+        The smallest memory in steps of the room that placements leave.
+    """
+
+    round_s: float = 1e-3
+    rounds: int = 12
+    patience: int = 8
+    temperatures: tuple[float, float] = (0.5, 0.0025)
+    steps: int = 256
+
+
+SERIAL = SerialParams()
+
+
+def anneal_serial(instance: Instance, incumbent: Incumbent, path: Sequence[int], seconds: float) -> None:
+    """Offer the best placements found, each with its ops in topological order.
+
+    Memory over time is known to the incumbent alone: where it refuses a placement, the next ones leave more room on
+    every device, and less where it does not.
+
+    Parameters
+    ----------
+    path
+        All ops that take time, each after the one before.
+    """
+    assert incumbent.best is not None
+    began, budget, tables = now(), incumbent.budget, path_tables(instance, path)
+    round_s = min(SERIAL.round_s * len(path) * instance.device_count, seconds / SERIAL.rounds)
+    first, last = (temperature / len(path) for temperature in SERIAL.temperatures)
+    place = [incumbent.best.device[ops[0]] for ops in instance.members]
+    step = min((size for size in instance.capacity if size is not None), default=0) // SERIAL.steps
+    refused, accepted, room, in_vain, turn = 0, math.inf, 0, 0, 0
+    while now() < began + seconds and in_vain < SERIAL.patience and budget.left_s and not incumbent.closed:
+        before, turn = incumbent.best.makespan, turn + 1
+        search = PlacementAnnealing(tables, instance.capacity, room)
+        search.begin(place)
+        left_s = min(round_s, began + seconds - now())
+        search.cool((first, last), left_s, 1000 * (budget.seed + turn), budget.stop.is_set)
+        if search.least >= 0:
+            place = search.best.tolist()
+        devices = [place[block] for block in instance.block]
+        if search.least < 0 or incumbent.accepts(in_sequence(instance, devices, instance.order)):
+            accepted = room
+        else:
+            refused = room
+        in_vain = in_vain + 1 if incumbent.best.makespan == before else 0
+        between = 2 * refused if math.isinf(accepted) else (refused + int(accepted)) // 2
+        room = max(between, step) if accepted - refused > step else int(accepted)

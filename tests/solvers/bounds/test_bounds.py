@@ -11,12 +11,9 @@ from solvers.random_problems import random_problem
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.solvers.bounds import (
     best_prices,
-    block_bound,
     critical_path,
     heads,
     lower_bounds,
-    packing_bound,
-    preemptive_end,
     reachable_capacity,
     tails,
     whole_area,
@@ -69,32 +66,6 @@ def test_floating_work_after_a_cut() -> None:
     graph = make_graph(times, [("f", "a", 0), ("a", "b", 0), ("f", "g", 0), ("f", "h", 0)])
     # After f are 1 + 1 + 4 + 4 = 10 s of work for two devices: 4 + 5.
     assert lower_bounds(make_instance(graph, make_machine(2))).makespan == 9
-
-
-def test_the_bound_of_a_block_is_that_of_its_best_device() -> None:
-    graph = make_graph({"a": {"gpu": 2, "cpu": 9}, "b": {"gpu": 9, "cpu": 3}}, colocate={"a": "g", "b": "g"})
-    topology = Topology((Device("d0", "gpu"), Device("d1", "cpu")), (), (Link("d0", "d1", 1.0),))
-    # Together on the gpu 11, on the cpu 12; each on its best device 5.
-    assert block_bound(make_instance(graph, topology), [0, 0], [0, 0]) == 11
-
-
-@pytest.mark.parametrize(
-    ("jobs", "end"), [([(0, 5, 1), (1, 2, 9)], 12), ([(0, 5, 8), (1, 1, 9)], 14), ([(0, 1, 0), (7, 2, 3)], 12), ([], 0)]
-)
-def test_a_machine_that_may_be_interrupted_serves_long_tails_first(jobs: list[tuple[int, int, int]], end: int) -> None:
-    # The first: 1 of the long job, then the short one until 3, tail 9; the long one ends at 7. In turn it would be 16.
-    # The second: the interrupted job goes on from 2 to 6, and its tail ends last.
-    assert preemptive_end(jobs) == end
-
-
-def test_more_blocks_than_devices_share_one() -> None:
-    # Of five ops of 3, 3, 3, 2, 2 on two devices, three share a device: 3 + 2 + 2; the area is 13 / 2.
-    graph = make_graph({"a": 3, "b": 3, "c": 3, "d": 2, "e": 2})
-    instance = make_instance(graph, make_machine(2))
-    assert packing_bound(instance, [0] * 5, [0] * 5) == 7
-    # Of 4, 4, 4 two share one: two ticks of 4 s.
-    instance = make_instance(make_graph({"a": 4, "b": 4, "c": 4}), make_machine(2))
-    assert packing_bound(instance, [0] * 3, [0] * 3) == 2
 
 
 @pytest.mark.parametrize("first", range(5000, 5200, 100))

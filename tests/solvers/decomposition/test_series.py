@@ -14,10 +14,9 @@ from dlplacer.solvers.bounds import lower_bounds
 from dlplacer.solvers.decomposition.idle_ends import charge_idle_ends, ticks_with_idle_ends
 from dlplacer.solvers.decomposition.segments import couple, find_segments
 from dlplacer.solvers.decomposition.series import SegmentChain
-from dlplacer.solvers.decomposition.series_search import search_series
 from dlplacer.solvers.feasibility import require_feasible
 from dlplacer.solvers.ilp.constraints import create_variables
-from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, new_solver, search
+from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, new_solver, reader, search
 from dlplacer.solvers.ilp.ilp_model import build_model
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.schedule import Incumbent
@@ -27,7 +26,7 @@ def _chain(instance: Instance) -> SegmentChain:
     bounds = lower_bounds(instance)
     last = max(range(instance.op_count), key=lambda op: bounds.head[op] + instance.shortest[op])
     chain = SegmentChain.of(instance, find_segments(instance, last), one_worker())
-    chain.advance(30.0, time.monotonic() + 60.0, search_series)
+    chain.advance(30.0, time.monotonic() + 60.0)
     assert not chain.open
     return chain
 
@@ -35,7 +34,7 @@ def _chain(instance: Instance) -> SegmentChain:
 def _whole_optimum(instance: Instance, upper: int) -> int:
     incumbent = Incumbent(one_worker())
     model, variables = build_model(instance, no_bounds(instance), upper)
-    assert search(model, variables, instance, incumbent, 60.0) is SearchEnd.OPTIMAL
+    assert search(model, reader(variables, instance), incumbent, 60.0) is SearchEnd.OPTIMAL
     return incumbent.bound
 
 
@@ -64,7 +63,7 @@ def test_a_forward_and_its_backward_segment_are_solved_together() -> None:
     # u, a on one device and b, v on the other. Forward: u 1, delay 1, b 4, and a's tensor is there before: 6.
     # Backward: v' 1, b' 9 or delay 1 and a' 9: 11 with the delay of b''s tensor to u'.
     chain = _chain(instance)
-    assert chain.incumbents[series[0].instance].bound == 6 + 11
+    assert chain.known[series[0].instance].incumbent.bound == 6 + 11
     # v 1 in between, u' 1 at the end.
     assert chain.raised(lower_bounds(instance), 1.0).makespan == 17 + 1 + 1
     assert min(schedule.makespan for schedule in chain.candidates()) == 19
@@ -79,7 +78,7 @@ def test_what_joined_segments_take_together_bounds_the_whole() -> None:
     instance = make_instance(graph, make_machine(2))
     chain = _chain(instance)
     # Apart: forward u 1, delay 1, b 10 = 12; backward v' 1, delay 20, a' 2 = 23. On one device: 1 + 20 and 1 + 2 + 2.
-    assert chain.incumbents[chain.series[0].instance].bound == 21 + 5
+    assert chain.known[chain.series[0].instance].incumbent.bound == 21 + 5
     # The best of each pass alone would allow 12 + 5. v 1 and u' 1 are outside both.
     assert chain.raised(lower_bounds(instance), 1.0).makespan == 26 + 1 + 1
 
@@ -109,7 +108,7 @@ def test_idle_ends_bound_a_segment_without_a_search() -> None:
     (segment,) = find_segments(instance, graph.index["v"])
     bounds = lower_bounds(segment.instance)
     assert ticks_with_idle_ends(segment, bounds) == 14
-    known = _chain(instance).incumbents[segment.instance]
+    known = _chain(instance).known[segment.instance].incumbent
     assert known.best is not None
     assert bounds.makespan < 14 == known.bound == known.best.makespan
 

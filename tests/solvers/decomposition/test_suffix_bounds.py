@@ -8,8 +8,7 @@ from solvers.random_problems import random_fork_join
 from dlplacer.core.errors import InfeasibleError
 from dlplacer.solvers.bounds import lower_bounds
 from dlplacer.solvers.decomposition.segments import find_segments
-from dlplacer.solvers.decomposition.series import SegmentChain
-from dlplacer.solvers.decomposition.series_search import raise_suffix_bounds, suffixes
+from dlplacer.solvers.decomposition.series import SegmentChain, raise_suffix_bounds, suffixes
 from dlplacer.solvers.feasibility import require_feasible
 from dlplacer.solvers.instance.instance import build_instance
 from dlplacer.solvers.instance.schedule import Incumbent

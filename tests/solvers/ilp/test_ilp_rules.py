@@ -9,7 +9,7 @@ from solvers.helpers import broken_rules, make_graph, make_machine, make_problem
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.solvers.bounds import lower_bounds
-from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, new_solver, search
+from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, new_solver, reader, search
 from dlplacer.solvers.ilp.ilp_model import build_model
 from dlplacer.solvers.instance.instance import build_instance, interchangeable
 from dlplacer.solvers.instance.schedule import Incumbent
@@ -21,7 +21,7 @@ def _optimum(graph: OpGraph, topology: Topology) -> int:
     assert problem.tick_s == 1
     instance, incumbent = build_instance(problem), Incumbent(one_worker())
     model, variables = build_model(instance, no_bounds(instance), problem.horizon)
-    assert search(model, variables, instance, incumbent, 60.0) is SearchEnd.OPTIMAL
+    assert search(model, reader(variables, instance), incumbent, 60.0) is SearchEnd.OPTIMAL
     assert incumbent.best is not None
     assert not broken_rules(instance, incumbent.best)
     assert incumbent.bound == incumbent.best.makespan

@@ -1,5 +1,6 @@
 """The model of ops that run one after another, against all placements."""
 
+from collections.abc import Callable
 from itertools import pairwise, product
 
 import pytest
@@ -9,9 +10,11 @@ from solvers.serial_chains import tight_chain
 from dlplacer.core.options import Options
 from dlplacer.problem.problem import Problem, build_problem
 from dlplacer.solvers.decode.decode import in_sequence
+from dlplacer.solvers.ilp.assignment_model import AssignmentModel
+from dlplacer.solvers.ilp.constraints import Literal
 from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, search
-from dlplacer.solvers.ilp.placement_models import build_serial_model, serial_path
 from dlplacer.solvers.instance.instance import Instance, build_instance
+from dlplacer.solvers.instance.placement_loads import path_tables, serial_path
 from dlplacer.solvers.instance.schedule import Incumbent, Schedule, keeps_blocks_and_memory
 
 
@@ -40,8 +43,14 @@ def test_its_optimum_is_the_shortest_path_of_all_placements(seed: int, skips: in
     incumbent = Incumbent(one_worker())
     worst = max(every, key=lambda schedule: schedule.makespan)
     assert incumbent.offer(worst)
-    model, variables = build_serial_model(problem, instance, path, worst)
-    assert search(model, variables, instance, incumbent, 20.0, relaxes_well=True) is SearchEnd.OPTIMAL
+    model = AssignmentModel(problem, instance, path_tables(instance, path), 0, worst.makespan)
+    model.hint([worst.device[ops[0]] for ops in instance.members], worst.makespan)
+
+    def read(is_true: Callable[[Literal], bool], _value: object) -> list[Schedule]:
+        place = model.read(is_true)
+        return [in_sequence(instance, [place[block] for block in instance.block], instance.order)]
+
+    assert search(model.model, read, incumbent, 20.0, relaxes_well=True) is SearchEnd.OPTIMAL
     assert incumbent.bound == min(_path_ticks(instance, path, schedule) for schedule in every)
     least = min(schedule.makespan for schedule in every)
     assert incumbent.bound <= least

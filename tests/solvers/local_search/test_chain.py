@@ -6,7 +6,7 @@ from random import Random
 import pytest
 from benchmarks.families import FAMILIES
 from benchmarks.machines import linked, ring, star
-from solvers.helpers import broken_rules, broken_transfers, make_graph, make_machine
+from solvers.helpers import broken_rules, broken_transfers
 from solvers.random_problems import random_everything
 
 from dlplacer.core.errors import InfeasibleError
@@ -15,13 +15,13 @@ from dlplacer.core.op import Edge, Op
 from dlplacer.core.options import Options
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.problem.problem import build_problem
-from dlplacer.solvers.decode.arrays import build_tables
+from dlplacer.solvers.decode.arrays import tables_of
 from dlplacer.solvers.decode.decode import in_sequence
 from dlplacer.solvers.decode.trial import DEVICE, MAKESPAN, START
 from dlplacer.solvers.heuristics.list_rules import Heuristic, construct, heft, list_schedule
 from dlplacer.solvers.instance.instance import Instance, build_instance
 from dlplacer.solvers.instance.schedule import Schedule, keeps_blocks_and_memory, sequence
-from dlplacer.solvers.local_search.anneal import Chain, move_units
+from dlplacer.solvers.local_search.anneal import Chain
 
 _MACHINES = {"linked": linked, "ring": ring, "star": star}
 
@@ -47,7 +47,7 @@ def _instance(graph: OpGraph, topology: Topology) -> Instance:
 
 
 def _chain(instance: Instance, start: Schedule) -> Chain:
-    return Chain(build_tables(instance, move_units(instance)), start)
+    return Chain(tables_of(instance), start)
 
 
 @pytest.mark.parametrize(("machine", "seed"), [("linked", 0), ("ring", 1), ("star", 2)])
@@ -103,12 +103,8 @@ def test_what_an_op_reads_is_sent_by_the_ends_of_its_producers(seed: int) -> Non
 
 
 def test_moves_that_are_not_taken_leave_nothing_behind() -> None:
-    # Ops of no time move with a neighbour, but a schedule may have the two on different devices: what moves together
-    # has been apart, and is put apart again.
-    apart = 0
     for seed, instance, start in contended_instances(120):
         chain, again = _chain(instance, start), _chain(instance, start)
-        apart += any(len({start.device[op] for op in unit}) > 1 for unit in move_units(instance))
         for number in range(2):
             chain.go_on(20, 0.02 * start.makespan, number)
             now = chain._solution
@@ -119,7 +115,6 @@ def test_moves_that_are_not_taken_leave_nothing_behind() -> None:
             for ops, size in zip(instance.members, instance.footprint, strict=True):
                 used[now.ops[ops[0], DEVICE]] += size
             assert now.used.tolist() == used, seed
-    assert apart >= 1
 
 
 def test_what_is_found_keeps_every_rule() -> None:
@@ -134,17 +129,6 @@ def test_what_is_found_keeps_every_rule() -> None:
         count, shorter = count + 1, shorter + (found.makespan < start.makespan)
     assert count > 15
     assert shorter > count / 5
-
-
-def test_groups_and_pins_limit_what_moves_together() -> None:
-    graph = make_graph(
-        {"a": 1, "b": 0, "c": 1},
-        [("a", "b", 4), ("b", "c", 4)],
-        colocate={"b": "group", "c": "group"},
-        devices={"a": ("d0",), "b": ("d1",), "c": ("d1",)},
-    )
-    instance = _instance(graph, make_machine(2))
-    assert move_units(instance) == [(0,), (1, 2)]
 
 
 def test_annealing_earns_what_it_did() -> None:

@@ -11,12 +11,12 @@ from dlplacer.core.options import Options
 from dlplacer.problem.problem import build_problem
 from dlplacer.solvers.decode import machine_code
 from dlplacer.solvers.heuristics.list_rules import heft, list_schedule
-from dlplacer.solvers.ilp.placement_models import serial_path
 from dlplacer.solvers.instance.instance import build_instance
+from dlplacer.solvers.instance.placement_loads import serial_path
 from dlplacer.solvers.instance.schedule import Incumbent
 from dlplacer.solvers.local_search import compile_ahead
 from dlplacer.solvers.local_search.anneal import anneal_schedule
-from dlplacer.solvers.local_search.serial_annealing import anneal_serial
+from dlplacer.solvers.local_search.placement_annealing import anneal_serial
 
 _FOREVER_S = 200.0
 

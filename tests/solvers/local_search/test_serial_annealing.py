@@ -9,11 +9,11 @@ from solvers.serial_chains import MIB, tight_chain
 from dlplacer.core.options import Options
 from dlplacer.problem.problem import build_problem
 from dlplacer.solvers.decode.decode import in_sequence
-from dlplacer.solvers.ilp.placement_models import serial_path
 from dlplacer.solvers.instance.instance import build_instance
+from dlplacer.solvers.instance.placement_loads import serial_path
 from dlplacer.solvers.instance.schedule import Incumbent, Schedule, keeps_blocks_and_memory
 from dlplacer.solvers.instance.time_limit import counting_work
-from dlplacer.solvers.local_search.serial_annealing import anneal_serial
+from dlplacer.solvers.local_search.placement_annealing import anneal_serial
 
 
 @pytest.mark.parametrize("seed", range(6))
