@@ -70,7 +70,6 @@ INNER_ROOMS = {
         "placed",
         "profile",
         "distributed",
-        "torch_compile",
         "onnx",
     ),
 }

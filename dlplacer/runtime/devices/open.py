@@ -32,13 +32,6 @@ def in_host_memory(devices: Iterable[RuntimeDevice]) -> bool:
     return all(kind_of(device.torch_device).in_host_memory for device in devices)
 
 
-def default_names(most_cores: int) -> tuple[str, ...]:
-    """Names of all devices of the first kind of which this machine has any, but no more than so many cores."""
-    kind = next(kind for kind in KINDS.values() if kind.count())
-    count = min(kind.count(), most_cores) if kind.in_host_memory else kind.count()
-    return tuple(f"{kind.torch_type}:{index}" for index in range(count))
-
-
 @dataclass(frozen=True, slots=True)
 class DeviceName:
     """``cpu:1``, ``cuda:0``, ``cuda:0/1`` or ``cuda:0/1?copies=forced``, taken apart."""
