@@ -258,7 +258,6 @@ _DECLARATIONS = (
         "D[,D…]",
         ("--device", "--devices"),
     ),
-    argument("place_with_splits.devices", "devices on which the chosen splits are profiled; empty estimates them"),
     count("run.steps", "number of steps that are timed (until their medians are sure, for a minute at most)"),
     count("run.warmup", "least number of steps before them (3)", least=0),
     count("steps", "steps that are timed (7)"),

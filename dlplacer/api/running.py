@@ -18,13 +18,15 @@ from dlplacer.core.plan import Plan
 if TYPE_CHECKING:
     from threading import Event
 
+    from dlplacer.frontend.torch.capture import Captured
     from dlplacer.frontend.torch.job import Job
     from dlplacer.measure.run_report import Run
-    from dlplacer.measure.splitting import Prospect, SplitChoice
+    from dlplacer.measure.splitting import SplitChoice
     from dlplacer.runtime.devices.base import NamedDevice, RuntimeDevice
     from dlplacer.runtime.onnx.run_cut_model import OnnxReport
     from dlplacer.runtime.onnx.session import OnnxDevice
     from dlplacer.runtime.placed.placed_module import PlacedModule
+    from dlplacer.runtime.profile.op_times import Times
 
 _CORE = re.compile(r"cpu(?::(\d+))?")
 _ONNX_DEVICE = re.compile(r"([a-z]+)(?::(\d+))?")
@@ -110,7 +112,7 @@ def profile_splits(
     steps: int = 7,
     warmup: int = 2,
     search_s: float = 30.0,
-    on_progress: "Callable[[Prospect], None]" = silent,
+    on_progress: "Callable[[SplitChoice], None]" = silent,
     stop: "Event | None" = None,
     **options: Unpack[JobOptions],
 ) -> "SplitChoice":
@@ -124,15 +126,20 @@ def profile_splits(
     True
     """
     from dlplacer.frontend.torch.capture import default_rewrites
-    from dlplacer.measure.splitting import SplitSearch, TracedStep, chosen_splits, whole_graph
+    from dlplacer.measure.splitting import TracedStep, choose_splits, whole_graph
+    from dlplacer.planning.place import place
     from dlplacer.runtime.profile.machine_times import measured_topology
+    from dlplacer.runtime.profile.op_times import profile_ops
 
     with _opened(devices) as opened:
         step = TracedStep.of(job_of(job, options), default_rewrites(whole_backward))
         whole = whole_graph(step, None if graph is None else graph_of(graph), opened, steps, warmup)
-        search = SplitSearch(step, whole, measured_topology(opened), parts=parts, on_progress=on_progress)
-        search.stop = stop or search.stop
-        return chosen_splits(search, opened, search_s)
+        plan = place(whole, measured_topology(opened), method="list").plan
+
+        def timed(captured: "Captured") -> "Times":
+            return profile_ops(step.job, captured, opened, steps, warmup)
+
+        return choose_splits(step, plan, parts, search_s, timed, stop, on_progress)
 
 
 @checked

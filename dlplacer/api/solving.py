@@ -16,7 +16,6 @@ from dlplacer.api.subjects import (
     TopologyLike,
     graph_of,
     machine_of,
-    names_of,
     note,
     options_of,
     plan_of,
@@ -38,11 +37,10 @@ from dlplacer.solvers.instance.schedule import Progress
 
 if TYPE_CHECKING:
     from dlplacer.frontend.torch.job import Job
-    from dlplacer.measure.splitting import Prospect, SplitResult
+    from dlplacer.measure.splitting import SplitChoice, SplitResult
     from dlplacer.planning.compare import Comparison
     from dlplacer.planning.what_if import Elsewhere, PinnedPlan, WhatWouldHelp
     from dlplacer.report.explanation import Explanation
-    from dlplacer.runtime.devices.base import NamedDevice
 
 Pins: TypeAlias = Mapping[str, str] | Iterable[str | tuple[str, str]]
 """Op, module or glob → name or type of a device; also as texts: ``"encoder.*=gpu0"``."""
@@ -130,11 +128,10 @@ def place_with_splits(
     options: OptionsLike = None,
     *,
     graph: GraphLike | None = None,
-    devices: "str | Sequence[NamedDevice]" = (),
     parts: int | None = None,
     rewrites: Sequence[str] | None = None,
     time_limit_s: float = 120.0,
-    on_progress: "Callable[[Prospect], None]" = silent,
+    on_progress: "Callable[[SplitChoice], None]" = silent,
     method: str = "ilp",
     gap: float = 0.0,
     seed: int = 0,
@@ -160,7 +157,6 @@ def place_with_splits(
         machine_of(topology),
         options_of(options),
         graph=None if graph is None else graph_of(graph),
-        devices=names_of(devices),
         parts=parts,
         rewrites=rewrites,
         time_limit_s=time_limit_s,
