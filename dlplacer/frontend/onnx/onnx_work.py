@@ -1,6 +1,6 @@
 """Arithmetic and memory traffic of ONNX nodes, for the roofline.
 
-Of those too that run others: If, Loop, Scan, and calls of functions that the file defines.
+Of those too that run others: If, Loop and Scan.
 """
 
 from collections import ChainMap
@@ -11,11 +11,10 @@ from math import prod
 from typing import Any
 
 import onnx
-from onnx import NodeProto, inliner, numpy_helper
+from onnx import NodeProto, numpy_helper
 
 from dlplacer.core.op import TensorSpec
-from dlplacer.frontend.onnx.contrib_shapes import MICROSOFT
-from dlplacer.frontend.onnx.onnx_values import ELEMENTS, specs_of
+from dlplacer.frontend.onnx.onnx_values import MICROSOFT, specs_of
 
 _ENDLESS = 2**31
 """Exporters of ``while`` give the greatest number there is as the most rounds of a loop."""
@@ -53,9 +52,7 @@ class WorkCounter:
         inputs = [specs.get(name) if name else None for name in node.input]
         outputs = [specs.get(name) if name else None for name in node.output]
         own_bytes = bytes_of(node, inputs, outputs)
-        if (node.domain, node.op_type) in self._functions:
-            inner = self._work_of_call(node, specs)
-        elif is_standard(node) and node.op_type == "If":
+        if is_standard(node) and node.op_type == "If":
             branches = [self.work_of_body(entry.g, specs) for entry in node.attribute if entry.HasField("g")]
             inner = NodeWork(
                 max(branch.flops for branch in branches),
@@ -97,52 +94,14 @@ class WorkCounter:
         if first is None or not first.shape:
             return 1
         # Before opset 9 the body runs for every sample of a batch, whose axis comes first.
-        if self._opset < 9:
+        if next((entry.version for entry in self.model.opset_import if entry.domain in _ONNX), 9) < 9:
             return prod(first.shape[:2])
         axis = next(iter(attribute(scan, "scan_input_axes", [])), 0)
         return first.shape[axis] if -len(first.shape) <= axis < len(first.shape) else 1
 
-    def _work_of_call(self, call: Any, specs: Mapping[str, TensorSpec]) -> NodeWork:
-        """The work of a function's body with the shapes of one call."""
-        given = tuple(specs.get(name) for name in call.input)
-        settings = tuple(entry.SerializeToString(deterministic=True) for entry in call.attribute)
-        key = call.domain, call.op_type, given, settings
-        if key not in self._calls:
-            self._calls[key] = self._work_unfolded(call, specs)
-        return self._calls[key]
-
-    def _work_unfolded(self, call: Any, specs: Mapping[str, TensorSpec]) -> NodeWork:
-        known = {name: specs[name] for name in call.input if name in specs}
-        given = [
-            onnx.helper.make_tensor_value_info(name, ELEMENTS[spec.dtype], spec.shape) for name, spec in known.items()
-        ]
-        made = [onnx.helper.make_empty_tensor_value_info(name) for name in call.output if name]
-        weights = [tensor for tensor in self.model.graph.initializer if tensor.name in known]
-        graph = onnx.helper.make_graph([call], "call", given, made, weights)
-        model = onnx.helper.make_model(graph, opset_imports=self.model.opset_import, functions=self.model.functions)
-        try:
-            unfolded: Any = inliner.inline_local_functions(model, convert_version=True)
-            unfolded = onnx.shape_inference.infer_shapes(unfolded, data_prop=True)
-        except (RuntimeError, ValueError):
-            return NodeWork()
-        # A body for another opset that cannot be converted stays folded: the tensors that go in and out still count.
-        return NodeWork() if unfolded.functions else WorkCounter(unfolded).work_of_body(unfolded.graph, known)
-
-    @cached_property
-    def _functions(self) -> frozenset[tuple[str, str]]:
-        return frozenset((function.domain, function.name) for function in self.model.functions)
-
-    @cached_property
-    def _calls(self) -> dict[tuple[Any, ...], NodeWork]:
-        return {}
-
     @cached_property
     def _numbers(self) -> dict[str, int]:
         return dict(_numbers(self.model.graph))
-
-    @cached_property
-    def _opset(self) -> int:
-        return next((entry.version for entry in self.model.opset_import if entry.domain in ("", "ai.onnx")), 9)
 
 
 def _numbers(graph: Any) -> Iterator[tuple[str, int]]:

@@ -101,12 +101,8 @@ def sub_model(file: OnnxFile, part: Part) -> onnx.ModelProto:
         initializers,
     )
     # Initializers that are not inputs need version 4 of the representation.
-    return onnx.helper.make_model(
-        made,
-        opset_imports=file.model.opset_import,
-        functions=file.model.functions,
-        ir_version=max(4, file.model.ir_version),
-    )
+    version = max(4, file.model.ir_version)
+    return onnx.helper.make_model(made, opset_imports=file.model.opset_import, ir_version=version)
 
 
 def _levels(plan: Plan, node_of: Mapping[str, str]) -> dict[str, int]:

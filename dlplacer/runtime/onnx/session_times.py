@@ -23,8 +23,7 @@ _ENDING = "_kernel_time"
 def profile_onnx(file: OnnxFile, graph: OpGraph, steps: int = 7, warmup: int = 2) -> dict[str, dict[str, float]]:
     """Device type → op id → seconds on one core, every node run by itself; see `typical`.
 
-    A node that onnxruntime replaces by several, as it has no kernel for it or it is a function of the file, is timed in
-    a session of its own.
+    A node that onnxruntime replaces by several, as it has no kernel for it, is timed in a session of its own.
 
     Raises InputError if onnxruntime is not installed, and RunError if it cannot run the model.
     """
