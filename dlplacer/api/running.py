@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from dlplacer.measure.run_report import Run
     from dlplacer.measure.splitting import SplitChoice
     from dlplacer.runtime.devices.base import NamedDevice, RuntimeDevice
-    from dlplacer.runtime.onnx.run_cut_model import OnnxReport
-    from dlplacer.runtime.onnx.session import OnnxDevice
+    from dlplacer.runtime.onnx.run_cut_model import OnnxDevice, OnnxReport
     from dlplacer.runtime.placed.placed_module import PlacedModule
     from dlplacer.runtime.profile.op_times import Times
 
@@ -261,7 +260,7 @@ def _run_onnx(
 
 def _onnx_devices(given: Sequence[str], names: Sequence[str], provider: str | None) -> "dict[str, OnnxDevice]":
     """Device name in the plan → device, from ``cpu:0,cpu:1``, or ``cuda:0,cuda:1`` and a provider."""
-    from dlplacer.runtime.onnx.session import OnnxDevice, provider_named
+    from dlplacer.runtime.onnx.run_cut_model import OnnxDevice, provider_named
 
     matches = [_ONNX_DEVICE.fullmatch(device.strip()) for device in given]
     cores = sum(_CORE.fullmatch(device.strip()) is not None for device in given)

@@ -17,13 +17,6 @@ from dlplacer.frontend.torch.batch_part import part_of
 from dlplacer.frontend.torch.job import Job
 from dlplacer.machines.costs.collectives import AlphaBeta
 from dlplacer.measure.alternation import alternated_times, spread
-from dlplacer.measure.baselines import (
-    BASELINE,
-    Baselines,
-    Differences,
-    home_of_all,
-    made_baselines,
-)
 from dlplacer.measure.prediction import Prediction, Predictor, used_devices
 from dlplacer.measure.run_report import (
     Figures,
@@ -35,10 +28,15 @@ from dlplacer.measure.run_report import (
     worst_offenders,
 )
 from dlplacer.measure.steps import (
+    BASELINE,
+    Baselines,
+    Differences,
     OneProcess,
     PlacedJob,
     Recording,
     SeveralProcesses,
+    home_of_all,
+    made_baselines,
     measured_plan,
     median_op_times,
     median_recording,

@@ -77,7 +77,7 @@ def compared_cut(job: Job, count: int, rewrites: Sequence[str] = (), *, allow_ot
     cuts = [BatchCut(count, _short(job, dims)) for dims in islice(likely_dims(job, count), _MOST_CUTS)]
     cuts = cuts or [BatchCut(count)]
     need_bytes = _COPIES * sum(tensor.nbytes for tensor in job.module.parameters())
-    if need_bytes > _free_bytes():
+    if need_bytes > os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
         text = f"not compared with the whole batch: that takes {format_bytes(need_bytes)} of memory here"
         return ComparedCut(cuts[0], (f"micro-batches were {text}; their loss may be another one",))
     steps = _Steps(_with_data(job), count, rewrites)
@@ -116,7 +116,12 @@ def compared_cut(job: Job, count: int, rewrites: Sequence[str] = (), *, allow_ot
 def _confirmed(found: ComparedCut, change: Difference, steps: "_Steps") -> tuple[ComparedCut | None, Difference]:
     """The cut if it is right on other data too: samples that depend on each other may lie in one part by chance."""
     for shift in _SHIFTS:
-        other = _Steps(_reordered(steps.job, found.cut, shift), steps.count, steps.rewrites)
+        # The samples of every input at other places, in each input others.
+        def moved(leaf: torch.Tensor, position: int, shift: int = shift, cut: BatchCut = found.cut) -> torch.Tensor:
+            dim = cut.dim(position)
+            return leaf if dim is None else leaf.roll(shift * (position + 1), dim)
+
+        other = _Steps(with_leaves(steps.job, moved), steps.count, steps.rewrites)
         try:
             again, difference = other.compared(replace(found.cut, joining=MEAN))
         except Exception:
@@ -127,16 +132,6 @@ def _confirmed(found: ComparedCut, change: Difference, steps: "_Steps") -> tuple
         if again is not None and again.cut.joining != MEAN:
             found = replace(found, cut=again.cut)
     return found, change
-
-
-def _reordered(job: Job, cut: BatchCut, shift: int) -> Job:
-    """The job with the samples of every input at other places, in each input others."""
-
-    def moved(leaf: torch.Tensor, position: int) -> torch.Tensor:
-        dim = cut.dim(position)
-        return leaf if dim is None else leaf.roll(shift * (position + 1), dim)
-
-    return with_leaves(job, moved)
 
 
 class _Steps:
@@ -301,16 +296,16 @@ def _with_data(job: Job) -> Job:
             parameter.normal_(0.0, 0.05, generator=generator) if parameter.is_floating_point() else parameter.zero_()
         for buffer in module.buffers():
             buffer.uniform_(0.5, 1.5, generator=generator) if buffer.is_floating_point() else buffer.fill_(1)
-    return with_leaves(replace(job, module=module), lambda leaf, _: _drawn(leaf, generator))
 
+    def drawn(leaf: torch.Tensor, _: int) -> torch.Tensor:
+        if not is_empty(leaf):
+            return leaf
+        if leaf.is_floating_point():
+            return torch.randn(leaf.shape, dtype=leaf.dtype, generator=generator)
+        # Any index that there is: every table has a row 0 and most have a row 1.
+        return torch.randint(2, leaf.shape, generator=generator).to(leaf.dtype)
 
-def _drawn(leaf: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    if not is_empty(leaf):
-        return leaf
-    if leaf.is_floating_point():
-        return torch.randn(leaf.shape, dtype=leaf.dtype, generator=generator)
-    # Any index that there is: every table has a row 0 and most have a row 1.
-    return torch.randint(2, leaf.shape, generator=generator).to(leaf.dtype)
+    return with_leaves(replace(job, module=module), drawn)
 
 
 def _short(job: Job, dims: tuple[int | None, ...]) -> tuple[int | None, ...]:
@@ -328,7 +323,3 @@ def _less(one: Any, other: Any, share: float = 1.0) -> Any:
 
 def _norm(gradients: Iterable[Any]) -> float:
     return math.hypot(*(float(each.double().norm()) for each in gradients if each is not None))
-
-
-def _free_bytes() -> int:
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

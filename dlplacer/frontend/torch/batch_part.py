@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch.utils import _pytree as pytree
@@ -40,7 +40,8 @@ def likely_dims(job: Job, count: int) -> Iterator[Dims]:
     input is cut where it has that size, dimension 0 first. Then come variants in which one input is cut elsewhere or
     not at all: sizes may be equal by chance.
     """
-    sizes = [_sizes(leaf) for leaf in flat_inputs(job)]
+    shapes = [leaf.shape if isinstance(leaf, torch.Tensor) else () for leaf in flat_inputs(job)]
+    sizes = [{dim: int(shape[dim]) for dim in _BATCH_DIMS if dim < len(shape)} for shape in shapes]
     shared: dict[tuple[int, int], int] = {}
     for place in sorted({place for each in sizes for place in each.items()}):
         dim, size = place
@@ -57,12 +58,6 @@ def likely_dims(job: Job, count: int) -> Iterator[Dims]:
             others = (*dims[1:], None) if dims else ()
             variants += [(*base[:position], other, *base[position + 1 :]) for other in others]
     yield from dict.fromkeys((*found, *(dims for dims in variants if any(dim is not None for dim in dims))))
-
-
-def _sizes(leaf: Any) -> dict[int, int]:
-    """Dimension that may be that of the batch → its size."""
-    shape = leaf.shape if isinstance(leaf, torch.Tensor) else ()
-    return {dim: int(shape[dim]) for dim in _BATCH_DIMS if dim < len(shape)}
 
 
 def _part(leaf: torch.Tensor, dim: int | None, number: int, count: int) -> torch.Tensor:

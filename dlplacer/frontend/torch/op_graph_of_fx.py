@@ -241,12 +241,8 @@ def _with_output_bytes(ops: Sequence[Op], builder: _Builder) -> Iterator[Op]:
             yield op
 
 
-def _reference(node: fx.Node) -> Any:
-    return Value(node.name)
-
-
 def _instruction(node: fx.Node) -> Instruction:
-    args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), _reference)
+    args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), lambda read: Value(read.name))
     assert callable(node.target)
     return Instruction(node.name, node.target, args, kwargs, nodes.strides_to_keep(node))
 

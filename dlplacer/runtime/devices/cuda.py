@@ -96,12 +96,9 @@ class CudaDevice(RuntimeDevice):
         return self.streams.named(COMPUTE_STREAM)
 
 
-def _versions(index: int) -> dict[str, str]:
-    # Wheels for ROCm drive AMD's GPUs under the name of CUDA, and say so in torch.version.hip alone.
-    hip = getattr(torch.version, "hip", None)
-    software = {"cuda": str(torch.version.cuda)} if hip is None else {"rocm": str(hip)}
-    return {"hardware": torch.cuda.get_device_name(index), **software}
-
+# Wheels for ROCm drive AMD's GPUs under the name of CUDA, and say so in torch.version.hip alone.
+_HIP = getattr(torch.version, "hip", None)
+_SOFTWARE = {"cuda": str(torch.version.cuda)} if _HIP is None else {"rocm": str(_HIP)}
 
 CUDA = DeviceKind(
     torch_type=CudaDevice.torch_type,
@@ -111,5 +108,5 @@ CUDA = DeviceKind(
     divisible=True,
     collectives="nccl",
     generator=lambda index: torch.cuda.default_generators[index],
-    versions=_versions,
+    versions=lambda index: {"hardware": torch.cuda.get_device_name(index), **_SOFTWARE},
 )

@@ -13,8 +13,7 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.frontend.onnx.onnx_file import OnnxFile, data_inputs
 from dlplacer.frontend.onnx.onnx_values import Values, reads, values_of
 from dlplacer.machines.costs.device_table import CORE
-from dlplacer.runtime.onnx.run_cut_model import Part, Tensors, random_inputs, sub_model
-from dlplacer.runtime.onnx.session import open_session, run_session
+from dlplacer.runtime.onnx.run_cut_model import Part, Tensors, open_session, random_inputs, run_session, sub_model
 from dlplacer.runtime.profile.statistic import typical
 
 _ENDING = "_kernel_time"

@@ -132,13 +132,6 @@ def test_a_worker_keeps_nothing_of_what_it_has_run(device: CpuDevice) -> None:
     assert watched() is None
 
 
-def test_devices_that_were_opened_before_a_mistake_are_closed_again() -> None:
-    before = set(threading.enumerate())
-    with pytest.raises(InputError):
-        open_devices(["cpu:0", "cpu:99999"])
-    assert set(threading.enumerate()) <= before
-
-
 def test_freed_memory_stays_while_a_core_is_open_and_goes_back_when_the_last_is_closed(tmp_path: Path) -> None:
     script = tmp_path / "kept.py"
     script.write_text(

@@ -33,9 +33,7 @@ OWN: dict[str, Callable[[], Job]] = {
     "AlexNet": partial(alexnet, image_size=63, **_TINY),
     "GoogLeNet": partial(googlenet, image_size=33, **_TINY),
     "DLRM-like": networks.ranking,
-    "mixture of experts": networks.experts,
     "U-net": networks.u_net,
-    "LSTM language model": networks.recurrent_language_model,
 }
 BUILDERS = {**OWN, **transformers_models.BUILDERS}
 _NEEDS_TRANSFORMERS = pytest.mark.skipif(

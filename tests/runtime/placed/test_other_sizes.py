@@ -15,7 +15,6 @@ from torch.utils import _pytree as pytree
 from dlplacer.core.errors import DlplacerError
 from dlplacer.frontend import Job
 from dlplacer.runtime import PlacedModule
-from dlplacer.runtime.placed import variants
 
 pytestmark = needs_two_cores
 
@@ -70,16 +69,6 @@ def test_another_length_of_a_recurrent_network(length: int) -> None:
         trains_as(placed, longer, plain)
         placed.eval()
         torch.testing.assert_close(placed(*longer.args), plain.eval()(*longer.args), **EXACT)
-
-
-def test_variants_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(variants, "MOST_VARIANTS", 4)
-    job = build("linear")
-    with placed_at_random(job, graph=graph_of("linear")) as placed:
-        for batch in range(1, 6):
-            placed.step(*resized(job, batch).args, *resized(job, batch).targets)
-        assert len(placed._variants._found) == 4
-        trains_as(placed, job, build("linear").module)
 
 
 def from_threads(count: int, work: Any) -> list[Any]:
@@ -143,17 +132,6 @@ def test_other_numbers_give_what_plain_pytorch_gives(name: str, capfd: pytest.Ca
 
 def dropped(placed: PlacedModule, job: Job, steps: int) -> list[float]:
     return [placed.step(*job.args, *job.targets).item() for _ in range(steps)]
-
-
-def test_manual_seed_reaches_dropout() -> None:
-    job = build_with(dropout)
-    with placed_at_random(job) as placed:
-        torch.manual_seed(5)
-        first = dropped(placed, job, 3)
-        torch.manual_seed(5)
-        assert dropped(placed, job, 3) == first
-        torch.manual_seed(6)
-        assert dropped(placed, job, 3) != first
 
 
 def test_a_resumed_run_draws_the_same(tmp_path: Any) -> None:

@@ -107,17 +107,6 @@ def test_updates_inside_the_step_are_those_of_torch_optim(name: str, model: str)
         assert all(parameter.grad is None for parameter in placed.parameters())
 
 
-def test_backward_leaves_the_updates_to_the_caller() -> None:
-    base = build("linear")
-    job = Job(base.module, base.args, base.targets, base.loss, optimizer="momentum")
-    with placed_at_random(job) as placed:
-        before = copy.deepcopy(placed.state_dict())
-        placed(*job.args, *job.targets).backward()
-        assert all(torch.equal(tensor, before[name]) for name, tensor in placed.state_dict().items())
-        assert placed.get_parameter("weight").grad is not None
-        assert placed.updater.state == {}
-
-
 def test_state_of_the_updates_can_be_saved_and_restored() -> None:
     base = build("linear")
     job = Job(base.module, base.args, base.targets, base.loss, optimizer="adam")

@@ -32,13 +32,9 @@ class _Term:
 
     @property
     def rows(self) -> fx.Node:
-        """X."""
-        return self.factors[0].all_input_nodes[0] if self.is_product else self.call.all_input_nodes[0]
-
-    @property
-    def factors(self) -> Any:
-        """Xᵀ and Y of a product, which are one node where a transpose is squared."""
-        return self.call.args
+        """X; Xᵀ and Y of a product are one node where a transpose is squared."""
+        first: Any = self.call.args[0]
+        return first.all_input_nodes[0] if self.is_product else first
 
     @property
     def form(self) -> tuple[Any, ...]:
@@ -172,7 +168,7 @@ def _joined(graph: fx.Graph, terms: Sequence[_Term], rows: dict[_Rows, fx.Node])
     call = terms[0].call
     left = _together(graph, [term.rows for term in terms], call, rows)
     if terms[0].is_product:
-        right = _together(graph, [term.factors[1] for term in terms], call, rows)
+        right = _together(graph, [term.call.args[1] for term in terms], call, rows)
         node = call_like(graph, call.target, (call_like(graph, aten.t.default, (left,), call.meta), right), call.meta)
     else:
         node = call_like(graph, call.target, (left, *call.args[1:]), call.meta)
@@ -197,21 +193,12 @@ def _term(leaf: fx.Node) -> _Term | None:
     while call.target in _VIEWS and len(call.users) == 1:
         views.append(call)
         call = call.all_input_nodes[0]
-    if len(call.users) != 1 or not (_is_gradient_product(call) or _is_sum_of_rows(call)):
-        return None
-    return _Term(call, tuple(views))
-
-
-def _is_gradient_product(node: fx.Node) -> bool:
-    left = node.args[0] if node.target is aten.mm.default else None
-    return isinstance(left, fx.Node) and left.target is aten.t.default
-
-
-def _is_sum_of_rows(node: fx.Node) -> bool:
-    if node.target is not aten.sum.dim_IntList or node.kwargs:
-        return False
-    value = node.all_input_nodes[0].meta["val"]
-    return value.dim() == 2 and list(node.args[1]) == [0] and value.dtype == node.meta["val"].dtype  # type: ignore[arg-type]
+    read: Any = call.args[0] if call.args else None
+    joins = call.target is aten.mm.default and read.target is aten.t.default
+    if call.target is aten.sum.dim_IntList and not call.kwargs:
+        value, dims = read.meta["val"], call.args[1]
+        joins = value.dim() == 2 and list(dims) == [0] and value.dtype == call.meta["val"].dtype  # type: ignore[call-overload]
+    return _Term(call, tuple(views)) if joins and len(call.users) == 1 else None
 
 
 def _row(node: fx.Node) -> _Row:
