@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from dlplacer.api.jobs import is_entry, is_onnx, job_of, job_options, onnx_file, rewrites_of, sizes_of
 from dlplacer.api.parameters import JobOptions, StepOptions, checked
@@ -162,8 +162,7 @@ def run(
 ) -> "Run | OnnxReport":
     """A plan run on devices of this machine, compared with its prediction and with plain PyTorch.
 
-    Raises InputError if there are no steps to time, or as `apply` does; RunError if an op fails, naming it,
-    its module and its device.
+    Raises what `apply` raises; RunError if an op fails, naming it, its module and its device.
 
     Examples
     --------
@@ -184,14 +183,18 @@ def run(
     if over_ranks(plan, here, replicas):
         if "RANK" not in os.environ:
             raise InputError("a plan over several processes runs in each of them; start them with torchrun")
-        from dlplacer.measure.run_plan import OverRanks, run_over_ranks
+        from dlplacer.measure.run_plan import run_over_ranks
         from dlplacer.runtime.distributed.replicate import DEFAULT_BUCKET_BYTES
 
         count, size = replicas or replicas_of(plan), options.get("batch_size")
         cut = not isinstance(job, str) or size is not None
-        over = OverRanks(count, cut, bucket_bytes or DEFAULT_BUCKET_BYTES, timeout_s, segments=segments)
+        over: dict[str, Any] = {
+            "cut": cut,
+            "bucket_bytes": bucket_bytes or DEFAULT_BUCKET_BYTES,
+            "timeout_s": timeout_s,
+        }
         whole = job_of(job, options if size is None else {**options, "batch_size": size * count})
-        return run_over_ranks(whole, plan, here, over, steps, warmup, on_progress=on_progress)
+        return run_over_ranks(whole, plan, here, steps, warmup, on_progress, replicas=count, segments=segments, **over)
     others = {name: plan_of(other, f"beside[{name!r}]") for name, other in (beside or {}).items()}
     from dlplacer.measure.run_plan import run as run_plan
 

@@ -17,7 +17,7 @@ from dlplacer.core.errors import first_line
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.plan import Plan, ScheduledOp
 from dlplacer.core.topology import Topology
-from dlplacer.frontend.torch.job import Job, autocast_of, loss_in
+from dlplacer.frontend.torch.job import Job, autocast_of, loss_of
 from dlplacer.frontend.torch.nodes import draws as draws_numbers
 from dlplacer.machines.cores import usable_cores
 from dlplacer.machines.costs.collectives import AlphaBeta
@@ -97,10 +97,7 @@ class EagerStep:
             with torch.no_grad(), autocast_of(job, self._device.torch_device):
                 return tensors_in(self._called(*job.args, **job.kwargs))
         with autocast_of(job, self._device.torch_device):
-            if self._loss is None:
-                loss = loss_in(self._called(*job.args, *job.targets, **job.kwargs))
-            else:
-                loss = self._loss(self._called(*job.args, **job.kwargs), *job.targets)
+            loss = loss_of(job, self._called, self._loss)
         loss.backward()
         return (loss.detach(),)
 

@@ -5,7 +5,7 @@ from processes import run_ranks
 from runtime.random_plans import needs_two_cores, random_plan
 
 from dlplacer.frontend import capture
-from dlplacer.measure.run_plan import OverRanks, run_over_ranks
+from dlplacer.measure.run_plan import run_over_ranks
 from dlplacer.measure.steps import joined, median_recording
 from dlplacer.models import branches, mlp
 
@@ -15,8 +15,8 @@ def test_figures_of_a_replicated_run() -> None:
     plan = random_plan(capture(mlp(batch_size=4)), 2, seed=1)
 
     def work(rank: int):
-        over = OverRanks(replicas=2, bucket_bytes=40_000)
-        return run_over_ranks(mlp(batch_size=8), plan, ["rank0/cpu:0", "rank1/cpu:1"], over, steps=2, warmup=1)
+        job, names = mlp(batch_size=8), ["rank0/cpu:0", "rank1/cpu:1"]
+        return run_over_ranks(job, plan, names, steps=2, warmup=1, replicas=2, bucket_bytes=40_000)
 
     runs = run_ranks(4, work)
     report, predicted, measured = runs[0].report, runs[0].predicted, runs[0].measured
@@ -51,7 +51,7 @@ def test_one_process_draws_what_every_replica_draws() -> None:
 
     def work(rank: int):
         job = branches(batch_size=4, image_size=8, count=2, dropout=0.5)
-        return run_over_ranks(job, plan, ["rank0/cpu:0", "rank0/cpu:1"], OverRanks(replicas=2), steps=1, warmup=0)
+        return run_over_ranks(job, plan, ["rank0/cpu:0", "rank0/cpu:1"], steps=1, warmup=0, replicas=2)
 
     report = run_ranks(2, work)[0].report
     assert report.draws == "same"

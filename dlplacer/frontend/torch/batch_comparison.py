@@ -20,7 +20,7 @@ from dlplacer.core.errors import CaptureError, InputError, first_line
 from dlplacer.core.units import format_bytes
 from dlplacer.frontend.torch.batch_part import likely_dims, part_of, with_leaves
 from dlplacer.frontend.torch.capture import trace_job
-from dlplacer.frontend.torch.job import Job, autocast_of, flat_inputs, loss_in
+from dlplacer.frontend.torch.job import Job, autocast_of, flat_inputs, loss_of
 from dlplacer.frontend.torch.tracing.micro_batches import divisor_value, divisors
 from dlplacer.frontend.torch.tracing.stand_in import is_empty
 from dlplacer.frontend.torch.tracing.step_module import job_tensors
@@ -192,7 +192,8 @@ class _Steps:
         """Loss and gradients."""
         norms = _BatchNorms(evaluates)
         with norms, _Constants():  # type: ignore[no-untyped-call]
-            loss = _loss(job)
+            with autocast_of(job, torch.device("cpu")):
+                loss = torch.as_tensor(loss_of(job))
             gradients = torch.autograd.grad(loss, self.trained, allow_unused=True)
         self.norms = norms.count
         dense = [each.to_dense() if each is not None and each.is_sparse else each for each in gradients]
@@ -256,13 +257,6 @@ class _Constants(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if isinstance(tensor, torch.Tensor):
                 tensor.fill_(0.5 if tensor.is_floating_point() else int(tensor.dtype is torch.bool))
         return made
-
-
-def _loss(job: Job) -> torch.Tensor:
-    with autocast_of(job, torch.device("cpu")):
-        if job.loss is None:
-            return torch.as_tensor(loss_in(job.module(*job.args, *job.targets, **job.kwargs)))
-        return torch.as_tensor(job.loss(job.module(*job.args, **job.kwargs), *job.targets))
 
 
 @contextlib.contextmanager

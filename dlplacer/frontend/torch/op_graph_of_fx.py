@@ -242,7 +242,7 @@ def _with_output_bytes(ops: Sequence[Op], builder: _Builder) -> Iterator[Op]:
 
 
 def _instruction(node: fx.Node) -> Instruction:
-    args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), lambda read: Value(read.name))
+    args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), lambda read: Value(read.name))  # type: ignore[arg-type, return-value]
     assert callable(node.target)
     return Instruction(node.name, node.target, args, kwargs, nodes.strides_to_keep(node))
 

@@ -52,6 +52,22 @@ class UNet(nn.Module):
         return logits
 
 
+class RecurrentLanguageModel(nn.Module):
+    """Embedding, two LSTM layers, and an output layer that shares the embedding's weight."""
+
+    def __init__(self, width: int = 8) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(TOKENS, width)
+        self.recurrent = nn.LSTM(width, width, num_layers=2)
+        self.head = nn.Linear(width, TOKENS, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        hidden, _ = self.recurrent(self.embedding(tokens))
+        logits: torch.Tensor = self.head(hidden)
+        return logits
+
+
 def ranking() -> Job:
     """Clicks from dense numbers and a list of bags of ids."""
     sparse = [torch.randint(50, (3, 2)) for _ in range(4)]

@@ -31,7 +31,7 @@ class _Term:
         return self.call.target is aten.mm.default
 
     @property
-    def rows(self) -> fx.Node:
+    def rows(self) -> Any:
         """X; Xᵀ and Y of a product are one node where a transpose is squared."""
         first: Any = self.call.args[0]
         return first.all_input_nodes[0] if self.is_product else first
@@ -168,7 +168,8 @@ def _joined(graph: fx.Graph, terms: Sequence[_Term], rows: dict[_Rows, fx.Node])
     call = terms[0].call
     left = _together(graph, [term.rows for term in terms], call, rows)
     if terms[0].is_product:
-        right = _together(graph, [term.call.args[1] for term in terms], call, rows)
+        factors: list[Any] = [term.call.args[1] for term in terms]
+        right = _together(graph, factors, call, rows)
         node = call_like(graph, call.target, (call_like(graph, aten.t.default, (left,), call.meta), right), call.meta)
     else:
         node = call_like(graph, call.target, (left, *call.args[1:]), call.meta)
@@ -189,15 +190,15 @@ def _together(graph: fx.Graph, parts: Sequence[fx.Node], like: fx.Node, rows: di
 def _term(leaf: fx.Node) -> _Term | None:
     """A summand behind views that nothing else reads, if it is of a kind that can be joined."""
     views = []
-    call = leaf
+    call: Any = leaf
     while call.target in _VIEWS and len(call.users) == 1:
         views.append(call)
         call = call.all_input_nodes[0]
     read: Any = call.args[0] if call.args else None
     joins = call.target is aten.mm.default and read.target is aten.t.default
     if call.target is aten.sum.dim_IntList and not call.kwargs:
-        value, dims = read.meta["val"], call.args[1]
-        joins = value.dim() == 2 and list(dims) == [0] and value.dtype == call.meta["val"].dtype  # type: ignore[call-overload]
+        value = read.meta["val"]
+        joins = value.dim() == 2 and list(call.args[1]) == [0] and value.dtype == call.meta["val"].dtype
     return _Term(call, tuple(views)) if joins and len(call.users) == 1 else None
 
 
