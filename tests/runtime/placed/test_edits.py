@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from frontend.torch.small_models import CLASSES, build_with
-from runtime.random_plans import needs_two_cores, placed_at_random, plain_loss
+from runtime.random_plans import needs_two_cores, placed_at_random, plain_loss, require_same_step
 from torch import nn
 from torch.nn import functional
 from torch.nn.modules.module import register_module_forward_hook, register_module_full_backward_hook
@@ -104,23 +104,11 @@ def test_the_next_step_is_that_of_plain_pytorch_after_the_same_edit(name: str) -
     job, plain = build_with(layers), build_with(layers).module
     with placed_at_random(job, seed=2) as placed:
         for edit in (None, *EDITS[name]):
-            for module in (job.module, plain):
-                if edit is not None:
-                    edit(module)
-                module.zero_grad()
+            for module in (job.module, plain) if edit is not None else ():
+                edit(module)
             if edit is not None and name in _UNSEEN:
                 placed.recapture()
-            expected = plain_loss(job, plain)
-            expected.backward()  # type: ignore[no-untyped-call]
-            loss = placed.step(*job.args, *job.targets) if joint else placed(*job.args, *job.targets)
-            if not joint:
-                loss.backward()
-            torch.testing.assert_close(loss.detach(), expected.detach(), **EXACT)
-            ours, theirs = dict(placed.named_parameters()), dict(plain.named_parameters())
-            assert list(ours) == list(theirs)
-            for parameter, other in theirs.items():
-                assert (ours[parameter].grad is None) == (other.grad is None), parameter
-                torch.testing.assert_close(ours[parameter].grad, other.grad, **EXACT)
+            require_same_step(placed, job, plain, joint=joint)
             placed.eval()
             plain.eval()
             torch.testing.assert_close(placed(*job.args), plain(*job.args), **EXACT)
