@@ -59,27 +59,13 @@ class DeviceName:
     def __str__(self) -> str:
         return f"{self.kind}:{self.index}" + ("" if self.part is None else f"/{self.part}")
 
-    def open(self) -> RuntimeDevice:
-        """The device of this name, started."""
-        return KINDS[self.kind].open(self.index, part=self.part, copies=self.copies)
-
 
 def open_devices(names: Sequence[str]) -> list[RuntimeDevice]:
     """Start the devices of these names: ``cpu:0``, ``cuda:1``, ``cuda:0/1``, …
 
     Raises InputError if a name is not understood or given twice, or the device is not here.
     """
-    wanted = [DeviceName.parse(name) for name in names]
-    _require_distinct(wanted)
-    # Also at Ctrl-C: a device has a thread, which would outlive the failed call.
-    with ExitStack() as failing:
-        opened = [failing.enter_context(closing(name.open())) for name in wanted]
-        failing.pop_all()
-    return opened
-
-
-def _require_distinct(wanted: Sequence[DeviceName]) -> None:
-    seen: set[str] = set()
+    wanted, seen = [DeviceName.parse(name) for name in names], set[str]()
     for name in wanted:
         whole, divisible = f"{name.kind}:{name.index}", KINDS[name.kind].divisible
         if str(name) in seen:
@@ -90,3 +76,11 @@ def _require_distinct(wanted: Sequence[DeviceName]) -> None:
                 f"device '{whole}' is given whole and in part; name its parts {whole}/0, {whole}/1, … only"
             )
         seen.add(str(name))
+    # Also at Ctrl-C: a device has a thread, which would outlive the failed call.
+    with ExitStack() as failing:
+        opened = []
+        for name in wanted:
+            device = KINDS[name.kind].open(name.index, part=name.part, copies=name.copies)
+            opened.append(failing.enter_context(closing(device)))
+        failing.pop_all()
+    return opened

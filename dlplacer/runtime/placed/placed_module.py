@@ -16,7 +16,7 @@ from dlplacer.core.errors import InputError, MismatchError
 from dlplacer.core.plan import Plan
 from dlplacer.frontend.torch.capture import Captured, capture_job
 from dlplacer.frontend.torch.job import Job, autocast_of, flat_inputs
-from dlplacer.frontend.torch.tracing.hooks import accumulation_hooks, gradient_hooks, has_tensor_hooks
+from dlplacer.frontend.torch.tracing.hooks import accumulation_hooks, gradient_hooks
 from dlplacer.frontend.torch.tracing.passes import EVERY_STEP
 from dlplacer.frontend.torch.tracing.shared_elements import extent
 from dlplacer.frontend.torch.tracing.step_module import set_training
@@ -43,38 +43,26 @@ def add_gradients(parameters: Mapping[str, torch.Tensor], gradients: Mapping[str
     """Add gradients to ``.grad`` of the parameters of these names as the autograd engine does: in separate memory, laid
     out like the parameter, and with the calls of its hooks.
     """
-    taken: set[int] = set()
-    for name, computed in gradients.items():
+    for name, computed in zip(gradients, apart(gradients.values()), strict=True):
         parameter, gradient = parameters[name], computed
-        hooked = has_tensor_hooks(parameter)
-        if hooked:
-            for hook in gradient_hooks(parameter):
-                changed = hook(gradient)
-                gradient = gradient if changed is None else changed
-        present = parameter.grad
-        # Two parameters may get views of one tensor, for example the halves of a concatenation: adding to one ``.grad``
-        # in place must not change the other.
-        if present is not None:
-            present.add_(gradient)
-        elif (
-            gradient is computed
-            and gradient.stride() == parameter.stride()
-            and (memory := gradient.untyped_storage().data_ptr()) not in taken
-        ):
+        for hook in gradient_hooks(parameter):
+            changed = hook(gradient)
+            gradient = gradient if changed is None else changed
+        if parameter.grad is not None:
+            parameter.grad.add_(gradient)
+        elif gradient is computed and gradient.stride() == parameter.stride():
             parameter.grad = gradient
-            taken.add(memory)
         else:
             parameter.grad = torch.empty_like(parameter).copy_(gradient)
-        if hooked:
-            for accumulated in accumulation_hooks(parameter):
-                accumulated(parameter)
+        for accumulated in accumulation_hooks(parameter):
+            accumulated(parameter)
 
 
 def apart(gradients: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """Gradients for the autograd engine, of which no two share elements.
+    """Gradients of which no two share elements, as each becomes a ``.grad`` to which later steps add in place.
 
-    The engine makes a tensor that nobody else holds the ``.grad`` of its parameter, and does not see that two of them
-    may be views of one memory, as those of the two biases of an LSTM cell are for one example.
+    Several may be views of one memory, as those of the two biases of an LSTM cell are for one example. The autograd
+    engine does not see that.
     """
     taken: dict[int, list[tuple[int, int]]] = {}
     for gradient in gradients:
@@ -127,43 +115,7 @@ class PlacedStep(torch.autograd.Function):
 _SHARED = ("_modules", "_parameters", "_buffers", "_non_persistent_buffers_set")
 
 
-class PlacedState(nn.Module):
-    """A module with the parameters, buffers and sub-modules of a job's module."""
-
-    def __init__(self, job: Job) -> None:
-        super().__init__()
-        # The very dictionaries of the job's module, not copies: state dicts, hooks and ``named_parameters`` are its
-        # own.
-        for name in _SHARED:
-            self.__dict__[name] = job.module.__dict__[name]
-        self._job = job
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Refuse attributes that would change the job's module, but have no effect on a placed one."""
-        job = self.__dict__.get("_job")
-        if job is not None and name not in self.__dict__ and name in job.module.__dict__:
-            raise AttributeError(
-                f"{name!r} is an attribute of the module that the job was made of; set it there, and the next step "
-                "sees it"
-            )
-        super().__setattr__(name, value)
-
-    def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        """Refuse: threads and devices are of this process."""
-        raise InputError(
-            "a placed module is bound to the devices of this process and cannot be saved; save its state, "
-            "torch.save(placed.state_dict(), file), and the plan, and load them into dlplacer.apply(job, plan, devices)"
-        )
-
-    # The job's module has the same tensors, and may have extra state, hooks of loading, and a way of its own to save.
-    def _save_to_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        self._job.module._save_to_state_dict(*args, **kwargs)
-
-    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        self._job.module._load_from_state_dict(*args, **kwargs)
-
-
-class PlacedModule(PlacedState):
+class PlacedModule(nn.Module):
     """A job's module whose ops run where and in the order that a plan says.
 
     It shares the module's parameters and buffers under their own names, each on its planned device, so optimizers and
@@ -190,7 +142,12 @@ class PlacedModule(PlacedState):
     def __init__(
         self, job: Job, plan: Plan, captured: Captured, devices: Mapping[str, RuntimeDevice], *, segments: str = "eager"
     ) -> None:
-        super().__init__(job)
+        super().__init__()
+        # The very dictionaries of the job's module, not copies: state dicts, hooks and ``named_parameters`` are its
+        # own.
+        for name in _SHARED:
+            self.__dict__[name] = job.module.__dict__[name]
+        self._job = job
         self.segments = segments
         self.records = False
         self.step_seed = 0
@@ -208,6 +165,30 @@ class PlacedModule(PlacedState):
         state = self._variants.state()
         self._variants.add(job, self._primary, state)
         self._move_tensors(self._primary, state.tensors)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Refuse attributes that would change the job's module, but have no effect on a placed one."""
+        job = self.__dict__.get("_job")
+        if job is not None and name not in self.__dict__ and name in job.module.__dict__:
+            raise AttributeError(
+                f"{name!r} is an attribute of the module that the job was made of; set it there, and the next step "
+                "sees it"
+            )
+        super().__setattr__(name, value)
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        """Refuse: threads and devices are of this process."""
+        raise InputError(
+            "a placed module is bound to the devices of this process and cannot be saved; save its state, "
+            "torch.save(placed.state_dict(), file), and the plan, and load them into dlplacer.apply(job, plan, devices)"
+        )
+
+    # The job's module has the same tensors, and may have extra state, hooks of loading, and a way of its own to save.
+    def _save_to_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        self._job.module._save_to_state_dict(*args, **kwargs)
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        self._job.module._load_from_state_dict(*args, **kwargs)
 
     def __repr__(self) -> str:
         where = ", ".join(f"{name} on {device.name}" for name, device in self.devices.items())
