@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from dlplacer.measure.alternation import alternated_times
+from dlplacer.measure.run_plan import alternated_times
 
 
 class Clock:

@@ -18,10 +18,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dlplacer.core.errors import CaptureError, InputError, first_line
 from dlplacer.core.units import format_bytes
-from dlplacer.frontend.torch.batch_part import likely_dims, part_of, with_leaves
 from dlplacer.frontend.torch.capture import trace_job
 from dlplacer.frontend.torch.job import Job, autocast_of, flat_inputs, loss_of
-from dlplacer.frontend.torch.tracing.micro_batches import divisor_value, divisors
+from dlplacer.frontend.torch.tracing.micro_batches import divisor_value, divisors, likely_dims, part_of, with_leaves
 from dlplacer.frontend.torch.tracing.stand_in import is_empty
 from dlplacer.frontend.torch.tracing.step_module import job_tensors
 from dlplacer.planning.pipeline.micro_batch_names import MEAN, SUM, BatchCut

@@ -14,7 +14,6 @@ from torch.utils import _pytree as pytree
 from dlplacer.core.errors import CaptureError
 from dlplacer.core.graph import OpGraph
 from dlplacer.files.structure_hash import structure_sha256
-from dlplacer.frontend.torch.batch_part import part_of
 from dlplacer.frontend.torch.executable import Executable
 from dlplacer.frontend.torch.job import Job, flat_inputs
 from dlplacer.frontend.torch.op_graph_of_fx import add_updates, build
@@ -23,13 +22,19 @@ from dlplacer.frontend.torch.splitting.rewrite import is_split
 from dlplacer.frontend.torch.tracing import joint
 from dlplacer.frontend.torch.tracing.autocast_lists import CUDA_AUTOCAST, cuda_lists
 from dlplacer.frontend.torch.tracing.fused_lstm import BACKWARD, FORWARD, FUSED_LSTM
-from dlplacer.frontend.torch.tracing.micro_batches import in_micro_batches
+from dlplacer.frontend.torch.tracing.micro_batches import in_micro_batches, part_of
 from dlplacer.frontend.torch.tracing.passes import PASSES, apply_passes, copy_given_gradients, require_known
 from dlplacer.frontend.torch.tracing.python_state import require_same_next_step
 from dlplacer.frontend.torch.tracing.quiet import undisturbed
-from dlplacer.frontend.torch.tracing.shared_elements import sharing, storage_of
 from dlplacer.frontend.torch.tracing.stand_in import is_installed
-from dlplacer.frontend.torch.tracing.step_module import fake_step, job_tensors, named_tensors, replaced_tensors
+from dlplacer.frontend.torch.tracing.step_module import (
+    fake_step,
+    job_tensors,
+    named_tensors,
+    replaced_tensors,
+    sharing,
+    storage_of,
+)
 from dlplacer.planning.pipeline.micro_batch_names import batch_cut_of
 
 _BLOCKS_SHOWN = 4

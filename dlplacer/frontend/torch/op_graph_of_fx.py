@@ -13,8 +13,8 @@ from dlplacer.core.errors import CaptureError
 from dlplacer.core.op import Edge, Op
 from dlplacer.frontend.torch import nodes
 from dlplacer.frontend.torch.executable import Executable, Instruction, OpCode, Value
-from dlplacer.frontend.torch.flops import bytes_of, flops_of, tensor_bytes
 from dlplacer.frontend.torch.job import Optimizer
+from dlplacer.frontend.torch.nodes import bytes_of, flops_of, tensor_bytes
 from dlplacer.frontend.torch.refusals import require_fixed_shapes
 from dlplacer.frontend.torch.splitting.pieces import ORIGIN
 from dlplacer.frontend.torch.tracing import joint

@@ -6,9 +6,8 @@ import torch
 
 from dlplacer.core.errors import InputError
 from dlplacer.machines.importers.products import type_of_name
-from dlplacer.runtime.devices.base import DeviceKind, RuntimeDevice, Value
+from dlplacer.runtime.devices.base import DeviceKind, Reply, RuntimeDevice, T, Value, issuing_thread
 from dlplacer.runtime.devices.streams import COMPUTE_STREAM, StreamBackend, Streams
-from dlplacer.runtime.devices.worker import Reply, T, issuing_thread
 
 COPIES = ("free", "forced")
 # torch can only let a stream spin for a number of cycles; about the clock of data-centre GPUs.

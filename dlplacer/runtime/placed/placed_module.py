@@ -18,8 +18,7 @@ from dlplacer.frontend.torch.capture import Captured, capture_job
 from dlplacer.frontend.torch.job import Job, autocast_of, flat_inputs
 from dlplacer.frontend.torch.tracing.hooks import accumulation_hooks, gradient_hooks
 from dlplacer.frontend.torch.tracing.passes import EVERY_STEP
-from dlplacer.frontend.torch.tracing.shared_elements import extent
-from dlplacer.frontend.torch.tracing.step_module import set_training
+from dlplacer.frontend.torch.tracing.step_module import extent, set_training
 from dlplacer.planning.interrupt import kept_interrupts
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.executor.backends import CudaGraphs

@@ -12,8 +12,7 @@ from torch.utils import _pytree as pytree
 
 from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.job import Job
-from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.devices.worker import T
+from dlplacer.runtime.devices.base import RuntimeDevice, T
 from dlplacer.runtime.executor.run import RankLinks
 from dlplacer.runtime.executor.segment_graph import segment_graph
 from dlplacer.runtime.executor.stateful_ops import Updater, length

@@ -17,8 +17,8 @@ from runtime.random_plans import needs_two_cores
 from dlplacer.core.errors import InputError
 from dlplacer.machines.cores import usable_cores
 from dlplacer.runtime.devices import open_devices
+from dlplacer.runtime.devices.base import Worker
 from dlplacer.runtime.devices.cpu import CpuDevice
-from dlplacer.runtime.devices.worker import Worker
 
 pinning = pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="this system cannot pin threads")
 

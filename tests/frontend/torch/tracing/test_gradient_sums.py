@@ -9,7 +9,7 @@ from torch.nn import functional
 from dlplacer.core.graph import OpGraph
 from dlplacer.frontend import Job
 from dlplacer.frontend.torch.capture import capture_job
-from dlplacer.frontend.torch.tracing.gradient_sums import join_gradients, stack_gradients
+from dlplacer.frontend.torch.tracing.passes import join_gradients, stack_gradients
 
 aten = torch.ops.aten
 
