@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from dlplacer.core.abilities import Shown
 from dlplacer.core.errors import InputError, MismatchError, RunError, first_line
+from dlplacer.core.op import TensorSpec
 from dlplacer.core.plan import Plan
 from dlplacer.frontend.onnx.onnx_file import OnnxFile, data_inputs
 from dlplacer.frontend.onnx.onnx_values import reads, values_of
@@ -381,23 +382,22 @@ def run_onnx(
 
 def random_inputs(file: OnnxFile, seed: int = 0) -> dict[str, NDArray[Any]]:
     """Numbers for every input: normal ones for floating-point types, zeros for others."""
-    draw = np.random.default_rng(seed)
-    specs = values_of(file).specs
-    found = {}
-    for value in data_inputs(file.model):
-        spec = specs[value.name]
-        if spec.dtype == "string":
-            raise InputError(f"input {value.name!r} holds texts; give the inputs yourself")
-        dtype = np.dtype(spec.dtype)
-        normal = np.issubdtype(dtype, np.floating)
-        try:
-            drawn = draw.standard_normal(spec.shape).astype(dtype) if normal else np.zeros(spec.shape, dtype)
-        except (MemoryError, ValueError) as error:
-            raise InputError(
-                f"input {value.name!r} of shape {list(spec.shape)} does not fit into memory; bind smaller axes"
-            ) from error
-        found[value.name] = drawn
-    return found
+    draw, specs = np.random.default_rng(seed), values_of(file).specs
+    return {value.name: random_array(value.name, specs[value.name], draw) for value in data_inputs(file.model)}
+
+
+def random_array(name: str, spec: TensorSpec, draw: np.random.Generator | None = None) -> NDArray[Any]:
+    """Numbers for an input, as `random_inputs` gives them."""
+    if spec.dtype == "string":
+        raise InputError(f"input {name!r} holds texts; give the inputs yourself")
+    dtype = np.dtype(spec.dtype)
+    try:
+        if not np.issubdtype(dtype, np.floating):
+            return np.zeros(spec.shape, dtype)
+        return (draw or np.random.default_rng(0)).standard_normal(spec.shape).astype(dtype)
+    except (MemoryError, ValueError) as error:
+        text = f"input {name!r} of shape {list(spec.shape)} does not fit into memory; bind smaller axes"
+        raise InputError(text) from error
 
 
 def _constant_outputs(file: OnnxFile) -> dict[str, NDArray[Any]]:
