@@ -19,7 +19,7 @@ import dlplacer as dp
 from dlplacer.core.plan import Plan
 from dlplacer.core.units import format_seconds
 from dlplacer.frontend import Job
-from dlplacer.frontend.torch.batch_part import part_of
+from dlplacer.frontend.torch.tracing.micro_batches import part_of
 from dlplacer.machines.costs.collectives import AlphaBeta, ring_all_reduce
 from dlplacer.models import mlp
 from dlplacer.planning.pipeline.micro_batch_names import BatchCut

@@ -18,7 +18,7 @@ _CLEAN.set_forkserver_preload(
     [
         *("pytest", "hypothesis", "torch._dynamo", "torch.distributed.fsdp", "functorch.compile", "torch.onnx"),
         *(
-            "dlplacer.models.perceptron",
+            "dlplacer.models.small",
             "dlplacer.frontend.torch.capture",
             "dlplacer.runtime.distributed.rank_module",
         ),

@@ -68,7 +68,6 @@ INNER_ROOMS = {
         "placed",
         "profile",
         "distributed",
-        "torch_compile",
         "onnx",
     ),
 }
@@ -92,7 +91,7 @@ ONLY_HERE = {
     ),
     "numba": ("data_parallel/ternary/", "solvers/decode/machine_code.py"),
     "onnx": ("frontend/onnx/", "runtime/onnx/"),
-    "onnxruntime": ("runtime/onnx/", "frontend/onnx/contrib_shapes.py"),
+    "onnxruntime": ("runtime/onnx/", "frontend/onnx/onnx_values.py"),
     "gguf": ("frontend/configs/",),
     "matplotlib": ("report/plot/", "api/plot.py"),
     "jinja2": ("report/page/",),

@@ -66,7 +66,6 @@ rewrites  names  names of the rewrites of the capture; None means the usual ones
 parts  whole>=2  number of parts of an op; None means one for each device
 on_progress  call  called with the progress of the work
 stop  stop  an event that ends the work with the best result so far once it is set
-place_with_splits.devices  any  devices on which the chosen splits are profiled; empty estimates them
 """
 """Parameters that no option sets: name, or function and name, several separated by commas; kind; meaning."""
 

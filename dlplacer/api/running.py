@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from dlplacer.api.jobs import is_entry, is_onnx, job_of, job_options, onnx_file, rewrites_of, sizes_of
 from dlplacer.api.parameters import JobOptions, StepOptions, checked
@@ -18,13 +18,14 @@ from dlplacer.core.plan import Plan
 if TYPE_CHECKING:
     from threading import Event
 
+    from dlplacer.frontend.torch.capture import Captured
     from dlplacer.frontend.torch.job import Job
     from dlplacer.measure.run_report import Run
-    from dlplacer.measure.splitting import Prospect, SplitChoice
+    from dlplacer.measure.splitting import SplitChoice
     from dlplacer.runtime.devices.base import NamedDevice, RuntimeDevice
-    from dlplacer.runtime.onnx.run_cut_model import OnnxReport
-    from dlplacer.runtime.onnx.session import OnnxDevice
+    from dlplacer.runtime.onnx.run_cut_model import OnnxDevice, OnnxReport
     from dlplacer.runtime.placed.placed_module import PlacedModule
+    from dlplacer.runtime.profile.op_times import Times
 
 _CORE = re.compile(r"cpu(?::(\d+))?")
 _ONNX_DEVICE = re.compile(r"([a-z]+)(?::(\d+))?")
@@ -110,7 +111,7 @@ def profile_splits(
     steps: int = 7,
     warmup: int = 2,
     search_s: float = 30.0,
-    on_progress: "Callable[[Prospect], None]" = silent,
+    on_progress: "Callable[[SplitChoice], None]" = silent,
     stop: "Event | None" = None,
     **options: Unpack[JobOptions],
 ) -> "SplitChoice":
@@ -123,15 +124,20 @@ def profile_splits(
     True
     """
     from dlplacer.frontend.torch.capture import default_rewrites
-    from dlplacer.measure.splitting import SplitSearch, TracedStep, chosen_splits, whole_graph
+    from dlplacer.measure.splitting import TracedStep, choose_splits, whole_graph
+    from dlplacer.planning.place import place
     from dlplacer.runtime.profile.machine_times import measured_topology
+    from dlplacer.runtime.profile.op_times import profile_ops
 
     with _opened(devices) as opened:
         step = TracedStep.of(job_of(job, options), default_rewrites(whole_backward))
         whole = whole_graph(step, None if graph is None else graph_of(graph), opened, steps, warmup)
-        search = SplitSearch(step, whole, measured_topology(opened), parts=parts, on_progress=on_progress)
-        search.stop = stop or search.stop
-        return chosen_splits(search, opened, search_s)
+        plan = place(whole, measured_topology(opened), method="list").plan
+
+        def timed(captured: "Captured") -> "Times":
+            return profile_ops(step.job, captured, opened, steps, warmup)
+
+        return choose_splits(step, plan, parts, search_s, timed, stop, on_progress)
 
 
 @checked
@@ -155,8 +161,7 @@ def run(
 ) -> "Run | OnnxReport":
     """A plan run on devices of this machine, compared with its prediction and with plain PyTorch.
 
-    Raises InputError if there are no steps to time, or as `apply` does; RunError if an op fails, naming it,
-    its module and its device.
+    Raises what `apply` raises; RunError if an op fails, naming it, its module and its device.
 
     Examples
     --------
@@ -176,14 +181,18 @@ def run(
     if over_ranks(plan, here, replicas):
         if "RANK" not in os.environ:
             raise InputError("a plan over several processes runs in each of them; start them with torchrun")
-        from dlplacer.measure.run_plan import OverRanks, run_over_ranks
+        from dlplacer.measure.run_plan import run_over_ranks
         from dlplacer.runtime.distributed.replicate import DEFAULT_BUCKET_BYTES
 
         count, size = replicas or replicas_of(plan), options.get("batch_size")
         cut = not isinstance(job, str) or size is not None
-        over = OverRanks(count, cut, bucket_bytes or DEFAULT_BUCKET_BYTES, timeout_s, segments=segments)
+        over: dict[str, Any] = {
+            "cut": cut,
+            "bucket_bytes": bucket_bytes or DEFAULT_BUCKET_BYTES,
+            "timeout_s": timeout_s,
+        }
         whole = job_of(job, options if size is None else {**options, "batch_size": size * count})
-        return run_over_ranks(whole, plan, here, over, steps, warmup, on_progress=on_progress)
+        return run_over_ranks(whole, plan, here, steps, warmup, on_progress, replicas=count, segments=segments, **over)
     others = {name: plan_of(other, f"beside[{name!r}]") for name, other in (beside or {}).items()}
     from dlplacer.measure.run_plan import run as run_plan
 
@@ -252,7 +261,7 @@ def _run_onnx(
 
 def _onnx_devices(given: Sequence[str], names: Sequence[str], provider: str | None) -> "dict[str, OnnxDevice]":
     """Device name in the plan → device, from ``cpu:0,cpu:1``, or ``cuda:0,cuda:1`` and a provider."""
-    from dlplacer.runtime.onnx.session import OnnxDevice, provider_named
+    from dlplacer.runtime.onnx.run_cut_model import OnnxDevice, provider_named
 
     matches = [_ONNX_DEVICE.fullmatch(device.strip()) for device in given]
     cores = sum(_CORE.fullmatch(device.strip()) is not None for device in given)

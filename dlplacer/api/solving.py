@@ -16,7 +16,6 @@ from dlplacer.api.subjects import (
     TopologyLike,
     graph_of,
     machine_of,
-    names_of,
     note,
     options_of,
     plan_of,
@@ -36,12 +35,11 @@ from dlplacer.planning.constrain import constrained, parsed_pin
 
 if TYPE_CHECKING:
     from dlplacer.frontend.torch.job import Job
-    from dlplacer.measure.splitting import Prospect, SplitResult
+    from dlplacer.measure.splitting import SplitChoice, SplitResult
     from dlplacer.planning.compare import Comparison
     from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
     from dlplacer.planning.what_if import Elsewhere, PinnedPlan, WhatWouldHelp
     from dlplacer.report.explanation import Explanation
-    from dlplacer.runtime.devices.base import NamedDevice
     from dlplacer.solvers.instance.schedule import Progress
 
 Pins: TypeAlias = Mapping[str, str] | Iterable[str | tuple[str, str]]
@@ -129,11 +127,10 @@ def place_with_splits(
     options: OptionsLike = None,
     *,
     graph: GraphLike | None = None,
-    devices: "str | Sequence[NamedDevice]" = (),
     parts: int | None = None,
     rewrites: Sequence[str] | None = None,
     time_limit_s: float = 120.0,
-    on_progress: "Callable[[Prospect], None]" = silent,
+    on_progress: "Callable[[SplitChoice], None]" = silent,
     method: str = "ilp",
     gap: float = 0.0,
     seed: int = 0,
@@ -159,7 +156,6 @@ def place_with_splits(
         machine_of(topology),
         options_of(options),
         graph=None if graph is None else graph_of(graph),
-        devices=names_of(devices),
         parts=parts,
         rewrites=rewrites,
         time_limit_s=time_limit_s,

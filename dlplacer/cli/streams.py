@@ -96,8 +96,8 @@ def _text_of(told: tuple[Any, ...]) -> tuple[str, float | None]:
         case (str(text), *share):
             return text, share[0] if share else None
     (found,) = told
-    if hasattr(found, "ops"):
-        return f"{len(found.ops)} ops split: {format_seconds(found.makespan_s)}", None
+    if hasattr(found, "splits"):
+        return f"{len(found.splits)} ops split: {format_seconds(found.split_s)}", None
     best = "none yet" if found.makespan_s is None else format_seconds(found.makespan_s)
     gap = "" if found.gap is None else f"  gap {100 * found.gap:.2f} %"
     return f"best {best}  bound {format_seconds(found.lower_bound_s)}{gap}", None

@@ -2,9 +2,9 @@
 
 import copy
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import fmean, median
 from typing import Any
 
@@ -13,17 +13,9 @@ from torch import nn
 from dlplacer.core.errors import InputError
 from dlplacer.core.plan import Plan
 from dlplacer.files.plan_file import plan_to_dict, read_plan
-from dlplacer.frontend.torch.batch_part import part_of
 from dlplacer.frontend.torch.job import Job
+from dlplacer.frontend.torch.tracing.micro_batches import part_of
 from dlplacer.machines.costs.collectives import AlphaBeta
-from dlplacer.measure.alternation import alternated_times, spread
-from dlplacer.measure.baselines import (
-    BASELINE,
-    Baselines,
-    Differences,
-    home_of_all,
-    made_baselines,
-)
 from dlplacer.measure.prediction import Prediction, Predictor, used_devices
 from dlplacer.measure.run_report import (
     Figures,
@@ -35,10 +27,15 @@ from dlplacer.measure.run_report import (
     worst_offenders,
 )
 from dlplacer.measure.steps import (
+    BASELINE,
+    Baselines,
+    Differences,
     OneProcess,
     PlacedJob,
     Recording,
     SeveralProcesses,
+    home_of_all,
+    made_baselines,
     measured_plan,
     median_op_times,
     median_recording,
@@ -54,6 +51,81 @@ from dlplacer.runtime.distributed.replicate import DEFAULT_BUCKET_BYTES, replica
 from dlplacer.runtime.placed.apply import apply, capture_as_planned, of_captured_ops, require_captured
 from dlplacer.runtime.profile.statistic import quartiles
 
+LIMIT_S = 60.0
+"""For the timed steps of a configuration, unless their number is given."""
+_LEAST, _MOST = 5, 40
+_SURE = 0.03
+# The first two to six steps are up to 2.5 times slower while heaps fill; some models never get steady to 3 %.
+_SETTLED, _MOST_WARMUP = 0.03, 12
+# Behind another variant a step of 10 ms takes up to a quarter longer, the next one up to a tenth, the fourth no more.
+_SHORT_S, _UNTIMED_S, _MOST_UNTIMED = 1.0, 0.1, 4
+
+
+def alternated_times(
+    steps: Mapping[str, Callable[[], object]],
+    compared: Iterable[str],
+    count: int | None,
+    warmup: int,
+    timed: Callable[[Callable[[], object]], float],
+    on_round: Callable[[int, float], None] = lambda number, share: None,
+) -> dict[str, list[float]]:
+    """Name → seconds of its step in every round; the steps alternate, and so does their order.
+
+    Each warms up first: at least `warmup` times, and on until two in a row differ by less than 3 %, at most twelve
+    times. An untimed step precedes each short one, because the step before has filled the caches with its own data.
+    Without a `count` there are 5 to 40 rounds, until the quartiles of all compared steps are sure to 3 % of their
+    median; none begins that would end after a minute.
+
+    Parameters
+    ----------
+    compared
+        Steps that get an untimed step first and must become sure; others only take turns.
+    timed
+        Runs a step and returns its seconds. These alone decide the number of rounds, so processes with equal seconds
+        stay together.
+    on_round
+        Called with the number of each round, and the share of the time or of the rounds that is over.
+    """
+    compared = set(compared)
+    ahead = {name: _warm_up(step, warmup, timed) for name, step in steps.items()}
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    number, spent_s = 0, 0.0
+    least, most = (_LEAST, _MOST) if count is None else (count, count)
+    while number < least or (number < most and not _are_sure(times[name] for name in compared)):
+        if count is None and number and spent_s * (1 + 1 / number) > LIMIT_S:
+            break
+        on_round(number, max(number / most, 0.0 if count else spent_s / LIMIT_S))
+        for name in list(steps)[:: 1 if number % 2 == 0 else -1]:
+            for _ in range(ahead[name] if name in compared else 0):
+                spent_s += timed(steps[name])
+            times[name].append(timed(steps[name]))
+            spent_s += times[name][-1]
+        number += 1
+    return times
+
+
+def spread(times: Sequence[float]) -> float:
+    """Third less first quartile of a step's times, ÷ their median."""
+    low, high = quartiles(times)
+    return (high - low) / median(times)
+
+
+def _are_sure(times: Iterable[Sequence[float]]) -> bool:
+    """True if these rounds determine the time of each step."""
+    return all(spread(of_step) <= _SURE * len(of_step) ** 0.5 for of_step in times)
+
+
+def _warm_up(step: Callable[[], object], least: int, timed: Callable[[Callable[[], object]], float]) -> int:
+    """Run the step until it is steady; returns the number of untimed steps before each timed one."""
+    before = now = timed(step)
+    for number in range(1, max(least, _MOST_WARMUP)):
+        now = timed(step)
+        if number + 1 >= least and abs(now - before) <= _SETTLED * before:
+            break
+        before = now
+    return 0 if now >= _SHORT_S else max(1, min(_MOST_UNTIMED, int(_UNTIMED_S / max(now, 1e-9))))
+
+
 StepReport = Callable[[str, float | None], None]
 """Hears between steps what is done, and which share of all steps has been taken, where that is known."""
 
@@ -66,34 +138,6 @@ _RECORDED = 5
 
 def silent(what: str, share: float | None) -> None:
     """A `StepReport` to nobody."""
-
-
-@dataclass(frozen=True)
-class Request:
-    """Settings of a measurement: arguments of `run`."""
-
-    steps: int | None = None
-    warmup: int = 3
-    compiled: bool = False
-    on_progress: StepReport = silent
-
-    def __post_init__(self) -> None:
-        if (self.steps is not None and self.steps < 1) or self.warmup < 0:
-            raise InputError(f"a run of {self.steps} steps after {self.warmup} cannot be timed; give at least 1 and 0")
-
-
-@dataclass(frozen=True)
-class OverRanks:
-    """Settings of a run over several processes.
-
-    `cut`: True if every replica takes its part of the job's batch; else all take the whole job.
-    """
-
-    replicas: int = 1
-    cut: bool = True
-    bucket_bytes: int = DEFAULT_BUCKET_BYTES
-    timeout_s: float = DEFAULT_TIMEOUT_S
-    segments: str = "eager"
 
 
 def run(
@@ -124,13 +168,9 @@ def run(
     segments
         As in `dlplacer.apply`.
 
-    Raises
-    ------
-    InputError
-        If there are no steps to time.
-    As `dlplacer.apply` and `PlacedModule.step` do.
+    Raises what `dlplacer.apply` and `PlacedModule.step` raise.
     """
-    request = Request(steps, warmup, segments != "eager" if compiled is None else compiled, on_progress)
+    compiled = segments != "eager" if compiled is None else compiled
     reference = copy.deepcopy(job.module) if beside or home_of_all(plan) else job.module
     with ExitStack() as stack:
 
@@ -142,62 +182,67 @@ def run(
             name: placed(replace(job, module=copy.deepcopy(reference)), other) for name, other in (beside or {}).items()
         }
         main = placed(job, plan)
-        return measure(main, others, reference, OneProcess(main.devices), request)
+        group = OneProcess(main.devices)
+        return measure(main, others, reference, group, steps, warmup, on_progress, compiled)
 
 
 def run_over_ranks(
     job: Job,
     plan: Plan,
     devices: Mapping[str, str] | Sequence[str],
-    over: OverRanks = OverRanks(),
     steps: int | None = None,
     warmup: int = 3,
     on_progress: StepReport = silent,
+    *,
+    replicas: int = 1,
+    cut: bool = True,
+    bucket_bytes: int = DEFAULT_BUCKET_BYTES,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+    segments: str = "eager",
 ) -> Run:
     """On every process of a group: as `run`, for a plan over ranks; the same on all of them.
 
-    Parameters
-    ----------
-    job
-        With the whole batch, of which every replica takes its part; without `OverRanks.cut`, what every replica takes.
-
-    Raises
-    ------
-    InputError
-        If the job does not train, or there are no steps to time.
-    As `dlplacer.runtime.distributed.apply_ranks` and `PlacedModule.step` do.
+    The job has the whole batch, of which every replica takes its part, if that is to be `cut`; else what every replica
+    takes. Raises InputError if it does not train, and what `dlplacer.runtime.distributed.apply_ranks` and
+    `PlacedModule.step` raise.
     """
-    request = Request(steps, warmup, on_progress=on_progress)
     if job.mode != "train":
         raise InputError("a plan over several processes is timed in training; capture with mode='train'")
     require_captured(plan)
     if "collectives" in (plan.graph.capture or {}):
-        require_replicas(plan, over.replicas)
-    with opened_group(plan, devices, over.replicas, over.timeout_s) as (group, opened):
-        group.require_same(settings_of(job, plan, group) | {"steps": steps, "warm-up": warmup, "cut": over.cut})
-        parts = [part_of(job, number, BatchCut(over.replicas)) if over.cut else job for number in range(over.replicas)]
-        whole = job if over.cut and over.replicas > 1 else None
+        require_replicas(plan, replicas)
+    with opened_group(plan, devices, replicas, timeout_s) as (group, opened):
+        group.require_same(settings_of(job, plan, group) | {"steps": steps, "warm-up": warmup, "cut": cut})
+        parts = [part_of(job, number, BatchCut(replicas)) if cut else job for number in range(replicas)]
+        whole = job if cut and replicas > 1 else None
         line = measured_all_reduce(group)
-        made = None if group.rank else _replicated(parts[0], plan, over, line)
+        made = None if group.rank else _replicated(parts[0], plan, replicas, bucket_bytes, line)
         planned = read_plan(group.gathered(made and plan_to_dict(made))[0], "the plan of rank 0")
         reference = copy.deepcopy(job.module) if home_of_all(planned) else job.module
-        with closing(apply_in_group(parts[group.replica], planned, group, opened, over.segments)) as module:
+        with closing(apply_in_group(parts[group.replica], planned, group, opened, segments)) as module:
             processes = SeveralProcesses(group, opened, line)
             placed = PlacedJob(module, parts, whole, group.replica)
-            return measure(placed, {}, reference, processes, request)
+            return measure(placed, {}, reference, processes, steps, warmup, on_progress)
 
 
-def _replicated(job: Job, plan: Plan, over: OverRanks, line: AlphaBeta) -> Plan:
+def _replicated(job: Job, plan: Plan, replicas: int, bucket_bytes: int, line: AlphaBeta) -> Plan:
     """The plan of the joint step with the collectives that exchange the gradients of several replicas."""
     plan = replace(plan, options=replace(plan.options, step="joint"))
     if "collectives" in (plan.graph.capture or {}):
         return plan
     plan = of_captured_ops(plan, capture_as_planned(job, plan).graph)
-    return plan if over.replicas == 1 else replicated_plan(plan, over.replicas, line, over.bucket_bytes)
+    return plan if replicas == 1 else replicated_plan(plan, replicas, line, bucket_bytes)
 
 
 def measure(
-    main: PlacedJob, others: Mapping[str, PlacedJob], reference: nn.Module, group: OneProcess, request: Request
+    main: PlacedJob,
+    others: Mapping[str, PlacedJob],
+    reference: nn.Module,
+    group: OneProcess,
+    steps: int | None,
+    warmup: int,
+    on_progress: StepReport,
+    compiled: bool = False,
 ) -> Run:
     """Compare the numbers of a step, time steps and predict them, and record some; the same on every process.
 
@@ -213,11 +258,27 @@ def measure(
         # Where the tensors of one step lay in large pages and those of another in small ones, they would differ by
         # that, for VGG-19 by a third: the steps of the plans, of their devices on their own, and of plain PyTorch.
         reserve_heap((2 + len(candidates)) * sum(op.footprint_bytes for op in main.placed.plan.graph.ops))
-    request.on_progress("numbers against plain PyTorch", None)
-    baselines = made_baselines(candidates, reference, group, request.compiled)
+    on_progress("numbers against plain PyTorch", None)
+    baselines = made_baselines(candidates, reference, group, compiled)
     predictors = {name: Predictor(placed, group) for name, placed in candidates.items()}
-    times = _times(candidates, predictors, baselines, group, request)
-    request.on_progress("recording steps", None)
+    # What is compared comes one after the other: a machine's speed may change several times in a round.
+    compared = {**baselines.steps, **{name: placed.step for name, placed in candidates.items()}}
+    samples = {f"ops of {name}": predictor.sample for name, predictor in predictors.items()}
+
+    def timed(step: Callable[[], object]) -> float:
+        """Seconds of a step: the mean over all processes for the baseline, that of the slowest process otherwise."""
+        group.gathered(None)
+        begin = time.perf_counter()
+        step()
+        everyone = group.gathered(time.perf_counter() - begin)
+        return fmean(everyone) if step is baselines.steps.get(BASELINE) else float(max(everyone))
+
+    def told(number: int, share: float) -> None:
+        on_progress(f"step {number + 1}", share)
+
+    on_progress("warming up", None)
+    times = alternated_times({**compared, **samples}, compared, steps, warmup, timed, told)
+    on_progress("recording steps", None)
     recordings = {name: placed.recorded(min(len(times[name]), _RECORDED), group) for name, placed in candidates.items()}
     predictions = {
         name: predictor.predict(median(each.wall_s - each.length_s for each in recordings[name]))
@@ -298,30 +359,3 @@ def _figures(
         runtime_factor=None if baseline_s is None else prediction.alone_s / baseline_s,
         contention_factor=prediction.contention,
     )
-
-
-def _times(
-    candidates: Mapping[str, PlacedJob],
-    predictors: Mapping[str, Predictor],
-    baselines: Baselines,
-    group: OneProcess,
-    request: Request,
-) -> dict[str, list[float]]:
-    """Seconds of steps of the baselines and of every candidate, alternating with the samples of their predictions."""
-    # What is compared comes one after the other: a machine's speed may change several times in a round.
-    compared = {**baselines.steps, **{name: placed.step for name, placed in candidates.items()}}
-    samples = {f"ops of {name}": predictor.sample for name, predictor in predictors.items()}
-
-    def timed(step: Callable[[], object]) -> float:
-        """Seconds of a step: the mean over all processes for the baseline, that of the slowest process otherwise."""
-        group.gathered(None)
-        begin = time.perf_counter()
-        step()
-        everyone = group.gathered(time.perf_counter() - begin)
-        return fmean(everyone) if step is baselines.steps.get(BASELINE) else float(max(everyone))
-
-    def told(number: int, share: float) -> None:
-        request.on_progress(f"step {number + 1}", share)
-
-    request.on_progress("warming up", None)
-    return alternated_times({**compared, **samples}, compared, request.steps, request.warmup, timed, told)

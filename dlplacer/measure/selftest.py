@@ -122,7 +122,12 @@ def selftest(
         raise InputError(f"repeats is {repeats}; at least 1 is needed")
     with contextlib.ExitStack() as stack:
         opened = _opened(devices, stack)
-        stack.enter_context(_exact_float32())
+        # Products in full float32 and the same algorithms in every run: differences are the plan's doing.
+        cuda, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+        exact = (cuda, "allow_tf32", False), (cudnn, "allow_tf32", False), (cudnn, "deterministic", True)
+        for owner, flag, value in exact:
+            stack.callback(setattr, owner, flag, getattr(owner, flag))
+            setattr(owner, flag, value)
         checks: list[Check] = []
         for position, (name, build) in enumerate(small.items()):
             on_progress(f"numbers and races: {name}")
@@ -154,24 +159,6 @@ def _two_of(opened: Sequence[RuntimeDevice], names: Sequence[str], stack: contex
     if len(opened) > 1:
         return list(opened[:2])
     return _opened([f"{names[0]}/{part}" for part in range(2)], stack) if opened[0].streams is not None else []
-
-
-@contextlib.contextmanager
-def _exact_float32() -> Iterator[None]:
-    """Products in full float32 and the same algorithms in every run: differences are the plan's doing."""
-    flags: Sequence[tuple[Any, str, bool]] = (
-        (torch.backends.cuda.matmul, "allow_tf32", False),
-        (torch.backends.cudnn, "allow_tf32", False),
-        (torch.backends.cudnn, "deterministic", True),
-    )
-    before = [getattr(owner, name) for owner, name, _ in flags]
-    try:
-        for owner, name, value in flags:
-            setattr(owner, name, value)
-        yield
-    finally:
-        for (owner, name, _), value in zip(flags, before, strict=True):
-            setattr(owner, name, value)
 
 
 def _numbers(name: str, build: Build, devices: Sequence[RuntimeDevice], repeats: int, seed: int) -> Iterator[Check]:

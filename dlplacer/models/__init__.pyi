@@ -1,9 +1,9 @@
-from .alex import alexnet as alexnet
-from .branching import branches as branches
-from .google import googlenet as googlenet
+from .classifiers import alexnet as alexnet
+from .classifiers import googlenet as googlenet
+from .classifiers import resnet50 as resnet50
+from .classifiers import vgg19 as vgg19
 from .inception import inception_v3 as inception_v3
-from .language import big_lstm as big_lstm
-from .perceptron import mlp as mlp
-from .resnet import resnet50 as resnet50
-from .translation import gnmt as gnmt
-from .vgg import vgg19 as vgg19
+from .recurrent import big_lstm as big_lstm
+from .recurrent import gnmt as gnmt
+from .small import branches as branches
+from .small import mlp as mlp

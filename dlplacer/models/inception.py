@@ -8,9 +8,8 @@ from torch import nn
 from torch.nn import functional
 
 from dlplacer.frontend.torch.job import Job
-from dlplacer.models.image_job import CLASSES, classifier_job, dropout_or_none, require_image
-
-SMALLEST_IMAGE = 75
+from dlplacer.models.classifiers import CLASSES, require_image
+from dlplacer.models.random_job import classifier_job, dropout_or_none
 
 
 class BasicConv2d(nn.Module):
@@ -28,109 +27,74 @@ class BasicConv2d(nn.Module):
         return functional.relu(self.bn(self.conv(images)))
 
 
-class InceptionA(nn.Module):
-    """Figure 5 as released: a 5x5 convolution parallel to two 3x3 in sequence; 224 + `pool_features` channels."""
+def _average(images: torch.Tensor) -> torch.Tensor:
+    return functional.avg_pool2d(images, 3, stride=1, padding=1)
 
-    def __init__(self, inputs: int, pool_features: int) -> None:
+
+def _halve(images: torch.Tensor) -> torch.Tensor:
+    return functional.max_pool2d(images, 3, stride=2)
+
+
+_POOLINGS = {"average": _average, "halve": _halve}
+_A = "1x1 64 | 5x5_1 48, 5x5_2 64 5x5 | 3x3dbl_1 64, 3x3dbl_2 96 3x3, 3x3dbl_3 96 3x3 | average, _pool "
+_C = (
+    "1x1 192 | 7x7_1 N, 7x7_2 N 1x7, 7x7_3 192 7x1 | 7x7dbl_1 N, 7x7dbl_2 N 7x1, 7x7dbl_3 N 1x7, 7x7dbl_4 N 7x1, "
+    "7x7dbl_5 192 1x7 | average, _pool 192"
+)
+_E = (
+    "1x1 320 | 3x3_1 384, 3x3_2a 384 1x3 + 3x3_2b 384 3x1 | 3x3dbl_1 448, 3x3dbl_2 384 3x3, 3x3dbl_3a 384 1x3 + "
+    "3x3dbl_3b 384 3x1 | average, _pool 192"
+)
+BLOCKS = {
+    "Mixed_5b": (192, f"{_A}32"),
+    "Mixed_5c": (256, f"{_A}64"),
+    "Mixed_5d": (288, f"{_A}64"),
+    "Mixed_6a": (288, "3x3 384 3x3 /2 | 3x3dbl_1 64, 3x3dbl_2 96 3x3, 3x3dbl_3 96 3x3 /2 | halve"),
+    "Mixed_6b": (768, _C.replace("N", "128")),
+    "Mixed_6c": (768, _C.replace("N", "160")),
+    "Mixed_6d": (768, _C.replace("N", "160")),
+    "Mixed_6e": (768, _C.replace("N", "192")),
+    "Mixed_7a": (
+        768,
+        "3x3_1 192, 3x3_2 320 3x3 /2 | 7x7x3_1 192, 7x7x3_2 192 1x7, 7x7x3_3 192 7x1, 7x7x3_4 192 3x3 /2 | halve",
+    ),
+    "Mixed_7b": (1280, _E),
+    "Mixed_7c": (2048, _E),
+}
+"""Block → its input channels and its branches: figures 5 (as released), 10, 6 (n = 7), 10 through 1x7 and 7x1, 7.
+
+A branch has layers one after another, or side by side (+): name, channels, kernel, and /2 for stride 2 without padding.
+"""
+
+
+class Inception(nn.Module):
+    """Branches of convolutions and poolings side by side, whose results are joined."""
+
+    def __init__(self, inputs: int, text: str) -> None:
         super().__init__()
-        self.branch1x1 = BasicConv2d(inputs, 64)
-        self.branch5x5_1 = BasicConv2d(inputs, 48)
-        self.branch5x5_2 = BasicConv2d(48, 64, (5, 5))
-        self.branch3x3dbl_1 = BasicConv2d(inputs, 64)
-        self.branch3x3dbl_2 = BasicConv2d(64, 96, (3, 3))
-        self.branch3x3dbl_3 = BasicConv2d(96, 96, (3, 3))
-        self.branch_pool = BasicConv2d(inputs, pool_features)
+        self.branches = [[step.split(" + ") for step in branch.split(", ")] for branch in text.split(" | ")]
+        for branch in self.branches:
+            channels = inputs
+            for step in branch:
+                outputs = channels
+                for place, layer in enumerate(step):
+                    if layer not in _POOLINGS:
+                        name, count, *more = layer.split()
+                        height, width = (more or ["1x1"])[0].split("x")
+                        stride, outputs = 2 if more[1:] else 1, int(count)
+                        made = BasicConv2d(channels, outputs, (int(height), int(width)), stride, padded=stride == 1)
+                        self.add_module(f"branch{name}", made)
+                        step[place] = f"branch{name}"
+                channels = outputs
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        single = self.branch1x1(images)
-        wide = self.branch5x5_2(self.branch5x5_1(images))
-        double = self.branch3x3dbl_3(self.branch3x3dbl_2(self.branch3x3dbl_1(images)))
-        pooled = self.branch_pool(_average(images))
-        return torch.cat([single, wide, double, pooled], 1)
-
-
-class InceptionB(nn.Module):
-    """Figure 10: halves the grid; adds 480 channels."""
-
-    def __init__(self, inputs: int) -> None:
-        super().__init__()
-        self.branch3x3 = BasicConv2d(inputs, 384, (3, 3), stride=2, padded=False)
-        self.branch3x3dbl_1 = BasicConv2d(inputs, 64)
-        self.branch3x3dbl_2 = BasicConv2d(64, 96, (3, 3))
-        self.branch3x3dbl_3 = BasicConv2d(96, 96, (3, 3), stride=2, padded=False)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        single = self.branch3x3(images)
-        double = self.branch3x3dbl_3(self.branch3x3dbl_2(self.branch3x3dbl_1(images)))
-        return torch.cat([single, double, _halve(images)], 1)
-
-
-class InceptionC(nn.Module):
-    """Figure 6 with n = 7: 7x7 convolutions as 1x7 and 7x1; 768 channels, `channels_7x7` of them inside."""
-
-    def __init__(self, inputs: int, channels_7x7: int) -> None:
-        super().__init__()
-        self.branch1x1 = BasicConv2d(inputs, 192)
-        self.branch7x7_1 = BasicConv2d(inputs, channels_7x7)
-        self.branch7x7_2 = BasicConv2d(channels_7x7, channels_7x7, (1, 7))
-        self.branch7x7_3 = BasicConv2d(channels_7x7, 192, (7, 1))
-        self.branch7x7dbl_1 = BasicConv2d(inputs, channels_7x7)
-        self.branch7x7dbl_2 = BasicConv2d(channels_7x7, channels_7x7, (7, 1))
-        self.branch7x7dbl_3 = BasicConv2d(channels_7x7, channels_7x7, (1, 7))
-        self.branch7x7dbl_4 = BasicConv2d(channels_7x7, channels_7x7, (7, 1))
-        self.branch7x7dbl_5 = BasicConv2d(channels_7x7, 192, (1, 7))
-        self.branch_pool = BasicConv2d(inputs, 192)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        single = self.branch1x1(images)
-        wide = self.branch7x7_3(self.branch7x7_2(self.branch7x7_1(images)))
-        double = self.branch7x7dbl_3(self.branch7x7dbl_2(self.branch7x7dbl_1(images)))
-        double = self.branch7x7dbl_5(self.branch7x7dbl_4(double))
-        pooled = self.branch_pool(_average(images))
-        return torch.cat([single, wide, double, pooled], 1)
-
-
-class InceptionD(nn.Module):
-    """Halves the grid as figure 10 does, one branch through 1x7 and 7x1; adds 512 channels."""
-
-    def __init__(self, inputs: int) -> None:
-        super().__init__()
-        self.branch3x3_1 = BasicConv2d(inputs, 192)
-        self.branch3x3_2 = BasicConv2d(192, 320, (3, 3), stride=2, padded=False)
-        self.branch7x7x3_1 = BasicConv2d(inputs, 192)
-        self.branch7x7x3_2 = BasicConv2d(192, 192, (1, 7))
-        self.branch7x7x3_3 = BasicConv2d(192, 192, (7, 1))
-        self.branch7x7x3_4 = BasicConv2d(192, 192, (3, 3), stride=2, padded=False)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        narrow = self.branch3x3_2(self.branch3x3_1(images))
-        wide = self.branch7x7x3_3(self.branch7x7x3_2(self.branch7x7x3_1(images)))
-        return torch.cat([narrow, self.branch7x7x3_4(wide), _halve(images)], 1)
-
-
-class InceptionE(nn.Module):
-    """Figure 7: the 3x3 convolutions expanded into parallel 1x3 and 3x1; 2048 channels."""
-
-    def __init__(self, inputs: int) -> None:
-        super().__init__()
-        self.branch1x1 = BasicConv2d(inputs, 320)
-        self.branch3x3_1 = BasicConv2d(inputs, 384)
-        self.branch3x3_2a = BasicConv2d(384, 384, (1, 3))
-        self.branch3x3_2b = BasicConv2d(384, 384, (3, 1))
-        self.branch3x3dbl_1 = BasicConv2d(inputs, 448)
-        self.branch3x3dbl_2 = BasicConv2d(448, 384, (3, 3))
-        self.branch3x3dbl_3a = BasicConv2d(384, 384, (1, 3))
-        self.branch3x3dbl_3b = BasicConv2d(384, 384, (3, 1))
-        self.branch_pool = BasicConv2d(inputs, 192)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        single = self.branch1x1(images)
-        narrow = self.branch3x3_1(images)
-        narrow = torch.cat([self.branch3x3_2a(narrow), self.branch3x3_2b(narrow)], 1)
-        double = self.branch3x3dbl_2(self.branch3x3dbl_1(images))
-        double = torch.cat([self.branch3x3dbl_3a(double), self.branch3x3dbl_3b(double)], 1)
-        pooled = self.branch_pool(_average(images))
-        return torch.cat([single, narrow, double, pooled], 1)
+        results = []
+        for branch in self.branches:
+            made = [images]
+            for step in branch:
+                made = [(_POOLINGS.get(name) or self.get_submodule(name))(made[0]) for name in step]
+            results.append(made[0] if len(made) == 1 else torch.cat(made, 1))
+        return torch.cat(results, 1)
 
 
 class InceptionV3(nn.Module):
@@ -145,29 +109,17 @@ class InceptionV3(nn.Module):
         self.Conv2d_3b_1x1 = BasicConv2d(64, 80)
         self.Conv2d_4a_3x3 = BasicConv2d(80, 192, (3, 3), padded=False)
         self.maxpool2 = nn.MaxPool2d(3, stride=2)
-        self.Mixed_5b = InceptionA(192, pool_features=32)
-        self.Mixed_5c = InceptionA(256, pool_features=64)
-        self.Mixed_5d = InceptionA(288, pool_features=64)
-        self.Mixed_6a = InceptionB(288)
-        self.Mixed_6b = InceptionC(768, channels_7x7=128)
-        self.Mixed_6c = InceptionC(768, channels_7x7=160)
-        self.Mixed_6d = InceptionC(768, channels_7x7=160)
-        self.Mixed_6e = InceptionC(768, channels_7x7=192)
-        self.Mixed_7a = InceptionD(768)
-        self.Mixed_7b = InceptionE(1280)
-        self.Mixed_7c = InceptionE(2048)
+        for name, block in BLOCKS.items():
+            self.add_module(name, Inception(*block))
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.dropout = dropout_or_none(dropout)
         self.fc = nn.Linear(2048, CLASSES)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        grid = self.maxpool1(self.Conv2d_2b_3x3(self.Conv2d_2a_3x3(self.Conv2d_1a_3x3(images))))
-        grid = self.maxpool2(self.Conv2d_4a_3x3(self.Conv2d_3b_1x1(grid)))
-        grid = self.Mixed_5d(self.Mixed_5c(self.Mixed_5b(grid)))
-        grid = self.Mixed_6e(self.Mixed_6d(self.Mixed_6c(self.Mixed_6b(self.Mixed_6a(grid)))))
-        grid = self.Mixed_7c(self.Mixed_7b(self.Mixed_7a(grid)))
-        logits: torch.Tensor = self.fc(self.dropout(torch.flatten(self.avgpool(grid), 1)))
-        return logits
+        grid = images
+        for name, layer in self.named_children():
+            grid = layer(torch.flatten(grid, 1) if name == "dropout" else grid)
+        return grid
 
 
 def inception_v3(batch_size: int = 32, image_size: int = 299, *, dropout: float = 0.0, seed: int = 0) -> Job:
@@ -176,13 +128,5 @@ def inception_v3(batch_size: int = 32, image_size: int = 299, *, dropout: float 
     `image_size` is 75 at least. Below 107 the last grid is 1x1, where training needs a batch of 2 or more. The weights
     do not depend on the sizes.
     """
-    require_image("inception_v3", image_size, SMALLEST_IMAGE, 299)
+    require_image("inception_v3", image_size, 75, 299)
     return classifier_job(lambda: InceptionV3(dropout), batch_size, image_size, CLASSES, seed)
-
-
-def _average(images: torch.Tensor) -> torch.Tensor:
-    return functional.avg_pool2d(images, 3, stride=1, padding=1)
-
-
-def _halve(images: torch.Tensor) -> torch.Tensor:
-    return functional.max_pool2d(images, 3, stride=2)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from dlplacer.measure.alternation import alternated_times
+from dlplacer.measure.run_plan import alternated_times
 
 
 class Clock:
@@ -61,14 +61,3 @@ def test_unsteady_steps_are_timed_for_a_minute_at_most(seconds: tuple[float, flo
     assert len(found["a"]) == rounds
     assert shares[0] == 0.0
     assert shares == sorted(shares)
-
-
-def test_a_given_number_of_steps_is_kept() -> None:
-    clock = Clock()
-    assert len(alternated_times({"a": clock.step("a", 30, 60)}, ["a"], 7, 0, clock.timed)["a"]) == 7
-
-
-def test_warming_up_ends_after_twelve_steps_that_never_settle() -> None:
-    clock = Clock()
-    alternated_times({"a": clock.step("a", 1, 2)}, ["a"], 1, 0, clock.timed)
-    assert len(clock.calls) == 12 + 1

@@ -39,12 +39,6 @@ def test_shares_by_hand() -> None:
     assert overlap_shares(ran, {"a"}) == {}
 
 
-# The counterpart of x works all the time, y and its counterpart for a quarter.
-def test_replicas_work_at_the_same_time() -> None:
-    ran = plan({"x": ("a", 0, 4), "y": ("b", 3, 4)})
-    assert overlap_shares(ran, {"a", "b"}, replicas=2) == pytest.approx({"x": (1 + 2 / 4) / 3, "y": 1})
-
-
 @st.composite
 def schedules(draw: st.DrawFn) -> Plan:
     spans = {}
@@ -132,11 +126,3 @@ def test_a_device_that_the_plan_leaves_alone_is_not_profiled() -> None:
     found, _ = predicted(plan, 5.0)
     assert found.step_s == pytest.approx(len(plan.ops) * OP_S + 0.25)
     assert found.contention == 1.0
-
-
-def test_the_network_is_no_used_device() -> None:
-    plan = diamond()
-    busy = sorted({entry.device for entry in plan.ops if entry.end_s > entry.start_s})
-    for network in ("network", "network@rank0/1"):
-        ops = tuple(replace(each, device=network if each.device == busy[0] else each.device) for each in plan.ops)
-        assert used_devices(replace(plan, ops=ops)) == set(busy[1:])

@@ -4,13 +4,10 @@ import pytest
 from processes import run_ranks
 from runtime.random_plans import needs_two_cores, random_plan
 
-from dlplacer.core.errors import InputError, MismatchError
-from dlplacer.frontend import Job, capture
-from dlplacer.machines.costs.collectives import AlphaBeta
-from dlplacer.measure.run_plan import OverRanks, run_over_ranks
+from dlplacer.frontend import capture
+from dlplacer.measure.run_plan import run_over_ranks
 from dlplacer.measure.steps import joined, median_recording
 from dlplacer.models import branches, mlp
-from dlplacer.runtime.distributed.replicate import replicated_plan
 
 
 @needs_two_cores
@@ -18,8 +15,8 @@ def test_figures_of_a_replicated_run() -> None:
     plan = random_plan(capture(mlp(batch_size=4)), 2, seed=1)
 
     def work(rank: int):
-        over = OverRanks(replicas=2, bucket_bytes=40_000)
-        return run_over_ranks(mlp(batch_size=8), plan, ["rank0/cpu:0", "rank1/cpu:1"], over, steps=2, warmup=1)
+        job, names = mlp(batch_size=8), ["rank0/cpu:0", "rank1/cpu:1"]
+        return run_over_ranks(job, plan, names, steps=2, warmup=1, replicas=2, bucket_bytes=40_000)
 
     runs = run_ranks(4, work)
     report, predicted, measured = runs[0].report, runs[0].predicted, runs[0].measured
@@ -54,7 +51,7 @@ def test_one_process_draws_what_every_replica_draws() -> None:
 
     def work(rank: int):
         job = branches(batch_size=4, image_size=8, count=2, dropout=0.5)
-        return run_over_ranks(job, plan, ["rank0/cpu:0", "rank0/cpu:1"], OverRanks(replicas=2), steps=1, warmup=0)
+        return run_over_ranks(job, plan, ["rank0/cpu:0", "rank0/cpu:1"], steps=1, warmup=0, replicas=2)
 
     report = run_ranks(2, work)[0].report
     assert report.draws == "same"
@@ -90,17 +87,3 @@ def test_ranks_are_joined_where_the_first_op_begins() -> None:
     assert found.length_s == pytest.approx(0.8)
     assert found.wall_s == 3.0
     assert median_recording([found, found.__class__({}, 1.0)]).wall_s == 1.0
-
-
-def test_only_training_is_run_over_processes() -> None:
-    trained = mlp()
-    with pytest.raises(InputError, match="is timed in training"):
-        run_over_ranks(Job(trained.module, trained.args, mode="infer"), None, ["cpu:0"])
-    with pytest.raises(InputError, match="a run of 0 steps after 3"):
-        run_over_ranks(trained, None, ["cpu:0"], steps=0)
-
-
-def test_a_plan_for_other_replicas_is_refused() -> None:
-    plan = replicated_plan(random_plan(capture(mlp(batch_size=4)), 2), 2, AlphaBeta(1e-4, 1e-9))
-    with pytest.raises(MismatchError, match="was made for 2 replicas, and 3 are to run"):
-        run_over_ranks(mlp(batch_size=12), plan, ["cpu:0", "cpu:1"], OverRanks(replicas=3))

@@ -15,8 +15,9 @@ from dlplacer.frontend import Job
 from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.splitting.rewrite import OpSplit
 from dlplacer.measure.splitting import (
-    SplitSearch,
+    SplitChoice,
     TracedStep,
+    choose_splits,
     place_with_splits,
     splits_of,
     with_estimated_times,
@@ -49,21 +50,23 @@ def timed(step: TracedStep, times: Mapping[str, float], rest: float = 1e-5) -> O
     return replace(graph, ops=tuple(ops))
 
 
+def chosen(step: TracedStep, whole: OpGraph) -> SplitChoice:
+    return choose_splits(step, dp.place(whole, dp.load_topology("cpu-2core"), method="list").plan)
+
+
 def test_the_op_that_dominates_is_split(step: TracedStep) -> None:
     # 0.1 s of 0.1 s in one convolution: halves of 0.05 s each and 3 % more for the parts
-    choice = SplitSearch(step, timed(step, {"convolution": 0.1}), dp.load_topology("cpu-2core")).choose(120.0)
+    choice = chosen(step, timed(step, {"convolution": 0.1}))
     assert OpSplit("convolution", "batch", 2) in choice.splits
     assert choice.whole_s == pytest.approx(0.1, rel=0.01)
     assert choice.split_s == pytest.approx(0.05 * 1.03, rel=0.02)
     assert choice.graph.index.keys() >= {"convolution_part0", "convolution_part1"}
 
 
-def test_nothing_is_split_where_it_brings_nothing(step: TracedStep) -> None:
-    whole = timed(step, {"convolution": 0.1})
-    search = SplitSearch(step, whole, dp.load_topology("cpu-2core"), parts=2, overhead=1.5)
-    choice = search.choose(120.0)
-    assert choice.splits == ()
-    assert choice.graph is whole
+def test_an_op_with_another_beside_it_stays_whole(step: TracedStep) -> None:
+    # The addition keeps the other device busy for as long as the convolution takes.
+    whole = timed(step, {"convolution": 0.1, "add": 0.1})
+    assert chosen(step, whole).splits == ()
 
 
 def test_parts_follow_their_producers_axis(step: TracedStep) -> None:
@@ -92,25 +95,25 @@ def test_a_traced_step_is_not_changed_by_rewrites(step: TracedStep) -> None:
 
 def test_estimates_are_shares_of_the_whole_op(step: TracedStep) -> None:
     whole = timed(step, {"convolution": 0.12})
-    graph = with_estimated_times(whole, step.captured([OpSplit("convolution", "batch", 3)]).graph, 0.1)
+    graph = with_estimated_times(whole, step.captured([OpSplit("convolution", "batch", 3)]).graph)
     parts = [op.time_on(TYPE) for op in graph.ops if op.origin == ("convolution",) and op.kind == "aten.convolution"]
-    assert parts == pytest.approx([0.044] * 3)
+    assert parts == pytest.approx([0.04 * 1.03] * 3)
     assert graph.op("relu").time_on(TYPE) == whole.op("relu").time_on(TYPE)
 
 
 @pytest.mark.parametrize("part_s", [0.1, 0.03])
 def test_sets_tried_are_counted_whatever_measuring_finds(step: TracedStep, part_s: float) -> None:
-    whole, tried = timed(step, {"convolution": 0.1}), []
+    whole = timed(step, {"convolution": 0.1})
 
     def profiled(captured: Captured) -> dict[str, dict[str, float]]:
-        tried.append(captured)
-        known = {op.id: op.time_on(TYPE) for op in whole.ops}
         # The machine has become twice as slow for all other ops, which must not count.
+        known = {op.id: op.time_on(TYPE) for op in whole.ops}
         return {TYPE: {op.id: part_s if op.origin else 2 * (known.get(op.id) or 0.0) for op in captured.graph.ops}}
 
-    choice = SplitSearch(step, whole, dp.load_topology("cpu-2core")).choose_measured(profiled, 120.0)
+    plan = dp.place(whole, dp.load_topology("cpu-2core"), method="list").plan
+    choice = choose_splits(step, plan, profile=profiled)
     assert bool(choice.splits) == (part_s < 0.05)
-    assert choice.evaluated > len(tried) > 0
+    assert choice.evaluated > 0
 
 
 def test_the_front_door_gives_both_plans(step: TracedStep) -> None:
@@ -137,14 +140,3 @@ def test_times_of_another_graph_are_refused(step: TracedStep) -> None:
     other = replace(timed(step, {}), ops=timed(step, {}).ops[:-1], edges=())
     with pytest.raises(InputError, match=r"the graph with the times is another one: .* profile the job again"):
         place_with_splits(step.job, dp.load_topology("cpu-2core"), graph=other)
-
-
-def test_one_part_is_refused(step: TracedStep) -> None:
-    with pytest.raises(InputError, match="ops cannot be split into 1 parts; give at least 2"):
-        SplitSearch(step, timed(step, {}), dp.load_topology("cpu-2core"), parts=1)
-
-
-def test_no_time_to_choose_is_refused(step: TracedStep) -> None:
-    search = SplitSearch(step, timed(step, {}), dp.load_topology("cpu-2core"))
-    with pytest.raises(InputError, match="the time limit for choosing splits is 0 s; it must be positive"):
-        search.choose(0.0)

@@ -72,10 +72,3 @@ def test_blocks_of_inception_v3_have_the_published_shapes() -> None:
         assert job.module(*job.args).shape == (2, 1000)
     assert {name: shapes[name] for name in PUBLISHED_SHAPES} == {k: (2, *v) for k, v in PUBLISHED_SHAPES.items()}
     assert shapes["maxpool2"] == (2, 192, 35, 35)
-
-
-def test_inception_v3_trains_on_the_smallest_image() -> None:
-    job = inception_v3(batch_size=2, image_size=75)
-    assert job.loss is not None
-    job.loss(job.module(*job.args), *job.targets).backward()
-    assert all(torch.isfinite(parameter.grad).all() for parameter in job.module.parameters())

@@ -104,3 +104,28 @@ def plain_loss(job: Job, module: torch.nn.Module) -> torch.Tensor:
         else:
             loss = job.loss(module(*job.args, **job.kwargs), *job.targets)
     return loss
+
+
+def require_same_step(
+    placed: PlacedModule, job: Job, plain: torch.nn.Module, *, joint: bool = True, tolerance: float = 1e-6
+) -> None:
+    """Loss and gradients of a placed step, in one program or by the autograd engine, are those of plain PyTorch."""
+    placed.zero_grad()
+    plain.zero_grad()
+    loss = (placed.step if joint else placed)(*job.args, *job.targets, **job.kwargs)
+    if not joint:
+        loss.backward()
+    expected = plain_loss(job, plain)
+    expected.backward()  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(loss.detach(), expected.detach(), rtol=tolerance, atol=tolerance)
+    require_same_gradients(placed, plain, tolerance)
+
+
+def require_same_gradients(placed: torch.nn.Module, plain: torch.nn.Module, tolerance: float = 1e-6) -> None:
+    """Parameters have the same names, and the same gradients or none."""
+    ours, theirs = dict(placed.named_parameters()), dict(plain.named_parameters())
+    assert list(ours) == list(theirs)
+    for name, parameter in ours.items():
+        assert (parameter.grad is None) == (theirs[name].grad is None), name
+        if parameter.grad is not None:
+            torch.testing.assert_close(parameter.grad, theirs[name].grad, rtol=tolerance, atol=tolerance)

@@ -11,6 +11,7 @@ from typing import Any
 
 import onnx
 from google.protobuf.message import DecodeError
+from onnx import inliner
 
 from dlplacer.core.errors import FileFormatError, InputError, first_line
 from dlplacer.files.text import read_bytes
@@ -26,7 +27,8 @@ SHAPE_ELEMENTS = 2**13
 class OnnxFile:
     """A model from a file, the hash of its bytes, and the axes that the user bound.
 
-    Node names are unique, input shapes fixed. External data may be left in its files.
+    Node names are unique, input shapes fixed, functions of the file expanded where they are called. External data may
+    be left in its files.
     """
 
     model: onnx.ModelProto
@@ -59,6 +61,8 @@ def read_onnx(path: str | Path, dims: Mapping[str, int] | None = None, with_weig
     model = _with_output_shapes(model, where)
     _require_valid(model, where)
     model = _with_supported_opset(model, where)
+    if model.functions:
+        model = inliner.inline_local_functions(model, convert_version=True)
     _name_nodes(model.graph)
     _bind(model.graph, bindings, where)
     return OnnxFile(model, where, hashlib.sha256(content).hexdigest(), bindings)

@@ -1,7 +1,11 @@
-"""Shapes, types and constness of the values of an ONNX graph."""
+"""Shapes, types and constness of the values of an ONNX graph, of ops of domain com.microsoft by onnxruntime."""
 
-from collections.abc import Container, Iterator
+import logging
+from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
 from math import prod
 from typing import Any
 
@@ -9,8 +13,9 @@ import onnx
 
 from dlplacer.core.errors import FileFormatError, first_line
 from dlplacer.core.op import TensorSpec
-from dlplacer.frontend.onnx.contrib_shapes import MICROSOFT, can_infer, with_contrib_shapes
-from dlplacer.frontend.onnx.onnx_file import OnnxFile, data_inputs
+from dlplacer.frontend.onnx.onnx_file import SHAPE_ELEMENTS, OnnxFile, data_inputs
+
+MICROSOFT = "com.microsoft"
 
 _RANDOM = frozenset(
     ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli")
@@ -36,11 +41,10 @@ def values_of(file: OnnxFile) -> Values:
 
     Refused are types that contradict each other, and shapes that depend on the data; the error names value and op.
     """
-    known = {*_STANDARD_DOMAINS, *(function.domain for function in file.model.functions)}
     try:
         inferred = onnx.shape_inference.infer_shapes(file.model, strict_mode=True, data_prop=True)
         if any(node.domain == MICROSOFT for node in file.model.graph.node):
-            inferred = with_contrib_shapes(inferred)
+            inferred = _with_contrib_shapes(inferred)
             inferred = onnx.shape_inference.infer_shapes(inferred, strict_mode=True, data_prop=True)
     except Exception as error:
         raise FileFormatError(str(file.path), [f"shape inference: {first_line(error)}"]) from error
@@ -61,7 +65,7 @@ def values_of(file: OnnxFile) -> Values:
         if value.name not in specs
     ]
     missing += [
-        f"{name!r}, an output of {node.op_type} {node.name!r}, {_unplaceable(types.get(name), known, node.domain)}"
+        f"{name!r}, an output of {node.op_type} {node.name!r}, {_unplaceable(types.get(name), node.domain)}"
         for node in file.model.graph.node
         for name in node.output
         if name in needed and name not in specs and name not in constant
@@ -81,12 +85,12 @@ def specs_of(graph: Any) -> dict[str, TensorSpec]:
     return specs
 
 
-def _unplaceable(kind: str | None, known: Container[str] = (), domain: str | None = None) -> str:
+def _unplaceable(kind: str | None, domain: str = "") -> str:
     """Why a value cannot be planned."""
     if kind not in (None, "tensor_type"):
         return f"has type {str(kind).removesuffix('_type')}, which has no size; only tensors can be planned"
-    if domain is not None and domain not in known:
-        way = "" if domain != MICROSOFT or can_infer() else "install onnxruntime, which infers it, or "
+    if domain not in _STANDARD_DOMAINS:
+        way = "" if domain != MICROSOFT or find_spec("onnxruntime") else "install onnxruntime, which infers it, or "
         return f"has no known shape: onnx does not know the ops of domain {domain!r}; {way}give its shape in value_info"
     return "has no fixed shape: its size depends on the data; if it is fixed, give its shape in value_info"
 
@@ -147,18 +151,102 @@ def _of_value_info(value: Any) -> TensorSpec | None:
 
 
 def _spec(element: int, shape: tuple[int, ...]) -> TensorSpec:
-    dtype, bits = _element(element)
+    name = onnx.helper.tensor_dtype_to_string(element).removeprefix("TensorProto.")
+    dtype, bits = "string", _TEXT_BITS
+    if name != "STRING":
+        kind = onnx.helper.tensor_dtype_to_np_dtype(element)
+        dtype, bits = kind.name, _PACKED_BITS.get(name, 8 * kind.itemsize)
     return TensorSpec(shape, dtype, -(-bits * prod(shape) // 8))
 
 
-def _element(element: int) -> tuple[str, int]:
-    """Name and bits of an element type."""
-    name = onnx.helper.tensor_dtype_to_string(element).removeprefix("TensorProto.")
-    if name == "STRING":
-        return "string", _TEXT_BITS
-    kind = onnx.helper.tensor_dtype_to_np_dtype(element)
-    return kind.name, _PACKED_BITS.get(name, 8 * kind.itemsize)
+def _with_contrib_shapes(model: Any) -> Any:
+    """The model with the fixed shapes that onnxruntime infers for outputs of its com.microsoft nodes.
+
+    A session is opened on the graph without its weights, and not run. If onnxruntime lacks a kernel on the CPU, its
+    symbolic shape inference is asked. Nodes of which neither knows the shape stay without.
+    """
+    given = (*model.graph.value_info, *model.graph.output)
+    made = {name for node in model.graph.node if node.domain == MICROSOFT for name in node.output if name}
+    made -= {value.name for value in given if _is_fixed(value)}
+    if not made or find_spec("onnxruntime") is None:
+        return model
+    light = _light_copy(model)
+    found = _by_session(light, made) or _by_symbols(light, made)
+    names = {value.name for value in found}
+    kept = [value for value in model.graph.value_info if value.name not in names]
+    completed = deepcopy(model)
+    del completed.graph.value_info[:]
+    completed.graph.value_info.extend([*kept, *found])
+    return completed
 
 
-ELEMENTS = {_element(element)[0]: element for element in onnx.helper.get_all_tensor_dtypes()}
-"""The name of an element type in a `TensorSpec` → ONNX's number of it."""
+def _light_copy(model: Any) -> Any:
+    """The model with inputs in place of its weights."""
+    copy = deepcopy(model)
+    graph, held = copy.graph, list(copy.graph.initializer)
+    inputs = {value.name for value in graph.input}
+    del graph.initializer[:]
+    for tensor in held:
+        if prod(tensor.dims) <= SHAPE_ELEMENTS and tensor.data_location != onnx.TensorProto.EXTERNAL:
+            graph.initializer.append(tensor)
+        elif tensor.name not in inputs:
+            graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims))
+    return copy
+
+
+def _by_session(model: Any, names: set[str]) -> list[Any]:
+    import onnxruntime
+
+    copy = deepcopy(model)
+    copy.graph.output.extend(map(onnx.helper.make_empty_tensor_value_info, sorted(names)))
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    try:
+        session = onnxruntime.InferenceSession(copy.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    except Exception:  # it raises errors of several classes of its own
+        return []
+    element = {value.name: value for value in session.get_outputs() if value.name in names}
+    return [
+        onnx.helper.make_tensor_value_info(name, _RUNTIME_ELEMENTS[value.type], value.shape)
+        for name, value in element.items()
+        if value.type in _RUNTIME_ELEMENTS and all(isinstance(size, int) for size in value.shape)
+    ]
+
+
+def _by_symbols(model: Any, names: set[str]) -> list[Any]:
+    try:
+        tool: Any = import_module("onnxruntime.tools.symbolic_shape_infer")
+    except ImportError:  # it needs sympy
+        return []
+    level = tool.logger.level
+    tool.logger.setLevel(logging.CRITICAL)
+    try:
+        # Its public function writes a model that it cannot complete into the current directory.
+        inference: Any = tool.SymbolicShapeInference(2**31 - 1, True, False, 0)
+        inference._preprocess(model)
+        while inference.run_:
+            inference._infer_impl()
+        inference._update_output_from_vi()
+        inferred: Any = inference.out_mp_
+    except Exception:  # it asserts what it expects of a model
+        return []
+    finally:
+        tool.logger.setLevel(level)
+    return [value for value in inferred.graph.value_info if value.name in names and _is_fixed(value)]
+
+
+def _is_fixed(value: Any) -> bool:
+    kind = value.type.tensor_type
+    return bool(kind.elem_type) and kind.HasField("shape") and all(dim.HasField("dim_value") for dim in kind.shape.dim)
+
+
+_RUNTIME_ELEMENTS = {
+    f"tensor({name})": getattr(onnx.TensorProto, element)
+    for name, element in {
+        **{name: name.upper() for name in ("float", "float16", "bfloat16", "double", "bool")},
+        **{f"{sign}int{bits}": f"{sign}int{bits}".upper() for sign in ("", "u") for bits in (4, 8, 16, 32, 64)},
+    }.items()
+}
+"""onnxruntime's name of a tensor's type → ONNX's number of its elements."""

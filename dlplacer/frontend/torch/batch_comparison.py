@@ -18,10 +18,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dlplacer.core.errors import CaptureError, InputError, first_line
 from dlplacer.core.units import format_bytes
-from dlplacer.frontend.torch.batch_part import likely_dims, part_of, with_leaves
 from dlplacer.frontend.torch.capture import trace_job
-from dlplacer.frontend.torch.job import Job, autocast_of, flat_inputs, loss_in
-from dlplacer.frontend.torch.tracing.micro_batches import divisor_value, divisors
+from dlplacer.frontend.torch.job import Job, autocast_of, flat_inputs, loss_of
+from dlplacer.frontend.torch.tracing.micro_batches import divisor_value, divisors, likely_dims, part_of, with_leaves
 from dlplacer.frontend.torch.tracing.stand_in import is_empty
 from dlplacer.frontend.torch.tracing.step_module import job_tensors
 from dlplacer.planning.pipeline.micro_batch_names import MEAN, SUM, BatchCut
@@ -77,7 +76,7 @@ def compared_cut(job: Job, count: int, rewrites: Sequence[str] = (), *, allow_ot
     cuts = [BatchCut(count, _short(job, dims)) for dims in islice(likely_dims(job, count), _MOST_CUTS)]
     cuts = cuts or [BatchCut(count)]
     need_bytes = _COPIES * sum(tensor.nbytes for tensor in job.module.parameters())
-    if need_bytes > _free_bytes():
+    if need_bytes > os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"):
         text = f"not compared with the whole batch: that takes {format_bytes(need_bytes)} of memory here"
         return ComparedCut(cuts[0], (f"micro-batches were {text}; their loss may be another one",))
     steps = _Steps(_with_data(job), count, rewrites)
@@ -116,7 +115,12 @@ def compared_cut(job: Job, count: int, rewrites: Sequence[str] = (), *, allow_ot
 def _confirmed(found: ComparedCut, change: Difference, steps: "_Steps") -> tuple[ComparedCut | None, Difference]:
     """The cut if it is right on other data too: samples that depend on each other may lie in one part by chance."""
     for shift in _SHIFTS:
-        other = _Steps(_reordered(steps.job, found.cut, shift), steps.count, steps.rewrites)
+        # The samples of every input at other places, in each input others.
+        def moved(leaf: torch.Tensor, position: int, shift: int = shift, cut: BatchCut = found.cut) -> torch.Tensor:
+            dim = cut.dim(position)
+            return leaf if dim is None else leaf.roll(shift * (position + 1), dim)
+
+        other = _Steps(with_leaves(steps.job, moved), steps.count, steps.rewrites)
         try:
             again, difference = other.compared(replace(found.cut, joining=MEAN))
         except Exception:
@@ -127,16 +131,6 @@ def _confirmed(found: ComparedCut, change: Difference, steps: "_Steps") -> tuple
         if again is not None and again.cut.joining != MEAN:
             found = replace(found, cut=again.cut)
     return found, change
-
-
-def _reordered(job: Job, cut: BatchCut, shift: int) -> Job:
-    """The job with the samples of every input at other places, in each input others."""
-
-    def moved(leaf: torch.Tensor, position: int) -> torch.Tensor:
-        dim = cut.dim(position)
-        return leaf if dim is None else leaf.roll(shift * (position + 1), dim)
-
-    return with_leaves(job, moved)
 
 
 class _Steps:
@@ -197,7 +191,8 @@ class _Steps:
         """Loss and gradients."""
         norms = _BatchNorms(evaluates)
         with norms, _Constants():  # type: ignore[no-untyped-call]
-            loss = _loss(job)
+            with autocast_of(job, torch.device("cpu")):
+                loss = torch.as_tensor(loss_of(job))
             gradients = torch.autograd.grad(loss, self.trained, allow_unused=True)
         self.norms = norms.count
         dense = [each.to_dense() if each is not None and each.is_sparse else each for each in gradients]
@@ -263,13 +258,6 @@ class _Constants(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return made
 
 
-def _loss(job: Job) -> torch.Tensor:
-    with autocast_of(job, torch.device("cpu")):
-        if job.loss is None:
-            return torch.as_tensor(loss_in(job.module(*job.args, *job.targets, **job.kwargs)))
-        return torch.as_tensor(job.loss(job.module(*job.args, **job.kwargs), *job.targets))
-
-
 @contextlib.contextmanager
 def _undone(job: Job) -> Iterator[None]:
     """Train in plain PyTorch and leave buffers, mode and random state as they were."""
@@ -301,16 +289,16 @@ def _with_data(job: Job) -> Job:
             parameter.normal_(0.0, 0.05, generator=generator) if parameter.is_floating_point() else parameter.zero_()
         for buffer in module.buffers():
             buffer.uniform_(0.5, 1.5, generator=generator) if buffer.is_floating_point() else buffer.fill_(1)
-    return with_leaves(replace(job, module=module), lambda leaf, _: _drawn(leaf, generator))
 
+    def drawn(leaf: torch.Tensor, _: int) -> torch.Tensor:
+        if not is_empty(leaf):
+            return leaf
+        if leaf.is_floating_point():
+            return torch.randn(leaf.shape, dtype=leaf.dtype, generator=generator)
+        # Any index that there is: every table has a row 0 and most have a row 1.
+        return torch.randint(2, leaf.shape, generator=generator).to(leaf.dtype)
 
-def _drawn(leaf: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    if not is_empty(leaf):
-        return leaf
-    if leaf.is_floating_point():
-        return torch.randn(leaf.shape, dtype=leaf.dtype, generator=generator)
-    # Any index that there is: every table has a row 0 and most have a row 1.
-    return torch.randint(2, leaf.shape, generator=generator).to(leaf.dtype)
+    return with_leaves(replace(job, module=module), drawn)
 
 
 def _short(job: Job, dims: tuple[int | None, ...]) -> tuple[int | None, ...]:
@@ -328,7 +316,3 @@ def _less(one: Any, other: Any, share: float = 1.0) -> Any:
 
 def _norm(gradients: Iterable[Any]) -> float:
     return math.hypot(*(float(each.double().norm()) for each in gradients if each is not None))
-
-
-def _free_bytes() -> int:
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -14,7 +14,6 @@ from torch.utils import _pytree as pytree
 from dlplacer.core.errors import CaptureError
 from dlplacer.core.graph import OpGraph
 from dlplacer.files.structure_hash import structure_sha256
-from dlplacer.frontend.torch.batch_part import part_of
 from dlplacer.frontend.torch.executable import Executable
 from dlplacer.frontend.torch.job import Job, flat_inputs
 from dlplacer.frontend.torch.op_graph_of_fx import add_updates, build
@@ -23,13 +22,19 @@ from dlplacer.frontend.torch.splitting.rewrite import is_split
 from dlplacer.frontend.torch.tracing import joint
 from dlplacer.frontend.torch.tracing.autocast_lists import CUDA_AUTOCAST, cuda_lists
 from dlplacer.frontend.torch.tracing.fused_lstm import BACKWARD, FORWARD, FUSED_LSTM
-from dlplacer.frontend.torch.tracing.micro_batches import in_micro_batches
+from dlplacer.frontend.torch.tracing.micro_batches import in_micro_batches, part_of
 from dlplacer.frontend.torch.tracing.passes import PASSES, apply_passes, copy_given_gradients, require_known
 from dlplacer.frontend.torch.tracing.python_state import require_same_next_step
 from dlplacer.frontend.torch.tracing.quiet import undisturbed
-from dlplacer.frontend.torch.tracing.shared_elements import sharing, storage_of
 from dlplacer.frontend.torch.tracing.stand_in import is_installed
-from dlplacer.frontend.torch.tracing.step_module import fake_step, job_tensors, named_tensors, replaced_tensors
+from dlplacer.frontend.torch.tracing.step_module import (
+    fake_step,
+    job_tensors,
+    named_tensors,
+    replaced_tensors,
+    sharing,
+    storage_of,
+)
 from dlplacer.planning.pipeline.micro_batch_names import batch_cut_of
 
 _BLOCKS_SHOWN = 4
@@ -101,11 +106,14 @@ def trace_job(job: Job, rewrites: Sequence[str] = ()) -> joint.Traced:
             fuses_lstms = FUSED_LSTM in rewrites and job.autocast is None
             traced = joint.trace(step, inputs, _input_names(job), fuses_lstms)
         replaced = replaced_tensors(job) if any(map(joint.is_tensor_table, traced.side_effects)) else ()
-        changed = _changed_state(job.module, traced)
+        # Without the state of installed packages, and the tables of tensors: those replaced are looked for themselves.
+        modules = dict(job.module.named_modules())
+        paths = (path for path in traced.side_effects if not joint.is_tensor_table(path))
+        changed = [path for path in paths if path in modules or not _is_theirs(modules, path)]
         if changed and not replaced:
             with fake_step(job) as (step, inputs):
                 require_same_next_step(step, inputs)
-    _require_no_side_effects(job.module, changed, replaced)
+    _require_no_side_effects(modules, changed, replaced)
     if trains:
         _require_scalar_loss(traced)
     return traced
@@ -168,24 +176,13 @@ def _inference(model: Any, args: tuple[Any, ...]) -> Job:
     )
 
 
-def _changed_state(module: nn.Module, traced: joint.Traced) -> list[str]:
-    """The Python state that a step changes, without torch's own: paths of modules and attributes, names of globals.
-
-    The tables of a module's tensors are left out: tensors that are replaced are looked for by themselves.
-    """
-    modules = dict(module.named_modules())
-    paths = (path for path in traced.side_effects if not joint.is_tensor_table(path))
-    return [path for path in paths if path in modules or not _is_theirs(modules, path)]
-
-
-def _require_no_side_effects(module: nn.Module, changed: Sequence[str], replaced: Sequence[str]) -> None:
+def _require_no_side_effects(modules: Mapping[str, nn.Module], changed: Sequence[str], replaced: Sequence[str]) -> None:
     """Refuse side effects other than in-place changes of buffers, which the graph cannot keep."""
     if replaced:
         raise CaptureError(
             f"the forward pass puts a new tensor in the place of {replaced[0]!r}; change the tensor itself instead: "
             "self.name.copy_(value)"
         )
-    modules = dict(module.named_modules())
     for path in changed:
         owner, is_hook, _ = f".{path}".partition("._forward_")
         where = f"module {owner[1:]!r}" if owner[1:] else "the module"

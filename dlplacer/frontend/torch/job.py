@@ -169,6 +169,14 @@ def loss_in(output: Any) -> Any:
     return output if isinstance(output, (torch.Tensor, tuple)) else getattr(output, "loss", output)
 
 
+def loss_of(job: Job, module: Any = None, loss: Any = None) -> Any:
+    """The loss of a job's step in plain PyTorch, perhaps with another module and loss of the same kind."""
+    called = module or job.module
+    if job.loss is None:
+        return loss_in(called(*job.args, *job.targets, **job.kwargs))
+    return (loss or job.loss)(called(*job.args, **job.kwargs), *job.targets)
+
+
 def autocast_of(job: Job, device: torch.device) -> torch.autocast:
     """The context in which a job's module and loss run on a device."""
     return torch.autocast(

@@ -13,8 +13,8 @@ from dlplacer.core.errors import CaptureError
 from dlplacer.core.op import Edge, Op
 from dlplacer.frontend.torch import nodes
 from dlplacer.frontend.torch.executable import Executable, Instruction, OpCode, Value
-from dlplacer.frontend.torch.flops import bytes_of, flops_of, tensor_bytes
 from dlplacer.frontend.torch.job import Optimizer
+from dlplacer.frontend.torch.nodes import bytes_of, flops_of, tensor_bytes
 from dlplacer.frontend.torch.refusals import require_fixed_shapes
 from dlplacer.frontend.torch.splitting.pieces import ORIGIN
 from dlplacer.frontend.torch.tracing import joint
@@ -241,12 +241,8 @@ def _with_output_bytes(ops: Sequence[Op], builder: _Builder) -> Iterator[Op]:
             yield op
 
 
-def _reference(node: fx.Node) -> Any:
-    return Value(node.name)
-
-
 def _instruction(node: fx.Node) -> Instruction:
-    args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), _reference)
+    args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), lambda read: Value(read.name))  # type: ignore[arg-type, return-value]
     assert callable(node.target)
     return Instruction(node.name, node.target, args, kwargs, nodes.strides_to_keep(node))
 

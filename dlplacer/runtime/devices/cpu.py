@@ -18,8 +18,7 @@ import torch
 from dlplacer.core.errors import InputError
 from dlplacer.machines.cores import usable_cores
 from dlplacer.machines.costs.device_table import CORE
-from dlplacer.runtime.devices.base import DeviceKind, RuntimeDevice
-from dlplacer.runtime.devices.worker import Worker
+from dlplacer.runtime.devices.base import DeviceKind, RuntimeDevice, Worker
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -3, -4, -8
 # No block is mapped separately, nothing is returned at the top of the heap, it grows by 64 MiB at a time, and new

@@ -6,9 +6,8 @@ import torch
 
 from dlplacer.core.errors import InputError
 from dlplacer.machines.importers.products import type_of_name
-from dlplacer.runtime.devices.base import DeviceKind, RuntimeDevice, Value
+from dlplacer.runtime.devices.base import DeviceKind, Reply, RuntimeDevice, T, Value, issuing_thread
 from dlplacer.runtime.devices.streams import COMPUTE_STREAM, StreamBackend, Streams
-from dlplacer.runtime.devices.worker import Reply, T, issuing_thread
 
 COPIES = ("free", "forced")
 # torch can only let a stream spin for a number of cycles; about the clock of data-centre GPUs.
@@ -96,12 +95,9 @@ class CudaDevice(RuntimeDevice):
         return self.streams.named(COMPUTE_STREAM)
 
 
-def _versions(index: int) -> dict[str, str]:
-    # Wheels for ROCm drive AMD's GPUs under the name of CUDA, and say so in torch.version.hip alone.
-    hip = getattr(torch.version, "hip", None)
-    software = {"cuda": str(torch.version.cuda)} if hip is None else {"rocm": str(hip)}
-    return {"hardware": torch.cuda.get_device_name(index), **software}
-
+# Wheels for ROCm drive AMD's GPUs under the name of CUDA, and say so in torch.version.hip alone.
+_HIP = getattr(torch.version, "hip", None)
+_SOFTWARE = {"cuda": str(torch.version.cuda)} if _HIP is None else {"rocm": str(_HIP)}
 
 CUDA = DeviceKind(
     torch_type=CudaDevice.torch_type,
@@ -111,5 +107,5 @@ CUDA = DeviceKind(
     divisible=True,
     collectives="nccl",
     generator=lambda index: torch.cuda.default_generators[index],
-    versions=_versions,
+    versions=lambda index: {"hardware": torch.cuda.get_device_name(index), **_SOFTWARE},
 )

@@ -32,13 +32,6 @@ def in_host_memory(devices: Iterable[RuntimeDevice]) -> bool:
     return all(kind_of(device.torch_device).in_host_memory for device in devices)
 
 
-def default_names(most_cores: int) -> tuple[str, ...]:
-    """Names of all devices of the first kind of which this machine has any, but no more than so many cores."""
-    kind = next(kind for kind in KINDS.values() if kind.count())
-    count = min(kind.count(), most_cores) if kind.in_host_memory else kind.count()
-    return tuple(f"{kind.torch_type}:{index}" for index in range(count))
-
-
 @dataclass(frozen=True, slots=True)
 class DeviceName:
     """``cpu:1``, ``cuda:0``, ``cuda:0/1`` or ``cuda:0/1?copies=forced``, taken apart."""
@@ -66,27 +59,13 @@ class DeviceName:
     def __str__(self) -> str:
         return f"{self.kind}:{self.index}" + ("" if self.part is None else f"/{self.part}")
 
-    def open(self) -> RuntimeDevice:
-        """The device of this name, started."""
-        return KINDS[self.kind].open(self.index, part=self.part, copies=self.copies)
-
 
 def open_devices(names: Sequence[str]) -> list[RuntimeDevice]:
     """Start the devices of these names: ``cpu:0``, ``cuda:1``, ``cuda:0/1``, …
 
     Raises InputError if a name is not understood or given twice, or the device is not here.
     """
-    wanted = [DeviceName.parse(name) for name in names]
-    _require_distinct(wanted)
-    # Also at Ctrl-C: a device has a thread, which would outlive the failed call.
-    with ExitStack() as failing:
-        opened = [failing.enter_context(closing(name.open())) for name in wanted]
-        failing.pop_all()
-    return opened
-
-
-def _require_distinct(wanted: Sequence[DeviceName]) -> None:
-    seen: set[str] = set()
+    wanted, seen = [DeviceName.parse(name) for name in names], set[str]()
     for name in wanted:
         whole, divisible = f"{name.kind}:{name.index}", KINDS[name.kind].divisible
         if str(name) in seen:
@@ -97,3 +76,11 @@ def _require_distinct(wanted: Sequence[DeviceName]) -> None:
                 f"device '{whole}' is given whole and in part; name its parts {whole}/0, {whole}/1, … only"
             )
         seen.add(str(name))
+    # Also at Ctrl-C: a device has a thread, which would outlive the failed call.
+    with ExitStack() as failing:
+        opened = []
+        for name in wanted:
+            device = KINDS[name.kind].open(name.index, part=name.part, copies=name.copies)
+            opened.append(failing.enter_context(closing(device)))
+        failing.pop_all()
+    return opened

@@ -23,8 +23,7 @@ from dlplacer.frontend.torch.job import Job, flat_inputs
 from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice
 from dlplacer.runtime.devices.open import kind_of, open_devices
 from dlplacer.runtime.distributed.collective_ops import Bucket, with_collectives, with_group
-from dlplacer.runtime.distributed.group import DEFAULT_TIMEOUT_S, RankGroup
-from dlplacer.runtime.distributed.rank_channels import RankChannels
+from dlplacer.runtime.distributed.group import DEFAULT_TIMEOUT_S, RankChannels, RankGroup
 from dlplacer.runtime.distributed.ranks import NETWORK, parse_ranks
 from dlplacer.runtime.executor.backends import segment_backend
 from dlplacer.runtime.executor.run import StepState
@@ -343,18 +342,16 @@ def settings_of(job: Job, plan: Plan, group: RankGroup) -> dict[str, Any]:
         "order": dict(plan.order),
         "plan file": hashlib.sha256(json.dumps(plan_to_dict(plan), sort_keys=True).encode()).hexdigest(),
         "replicas": group.ranks.replicas,
-        "inputs": [_described_input(leaf) for leaf in flat_inputs(job)],
+        "inputs": [
+            f"{list(leaf.shape)} {leaf.dtype}" if isinstance(leaf, torch.Tensor) else repr(leaf)
+            for leaf in flat_inputs(job)
+        ],
         "trained parameters": [name for name, one in job.module.named_parameters() if one.requires_grad],
         "mode": job.mode,
         "optimizer": repr(job.update),
         "autocast": repr(job.autocast),
         **{name: _checksum(one) for name, one in values.items() if has_data(one) and not hasattr(one, "full_tensor")},
     }
-
-
-def _described_input(leaf: Any) -> str:
-    """An input in a word or two: shape and dtype of a tensor, a number or a text itself."""
-    return f"{list(leaf.shape)} {leaf.dtype}" if isinstance(leaf, torch.Tensor) else repr(leaf)
 
 
 def _checksum(tensor: torch.Tensor) -> int:

@@ -111,7 +111,12 @@ def parse_ranks(plan: Plan, devices: Mapping[str, str] | Sequence[str], replicas
         given = [dict(zip(planned, devices[first : first + len(planned)], strict=True)) for first in cuts]
     owners, per_replica = [], 0
     for replica, names in enumerate(given):
-        found = {name: _ranked(text, place) for place, (name, text) in enumerate(names.items())}
+        found = {}
+        for place, (name, text) in enumerate(names.items()):
+            match = _RANKED.fullmatch(text.strip())
+            if match is None:
+                raise InputError(f"device {text!r} is not understood; write rank0/cpu:0, rank1/cuda:0, …")
+            found[name] = RankedDevice(place if match["rank"] is None else int(match["rank"]), match["device"])
         used = {owner.rank for owner in found.values()}
         per_replica = per_replica or len(used)
         wanted = set(range(replica * per_replica, (replica + 1) * per_replica))
@@ -119,9 +124,10 @@ def parse_ranks(plan: Plan, devices: Mapping[str, str] | Sequence[str], replicas
             found = {name: RankedDevice(owner.rank + min(wanted), owner.device) for name, owner in found.items()}
             used = {owner.rank for owner in found.values()}
         if used != wanted:
+            there, here = (", ".join(map(str, sorted(ranks))) for ranks in (used, wanted))
             raise InputError(
-                f"the devices of replica {replica} are on ranks {_listed(used)}; they must be on ranks "
-                f"{_listed(wanted)}, with at least one device on each"
+                f"the devices of replica {replica} are on ranks {there}; they must be on ranks {here}, with at least "
+                "one device on each"
             )
         for rank in used:
             own = [owner.device for owner in found.values() if owner.rank == rank]
@@ -131,17 +137,6 @@ def parse_ranks(plan: Plan, devices: Mapping[str, str] | Sequence[str], replicas
                 )
         owners.append(found)
     return Ranks(tuple(owners))
-
-
-def _ranked(text: str, position: int) -> RankedDevice:
-    match = _RANKED.fullmatch(text.strip())
-    if match is None:
-        raise InputError(f"device {text!r} is not understood; write rank0/cpu:0, rank1/cuda:0, …")
-    return RankedDevice(position if match["rank"] is None else int(match["rank"]), match["device"])
-
-
-def _listed(ranks: set[int]) -> str:
-    return ", ".join(map(str, sorted(ranks)))
 
 
 def rank_per_gpu(devices: Sequence[str]) -> list[str] | None:

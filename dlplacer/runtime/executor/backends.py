@@ -69,9 +69,15 @@ class Inductor(SegmentBackend):
 
         def call(boxed: list[Any]) -> Sequence[Any]:
             if not made:
-                # Torch's compilers keep state of the process.
-                with _compiling:
-                    made.append(_compiled(module, boxed))
+                import torch._inductor
+
+                try:
+                    # Torch's compilers keep state of the process.
+                    with _compiling:
+                        made.append(torch._inductor.compile(module, list(boxed)))
+                except Exception as error:
+                    reason = f"TorchInductor cannot compile a segment: {first_line(error)}"
+                    raise RunError(f"{reason}; use segments='eager'") from error
             results = made[0](*boxed)
             boxed.clear()
             return results
@@ -80,16 +86,6 @@ class Inductor(SegmentBackend):
 
 
 _compiling = threading.Lock()
-
-
-def _compiled(module: fx.GraphModule, args: Sequence[Any]) -> Callable[..., Sequence[Any]]:
-    import torch._inductor
-
-    try:
-        compiled: Callable[..., Sequence[Any]] = torch._inductor.compile(module, list(args))
-    except Exception as error:
-        raise RunError(f"TorchInductor cannot compile a segment: {first_line(error)}; use segments='eager'") from error
-    return compiled
 
 
 def captured_refusal(code: OpCode) -> str | None:
@@ -173,7 +169,10 @@ class _Captured:
             return self.function(boxed)
         given = list(boxed)
         boxed.clear()
-        if self._graph is not None and not self._still_fits(given):
+        if self._graph is not None and any(
+            value is not None and self._stays(position, value) and not _same_memory(held, value)
+            for position, (held, value) in enumerate(zip(self._held, given, strict=True))
+        ):
             # A parameter moved: what was captured reads elsewhere. A replay may be under way.
             self.streams.named(COMPUTE_STREAM).synchronize()
             self._graph = None
@@ -240,13 +239,6 @@ class _Captured:
         code = self.code
         is_read = position < len(code.read)
         return position in code.lasting or (is_read and self.memory.static.get(code.read[position]) is value)
-
-    def _still_fits(self, given: list[Any]) -> bool:
-        """True if the graph reads the right memory in this step, once inputs are filled in."""
-        return all(
-            value is None or not self._stays(position, value) or _same_memory(held, value)
-            for position, (held, value) in enumerate(zip(self._held, given, strict=True))
-        )
 
 
 def _same_memory(one: torch.Tensor, other: torch.Tensor) -> bool:

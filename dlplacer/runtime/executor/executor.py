@@ -16,9 +16,8 @@ import torch
 from dlplacer.core.errors import RunError
 from dlplacer.core.graph import OpGraph
 from dlplacer.frontend.torch.executable import Executable
-from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.runtime.devices.base import Reply, RuntimeDevice, Worker
 from dlplacer.runtime.devices.streams import COMPUTE_STREAM
-from dlplacer.runtime.devices.worker import Reply, Worker
 from dlplacer.runtime.executor.backends import SegmentBackend
 from dlplacer.runtime.executor.run import (
     AbortedError,

@@ -12,9 +12,8 @@ from typing import Any
 import torch
 
 from dlplacer.core.errors import RunError, first_line
-from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.runtime.devices.base import Reply, RuntimeDevice
 from dlplacer.runtime.devices.streams import COMPUTE_STREAM, Streams, capturing
-from dlplacer.runtime.devices.worker import Reply
 
 Values = dict[str, Any]
 """Tensor name → tensor that a device holds; None for an edge that carries only an order."""

@@ -105,7 +105,8 @@ class Updater:
             squares,
             [],
             steps,
-            fused=all(map(_is_dense_real, weights)),
+            # A fused kernel updates weights whose elements fill their memory, and are real.
+            fused=all(weight.is_floating_point() and length(weight) == weight.numel() for weight in weights),
             has_complex=any(weight.is_complex() for weight in weights),
             amsgrad=False,
             beta1=rule.betas[0],
@@ -117,7 +118,6 @@ class Updater:
         )
 
 
-def _is_dense_real(weight: torch.Tensor) -> bool:
-    """True if a fused kernel can update the weight: its elements fill its memory, and are real."""
-    span = 1 + sum((size - 1) * stride for size, stride in zip(weight.shape, weight.stride(), strict=True))
-    return weight.is_floating_point() and span == weight.numel()
+def length(tensor: torch.Tensor) -> int:
+    """Elements of memory from the first of a tensor to its last."""
+    return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size)

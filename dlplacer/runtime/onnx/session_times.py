@@ -3,18 +3,25 @@
 import json
 import tempfile
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import onnx
 
 from dlplacer.core.graph import OpGraph
-from dlplacer.frontend.onnx.onnx_file import OnnxFile, data_inputs
-from dlplacer.frontend.onnx.onnx_values import Values, reads, values_of
+from dlplacer.frontend.onnx.onnx_file import OnnxFile
+from dlplacer.frontend.onnx.onnx_values import reads, values_of
 from dlplacer.machines.costs.device_table import CORE
-from dlplacer.runtime.onnx.run_cut_model import Part, Tensors, random_inputs, sub_model
-from dlplacer.runtime.onnx.session import open_session, run_session
+from dlplacer.runtime.onnx.run_cut_model import (
+    Part,
+    Tensors,
+    open_session,
+    random_array,
+    random_inputs,
+    run_session,
+    sub_model,
+)
 from dlplacer.runtime.profile.statistic import typical
 
 _ENDING = "_kernel_time"
@@ -23,8 +30,7 @@ _ENDING = "_kernel_time"
 def profile_onnx(file: OnnxFile, graph: OpGraph, steps: int = 7, warmup: int = 2) -> dict[str, dict[str, float]]:
     """Device type → op id → seconds on one core, every node run by itself; see `typical`.
 
-    A node that onnxruntime replaces by several, as it has no kernel for it or it is a function of the file, is timed in
-    a session of its own.
+    A node that onnxruntime replaces by several, as it has no kernel for it, is timed in a session of its own.
 
     Raises InputError if onnxruntime is not installed, and RunError if it cannot run the model.
     """
@@ -38,7 +44,7 @@ def profile_onnx(file: OnnxFile, graph: OpGraph, steps: int = 7, warmup: int = 2
     found = _kernel_times(model, inputs, count)
     wanted = [str(op.attrs["node"]) for op in graph.ops if "node" in op.attrs]
     times = {name: _per_step(found[marks[name]], count) for name in wanted if marks[name] in found}
-    times |= _replaced_times(file, [name for name in wanted if name not in times], inputs, count)
+    times |= _replaced_times(file, [name for name in wanted if name not in times], count)
     none = [0.0] * count
     by_op = {op.id: times.get(str(op.attrs.get("node", "")), none) for op in graph.ops}
     samples = [{op: seconds[number] for op, seconds in by_op.items()} for number in range(warmup, count)]
@@ -60,46 +66,22 @@ def _kernel_times(model: onnx.ModelProto, inputs: Tensors, count: int) -> dict[s
     return dict(durations)
 
 
-def _replaced_times(file: OnnxFile, names: Sequence[str], inputs: Tensors, count: int) -> dict[str, list[float]]:
-    """Node → [step] → seconds of all nodes that it is replaced by, with the inputs that it has in the model."""
-    if not names:
-        return {}
+def _replaced_times(file: OnnxFile, names: Sequence[str], count: int) -> dict[str, list[float]]:
+    """Node → [step] → seconds of all nodes that it is replaced by, on random inputs; equal nodes are timed once."""
     values = values_of(file)
-    by_name = {node.name: node for node in file.model.graph.node}
-    parts = {name: _part_of(by_name[name], values) for name in names}
-    needed = {read for part in parts.values() for read in part.inputs}
-    known = {**inputs, **_made(file, sorted(needed - {*inputs}), inputs, values)}
     of_kind: dict[object, list[float]] = {}
     times = {}
-    for name, part in parts.items():
-        kind = _kind_of(by_name[name], values)
+    for node in (node for node in file.model.graph.node if node.name in names):
+        attributes = tuple(sorted(entry.SerializeToString(deterministic=True) for entry in node.attribute))
+        kind = node.domain, node.op_type, attributes, tuple(map(values.specs.get, node.input))
         if kind not in of_kind:
-            given = {read: known[read] for read in part.inputs}
-            runs = _kernel_times(sub_model(file, part), given, count).values()
+            inputs = tuple(name for name in reads(node) if name not in values.constant)
+            made = tuple(name for name in node.output if name in values.specs)
+            given = {name: random_array(name, values.specs[name]) for name in inputs}
+            runs = _kernel_times(sub_model(file, Part("one core", (node.name,), inputs, made)), given, count).values()
             of_kind[kind] = [sum(step) for step in zip(*(_per_step(each, count) for each in runs), strict=True)]
-        times[name] = of_kind[kind] or [0.0] * count
+        times[node.name] = of_kind[kind] or [0.0] * count
     return times
-
-
-def _part_of(node: onnx.NodeProto, values: Values) -> Part:
-    inputs = tuple(name for name in reads(node) if name not in values.constant)
-    return Part("one core", (node.name,), inputs, tuple(name for name in node.output if name in values.specs))
-
-
-def _kind_of(node: Any, values: Values) -> object:
-    """The same for nodes that do the same with tensors of the same shapes and dtypes."""
-    attributes = tuple(sorted(entry.SerializeToString(deterministic=True) for entry in node.attribute))
-    return node.domain, node.op_type, attributes, tuple(map(values.specs.get, node.input))
-
-
-def _made(file: OnnxFile, names: Sequence[str], inputs: Tensors, values: Values) -> Mapping[str, Any]:
-    """Values that nodes of the model make, by name."""
-    if not names:
-        return {}
-    nodes = [node for node in file.model.graph.node if not values.constant.issuperset(filter(None, node.output))]
-    given = tuple(value.name for value in data_inputs(file.model))
-    whole = sub_model(file, Part("one core", tuple(node.name for node in nodes), given, tuple(names)))
-    return dict(zip(names, run_session(open_session(whole), None, inputs), strict=True))
 
 
 def _per_step(times: list[float], count: int) -> list[float]:

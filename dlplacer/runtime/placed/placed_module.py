@@ -3,26 +3,27 @@
 import contextlib
 import copy
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
 
 import torch
 from torch import nn
+from torch.autograd.function import once_differentiable
 from torch.utils import _pytree as pytree
 
 from dlplacer.core.errors import InputError, MismatchError
 from dlplacer.core.plan import Plan
 from dlplacer.frontend.torch.capture import Captured, capture_job
 from dlplacer.frontend.torch.job import Job, autocast_of, flat_inputs
+from dlplacer.frontend.torch.tracing.hooks import accumulation_hooks, gradient_hooks
 from dlplacer.frontend.torch.tracing.passes import EVERY_STEP
-from dlplacer.frontend.torch.tracing.step_module import set_training
+from dlplacer.frontend.torch.tracing.step_module import extent, set_training
 from dlplacer.planning.interrupt import kept_interrupts
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.executor.backends import CudaGraphs
 from dlplacer.runtime.executor.run import DeviceTimeline, StepInputs, StepState
 from dlplacer.runtime.executor.stateful_ops import Updater
-from dlplacer.runtime.placed.gradients import PlacedStep, add_gradients
 from dlplacer.runtime.placed.guards import (
     in_order,
     require_autocast,
@@ -36,46 +37,84 @@ from dlplacer.runtime.placed.variant import Layouts, Variant, layouts_of, order_
 from dlplacer.runtime.placed.variants import ModuleSnapshot, Variants
 from dlplacer.runtime.program.lower import Order
 
+
+def add_gradients(parameters: Mapping[str, torch.Tensor], gradients: Mapping[str, torch.Tensor]) -> None:
+    """Add gradients to ``.grad`` of the parameters of these names as the autograd engine does: in separate memory, laid
+    out like the parameter, and with the calls of its hooks.
+    """
+    for name, computed in zip(gradients, apart(gradients.values()), strict=True):
+        parameter, gradient = parameters[name], computed
+        for hook in gradient_hooks(parameter):
+            changed = hook(gradient)
+            gradient = gradient if changed is None else changed
+        if parameter.grad is not None:
+            parameter.grad.add_(gradient)
+        elif gradient is computed and gradient.stride() == parameter.stride():
+            parameter.grad = gradient
+        else:
+            parameter.grad = torch.empty_like(parameter).copy_(gradient)
+        for accumulated in accumulation_hooks(parameter):
+            accumulated(parameter)
+
+
+def apart(gradients: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
+    """Gradients of which no two share elements, as each becomes a ``.grad`` to which later steps add in place.
+
+    Several may be views of one memory, as those of the two biases of an LSTM cell are for one example. The autograd
+    engine does not see that.
+    """
+    taken: dict[int, list[tuple[int, int]]] = {}
+    for gradient in gradients:
+        begin, end = extent(gradient)
+        spans = taken.setdefault(gradient.untyped_storage().data_ptr(), [])
+        yield gradient if all(end <= low or high <= begin for low, high in spans) else gradient.clone()
+        spans.append((begin, end))
+
+
+class PlacedStep(torch.autograd.Function):
+    """Forward program in ``forward``, backward program in ``backward``; activations stay on their devices between."""
+
+    @staticmethod
+    def forward(ctx: Any, variant: Variant, inputs: StepInputs, *differentiated: torch.Tensor) -> torch.Tensor:
+        """The loss. The remaining arguments are the parameters that have a gradient, in the executable's order.
+
+        If there are none, one tensor in their place has the engine call `backward`.
+        """
+        state = variant.stages[0].start(inputs)
+        variant.stages[0].run(state)
+        ctx.variant, ctx.state = variant, state
+        ctx.versions, ctx.count = variant.versions(inputs), len(differentiated)
+        # A copy: the state must not hold the tensor whose history holds the state.
+        loss: torch.Tensor = variant.outputs(state)[0].clone()
+        return loss
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, tangent: torch.Tensor) -> Any:
+        """Gradients of the parameters."""
+        variant = ctx.variant
+        state = ctx.state
+        if state is None:
+            raise InputError("backward was called twice on one loss; the placed step keeps its activations for one")
+        changed = [name for name, old in variant.versions(state.inputs).items() if old != ctx.versions[name]]
+        if changed:
+            raise InputError(
+                f"{changed[0]!r} was changed between forward and backward, which read it both; change it after "
+                "backward, as optimizers do"
+            )
+        # The engine keeps ctx as long as the loss lives; the activations must not live as long.
+        ctx.state = None
+        state.inputs = variant.with_tangent(state.inputs, tangent)
+        with kept_interrupts():
+            variant.stages[1].run(state)
+        gradients = [*apart(variant.gradients(state).values())]
+        return (None, None, *gradients, *[None] * (ctx.count - len(gradients)))
+
+
 _SHARED = ("_modules", "_parameters", "_buffers", "_non_persistent_buffers_set")
 
 
-class PlacedState(nn.Module):
-    """A module with the parameters, buffers and sub-modules of a job's module."""
-
-    def __init__(self, job: Job) -> None:
-        super().__init__()
-        # The very dictionaries of the job's module, not copies: state dicts, hooks and ``named_parameters`` are its
-        # own.
-        for name in _SHARED:
-            self.__dict__[name] = job.module.__dict__[name]
-        self._job = job
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        """Refuse attributes that would change the job's module, but have no effect on a placed one."""
-        job = self.__dict__.get("_job")
-        if job is not None and name not in self.__dict__ and name in job.module.__dict__:
-            raise AttributeError(
-                f"{name!r} is an attribute of the module that the job was made of; set it there, and the next step "
-                "sees it"
-            )
-        super().__setattr__(name, value)
-
-    def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        """Refuse: threads and devices are of this process."""
-        raise InputError(
-            "a placed module is bound to the devices of this process and cannot be saved; save its state, "
-            "torch.save(placed.state_dict(), file), and the plan, and load them into dlplacer.apply(job, plan, devices)"
-        )
-
-    # The job's module has the same tensors, and may have extra state, hooks of loading, and a way of its own to save.
-    def _save_to_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        self._job.module._save_to_state_dict(*args, **kwargs)
-
-    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        self._job.module._load_from_state_dict(*args, **kwargs)
-
-
-class PlacedModule(PlacedState):
+class PlacedModule(nn.Module):
     """A job's module whose ops run where and in the order that a plan says.
 
     It shares the module's parameters and buffers under their own names, each on its planned device, so optimizers and
@@ -102,7 +141,12 @@ class PlacedModule(PlacedState):
     def __init__(
         self, job: Job, plan: Plan, captured: Captured, devices: Mapping[str, RuntimeDevice], *, segments: str = "eager"
     ) -> None:
-        super().__init__(job)
+        super().__init__()
+        # The very dictionaries of the job's module, not copies: state dicts, hooks and ``named_parameters`` are its
+        # own.
+        for name in _SHARED:
+            self.__dict__[name] = job.module.__dict__[name]
+        self._job = job
         self.segments = segments
         self.records = False
         self.step_seed = 0
@@ -120,6 +164,30 @@ class PlacedModule(PlacedState):
         state = self._variants.state()
         self._variants.add(job, self._primary, state)
         self._move_tensors(self._primary, state.tensors)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Refuse attributes that would change the job's module, but have no effect on a placed one."""
+        job = self.__dict__.get("_job")
+        if job is not None and name not in self.__dict__ and name in job.module.__dict__:
+            raise AttributeError(
+                f"{name!r} is an attribute of the module that the job was made of; set it there, and the next step "
+                "sees it"
+            )
+        super().__setattr__(name, value)
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        """Refuse: threads and devices are of this process."""
+        raise InputError(
+            "a placed module is bound to the devices of this process and cannot be saved; save its state, "
+            "torch.save(placed.state_dict(), file), and the plan, and load them into dlplacer.apply(job, plan, devices)"
+        )
+
+    # The job's module has the same tensors, and may have extra state, hooks of loading, and a way of its own to save.
+    def _save_to_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        self._job.module._save_to_state_dict(*args, **kwargs)
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        self._job.module._load_from_state_dict(*args, **kwargs)
 
     def __repr__(self) -> str:
         where = ", ".join(f"{name} on {device.name}" for name, device in self.devices.items())

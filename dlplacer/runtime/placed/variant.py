@@ -169,7 +169,7 @@ class Variant:
         """
         # Plain PyTorch updates when forward and backward pass have read all; in a step an update waits for the readers
         # of its parameter alone.
-        inputs = apart_from(self._updated, tensors, inputs)
+        inputs = apart_from((code.name for code in self.captured.executable.of_role("update")), tensors, inputs)
         bound: dict[str, Any] = {}
         for (name, device), ops in self._tensor_ops.items():
             tensor = tensors[name]
@@ -219,10 +219,6 @@ class Variant:
     def inputs(self) -> Sequence[tuple[OpCode, RuntimeDevice]]:
         """The ops that bring inputs in, and their devices."""
         return [(code, self.devices[self.home[code.op]]) for code in self.captured.executable.of_role("input")]
-
-    @cached_property
-    def _updated(self) -> tuple[str, ...]:
-        return tuple(code.name for code in self.captured.executable.of_role("update"))
 
     @cached_property
     def _tensor_ops(self) -> Mapping[tuple[str, torch.device], Sequence[str]]:

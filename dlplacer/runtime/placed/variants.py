@@ -32,16 +32,21 @@ class ModuleSnapshot:
 
     def __init__(self, roots: Mapping[str, nn.Module], is_first: bool = False) -> None:
         self.is_first = is_first
-        named = [(_joined(prefix, path), module) for prefix, root in roots.items() for path, module in _modules(root)]
-        self._modules = [module for _, module in named]
-        self._kinds = [*map(type, self._modules)]
+        # As `named_parameters` goes over them: a module under each of its names.
+        named = [
+            (_joined(prefix, path), module)
+            for prefix, root in roots.items()
+            for path, module in root.named_modules(remove_duplicate=False)
+        ]
+        self.modules = [module for _, module in named]
+        self._kinds = [*map(type, self.modules)]
         self._modes = self._training()
-        tables: list[Mapping[Any, Any]] = [*chain.from_iterable(map(_tables, self._modules)), *GLOBAL_HOOKS]
+        tables: list[Mapping[Any, Any]] = [*chain.from_iterable(map(_tables, self.modules)), *GLOBAL_HOOKS]
         # Most are of hooks, a dozen for each module: whether all are empty still, `any` sees at once.
         self._empty = [table for table in tables if not table]
         self._live = [table for table in tables if table]
         self._copies = [dict(table) for table in self._live]
-        self._tensor_tables = [vars(module)[table] for module in self._modules for table in _TENSOR_TABLES]
+        self._tensor_tables = [vars(module)[table] for module in self.modules for table in _TENSOR_TABLES]
         self._tensor_names = [*chain.from_iterable(self._tensor_tables)]
         places = ((path, name) for path, module in named for table in _TENSOR_TABLES for name in vars(module)[table])
         self._full_names = [_joined(path, name) for path, name in places]
@@ -53,15 +58,11 @@ class ModuleSnapshot:
     def holds(self) -> bool:
         """True if everything is as it was."""
         same = not any(self._empty) and self._live == self._copies
-        same = same and [*map(type, self._modules)] == self._kinds and self._training() == self._modes
+        same = same and [*map(type, self.modules)] == self._kinds and self._training() == self._modes
         return same and self._tensors_hold()
 
-    def same_modules(self, other: "ModuleSnapshot") -> bool:
-        """True if two snapshots are of the same module objects."""
-        return [*map(id, self._modules)] == [*map(id, other._modules)]
-
     def _training(self) -> list[bool]:
-        return [module.training for module in self._modules]
+        return [module.training for module in self.modules]
 
     def _tensors_hold(self) -> bool:
         if [*chain.from_iterable(self._tensor_tables)] != self._tensor_names:
@@ -109,7 +110,7 @@ class Variants:
             if latest is None:
                 latest = ModuleSnapshot(self._roots)
                 # A sub-module that was swapped out is not kept alive for the case that it comes back.
-                for key in [key for key in self._found if not key[0].same_modules(latest)]:
+                for key in [key for key in self._found if [*map(id, key[0].modules)] != [*map(id, latest.modules)]]:
                     del self._found[key]
             self._latest = latest
             return latest
@@ -192,11 +193,6 @@ def _traits(found: list[torch.Tensor | None]) -> list[object]:
 def _ties(ids: list[int]) -> list[int]:
     first: dict[int, int] = {}
     return [first.setdefault(one, position) for position, one in enumerate(ids)]
-
-
-def _modules(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """As `named_parameters` goes over them: a module under each of its names."""
-    yield from root.named_modules(remove_duplicate=False)
 
 
 def _joined(path: str, name: str) -> str:

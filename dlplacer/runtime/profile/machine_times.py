@@ -112,9 +112,12 @@ def with_timed_links(topology: Topology, on_copy: Callable[[str, str], None] = l
 
         def copy_s(source: str, target: str, size_bytes: int) -> float:
             on_copy(source, target)
-            if target == "host":
-                return _to_host_s(named[source], size_bytes)
-            return _transfer_s(named[source], named[target], size_bytes)
+            if target != "host":
+                return _transfer_s(named[source], named[target], size_bytes)
+            # On a CPU core there is nothing to copy, and the call's time is left.
+            device, length = named[source], max(1, size_bytes // 4)
+            tensor = device.submit(lambda: torch.zeros(length, device=device.torch_device)).result()
+            return max(1e-9, _marked_s(device, lambda: tensor.to(HOST_DEVICE, non_blocking=True)))
 
         return with_timed_issue(measured(topology, copy_s, shared_memory=in_host_memory(opened)), opened)
 
@@ -149,12 +152,6 @@ def _transfer_s(first: RuntimeDevice, second: RuntimeDevice, size_bytes: int) ->
 
 def _same(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
-
-
-def _to_host_s(device: RuntimeDevice, size_bytes: int) -> float:
-    """Seconds of a copy to memory of the host; on a CPU core there is nothing to copy, and the call's time is left."""
-    tensor = device.submit(lambda: torch.zeros(max(1, size_bytes // 4), device=device.torch_device)).result()
-    return max(1e-9, _marked_s(device, lambda: tensor.to(HOST_DEVICE, non_blocking=True)))
 
 
 def _marked_s(device: RuntimeDevice, action: Callable[[], object]) -> float:

@@ -12,11 +12,10 @@ from torch.utils import _pytree as pytree
 
 from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.job import Job
-from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.devices.worker import T
+from dlplacer.runtime.devices.base import RuntimeDevice, T
 from dlplacer.runtime.executor.run import RankLinks
 from dlplacer.runtime.executor.segment_graph import segment_graph
-from dlplacer.runtime.executor.stateful_ops import Updater
+from dlplacer.runtime.executor.stateful_ops import Updater, length
 from dlplacer.runtime.placed.guards import require_data
 from dlplacer.runtime.placed.variant import Variant, layouts_of, part_of
 from dlplacer.runtime.program.lower import Order
@@ -115,7 +114,7 @@ class StandIns(RankLinks):
         self._made: dict[str, torch.Tensor] = {}
         memory: dict[torch.dtype, torch.Tensor] = {}
         wanted = received & whole.executable.producer.keys()
-        found = sorted(fake_values(whole, wanted, device, tensors).items(), key=lambda each: -_length(each[1]))
+        found = sorted(fake_values(whole, wanted, device, tensors).items(), key=lambda each: -length(each[1]))
         for name, fake in found:
             code = whole.executable.codes[whole.executable.producer[name]]
             given = tensors.get(code.name) if code.role in ("parameter", "buffer") and name == code.value else None
@@ -123,7 +122,7 @@ class StandIns(RankLinks):
                 self._made[name] = given.detach().to(device.torch_device)
                 continue
             if fake.dtype not in memory:
-                memory[fake.dtype] = _filled(torch.empty(_length(fake), dtype=fake.dtype, device=fake.device))
+                memory[fake.dtype] = _filled(torch.empty(length(fake), dtype=fake.dtype, device=fake.device))
             self._made[name] = memory[fake.dtype].as_strided(fake.shape, fake.stride())
 
     def receive(self, tensor: str, source: str, target: str) -> torch.Tensor | None:  # noqa: ARG002
@@ -184,8 +183,3 @@ def _filled(fake: torch.Tensor) -> torch.Tensor:
     """Zeros, which are indices of any table; of numbers halves, as they divide and have logarithms."""
     real = torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
     return real.fill_(0.5 if real.is_floating_point() or real.is_complex() else 0)
-
-
-def _length(tensor: torch.Tensor) -> int:
-    """Elements from the first to the last."""
-    return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size)

@@ -167,10 +167,10 @@ class _Lowering:
 
     def lowered(self) -> Program:
         """The program with every ordering made explicit."""
-        for device, actions in self.program.actions.items():
+        given = self.program.actions
+        for device, actions in given.items():
             sends = [action for action in actions if isinstance(action, Send)]
             self.number |= {(send.tensor, device, send.target): number for number, send in enumerate(sends, start=1)}
-        given = self.program.actions
         return Program({device: tuple(self._lowered(device, actions)) for device, actions in given.items()})
 
     def _lowered(self, device: str, actions: Iterable[Action]) -> Iterator[Action]:
@@ -198,20 +198,17 @@ class _Lowering:
         yield action
 
     def _copy(self, device: str, action: Send, computed: str, arrived: str) -> Iterator[Action]:
-        stream = self._copy_stream(device, action.target)
+        # A device has a stream of its own for each of the first few targets, which share it with the others.
+        targets = self.targets.setdefault(device, [])
+        if action.target not in targets:
+            targets.append(action.target)
+        stream = f"copy:{targets[targets.index(action.target) % COPY_STREAMS]}"
         yield RecordEvent(computed, COMPUTE_STREAM)
         yield Wait(computed, stream)
         yield Copy(action.tensor, action.target, stream)
         yield RecordEvent(arrived, stream)
         if not self.spaces[action.target].away:
             yield Hold(action.tensor, stream)
-
-    def _copy_stream(self, device: str, target: str) -> str:
-        """The stream for copies to a device: of its own for the first few, which share it with the others."""
-        targets = self.targets.setdefault(device, [])
-        if target not in targets:
-            targets.append(target)
-        return f"copy:{targets[targets.index(target) % COPY_STREAMS]}"
 
     def _after_receive(self, device: str, action: Recv) -> Iterator[Action]:
         """A tensor from another process has arrived when it is received: its transport guarantees that."""

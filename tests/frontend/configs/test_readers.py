@@ -131,14 +131,6 @@ def test_an_index_of_safetensors_says_how_many_bytes_there_are(tmp_path: Path) -
     assert read_decoder(tmp_path).weight_bytes == pytest.approx(0.6 * full, abs=50)
 
 
-@pytest.mark.parametrize("index", [[], {"metadata": None}, {"metadata": {"total_size": "9"}}])
-def test_an_index_without_a_total_is_refused(tmp_path: Path, index: object) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({**GROUPED, "model_type": "llama"}))
-    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(InputError):
-        read_decoder(tmp_path)
-
-
 @pytest.mark.parametrize(
     "told",
     [

@@ -16,8 +16,7 @@ from dlplacer.core.errors import FileFormatError
 from dlplacer.core.plan import Plan
 from dlplacer.frontend.onnx import onnx_graph, read_onnx
 from dlplacer.machines.costs.roofline_times import with_times
-from dlplacer.runtime.onnx.run_cut_model import PlacedOnnx, random_inputs
-from dlplacer.runtime.onnx.session import OnnxDevice, provider_named
+from dlplacer.runtime.onnx.run_cut_model import OnnxDevice, PlacedOnnx, provider_named, random_inputs
 
 CORES = dp.load_topology("cpu-2core")
 

@@ -50,6 +50,14 @@ def op_of(path: Path, node: Any, inputs: Sequence[Value], output: list[int], kin
     return read(path, [node], *ends, held=(), opset=opset).op("node")
 
 
+def test_a_function_of_the_file_is_planned_as_its_body(tmp_path: Path) -> None:
+    body = [NODE("MatMul", ["p", "w"], ["q"]), NODE("MatMul", ["q", "w"], ["r"])]
+    opsets = [helper.make_opsetid("", 17)]
+    function = helper.make_function("acme", "Twice", ["p", "w"], ["r"], body, opsets)
+    graph = read(tmp_path, [NODE("Twice", ["x", "sq"], ["y"], domain="acme")], functions=[function])
+    assert [op.flops for op in graph.ops if op.kind == "onnx.MatMul"] == [96, 96]
+
+
 def branch(name: str, products: int, weight: str = "sq", held: Sequence[Any] = ()) -> Any:
     """A graph that multiplies ``x`` as often with a weight, and then returns its copy."""
     values = ["x", *(f"{name}{place}" for place in range(products))]

@@ -13,8 +13,8 @@ import dlplacer as dp
 from dlplacer.core.errors import CaptureError, InputError
 from dlplacer.frontend import Job
 from dlplacer.frontend.torch.batch_comparison import compared_cut
-from dlplacer.frontend.torch.batch_part import likely_dims, part_of
 from dlplacer.frontend.torch.capture import capture_job, default_rewrites
+from dlplacer.frontend.torch.tracing.micro_batches import likely_dims, part_of
 from dlplacer.models import mlp
 from dlplacer.planning.pipeline.micro_batch_names import BatchCut, batch_cut_of
 

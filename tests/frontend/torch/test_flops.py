@@ -10,7 +10,7 @@ from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
 from dlplacer.frontend import Job, capture
-from dlplacer.frontend.torch.flops import tensor_bytes
+from dlplacer.frontend.torch.nodes import tensor_bytes
 
 
 def counted(job: Job) -> int:

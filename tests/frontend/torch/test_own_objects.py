@@ -164,27 +164,3 @@ def test_tensor_outside_the_module_that_a_step_writes_is_refused_with_its_line_a
     with pytest.raises(CaptureError, match=r"test_own_objects\.py:\d+ \(outside\.mul_\(2\)\)"):
         capture(Job(Writing(), (torch.randn(4, 3),), mode="infer"))
     assert outside.tolist() == [1.0, 1.0]
-
-
-def test_number_that_torch_conjugates_is_a_constant() -> None:
-    class Turned(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.fc = nn.Linear(3, 2)
-
-        def forward(self, x: Tensor) -> Tensor:
-            hidden = self.fc(x)
-            return (torch.complex(hidden, 2 * hidden) * 1j).abs().mean()
-
-    require_plain_step(Job(Turned(), (torch.randn(4, 3),)))
-
-
-def test_loss_that_torch_decomposes_wrongly_is_refused() -> None:
-    job = Job(
-        nn.Linear(3, 4),
-        (torch.randn(5, 3),),
-        targets=(torch.tensor([[1, 2, -1, 0]] * 5),),
-        loss=nn.MultiLabelMarginLoss(),
-    )
-    with pytest.raises(CaptureError, match="multilabel_margin_loss"):
-        capture(job)

@@ -8,7 +8,7 @@ from runtime.simulated_gpus import SimulatedGpus
 
 from dlplacer.core.errors import InputError
 from dlplacer.runtime.devices.cuda import CudaDevice
-from dlplacer.runtime.devices.open import KINDS, DeviceName, default_names, in_host_memory, kind_of, open_devices
+from dlplacer.runtime.devices.open import KINDS, DeviceName, in_host_memory, kind_of, open_devices
 from dlplacer.runtime.devices.streams import StreamBackend
 from dlplacer.runtime.program.lower import DeviceMemorySpace, memory_spaces
 
@@ -77,11 +77,3 @@ def test_a_further_kind_is_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
         assert memory_spaces({"a": first}, ["a"])["a"] == DeviceMemorySpace("xpu:0", has_streams=True)
     with pytest.raises(InputError, match="or xpu:0, xpu:1, …, or cuda:0/0, cuda:0/1, or xpu:0/0, xpu:0/1 for several"):
         DeviceName.parse("tpu:0")
-
-
-def test_without_names_all_devices_of_the_first_kind_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(KINDS, "cuda", replace(KINDS["cuda"], count=lambda: 0))
-    monkeypatch.setitem(KINDS, "cpu", replace(KINDS["cpu"], count=lambda: 64))
-    assert default_names(most_cores=2) == ("cpu:0", "cpu:1")
-    monkeypatch.setitem(KINDS, "cuda", replace(KINDS["cuda"], count=lambda: 3))
-    assert default_names(most_cores=2) == ("cuda:0", "cuda:1", "cuda:2")

@@ -4,24 +4,23 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from frontend.torch.small_models import build, graph_of
-from runtime.random_plans import machine, random_plan
+from frontend.torch.small_models import build
+from runtime.random_plans import random_plan
 
 from dlplacer.check import violations
-from dlplacer.core.errors import InputError, MismatchError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op, TensorSpec
 from dlplacer.core.options import Options
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.files.plan_file import read_plan
-from dlplacer.frontend import Job, capture
+from dlplacer.frontend import capture
 from dlplacer.frontend.torch.capture import capture_job, default_rewrites
 from dlplacer.machines.costs.collectives import AlphaBeta
-from dlplacer.models import branches, mlp
+from dlplacer.models import mlp
 from dlplacer.planning.assemble import assemble
 from dlplacer.problem.problem import build_problem
 from dlplacer.problem.routes import least_delay_routes
-from dlplacer.runtime.distributed.collective_ops import Bucket, add_collectives, pack, unpack
+from dlplacer.runtime.distributed.collective_ops import Bucket, add_collectives
 from dlplacer.runtime.distributed.ranks import NETWORK
 from dlplacer.runtime.distributed.replicate import replicated_plan, with_network
 from dlplacer.runtime.program.checks import races
@@ -138,14 +137,6 @@ def test_every_reader_of_a_gradient_reads_its_mean() -> None:
     assert all(op.devices == ("d0",) for op in whole.graph.ops if op.kind != "collective")
 
 
-def test_packed_gradients_come_back() -> None:
-    import torch
-
-    tensors = [torch.randn(2, 3), torch.randn(4, 5).t(), torch.randn(())]
-    parts = unpack(pack(tensors), [tensor.shape for tensor in tensors])
-    assert all(torch.equal(part, tensor) for part, tensor in zip(parts, tensors, strict=True))
-
-
 @pytest.mark.parametrize("delay", ["store-and-forward", "cut-through"])
 def test_the_network_is_no_short_cut(delay: str) -> None:
     links = (Link("d0", "d1", 1e9, 1e-6), Link("d1", "d2", 4e9, 5e-6))
@@ -155,18 +146,3 @@ def test_the_network_is_no_short_cut(delay: str) -> None:
     after = least_delay_routes(with_network(topology), sizes, delay)
     for size in sizes:
         assert {pair: route for pair, route in after[size].items() if NETWORK not in pair} == before[size]
-
-
-def test_mistakes_are_named() -> None:
-    plan = random_plan(graph_of("linear"), 2)
-    with pytest.raises(InputError, match="1 replicas with buckets of 5 bytes; at least 2 replicas and 1 byte"):
-        replicated_plan(plan, 1, LINE, 5)
-    with pytest.raises(MismatchError, match="exchanges gradients already"):
-        replicated_plan(replicated_plan(plan, 2, LINE), 2, LINE)
-    trained = branches(batch_size=2, image_size=8)
-    with pytest.raises(MismatchError, match="computes no gradients; only training is replicated"):
-        replicated_plan(random_plan(capture(Job(trained.module, trained.args, mode="infer"))), 2, LINE)
-    with pytest.raises(MismatchError, match="gradient of 'nothing', which the step does not compute"):
-        add_collectives(capture_job(build("linear"), default_rewrites()), [Bucket("d0", ("nothing",))], ["d0"])
-    with pytest.raises(InputError, match="has a node 'network' already"):
-        with_network(with_network(machine(2)))

@@ -38,15 +38,6 @@ def test_a_rank_may_own_several_devices(plan) -> None:
     assert ranks.devices_of(1) == {"d0": "cpu:0", "d1": "cpu:1"}
 
 
-def test_all_devices_of_all_replicas_may_be_named(plan) -> None:
-    ranks = parse_ranks(plan, "rank0/cuda:0/0,rank0/cuda:0/1,rank1/cuda:2/0,rank1/cuda:2/1", replicas=2)
-    assert names(ranks, 1) == {"d0": "rank1/cuda:2/0", "d1": "rank1/cuda:2/1"}
-    assert names(parse_ranks(plan, "cpu:0,cpu:1,cpu:2,cpu:3", replicas=2), 1) == {
-        "d0": "rank2/cpu:2",
-        "d1": "rank3/cpu:3",
-    }
-
-
 @pytest.mark.parametrize(
     ("devices", "replicas", "message"),
     [

@@ -63,15 +63,6 @@ def test_a_transfer_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None
         placed.step(*job.args, *job.targets)
 
 
-def test_a_device_that_is_closed_leaves_no_other_one_waiting() -> None:
-    job = build("branches")
-    with placed_at_random(job, graph=graph_of("branches")) as placed:
-        placed.devices["d1"].close()
-        with pytest.raises(InputError, match="device 'cpu:1' is closed"):
-            placed.step(*job.args, *job.targets)
-        assert placed.devices["d0"].submit(lambda: 3).result() == 3
-
-
 def test_close_ends_the_threads_and_a_closed_module_says_so() -> None:
     before = threads()
     job = build("linear")

@@ -28,26 +28,6 @@ class RankingNetwork(nn.Module):
         return self.top(torch.cat([bottom, flat], 1)).squeeze(1)
 
 
-class Experts(nn.Module):
-    """Mixture of experts with a fixed capacity: every token goes to its two best of four experts, weighted."""
-
-    def __init__(self, width: int = 8, count: int = 4) -> None:
-        super().__init__()
-        self.gate = nn.Linear(width, count, bias=False)
-        self.experts = nn.ModuleList(
-            nn.Sequential(nn.Linear(width, 16), nn.GELU(), nn.Linear(16, width)) for _ in range(count)
-        )
-        self.last = nn.Linear(width, CLASSES)
-
-    def forward(self, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        gates = self.gate(tokens).softmax(-1)
-        best, chosen = gates.topk(2, -1)
-        weights = torch.zeros_like(gates).scatter(-1, chosen, best / best.sum(-1, keepdim=True))
-        mixed = sum(weights[..., position, None] * expert(tokens) for position, expert in enumerate(self.experts))
-        balance = gates.mean((0, 1)).square().sum()
-        return self.last(tokens + mixed).mean(1), balance
-
-
 class UNet(nn.Module):
     """Two halvings, two doublings by transposed convolutions, and skip connections across."""
 
@@ -95,30 +75,10 @@ def ranking() -> Job:
     return Job(RankingNetwork(), (torch.randn(3, 6), sparse), (clicks,), functional.binary_cross_entropy_with_logits)
 
 
-def experts() -> Job:
-    """Classification with an auxiliary loss on the gates."""
-
-    def loss(output: tuple[torch.Tensor, torch.Tensor], labels: torch.Tensor) -> torch.Tensor:
-        logits, balance = output
-        return functional.cross_entropy(logits, labels) + 0.01 * balance
-
-    return Job(Experts(), (torch.randn(3, 6, 8),), (torch.randint(CLASSES, (3,)),), loss)
-
-
 def u_net() -> Job:
     """A class for every pixel."""
     labels = torch.randint(CLASSES, (2, 12, 12))
     return Job(UNet(), (torch.randn(2, 3, 12, 12),), (labels,), functional.cross_entropy)
-
-
-def recurrent_language_model() -> Job:
-    """The next token after each of four."""
-    tokens = torch.randint(TOKENS, (5, 3))
-
-    def loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
-
-    return Job(RecurrentLanguageModel(), (tokens[:-1],), (tokens[1:],), loss)
 
 
 def _double(inputs: int, outputs: int) -> nn.Sequential:

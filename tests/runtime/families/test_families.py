@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from runtime.families import networks, transformers_models
-from runtime.random_plans import needs_two_cores, plain_loss, random_plan
+from runtime.random_plans import needs_two_cores, random_plan, require_same_step
 from torch import nn
 from torch.utils import _pytree as pytree
 
@@ -33,9 +33,7 @@ OWN: dict[str, Callable[[], Job]] = {
     "AlexNet": partial(alexnet, image_size=63, **_TINY),
     "GoogLeNet": partial(googlenet, image_size=33, **_TINY),
     "DLRM-like": networks.ranking,
-    "mixture of experts": networks.experts,
     "U-net": networks.u_net,
-    "LSTM language model": networks.recurrent_language_model,
 }
 BUILDERS = {**OWN, **transformers_models.BUILDERS}
 _NEEDS_TRANSFORMERS = pytest.mark.skipif(
@@ -65,17 +63,7 @@ def require_plain_training(name: str, plan: Plan) -> None:
         check_plan(placed.plan)
         assert placed.plan.graph.index.keys() == graph_of(name).index.keys()
         for _ in range(2):
-            loss = placed(*job.args, *job.targets, **job.kwargs)
-            loss.backward()
-            expected = plain_loss(job, plain)
-            expected.backward()  # type: ignore[no-untyped-call]
-            torch.testing.assert_close(loss, expected, **TOLERANCE)
-        gradients = dict(placed.named_parameters())
-        for parameter_name, parameter in plain.named_parameters():
-            ours = gradients[parameter_name].grad
-            assert (ours is None) == (parameter.grad is None), parameter_name
-            if ours is not None:
-                torch.testing.assert_close(ours, parameter.grad, **TOLERANCE)
+            require_same_step(placed, job, plain, joint=False, tolerance=1e-5)
 
 
 def _marks(name: str) -> list[pytest.MarkDecorator]:

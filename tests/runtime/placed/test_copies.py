@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from frontend.torch.small_models import build, build_with, dropout, graph_of
+from frontend.torch.small_models import build, graph_of
 from runtime.random_plans import needs_two_cores, placed_at_random, plain_loss
 from torch import nn
 
@@ -51,21 +51,6 @@ def test_a_copy_of_an_edited_module_is_edited() -> None:
         torch.testing.assert_close(loss, expected.detach(), **EXACT)
         assert next(copied.parameters()).grad is None
         assert all(parameter.grad is not None for parameter in list(copied.parameters())[1:])
-        copied.close()
-
-
-def test_a_copy_goes_on_drawing_and_updating_as_the_original_does() -> None:
-    from dataclasses import replace
-
-    job = replace(build_with(dropout), optimizer="adam")
-    with placed_at_random(job) as placed:
-        placed.step(*job.args, *job.targets)
-        copied = copy.deepcopy(placed)
-        torch.manual_seed(1)
-        ours = [placed.step(*job.args, *job.targets).item() for _ in range(3)]
-        torch.manual_seed(1)
-        theirs = [copied.step(*job.args, *job.targets).item() for _ in range(3)]
-        assert ours == theirs
         copied.close()
 
 

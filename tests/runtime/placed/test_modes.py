@@ -40,17 +40,6 @@ def test_evaluation_mode_returns_the_outputs_of_the_plain_module() -> None:
         assert all(torch.equal(tensor, before[name]) for name, tensor in placed.state_dict().items())
 
 
-def test_a_part_in_evaluation_mode_alone_is_another_graph() -> None:
-    job, plain = build("convolutions"), build("convolutions").module
-    with placed_at_random(job, graph=graph_of("convolutions")) as placed:
-        for trains in (False, True, False):
-            placed.get_submodule("two").train(trains)
-            plain.get_submodule("two").train(trains)
-            torch.testing.assert_close(placed.step(*job.args, *job.targets), plain_loss(job, plain).detach(), **EXACT)
-        assert len(placed._variants._found) == 2
-        torch.testing.assert_close(dict(placed.named_buffers()), dict(plain.named_buffers()), **EXACT)
-
-
 @pytest.mark.parametrize("name", ["convolutions", "attention", "counting"])
 def test_inference_plans(name: str) -> None:
     trained, plain = build(name), build(name).module.eval()
@@ -149,30 +138,6 @@ def test_extra_state_is_saved_and_loaded() -> None:
         assert job.module.count == 3
         with pytest.raises(RuntimeError, match="Missing key"):
             placed.load_state_dict({name: saved[name] for name in ("fc.weight", "fc.bias")})
-
-
-class _Drawing(nn.Module):
-    """Draws in every forward pass, as a sampler does."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc = nn.Linear(8, 5)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        hidden = self.fc(x)
-        return hidden + torch.randn_like(hidden)
-
-
-def test_every_inference_draws_anew() -> None:
-    torch.manual_seed(11)
-    job = Job(_Drawing(), (torch.randn(4, 8),), mode="infer")
-    with placed_at_random(job) as placed:
-        torch.manual_seed(5)
-        several = [placed(*job.args) for _ in range(3)]
-        assert not torch.equal(several[0], several[1])
-        assert not torch.equal(several[1], several[2])
-        torch.manual_seed(5)
-        assert all(torch.equal(placed(*job.args), known) for known in several)
 
 
 @needs_two_cores

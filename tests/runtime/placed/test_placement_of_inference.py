@@ -61,20 +61,6 @@ def test_an_op_that_appears_follows_the_op_it_reads() -> None:
     assert here.index("copied") == here.index(weight) + 1
 
 
-def test_a_parameter_that_appears_goes_to_what_reads_it() -> None:
-    plan = random_plan(graph_of("branches"), seed=5)
-    for reader in plan.graph.ops:
-        if reader.kind.startswith("aten"):
-            new = (
-                Op("new.weight", "parameter", colocate="new.weight"),
-                Op("new.weight.grad", "gradient", colocate="new.weight"),
-            )
-            edges = (replace(plan.graph.edges[0], source="new.weight", target=reader.id, tensor="new"),)
-            graph = replace(plan.graph, ops=(*plan.graph.ops, *new), edges=(*plan.graph.edges, *edges))
-            found = homes(order_like(plan, graph))
-            assert found["new.weight"] == found["new.weight.grad"] == plan.placement[reader.id]
-
-
 @pytest.mark.parametrize("seed", range(6))
 def test_ops_that_vanish_and_appear_leave_an_order_that_runs(seed: int) -> None:
     """Any rewiring: the orders of all devices together respect every dependency."""

@@ -11,7 +11,13 @@ from collections.abc import Callable
 import pytest
 import torch
 from frontend.torch.small_models import BUILDERS, build, graph_of
-from runtime.random_plans import needs_two_cores, placed_at_random, plain_loss
+from runtime.random_plans import (
+    needs_two_cores,
+    placed_at_random,
+    plain_loss,
+    require_same_gradients,
+    require_same_step,
+)
 from torch import nn
 
 from dlplacer.core.errors import InputError
@@ -37,14 +43,6 @@ def one_step(placed: PlacedModule, job: Job, through_autograd: bool) -> torch.Te
     return loss.detach()
 
 
-def assert_same_gradients(placed: nn.Module, plain: nn.Module) -> None:
-    for (name, ours), (other, theirs) in zip(placed.named_parameters(), plain.named_parameters(), strict=True):
-        assert name == other
-        assert (ours.grad is None) == (theirs.grad is None), name
-        if ours.grad is not None:
-            torch.testing.assert_close(ours.grad, theirs.grad, **EXACT)
-
-
 def assert_same_tensors(placed: nn.Module, plain: nn.Module, **tolerance: float) -> None:
     ours, theirs = placed.state_dict(), plain.state_dict()
     assert list(ours) == list(theirs)
@@ -60,14 +58,9 @@ def test_losses_gradients_and_statistics_are_those_of_plain_pytorch(name: str) -
     with placed_at_random(job, seed=len(name), graph=graph_of(name)) as placed:
         ours, theirs = OPTIMIZERS["momentum"](placed.parameters()), OPTIMIZERS["momentum"](plain.parameters())
         for through_autograd in (True, False):
-            loss = one_step(placed, job, through_autograd)
-            expected = plain_loss(job, plain)
-            expected.backward()  # type: ignore[no-untyped-call]
-            torch.testing.assert_close(loss, expected.detach(), **EXACT)
-            assert_same_gradients(placed, plain)
+            require_same_step(placed, job, plain, joint=not through_autograd)
             for optimizer in (ours, theirs):
                 optimizer.step()
-                optimizer.zero_grad()
         assert_same_tensors(placed, plain)
 
 
@@ -107,17 +100,6 @@ def test_updates_inside_the_step_are_those_of_torch_optim(name: str, model: str)
         assert all(parameter.grad is None for parameter in placed.parameters())
 
 
-def test_backward_leaves_the_updates_to_the_caller() -> None:
-    base = build("linear")
-    job = Job(base.module, base.args, base.targets, base.loss, optimizer="momentum")
-    with placed_at_random(job) as placed:
-        before = copy.deepcopy(placed.state_dict())
-        placed(*job.args, *job.targets).backward()
-        assert all(torch.equal(tensor, before[name]) for name, tensor in placed.state_dict().items())
-        assert placed.get_parameter("weight").grad is not None
-        assert placed.updater.state == {}
-
-
 def test_state_of_the_updates_can_be_saved_and_restored() -> None:
     base = build("linear")
     job = Job(base.module, base.args, base.targets, base.loss, optimizer="adam")
@@ -144,7 +126,7 @@ def test_two_forwards_before_two_backwards_keep_their_own_activations() -> None:
         for loss in theirs:
             loss.backward()  # type: ignore[no-untyped-call]
         torch.testing.assert_close(torch.stack([first, second]), torch.stack(theirs), **EXACT)
-        assert_same_gradients(placed, plain)
+        require_same_gradients(placed, plain)
 
 
 def test_gradients_of_two_parameters_never_share_memory() -> None:
@@ -166,7 +148,7 @@ def test_gradients_of_biases_for_one_example_are_added_up_apart(through_autograd
         for _ in range(2):
             one_step(placed, job, through_autograd)
             plain_loss(job, plain).backward()  # type: ignore[no-untyped-call]
-        assert_same_gradients(placed, plain)
+        require_same_gradients(placed, plain)
 
 
 @pytest.mark.parametrize("through_autograd", [True, False])
@@ -185,7 +167,7 @@ def test_hooks_of_parameters_are_called(through_autograd: bool) -> None:
         for _ in range(2):
             one_step(placed, job, through_autograd)
             plain_loss(job, plain).backward()  # type: ignore[no-untyped-call]
-            assert_same_gradients(placed, plain)
+            require_same_gradients(placed, plain)
 
 
 def test_without_gradients_the_forward_pass_runs_alone() -> None:

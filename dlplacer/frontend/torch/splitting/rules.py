@@ -100,15 +100,15 @@ def _side_by_side(node: fx.Node, dims: Iterable[int], read: Iterable[int] | None
         yield _axis(dim), Pattern(dict.fromkeys(inputs, dim), (dim,) * results)
 
 
-def _softmax(node: fx.Node) -> Patterns:
-    """Along every dimension but the normalized one."""
-    dims = _value(node.args[0]).dim()
-    return _side_by_side(node, (dim for dim in range(dims) if dim != _argument(node, "dim") % dims))
+def _all_but_dim(node: fx.Node, read: Iterable[int] | None = None) -> Patterns:
+    """Along every dimension but the one that is normalized, or along which tensors are joined."""
+    value = node.meta["val"]
+    return _side_by_side(node, (dim for dim in range(value.dim()) if dim != _argument(node, "dim") % value.dim()), read)
 
 
-def _layer_norm(node: fx.Node) -> Patterns:
-    """Along the dimensions that are not normalized."""
-    return _side_by_side(node, range(_value(node.args[0]).dim() - len(_argument(node, "normalized_shape"))), [0])
+def _all_but_last(node: fx.Node, name: str, of_each: int = 1) -> Patterns:
+    """Along the dimensions that are not normalized or padded: those last that an argument has numbers for."""
+    return _side_by_side(node, range(_value(node.args[0]).dim() - len(_argument(node, name)) // of_each), [0])
 
 
 def _layer_norm_backward(node: fx.Node) -> Patterns:
@@ -166,14 +166,8 @@ def _reduction(node: fx.Node) -> Patterns:
 
 def _concatenation(node: fx.Node) -> Patterns:
     """Along every dimension but the one along which it joins."""
-    dims = node.meta["val"].dim()
-    if all(_value(tensor).dim() == dims for tensor in node.args[0]):  # type: ignore[union-attr]
-        yield from _side_by_side(node, (dim for dim in range(dims) if dim != _argument(node, "dim") % dims), [0])
-
-
-def _padding(node: fx.Node) -> Patterns:
-    """Along the dimensions that are not padded."""
-    return _side_by_side(node, range(_value(node.args[0]).dim() - len(_argument(node, "pad")) // 2), [0])
+    if all(_value(tensor).dim() == node.meta["val"].dim() for tensor in node.args[0]):  # type: ignore[union-attr]
+        yield from _all_but_dim(node, [0])
 
 
 def _convolution(node: fx.Node) -> Patterns:
@@ -263,27 +257,23 @@ avg_pool1d avg_pool2d avg_pool2d_backward avg_pool3d avg_pool3d_backward _adapti
 _adaptive_avg_pool2d_backward adaptive_max_pool2d adaptive_max_pool2d_backward
 """)
 
+_SOFTMAXES = operators("_softmax _log_softmax _softmax_backward_data _log_softmax_backward_data")
+
 _RULES: dict[Any, Rule] = {
     aten.mm.default: partial(_signature, text="bi,ic->bc", axes="bci"),
     aten.addmm.default: partial(_signature, text="bc,bi,ic->bc", axes="bc"),
     aten.bmm.default: partial(_signature, text="bci,bid->bcd", axes="bcd"),
     aten.baddbmm.default: partial(_signature, text="bcd,bci,bid->bcd", axes="bcd"),
-    aten._softmax.default: _softmax,
-    aten._log_softmax.default: _softmax,
-    aten._softmax_backward_data.default: _softmax,
-    aten._log_softmax_backward_data.default: _softmax,
-    aten.native_layer_norm.default: _layer_norm,
+    **dict.fromkeys(_SOFTMAXES, _all_but_dim),
+    aten.native_layer_norm.default: partial(_all_but_last, name="normalized_shape"),
     aten.native_layer_norm_backward.default: _layer_norm_backward,
     aten._scaled_dot_product_flash_attention_for_cpu.default: partial(_attention, tensors=range(3)),
     aten._scaled_dot_product_flash_attention_for_cpu_backward.default: partial(_attention, tensors=range(6)),
     aten.embedding.default: _embedding,
     aten.embedding_dense_backward.default: _embedding_backward,
-    aten.sum.dim_IntList: _reduction,
-    aten.mean.dim: _reduction,
-    aten.amax.default: _reduction,
-    aten.amin.default: _reduction,
+    **dict.fromkeys(operators("sum.dim_IntList mean.dim amax amin"), _reduction),
     aten.cat.default: _concatenation,
-    aten.constant_pad_nd.default: _padding,
+    aten.constant_pad_nd.default: partial(_all_but_last, name="pad", of_each=2),
     aten.convolution.default: _convolution,
     aten.convolution_backward.default: _convolution_backward,
     aten._native_batch_norm_legit_functional.default: _batch_norm,

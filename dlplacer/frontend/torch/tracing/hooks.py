@@ -39,8 +39,3 @@ def gradient_hooks(tensor: torch.Tensor) -> list[Callable[[torch.Tensor], Any]]:
 def accumulation_hooks(tensor: torch.Tensor) -> list[Callable[[torch.Tensor], None]]:
     """The hooks of ``register_post_accumulate_grad_hook``: each is called with the tensor once it has its gradient."""
     return list((getattr(tensor, "_post_accumulate_grad_hooks", None) or {}).values())
-
-
-def has_tensor_hooks(tensor: torch.Tensor) -> bool:
-    """True if `gradient_hooks` or `accumulation_hooks` has any."""
-    return bool(tensor._backward_hooks or getattr(tensor, "_post_accumulate_grad_hooks", None))

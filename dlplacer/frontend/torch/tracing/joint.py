@@ -20,9 +20,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from dlplacer.core.errors import CaptureError
 from dlplacer.frontend.torch.refusals import explanation
 from dlplacer.frontend.torch.tracing.fused_lstm import FORWARD, fuse_lstms, set_workspaces
-from dlplacer.frontend.torch.tracing.own_derivatives import own_derivatives_kept, require_right_derivatives
 from dlplacer.frontend.torch.tracing.quiet import quiet, spoken
-from dlplacer.frontend.torch.tracing.reached_tensors import read_registered_tensors
+from dlplacer.frontend.torch.tracing.reached_tensors import (
+    own_derivatives_kept,
+    read_registered_tensors,
+    require_right_derivatives,
+)
 from dlplacer.frontend.torch.tracing.real_strides import real_strides
 from dlplacer.frontend.torch.tracing.stand_in import WritesRefused
 from dlplacer.frontend.torch.tracing.step_module import StepModule
@@ -224,7 +227,10 @@ def _input_slot(description: Any) -> Slot:
     # By name: the classes are private to torch.
     kind = type(description).__name__
     if kind in ("ParamAOTInput", "BufferAOTInput"):
-        return Slot("parameter" if kind == "ParamAOTInput" else "buffer", _own_name(description.target))
+        # Names of a loss module stand under ``(loss)``.
+        own = description.target.removeprefix("module.")
+        own = own if own != description.target else f"({own.replace('.', ').', 1)}"
+        return Slot("parameter" if kind == "ParamAOTInput" else "buffer", own)
     if kind == "PlainAOTInput":
         return Slot("input", position=description.idx)
     if kind == "TangentAOTInput":
@@ -262,11 +268,6 @@ def _differentiable_change(changed: Slot) -> str:
     )
 
 
-def _own_name(target: str) -> str:
-    """Name of a tensor in the job's module; those of a loss module stand under ``(loss)``."""
-    return target.removeprefix("module.") if target.startswith("module.") else f"({target.replace('.', ').', 1)}"
-
-
 @functools.cache
 def _path(source: str) -> str | None:
     """``L['self']._modules['module']._modules['fc']`` → ``fc``; None for a path outside the job's module."""
@@ -282,11 +283,7 @@ def _side_effects(caught: Sequence[warnings.WarningMessage]) -> tuple[str, ...]:
     sources = [source for text in texts for source in re.findall(r'"([^"]+)"', text)]
     sources = [re.sub(r"^type\((.*)\)$", r"\1", source) for source in sources]
     inside = [_path(source) or "" for source in sources if source.startswith("L[")]
-    names = [_global_name(source) for source in sources if source.startswith("G[")]
+    # ``G['__import_package_dot_module'].seen`` → ``package.module.seen``
+    outside = (re.sub(r"^G\['(?:__import_)?(.*?)'\]", r"\1", source) for source in sources if source.startswith("G["))
+    names = [name.replace("_dot_", ".") for name in outside]
     return tuple(dict.fromkeys([*inside, *(name for name in names if name.split(".")[0] != "torch")]))
-
-
-def _global_name(source: str) -> str:
-    """``G['__import_package_dot_module'].seen`` → ``package.module.seen``."""
-    name = re.sub(r"^G\['(?:__import_)?(.*?)'\]", r"\1", source)
-    return name.replace("_dot_", ".")

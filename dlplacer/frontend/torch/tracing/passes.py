@@ -1,7 +1,11 @@
 """Rewrites of the traced ATen graph before it becomes a dataflow graph. A graph records their names for apply."""
 
 import operator
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, TypeAlias
 
 import torch
 from torch import fx
@@ -9,12 +13,259 @@ from torch import fx
 from dlplacer.core.errors import CaptureError
 from dlplacer.frontend.torch.nodes import behind_views, is_check, picked_output
 from dlplacer.frontend.torch.refusals import require_fixed_shapes
+from dlplacer.frontend.torch.splitting.pieces import call_like
 from dlplacer.frontend.torch.splitting.rewrite import is_split, parse_splits, split_ops
 from dlplacer.frontend.torch.tracing.autocast_lists import CUDA_AUTOCAST
 from dlplacer.frontend.torch.tracing.fused_lstm import FUSED_LSTM
-from dlplacer.frontend.torch.tracing.gradient_sums import join_gradients, stack_gradients
-from dlplacer.frontend.torch.tracing.joint import Traced
+from dlplacer.frontend.torch.tracing.joint import Traced, is_backward
 from dlplacer.planning.pipeline.micro_batch_names import batch_cut_of, is_micro_batch_rewrite
+
+aten = torch.ops.aten
+_VIEWS = (aten.t.default, aten.view.default)
+_FEWEST = 4
+_Row: TypeAlias = tuple[Any, ...]
+_Rows: TypeAlias = tuple[_Row, ...]
+
+
+@dataclass(frozen=True)
+class _Term:
+    """A summand that is linear in rows, a product XᵀY or the sum of the rows of X, behind views of its value."""
+
+    call: fx.Node
+    views: tuple[fx.Node, ...]
+
+    @property
+    def is_product(self) -> bool:
+        return self.call.target is aten.mm.default
+
+    @property
+    def rows(self) -> Any:
+        """X; Xᵀ and Y of a product are one node where a transpose is squared."""
+        first: Any = self.call.args[0]
+        return first.all_input_nodes[0] if self.is_product else first
+
+    @property
+    def form(self) -> tuple[Any, ...]:
+        """Equal for terms whose rows can be put together."""
+        value = self.call.meta["val"]
+        views = tuple((view.target, str(view.args[1:])) for view in self.views)
+        return self.call.target, tuple(value.shape), value.dtype, views
+
+
+def join_gradients(graph: fx.Graph) -> None:
+    """Make a sum of products one product: Σ XₜᵀYₜ is XᵀY of all rows, those of X₁ first.
+
+    The weight of a layer that is called step by step has such a sum as its gradient. Each product is as large as the
+    weight, so that writing and adding them takes longer than the arithmetic. With them the sums of the same rows are
+    joined, which are the gradients of biases. Elements are added in another order, which changes the rounding. Sums of
+    fewer than four stay: those are rather branches that share a weight, which may run on devices of their own. What is
+    joined does not depend on the batch, so that a step of part of it has the same ops.
+    """
+    drop_sums_of_one(graph)
+    rows: dict[_Rows, fx.Node] = {}
+    sums = _sums_of(graph)
+    # Rows of products first: a sum of rows is only joined where its rows lie together already.
+    for products in (True, False):
+        for total in sums:
+            _join(graph, total, products, rows)
+    graph.eliminate_dead_code()
+
+
+def stack_gradients(graph: fx.Graph) -> None:
+    """Make the gradients of all slices of a dimension one stack, or one concatenation.
+
+    If a model reads ``x[:, 0]``, ``x[:, 1]`` and so on, each gradient is put into zeros of the size of x, and these
+    are added: for n slices 2n - 1 ops as large as all of x. Attention does so with queries, keys and values, a
+    hand-made recurrent layer with every step of its sequence. Adding zeros rounds nothing: the elements stay the same,
+    but for the sign of zeros, and for the order of summation where x is read as a whole more than once besides.
+    Slices that overlap or leave a place out are added as before.
+    """
+    for total in _sums_of(graph):
+        _stack(graph, total)
+    graph.eliminate_dead_code()
+
+
+def drop_sums_of_one(graph: fx.Graph) -> None:
+    """Leave out sums over a kept dimension of one element, which autograd makes where nothing was broadcast.
+
+    A model's own sum stays: it is a copy, which does not change when the parameter or buffer that it read changes.
+    """
+    for node in filter(is_backward, graph.find_nodes(op="call_function", target=aten.sum.dim_IntList)):
+        source, dims = node.args[0], node.args[1]
+        value = source.meta["val"]
+        kept = node.args[2:] == (True,) and not node.kwargs and value.dtype == node.meta["val"].dtype
+        if kept and dims and all(value.shape[dim] == 1 for dim in dims):
+            node.replace_all_uses_with(source)
+            graph.erase_node(node)
+
+
+def _sums_of(graph: fx.Graph) -> list[fx.Node]:
+    """The additions of two tensors of one shape and dtype that are no summand of another."""
+    return [
+        node
+        for node in graph.nodes
+        if _is_addition(node) and not (len(node.users) == 1 and _is_addition(next(iter(node.users))))
+    ]
+
+
+def _terms_of(total: fx.Node) -> list[fx.Node]:
+    """The terms of a sum in their written order, with nested sums resolved."""
+    found, open_nodes = [], list(reversed(total.all_input_nodes))
+    while open_nodes:
+        node = open_nodes.pop()
+        if _is_addition(node) and len(node.users) == 1:
+            open_nodes += reversed(node.all_input_nodes)
+        else:
+            found.append(node)
+    return found
+
+
+def _is_addition(node: fx.Node) -> bool:
+    """True if it adds two different tensors of one shape and dtype."""
+    if node.target is not aten.add.Tensor or node.kwargs or len(node.all_input_nodes) != 2:
+        return False
+    values = [read.meta["val"] for read in (*node.all_input_nodes, node)]
+    return len({(value.shape, value.dtype) for value in values}) == 1
+
+
+def _replace(graph: fx.Graph, total: fx.Node, parts: Sequence[fx.Node]) -> None:
+    """Let the readers of a sum read that of these parts."""
+    result = parts[0]
+    with graph.inserting_before(total):
+        for part in parts[1:]:
+            result = call_like(graph, aten.add.Tensor, (result, part), total.meta)
+    total.replace_all_uses_with(result)
+
+
+def _join(graph: fx.Graph, total: fx.Node, products: bool, rows: dict[_Rows, fx.Node]) -> None:
+    """Replace the terms of a sum that can be joined; `rows` has the rows that lie together by now."""
+    groups: dict[tuple[Any, ...], list[_Term]] = {}
+    kept = []
+    for leaf in _terms_of(total):
+        term = _term(leaf)
+        if term is None or term.is_product != products:
+            kept.append(leaf)
+        else:
+            groups.setdefault(term.form, []).append(term)
+    joined: list[list[_Term]] = []
+    for terms in groups.values():
+        together = [terms] if products else _along(terms, {key: made for key, made in rows.items() if made < total})
+        large = [some for some in together if len(some) >= _FEWEST]
+        joined += large
+        apart = set(terms).difference(*large)
+        kept += [(*term.views, term.call)[0] for term in terms if term in apart]
+    if joined:
+        with graph.inserting_before(total):
+            parts = [_joined(graph, terms, rows) for terms in joined]
+        _replace(graph, total, [*parts, *kept])
+
+
+def _along(terms: Sequence[_Term], rows: Mapping[_Rows, fx.Node]) -> list[list[_Term]]:
+    """Sums of rows in the order in which all of their rows lie together in one of `rows`."""
+    of_row: dict[_Row, list[_Term]] = {}
+    for term in terms:
+        of_row.setdefault(_row(term.rows), []).append(term)
+    found = []
+    for key in rows:
+        if not Counter(key) - Counter({row: len(there) for row, there in of_row.items()}):
+            found.append([of_row[row].pop() for row in key])
+    return found
+
+
+def _joined(graph: fx.Graph, terms: Sequence[_Term], rows: dict[_Rows, fx.Node]) -> fx.Node:
+    call = terms[0].call
+    left = _together(graph, [term.rows for term in terms], call, rows)
+    if terms[0].is_product:
+        factors: list[Any] = [term.call.args[1] for term in terms]
+        right = _together(graph, factors, call, rows)
+        node = call_like(graph, call.target, (call_like(graph, aten.t.default, (left,), call.meta), right), call.meta)
+    else:
+        node = call_like(graph, call.target, (left, *call.args[1:]), call.meta)
+    for view in reversed(terms[0].views):
+        node = call_like(graph, view.target, (node, *view.args[1:]), view.meta)
+    return node
+
+
+def _together(graph: fx.Graph, parts: Sequence[fx.Node], like: fx.Node, rows: dict[_Rows, fx.Node]) -> fx.Node:
+    """All rows in one matrix, made once, as soon as the last of them is available."""
+    key = tuple(_row(part) for part in parts)
+    if key not in rows:
+        with graph.inserting_after(max(parts)):
+            rows[key] = call_like(graph, aten.cat.default, (list(parts),), like.meta)
+    return rows[key]
+
+
+def _term(leaf: fx.Node) -> _Term | None:
+    """A summand behind views that nothing else reads, if it is of a kind that can be joined."""
+    views = []
+    call: Any = leaf
+    while call.target in _VIEWS and len(call.users) == 1:
+        views.append(call)
+        call = call.all_input_nodes[0]
+    read: Any = call.args[0] if call.args else None
+    joins = call.target is aten.mm.default and read.target is aten.t.default
+    if call.target is aten.sum.dim_IntList and not call.kwargs:
+        value = read.meta["val"]
+        joins = value.dim() == 2 and list(call.args[1]) == [0] and value.dtype == call.meta["val"].dtype
+    return _Term(call, tuple(views)) if joins and len(call.users) == 1 else None
+
+
+def _row(node: fx.Node) -> _Row:
+    """Equal for the same matrix: a tensor is often viewed alike once for each of its readers."""
+    source = node.all_input_nodes[0] if node.target is aten.view.default else node
+    return source, *node.meta["val"].shape
+
+
+def _stack(graph: fx.Graph, total: fx.Node) -> None:
+    groups: dict[tuple[Any, ...], list[fx.Node]] = {}
+    terms = _terms_of(total)
+    for term in terms:
+        if term.target in _SLICED and len(term.users) == 1 and not term.kwargs:
+            groups.setdefault((term.target, str(term.args[1]), term.args[2]), []).append(term)
+    whole = [ordered for slices in groups.values() if (ordered := _SLICED[slices[0].target][0](slices))]
+    if whole:
+        with graph.inserting_before(total):
+            made = [
+                call_like(graph, join, ([term.args[0] for term in slices], slices[0].args[2]), total.meta)
+                for slices in whole
+                for _, join in [_SLICED[slices[0].target]]
+            ]
+        stacked = {term for slices in whole for term in slices}
+        _replace(graph, total, [*made, *(term for term in terms if term not in stacked)])
+
+
+def _size(term: fx.Node) -> int:
+    """Elements of the dimension that is sliced."""
+    size: int = term.meta["val"].shape[term.args[2]]
+    return size
+
+
+def _selected(terms: Sequence[fx.Node]) -> list[fx.Node]:
+    """Gradients of single places by place, empty unless each place has one."""
+    size = _size(terms[0])
+    if len(terms) != size or not all(isinstance(term.args[3], int) for term in terms):
+        return []
+    by_place = {term.args[3] % size: term for term in terms}  # type: ignore[operator]
+    return [by_place[place] for place in range(size)] if len(by_place) == size else []
+
+
+def _consecutive(terms: Sequence[fx.Node]) -> list[fx.Node]:
+    """Gradients of ranges by place, empty unless they follow each other from the first place to the last."""
+    size = _size(terms[0])
+    if not size or not all(isinstance(bound, int) for term in terms for bound in term.args[3:]):
+        return []
+    ranges = sorted((*slice(*term.args[3:]).indices(size), number) for number, term in enumerate(terms))
+    ends = [(0, 0), *((start, stop) for start, stop, _, _ in ranges), (size, size)]
+    follow = all(before[1] == after[0] for before, after in pairwise(ends))
+    return [terms[number] for *_, number in ranges] if follow and all(step == 1 for _, _, step, _ in ranges) else []
+
+
+_SLICED: dict[Any, tuple[Callable[[Sequence[fx.Node]], list[fx.Node]], Any]] = {
+    aten.select_backward.default: (_selected, aten.stack.default),
+    aten.slice_backward.default: (_consecutive, aten.cat.default),
+}
+"""Op → its gradients in the order of their places, none where they are not all of the dimension; what joins them."""
+
 
 aten = torch.ops.aten
 

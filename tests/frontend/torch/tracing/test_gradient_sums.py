@@ -9,7 +9,7 @@ from torch.nn import functional
 from dlplacer.core.graph import OpGraph
 from dlplacer.frontend import Job
 from dlplacer.frontend.torch.capture import capture_job
-from dlplacer.frontend.torch.tracing.gradient_sums import join_gradients, stack_gradients
+from dlplacer.frontend.torch.tracing.passes import join_gradients, stack_gradients
 
 aten = torch.ops.aten
 
@@ -133,10 +133,3 @@ def test_ranges_that_follow_each_other_become_one_tensor(bounds: list[tuple[int,
 def test_ranges_with_gaps_or_overlaps_are_added(bounds: list[tuple[int, int]]) -> None:
     sheet = Sheet(0)
     assert sheet.rewritten(stack_gradients, sheet.total(ranges(sheet, bounds))) == {"slice_backward": 2, "add": 1}
-
-
-def test_other_summands_are_added_to_the_stack() -> None:
-    sheet = Sheet(0)
-    terms = [*selected(sheet, [0, 1, 2, 3, 4]), *selected(sheet, [0, 1], 2), sheet.given(4, 5, 6)]
-    kinds = sheet.rewritten(stack_gradients, sheet.total(terms))
-    assert kinds == {"stack": 1, "select_backward": 2, "add": 3}

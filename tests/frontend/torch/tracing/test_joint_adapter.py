@@ -5,7 +5,6 @@ import torch
 from frontend.torch.small_models import build
 from torch import fx
 
-from dlplacer.core.errors import CaptureError
 from dlplacer.frontend import Job
 from dlplacer.frontend.torch.tracing.joint import Slot, Traced, is_backward, trace
 from dlplacer.frontend.torch.tracing.step_module import fake_step
@@ -75,14 +74,6 @@ def test_returned_values_that_are_no_tensors() -> None:
     found = traced(Job(module, (torch.randn(4, 8),), mode="infer"))
     assert found.constants == {1: None, 2: 3, 3: "text"}
     assert [slot.position for _, slot in found.outputs] == [0]
-
-
-def test_a_torch_without_the_apis_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    import sys
-
-    monkeypatch.setitem(sys.modules, "torch._dynamo.functional_export", None)
-    with pytest.raises(CaptureError, match=rf"torch {torch.__version__.replace('+', '.')} cannot be used for capture"):
-        traced(build("linear"))
 
 
 def test_this_torch_is_one_of_the_supported_versions() -> None:

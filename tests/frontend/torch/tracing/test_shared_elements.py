@@ -8,7 +8,7 @@ from torch import nn
 
 from dlplacer.core.errors import CaptureError
 from dlplacer.frontend import Job, Optimizer, capture
-from dlplacer.frontend.torch.tracing.shared_elements import sharing
+from dlplacer.frontend.torch.tracing.step_module import sharing
 
 LAYOUTS = st.tuples(st.integers(0, 6), st.integers(1, 3), st.integers(1, 3), st.integers(0, 4), st.integers(0, 3))
 
