@@ -65,7 +65,7 @@ def fit(
     from dlplacer.frontend.configs.families import bits_of
     from dlplacer.frontend.configs.model_files import read_decoder
     from dlplacer.planning.fit.fit import fit as fit_layers
-    from dlplacer.planning.fit.splits import by_counts
+    from dlplacer.planning.fit.splits import by_counts, by_map
 
     expect("", "decoder", decoder, (Decoder, str, PathLike), "a Decoder, or the path of a config.json or a GGUF file")
     read = decoder if isinstance(decoder, Decoder) else read_decoder(decoder, weights)
@@ -81,7 +81,10 @@ def fit(
     if split is not None:
         own["yours"] = partial(by_counts, counts=tuple(split))
     if map is not None:
-        own["your map"] = _map_of(map)
+        told: Any = read_json(Path(map))
+        if not isinstance(told, Mapping):
+            raise InputError(f"map {str(map)!r} is no JSON object of modules and devices; give an hf_device_map")
+        own["your map"] = partial(by_map, device_map=told)
     serving = Serving(context, batch, bits_of(cache), prompt, generated, chunk, objective)
     return fit_layers(
         read,
@@ -111,15 +114,6 @@ def _machine(
     if link or network or used:
         raise InputError("link, network and used go with a machine in words; change the topology file instead")
     return machine_of(machine, "machine")
-
-
-def _map_of(path: str | PathLike[str]) -> "Callable[[ChainCosts], Sequence[int]]":
-    from dlplacer.planning.fit.splits import by_map
-
-    told: Any = read_json(Path(path))
-    if not isinstance(told, Mapping):
-        raise InputError(f"map {str(path)!r} is no JSON object of modules and devices; give accelerate's hf_device_map")
-    return partial(by_map, device_map=told)
 
 
 @checked

@@ -80,7 +80,9 @@ def hybrid(
     machine = box if scaling is not None else _machine(box, devices, network)
     work = fastest_work(timed, box)
     known.require_mini_batch(work.mini_batch)
-    _require_told(degrees or (), speedups)
+    for degree in (degrees or ()) if speedups else ():
+        if degree not in (speedups or {}):
+            raise InputError(f"degrees has {degree}, of which speedups says nothing; drop one, or say how fast it is")
     chosen = tuple(degrees or speedups or DEGREES)
     assumed = options_of(options)
     assumed.require_makespan("hybrid")
@@ -168,12 +170,6 @@ def _split(placed: "Placed", split: str | None) -> "ModelParallel":
     both = (placed, pipelined)
     sources = {"placement": both[:1], "pipeline": both[1:]}.get(split or "", both)
     return lambda degree, machine: [found for source in sources for found in splits_of(source(degree, machine))]
-
-
-def _require_told(degrees: Sequence[int], speedups: Mapping[int, float] | None) -> None:
-    for degree in degrees:
-        if speedups and degree not in speedups:
-            raise InputError(f"degrees has {degree}, of which speedups says nothing; drop one, or say how fast it is")
 
 
 @contextmanager

@@ -21,7 +21,8 @@ Read = Callable[[Any], Any]
 class Kind:
     """The values that a parameter takes, in Python as values or their texts, on the command line as texts.
 
-    `read` checks and completes one, or raises ValueError. Options do without a `unit` at the end of a name.
+    `read` checks and completes one, or raises ValueError or InputError. Options do without a `unit` at the end of a
+    name.
     """
 
     read: Read
@@ -123,10 +124,7 @@ def _picture_file(path: Any) -> Path:
     from dlplacer.report.plot.pictures import picture_format
 
     found = written_file(path)
-    try:
-        picture_format(found)
-    except InputError as error:
-        raise ValueError(str(error)) from error
+    picture_format(found)
     return found
 
 
@@ -194,7 +192,7 @@ class Parameter:
         return self.option or (f"--{self.dest.removesuffix(self.kind.unit).replace('_', '-')}",)
 
     def read(self, value: Any) -> Any:
-        """A value or its text, checked and completed; raises ValueError."""
+        """A value or its text, checked and completed; raises ValueError or InputError."""
         value = self.kind.read(value)
         for one in value if isinstance(value, tuple) else (value,):
             if self.choices and one not in self.choices:
@@ -209,5 +207,5 @@ class Parameter:
         """As `read`, for an argument in Python: raises InputError, which names the parameter."""
         try:
             return self.read(value)
-        except ValueError as error:
+        except (ValueError, InputError) as error:
             raise InputError(f"{self.dest}: {error}") from error

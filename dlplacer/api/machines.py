@@ -140,10 +140,6 @@ def _topologies() -> Iterator[dict[str, Any]]:
         yield {"name": name, **counts}
 
 
-def _models() -> Iterator[dict[str, Any]]:
-    return ({"name": f"dlplacer.models:{name}", "is": summary} for name, summary in builders().items())
-
-
 def _methods() -> Iterator[dict[str, Any]]:
     from dlplacer.solvers.methods import METHODS, SUMMARIES
 
@@ -166,10 +162,10 @@ def _devices() -> Iterator[dict[str, Any]]:
         yield {"name": name, "is": f"type with known rates: {rate:.4g} TFLOP/s in float32, memory {memory}"}
 
 
-_LISTED = {
+_LISTED: dict[str, Callable[[], Iterator[dict[str, Any]]]] = {
     "graphs": _graphs,
     "topologies": _topologies,
-    "models": _models,
+    "models": lambda: ({"name": f"dlplacer.models:{name}", "is": text} for name, text in builders().items()),
     "methods": _methods,
     "devices": _devices,
     "targets": _targets,
@@ -198,11 +194,6 @@ def new_topology(
         if link or network or used:
             raise InputError(f"link, network and used stand in {text!r} itself; leave the options out")
         return read_description(Path(text))
-    taken = used if isinstance(used, Mapping) else dict(map(_taken, used))
+    # Device and size of ``gpu0=1 GiB``; a size alone is that of every device.
+    taken = used if isinstance(used, Mapping) else {part.rpartition("=")[0]: part.rpartition("=")[2] for part in used}
     return described_topology(text, link, network, taken)
-
-
-def _taken(text: str) -> tuple[str, str]:
-    """Device and size of ``gpu0=1 GiB``; a size alone is that of every device."""
-    name, equals, size = text.partition("=")
-    return (name, size) if equals else ("", text)

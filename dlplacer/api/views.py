@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, groupby
+from math import inf
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from dlplacer.check import resource_loads
@@ -11,7 +12,7 @@ from dlplacer.core import table
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.plan import Plan, ScheduledOp, Transfer
 from dlplacer.core.result import FITS_NONE, Result
-from dlplacer.core.table import Table
+from dlplacer.core.table import Column, Table
 from dlplacer.core.topology import Topology
 from dlplacer.core.units import format_bytes, format_seconds
 
@@ -30,8 +31,7 @@ if TYPE_CHECKING:
     from dlplacer.runtime.onnx.run_cut_model import OnnxReport
 
 Facts: TypeAlias = list[tuple[str, str]]
-"""Names and values of single figures."""
-
+"""Names and values of single figures; those without a value are not shown."""
 
 Block: TypeAlias = Facts | Table | str
 """Part of a view; a text is a note."""
@@ -80,12 +80,7 @@ def stated(plan: Plan) -> str:
     return f"{plan.status}, lower bound {format_seconds(plan.lower_bound_s)}, gap {100 * plan.gap:.2f} %"
 
 
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.2f} %"
-
-
-def _times(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}x"
+_percent, _times = Column("share", format="percent").cell, Column("ratio", format="times").cell
 
 
 def _count(number: int, what: str = "device") -> str:
@@ -106,8 +101,8 @@ def _graph(graph: "OpGraph") -> Iterator[Block]:
         ("work", f"{work}, mode {mode}" if mode else work),
         ("weights", format_bytes(sum(op.weight_bytes for op in graph.ops))),
         *((f"one after another on {kind}", format_seconds(total_s)) for kind, total_s in serial_s.items()),
-        *([] if serial_s else [("times for", untyped)]),
-        *([("source", graph.source)] if graph.source else []),
+        ("times for", "" if serial_s else untyped),
+        ("source", graph.source),
     ]
     yield Table.described(kinds.most_common(_KINDS), "kind|most frequent kinds", "ops")
 
@@ -127,8 +122,8 @@ def _plan(plan: Plan) -> Iterator[Block]:
         ("graph", f"{plan.graph.name or 'unnamed'}: {len(plan.graph.ops)} ops, {len(plan.graph.edges)} edges"),
         ("topology", f"{plan.topology.name or 'unnamed'}: {len(plan.topology.devices)} devices"),
         ("options", ", ".join(f"{name} {value}" for name, value in plan.options.to_dict().items())),
-        *([("pins", pins)] if pins else []),
-        *([("held together", together)] if together else []),
+        ("pins", pins),
+        ("held together", together),
         *_values(plan),
         ("as the plan states", stated(plan)),
         _method(plan),
@@ -147,9 +142,9 @@ def _result(result: "Result") -> Iterator[Block]:
         *_values(plan),
         ("lower bound", format_seconds(plan.lower_bound_s)),
         ("gap", _percent(plan.gap)),
-        *([("rounding", format_seconds(plan.rounding_s))] if plan.rounding_s else []),
+        ("rounding", format_seconds(plan.rounding_s) if plan.rounding_s else ""),
         ("best single device", FITS_NONE if alone_s is None else format_seconds(alone_s)),
-        *([] if alone_s is None else [("speedup", _times(result.speedup))]),
+        ("speedup", "" if alone_s is None else _times(result.speedup)),
         _method(plan),
     ]
     yield from _use(plan)
@@ -184,10 +179,9 @@ def _split_result(found: "SplitResult") -> Iterator[Block]:
 
 
 def _split_choice(found: "SplitChoice") -> Iterator[Block]:
-    yield (
-        f"{found.graph.name}: {len(found.splits)} ops split, {len(found.graph.ops)} ops; a list schedule takes "
-        f"{format_seconds(found.split_s)} instead of {format_seconds(found.whole_s)}"
-    )
+    times = f"{format_seconds(found.split_s)} instead of {format_seconds(found.whole_s)}"
+    count = f"{len(found.splits)} ops split, {len(found.graph.ops)} ops"
+    yield f"{found.graph.name}: {count}; a list schedule takes {times}"
 
 
 def _comparison(found: "Comparison") -> Iterator[Block]:
@@ -225,15 +219,16 @@ def _onnx_report(report: "OnnxReport") -> Iterator[Block]:
 def _pipeline(plan: "PipelinePlan") -> Iterator[Block]:
     yield plan.table.only("stage", "device", "ops", "forward_s", "backward_s", "held", "memory_bytes", "sends_bytes")
     split = "best of all contiguous splits" if plan.exact else "best of the splits searched"
-    alone = FITS_NONE
-    if plan.single_device_s is not None:
-        alone = f"{format_seconds(plan.single_device_s)}; speedup {_times(plan.speedup)}"
+    alone_s = plan.single_device_s
     yield [
         ("schedule", f"{plan.schedule}, {plan.micro_batches} micro-batches"),
         ("step time", format_seconds(plan.step_s)),
         ("bubble", f"{100 * plan.timeline.bubble:.1f} %"),
         ("slowest part", f"{format_seconds(plan.bottleneck_s)} per micro-batch ({split})"),
-        ("best single device", alone),
+        (
+            "best single device",
+            FITS_NONE if alone_s is None else f"{format_seconds(alone_s)}; speedup {_times(plan.speedup)}",
+        ),
     ]
 
 
@@ -253,8 +248,8 @@ def _hybrid(plan: "HybridPlan") -> Iterator[Block]:
         ("hybrid first wins", "nowhere" if plan.first_win is None else f"at {_count(plan.first_win)}"),
         ("best strategy", f"{'; '.join(steps[:8])}{'; ...' if len(steps) > 8 else ''}"),
         *_best_strategy(plan),
-        *([] if plan.scaling_fit is None else [("scaling efficiency", str(plan.scaling_fit))]),
-        *([] if plan.epochs_fit is None else [("epochs", str(plan.epochs_fit))]),
+        ("scaling efficiency", str(plan.scaling_fit or "")),
+        ("epochs", str(plan.epochs_fit or "")),
     ]
 
 
@@ -344,16 +339,15 @@ def _pinned(found: "PinnedPlan") -> Iterator[Block]:
 def elsewhere_blocks(plan: Plan, found: "Sequence[Elsewhere]") -> Iterator[Block]:
     """The step with ops on other devices, against that of the plan."""
     base_s = plan.makespan_s
+
+    def longer(time_s: float | None, least: float = -inf) -> float | None:
+        return max(least, time_s / base_s - 1) if time_s is not None and base_s else None
+
     rows = []
     for one in found:
-        longer, least = (
-            (s / base_s - 1 if s is not None and base_s else None) for s in (one.makespan_s, one.lower_bound_s)
-        )
+        times = (one.moved_alone_s, one.makespan_s, longer(one.makespan_s), longer(one.lower_bound_s, 0.0))
         remark = f"{one.kept} kept on {plan.placement[one.op]}" if one.kept else one.note[:60]
-        least = None if least is None else max(0.0, least)
-        rows.append(
-            (one.op, plan.placement[one.op], one.device, one.moved_alone_s, one.makespan_s, longer, least, remark)
-        )
+        rows.append((one.op, plan.placement[one.op], one.device, *times, remark))
     heads = ("op", "is on", "device|on", "moved_alone_s|only it moves|seconds", "makespan_s|solved again|seconds")
     yield Table.described(rows, *heads, "longer|longer by|change", "least|at least|change", "note|")
     if not found:
@@ -394,10 +388,8 @@ def _figures(found: Mapping[str, Any]) -> Iterator[Block]:
 def _groups(found: "Groups") -> Iterator[Block]:
     best_s = found.policies[-1].makespan_s
     title = f"{found.direction} pass, {found.collective} over {found.devices} devices"
-    rows = (
-        (one.policy, len(one.cuts), one.makespan_s, one.makespan_s / best_s if best_s else 1.0)
-        for one in found.policies
-    )
+    times = [(one.policy, len(one.cuts), one.makespan_s) for one in found.policies]
+    rows = ((*told, told[-1] / best_s if best_s else 1.0) for told in times)
     heads = ("policy", "groups", "time_s|time|seconds", "ratio|against optimal|times")
     yield Table.described(rows, *heads, title=title)
     parts = zip(found.to_dict()["groups"], found.group_bytes, strict=True)

@@ -110,8 +110,8 @@ def show_blocks(blocks: "Iterable[Block]") -> None:
                 grid.add_row(*row)
             console.print(grid)
         elif isinstance(block, list):
-            width = max(len(name) for name, _ in block)
-            print("\n".join(f"{name:<{width}}  {value}" for name, value in block))
+            width = max(len(name) for name, value in block if value)
+            print("\n".join(f"{name:<{width}}  {value}" for name, value in block if value))
         elif isinstance(block, str) and block:
             print(block)
 

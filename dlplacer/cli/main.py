@@ -5,7 +5,7 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dlplacer.cli.actions import answer
@@ -78,7 +78,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except DlplacerError as error:
             if os.environ.get("DLPLACER_DEBUG"):
                 traceback.print_exc()
-            say(_in_options(str(error), parsed.spelled or {}))
+            message, spelled = str(error), parsed.spelled or {}
+            # A message about a parameter is one about its option.
+            name = message.split(maxsplit=1)[0].rstrip(":") if message else ""
+            say(message.replace(name, spelled[name], 1) if name in spelled else message)
             return error.exit_code
         except ImportError as error:
             return _missing_package(error)
@@ -98,12 +101,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 "report it"
             )
             return InternalError.exit_code
-
-
-def _in_options(message: str, spelled: Mapping[str, str]) -> str:
-    """A message about a parameter as one about its option."""
-    name = message.split(maxsplit=1)[0].rstrip(":") if message else ""
-    return message.replace(name, spelled[name], 1) if name in spelled else message
 
 
 def _missing_package(error: ImportError) -> int:

@@ -129,7 +129,7 @@ def _add_parameter(parser: Any, parameter: Parameter, required: bool) -> None:
     def read(text: str) -> Any:
         try:
             return parameter.read(text)
-        except ValueError as error:
+        except (ValueError, InputError) as error:
             raise argparse.ArgumentTypeError(str(error)) from error
 
     text = parameter.help.replace("%", "%%") + ("; repeat for several" if parameter.repeat else "")

@@ -62,6 +62,11 @@ class Transfer(Record):
     segments: Annotated[tuple[TransferSegment, ...], Filled()]
 
     @property
+    def nodes(self) -> tuple[str, ...]:
+        """The names of the nodes that it passes."""
+        return (self.segments[0].route[0][0], *(end for segment in self.segments for _, end in segment.route))
+
+    @property
     def start_s(self) -> float:
         """The start of the first segment."""
         return self.segments[0].start_s

@@ -188,11 +188,9 @@ def transfers(plan: "Plan") -> Table:
     """A row per transfer of a plan, by start; the route is the names of the nodes that it passes."""
     rows = []
     for entry in sorted(plan.transfers, key=lambda entry: (entry.start_s, entry.end_s)):
-        hops = [hop for segment in entry.segments for hop in segment.route]
-        route = " → ".join([hops[0][0], *(end for _, end in hops)])
         ends = (plan.placement.get(entry.source), entry.target)
         times = (entry.start_s, entry.end_s, entry.end_s - entry.start_s)
-        rows.append((entry.tensor, entry.source, *ends, entry.bytes, *times, route))
+        rows.append((entry.tensor, entry.source, *ends, entry.bytes, *times, " → ".join(entry.nodes)))
     return Table.described(rows, *_TRANSFER)
 
 

@@ -1,7 +1,7 @@
 """Waits between the ops and transfers of a plan, and its critical path."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby, pairwise
@@ -59,17 +59,16 @@ class ScheduleArcs:
     def latest_before(self) -> list[ScheduleArc | None]:
         """[event] → the arc from the event that ended last before it, for which it waited or would have next."""
         best: list[ScheduleArc | None] = [None] * len(self.spans)
-        slack_s = self.plan.tolerance_s
-
-        def rank(arc: ScheduleArc) -> tuple[float, bool, int]:
-            begin_s, end_s = self.spans[arc.before]
-            return max(arc.gap_s, slack_s), end_s <= begin_s, arc.why
-
         for arc in self.arcs:
             known = best[arc.after]
-            if known is None or rank(arc) < rank(known):
+            if known is None or self.rank(arc, arc.gap_s) < self.rank(known, known.gap_s):
                 best[arc.after] = arc
         return best
+
+    def rank(self, arc: ScheduleArc, gap_s: float) -> tuple[float, bool, int]:
+        """Sort key of arcs to one event: the gap, unless it is below the tolerance; those from durations first."""
+        begin_s, end_s = self.spans[arc.before]
+        return max(gap_s, self.plan.tolerance_s), end_s <= begin_s, arc.why
 
     @cached_property
     def slack_s(self) -> list[float]:
@@ -180,14 +179,17 @@ def critical_path(plan: Plan, arcs: ScheduleArcs | None = None) -> tuple[PathPar
     for arc in arcs.arcs:
         if arcs.spans[arc.after][0] > plan.tolerance_s:
             into[arc.after].append(arc)
-    is_delayed = dispatch_of(plan.topology).delays
+    is_delayed, slack_s = dispatch_of(plan.topology).delays, plan.tolerance_s
     event = max(range(len(plan.ops)), key=lambda number: plan.ops[number].end_s)
     walked = {event}
     found, until_s = [], arcs.spans[event][1]
     while True:
         # Ops and transfers without duration end where they start; without this the walk could go round among them.
         before = [arc for arc in into[event] if arc.before not in walked]
-        best = _last_ended(arcs, before, inf if is_delayed else plan.tolerance_s)
+        # What ends at 0 only stands there: the path begins with what waits longer.
+        longest_s = inf if is_delayed else slack_s
+        near = (arc for arc in before if abs(arc.gap_s) <= (longest_s if arc.freed_s > slack_s else slack_s))
+        best = min(near, key=lambda arc: arcs.rank(arc, abs(arc.gap_s)), default=None)
         if best is None:
             found.append(PathPart(arcs.steps[event], min(until_s, arcs.spans[event][0]), until_s))
             return _joined(found[::-1])
@@ -196,19 +198,6 @@ def critical_path(plan: Plan, arcs: ScheduleArcs | None = None) -> tuple[PathPar
         found.append(PathPart(arcs.steps[event], begin_s, until_s))
         event, until_s = best.before, min(begin_s, best.freed_s)
         walked.add(event)
-
-
-def _last_ended(arcs: ScheduleArcs, before: Iterable[ScheduleArc], longest_gap_s: float) -> ScheduleArc | None:
-    """The arc from the event that ended last, at most this long before; of several, from one with a duration."""
-    tolerance_s = arcs.plan.tolerance_s
-
-    def rank(arc: ScheduleArc) -> tuple[float, bool, int]:
-        begin_s, end_s = arcs.spans[arc.before]
-        return max(abs(arc.gap_s), tolerance_s), end_s <= begin_s, arc.why
-
-    # What ends at 0 only stands there: the path begins with what waits longer.
-    near = (arc for arc in before if abs(arc.gap_s) <= (longest_gap_s if arc.freed_s > tolerance_s else tolerance_s))
-    return min(near, key=rank, default=None)
 
 
 def _joined(parts: list[PathPart]) -> tuple[PathPart, ...]:

@@ -90,7 +90,13 @@ def explain(plan: Plan, dispatch_s: float = 0.0) -> Explanation:
     """The explanation of a plan; with `dispatch_s`, of its replay with one process that issues each op in that time."""
     plan.options.require_makespan("explain")
     plan = replay_under_issue(plan, dispatch_s) if dispatch_s else plan
-    limits_s = _limits_s(plan)
+    problem, dispatch = (
+        build_problem(plan.graph, plan.topology, plan.options, plan.makespan_s),
+        dispatch_of(plan.topology),
+    )
+    instance, tick_s = build_instance(problem), float(problem.tick_s)
+    limits_s = {"critical path": longest_path(instance) * tick_s, "work": whole_area(instance) * tick_s}
+    limits_s |= {"dispatch": least_step_s(problem, dispatch)} if dispatch.delays else {}
     parts = critical_path(plan)
     ops_s = fsum(part.time_s for part in parts if isinstance(part.step, ScheduledOp))
     transfers_s = fsum(part.time_s for part in parts if isinstance(part.step, Transfer))
@@ -111,14 +117,6 @@ def explain(plan: Plan, dispatch_s: float = 0.0) -> Explanation:
         devices=tuple(_share(plan, device.id, parts) for device in plan.topology.devices),
         transfers=tuple(sorted(plan.transfers, key=lambda sent: sent.start_s - sent.end_s)[:_LISTED]),
     )
-
-
-def _limits_s(plan: Plan) -> dict[str, float]:
-    problem = build_problem(plan.graph, plan.topology, plan.options, plan.makespan_s)
-    instance, tick_s = build_instance(problem), float(problem.tick_s)
-    limits = {"critical path": longest_path(instance) * tick_s, "work": whole_area(instance) * tick_s}
-    dispatch = dispatch_of(plan.topology)
-    return limits | ({"dispatch": least_step_s(problem, dispatch)} if dispatch.delays else {})
 
 
 def _share(plan: Plan, device: str, parts: tuple[PathPart, ...]) -> DeviceShare:

@@ -3,6 +3,8 @@
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 
+from networkx.utils import UnionFind
+
 from dlplacer.core.errors import InputError
 from dlplacer.core.plan import Plan
 from dlplacer.core.units import format_bytes
@@ -22,8 +24,16 @@ def device_map(plan: Plan, devices: Mapping[str, int | str] | None = None) -> di
 
     Raises InputError if the graph has no parameters of modules.
     """
-    names = {**_names(plan), **(devices or {})}
-    return _merged({tensor: names[device] for tensor, device in _homes(plan).items()})
+    numbered = [device.id for device in plan.topology.devices if not is_core(device)]
+    names: dict[str, int | str] = dict.fromkeys(plan.topology.device_index, "cpu")
+    names |= {device: number for number, device in enumerate(numbered)} | dict(devices or {})
+    home = {tensor: names[device] for tensor, device in _homes(plan).items()}
+    inside: dict[str, set[int | str]] = defaultdict(set)
+    for tensor, device in home.items():
+        for path in _paths(tensor):
+            inside[path].add(device)
+    # A module represents all that is inside it if that is on one device.
+    return {next(path for path in _paths(tensor) if len(inside[path]) == 1): device for tensor, device in home.items()}
 
 
 def spread_modules(plan: Plan) -> dict[str, tuple[str, ...]]:
@@ -82,32 +92,13 @@ def _tied(plan: Plan) -> list[list[str]]:
 def _homes(plan: Plan) -> dict[str, str]:
     """Name of a parameter or buffer → its device in the map: one for each module's own and all that are tied."""
     stored = _stored(plan)
-    leader = {_owner(tensor): _owner(tensor) for tensor in stored}
-
-    def find(module: str) -> str:
-        while leader[module] != module:
-            module = leader[module]
-        return module
-
-    for first, *others in _tied(plan):
-        for other in others:
-            leader[find(_owner(other))] = find(_owner(first))
+    joined = UnionFind(map(_owner, stored))
+    for group in _tied(plan):
+        joined.union(*map(_owner, group))
     sizes: dict[str, Counter[str]] = defaultdict(Counter)
     for tensor, (device, size) in stored.items():
-        sizes[find(_owner(tensor))][device] += size
-    return {tensor: max((found := sizes[find(_owner(tensor))]), key=found.__getitem__) for tensor in stored}
-
-
-def _merged(home: Mapping[str, int | str]) -> dict[str, int | str]:
-    """The fewest paths: a module represents all that is inside it if that is on one device."""
-    inside: dict[str, set[int | str]] = defaultdict(set)
-    for tensor, device in home.items():
-        for path in _paths(tensor):
-            inside[path].add(device)
-    merged: dict[str, int | str] = {}
-    for tensor, device in home.items():
-        merged[next(path for path in _paths(tensor) if len(inside[path]) == 1)] = device
-    return merged
+        sizes[joined[_owner(tensor)]][device] += size
+    return {tensor: max((found := sizes[joined[_owner(tensor)]]), key=found.__getitem__) for tensor in stored}
 
 
 def _owner(tensor: str) -> str:
@@ -118,8 +109,3 @@ def _paths(tensor: str) -> list[str]:
     """The modules that hold a tensor, the outermost first, then itself: ``"", "a", "a.b", "a.b.weight"``."""
     parts = tensor.split(".")
     return [".".join(parts[:count]) for count in range(len(parts) + 1)]
-
-
-def _names(plan: Plan) -> dict[str, int | str]:
-    others = [device.id for device in plan.topology.devices if not is_core(device)]
-    return {device.id: others.index(device.id) if device.id in others else "cpu" for device in plan.topology.devices}

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -118,17 +119,14 @@ def _vllm(layout: Layout) -> str:
     first = layout.stages[0][0]
     if "members" in first.meta:
         _, vendor, numbers = _members(first)
-        visible = _BACKENDS[vendor][1]
-        order = f"{visible}={','.join(map(str, numbers))} " if visible else ""
-        return f"{order}vllm serve MODEL --tensor-parallel-size {len(numbers)}"
-    counts = [len(layers) for _, layers in layout.stages]
-    order = ",".join(str(layout.gpus.index(layout.devices.index(device))) for device, _ in layout.stages)
-    partition = ",".join(map(str, counts))
-    visible = _BACKENDS[_vendor(layout.stages[0][0])][1]
-    return (
-        f"{visible and f'{visible}={order} '}VLLM_PP_LAYER_PARTITION={partition} "
-        f"vllm serve MODEL --pipeline-parallel-size {len(counts)}"
-    )
+        settings, flag = "", "--tensor-parallel-size"
+    else:
+        vendor, numbers = _vendor(first), [layout.gpus.index(layout.devices.index(one)) for one, _ in layout.stages]
+        counts = ",".join(str(len(layers)) for _, layers in layout.stages)
+        settings, flag = f"VLLM_PP_LAYER_PARTITION={counts} ", "--pipeline-parallel-size"
+    visible = _BACKENDS[vendor][1]
+    order = f"{visible}={','.join(map(str, numbers))} " if visible else ""
+    return f"{order}{settings}vllm serve MODEL {flag} {len(numbers)}"
 
 
 def _llama_cpp_rows(layout: Layout, one: Device) -> str:
@@ -196,11 +194,10 @@ def _llama_cpp_devices(layout: Layout) -> tuple[dict[int, str], list[str]]:
 
 def _megatron(layout: Layout) -> str:
     parts = [[f"t*{len(layers)}"] if layers else [] for _, layers in layout.stages]
-    parts[0] = ["E", *parts[0]]
-    parts[-1] = [*parts[-1], "L"]
-    stages = [",".join(part) for part in parts]
-    text = "|".join(stages)
-    return f"--pipeline-model-parallel-size {len(stages)} --pipeline-model-parallel-layout '{text}'"
+    parts[0].insert(0, "E")
+    parts[-1].append("L")
+    text = "|".join(map(",".join, parts))
+    return f"--pipeline-model-parallel-size {len(parts)} --pipeline-model-parallel-layout '{text}'"
 
 
 def _torchtitan(layout: Layout) -> str:
@@ -285,18 +282,24 @@ def export(plan: Plan, target: str) -> Exported:
         raise InputError(f"the plan of {plan.graph.name!r} has no layers; export a plan of `dlplacer fit -o PLAN`")
     _require_told(plan, target)
     rule, largest = TARGETS[target], plan.meta.get("objective") == "throughput"
-    graph = plan.graph if rule.experts else whole_layers(plan.graph)
-    chain = chain_of(graph, plan.topology)
-    known = _placed(plan, graph)
-    if known is not None and _allowed(chain, known, rule):
-        return Exported(target, rule.text(Layout(chain.ops, chain.devices, tuple(known))))
+    chain = chain_of(plan.graph if rule.experts else whole_layers(plan.graph), plan.topology)
+    unit = attrgetter("id") if rule.experts else _unit
+    homes: dict[object, set[int]] = {}
+    for op in plan.graph.ops:
+        homes.setdefault(unit(op), set()).add(plan.topology.device_index[plan.placement[op.id]])
+    # A layer that is spread over several devices is in no place that a target of whole layers can be told.
+    known = tuple(place for op in chain.ops for place in homes[unit(op)])
+    if len(known) == len(chain.ops) and _allowed(chain, known, rule):
+        return Exported(target, rule.text(Layout(chain.ops, chain.devices, known)))
     split = _solved_again(chain, rule, largest)
     if split is None:
         raise InputError(
             f"no split that {target} can be told was found in {_SECONDS:g} s: it can be told only {_limits(rule)}; "
             "use another target, or more memory"
         )
-    loss = chain.value_s(split, largest) / _value_s(plan, largest) - 1
+    whole = chain_of(plan.graph, plan.topology)
+    planned = [plan.topology.device_index[plan.placement[op.id]] for op in whole.ops]
+    loss = chain.value_s(split, largest) / whole.value_s(planned, largest) - 1
     text = rule.text(Layout(chain.ops, chain.devices, tuple(split)))
     return Exported(target, text, max(0.0, loss), f"solved again, as {target} can be told only {_limits(rule)}")
 
@@ -336,30 +339,14 @@ def _solved_again(chain: ChainCosts, rule: Target, largest: bool) -> tuple[int, 
     return min(found, key=lambda each: chain.value_s(each, largest), default=None)
 
 
-def _value_s(plan: Plan, largest: bool) -> float:
-    chain = chain_of(plan.graph, plan.topology)
-    return chain.value_s([plan.topology.device_index[plan.placement[op.id]] for op in chain.ops], largest)
-
-
 def _limits(rule: Target) -> str:
-    host = "" if rule.hosts else "one host"
-    ram = {"no": "no weights in RAM", "first": "RAM of one host before GPUs", "anywhere": ""}[rule.ram]
-    runs, whole = "one run of layers per device" if rule.contiguous else "", "" if rule.experts else "whole layers"
-    told = host, runs, ram, whole
+    told = (
+        "" if rule.hosts else "one host",
+        "one run of layers per device" if rule.contiguous else "",
+        {"no": "no weights in RAM", "first": "RAM of one host before GPUs", "anywhere": ""}[rule.ram],
+        "" if rule.experts else "whole layers",
+    )
     return ", ".join(filter(None, told))
-
-
-def _placed(plan: Plan, graph: OpGraph) -> list[int] | None:
-    """[op] → device of the plan; None if a layer is spread over several."""
-    homes: dict[object, set[str]] = {}
-    for op in plan.graph.ops:
-        homes.setdefault(_unit(op), set()).add(plan.placement[op.id])
-    ops = [graph.op(name) for name in graph.topological_order]
-    if graph is plan.graph:
-        return [plan.topology.device_index[plan.placement[op.id]] for op in ops]
-    if any(len(found) > 1 for found in homes.values()):
-        return None
-    return [plan.topology.device_index[next(iter(homes[_unit(op)]))] for op in ops]
 
 
 def _unit(op: Op) -> object:
@@ -377,29 +364,27 @@ def _follows(chain: ChainCosts, rule: Target) -> NDArray[np.bool_]:
     return ~(gpus[:, None] & ~gpus[None, :]) if rule.ram == "first" else np.ones((len(gpus), len(gpus)), dtype=bool)
 
 
-def _allowed(chain: ChainCosts, placement: list[int], rule: Target) -> bool:
+def _allowed(chain: ChainCosts, placement: tuple[int, ...], rule: Target) -> bool:
     used = sorted({*placement})
-    if not _may_hold(chain, rule)[used].all() or not chain.fits(placement):
-        return False
-    tied = [
-        place for place in used if not rule.hosts or (rule.ram == "first" and not chain.devices[place].asynchronous)
-    ]
-    if len({_host(chain.devices[place]) for place in tied}) > 1:
+    tied = {
+        _host(chain.devices[place])
+        for place in used
+        if not rule.hosts or (rule.ram == "first" and not chain.devices[place].asynchronous)
+    }
+    if not _may_hold(chain, rule)[used].all() or not chain.fits(placement) or len(tied) > 1:
         return False
     # Experts may be apart; what else is in a layer decides the order of devices.
-    runs = [place for place, _ in groupby(Layout(chain.ops, chain.devices, tuple(placement)).without_experts.placement)]
+    runs = [place for place, _ in groupby(Layout(chain.ops, chain.devices, placement).without_experts.placement)]
     ordered = all(_follows(chain, rule)[pair] for pair in pairwise(runs))
     return not rule.contiguous or (len({*runs}) == len(runs) and ordered)
 
 
 def whole_layers(graph: OpGraph) -> OpGraph:
     """The chain with one op per layer."""
-    order = [graph.op(name) for name in graph.topological_order]
-    grouped = [list(group) for _, group in groupby(order, _unit)]
-    joined = {ops[0].id: _joined(ops) for ops in grouped}
+    grouped = [list(group) for _, group in groupby(map(graph.op, graph.topological_order), _unit)]
     last = {ops[-1].id: ops[0].id for ops in grouped}
     edges = tuple(replace(edge, source=last[edge.source], tensor="") for edge in graph.edges if edge.source in last)
-    return replace(graph, ops=tuple(joined.values()), edges=edges)
+    return replace(graph, ops=tuple(map(_joined, grouped)), edges=edges)
 
 
 def _joined(ops: Sequence[Op]) -> Op:

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from dlplacer.check import live_tensors, resident_bytes
-from dlplacer.core.graph import OpGraph
-from dlplacer.core.op import PHASES, Op
+from dlplacer.core.op import PHASES
 from dlplacer.core.plan import Plan, Transfer
 from dlplacer.report.critical_path import PathPart, ScheduleArcs, critical_path
 from dlplacer.report.link_use import link_uses
@@ -46,15 +45,13 @@ _DIGITS = 9
 
 
 class PageClock:
-    """Times up to `span_s` in at most nine digits: below a billionth of the step, of which no one sees anything."""
+    """Times up to `span_s` in at most nine digits: below a billionth of the step, of which no one sees anything.
+
+    `unit_s`: the unit in seconds, a power of ten.
+    """
 
     def __init__(self, span_s: float) -> None:
-        self._exponent = math.floor(math.log10(span_s)) + 1 - _DIGITS if span_s > 0 else -_DIGITS
-
-    @property
-    def unit_s(self) -> float:
-        """The unit in seconds: a power of ten."""
-        return float(f"1e{self._exponent}")
+        self.unit_s = float(f"1e{math.floor(math.log10(span_s)) + 1 - _DIGITS if span_s > 0 else -_DIGITS}")
 
     def of(self, time_s: float) -> int:
         """The time in units."""
@@ -106,28 +103,17 @@ def graph_columns(plan: Plan, texts: Texts) -> dict[str, Any]:
         "module": [texts.of(op.module) for op in graph.ops],
         "block": [texts.of(blocks[op.id]) for op in graph.ops],
         "phase": [_PHASES.index(op.phase) for op in graph.ops],
-        "dtype": [texts.of(_dtypes(op)) for op in graph.ops],
-        "shapes": [texts.of(_shapes(op)) for op in graph.ops],
+        "dtype": [texts.of(", ".join({spec.dtype: 0 for spec in op.outputs}) or op.dtype) for op in graph.ops],
+        # As people write them: ``32×64×8×8, 32``.
+        "shapes": [
+            texts.of(", ".join("×".join(map(str, spec.shape)) or "scalar" for spec in op.outputs)) for op in graph.ops
+        ],
         "outputBytes": [op.output_bytes for op in graph.ops],
         "keptBytes": [op.weight_bytes + op.gradient_bytes + op.state_bytes for op in graph.ops],
         "workspaceBytes": [op.workspace_bytes for op in graph.ops],
         "flops": [round(op.flops) for op in graph.ops],
         "edges": [*_columns(edges, "source", "target", "bytes").values()],
     }
-
-
-def _dtypes(op: Op) -> str:
-    return ", ".join(dict.fromkeys(spec.dtype for spec in op.outputs)) or op.dtype or ""
-
-
-def _shapes(op: Op) -> str:
-    """The outputs' shapes as people write them: ``32×64×8×8, 32``."""
-    return ", ".join("×".join(map(str, spec.shape)) or "scalar" for spec in op.outputs)
-
-
-def same_graph(one: OpGraph, other: OpGraph) -> bool:
-    """True if two graphs have the same columns, so that one set serves both."""
-    return one is other or (one.ops == other.ops and one.edges == other.edges)
 
 
 def schedule_columns(
@@ -213,7 +199,7 @@ def _transfers(
         "start": clock.all_of(transfer.start_s for transfer in sent),
         "time": clock.all_of(transfer.end_s - transfer.start_s for transfer in sent),
         "slack": [] if is_run else slack,
-        "route": [texts.of(_route(transfer.segments)) for transfer in sent],
+        "route": [texts.of(" → ".join(transfer.nodes)) for transfer in sent],
         **_on_path(plan, clock, parts),
         "serves": _served(plan),
         **{name: [column[first] for first in firsts] for name, column in waits.items()},
@@ -243,11 +229,6 @@ def _served(plan: Plan) -> list[list[int]]:
             edges.append(position)
             transfers.append(found[0] if len(found) == 1 else found.pop(0))
     return [edges, transfers]
-
-
-def _route(segments: tuple[Any, ...]) -> str:
-    nodes = [segments[0].route[0][0], *(there for segment in segments for _, there in segment.route)]
-    return " → ".join(nodes)
 
 
 def _links(plan: Plan, clock: PageClock) -> dict[str, Any]:

@@ -45,9 +45,10 @@ _BEST = "best, idle devices allowed"
 def hybrid_page(plan: HybridPlan) -> str:
     """One HTML page about a hybrid plan."""
     best = plan.budgets[-1].best
+    faster = None if best is None else plan.speedup(best)
     top = [
         ("devices", str(len(plan.budgets))),
-        *([("best", best.label), ("speedup", _speedup(plan, best))] if best is not None else []),
+        *([] if best is None else [("best", best.label), ("speedup", f"{faster:.4g}×" if faster else FITS_NONE)]),
         ("hybrid first wins", "nowhere" if plan.first_win is None else f"at {plan.first_win} devices"),
     ]
     crossovers = [(f"from {each.devices}", f"{each.workers} × {each.degree}") for each in plan.crossovers]
@@ -62,11 +63,6 @@ def hybrid_page(plan: HybridPlan) -> str:
         "tables": [page_table("Budgets", plan.table, _UNIT_S, {"best": 260})],
     }
     return render_page(Page(plan.name or "Hybrid plan", top, tables, data))
-
-
-def _speedup(plan: HybridPlan, best: Strategy) -> str:
-    faster = plan.speedup(best)
-    return FITS_NONE if faster is None else f"{faster:.4g}×"
 
 
 def _strategy_rows(plan: HybridPlan, best: Strategy) -> list[tuple[str, str]]:
@@ -99,12 +95,8 @@ def _chart(plan: HybridPlan) -> dict[str, Any]:
         for name, points in lines.items()
     ]
     marks = [] if plan.first_win is None else [{"at": plan.first_win, "text": f"hybrid wins from {plan.first_win}"}]
-    return {
-        "x": "devices",
-        "y": plan.chart_label,
-        "series": [line for line in drawn if line["points"]],
-        "marks": marks,
-    }
+    series = [line for line in drawn if line["points"]]
+    return {"x": "devices", "y": plan.chart_label, "series": series, "marks": marks}
 
 
 def _thinned(plan: HybridPlan) -> list[BestOfDevices]:

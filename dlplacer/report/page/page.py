@@ -9,7 +9,7 @@ from dlplacer.core.plan import Plan, Transfer
 from dlplacer.core.table import Table
 from dlplacer.core.units import format_bytes, format_seconds
 from dlplacer.report.critical_path import critical_path
-from dlplacer.report.page.columns import PageClock, Texts, graph_columns, same_graph, schedule_columns, visible
+from dlplacer.report.page.columns import PageClock, Texts, graph_columns, schedule_columns, visible
 from dlplacer.report.page.render import FigureTable, Page, render_page
 from dlplacer.report.summary import headline, speedup_text, subject
 
@@ -150,11 +150,10 @@ def schedule_data(
     graphs: list[Plan] = []
     numbers = []
     for _, plan in plans:
-        known = (number for number, other in enumerate(graphs) if same_graph(plan.graph, other.graph))
-        number = next(known, len(graphs))
-        if number == len(graphs):
-            graphs.append(plan)
-        numbers.append(number)
+        seen = [(other.graph.ops, other.graph.edges) for other in graphs]
+        same = (plan.graph.ops, plan.graph.edges)
+        graphs += [] if same in seen else [plan]
+        numbers.append(seen.index(same) if same in seen else len(seen))
     return {
         "unitS": clock.unit_s,
         "shown": list(shown),

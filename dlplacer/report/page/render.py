@@ -64,13 +64,9 @@ def render_page(page: Page) -> str:
         style=_joined("style", ".css", _STYLES),
         script=script,
         script_hash=b64encode(sha256(script.encode()).digest()).decode(),
-        data=_script_json(page.data),
+        # Safe inside a script element: all ASCII, and no ``<`` that could end the element.
+        data=json.dumps(page.data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
     )
-
-
-def _script_json(value: Any) -> str:
-    """JSON that is safe inside a script element: all ASCII, and no ``<`` that could end the element."""
-    return json.dumps(value, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
 @cache

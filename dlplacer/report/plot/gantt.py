@@ -72,7 +72,13 @@ def link_rows(plan: Plan) -> list[LinkRow]:
     for hops in alike.values():
         chain = _chain(hops)
         rows += [LinkRow(nodes, tuple(uses[hops[0]])) for nodes in ([chain] if chain else hops)]
-    return rows if len(rows) <= _MOST_ROWS else _arriving(plan, uses)
+    if len(rows) <= _MOST_ROWS:
+        return rows
+    arriving: dict[str, list[LinkUse]] = {device.id: [] for device in plan.topology.devices}
+    for (_, target), passed in uses.items():
+        arriving.get(target, []).extend(passed)
+    sorted_by_start = {name: sorted(here, key=lambda use: use.start_s) for name, here in arriving.items()}
+    return [LinkRow((name,), tuple(here)) for name, here in sorted_by_start.items() if here]
 
 
 def _chain(hops: list[Hop]) -> tuple[str, ...] | None:
@@ -85,14 +91,6 @@ def _chain(hops: list[Hop]) -> tuple[str, ...] | None:
     while nodes[-1] in following:
         nodes.append(following[nodes[-1]])
     return tuple(nodes) if len(nodes) == len(hops) + 1 else None
-
-
-def _arriving(plan: Plan, uses: dict[Hop, list[LinkUse]]) -> list[LinkRow]:
-    found: dict[str, list[LinkUse]] = {device.id: [] for device in plan.topology.devices}
-    for (_, target), passed in uses.items():
-        if target in found:
-            found[target] += passed
-    return [LinkRow((name,), tuple(sorted(here, key=lambda use: use.start_s))) for name, here in found.items() if here]
 
 
 Row = str | LinkRow
@@ -137,7 +135,11 @@ def plot_gantt(
         corner = (0, middle - _height(row) / 2)
         ax.add_patch(Rectangle(corner, plan.makespan_s, _height(row), facecolor=IDLE, edgecolor="none", zorder=0.5))
     _draw_ops(ax, plan, rows, color_of)
-    _draw_transfers(ax, rows, below)
+    for row in below:
+        spans = [(use.start_s, use.end_s - use.start_s) for use in row.uses]
+        place = (rows[row] - _height(row) / 2, _height(row))
+        edge: dict[str, Any] = {"edgecolors": TRANSFER, "linewidths": 0.2}
+        ax.broken_barh(spans, place, facecolors=TRANSFER, alpha=0.6, label="transfers", **edge)
     _draw_critical_path(ax, path, rows, below)
     _draw_kinds(ax, plan, rows, color_of)
     _label(ax, plan, rows)
@@ -210,14 +212,6 @@ def _draw_ops(ax: Axes, plan: Plan, rows: Mapping[Row, float], color_of: Callabl
         edge = "white" if outlined else color
         place = (rows[device] - _DEVICE_HEIGHT / 2, _DEVICE_HEIGHT)
         ax.broken_barh(spans, place, facecolors=color, edgecolors=edge, linewidths=0.3, label=f"ops on {device}")
-
-
-def _draw_transfers(ax: Axes, rows: Mapping[Row, float], below: Sequence[LinkRow]) -> None:
-    for row in below:
-        spans = [(use.start_s, use.end_s - use.start_s) for use in row.uses]
-        place = (rows[row] - _height(row) / 2, _height(row))
-        edge: dict[str, Any] = {"edgecolors": TRANSFER, "linewidths": 0.2}
-        ax.broken_barh(spans, place, facecolors=TRANSFER, alpha=0.6, label="transfers", **edge)
 
 
 def _draw_critical_path(

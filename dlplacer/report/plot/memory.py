@@ -1,6 +1,7 @@
 """Live memory over time."""
 
 import math
+from collections import Counter
 
 from matplotlib.axes import Axes
 
@@ -25,7 +26,9 @@ def plot_memory(plan: Plan, ax: Axes | None = None) -> Axes:
     """
     ax = axes_or_new(ax, (13.0, min(_MOST_INCHES, max(_LEAST_INCHES, 1.5 + _ROW_INCHES * len(plan.topology.devices)))))
     curves = {device.id: live_bytes(plan, device.id) for device in plan.topology.devices}
-    colors, sums = device_colors(curves), _footprints(plan)
+    colors, sums = device_colors(curves), Counter(dict.fromkeys(curves, 0))  # Σ M(k) of eq. 13
+    for op in plan.graph.ops:
+        sums[plan.placement[op.id]] += op.footprint_bytes
     peaks = {device: max(curve, key=lambda point: point[1]) for device, curve in curves.items()}
     greatest = max(1, *(peak for _, peak in peaks.values()))
     limits = {device.id: device.memory_bytes or math.inf for device in plan.topology.devices}
@@ -55,11 +58,3 @@ def plot_memory(plan: Plan, ax: Axes | None = None) -> Axes:
     ax.set_xlabel(f"{ax.get_xlabel()}\n{legend}")
     entitle(ax, f"Memory: {headline(plan)}")
     return ax
-
-
-def _footprints(plan: Plan) -> dict[str, int]:
-    """Device → Σ M(k) of its ops, eq. 13."""
-    total = dict.fromkeys(plan.topology.device_index, 0)
-    for op in plan.graph.ops:
-        total[plan.placement[op.id]] += op.footprint_bytes
-    return total

@@ -74,7 +74,10 @@ def save_picture(path: str | PathLike[str], plot_function: Callable[..., Any], s
     figure = Figure(layout="constrained")
     FigureCanvasAgg(figure)
     plot_function(subject, figure, **options)
-    with matplotlib.rc_context({"svg.hashsalt": plot_function.__name__}), warnings.catch_warnings():
+    with (
+        matplotlib.rc_context({"svg.hashsalt": plot_function.__name__.removeprefix("plot_")}),
+        warnings.catch_warnings(),
+    ):
         # A name in a script that the font lacks is drawn as boxes; there is nothing that the caller could do about it.
         warnings.filterwarnings("ignore", "Glyph .* missing")
         figure.savefig(stream, format=suffix, dpi=DPI, metadata=_DATES[suffix])

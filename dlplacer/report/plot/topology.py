@@ -25,7 +25,9 @@ def machine_layout(topology: Topology) -> dict[str, tuple[float, float]]:
     for link in topology.links:
         joined[link.source].append(link.target)
         joined[link.target].append(link.source)
-    level = _levels(topology, joined)
+    # Links to the nearest device; a router that joins no device is on top of all.
+    known = nx.multi_source_dijkstra_path_length(nx.Graph(joined), set(topology.device_index))
+    level = {node.id: known.get(node.id, 1 + max(known.values())) for node in topology.nodes}
     x = {name: float(place) for place, name in enumerate(_row(topology, joined, level))}
     routers = sorted((router.id for router in topology.routers), key=lambda name: level[name])
     for height in dict.fromkeys(level[name] for name in routers):
@@ -36,13 +38,6 @@ def machine_layout(topology: Topology) -> dict[str, tuple[float, float]]:
         }
         x |= _apart(wanted)
     return {node.id: (x[node.id], float(level[node.id])) for node in topology.nodes}
-
-
-def _levels(topology: Topology, joined: Mapping[str, list[str]]) -> dict[str, int]:
-    """Node → links to the nearest device; a router that joins no device is on top of all."""
-    level = nx.multi_source_dijkstra_path_length(nx.Graph(joined), set(topology.device_index))
-    top = 1 + max(level.values())
-    return {node.id: level.get(node.id, top) for node in topology.nodes}
 
 
 def _row(topology: Topology, joined: Mapping[str, list[str]], level: Mapping[str, int]) -> list[str]:
@@ -93,14 +88,11 @@ def _size(topology: Topology, spots: Spots) -> tuple[float, float]:
     columns = max(x for x, _ in spots.values()) - min(x for x, _ in spots.values())
     joins = Counter(name for link in topology.links for name in (link.source, link.target))
     level = max(_LEVEL_INCHES, *(_LEVEL_INCHES_PER_LINK * joins[router.id] for router in topology.routers), 0.0)
-    width = _column_inches(topology) * (columns + 1.6)
-    return min(_MOST_INCHES, max(5.0, width)), min(20.0, 1.9 + level * (highest + lowest))
-
-
-def _column_inches(topology: Topology) -> float:
-    """Wide enough for the longest line of a label."""
+    # Wide enough for the longest line of a label.
     lines = [line for node in topology.nodes for line in _lines(topology, node.id)]
-    return max(_COLUMN_INCHES, _AROUND_INCHES + max(text_points(line, _LABEL_POINTS) for line in lines) / 72)
+    label = _AROUND_INCHES + max(text_points(line, _LABEL_POINTS) for line in lines) / 72
+    width = max(_COLUMN_INCHES, label) * (columns + 1.6)
+    return min(_MOST_INCHES, max(5.0, width)), min(20.0, 1.9 + level * (highest + lowest))
 
 
 def _lines(topology: Topology, name: str) -> list[str]:
