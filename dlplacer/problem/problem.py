@@ -6,7 +6,7 @@ Names become positions once, here; durations and delays become ticks (`dlplacer.
 import math
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -17,7 +17,7 @@ from dlplacer.core.errors import InputError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Op
 from dlplacer.core.options import Options
-from dlplacer.core.topology import Device, Link, Topology
+from dlplacer.core.topology import Device, Topology
 from dlplacer.core.units import (
     choose_tick,
     distinct,
@@ -65,7 +65,8 @@ def require_finite_span(graph: OpGraph, topology: Topology) -> None:
     """
     kinds, moved_bytes = topology.device_types, sum(float(edge.bytes) for edge in graph.edges)
     op_s = [max(op.time_on(kind) or 0.0 for kind in kinds) for op in graph.ops]
-    link_s = [_all_s(link, moved_bytes, len(graph.edges)) if graph.edges else 0.0 for link in topology.links]
+    count = len(graph.edges)
+    link_s = [moved_bytes / link.total_bytes_per_s + count * link.latency_s for link in topology.links if count]
     issue_s = [len(graph.ops) * (device.dispatch_s or 0.0) for device in topology.devices]
     if sum(op_s) + sum(link_s) + sum(issue_s) < _MOST_S:
         return
@@ -80,10 +81,6 @@ def require_finite_span(graph: OpGraph, topology: Topology) -> None:
         device = topology.devices[issue_s.index(most_s)]
         what, remedy = f"device {device.id!r} takes {most_s:.3g} s to issue all ops", "'dispatch_s'"
     raise InputError(f"{what}; ops, links and issues must take less than {_MOST_S:.3g} s in all; check its {remedy}")
-
-
-def _all_s(link: Link, moved_bytes: float, count: int) -> float:
-    return moved_bytes / link.total_bytes_per_s + count * link.latency_s
 
 
 _UNLIMITED = 2**62
@@ -176,18 +173,12 @@ class Problem:
     @cached_property
     def arcs_into(self) -> tuple[tuple[Arc, ...], ...]:
         """[op] → the arcs that end at it."""
-        grouped: list[list[Arc]] = [[] for _ in self.duration]
-        for arc in self.arcs:
-            grouped[arc.target].append(arc)
-        return tuple(map(tuple, grouped))
+        return _grouped(self.op_count, self.arcs, lambda arc: arc.target)
 
     @cached_property
     def arcs_from(self) -> tuple[tuple[Arc, ...], ...]:
         """[op] → the arcs that start at it."""
-        grouped: list[list[Arc]] = [[] for _ in self.duration]
-        for arc in self.arcs:
-            grouped[arc.source].append(arc)
-        return tuple(map(tuple, grouped))
+        return _grouped(self.op_count, self.arcs, lambda arc: arc.source)
 
     @cached_property
     def derived(self) -> dict[Any, Any]:
@@ -222,6 +213,13 @@ class Problem:
             for member in members:
                 owner[member] = number
         return tuple(owner)
+
+
+def _grouped(count: int, arcs: Sequence[Arc], op_of: Callable[[Arc], int]) -> tuple[tuple[Arc, ...], ...]:
+    found: list[list[Arc]] = [[] for _ in range(count)]
+    for arc in arcs:
+        found[op_of(arc)].append(arc)
+    return tuple(map(tuple, found))
 
 
 def build_problem(graph: OpGraph, topology: Topology, options: Options, reached_s: float | None = None) -> Problem:

@@ -6,7 +6,6 @@ Contiguous runs come first, then annealing, then CP-SAT from the best placement;
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 import numpy as np
 
@@ -23,7 +22,7 @@ from dlplacer.solvers.ilp.assignment_model import AssignmentModel
 from dlplacer.solvers.ilp.constraints import Literal
 from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, search
 from dlplacer.solvers.instance.instance import Instance, build_instance
-from dlplacer.solvers.instance.memory_admission import keeping_surrogates, surrogates, tightened
+from dlplacer.solvers.instance.memory_admission import surrogates, tightened
 from dlplacer.solvers.instance.placement_loads import Ints, PlacementTables, load_tables
 from dlplacer.solvers.instance.schedule import Budget, Incumbent, Outcome, ProblemSchedule, Schedule, SchedulesOnly
 from dlplacer.solvers.instance.time_limit import within
@@ -94,7 +93,7 @@ class _Search:
         self._anneal()
         is_short = may_bind(self.problem)
         self._improve(self.instance, PARAMS.whole_share if is_short else 1.0, self.incumbent)
-        for surrogate in chain(keeping_surrogates(self.problem), surrogates(self.problem)) if is_short else ():
+        for surrogate in surrogates(self.problem, self.instance) if is_short else ():
             if not self.incumbent.closed and self.incumbent.budget.left_s:
                 self._up_to_a_plan(surrogate)
 

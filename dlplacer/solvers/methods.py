@@ -8,7 +8,7 @@ from dlplacer.core.errors import InputError
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.bounds import critical_path, lower_bounds, whole_area
 from dlplacer.solvers.feasibility import EXACT_UP_TO, explain_infeasible
-from dlplacer.solvers.heuristics.contiguous import contiguous_modules
+from dlplacer.solvers.heuristics.contiguous import contiguous
 from dlplacer.solvers.heuristics.device_map import balanced, sequential
 from dlplacer.solvers.heuristics.list_rules import Heuristic, construct, heft, list_schedule
 from dlplacer.solvers.heuristics.m_topo import m_topo
@@ -108,7 +108,7 @@ HEURISTICS: dict[str, Callable[[Problem], Heuristic]] = {
     "list": lambda problem: list_schedule,
     "heft": lambda problem: heft,
     "min-cut": lambda problem: min_cut,
-    "contiguous": contiguous_modules,
+    "contiguous": lambda problem: contiguous,
     "balanced": balanced,
     "sequential": sequential,
     "m-topo": lambda problem: m_topo,

@@ -195,10 +195,10 @@ def insert_all(
     return makespan if settle_rest(arrays, solution, placed) else NEVER
 
 
-DONE, MISSING, KEY, BY_KEY, INSTANT, INSTANT_AT, LEFT, RELEASED = range(8)
+DONE, MISSING, KEY, BY_KEY, LEFT, RELEASED = range(6)
 """Columns of `Desk.ops`: whether an op has run, how many arcs from ops that have not reach it, and its key: its place
-in the order of preference. The others are vectors of their own: the op of a key, a stack of ops of no time that may run
-at once and their devices, keys that a device leaves to others, and ops that are to be queued."""
+in the order of preference. The others are vectors of their own: the op of a key, keys that a device leaves to others,
+and ops that are to be queued."""
 
 ASLEEP, COUNT = 0, 1
 """Columns of `Desk.queues`: whether a device leaves all that is ready to others, and the rows of a heap."""
@@ -277,20 +277,12 @@ def _count_missing(arrays: InstanceArrays, desk: Desk) -> tuple[int, int]:
     return left, released
 
 
-def _release(arrays: InstanceArrays, solution: Solution, desk: Desk, op: int, instants: int) -> int:
-    """Queue an op whose inputs are all scheduled wherever it may run; the ops of no time that may run at once."""
-    soonest, takes = -1, 0
+def _release(arrays: InstanceArrays, solution: Solution, desk: Desk, op: int) -> None:
+    """Queue an op whose inputs are all scheduled wherever it may run."""
     for here in range(desk.arrival.shape[1]):
         if _may_run(arrays, solution, desk, op, here):
             desk.arrival[op, here] = expect(arrays, solution, op, here, desk.placed)
             _enter(desk, here, desk.arrival[op, here], desk.ops[op, KEY])
-            takes = max(takes, arrays.ticks[op, here])
-            if soonest < 0 or desk.arrival[op, here] < desk.arrival[op, soonest]:
-                soonest = here
-    if soonest >= 0 and not takes and desk.arrival[op, soonest] == solution.free[soonest]:
-        desk.ops[instants, INSTANT], desk.ops[instants, INSTANT_AT] = op, soonest
-        return instants + 1
-    return instants
 
 
 def _find_released(arrays: InstanceArrays, desk: Desk, op: int) -> int:
@@ -404,28 +396,21 @@ def work_on(arrays: InstanceArrays, solution: Solution, desk: Desk, patient: boo
     for here in range(used.shape[0]):
         used[here], free[here] = 0, 0
     left, released = _count_missing(arrays, desk)
-    instants, makespan = 0, 0
+    makespan = 0
     while left and not counts[OVERFLOW]:
         ask()
         for number in range(released):
-            instants = _release(arrays, solution, desk, desk.ops[number, RELEASED], instants)
+            _release(arrays, solution, desk, desk.ops[number, RELEASED])
         released = 0
-        if instants:
-            instants -= 1
-            op, here = desk.ops[instants, INSTANT], desk.ops[instants, INSTANT_AT]
-            now = free[here]
-            if not _may_run(arrays, solution, desk, op, here):
-                continue
-        else:
-            here, now = _next_decision(arrays, solution, desk)
-            if here < 0:
-                if not _wake(desk):
-                    return NEVER
-                patient = False
-                continue
-            op = _choose(arrays, solution, desk, here, now, patient)
-            if op < 0:
-                continue
+        here, now = _next_decision(arrays, solution, desk)
+        if here < 0:
+            if not _wake(desk):
+                return NEVER
+            patient = False
+            continue
+        op = _choose(arrays, solution, desk, here, now, patient)
+        if op < 0:
+            continue
         if not desk.placed[arrays.ops[op, UNIT]]:
             settle(arrays, solution, arrays.ops[op, UNIT], here, desk.placed)
         if not settle_sources(arrays, solution, op, here, desk.placed):

@@ -7,15 +7,12 @@ that keeps to memory, whose ops a list schedule then orders.
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dlplacer.problem.problem import Problem
-from dlplacer.solvers.heuristics.list_rules import Heuristic, list_schedule
-from dlplacer.solvers.heuristics.memory_packing import Fixed, Priority
+from dlplacer.solvers.heuristics.list_rules import list_schedule
 from dlplacer.solvers.instance.instance import FAR, Instance
 from dlplacer.solvers.instance.schedule import Schedule
 from dlplacer.solvers.instance.time_limit import ask_time
@@ -148,29 +145,13 @@ def _states(counts: Sequence[int], in_order: bool) -> Iterator[tuple[State, list
                 yield (used, last), ways if any(before) else [None]
 
 
-@dataclass(frozen=True)
-class ContiguousParams:
-    """Limits of the dynamic program.
-
-    Attributes
-    ----------
-    most_devices
-        It looks at every set of devices, 2^D of them; above this many, at the fastest ones.
-    most_units
-        Blocks beyond this number are merged pairwise in order first: time grows with their square.
-    """
-
-    most_devices: int = 8
-    most_units: int = 200
+_MOST_DEVICES, _MOST_UNITS = 8, 200
+"""The program looks at every set of devices, 2^D of them; above so many, at the fastest ones. Blocks beyond so many are
+merged pairwise in order first: time grows with their square."""
 
 
-def contiguous(
-    instance: Instance,
-    priority: Sequence[int],
-    fixed: Sequence[int] | None = None,
-    parameters: ContiguousParams | None = None,
-) -> Schedule | None:
-    """The list schedule of the best contiguous placement, or None if none keeps to memory.
+def contiguous(instance: Instance, priority: Sequence[int], fixed: Sequence[int] | None = None) -> Schedule | None:
+    """The list schedule of the contiguous placement of least summed time and delay, or None if none keeps to memory.
 
     Parameters
     ----------
@@ -179,17 +160,9 @@ def contiguous(
     fixed
         [block] → device, or -1 where the rule shall decide.
     """
-    placement = place_contiguously(instance, fixed, parameters or ContiguousParams())
-    return None if placement is None else list_schedule(instance, priority, placement)
-
-
-def place_contiguously(
-    instance: Instance, fixed: Sequence[int] | None, parameters: ContiguousParams
-) -> list[int] | None:
-    """[block] → device: the contiguous placement of least summed time and delay; None if none keeps to memory."""
-    units = units_in_order(instance, parameters.most_units)
+    units = units_in_order(instance, _MOST_UNITS)
     time, size = _costs(instance, units, fixed)
-    devices = _candidates(time, parameters.most_devices)
+    devices = _candidates(time, _MOST_DEVICES)
     crossing, time = _crossings(instance, units, devices), time[:, devices]
     rooms = [np.inf if (room := instance.capacity[device]) is None else room for device in devices]
     groups = alike_devices(rooms, time, crossing)
@@ -203,7 +176,7 @@ def place_contiguously(
         for unit in units[first:last]:
             for block in unit:
                 placement[block] = devices[device]
-    return placement
+    return list_schedule(instance, priority, placement)
 
 
 def units_in_order(instance: Instance, most: int) -> list[list[int]]:
@@ -265,46 +238,3 @@ def _crossings(instance: Instance, units: list[list[int]], devices: list[int]) -
             steps[low + 1] += table
             steps[high + 1] -= table
     return np.minimum(np.cumsum(steps, axis=0)[: len(units) + 1], float(FAR))
-
-
-def contiguous_modules(problem: Problem) -> Heuristic:
-    """The rule `contiguous` with modules whole, where ops tell theirs."""
-    has_modules = any(op.module is not None for op in problem.graph.ops)
-
-    def rule(instance: Instance, priority: Priority, fixed: Fixed = None) -> Schedule | None:
-        whole = has_modules and fixed is None
-        return contiguous(by_module(problem, instance) if whole else instance, priority, fixed)
-
-    return rule
-
-
-def by_module(problem: Problem, instance: Instance) -> Instance:
-    """The instance with all ops of a module in one block, its backward and its parameters included.
-
-    Ops of no module join what they read first: sums of gradients the op that gave the first of them. Blocks that may
-    use different devices stay apart.
-    """
-    from networkx.utils import UnionFind
-
-    joined = UnionFind(range(len(instance.members)))
-    first: dict[tuple[str, tuple[int, ...]], int] = {}
-    for op in instance.order:
-        module = problem.graph.ops[op].module if op < problem.op_count else None
-        allowed = instance.allowed[op]
-        mine = instance.block[op]
-        if module is not None:
-            other = first.setdefault((module, allowed), mine)
-        else:
-            read = (end for end, _ in instance.predecessors[op] if end not in instance.sources)
-            other = next((instance.block[end] for end in read if instance.allowed[end] == allowed), mine)
-        joined.union(mine, other)
-    merged = sorted(map(sorted, joined.to_sets()))
-    number = {old: position for position, blocks in enumerate(merged) for old in blocks}
-    block = tuple(number[old] for old in instance.block)
-    members: list[list[int]] = [[] for _ in merged]
-    footprint = [0] * len(merged)
-    for op, mine in enumerate(block):
-        members[mine].append(op)
-    for old, size in enumerate(instance.footprint):
-        footprint[number[old]] += size
-    return replace(instance, block=block, members=tuple(map(tuple, members)), footprint=tuple(footprint))

@@ -2,8 +2,6 @@
 
 import importlib
 import importlib.util
-from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from types import ModuleType
 
@@ -27,10 +25,10 @@ def available() -> bool:
 def min_cut(instance: Instance, priority: Priority, fixed: Fixed = None) -> Schedule | None:
     """The list schedule on a partition of least cut, or None if memory does not suffice for that placement.
 
-    METIS halves blocks and devices until every part has one device. The blocks weigh their mean durations; a half gets
-    weight in proportion to the speed of its devices, and the total least delay of the arcs between the halves shall be
-    small. METIS knows neither the direction of arcs nor pins nor memory: a block goes to the device of its part where
-    that is possible, else to one with most room. Sources of zero time are not divided but follow their first reader.
+    METIS divides the blocks by recursive bisection. They weigh their mean durations; a part gets weight in proportion
+    to the speed of its device, and the total least delay of the arcs between the parts shall be small. METIS knows
+    neither the direction of arcs nor pins nor memory: a block goes to the device of its part where that is possible,
+    else to one with most room. Sources of zero time are not divided but follow their first reader.
 
     Raises
     ------
@@ -44,15 +42,6 @@ def min_cut(instance: Instance, priority: Priority, fixed: Fixed = None) -> Sche
     return None if fixed is None else list_schedule(instance, priority, fixed)
 
 
-@dataclass(frozen=True)
-class _Network:
-    """The graph that METIS divides: blocks with weights, and [vertex] → neighbour → ticks that a cut there costs."""
-
-    blocks: tuple[int, ...]
-    weight: tuple[int, ...]
-    neighbours: tuple[dict[int, int], ...]
-
-
 def _metis() -> ModuleType:
     if not available():
         raise InputError(
@@ -63,43 +52,6 @@ def _metis() -> ModuleType:
 
 def _divided(instance: Instance, metis: ModuleType) -> list[int]:
     """[block] → device of its part; 0 for blocks of sources only."""
-    network, speed = _network(instance), _speeds(instance)
-    part = [0] * len(instance.members)
-    pending = [(list(range(len(network.blocks))), list(range(instance.device_count)))]
-    while pending:
-        ask_time()
-        vertices, devices = pending.pop()
-        if len(devices) == 1 or len(vertices) < 2:
-            for vertex in vertices:
-                part[network.blocks[vertex]] = devices[0]
-            continue
-        sides = devices[: len(devices) // 2], devices[len(devices) // 2 :]
-        first, second = (sum(speed[device] for device in side) for side in sides)
-        pending += zip(_halves(network, metis, vertices, first / (first + second)), sides, strict=True)
-    return part
-
-
-def _halves(network: _Network, metis: ModuleType, vertices: Sequence[int], share: float) -> tuple[list[int], list[int]]:
-    """The vertices in two parts, the first with about this share of their weight."""
-    position = {vertex: number for number, vertex in enumerate(vertices)}
-    rows = [
-        [(position[end], cut) for end, cut in network.neighbours[vertex].items() if end in position]
-        for vertex in vertices
-    ]
-    found = metis.part_graph(
-        2,
-        metis.CSRAdjacency([0, *accumulate(map(len, rows))], [end for row in rows for end, _ in row]),
-        vweights=[network.weight[vertex] for vertex in vertices],
-        eweights=[cut for row in rows for _, cut in row],
-        tpwgts=[share, 1 - share],
-    )
-    sides: tuple[list[int], list[int]] = [], []
-    for vertex, side in zip(vertices, found.vertex_part, strict=True):
-        sides[side].append(vertex)
-    return sides
-
-
-def _network(instance: Instance) -> _Network:
     blocks = [block for block, ops in enumerate(instance.members) if any(op not in instance.sources for op in ops)]
     vertex = {block: number for number, block in enumerate(blocks)}
     rows: list[dict[int, float]] = [{} for _ in blocks]
@@ -107,17 +59,26 @@ def _network(instance: Instance) -> _Network:
         ask_time()
         for target, delay in arcs:
             ticks = arc_delays(instance, op, target, delay).cut
-            ends = vertex.get(instance.block[op]), vertex.get(instance.block[target])
-            if ends[0] is not None and ends[1] is not None and ticks < FAR:
-                rows[ends[0]][ends[1]] = rows[ends[0]].get(ends[1], 0) + ticks
-                rows[ends[1]][ends[0]] = rows[ends[1]].get(ends[0], 0) + ticks
+            one, other = (vertex.get(instance.block[end]) for end in (op, target))
+            if one is not None and other is not None and ticks < FAR:
+                rows[one][other] = rows[one].get(other, 0) + ticks
+                rows[other][one] = rows[other].get(one, 0) + ticks
     weights = [sum(instance.mean_duration[op] for op in instance.members[block]) for block in blocks]
-    total, cuts = sum(weights), sum(ticks for row in rows for ticks in row.values())
-    return _Network(
-        tuple(blocks),
-        tuple(_whole(weight, total) for weight in weights),
-        tuple({end: max(1, _whole(ticks, cuts)) for end, ticks in row.items()} for row in rows),
+    total, cuts, speeds = sum(weights), sum(ticks for row in rows for ticks in row.values()), _speeds(instance)
+    part = [0] * len(instance.members)
+    if len(blocks) < 2:
+        return part
+    found = metis.part_graph(
+        instance.device_count,
+        metis.CSRAdjacency([0, *accumulate(map(len, rows))], [end for row in rows for end in row]),
+        vweights=[_whole(weight, total) for weight in weights],
+        eweights=[max(1, _whole(ticks, cuts)) for row in rows for ticks in row.values()],
+        tpwgts=[speed / sum(speeds) for speed in speeds],
+        recursive=True,
     )
+    for block, device in zip(blocks, found.vertex_part, strict=True):
+        part[block] = device
+    return part
 
 
 def _whole(weight: float, total: float) -> int:

@@ -3,8 +3,6 @@
 Without contention and with memory to spare none of this is needed, as eq. 8, 9 and 11 are a table of delays.
 """
 
-from collections.abc import Iterable, Iterator
-
 from ortools.sat.python import cp_model
 
 from dlplacer.problem.route_table import TimedRoute, Traffic, TransferRequest
@@ -46,37 +44,35 @@ def add_transfers(
     found = variables.optional_transfers
     for number, request in enumerate(traffic.requests):
         first = bounds.head[request.source] + instance.shortest[request.source]
+        producer = variables.place[instance.block[request.source]]
+        ready = variables.start[request.source] + duration(instance, variables, request.source)
         for target in _targets(instance, request):
             # The routes of 8 ops on 8 devices take seconds to list.
             ask_time()
             here = [op for op in request.readers if target in instance.allowed[op]]
             most_ticks = upper - first - min(instance.shortest[op] + bounds.tail[op] for op in here)
-            optional_transfers: list[OptionalTransfer] = []
-            for source in variables.place[instance.block[request.source]]:
-                if _sends(instance, request, source, target):
-                    every = every_route and len(found) < _MOST_OPTIONAL_TRANSFERS
-                    routes, listed = _routes(traffic, request, (source, target), most_ticks, every)
-                    if not listed:
-                        variables.left_out.add(number)
-                    optional_transfers.extend(
-                        _optional_transfers(
-                            model,
-                            instance,
-                            traffic,
-                            variables,
-                            (number, source, target),
-                            routes,
-                            (first, max(first, upper)),
-                        )
-                    )
-            found.extend(optional_transfers)
-            model.add_at_most_one(optional.used for optional in optional_transfers)
-            producer = variables.place[instance.block[request.source]]
-            elsewhere = {source: here for source, here in producer.items() if source != target}
-            for op in request.readers:
+            several: list[OptionalTransfer] = []
+            for source in (source for source in producer if _sends(instance, request, source, target)):
+                every = every_route and len(found) < _MOST_OPTIONAL_TRANSFERS
+                routes, listed = _routes(traffic, request, (source, target), most_ticks, every)
+                if not listed:
+                    variables.left_out.add(number)
+                for route in routes:
+                    used = model.new_bool_var("")
+                    model.add_implication(used, producer[source])
+                    latest = max(first, upper) + sum(segment.ticks for segment in route)
+                    start = tuple(model.new_int_var(first, latest, "") for _ in route)
+                    model.add(start[0] >= ready)
+                    for before, after, segment in zip(start, start[1:], route, strict=False):
+                        model.add(after >= before + segment.ticks)
+                    several.append(OptionalTransfer(number, source, target, route, used, start))
+            found.extend(several)
+            model.add_at_most_one(optional.used for optional in several)
+            elsewhere = {source: there for source, there in producer.items() if source != target}
+            for op in here:
                 reads = variables.place[instance.block[op]].get(target)
                 if reads is not None:
-                    _supply(model, variables.start[op], reads, elsewhere, optional_transfers)
+                    _supply(model, variables.start[op], reads, elsewhere, several)
 
 
 def one_transfer_at_a_time(model: cp_model.CpModel, variables: Variables) -> None:
@@ -145,31 +141,6 @@ def _routes(
         return table.between(request.size, *pair), True
     listed = table.within(request.size, *pair, most_ticks, _MOST_ROUTES) if every_route else None
     return (table.between(request.size, *pair)[:1], False) if listed is None else (listed, True)
-
-
-def _optional_transfers(
-    model: cp_model.CpModel,
-    instance: Instance,
-    traffic: Traffic,
-    variables: Variables,
-    request_source_target: tuple[int, int, int],
-    routes: Iterable[TimedRoute],
-    leaves: tuple[int, int],
-) -> Iterator[OptionalTransfer]:
-    """A request on each of some routes to a device; it leaves within the given ticks, the first and the last."""
-    number, source, target = request_source_target
-    request = traffic.requests[number]
-    ready = variables.start[request.source] + duration(instance, variables, request.source)
-    here = variables.place[instance.block[request.source]][source]
-    for route in routes:
-        used = model.new_bool_var("")
-        model.add_implication(used, here)
-        latest = leaves[1] + sum(segment.ticks for segment in route)
-        start = tuple(model.new_int_var(leaves[0], latest, "") for _ in route)
-        model.add(start[0] >= ready)
-        for before, after, segment in zip(start, start[1:], route, strict=False):
-            model.add(after >= before + segment.ticks)
-        yield OptionalTransfer(number, source, target, route, used, start)
 
 
 def _ticks(route: TimedRoute) -> tuple[int, ...]:

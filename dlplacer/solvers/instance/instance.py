@@ -213,21 +213,14 @@ class Instance:
         return replace(self, allowed=tuple(allowed))
 
 
-def build_instance(problem: Problem, activations: float = 0.0) -> Instance:
-    """The instance of a problem.
-
-    Parameters
-    ----------
-    activations
-        Share of outputs and workspace that counts as footprint under ``memory: live``. With 0 the footprints are a
-        relaxation; more of it makes heuristics leave room for what is alive for a while.
-    """
-    if activations not in problem.derived:
-        problem.derived[activations] = _build(problem, activations)
-    return problem.derived[activations]  # type: ignore[no-any-return]
+def build_instance(problem: Problem) -> Instance:
+    """The instance of a problem, made once."""
+    if Instance not in problem.derived:
+        problem.derived[Instance] = _build(problem)
+    return problem.derived[Instance]  # type: ignore[no-any-return]
 
 
-def _build(problem: Problem, activations: float) -> Instance:
+def _build(problem: Problem) -> Instance:
     block, members = _blocks(problem)
     device_sets = [set(devices) for devices in problem.allowed]
     common = [tuple(sorted(set.intersection(*(device_sets[op] for op in ops)))) for ops in members]
@@ -235,7 +228,7 @@ def _build(problem: Problem, activations: float) -> Instance:
     successors = _arcs(problem)
     duration = [tuple(ticks or 0 for ticks in row) for row in problem.duration]
     order = list(problem.topological)
-    footprint = [sum(_footprint(problem, op, activations) for op in ops) for ops in members]
+    footprint = [sum(problem.footprint_bytes[op] for op in ops) for ops in members]
     barrier = None
     if 0 < len(problem.behind_barrier) < problem.op_count:
         barrier = problem.op_count
@@ -267,13 +260,6 @@ def _build(problem: Problem, activations: float) -> Instance:
         barrier=barrier,
         traffic=build_traffic(problem) if problem.options.contention == "link" or may_bind(problem) else None,
     )
-
-
-def _footprint(problem: Problem, op: int, activations: float) -> int:
-    size = problem.footprint_bytes[op]
-    if activations and problem.options.memory == "live":
-        size += round(activations * (problem.output_bytes[op] + problem.workspace_bytes[op]))
-    return size
 
 
 def _arcs(problem: Problem) -> list[list[tuple[int, Delay]]]:

@@ -4,16 +4,15 @@ import importlib.util
 from itertools import pairwise
 
 import pytest
-from solvers.helpers import broken_rules, make_graph, make_instance, make_machine, make_problem
+from solvers.helpers import broken_rules, make_graph, make_instance, make_machine
 
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
 from dlplacer.core.topology import Device, Link, Topology
-from dlplacer.solvers.heuristics.contiguous import by_module
 from dlplacer.solvers.heuristics.list_rules import by_rank, construct, heft, list_schedule, upward_ranks
 from dlplacer.solvers.heuristics.m_topo import m_topo
 from dlplacer.solvers.heuristics.min_cut import min_cut
-from dlplacer.solvers.instance.instance import Instance, build_instance
+from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule
 
 needs_metis = pytest.mark.skipif(importlib.util.find_spec("pymetis") is None, reason="pymetis is not installed")
@@ -27,24 +26,6 @@ def _run(method: str, instance: Instance) -> Schedule:
     assert schedule is not None
     assert not broken_rules(instance, schedule)
     return schedule
-
-
-def _layers() -> OpGraph:
-    """Six modules, one op forward and one backward each, in a chain; the backward has its sum of gradients outside."""
-    ops = [Op(f"f{i}", "test", time_s=1.0, output_bytes=1, module=f"m{i}") for i in range(6)]
-    ops += [Op(f"b{i}", "test", time_s=1.0, output_bytes=1, module=f"m{i}") for i in reversed(range(6))]
-    ops.append(Op("sum", "aten.add", time_s=1.0))
-    chain = [*(f"f{i}" for i in range(6)), *(f"b{i}" for i in reversed(range(6))), "sum"]
-    return OpGraph(tuple(ops), tuple(Edge(a, b, 1) for a, b in pairwise(chain)))
-
-
-def test_modules_become_blocks() -> None:
-    problem = make_problem(_layers(), make_machine(2))
-    merged = by_module(problem, build_instance(problem))
-    names = [op.id for op in problem.graph.ops]
-    blocks = sorted(sorted(names[op] for op in ops) for ops in merged.members)
-    assert blocks == [["b0", "f0", "sum"], ["b1", "f1"], ["b2", "f2"], ["b3", "f3"], ["b4", "f4"], ["b5", "f5"]]
-    assert merged.footprint == (2,) * 6
 
 
 @needs_metis
