@@ -180,8 +180,8 @@ class Variant:
         for code, target in self.inputs:
             tensor, strides = _plain(inputs[code.position]), self.layouts[code.position]
             # Views and kernels of the traced graph may rely on the memory layout of the capture.
-            expanded = strides is None or 0 in strides
-            bound[code.op] = as_input(tensor if expanded else laid_out(tensor, strides), target)
+            tensor = tensor if strides is None or 0 in strides else laid_out(tensor, strides)
+            bound[code.op] = as_input(tensor, target)
         for code in self.captured.executable.of_role("constant"):
             bound[code.op] = copy_on(self._torch_device(code.op), code.constant)
         return StepInputs(bound, seed)
