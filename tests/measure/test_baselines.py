@@ -1,25 +1,14 @@
 """The largest difference to plain PyTorch, where numbers are none, are missing, or are narrow."""
 
-import copy
 import json
 import math
-from contextlib import closing
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 import torch
-from torch import nn
 
-from dlplacer.core.topology import Device, Topology
-from dlplacer.frontend import Job
-from dlplacer.frontend.torch.capture import capture_job, default_rewrites
 from dlplacer.measure.run_report import Figures, RunReport
-from dlplacer.measure.selftest import random_plan as selftest_plan
-from dlplacer.measure.steps import PlacedJob, _largest_difference, compare_with_eager
-from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.placed.placed_module import PlacedModule
+from dlplacer.measure.steps import _largest_difference
 
 NAN, INF = float("nan"), float("inf")
 
@@ -47,37 +36,6 @@ def test_a_gradient_that_is_missing_on_one_side_counts_as_zeros() -> None:
     gradient = torch.tensor([0.5, -3.0])
     assert _largest_difference([(None, gradient)]) == _largest_difference([(gradient, None)]) == 3.0
     assert _largest_difference([(None, None), (gradient, gradient)]) == 0.0
-
-
-class Several(nn.Module):
-    """Returns what is no tensor before and between its tensors."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc = nn.Linear(8, 5)
-
-    def forward(self, x: torch.Tensor) -> Any:
-        y = self.fc(x)
-        return None, 3, {"text": "t", "places": y.argmax(1)}, y
-
-
-@pytest.mark.parametrize("shift", [0.0, 0.5])
-def test_all_tensors_of_inference_are_compared(shift: float) -> None:
-    job = Job(Several(), (torch.randn(4, 8),), mode="infer")
-    captured = capture_job(job, default_rewrites())
-    topology = Topology((Device("d", "cpu-core"),), (), ())
-    with closing(RuntimeDevice("host", "cpu-core")) as device:
-        plan = selftest_plan(captured.graph, topology, 0)
-        placed = PlacedJob(PlacedModule(job, plan, captured, {"d": device}), [job])
-        places, last = placed.step()
-        assert last.shape == (4, 5)
-        shifted = SimpleNamespace(**{name: getattr(placed, name) for name in ("placed", "parts", "whole")})
-        shifted.job, shifted.step = job, lambda: (places, last + shift)
-        group: Any = SimpleNamespace(gathered=lambda value: [value])
-        reference = copy.deepcopy(job.module)
-        assert compare_with_eager(cast(PlacedJob, shifted), reference, device, group).max_abs_error == pytest.approx(
-            shift, abs=1e-5
-        )
 
 
 def test_a_report_stays_json() -> None:

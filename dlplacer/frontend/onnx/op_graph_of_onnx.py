@@ -301,7 +301,11 @@ def onnx_graph(file: OnnxFile) -> OpGraph:
     values = values_of(file)
     counter = WorkCounter(values.model)
     graph = values.model.graph
-    ops = [_input(value.name, values) for value in data_inputs(file.model)]
+    given = {value.name: _spec(values, value.name) for value in data_inputs(file.model)}
+    ops = [
+        Op(name, "input", 0.0, outputs=(spec,), output_bytes=spec.bytes, phase="forward")
+        for name, spec in given.items()
+    ]
     producer: dict[str, tuple[str, int]] = {op.id: (op.id, 0) for op in ops}
     taken = {op.id for op in ops}
     edges: list[Edge] = []
@@ -332,19 +336,10 @@ def onnx_graph(file: OnnxFile) -> OpGraph:
             "entry": str(file.path),
             "mode": "infer",
             "onnx": {"sha256": file.sha256, "dims": dict(file.dims)},
-            "args": [
-                {"path": value.name, "shape": list(spec.shape), "dtype": spec.dtype}
-                for value in data_inputs(file.model)
-                for spec in [values.specs[value.name]]
-            ],
+            "args": [{"path": name, "shape": list(spec.shape), "dtype": spec.dtype} for name, spec in given.items()],
         },
     )
     return replace(result, structure_sha256=structure_sha256(result))
-
-
-def _input(name: str, values: Values) -> Op:
-    spec = _spec(values, name)
-    return Op(name, "input", 0.0, outputs=(spec,), output_bytes=spec.bytes, phase="forward")
 
 
 def _weight(name: str, values: Values, taken: set[str]) -> Op:

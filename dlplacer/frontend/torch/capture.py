@@ -80,7 +80,10 @@ def capture(
 def default_rewrites(whole_backward: bool = False, job: Job | None = None) -> list[str]:
     """Names of the rewrites that a capture applies, of a job with autocast those of its device type."""
     passes = [name for name in PASSES if not (whole_backward and name == "split-convolution-backward")]
-    return [*passes, CUDA_AUTOCAST] if job is not None and job.casts_as_cuda else passes
+    if job is None or job.autocast is None:
+        return passes
+    chosen = job.autocast_on or ("cuda" if torch.cuda.is_available() else "cpu")
+    return [*passes, CUDA_AUTOCAST] if chosen == "cuda" else passes
 
 
 def capture_job(job: Job, rewrites: Sequence[str], colocate_backward: bool = False) -> Captured:

@@ -138,12 +138,6 @@ class Job:
         """The optimizer as an `Optimizer`."""
         return self.optimizer if isinstance(self.optimizer, Optimizer) else None
 
-    @property
-    def casts_as_cuda(self) -> bool:
-        """True if autocast is on, with CUDA's lists."""
-        chosen = self.autocast_on or ("cuda" if torch.cuda.is_available() else "cpu")
-        return self.autocast is not None and chosen == "cuda"
-
     def capture(self) -> "OpGraph":
         """The dataflow graph of the step: `dlplacer.capture` of this job."""
         from dlplacer.frontend.torch.capture import capture

@@ -160,12 +160,18 @@ def flops_of(node: fx.Node) -> int:
     packet = getattr(node.target, "overloadpacket", None)
     name = str(packet)
     if name in _PRODUCTS:
-        factor, left, right = _PRODUCTS[name]
-        return factor * _product_flops(args[left].shape, args[right].shape)
+        factor, *places = _PRODUCTS[name]
+        left, right = (args[place].shape for place in places)
+        # Of a grouped product every row is multiplied by one of several matrices.
+        batch = right[0] if len(left) == len(right) == 3 else 1
+        rows, columns = left[-2] if len(left) > 1 else 1, right[-1] if len(right) > 1 else 1
+        return int(factor * 2 * batch * rows * left[-1] * columns)
     # torch's formula for the weight gradient ignores groups: a depthwise convolution would be charged channels times
     # over.
     if packet is aten.convolution_backward:
-        return _convolution_backward_flops(args)
+        positions, mask = args[1].shape if args[7] else args[0].shape, args[10]
+        forward = 2 * positions[0] * math.prod(positions[2:]) * math.prod(args[2].shape)
+        return int(forward) * (int(mask[0]) + int(mask[1]))
     # Captured on the CPU, attention is this kernel, which the registry does not know (pytorch#195460): it would be
     # free.
     if packet is aten._scaled_dot_product_flash_attention_for_cpu:
@@ -213,14 +219,6 @@ _FACTORIZED: dict[str, list[tuple[float, int]]] = {
 which argument has these (LAPACK Working Note 41, operation counts to leading order)."""
 
 
-def _product_flops(left: Sequence[int], right: Sequence[int]) -> int:
-    """FLOPs of a matrix product, or of a grouped one, in which every row is multiplied by one of several matrices."""
-    columns = right[-1] if len(right) > 1 else 1
-    batch = right[0] if len(left) == len(right) == 3 else 1
-    rows = left[-2] if len(left) > 1 else 1
-    return 2 * batch * rows * left[-1] * columns
-
-
 def bytes_of(node: fx.Node) -> int:
     """Bytes that a call reads and writes, each tensor once; of a table that is looked up in, the rows that it reads."""
     value = node.meta["val"]
@@ -255,10 +253,3 @@ def tensor_bytes(tensor: torch.Tensor) -> int:
     """Bytes that travel when a tensor is sent: a dimension that is only expanded counts once."""
     sizes = (size for size, stride in zip(tensor.size(), tensor.stride(), strict=True) if stride != 0)
     return int(math.prod(sizes)) * tensor.element_size() if tensor.numel() else 0
-
-
-def _convolution_backward_flops(args: Any) -> int:
-    grad_output, inputs, weight, transposed, mask = args[0], args[1], args[2], args[7], args[10]
-    positions = inputs.shape if transposed else grad_output.shape
-    forward = 2 * positions[0] * math.prod(positions[2:]) * math.prod(weight.shape)
-    return int(forward) * (int(mask[0]) + int(mask[1]))

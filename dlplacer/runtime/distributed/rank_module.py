@@ -20,6 +20,7 @@ from dlplacer.core.version import __version__
 from dlplacer.files.plan_file import plan_to_dict
 from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.job import Job, flat_inputs
+from dlplacer.frontend.torch.tracing.stand_in import is_empty
 from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice
 from dlplacer.runtime.devices.open import kind_of, open_devices
 from dlplacer.runtime.distributed.collective_ops import Bucket, with_collectives, with_group
@@ -28,7 +29,7 @@ from dlplacer.runtime.distributed.ranks import NETWORK, parse_ranks
 from dlplacer.runtime.executor.backends import segment_backend
 from dlplacer.runtime.executor.run import StepState
 from dlplacer.runtime.placed.apply import capture_as_planned, of_captured_ops, require_captured, require_runnable
-from dlplacer.runtime.placed.guards import has_data, require_unscaled_updates
+from dlplacer.runtime.placed.guards import require_unscaled_updates
 from dlplacer.runtime.placed.placed_module import PlacedModule
 from dlplacer.runtime.placed.variant import Layouts, Variant, part_of, with_constants
 from dlplacer.runtime.placed.variants import ModuleSnapshot
@@ -350,7 +351,11 @@ def settings_of(job: Job, plan: Plan, group: RankGroup) -> dict[str, Any]:
         "mode": job.mode,
         "optimizer": repr(job.update),
         "autocast": repr(job.autocast),
-        **{name: _checksum(one) for name, one in values.items() if has_data(one) and not hasattr(one, "full_tensor")},
+        **{
+            name: _checksum(one)
+            for name, one in values.items()
+            if not is_empty(one) and not hasattr(one, "full_tensor")
+        },
     }
 
 

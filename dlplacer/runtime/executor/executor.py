@@ -8,7 +8,6 @@ import contextlib
 import functools
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from threading import Lock
 
 import torch
@@ -38,12 +37,8 @@ LONGEST = 2000
 _submitting = Lock()
 
 
-@dataclass(frozen=True)
-class _Thread:
-    """The names of a thread's devices in the program, and its steps in a run."""
-
-    homes: tuple[str, ...]
-    steps: tuple[Step, ...]
+_Thread = tuple[tuple[str, ...], tuple[Step, ...]]
+"""The names of a thread's devices in the program, and its steps in a run."""
 
 
 class Executor:
@@ -103,9 +98,9 @@ class Executor:
         try:
             # Two programs at once must queue in the same order on all devices, or they wait for each other.
             with _submitting:
-                for thread in threads:
-                    work = functools.partial(self._issue, thread, run, given)
-                    answers.append(self._devices[thread.homes[0]].submit(work))
+                for homes, steps in threads:
+                    work = functools.partial(self._issue, homes, steps, run, given)
+                    answers.append(self._devices[homes[0]].submit(work))
         except BaseException as reason:
             self._stop(run)
             if isinstance(reason, Exception):
@@ -128,16 +123,18 @@ class Executor:
         self._links.fail()
         run.give_up()
 
-    def _issue(self, thread: _Thread, run: ProgramRun, given: Sequence[torch.Event]) -> None:
+    def _issue(
+        self, homes: Sequence[str], steps: Sequence[Step], run: ProgramRun, given: Sequence[torch.Event]
+    ) -> None:
         """The work of one thread in a run."""
         begin = time.perf_counter()
         try:
-            for name in thread.homes:
+            for name in homes:
                 self._begin(name, run, given)
             # Grad mode is local to a thread: without this every op would record an autograd graph.
             with torch.no_grad():
-                _take(thread.steps, run)
-            for name in thread.homes:
+                _take(steps, run)
+            for name in homes:
                 self._links.end(name)
                 if name in run.state.timelines:
                     self._devices[name].synchronize()
@@ -148,7 +145,7 @@ class Executor:
             self._stop(run)
             raise
         finally:
-            run.state.worked_s.update(dict.fromkeys(thread.homes, time.perf_counter() - begin))
+            run.state.worked_s.update(dict.fromkeys(homes, time.perf_counter() - begin))
 
     def _begin(self, name: str, run: ProgramRun, given: Sequence[torch.Event]) -> None:
         device = self._devices[name]
@@ -179,7 +176,7 @@ class Executor:
                     current[worker] = home
                     own.append(self._step(home, actions, recording))
             self._threads[recording] = [
-                _Thread(names, tuple(steps[names[0]]))
+                (names, tuple(steps[names[0]]))
                 for names in homes.values()
                 # No thread is woken for nothing.
                 if steps[names[0]] or recording or self._devices[names[0]].streams is not None

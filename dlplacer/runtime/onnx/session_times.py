@@ -71,7 +71,8 @@ def _replaced_times(file: OnnxFile, names: Sequence[str], count: int) -> dict[st
     values = values_of(file)
     of_kind: dict[object, list[float]] = {}
     times = {}
-    for node in (node for node in file.model.graph.node if node.name in names):
+    nodes: list[Any] = [node for node in file.model.graph.node if node.name in names]
+    for node in nodes:
         attributes = tuple(sorted(entry.SerializeToString(deterministic=True) for entry in node.attribute))
         kind = node.domain, node.op_type, attributes, tuple(map(values.specs.get, node.input))
         if kind not in of_kind:

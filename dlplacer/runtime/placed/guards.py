@@ -5,13 +5,13 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
 from dlplacer.core.errors import InputError, MismatchError
 from dlplacer.frontend.torch.job import Job, leaves_of
 from dlplacer.frontend.torch.tracing.hooks import has_hooks
 from dlplacer.frontend.torch.tracing.quiet import autocast_types
+from dlplacer.frontend.torch.tracing.stand_in import is_empty
 
 
 def in_order(expected: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -71,14 +71,9 @@ def require_inputs(
             _require_input(f"{part}[{position}]", leaf, captured, differentiates)
 
 
-def has_data(tensor: torch.Tensor) -> bool:
-    """True if a tensor is more than its shape: neither on the meta device nor a stand-in."""
-    return not (tensor.is_meta or isinstance(tensor, FakeTensor))
-
-
 def require_data(name: str, tensor: torch.Tensor) -> None:
     """Raise InputError if a parameter or buffer is on the meta device or a stand-in."""
-    if not has_data(tensor):
+    if is_empty(tensor):
         what = "on the meta device" if tensor.is_meta else "a stand-in"
         raise InputError(
             f"{name!r} is {what} and has no data: such a module can be planned but not run; build it with real memory"
@@ -90,7 +85,7 @@ def _require_input(name: str, leaf: Any, captured: Any, differentiates: bool) ->
         raise MismatchError(f"input {name} is a {type(leaf).__name__}; the capture had {type(captured).__name__}")
     if not isinstance(leaf, torch.Tensor):
         return
-    if not has_data(leaf) or leaf.layout != torch.strided:
+    if is_empty(leaf) or leaf.layout != torch.strided:
         what = (
             f"has layout {leaf.layout}" if leaf.layout != torch.strided else "has no data (meta device, or a stand-in)"
         )

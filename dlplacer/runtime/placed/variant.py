@@ -14,6 +14,7 @@ from dlplacer.core.op import Op
 from dlplacer.core.plan import Plan
 from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.executable import Executable, OpCode
+from dlplacer.frontend.torch.tracing.kernels import laid_out
 from dlplacer.problem.simulate import in_order
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.streams import as_input
@@ -177,7 +178,9 @@ class Variant:
             # detach shares storage and version counter: updates in place reach the parameter, and `versions` sees them.
             bound |= dict.fromkeys(ops, tensor.detach())
         for code, target in self.inputs:
-            tensor = _laid_out(_plain(inputs[code.position]), self.layouts[code.position])
+            tensor, strides = _plain(inputs[code.position]), self.layouts[code.position]
+            # Views and kernels of the traced graph may rely on the memory layout of the capture.
+            tensor = tensor if strides is None or 0 in strides else laid_out(tensor, strides)
             bound[code.op] = as_input(tensor, target)
         for code in self.captured.executable.of_role("constant"):
             bound[code.op] = copy_on(self._torch_device(code.op), code.constant)
@@ -299,10 +302,3 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
     with torch._C.DisableTorchFunctionSubclass():
         found = tensor.detach().resolve_conj().resolve_neg()
         return found if type(found) is torch.Tensor else found.as_subclass(torch.Tensor)
-
-
-def _laid_out(tensor: torch.Tensor, strides: tuple[int, ...] | None) -> torch.Tensor:
-    """The tensor in the memory layout of the capture, on which views and kernels of the traced graph may rely."""
-    if strides is None or tensor.stride() == strides or 0 in strides:
-        return tensor
-    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device).copy_(tensor)

@@ -174,12 +174,8 @@ class Program:
 
     def line(self, device: str, position: int) -> int:
         """Number of the line on which an action of a device prints, from 1."""
-        before = 0
-        for name, entries in self.actions.items():
-            if name == device:
-                break
-            before += 1 + len(entries)
-        return before + position + 2
+        before = list(self.actions)[: list(self.actions).index(device)]
+        return sum(1 + len(self.actions[name]) for name in before) + position + 2
 
     def where(self, device: str, position: int) -> str:
         """An action of a device for messages: ``gpu0, line 7: SEND x -> gpu1``."""

@@ -165,15 +165,6 @@ def test_a_batch_that_cannot_be_cut_is_refused() -> None:
         part_of(mlp(batch_size=6), 0, BatchCut(4))
 
 
-def test_inputs_are_cut_where_the_cut_says() -> None:
-    rows, columns, whole = torch.arange(8.0).view(4, 2), torch.arange(8.0).view(2, 4), torch.tensor(3.0)
-    job = Job(nn.Identity(), (rows, columns), (whole,), lambda output, *targets: output)
-    part = part_of(job, 1, BatchCut(2, (0, 1, None)))
-    assert torch.equal(part.args[0], rows[2:])
-    assert torch.equal(part.args[1], columns[:, 2:])
-    assert part.targets[0] is whole
-
-
 def test_an_input_of_the_batch_size_may_be_none_of_the_batch() -> None:
     job = Job(nn.Identity(), (torch.zeros(4, 6), torch.zeros(4, 3)))
     first, *others = likely_dims(job, 2)

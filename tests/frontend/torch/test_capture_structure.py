@@ -153,25 +153,6 @@ def test_updates_read_weight_and_gradient_and_wait_for_all_readers() -> None:
         assert sizes_into(graph, "weight.update") == {"weight": 160, "mm": 160, "addmm": 0}
 
 
-@pytest.mark.parametrize("mode", ["infer", "train"])
-def test_linear_algebra_is_captured_without_its_checks(mode: str) -> None:
-    def forward(self: Calls, x: torch.Tensor) -> torch.Tensor:
-        square = self.p @ self.p.T + torch.eye(8)
-        return torch.linalg.cholesky(torch.linalg.inv(square)) @ torch.linalg.solve(square, x.T)
-
-    module = Calls(forward, p=nn.Parameter(torch.eye(8)))
-    loss = {"loss": lambda output: output.pow(2).sum()} if mode == "train" else {}
-    graph = capture(Job(module, (torch.ones(4, 8),), mode=mode, **loss))
-    solved = {"aten.linalg_inv_ex", "aten.linalg_cholesky_ex", "aten._linalg_solve_ex"}
-    assert solved < set(kinds(graph))
-    assert "aten._linalg_check_errors" not in kinds(graph)
-    assert not [op for op in graph.ops if "token" in op.kind]
-    # Others trace with torch too: what it orders is as it was.
-    check = torch.ops.aten._linalg_check_errors.default
-    effects = pytest.importorskip("torch._higher_order_ops.effects")
-    assert torch.__version__ < "2.13" or effects._get_effect(check) is not None
-
-
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 def test_attention_draws_only_for_dropout(dropout: float) -> None:
     def forward(self: Calls, x: torch.Tensor) -> torch.Tensor:

@@ -10,7 +10,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from dlplacer.core.topology import Device, Link, Topology
-from dlplacer.data_parallel import GroupPlan, TernaryState, plan_groups, ternary_hook
+from dlplacer.data_parallel import GroupPlan, plan_groups
 from dlplacer.frontend import capture
 from dlplacer.models import mlp
 from dlplacer.runtime import apply
@@ -64,21 +64,6 @@ def test_training_equals_the_full_batch(wrap) -> None:
     _, expected = trained([mlp(batch_size=8)], steps=10)
     for parameters in wrapped_steps(wrap):
         assert farthest(parameters, expected) < 1e-6
-
-
-def test_ternary_gradients_of_a_placed_module_in_planned_buckets() -> None:
-    def wrap(placed):
-        ddp = torch.nn.parallel.DistributedDataParallel(placed, **groups().ddp_kwargs())
-        ddp.register_comm_hook(TernaryState(min_numel=64), ternary_hook)
-        return ddp
-
-    first, second = wrapped_steps(wrap)
-    _, expected = trained([mlp(batch_size=8)], steps=10)
-    _, start = trained([mlp(batch_size=8)], steps=0)
-    assert farthest(first, second) == 0
-    # Codes are noise around the exact gradient: the weights differ from those of exact training, and have moved.
-    assert 0 < farthest(first, expected) < 0.5
-    assert farthest(first, start) > 1e-3
 
 
 def test_a_sub_module_that_is_sharded_alone_is_refused() -> None:

@@ -5,13 +5,12 @@ import copy
 import pytest
 import torch
 from frontend.torch.small_models import Calls, Counting, build, build_with, dropout, graph_of
-from runtime.random_plans import needs_two_cores, placed_at_random, plain_loss, random_plan
+from runtime.random_plans import needs_two_cores, placed_at_random, plain_loss
 from torch import nn
 from torch.nn import functional
 
 from dlplacer.core.errors import InputError, MismatchError
-from dlplacer.frontend import Job, capture
-from dlplacer.runtime import apply
+from dlplacer.frontend import Job
 
 pytestmark = needs_two_cores
 
@@ -155,33 +154,3 @@ def test_modes_of_the_caller_are_not_those_of_a_step(devices: int) -> None:
         placed.train()
         placed.step(*job.args, *job.targets)
         assert not any(one.grad.is_inference() for one in placed.parameters() if one.grad is not None)
-
-
-class _Frozen(nn.Module):
-    """Keeps its norm in evaluation mode, by a `train` of its own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc, self.norm = nn.Linear(6, 6), nn.BatchNorm1d(6)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.norm(self.fc(x))
-
-    def train(self, mode: bool = True) -> "_Frozen":
-        super().train(mode)
-        self.norm.eval()
-        return self
-
-
-def test_modes_are_switched_by_the_modules_own_method() -> None:
-    torch.manual_seed(0)
-    plain = _Frozen().train()
-    module = copy.deepcopy(plain)
-    job = Job(module, (torch.randn(5, 6),), targets=(torch.randn(5, 6),), loss=nn.functional.mse_loss)
-    placed = apply(job, random_plan(capture(job), 2, 0), devices=["cpu:0", "cpu:1"])
-    placed.eval()
-    placed.train()
-    loss = placed(*job.args, *job.targets)
-    torch.testing.assert_close(loss, nn.functional.mse_loss(plain(*job.args), *job.targets))
-    assert torch.equal(module.norm.running_mean, plain.norm.running_mean)
-    placed.close()

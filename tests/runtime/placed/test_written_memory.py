@@ -8,7 +8,6 @@ from torch.nn import functional
 
 from dlplacer.core.errors import InputError
 from dlplacer.frontend import Job
-from dlplacer.frontend.torch.job import Optimizer
 
 pytestmark = needs_two_cores
 
@@ -51,32 +50,3 @@ def test_an_input_in_a_buffer_that_is_written_is_refused() -> None:
         for x in (placed.idle, kept[:4].clone()):
             expected = functional.mse_loss(Counting()(x.clone()), y)
             assert torch.allclose(placed.step(x, y), expected, atol=1e-6)
-
-
-@pytest.mark.parametrize("kind", ["sgd", "adam"])
-def test_an_input_that_is_a_parameter_is_read_before_the_update(kind: str) -> None:
-    class Twice(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            torch.manual_seed(0)
-            self.one, self.other = nn.Linear(4, 4), nn.Linear(4, 4)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.other(torch.tanh(self.one(x)))
-
-    for seed in range(2):
-        job = Job(
-            Twice(), (torch.ones(4, 4),), (torch.zeros(4, 4),), functional.mse_loss, optimizer=Optimizer(kind, 0.1)
-        )
-        plain, y = Twice(), job.targets[0]
-        rule = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[kind](plain.parameters(), lr=0.1)
-        with placed_at_random(job, 2, seed) as placed:
-            for _ in range(3):
-                loss = placed.step(placed.other.weight.detach(), y)
-                rule.zero_grad()
-                expected = functional.mse_loss(plain(plain.other.weight.detach()), y)
-                expected.backward()
-                rule.step()
-                assert torch.allclose(loss, expected, atol=1e-6)
-            for ours, theirs in zip(placed.parameters(), plain.parameters(), strict=True):
-                assert torch.allclose(ours, theirs, atol=1e-6)

@@ -100,7 +100,8 @@ def trace(step: StepModule, args: tuple[Any, ...], input_names: Sequence[str], f
             # A first forward may install what cannot be traced, such as hooks under a lock, or fill a cache.
             refused = WritesRefused()  # type: ignore[no-untyped-call]
             with contextlib.suppress(Exception), tracing(False), step.mode, refused:
-                step.call_module(*args)
+                inputs, named, targets = args
+                step.module(*inputs, *(targets if step.trains and step.loss is None else ()), **named)
             caught.clear()
             try:
                 joint, numbers_read = _joint_graph(step, args, fuses_lstms)

@@ -290,25 +290,17 @@ def split_convolution_backward(graph: fx.Graph) -> None:
             continue
         parts = {"input": [True, False, False], "weight": [False, mask[1], mask[2]]}
         for suffix, part_mask in parts.items():
-            _split_off(graph, node, suffix, part_mask)
+            with graph.inserting_before(node):
+                args = (*node.args[:-1], part_mask)
+                part = call_like(graph, node.target, args, node.meta, f"{node.name}_{suffix}", node.kwargs)
+            for getitem in [user for user in node.users if part_mask[picked_output(user)]]:
+                output = picked_output(getitem)
+                with graph.inserting_before(getitem):
+                    picked = call_like(graph, operator.getitem, (part, output), getitem.meta, f"{part.name}_{output}")
+                getitem.replace_all_uses_with(picked)
         for getitem in list(node.users):
             graph.erase_node(getitem)
         graph.erase_node(node)
-
-
-def _split_off(graph: fx.Graph, node: fx.Node, suffix: str, mask: Sequence[bool]) -> None:
-    with graph.inserting_before(node):
-        part = graph.create_node(
-            "call_function", node.target, (*node.args[:-1], list(mask)), dict(node.kwargs), f"{node.name}_{suffix}"
-        )
-    part.meta = dict(node.meta)
-    part.meta["val"] = tuple(value if wanted else None for value, wanted in zip(node.meta["val"], mask, strict=True))
-    for getitem in [user for user in node.users if mask[picked_output(user)]]:
-        output = picked_output(getitem)
-        with graph.inserting_before(getitem):
-            picked = graph.create_node("call_function", operator.getitem, (part, output), name=f"{part.name}_{output}")
-        picked.meta = dict(getitem.meta)
-        getitem.replace_all_uses_with(picked)
 
 
 def copy_given_gradients(traced: Traced) -> None:

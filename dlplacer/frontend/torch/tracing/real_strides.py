@@ -43,7 +43,11 @@ def real_strides() -> Iterator[None]:
         if all(tensor.dim() < 2 or tensor.is_contiguous() for tensor in given):
             return made
         leaves, nesting = pytree.tree_flatten((args, dict(kwargs or {})))
-        key = func, str(nesting), tuple(map(_key, leaves))
+        known_by = (
+            (leaf.dtype, tuple(leaf.shape), leaf.stride()) if isinstance(leaf, torch.Tensor) else str(leaf)
+            for leaf in leaves
+        )
+        key = func, str(nesting), tuple(known_by)
         if key not in known:
             known[key] = _orders(func, leaves, nesting)
         results, shape = pytree.tree_flatten(made)
@@ -59,12 +63,6 @@ def real_strides() -> Iterator[None]:
 
     with patch.object(FakeTensorMode, "dispatch", watched):
         yield
-
-
-def _key(leaf: Any) -> Any:
-    if isinstance(leaf, torch.Tensor):
-        return leaf.dtype, tuple(leaf.shape), leaf.stride()
-    return str(leaf)
 
 
 def _orders(func: Callable[..., Any], leaves: list[Any], nesting: Any) -> list[Sequence[int] | None]:

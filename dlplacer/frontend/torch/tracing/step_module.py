@@ -40,10 +40,6 @@ class StepModule(nn.Module):
                 return (loss_in(self.module(*args, *targets, **kwargs)),)
             return (self.loss(self.module(*args, **kwargs), *targets),)
 
-    def call_module(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], targets: tuple[Any, ...]) -> None:
-        """Call the module alone."""
-        self.module(*args, *(targets if self.trains and self.loss is None else ()), **kwargs)
-
 
 @contextmanager
 def fake_step(job: Job) -> Iterator[tuple[StepModule, tuple[Any, ...]]]:
