@@ -19,7 +19,7 @@ from dlplacer.core.plan import Plan, Transfer
 from dlplacer.core.table import Table
 from dlplacer.core.units import format_bytes, format_seconds
 from dlplacer.report.critical_path import critical_path
-from dlplacer.report.page.columns import PageClock, Texts, graph_columns, schedule_columns, visible
+from dlplacer.report.page.columns import PageClock, graph_columns, schedule_columns, visible
 from dlplacer.report.summary import headline, speedup_text, subject
 
 _ASSETS = files("dlplacer.report.page") / "assets"
@@ -221,7 +221,7 @@ def schedule_data(
     ``tables``.
     """
     ends_s = [max(plan.makespan_s, plan.lower_bound_s, *(entry.end_s for entry in plan.ops)) for _, plan in plans]
-    texts, clock = Texts(), PageClock(max(ends_s))
+    texts, clock = {"": 0}, PageClock(max(ends_s))
     graphs: list[Plan] = []
     numbers = []
     for _, plan in plans:
@@ -239,5 +239,5 @@ def schedule_data(
         ],
         **more,
         # Last: the columns fill it.
-        "texts": texts.table,
+        "texts": list(texts),
     }
