@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from dlplacer.api.subjects import PlanLike, TopologyLike, is_a, topology_of, whole_plan_of
 from dlplacer.core.errors import InputError
 from dlplacer.core.expect import expect_text, refuse
-from dlplacer.core.plan import Plan
+from dlplacer.report.plot.pictures import PICTURES, save_picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,47 +30,52 @@ T = TypeVar("T")
 
 def gantt(plan: PlanLike, ax: "Axes | None" = None, *, color_by: str = "phase") -> "Axes":
     """Devices and links over time, coloured by ``phase`` or ``module``; the line below is the critical path."""
-    return _drawn("gantt", plan, ax, color_by=color_by)
+    return _drawn("gantt", whole_plan_of(plan), ax, color_by=color_by)
 
 
 def placement(plan: PlanLike, ax: "Axes | None" = None) -> "Axes":
     """The graph, every op in the colour of its device, its area by its time; a large one by blocks of modules."""
-    return _drawn("placement", plan, ax)
+    return _drawn("placement", whole_plan_of(plan), ax)
 
 
 def memory(plan: PlanLike, ax: "Axes | None" = None) -> "Axes":
     """Live memory of every device over the step, in bytes over seconds."""
-    return _drawn("memory", plan, ax)
+    return _drawn("memory", whole_plan_of(plan), ax)
 
 
 def topology(machine: TopologyLike, ax: "Axes | None" = None) -> "Axes":
     """A picture of devices, routers and links; `machine` is a `Topology`, its file, or the name of one that ships."""
-    return _drawn("topology", machine, ax)
+    return _drawn("topology", topology_of(machine), ax)
 
 
 def comparison(found: "Comparison", ax: "Axes | None" = None) -> "Axes":
     """The step times that `dlplacer.compare` found, as bars."""
-    return _drawn("comparison", found, ax)
+    made = _result(found, "planning.compare", "Comparison", "compare(graph, topology)")
+    return _drawn("comparison", made, ax)
 
 
 def fit(found: "Fit", ax: "Axes | None" = None) -> "Axes":
     """The memory of every device with the layers that `dlplacer.fit` puts there."""
-    return _drawn("fit", found, ax)
+    made = _result(found, "planning.fit.fit", "Fit", "fit(model, machine)")
+    return _drawn("fit", made, ax)
 
 
 def pipeline(plan: "PipelinePlan", ax: "Axes | None" = None) -> "Axes":
     """A picture of the schedule that `dlplacer.pipeline` found, micro-batch by micro-batch."""
-    return _drawn("pipeline", plan, ax)
+    made = _result(plan, "planning.pipeline.pipeline_plan", "PipelinePlan", "pipeline(graph, topology)")
+    return _drawn("pipeline", made, ax)
 
 
 def hybrid(plan: "HybridPlan", ax: "Axes | None" = None) -> "Axes":
     """Speedup over the number of devices, as `dlplacer.hybrid` found it."""
-    return _drawn("hybrid", plan, ax)
+    made = _result(plan, "planning.hybrid.hybrid_plan", "HybridPlan", "hybrid(graph, topology, devices, epochs)")
+    return _drawn("hybrid", made, ax)
 
 
 def run(done: "Run", axes: "tuple[Axes, Axes] | None" = None) -> "tuple[Axes, Axes]":
     """The predicted step of `dlplacer.run` above the measured one, on one time axis; returns both Axes."""
-    return _drawn("run", done, axes)
+    made = _result(done, "measure.run_report", "Run", "run(job, plan, devices)")
+    return _drawn("run", (made.predicted, made.measured), axes)
 
 
 def save(
@@ -83,53 +88,29 @@ def save(
     """
     name = getattr(picture, "__name__", picture)
     expect_text("", picture=name)
-    if name not in _SUBJECTS:
-        raise InputError(f"there is no picture {name!r}; use one of {', '.join(_SUBJECTS)}")
-    from dlplacer.report import plot
-
+    if name not in (names := [each.name for each in PICTURES]):
+        raise InputError(f"there is no picture {name!r}; use one of {', '.join(names)}")
     colors = {"color_by": color_by} if name == "gantt" else {}
-    plot.save_picture(path, getattr(plot, f"plot_{name}"), _SUBJECTS[name](subject), **colors)
+    save_picture(path, globals()[name], subject, **colors)
     return Path(path)
 
 
 def _drawn(name: str, subject: Any, axes: T | None, **settings: str) -> T:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
     from dlplacer.report import plot
 
-    shown = _SUBJECTS[name](subject)
     given = axes if isinstance(axes, tuple) else (axes,)
-    if axes is not None and (len(given) != 1 + (name == "run") or not all(isinstance(ax, Axes) for ax in given)):
+    fitting = len(given) == 1 + (name == "run") and all(isinstance(ax, Axes) for ax in given)
+    if axes is not None and not fitting and not isinstance(axes, Figure):
         raise refuse("", "axes", axes, f"{'two matplotlib Axes in a tuple' if name == 'run' else 'an Axes'} or None")
-    drawn: T = getattr(plot, f"plot_{name}")(shown, axes, **settings)
+    drawn: T = getattr(plot, f"plot_{name}")(subject, axes, **settings)
     return drawn
 
 
-def _result_of(module: str, name: str, call: str) -> Callable[[Any], Any]:
-    """A function that returns its argument if this call has made it, and refuses others."""
-
-    def subject(value: Any) -> Any:
-        if not is_a(value, f"dlplacer.{module}", name):
-            raise refuse("", "subject", value, f"what dp.{call} returns")
-        return value
-
-    return subject
-
-
-def _steps_of(done: Any) -> tuple[Plan, Plan]:
-    run = _result_of("measure.run_report", "Run", "run(job, plan, devices)")(done)
-    return run.predicted, run.measured
-
-
-_SUBJECTS: dict[str, Callable[[Any], Any]] = {
-    "gantt": whole_plan_of,
-    "placement": whole_plan_of,
-    "memory": whole_plan_of,
-    "topology": topology_of,
-    "comparison": _result_of("planning.compare", "Comparison", "compare(graph, topology)"),
-    "fit": _result_of("planning.fit.fit", "Fit", "fit(model, machine)"),
-    "pipeline": _result_of("planning.pipeline.pipeline_plan", "PipelinePlan", "pipeline(graph, topology)"),
-    "hybrid": _result_of("planning.hybrid.hybrid_plan", "HybridPlan", "hybrid(graph, topology, devices, epochs)"),
-    "run": _steps_of,
-}
-"""Name of a picture → what makes its subject of an argument."""
+def _result(value: Any, module: str, name: str, call: str) -> Any:
+    """The value, if this call has made it."""
+    if not is_a(value, f"dlplacer.{module}", name):
+        raise refuse("", "subject", value, f"what dp.{call} returns")
+    return value

@@ -32,9 +32,12 @@ def chrome_trace(plan: Plan) -> dict[str, Any]:
     """
     rows = _rows(plan)
     threads = _threads(plan, rows)
-    critical = {part.step for part in critical_path(plan)}
-    events = [*_names(threads), *_op_events(plan, threads, critical), *_transfer_events(rows, threads, critical)]
-    events += [*_flow_events(plan, rows, threads), *_memory_events(plan, threads)]
+    events = [*_names(threads), *_slices(plan, rows, threads), *_flow_events(plan, rows, threads)]
+    for device in plan.topology.devices:
+        pid, tid = threads[device.id, _COMPUTE]
+        for time_ns, level in {_ns(time_s): level for time_s, level in live_bytes(plan, device.id)}.items():
+            place = {"pid": pid, "tid": tid, "ts": _us(time_ns)}
+            events.append({"ph": "C", "name": "memory", **place, "args": {"bytes": level}})
     return {
         "traceEvents": events,
         "displayTimeUnit": "ms",
@@ -100,20 +103,14 @@ def _names(threads: Mapping[Thread, tuple[int, int]]) -> Iterator[TraceEvent]:
         yield {"ph": "M", "name": "thread_sort_index", "pid": pid, "tid": tid, "args": {"sort_index": tid}}
 
 
-def _op_events(
-    plan: Plan, threads: Mapping[Thread, tuple[int, int]], critical: set[ScheduledOp | Transfer]
-) -> Iterator[TraceEvent]:
+def _slices(plan: Plan, rows: TraceRows, threads: Mapping[Thread, tuple[int, int]]) -> Iterator[TraceEvent]:
+    critical = {part.step for part in critical_path(plan)}
     for entry in plan.ops:
         if _takes_time(entry):
             op = plan.graph.op(entry.op)
             args = {"kind": op.kind, "module": op.module, "phase": op.phase, "bytes": op.output_bytes}
             head = {"name": op.id, "cat": op.phase or "op", **_span(threads[entry.device, _COMPUTE], entry)}
             yield {**head, "args": {**args, "critical": entry in critical}}
-
-
-def _transfer_events(
-    rows: TraceRows, threads: Mapping[Thread, tuple[int, int]], critical: set[ScheduledOp | Transfer]
-) -> Iterator[TraceEvent]:
     for thread, use in rows:
         if _takes_time(use):
             sent = use.transfer
@@ -150,13 +147,6 @@ def _first_consumer(plan: Plan, transfer: Transfer) -> ScheduledOp | None:
     )
     later = (entry for entry in readers if _takes_time(entry) and entry.end_s > transfer.end_s)
     return min(later, key=lambda entry: entry.start_s, default=None)
-
-
-def _memory_events(plan: Plan, threads: Mapping[Thread, tuple[int, int]]) -> Iterator[TraceEvent]:
-    for device in plan.topology.devices:
-        pid, tid = threads[device.id, _COMPUTE]
-        for time_ns, level in {_ns(time_s): level for time_s, level in live_bytes(plan, device.id)}.items():
-            yield {"ph": "C", "name": "memory", "pid": pid, "tid": tid, "ts": _us(time_ns), "args": {"bytes": level}}
 
 
 def _takes_time(span: ScheduledOp | LinkUse) -> bool:

@@ -16,7 +16,7 @@ NODES = [
 ]
 EDGES = [{"source": pair[0], "target": pair[1], "bytes": 1000} for pair in (("w", "left"), ("left", "w.grad"))]
 EDGES += [{"source": "split", "target": name, "bytes": 1000} for name in ("left", "right")]
-EPOCHS = {"32": 4, "64": 7, "128": 12, "256": 23}
+EPOCHS = {"32": 4, "64": 7}
 
 
 @pytest.fixture
@@ -27,31 +27,13 @@ def files(tmp_path: Path) -> list[str]:
     links = [{"source": name, "target": "s", "bytes_per_s": 1e9} for name in "abcd"]
     nodes = [*devices, {"id": "s", "kind": "router"}]
     topology.write_text(json.dumps({"format": "dlplacer.topology/1", "name": "box", "nodes": nodes, "edges": links}))
-    epochs.write_text(
-        json.dumps({"format": "dlplacer.epochs/1", "epochs": EPOCHS, "samples": 64_000, "mini_batch": 10})
-    )
+    epochs.write_text(json.dumps({"format": "dlplacer.epochs/1", "epochs": EPOCHS, "mini_batch": 10}))
     return [str(graph), str(topology), "--paper", "--epochs", str(epochs)]
 
 
 def planned(files: list[str], capsys: pytest.CaptureFixture[str], *options: str) -> Any:
     assert main(["hybrid", *files, *options, "--json"]) == 0
     return json.loads(capsys.readouterr().out)
-
-
-def test_a_projection_by_equations_3_to_6(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    found = planned(files, capsys, "--devices", "256", "--speedup", "2=1.32", "--scaling-efficiency", "1")
-    ratios = {each["devices"]: each["against_same_devices"] for each in found["budgets"]}
-    assert [ratios[devices] for devices in (64, 128, 256)] == pytest.approx(
-        [0.66 * 7 / 4, 0.66 * 12 / 7, 0.66 * 23 / 12]
-    )
-    assert found["budgets"][63]["speedup_needed"] == {"2": pytest.approx(8 / 7)}
-    assert found["first_win_devices"] == 54
-    assert found["epochs_fit"]["critical_mini_batches"] == pytest.approx(15.78, abs=0.01)
-    assert len(found["epochs_fit"]["residuals"]) == 4
-    best = found["best"]
-    assert (best["workers"], best["model_parallel"], best["model_parallel_speedup"]) == (128, 2, 1.32)
-    # 20 ms ÷ 1.32 · 6400 mini-batches ÷ 128 workers · 12 epochs
-    assert best["time_s"] == pytest.approx(0.020 / 1.32 * 6400 / 128 * 12)
 
 
 def test_speedups_come_from_the_solver_on_the_machine(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -79,19 +79,15 @@ def test_ranks_end_with_what_started_them(plan_file: str, launcher: list[str], a
     assert _left(ranks, 10.0) == []
 
 
-def test_ranks_end_with_an_interrupted_command(plan_file: str) -> None:
-    started, ranks = _started(plan_file, [])
-    time.sleep(3.0)
-    started.send_signal(signal.SIGINT)
-    assert started.wait(30) == 128 + signal.SIGINT
-    assert _left(ranks, 10.0) == []
-
-
-def test_a_rank_that_is_killed_ends_the_command(plan_file: str) -> None:
+@pytest.mark.parametrize("is_interrupted", [True, False])
+def test_an_interrupt_or_a_killed_rank_ends_the_command(plan_file: str, is_interrupted: bool) -> None:
     started, ranks = _started(plan_file, [])
     time.sleep(2.0)
-    os.kill(ranks[1], signal.SIGKILL)
-    assert started.wait(30) == 1
+    if is_interrupted:
+        started.send_signal(signal.SIGINT)
+    else:
+        os.kill(ranks[1], signal.SIGKILL)
+    assert started.wait(30) == (128 + signal.SIGINT if is_interrupted else 1)
     assert _left(ranks, 10.0) == []
 
 

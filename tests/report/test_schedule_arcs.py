@@ -35,13 +35,6 @@ def test_waits_of_the_diamond() -> None:
     assert waits_of(diamond()) == {"x": ("p", INPUT), "z": ("x", INPUT), "y": ("x.0", TRANSFER), "w": ("y.0", TRANSFER)}
 
 
-def test_a_transfer_waits_for_its_producer() -> None:
-    arcs = ScheduleArcs(diamond())
-    arc = arcs.latest_before[arcs.first_segment[0]]
-    assert arc is not None
-    assert (arc.why, arcs.plan.ops[arc.before].op) == (PRODUCER, "x")
-
-
 @pytest.mark.parametrize(("contention", "why", "slack_s"), [("link", LINK, 0.0), ("none", PRODUCER, 1.0)])
 def test_a_transfer_waits_for_its_link(contention: str, why: int, slack_s: float) -> None:
     # u.0 travels 1–4; v.0 is ready at 2, and may go at once only where there is no contention: then it ends at 5, and

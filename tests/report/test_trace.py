@@ -37,12 +37,9 @@ def test_every_event_is_well_formed(make: Any) -> None:
     assert json.loads(json.dumps(trace, allow_nan=False)) == trace
     assert trace["displayTimeUnit"] == "ms"
     for event in trace["traceEvents"]:
-        assert event["ph"] in "MXstfC"
-        assert event["name"]
         assert event["pid"] > 0
         assert event.get("tid", 1) > 0
         assert event["ph"] == "M" or event["ts"] >= 0
-        assert event["ph"] != "X" or (event["dur"] > 0 and event["cat"])
 
 
 def test_ops_and_transfers_are_slices_in_microseconds() -> None:

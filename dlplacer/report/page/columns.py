@@ -4,7 +4,7 @@ import math
 import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from dlplacer.check import live_tensors, resident_bytes
 from dlplacer.core.op import PHASES
@@ -25,20 +25,13 @@ def visible(text: str) -> str:
     return "".join(f"[U+{ord(character):04X}]" if character in hidden else character for character in text)
 
 
-class Texts:
-    """A table of texts that columns refer to by position; 0 is the empty text."""
+Texts: TypeAlias = dict[str, int]
+"""Texts that columns refer to by position; 0 is the empty text."""
 
-    def __init__(self) -> None:
-        self._position: dict[str, int] = {"": 0}
 
-    def of(self, text: str | None) -> int:
-        """The position of a text, which becomes part of the table."""
-        return self._position.setdefault(visible(text or ""), len(self._position))
-
-    @property
-    def table(self) -> list[str]:
-        """[position] → text."""
-        return list(self._position)
+def text_of(texts: Texts, text: str | None) -> int:
+    """The position of a text, which becomes part of the table."""
+    return texts.setdefault(visible(text or ""), len(texts))
 
 
 _DIGITS = 9
@@ -99,14 +92,15 @@ def graph_columns(plan: Plan, texts: Texts) -> dict[str, Any]:
     edges = [(graph.index[edge.source], graph.index[edge.target], edge.bytes) for edge in graph.edges]
     return {
         "id": [visible(op.id) for op in graph.ops],
-        "kind": [texts.of(op.kind) for op in graph.ops],
-        "module": [texts.of(op.module) for op in graph.ops],
-        "block": [texts.of(blocks[op.id]) for op in graph.ops],
+        "kind": [text_of(texts, op.kind) for op in graph.ops],
+        "module": [text_of(texts, op.module) for op in graph.ops],
+        "block": [text_of(texts, blocks[op.id]) for op in graph.ops],
         "phase": [_PHASES.index(op.phase) for op in graph.ops],
-        "dtype": [texts.of(", ".join({spec.dtype: 0 for spec in op.outputs}) or op.dtype) for op in graph.ops],
+        "dtype": [text_of(texts, ", ".join({spec.dtype: 0 for spec in op.outputs}) or op.dtype) for op in graph.ops],
         # As people write them: ``32×64×8×8, 32``.
         "shapes": [
-            texts.of(", ".join("×".join(map(str, spec.shape)) or "scalar" for spec in op.outputs)) for op in graph.ops
+            text_of(texts, ", ".join("×".join(map(str, spec.shape)) or "scalar" for spec in op.outputs))
+            for op in graph.ops
         ],
         "outputBytes": [op.output_bytes for op in graph.ops],
         "keptBytes": [op.weight_bytes + op.gradient_bytes + op.state_bytes for op in graph.ops],
@@ -192,14 +186,14 @@ def _transfers(
     waits = _waits(arcs, range(len(arcs.spans)))
     slack = clock.all_of(min(arcs.slack_s[first : last + 1]) for first, last in zip(firsts, lasts, strict=True))
     return {
-        "tensor": [texts.of(transfer.tensor) for transfer in sent],
+        "tensor": [text_of(texts, transfer.tensor) for transfer in sent],
         "source": [arcs.op_event[transfer.source] for transfer in sent],
         "target": [plan.topology.device_index[transfer.target] for transfer in sent],
         "bytes": [transfer.bytes for transfer in sent],
         "start": clock.all_of(transfer.start_s for transfer in sent),
         "time": clock.all_of(transfer.end_s - transfer.start_s for transfer in sent),
         "slack": [] if is_run else slack,
-        "route": [texts.of(" → ".join(transfer.nodes)) for transfer in sent],
+        "route": [text_of(texts, " → ".join(transfer.nodes)) for transfer in sent],
         **_on_path(plan, clock, parts),
         "serves": _served(plan),
         **{name: [column[first] for first in firsts] for name, column in waits.items()},

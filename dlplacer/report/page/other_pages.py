@@ -14,8 +14,7 @@ from dlplacer.planning.compare import Comparison
 from dlplacer.planning.hybrid.hybrid_plan import BestOfDevices, HybridPlan, Strategy
 from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
 from dlplacer.planning.pipeline.schedules import Action
-from dlplacer.report.page.page import page_table, schedule_data
-from dlplacer.report.page.render import FigureTable, Page, render_page
+from dlplacer.report.page.page import FigureTable, Page, page_table, render_page, schedule_data
 
 
 def comparison_page(comparison: Comparison) -> str:

@@ -1,6 +1,16 @@
-"""A plan as one HTML page; two plans side by side; a run beside its prediction; the plans of several methods."""
+"""A plan as one HTML page; two plans side by side; a run beside its prediction; the plans of several methods.
 
+A page is one file: template, style, script and data in one HTML text that loads nothing.
+"""
+
+import json
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from hashlib import sha256
+from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import Any
 
 from dlplacer.core.errors import InputError
@@ -9,9 +19,74 @@ from dlplacer.core.plan import Plan, Transfer
 from dlplacer.core.table import Table
 from dlplacer.core.units import format_bytes, format_seconds
 from dlplacer.report.critical_path import critical_path
-from dlplacer.report.page.columns import PageClock, Texts, graph_columns, schedule_columns, visible
-from dlplacer.report.page.render import FigureTable, Page, render_page
+from dlplacer.report.page.columns import PageClock, graph_columns, schedule_columns, visible
 from dlplacer.report.summary import headline, speedup_text, subject
+
+_ASSETS = files("dlplacer.report.page") / "assets"
+# In the order in which they need each other; all share one scope.
+_STYLES = ("theme", "layout", "controls", "panels", "tables")
+_SCRIPTS = (
+    *("dom", "units", "theme", "decode", "state", "palette", "viewport"),
+    *("live_memory", "totals", "rows", "draw_spans", "draw_rows", "draw_paths", "draw_axis", "timeline"),
+    *("hit", "tooltip", "pointer", "keys"),
+    *("query", "table", "plan_tables", "module_tree", "total_table", "alive_table", "details", "search"),
+    *("line_chart", "main"),
+)
+
+
+@dataclass(frozen=True)
+class FigureTable:
+    """Figures with names, one column of them for every schedule; without `heads`, one column."""
+
+    title: str
+    rows: Sequence[Sequence[str]]
+    heads: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Page:
+    """The content of a page: heading, the few figures at its top, figures at its side, and data for the script as JSON.
+
+    `conclusion` is a sentence below the heading.
+    """
+
+    title: str
+    highlights: Sequence[tuple[str, str]]
+    figures: Sequence[FigureTable]
+    data: Mapping[str, Any] = field(default_factory=dict)
+    conclusion: str = ""
+
+
+def render_page(page: Page) -> str:
+    """The HTML text of a page; the same page gives the same text.
+
+    Its content security policy allows its own script, by hash, and nothing else: no name can become code, and nothing
+    is loaded from anywhere.
+    """
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["visible"] = visible
+    template = environment.from_string(_read(_ASSETS / "page.html.jinja"))
+    script = _joined("script", ".js", _SCRIPTS)
+    return template.render(
+        page=page,
+        style=_joined("style", ".css", _STYLES),
+        script=script,
+        script_hash=b64encode(sha256(script.encode()).digest()).decode(),
+        # Safe inside a script element: all ASCII, and no ``<`` that could end the element.
+        data=json.dumps(page.data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c"),
+    )
+
+
+@cache
+def _joined(folder: str, suffix: str, names: tuple[str, ...]) -> str:
+    return "\n".join(_read(_ASSETS / folder / f"{name}{suffix}") for name in names)
+
+
+def _read(path: Traversable) -> str:
+    return path.read_text(encoding="utf-8")
+
 
 Row = tuple[str, ...]
 
@@ -146,7 +221,7 @@ def schedule_data(
     ``tables``.
     """
     ends_s = [max(plan.makespan_s, plan.lower_bound_s, *(entry.end_s for entry in plan.ops)) for _, plan in plans]
-    texts, clock = Texts(), PageClock(max(ends_s))
+    texts, clock = {"": 0}, PageClock(max(ends_s))
     graphs: list[Plan] = []
     numbers = []
     for _, plan in plans:
@@ -164,5 +239,5 @@ def schedule_data(
         ],
         **more,
         # Last: the columns fill it.
-        "texts": texts.table,
+        "texts": list(texts),
     }

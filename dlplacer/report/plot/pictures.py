@@ -1,6 +1,6 @@
 """The pictures and their files; the table is read without loading matplotlib.
 
-A picture is a module of this folder with a function ``plot_NAME(subject, ax=None)``, which draws on the Axes, or makes
+A picture is a function ``plot_NAME(subject, ax=None)`` of this folder, which draws on the Axes given, or makes
 them at the size that suits the subject, and a row in `PICTURES`, which the command line reads.
 """
 
@@ -22,7 +22,7 @@ _DATES: dict[str, dict[str, None]] = {"png": {}, "svg": {"Date": None}, "pdf": {
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """One picture: the name of its module, the kind of value that it shows, and its option of commands."""
+    """One picture: its name, the kind of value that it shows, and its option of commands."""
 
     name: str
     subject: str
