@@ -101,14 +101,11 @@ def route_delay(topology: Topology, route: Route, size_bytes: int, delay: str = 
     return sum((link_spans(part, size_bytes, delay, exact)[-1][1] for part in parts), Fraction(0))
 
 
-def route_line(topology: Topology, route: Route, delay: str = "store-and-forward") -> tuple[Fraction, Fraction]:
-    """The delay of a route as a line over the bytes: seconds per byte, and seconds for 0 bytes."""
-    latency_s = route_delay(topology, route, 0, delay)
-    return route_delay(topology, route, 1, delay) - latency_s, latency_s
-
-
 def route_lines(topology: Topology, delay: str) -> Callable[[Route], tuple[Fraction, Fraction]]:
-    """Route → `route_line`, computed once for all routes over links of the same kinds: a cluster has few."""
+    """Route → its delay as a line over the bytes: seconds per byte, and seconds for 0 bytes.
+
+    It is computed once for all routes over links of the same kinds: a cluster has few.
+    """
     known: dict[tuple[object, ...], tuple[Fraction, Fraction]] = {}
 
     def kinds(route: Route) -> Iterator[object]:
@@ -119,7 +116,8 @@ def route_lines(topology: Topology, delay: str) -> Callable[[Route], tuple[Fract
     def line(route: Route) -> tuple[Fraction, Fraction]:
         key = tuple(kinds(route))
         if key not in known:
-            known[key] = route_line(topology, route, delay)
+            none_s, byte_s = (route_delay(topology, route, size_bytes, delay) for size_bytes in (0, 1))
+            known[key] = byte_s - none_s, none_s
         return known[key]
 
     return line

@@ -8,8 +8,7 @@ from dlplacer.core.errors import InternalError
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.bounds import Bounds, critical_path, lower_bounds, whole_area
 from dlplacer.solvers.decode.decode import KERNELS, in_sequence
-from dlplacer.solvers.decomposition.segments import GraphSegment
-from dlplacer.solvers.decomposition.series import segments_of, solve_segments
+from dlplacer.solvers.decomposition.series import solve_segments
 from dlplacer.solvers.decomposition.stage_bound import search_stages
 from dlplacer.solvers.feasibility import EXACT_UP_TO, explain_overflow
 from dlplacer.solvers.heuristics.randomized_restarts import improve
@@ -41,14 +40,13 @@ _RESTARTS = 150
 
 @dataclass
 class PhaseContext:
-    """The state that phases share; `bounds` and `segments` are set by the phases of these names."""
+    """The state that phases share; `bounds` are set by the phase of that name."""
 
     problem: Problem
     instance: Instance
     incumbent: Incumbent
     heuristics: StartSearch
     bounds: Bounds = field(init=False)
-    segments: list[GraphSegment] = field(default_factory=list)
 
     @property
     def few(self) -> bool:
@@ -181,13 +179,9 @@ def _assign(search: PhaseContext, path: list[int], seconds: float) -> None:
         )
 
 
-def _find_segments(search: PhaseContext, seconds: float) -> None:
-    search.segments = segments_of(search.instance, search.bounds, seconds)
-
-
 def _solve_segments(search: PhaseContext, seconds: float) -> None:
     """Prove segments between cut ops: their bounds add up, which CP-SAT does not see."""
-    search.bounds = solve_segments(search.instance, search.segments, search.bounds, search.incumbent)
+    search.bounds = solve_segments(search.instance, search.bounds, search.incumbent)
 
 
 def _restart(search: PhaseContext, seconds: float) -> None:
@@ -225,8 +219,7 @@ PHASES = (
         _SERIAL_SHARE,
         lambda s: s.incumbent.best is not None and s.instance.memory_binds,
     ),
-    Phase("find segments", _find_segments, is_needed=True),
-    Phase("segments", _solve_segments, applies=lambda s: bool(s.segments)),
+    Phase("segments", _solve_segments),
     Phase("late heuristics", lambda s, seconds: s.heuristics.go_on()),
     Phase("restarts", _restart, _RESTART_SHARE),
     Phase("exact model", _solve_exactly, 0.8, lambda s: s.few),

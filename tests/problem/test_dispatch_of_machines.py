@@ -51,6 +51,14 @@ def test_devices_of_their_own_processes_do_not_wait_for_each_other() -> None:
     assert spans(independent(10, 10), shared, "01") == {"a": (4, 14), "b": (8, 18)}
 
 
+def test_one_process_for_all_devices_is_a_machine_that_says_so() -> None:
+    graph = independent(10, 0, 10)
+    shared = build_problem(graph, machine(2, dispatch_s=4.0, process="host"), FREE)
+    assert replay(build_problem(graph, machine(2), FREE), [0, 1, 1], range(3), 4.0) == replay(
+        shared, [0, 1, 1], range(3)
+    )
+
+
 # Two threads, calls 3 apart: starts 0, 3, 6, 9 where ops take 2; on one device they follow one another without a wait.
 def test_cores_of_one_process_share_an_interpreter_and_one_alone_does_not() -> None:
     graph = independent(2, 2, 2, 2)

@@ -1,18 +1,15 @@
 """The default method as a whole: limits, interruptions, reports and reproducibility."""
 
-import importlib
-import signal
 import threading
 import time
 from dataclasses import replace
 
 import pytest
 from benchmarks.families import FAMILIES
-from solvers.helpers import broken_rules, make_graph, make_machine, make_problem, one_worker
+from solvers.helpers import broken_rules, make_machine, make_problem, one_worker
 from solvers.random_problems import random_fork_join
 
 from dlplacer.core.errors import InternalError
-from dlplacer.planning.place import place
 from dlplacer.problem.problem import Problem
 from dlplacer.solvers.heuristics.list_rules import by_rank, list_schedule, upward_ranks
 from dlplacer.solvers.heuristics.randomized_restarts import improve
@@ -87,20 +84,3 @@ def test_improvement_never_worsens_and_is_deterministic() -> None:
         found.append(incumbent.best)
     assert found[0] == found[1]
     assert found[0].makespan < first.makespan
-
-
-def test_an_interrupt_while_a_plan_is_checked_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = importlib.import_module("dlplacer.planning.under_dispatch")
-    assemble = module.assemble
-
-    def interrupted(*arguments: object) -> object:
-        signal.raise_signal(signal.SIGINT)
-        return assemble(*arguments)
-
-    monkeypatch.setattr(module, "assemble", interrupted)
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        result = place(make_graph({"a": 1.0, "b": 1.0}), make_machine(2), method="list")
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert result.plan.makespan_s == 1.0

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from operator import itemgetter
-from typing import NamedTuple
 
 import numpy as np
 
@@ -73,10 +72,19 @@ _OP_S = 1e-5
 KERNELS = (insert_all, work_on, run_from)
 
 
-class Rule(NamedTuple):
-    """An order of ops, and a rule for their devices: each where it ends first, or so that no device idles.
+def decode(
+    instance: Instance,
+    order: Sequence[int],
+    placement: Sequence[int] | None = None,
+    works_on: bool = False,
+    fast: bool | None = None,
+) -> Schedule | None:
+    """The schedule of an order and a rule for devices; None if an op fits on no device that it may use.
 
-    Attributes
+    A block takes all its memory when its first op is placed (eq. 13), so colocated ops cannot be locked out later.
+    Sources of zero time go as near as they may be to the first op that reads them: they start at 0 anywhere.
+
+    Parameters
     ----------
     order
         All ops, each after what it reads.
@@ -84,43 +92,28 @@ class Rule(NamedTuple):
         [block] → device, or -1 where the rule shall decide; None if it decides them all.
     works_on
         Whether no device idles while an op could run on it (`work_on`); else each op goes where it ends first.
-    """
-
-    order: Sequence[int]
-    placement: Sequence[int] | None = None
-    works_on: bool = False
-
-
-def decode(instance: Instance, rule: Rule, fast: bool | None = None) -> Schedule | None:
-    """The schedule that a rule finds; None if an op fits on no device that it may use.
-
-    A block takes all its memory when its first op is placed (eq. 13), so colocated ops cannot be locked out later.
-    Sources of zero time go as near as they may be to the first op that reads them: they start at 0 anywhere.
-
-    Parameters
-    ----------
     fast
         Whether to decide in machine code; by default where that is worth it.
     """
     tables = tables_of(instance)
-    arrays = tables.arrays if rule.placement is None else _placed(instance, tables.arrays, rule.placement)
+    arrays = tables.arrays if placement is None else _placed(instance, tables.arrays, placement)
     count_work(_OP_S * instance.op_count)
     fast = is_fast(instance.op_count * instance.device_count, KERNELS) if fast is None else fast
 
     def build(solution: Solution) -> int:
-        if rule.works_on:
-            desk = new_desk(arrays, np.array(rule.order, np.int64))
+        if works_on:
+            desk = new_desk(arrays, np.array(order, np.int64))
             return run(work_on, fast, arrays, solution, desk, not instance.uniform)
-        booked = np.zeros((2, instance.device_count, len(rule.order) + 1, 3), np.int64)
+        booked = np.zeros((2, instance.device_count, len(order) + 1, 3), np.int64)
         rows, placed = np.zeros((instance.device_count, 3), np.int64), np.zeros(len(arrays.units), np.int64)
         return run(insert_all, fast, arrays, solution, placed, booked, rows)
 
-    ops = np.array([op for op in rule.order if op not in instance.sources], np.int64)
+    ops = np.array([op for op in order if op not in instance.sources], np.int64)
     nowhere = np.zeros(instance.op_count, np.int64)
     solution, makespan = filled(tables, nowhere, ops, build)
     if makespan == NEVER:
         return None
-    if not rule.works_on and tables.arrays.holds.size:
+    if not works_on and tables.arrays.holds.size:
         # In turn, what an op reads is not behind what was sent for ops that insertion has put ahead of it.
         device, start = solution.ops[:, DEVICE].tolist(), solution.ops[:, TRIAL_START].tolist()
         again = sent_in_turn(tables, device, sequence(instance, device, start), fast)

@@ -355,26 +355,16 @@ def followers(instance: Instance, op: int) -> list[int]:
     return [other for other in instance.order if other in found]
 
 
-def segments_of(instance: Instance, bounds: Bounds, seconds: float) -> list[GraphSegment]:
-    """The segments between cut ops of what leads to the op that is done last; none if it does not fall apart.
+def solve_segments(instance: Instance, bounds: Bounds, incumbent: Incumbent) -> Bounds:
+    """Solve the segments of what leads to the op that is done last, without transfers, then with them.
 
-    Parameters
-    ----------
-    seconds
-        What the phase and all later ones have.
+    The bounds of the whole follow. Nothing is done if the graph does not fall apart.
     """
-    followers = [op for op in range(instance.op_count) if op not in instance.sources]
-    if not followers:
-        return []
-    last = max(followers, key=lambda op: bounds.head[op] + instance.shortest[op])
-    segments = find_segments(instance, last, PARAMS.find_share * seconds)
-    return segments if len(segments) > 1 else []
-
-
-def solve_segments(
-    instance: Instance, segments: Sequence[GraphSegment], bounds: Bounds, incumbent: Incumbent
-) -> Bounds:
-    """Solve the segments between cut ops, without transfers, then with them; the bounds of the whole follow."""
+    working = [op for op in range(instance.op_count) if op not in instance.sources]
+    last = max(working, key=lambda op: bounds.head[op] + instance.shortest[op], default=0)
+    segments = find_segments(instance, last, PARAMS.find_share * incumbent.budget.left_s) if working else []
+    if len(segments) < 2:
+        return bounds
     chain = SegmentChain.of(instance, segments, incumbent.budget)
     bounds = _rounds(chain, bounds, incumbent, PARAMS.work[0], PARAMS.shares[0])
     if not incumbent.closed:

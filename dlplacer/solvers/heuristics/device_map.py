@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from math import inf
 
 from dlplacer.core.graph import OpGraph
 from dlplacer.machines.costs.device_table import is_core
@@ -67,7 +68,7 @@ class _Allotment:
     def __init__(
         self,
         root: _Part,
-        limits: Sequence[tuple[int, int | None]],
+        limits: Sequence[tuple[int, float]],
         reserving: set[int],
         whole: frozenset[Path],
         ties: Sequence[Sequence[Path]],
@@ -85,8 +86,8 @@ class _Allotment:
             while self.queue:
                 part = self.queue.pop(0)
                 tied, size = self._with_ties(part)
-                room = None if limit is None else limit - used - self._reserve(device)
-                if room is None or size <= room:
+                room = limit - used - self._reserve(device)
+                if size <= room:
                     found.update((each.path, device) for each in (part, *tied))
                     self.queue = [each for each in self.queue if each not in tied]
                     used += size
@@ -95,7 +96,7 @@ class _Allotment:
                     break
         return found
 
-    def _open(self, part: _Part, tied: Sequence[_Part], room: int) -> bool:
+    def _open(self, part: _Part, tied: Sequence[_Part], room: float) -> bool:
         """Replace the part that does not fit by what it holds: the part itself, or one that a shared tensor joins."""
         if tied and part.size <= room:
             other = next((each for each in tied if self._can_open(each)), None)
@@ -129,9 +130,7 @@ class _Allotment:
         return tied, size
 
     def _reserve(self, device: int) -> int:
-        if device not in self.reserving:
-            return 0
-        return max(map(self._largest_layer, self.queue), default=0)
+        return max(map(self._largest_layer, self.queue), default=0) if device in self.reserving else 0
 
     def _largest_layer(self, part: _Part) -> int:
         """Bytes of the largest module within that is not opened."""
@@ -143,10 +142,11 @@ class _Allotment:
 
 def _on_map(problem: Problem, shares: Mapping[int, int]) -> Heuristic:
     """The rule that runs the program in its order where a device map puts it, and elsewhere where memory is short."""
-    graph, capacity = problem.graph, problem.capacity_bytes
+    graph = problem.graph
     first = _accelerators(problem)
     cores = [device for device in range(problem.device_count) if device not in first]
-    limits = [(device, _smaller(capacity[device], shares.get(device))) for device in (*first, *cores)]
+    rooms = [inf if size is None else size for size in problem.capacity_bytes]
+    limits = [(device, min(rooms[device], shares.get(device, inf))) for device in (*first, *cores)]
     whole = frozenset(path for paths in _whole_classes(graph).values() for path in paths)
     homes = _Allotment(_weights(graph), limits, {first[0], *cores}, whole, _ties(graph)).run()
     wished = _sites(problem, homes, first[0])
@@ -225,7 +225,3 @@ def _names(path: str | None) -> Path:
 
 def _holds(outer: Path, inner: Path) -> bool:
     return inner[: len(outer)] == outer
-
-
-def _smaller(capacity: int | None, share: int | None) -> int | None:
-    return min((size for size in (capacity, share) if size is not None), default=None)

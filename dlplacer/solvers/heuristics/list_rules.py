@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from dlplacer.solvers.bounds import arc_delays
-from dlplacer.solvers.decode.decode import Rule, decode
+from dlplacer.solvers.decode.decode import decode
 from dlplacer.solvers.heuristics.memory_packing import Fixed, Priority, choose_components, pack
 from dlplacer.solvers.instance.instance import Instance
 from dlplacer.solvers.instance.schedule import Schedule
@@ -16,7 +16,7 @@ def list_schedule(instance: Instance, priority: Priority, fixed: Fixed = None) -
     Of the ops whose data are there, a free device takes the preferred one. On machines of unequal devices, an op is
     left to another device that would end it earlier.
     """
-    return decode(instance, Rule(in_order(priority), fixed, works_on=True))
+    return decode(instance, in_order(priority), fixed, works_on=True)
 
 
 def heft(instance: Instance, priority: Priority, fixed: Fixed = None) -> Schedule | None:
@@ -25,7 +25,7 @@ def heft(instance: Instance, priority: Priority, fixed: Fixed = None) -> Schedul
     Ops are taken by rising `priority`, which must put every op after all that it reads; each goes to the device where
     it ends first, into the earliest gap that holds it. Where there is traffic, what it reads goes into gaps of links.
     """
-    return decode(instance, Rule(in_order(priority), fixed))
+    return decode(instance, in_order(priority), fixed)
 
 
 def upward_ranks(instance: Instance, delay_weight: float = 1.0) -> list[float]:

@@ -32,9 +32,10 @@ class RestartParams:
     fresh_every: int = 3
 
 
-def improve(
-    instance: Instance, incumbent: Incumbent, seconds: float, rounds: int, params: RestartParams = RestartParams()
-) -> None:
+PARAMS = RestartParams()
+
+
+def improve(instance: Instance, incumbent: Incumbent, seconds: float, rounds: int) -> None:
     """Offer better schedules until the gap is closed, the time is up or the rounds are done.
 
     The rounds alternate between a fresh schedule from perturbed upward ranks, and a repair: in a random window of time
@@ -42,10 +43,10 @@ def improve(
     finds something better, its ops are pushed late and early again.
     """
     stop_at = now() + seconds
-    within(lambda: now() > stop_at, lambda: _improve(instance, incumbent, rounds, params))
+    within(lambda: now() > stop_at, lambda: _improve(instance, incumbent, rounds))
 
 
-def _improve(instance: Instance, incumbent: Incumbent, rounds: int, params: RestartParams) -> None:
+def _improve(instance: Instance, incumbent: Incumbent, rounds: int) -> None:
     random = Random(incumbent.budget.seed)
     limited = choose_components(instance)
     ranks = [upward_ranks(limited, weight) for weight in DELAY_WEIGHTS]
@@ -54,12 +55,12 @@ def _improve(instance: Instance, incumbent: Incumbent, rounds: int, params: Rest
         if current is None or incumbent.closed or not incumbent.budget.left_s:
             return
         ask_time()
-        if number % params.fresh_every == 0:
-            noise, base = random.choice(params.noises), random.choice(ranks)
+        if number % PARAMS.fresh_every == 0:
+            noise, base = random.choice(PARAMS.noises), random.choice(ranks)
             perturbed = [rank * (1 + noise * random.gauss(0, 1)) for rank in base]
             found = list_schedule(limited, by_rank(limited, perturbed))
         else:
-            found = _repaired(instance, current, random, params)
+            found = _repaired(instance, current, random)
         if found is not None and found.makespan <= current.makespan:
             # Ties are accepted, to drift; only true progress is worth two more list schedules.
             tried = [found]
@@ -95,10 +96,10 @@ def placement(instance: Instance, schedule: Schedule) -> list[int]:
     return [schedule.device[ops[0]] for ops in instance.members]
 
 
-def _repaired(instance: Instance, schedule: Schedule, random: Random, params: RestartParams) -> Schedule | None:
+def _repaired(instance: Instance, schedule: Schedule, random: Random) -> Schedule | None:
     center = random.random() * schedule.makespan
-    width = random.choice(params.windows) * schedule.makespan
-    jitter = random.choice(params.jitters) * schedule.makespan
+    width = random.choice(PARAMS.windows) * schedule.makespan
+    jitter = random.choice(PARAMS.jitters) * schedule.makespan
     fixed = placement(instance, schedule)
     priority: list[float] = [-start for start in schedule.start]
     for op, start in enumerate(schedule.start):

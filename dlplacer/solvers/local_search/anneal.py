@@ -303,9 +303,8 @@ class LocalSearchParams:
     ----------
     warm, cool
         First and last temperature of a cycle, in mean times of working ops.
-    chunk_s, least_chunk_s
-        Seconds between looks at the clock and at what was found; these become fewer, down to the least, while that is
-        refused for its memory over time, which the compiled code does not know.
+    chunk_s, least_s
+        Seconds between looks at the clock and at what was found, at most and at the end.
     chunk_share, most_growth
         A chunk at most, of the time that is left, and in moves of the last one: a trial may be given up at once, or run
         the whole sequence.
@@ -317,7 +316,7 @@ class LocalSearchParams:
     warm: float = 0.15
     cool: float = 0.005
     chunk_s: float = 0.25
-    least_chunk_s: float = 0.02
+    least_s: float = 0.02
     chunk_share: float = 0.125
     most_growth: int = 8
     cycles: int = 4
@@ -352,7 +351,7 @@ def anneal_schedule(instance: Instance, incumbent: Incumbent, seconds: float) ->
     began = now()
     cycle_s = (stop_at - began) / PARAMS.cycles
     op_ticks = sum(instance.mean_duration) / max(1, instance.working_count)
-    trials, cycle, known, chunk_s, fruitless = 1, 0, best.makespan, PARAMS.chunk_s, 0
+    trials, cycle, known, fruitless = 1, 0, best.makespan, 0
     # Threads suffice: compiled code releases the interpreter's lock.
     with ThreadPoolExecutor(budget.workers) as pool:
         while incumbent.best is not None and cycle_s > 0 and budget.left_s and not incumbent.closed:
@@ -373,15 +372,9 @@ def anneal_schedule(instance: Instance, incumbent: Incumbent, seconds: float) ->
             pace = (now() - chunk_began) / trials
             for chain, found in zip(chains, better, strict=True):
                 if found and chain.makespan < incumbent.best.makespan:
-                    offered = chain.schedule()
-                    kept = incumbent.offer(offered)
-                    chain.keep(kept)
-                    if kept:
-                        chunk_s = min(PARAMS.chunk_s, 1.5 * chunk_s)
-                    elif offered.makespan < incumbent.best.makespan:
-                        chunk_s = max(PARAMS.least_chunk_s, chunk_s / 2)
+                    chain.keep(incumbent.offer(chain.schedule()))
             left_s = min(stop_at - now(), budget.left_s)
-            foreseen = int(min(chunk_s, max(PARAMS.chunk_share * left_s, PARAMS.least_chunk_s)) / pace)
+            foreseen = int(min(PARAMS.chunk_s, max(PARAMS.chunk_share * left_s, PARAMS.least_s)) / pace)
             trials = max(1, min(PARAMS.most_growth * trials, foreseen))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 from math import inf
 
-from dlplacer.solvers.decode.decode import KERNELS, Rule, decode
+from dlplacer.solvers.decode.decode import KERNELS, decode
 from dlplacer.solvers.decode.machine_code import Kernel, is_kept
 from dlplacer.solvers.ilp.solver_thread import in_thread
 from dlplacer.solvers.instance.time_limit import OutOfTimeError
@@ -62,12 +62,12 @@ def compile_all(code: Collection[Kernel] = ALL_CODE) -> None:
     devices = tuple(Device(name, "device") for name in ("0", "1"))
     topology = Topology(devices, (), (Link("0", "1", 1e9, 1e-6),))
     instance = build_instance(build_problem(graph, topology, Options()))
-    found = decode(instance, Rule(instance.order), fast=False)
+    found = decode(instance, instance.order, fast=False)
     if found is not None and set(ANNEALING_CODE) <= set(code):
         Chain(tables_of(instance), found).go_on(1, 1.0, 0)
     if set(KERNELS) <= set(code):
         for works_on in (False, True):
-            decode(instance, Rule(instance.order, works_on=works_on), fast=True)
+            decode(instance, instance.order, works_on=works_on, fast=True)
     if set(PLACEMENT_CODE) <= set(code):
         search = PlacementAnnealing(path_tables(instance, instance.order), instance.capacity)
         search.begin([0] * len(instance.members))

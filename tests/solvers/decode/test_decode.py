@@ -12,7 +12,7 @@ from dlplacer.core.errors import DlplacerError
 from dlplacer.core.options import Options
 from dlplacer.planning.assemble import assemble
 from dlplacer.problem.problem import Problem, build_problem
-from dlplacer.solvers.decode.decode import Rule, decode
+from dlplacer.solvers.decode.decode import decode
 from dlplacer.solvers.heuristics.memory_packing import choose_components, pack
 from dlplacer.solvers.instance.instance import FAR, Instance, build_instance
 from dlplacer.solvers.instance.memory_admission import admission
@@ -44,12 +44,12 @@ def _families() -> Iterator[Problem]:
             yield build_problem(graph, limited(machine, graph, 1.3), Options.paper())
 
 
-def _rules(instance: Instance) -> Iterator[Rule]:
+def _rules(instance: Instance) -> Iterator[tuple[list[int] | None, bool]]:
     packed = pack(instance)
     placements = [None] if packed is None else [None, packed, [d if b % 3 else -1 for b, d in enumerate(packed)]]
     for placement in placements:
         for works_on in (False, True):
-            yield Rule(instance.order, placement, works_on)
+            yield placement, works_on
 
 
 @pytest.mark.parametrize("problems", [_drawn(60), _families()], ids=["drawn", "families"])
@@ -58,8 +58,8 @@ def test_every_schedule_is_a_plan_that_check_passes(problems: Iterator[Problem])
     for number, problem in enumerate(problems):
         instance = choose_components(build_instance(problem))
         for rule in _rules(instance) if all(instance.allowed) else ():
-            found = decode(instance, rule, fast=False)
-            assert found == decode(instance, rule, fast=True), number
+            found = decode(instance, instance.order, *rule, fast=False)
+            assert found == decode(instance, instance.order, *rule, fast=True), number
             if found is None or found.makespan >= FAR or not admission(problem, instance)(found):
                 continue
             held = ProblemSchedule.of(problem, instance, found)

@@ -1,11 +1,6 @@
-"""Kernels as Python and in machine code, and where that is kept."""
-
-import os
-import time
-from pathlib import Path
+"""Kernels as Python and in machine code."""
 
 import numpy as np
-import pytest
 
 from dlplacer.solvers.decode import machine_code
 from dlplacer.solvers.decode import trial as heaps
@@ -50,26 +45,3 @@ def test_only_python_hears_that_time_is_up() -> None:
         assert len(asked) == 200
         _sorted(fast=True)
     assert len(asked) == 200
-
-
-@pytest.fixture
-def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    return tmp_path
-
-
-def test_code_that_nobody_has_used_for_long_makes_room(folder: Path) -> None:
-    old, recent = folder / "dlplacer" / "old", folder / "dlplacer" / "recent"
-    for other, days in ((old, 40), (recent, 3)):
-        other.mkdir(parents=True)
-        then = time.time() - days * 86400
-        os.utime(other, (then, then))
-    found = machine_code.code_folder.__wrapped__()
-    assert found is not None
-    assert found.parent == folder / "dlplacer"
-    assert set(found.parent.iterdir()) == {found, recent}
-
-
-def test_without_a_folder_nothing_is_kept(folder: Path) -> None:
-    (folder / "dlplacer").write_text("no folder")
-    assert machine_code.code_folder.__wrapped__() is None

@@ -11,7 +11,7 @@ from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.solvers.bounds import lower_bounds
 from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, new_solver, reader, search
 from dlplacer.solvers.ilp.ilp_model import build_model
-from dlplacer.solvers.instance.instance import build_instance, interchangeable
+from dlplacer.solvers.instance.instance import build_instance
 from dlplacer.solvers.instance.schedule import Incumbent
 from dlplacer.solvers.methods import METHODS
 
@@ -97,19 +97,3 @@ def test_redundant_rows_cut_off_no_optimum() -> None:
     # a, c on one device: 6; b, d on the other: 4.
     assert solver.solve(model) == cp_model.OPTIMAL
     assert solver.objective_value == 6
-
-
-def test_only_equal_devices_are_interchangeable() -> None:
-    devices = (
-        Device("d0"),
-        Device("d1"),
-        Device("d2", memory_bytes=9),
-        Device("d3", "other"),
-        Device("d4"),
-        Device("d5"),
-    )
-    links = [Link(a.id, b.id, 1.0) for i, a in enumerate(devices) for b in devices[i + 1 :] if b.id != "d5"]
-    topology = Topology(devices, (), (*links, Link("d4", "d5", 2.0), Link("d0", "d5", 1.0), Link("d1", "d5", 1.0)))
-    graph = make_graph({"a": {"device": 1, "other": 2}, "b": 1}, [("a", "b", 4)])
-    # d2 has other memory, d3 another type, d4 a faster link to d5.
-    assert interchangeable(build_instance(make_problem(graph, topology))) == [(0, 1)]
