@@ -19,7 +19,7 @@ from dlplacer.frontend.torch.tracing.step_module import StepModule, named_tensor
 def read_registered_tensors(captured: fx.GraphModule, step: StepModule, args: tuple[Any, ...]) -> None:
     """Let a graph that Dynamo captured read the parameters and buffers of the job by name, however it reaches them.
 
-    Dynamo makes an input of every tensor that the step reaches. Those that are name become one value each with
+    Dynamo makes an input of every tensor that the step reaches. Those that are registered become one value each with
     what the modules themselves read, so that gradients arrive and changes are seen; the others are constants. Refused
     are numbers that Python draws, and tensors outside the modules that the step would train or changes in place.
     """
