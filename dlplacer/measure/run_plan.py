@@ -91,7 +91,11 @@ def alternated_times(
     times: dict[str, list[float]] = {name: [] for name in steps}
     number, spent_s = 0, 0.0
     least, most = (_LEAST, _MOST) if count is None else (count, count)
-    while number < least or (number < most and not _are_sure(times[name] for name in compared)):
+
+    def is_sure(of_step: Sequence[float]) -> bool:
+        return bool(spread(of_step) <= _SURE * len(of_step) ** 0.5)
+
+    while number < least or (number < most and not all(is_sure(times[name]) for name in compared)):
         if count is None and number and spent_s * (1 + 1 / number) > LIMIT_S:
             break
         on_round(number, max(number / most, 0.0 if count else spent_s / LIMIT_S))
@@ -108,11 +112,6 @@ def spread(times: Sequence[float]) -> float:
     """Third less first quartile of a step's times, ÷ their median."""
     low, high = quartiles(times)
     return (high - low) / median(times)
-
-
-def _are_sure(times: Iterable[Sequence[float]]) -> bool:
-    """True if these rounds determine the time of each step."""
-    return all(spread(of_step) <= _SURE * len(of_step) ** 0.5 for of_step in times)
 
 
 def _warm_up(step: Callable[[], object], least: int, timed: Callable[[Callable[[], object]], float]) -> int:

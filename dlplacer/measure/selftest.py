@@ -144,7 +144,11 @@ def selftest(
         for kind in dict.fromkeys(device.type for device in opened):
             seconds = issue_time_s([device for device in opened if device.type == kind])
             checks.append(Check("issue", kind, seconds or None, None, "s per op"))
-        two = _two_of(opened, devices, stack) if timed else []
+        # Two streams of the only GPU; nothing on a single core.
+        two = opened[:2]
+        if timed and len(two) < 2:
+            streams = opened[0].streams is not None
+            two = _opened([f"{devices[0]}/{part}" for part in range(2)], stack) if streams else []
         checks += _steps(timed, opened[0], two, on_progress)
         names = tuple(device.name for device in opened)
         return Selftest(names, tuple(checks), environment_of(opened), topology)
@@ -152,13 +156,6 @@ def selftest(
 
 def _opened(names: Sequence[str], stack: contextlib.ExitStack) -> list[RuntimeDevice]:
     return [stack.enter_context(contextlib.closing(device)) for device in open_devices(names)]
-
-
-def _two_of(opened: Sequence[RuntimeDevice], names: Sequence[str], stack: contextlib.ExitStack) -> list[RuntimeDevice]:
-    """The first two devices, or two streams of the only GPU; none on a single core."""
-    if len(opened) > 1:
-        return list(opened[:2])
-    return _opened([f"{names[0]}/{part}" for part in range(2)], stack) if opened[0].streams is not None else []
 
 
 def _numbers(name: str, build: Build, devices: Sequence[RuntimeDevice], repeats: int, seed: int) -> Iterator[Check]:

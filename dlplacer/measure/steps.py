@@ -236,7 +236,7 @@ class PlacedJob:
         for name, line in self.placed.timelines.items():
             late_s = (line.started_ns - begin_ns) * 1e-9
             spans = line.spans(self.placed.devices[name])
-            found[name] = [(span.op, late_s + span.start_s, late_s + span.end_s) for span in spans]
+            found[name] = [(op, late_s + start_s, late_s + end_s) for op, start_s, end_s in spans]
         return found
 
 

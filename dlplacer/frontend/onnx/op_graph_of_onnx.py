@@ -314,10 +314,11 @@ def onnx_graph(file: OnnxFile) -> OpGraph:
             continue
         for name in reads(node):
             if name in values.constant and name not in producer:
-                weight = _weight(name, values, taken)
-                ops.append(weight)
-                taken.add(weight.id)
-                producer[name] = (weight.id, 0)
+                op_id, spec = _free_name(WEIGHT_PREFIX + name, taken), _spec(values, name)
+                weight: dict[str, Any] = {"weight_bytes": spec.bytes, "attrs": {"value": name}}
+                ops.append(Op(op_id, "parameter", 0.0, outputs=(spec,), phase="forward", **weight))
+                taken.add(op_id)
+                producer[name] = (op_id, 0)
         op = _node(node, values, counter, taken)
         ops.append(op)
         taken.add(op.id)
@@ -340,11 +341,6 @@ def onnx_graph(file: OnnxFile) -> OpGraph:
         },
     )
     return replace(result, structure_sha256=structure_sha256(result))
-
-
-def _weight(name: str, values: Values, taken: set[str]) -> Op:
-    op_id, spec = _free_name(WEIGHT_PREFIX + name, taken), _spec(values, name)
-    return Op(op_id, "parameter", 0.0, outputs=(spec,), weight_bytes=spec.bytes, phase="forward", attrs={"value": name})
 
 
 def _node(node: Any, values: Values, counter: WorkCounter, taken: set[str]) -> Op:

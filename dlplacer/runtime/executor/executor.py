@@ -7,7 +7,8 @@ the order of `dlplacer.runtime.program.program`, so that no two of them wait for
 import contextlib
 import functools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
 from threading import Lock
 
 import torch
@@ -27,8 +28,9 @@ from dlplacer.runtime.executor.run import (
     StepInputs,
     StepState,
 )
+from dlplacer.runtime.executor.segment_graph import LASTING, segment_graph
 from dlplacer.runtime.executor.stateful_ops import Updater
-from dlplacer.runtime.executor.steps import SegmentMaker, Step, activate_step, receive_step, send_step, stream_step
+from dlplacer.runtime.executor.steps import Segment, Step, activate_step, receive_step, send_step, stream_step
 from dlplacer.runtime.program.program import Action, Compute, Copy, Free, Program, Recv, Send, issue_order
 
 LONGEST = 2000
@@ -61,11 +63,11 @@ class Executor:
     ) -> None:
         self._links = links or RankLinks()
         self.backend = backend
-        self._program = program
+        self._graph, self._executable, self._program = graph, executable, program
+        self._updater = updater
         self._devices = devices
         self._starts = starts or {}
         self._order = CallerOrder(list(devices.values()))
-        self._maker = SegmentMaker(graph, executable, program, devices.keys(), updater, backend)
         self._transfers = [
             (action.tensor, action.target)
             for name in devices
@@ -167,7 +169,7 @@ class Executor:
                 worker: tuple(name for name, own in workers.items() if own is worker) for worker in workers.values()
             }
             current: dict[Worker, str] = {}
-            for home, actions in issue_order(self._program, self._maker.kind, LONGEST, self._starts):
+            for home, actions in issue_order(self._program, self._kind, LONGEST, self._starts):
                 if home in self._devices:
                     worker = workers[home]
                     own = steps[homes[worker][0]]
@@ -190,10 +192,65 @@ class Executor:
         if isinstance(first, Recv):
             return receive_step(first, home, device, self._devices.get(first.source), self._links)
         if isinstance(first, Compute | Free):
-            segment = self._maker.segment(home, device, actions, recording)
+            segment = self._segment(home, actions, recording)
             return Step(segment.call, segment.message)
         target = self._devices.get(first.target) if isinstance(first, Copy) else None
         return stream_step(first, home, device, self._events, target)
+
+    def _kind(self, op: str) -> object:
+        """Key of ops that may share a segment; None for an op that draws random numbers and stays alone."""
+        code = self._executable.codes.get(op)
+        return None if code is None or code.random else self._is_compiled(op)
+
+    def _segment(self, home: str, actions: Sequence[Action], recorded: bool) -> Segment:
+        """The segment of these COMPUTE and FREE actions of a device; a recorded one notes when every op ended."""
+        ops = tuple(action.op for action in actions if isinstance(action, Compute))
+        freed = {action.tensor for action in actions if isinstance(action, Free)}
+        made = {name for op in ops for name in self._exported(op)}
+        results = {name for op in ops for name in self._executable.codes[op].results}
+        outputs = sorted((made & results) - freed)
+        given = self._executable, ops, outputs, self._devices[home], self._updater
+        code = segment_graph(*given, self._lasting[home], self._fresh, recorded)
+        last = frozenset(freed.intersection(code.read))
+        backend = self.backend if not recorded and all(map(self._is_compiled, ops)) else SegmentBackend()
+        return Segment(
+            self._graph,
+            home,
+            ops,
+            code,
+            last,
+            dropped=tuple(sorted(freed - made - last)),
+            marks=tuple(sorted(made - results - freed)),
+            draws=any(self._executable.codes[op].random for op in ops),
+            recorded=recorded,
+            function=backend.function(code) if ops else None,
+        )
+
+    def _is_compiled(self, op: str) -> bool:
+        return self.backend.refusal(self._executable.codes[op]) is None
+
+    def _exported(self, op: str) -> Collection[str]:
+        """Tensors of outgoing edges and of the step's results; the rest is dropped at once."""
+        wanted = {edge.tensor for edge in self._graph.edges_from[op]}
+        return wanted | self._executable.returned.intersection(self._executable.codes[op].results)
+
+    @cached_property
+    def _lasting(self) -> Mapping[str, frozenset[str]]:
+        """Device → tensors that are the same in every step; a parameter that came from elsewhere is another copy."""
+        return {
+            home: frozenset(
+                code.value
+                for action in self._program.actions[home]
+                if isinstance(action, Compute) and (code := self._executable.codes[action.op]).role in LASTING
+            )
+            for home in self._devices
+        }
+
+    @cached_property
+    def _fresh(self) -> frozenset[str]:
+        """Tensors that outlive the step, or that another process reads, for which nothing here waits."""
+        sends = (action for home in self._devices for action in self._program.actions[home] if isinstance(action, Send))
+        return self._executable.returned | {action.tensor for action in sends if action.target not in self._devices}
 
 
 def _take(steps: Sequence[Step], run: ProgramRun) -> None:

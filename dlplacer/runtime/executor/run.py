@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -27,8 +27,7 @@ class StepInputs:
     seed: int
 
 
-@dataclass(frozen=True, slots=True)
-class OpSpan:
+class OpSpan(NamedTuple):
     """An op, and when its device turned to it and was done with it."""
 
     op: str

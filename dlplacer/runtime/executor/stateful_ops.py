@@ -12,6 +12,7 @@ from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
 from dlplacer.frontend.torch.job import Optimizer
+from dlplacer.frontend.torch.tracing.kernels import laid_out
 from dlplacer.runtime.devices.open import kind_of
 
 _locks: dict[tuple[int, torch.device], threading.Lock] = {}
@@ -55,12 +56,11 @@ class Updater:
         if self._rule is None:
             return
         # Fused kernels go over memory, not over elements.
-        laid_out = [
-            gradient if gradient.stride() == weight.stride() else torch.empty_like(weight).copy_(gradient)
-            for weight, gradient in zip(weights, gradients, strict=True)
+        like_weights = [
+            laid_out(gradient, weight.stride()) for weight, gradient in zip(weights, gradients, strict=True)
         ]
         update = self._adam if self._rule.kind == "adam" else self._sgd
-        update(self._rule, names, [*weights], laid_out)
+        update(self._rule, names, [*weights], like_weights)
 
     def state_dict(self) -> dict[str, Any]:
         """State of every parameter."""

@@ -3,36 +3,21 @@
 import functools
 import linecache
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
 
 from dlplacer.core.errors import InternalError, RunError, first_line
 from dlplacer.core.graph import OpGraph
-from dlplacer.frontend.torch.executable import Executable
 from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice
 from dlplacer.runtime.devices.streams import COMPUTE_STREAM
-from dlplacer.runtime.executor.backends import SegmentBackend, SegmentFunction
+from dlplacer.runtime.executor.backends import SegmentFunction
 from dlplacer.runtime.executor.run import ProgramRun, RankLinks
-from dlplacer.runtime.executor.segment_graph import LASTING, SegmentGraph, segment_graph
-from dlplacer.runtime.executor.stateful_ops import Updater, drawn_with
-from dlplacer.runtime.program.program import (
-    Action,
-    Compute,
-    Copy,
-    Free,
-    Hold,
-    Program,
-    RecordEvent,
-    Recv,
-    Send,
-    StreamAction,
-    Sync,
-    Wait,
-)
+from dlplacer.runtime.executor.segment_graph import SegmentGraph
+from dlplacer.runtime.executor.stateful_ops import drawn_with
+from dlplacer.runtime.program.program import Copy, Hold, RecordEvent, Recv, Send, StreamAction, Sync, Wait
 
 
 @dataclass(frozen=True)
@@ -90,76 +75,6 @@ class Segment:
                 return self.code.op_of.get(match[1], self.ops[0]) if match else self.ops[0]
             trace = trace.tb_next
         return self.ops[0]
-
-
-@dataclass(frozen=True)
-class SegmentMaker:
-    """Makes the segments of one program.
-
-    `here`: names of the program's devices in this process.
-    """
-
-    graph: OpGraph
-    executable: Executable
-    program: Program
-    here: Collection[str]
-    updater: Updater
-    backend: SegmentBackend
-
-    def kind(self, op: str) -> object:
-        """Key of ops that may share a segment; None for an op that draws random numbers and stays alone."""
-        code = self.executable.codes.get(op)
-        return None if code is None or code.random else self._is_compiled(op)
-
-    def segment(self, home: str, device: RuntimeDevice, actions: Sequence[Action], recorded: bool) -> Segment:
-        """The segment of these COMPUTE and FREE actions of a device; a recorded one notes when every op ended."""
-        ops = tuple(action.op for action in actions if isinstance(action, Compute))
-        freed = {action.tensor for action in actions if isinstance(action, Free)}
-        made = {name for op in ops for name in self._exported(op)}
-        results = {name for op in ops for name in self.executable.codes[op].results}
-        outputs = sorted((made & results) - freed)
-        given = self.executable, ops, outputs, device, self.updater
-        code = segment_graph(*given, self._lasting[home], self._fresh, recorded)
-        last = frozenset(freed.intersection(code.read))
-        backend = self.backend if not recorded and all(map(self._is_compiled, ops)) else SegmentBackend()
-        return Segment(
-            self.graph,
-            home,
-            ops,
-            code,
-            last,
-            dropped=tuple(sorted(freed - made - last)),
-            marks=tuple(sorted(made - results - freed)),
-            draws=any(self.executable.codes[op].random for op in ops),
-            recorded=recorded,
-            function=backend.function(code) if ops else None,
-        )
-
-    def _is_compiled(self, op: str) -> bool:
-        return self.backend.refusal(self.executable.codes[op]) is None
-
-    def _exported(self, op: str) -> Collection[str]:
-        """Tensors of outgoing edges and of the step's results; the rest is dropped at once."""
-        wanted = {edge.tensor for edge in self.graph.edges_from[op]}
-        return wanted | self.executable.returned.intersection(self.executable.codes[op].results)
-
-    @cached_property
-    def _lasting(self) -> Mapping[str, frozenset[str]]:
-        """Device → tensors that are the same in every step; a parameter that came from elsewhere is another copy."""
-        return {
-            home: frozenset(
-                code.value
-                for action in self.program.actions[home]
-                if isinstance(action, Compute) and (code := self.executable.codes[action.op]).role in LASTING
-            )
-            for home in self.here
-        }
-
-    @cached_property
-    def _fresh(self) -> frozenset[str]:
-        """Tensors that outlive the step, or that another process reads, for which nothing here waits."""
-        sends = (action for home in self.here for action in self.program.actions[home] if isinstance(action, Send))
-        return self.executable.returned | {action.tensor for action in sends if action.target not in self.here}
 
 
 class Step(NamedTuple):

@@ -39,12 +39,8 @@ _THREAD = ""
 def require_no_races(
     graph: OpGraph, programs: Sequence[Program], spaces: MemorySpaces | None = None, empty: Collection[str] = ()
 ) -> None:
-    """Return if the programs, run one after another, end, and have no `races`.
-
-    Raises InternalError as `races`, or naming the first actions that nothing orders, with their devices and lines.
-    """
-    found = races(graph, programs, spaces, empty)
-    if found:
+    """Raise InternalError as `races`, or naming the first actions that nothing orders, with their devices and lines."""
+    if found := races(graph, programs, spaces, empty):
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
         raise InternalError(f"the program has a race: {found[0]}{more}")
 
@@ -198,8 +194,11 @@ class _Checker:
         else:
             memory = self._copies.pop(key) if key in self._copies else self._handed_over(device, action)
             clock = dict(self._after[device, _THREAD])
-            if self._spaces[action.target].away:
-                self._hand_to_transport(device, action, memory, clock)
+            # A transport takes tensors in the host's memory at once, and waits for work on the device.
+            if self._spaces[action.target].away and self._spaces[action.target].memory != HOST_MEMORY:
+                _merge(clock, self._after[self._computing(device)])
+            elif self._spaces[action.target].away and not memory.written.precedes(clock):
+                self.found.append(f"{self._latest[device, _THREAD]}: the thread has not waited for {memory.written}")
             self._in_flight[action.tensor, action.target] = clock, memory
 
     def _handed_over(self, device: str, action: Send) -> _Memory:
@@ -214,13 +213,6 @@ class _Checker:
             return _Memory(None, moment, [moment])
         self.found.append(f"{moment}: the tensor is in {here.memory}, and there is no COPY before")
         return memory
-
-    def _hand_to_transport(self, device: str, action: Send, memory: _Memory, clock: _Clock) -> None:
-        """A transport takes tensors in the host's memory at once, and waits for work on the device."""
-        if self._spaces[action.target].memory != HOST_MEMORY:
-            _merge(clock, self._after[self._computing(device)])
-        elif not memory.written.precedes(clock):
-            self.found.append(f"{self._latest[device, _THREAD]}: the thread has not waited for {memory.written}")
 
     def _receive(self, device: str, action: Recv) -> None:
         clock, memory = self._in_flight.pop((action.tensor, device))

@@ -32,19 +32,16 @@ Order = Mapping[str, Sequence[str]]
 
 
 def lower(graph: OpGraph, order: Order, keep: Iterable[str] = ()) -> Program:
-    """The program that runs all ops of a graph in the given order, which has every op once.
-
-    A tensor goes to a device once, right after its producer; it is received right before its first reader there, and
-    freed on each device after its last use there, unless it is among those to `keep`.
-    """
+    """The program that runs all ops of a graph in the given order, which has every op once: see `lower_stages`."""
     return lower_stages(graph, [order], keep)[0]
 
 
 def lower_stages(graph: OpGraph, stages: Sequence[Order], keep: Iterable[str] = ()) -> list[Program]:
     """One program for each stage of a step, run one after another on the same devices: forward, then backward.
 
-    A tensor that a later stage reads is sent in the stage that makes it. It is received at the end of that stage if
-    nothing there reads it, and stays on its device between the programs.
+    A tensor goes to a device once, right after its producer; it is received right before its first reader there, and
+    freed on each device after its last use there, unless it is among those to `keep`. If a later stage alone reads it,
+    it is received at the end of the stage that makes it, and stays on its device between the programs.
     """
     state = _State(graph, stages, frozenset(keep))
     return [Program({device: tuple(state.actions(device, order)) for device in order}) for order in stages]

@@ -226,9 +226,13 @@ def _stack(graph: fx.Graph, total: fx.Node) -> None:
     if whole:
         with graph.inserting_before(total):
             made = [
-                call_like(graph, join, ([term.args[0] for term in slices], slices[0].args[2]), total.meta)
+                call_like(
+                    graph,
+                    _SLICED[slices[0].target][1],
+                    ([term.args[0] for term in slices], slices[0].args[2]),
+                    total.meta,
+                )
                 for slices in whole
-                for _, join in [_SLICED[slices[0].target]]
             ]
         stacked = {term for slices in whole for term in slices}
         _replace(graph, total, [*made, *(term for term in terms if term not in stacked)])
@@ -265,9 +269,6 @@ _SLICED: dict[Any, tuple[Callable[[Sequence[fx.Node]], list[fx.Node]], Any]] = {
     aten.slice_backward.default: (_consecutive, aten.cat.default),
 }
 """Op → its gradients in the order of their places, none where they are not all of the dimension; what joins them."""
-
-
-aten = torch.ops.aten
 
 
 def drop_detach(graph: fx.Graph) -> None:

@@ -25,7 +25,12 @@ def read_registered_tensors(captured: fx.GraphModule, step: StepModule, args: tu
     """
     flatten: Any = captured._dynamo_bytecode_flatten
     read = dict(zip(captured.graph.find_nodes(op="placeholder"), flatten(*args), strict=True))
-    paths = {path for name, _ in named_tensors(step) for path in _inputs_named(name)}
+    # Dynamo's names for the inputs that are modules' own tensors.
+    paths = set[str]()
+    for full, _ in named_tensors(step):
+        *modules, leaf = re.sub(r"[^\w.]", "_", full).split(".")
+        owner = "L_self_" + "".join(f"modules_{module}_" for module in modules)
+        paths |= {f"{owner}parameters_{leaf}_", f"{owner}buffers_{leaf}_"}
     # A tied tensor keeps the name by which the modules read it.
     own = {step.registered.get(id(value)): node for node, value in read.items() if node.target in paths}
     outside = {}
@@ -66,13 +71,6 @@ def _require_unwritten(node: fx.Node) -> None:
                 f"the step changes a tensor in place{line_of(user)} that is not registered in the module, and a placed "
                 "step would not; make it a buffer: self.register_buffer(name, tensor)"
             )
-
-
-def _inputs_named(name: str) -> list[str]:
-    """Dynamo's names for the input that is a module's own tensor."""
-    *modules, leaf = re.sub(r"[^\w.]", "_", name).split(".")
-    owner = "L_self_" + "".join(f"modules_{module}_" for module in modules)
-    return [f"{owner}parameters_{leaf}_", f"{owner}buffers_{leaf}_"]
 
 
 def _trained(loss: torch.Tensor) -> set[Any]:
