@@ -145,9 +145,5 @@ def test_what_is_captured_again_has_memory_of_its_own(monkeypatch: pytest.Monkey
 
 
 def test_an_unknown_backend_is_refused() -> None:
-<<<<<<< HEAD
     with pytest.raises(InputError, match="segments is 'yes'; use "):
-=======
-    with pytest.raises(InputError, match="segments is 'yes'; use eager, "):
->>>>>>> wf
         segment_backend("yes")
