@@ -56,7 +56,8 @@ class CollapsedGraph:
 def collapse(plan: Plan) -> CollapsedGraph:
     """The graph with every module that holds less than a fortieth of the ops as one block.
 
-    Ops without module belong to the block of what they read; a graph without modules is cut into slices of its order.
+    Ops without module belong to the block of what they read; a graph without modules is cut into slices of its order,
+    each named by its first op.
     """
     block, group = _blocks(plan)
     middle = _middles(plan, block)
