@@ -11,7 +11,7 @@ from dlplacer.core import table
 from dlplacer.core.abilities import Shown
 from dlplacer.core.errors import InputError
 from dlplacer.core.expect import printable, short_name, unknown
-from dlplacer.core.graph_mistakes import reference_mistakes
+from dlplacer.core.graph import reference_mistakes
 from dlplacer.core.record import Bytes, BytesPerSecond, Name, Number, OneOf, Record, Seconds, record
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ class Topology(Shown, Record):
 
 
 def topology_mistakes(nodes: Iterable[Device | Router], links: Sequence[Link]) -> Iterator[tuple[str, str]]:
-    """Contradictions between nodes and links, as of `dlplacer.core.graph_mistakes`."""
+    """Contradictions between nodes and links, as of `dlplacer.core.graph`."""
     nodes = tuple(nodes)
     if not any(isinstance(node, Device) for node in nodes):
         yield "nodes", "the topology has no devices; add a node of kind 'device'"

@@ -7,8 +7,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from dlplacer.core.constraints import Constraints
-from dlplacer.core.graph import OpGraph
-from dlplacer.core.graph_mistakes import cycle_mistake, graph_mistakes
+from dlplacer.core.graph import OpGraph, cycle_mistake, graph_mistakes
 from dlplacer.core.op import Edge, Op
 from dlplacer.core.record import Count
 from dlplacer.files.fields import ListOf, NodeLinkFile, plain, read_value, without

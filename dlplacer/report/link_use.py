@@ -1,6 +1,5 @@
 """Transfers on the links of a plan."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from dlplacer.core.plan import Plan, Transfer, TransferSegment
@@ -29,19 +28,14 @@ def link_uses(plan: Plan) -> dict[tuple[str, str], list[LinkUse]]:
         uses[link.target, link.source] = []
     for transfer in plan.transfers:
         for part, segment in enumerate(transfer.segments):
-            for hop, start_s, end_s in _hops(plan, transfer, segment):
-                uses[hop].append(LinkUse(hop, transfer, part, start_s, end_s))
+            links = [plan.topology.link_between[hop] for hop in segment.route]
+            spans = link_spans(links, transfer.bytes, plan.options.delay, float)
+            # A plan from a file may round its times: no link is held longer than the segment, the last as long as it.
+            for hop, (begin_s, until_s) in zip(segment.route, spans, strict=True):
+                here_s = min(segment.start_s + begin_s, segment.end_s)
+                there_s = segment.end_s if until_s == spans[-1][1] else min(segment.start_s + until_s, segment.end_s)
+                uses[hop].append(LinkUse(hop, transfer, part, here_s, there_s))
     return {hop: sorted(found, key=lambda use: use.start_s) for hop, found in uses.items() if found}
-
-
-def _hops(plan: Plan, transfer: Transfer, segment: TransferSegment) -> Iterator[tuple[tuple[str, str], float, float]]:
-    links = [plan.topology.link_between[hop] for hop in segment.route]
-    spans = link_spans(links, transfer.bytes, plan.options.delay, float)
-    # A plan from a file may round its times: no link is held for longer than the segment, the last as long as it.
-    for hop, (begin_s, until_s) in zip(segment.route, spans, strict=True):
-        here_s = min(segment.start_s + begin_s, segment.end_s)
-        there_s = min(segment.start_s + until_s, segment.end_s)
-        yield hop, here_s, segment.end_s if until_s == spans[-1][1] else there_s
 
 
 def waited_for(predicted: Plan, measured: Plan) -> tuple[Transfer, ...]:

@@ -3,26 +3,21 @@
 from dlplacer.core.plan import Plan
 from dlplacer.core.result import FITS_NONE
 from dlplacer.core.units import format_seconds
-from dlplacer.planning.one_device import one_device_s
+from dlplacer.planning.one_device import one_device_s, single_device_s
 from dlplacer.problem.problem import build_problem
 
 
 def speedup_text(plan: Plan) -> str | None:
     """The best single device ÷ the plan, as `Result.speedup` has it; None for a plan that takes no time."""
-    alone_s = _single_device_s(plan)
+    needed_bytes = sum(op.footprint_bytes for op in plan.graph.ops)
+    if all(device.memory_bytes is None or needed_bytes <= device.memory_bytes for device in plan.topology.devices):
+        alone_s = one_device_s(plan.graph, plan.topology)
+    else:
+        # Ops that together are too large may fit over time: only the problem knows.
+        alone_s = single_device_s(build_problem(plan.graph, plan.topology, plan.options))
     if alone_s is None:
         return FITS_NONE
     return f"{alone_s / plan.value_s:.4g}× over the best single device" if plan.value_s else None
-
-
-def _single_device_s(plan: Plan) -> float | None:
-    needed_bytes = sum(op.footprint_bytes for op in plan.graph.ops)
-    if all(device.memory_bytes is None or needed_bytes <= device.memory_bytes for device in plan.topology.devices):
-        return one_device_s(plan.graph, plan.topology)
-    from dlplacer.planning.one_device import single_device_s
-
-    # Ops that together are too large may fit over time: only the problem knows.
-    return single_device_s(build_problem(plan.graph, plan.topology, plan.options))
 
 
 def subject(plan: Plan) -> str:

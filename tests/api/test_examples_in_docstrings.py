@@ -13,7 +13,7 @@ MODULES = [
     "dlplacer",
     *(
         f"dlplacer.api.{name}"
-        for name in ("hybrid_planning", "jobs", "machines", "plot", "scaling", "showing", "solving")
+        for name in ("hybrid_planning", "jobs", "machines", "plot", "running", "scaling", "showing", "solving")
     ),
     *(f"dlplacer.core.{name}" for name in ("graph", "options", "plan", "result", "topology")),
     *("dlplacer.frontend.torch.job", "dlplacer.planning.hybrid"),

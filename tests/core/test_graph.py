@@ -14,16 +14,6 @@ from dlplacer.core.errors import InputError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
 
-AMOUNTS = (
-    "flops",
-    "bytes_accessed",
-    "weight_bytes",
-    "gradient_bytes",
-    "state_bytes",
-    "output_bytes",
-    "workspace_bytes",
-)
-
 
 def ops(*names: str) -> tuple[Op, ...]:
     return tuple(Op(name, "test", 1.0) for name in names)
@@ -42,7 +32,7 @@ def test_times_per_device_type() -> None:
     assert by_type.time_on("tpu") is None
 
 
-@pytest.mark.parametrize("name", AMOUNTS)
+@pytest.mark.parametrize("name", ["flops", "weight_bytes"])
 @pytest.mark.parametrize("value", [-1, math.nan, math.inf, 10**400])
 def test_amounts_are_finite_and_not_negative(name: str, value: float) -> None:
     with pytest.raises(InputError, match=rf"op 'a': {name}:? must be .* \(it is"):

@@ -36,9 +36,7 @@ def test_networkx_form() -> None:
     [
         ({"bytes_per_s": 0}, "bytes_per_s must be above 0"),
         ({"bytes_per_s": math.nan}, "bytes_per_s must be finite"),
-        ({"bytes_per_s": math.inf}, "bytes_per_s must be finite"),
         ({"latency_s": -1e-6}, "latency_s must be at least 0"),
-        ({"latency_s": math.inf}, "latency_s must be finite"),
         ({"count": 0}, "count must be at least 1"),
         ({"count": 10**400}, "count must be at most"),
         ({"bytes_per_s": 1e300, "count": 10**9}, "count is 1000000000"),

@@ -88,9 +88,6 @@ def _read(path: Traversable) -> str:
     return path.read_text(encoding="utf-8")
 
 
-Row = tuple[str, ...]
-
-
 def highlights(plan: Plan) -> list[tuple[str, str]]:
     """The few figures by which a plan is judged first."""
     faster = speedup_text(plan)
@@ -124,7 +121,7 @@ def assumption_table(plans: Sequence[tuple[str, Plan]]) -> FigureTable:
 
 def origin_table(plan: Plan) -> FigureTable:
     """Graph, machine and provenance of a plan."""
-    rows: list[Row] = [
+    rows = [
         ("graph", f"{plan.graph.name or 'unnamed'}: {len(plan.graph.ops)} ops, {len(plan.graph.edges)} edges"),
         ("machine", f"{plan.topology.name or 'unnamed'}: {len(plan.topology.devices)} devices"),
         *((name, str(value)) for name, value in plan.provenance.items()),
@@ -133,6 +130,8 @@ def origin_table(plan: Plan) -> FigureTable:
 
 
 def _result(plan: Plan) -> dict[str, str]:
+    parts = critical_path(plan)
+    moving = [part.time_s for part in parts if isinstance(part.step, Transfer)]
     return {
         "status": plan.status,
         "step time": format_seconds(plan.makespan_s),
@@ -141,16 +140,11 @@ def _result(plan: Plan) -> dict[str, str]:
         "optimality gap": f"{100 * plan.gap:.3g} %",
         "rounding": format_seconds(plan.rounding_s),
         "speedup": speedup_text(plan) or "none: the plan takes no time",
-        "critical path": _critical(plan),
+        "critical path": f"{len(parts) - len(moving)} ops, {len(moving)} transfers that take "
+        f"{format_seconds(sum(moving))}",
         "transfers": f"{len(plan.transfers)}, {format_bytes(sum(sent.bytes for sent in plan.transfers))}",
         "method": f"{plan.method}, {format_seconds(plan.solve_s)}",
     }
-
-
-def _critical(plan: Plan) -> str:
-    parts = critical_path(plan)
-    moving = [part.time_s for part in parts if isinstance(part.step, Transfer)]
-    return f"{len(parts) - len(moving)} ops, {len(moving)} transfers that take {format_seconds(sum(moving))}"
 
 
 NamedPlan = tuple[str, Plan]

@@ -156,7 +156,8 @@ def _beside(
 def _by_lanes(plan: Plan) -> Layout:
     """Every module that holds less than a fortieth of the ops as one block, in lanes of devices for each pass.
 
-    Ops without module belong to the block of what they read; a graph without modules is cut into slices of its order.
+    Ops without module belong to the block of what they read; a graph without modules is cut into slices of its order,
+    each named by its first op.
     """
     block, group = _blocks(plan)
     middle = _middles(plan, block)
