@@ -14,12 +14,13 @@ from dlplacer.core.errors import InternalError
 from dlplacer.solvers.bounds import Bounds, lower_bounds
 from dlplacer.solvers.decode.decode import compact
 from dlplacer.solvers.decomposition.idle_ends import charge_idle_ends, ticks_with_idle_ends
+from dlplacer.solvers.decomposition.low_traffic import LowTraffic
 from dlplacer.solvers.decomposition.segments import GraphSegment, Series, couple, find_segments, relaxed, with_traffic
 from dlplacer.solvers.heuristics.list_rules import by_rank, construct, heft, list_schedule, upward_ranks
 from dlplacer.solvers.heuristics.randomized_restarts import improve
 from dlplacer.solvers.ilp.cp_sat_search import SearchEnd, reader, search
 from dlplacer.solvers.ilp.ilp_model import build_model
-from dlplacer.solvers.instance.instance import Instance, interchangeable
+from dlplacer.solvers.instance.instance import FAR, Instance, interchangeable
 from dlplacer.solvers.instance.schedule import Budget, Incumbent, Schedule, SchedulesOnly
 from dlplacer.solvers.instance.time_limit import now, side_by_side
 
@@ -34,7 +35,12 @@ class SegmentParams:
         To find segments, and for the bounds of the whole after a round.
     shares, work, growth
         For series without transfers, then with them: time, deterministic seconds of CP-SAT per series in the first
-        round, and the factor for every further one.
+        round, and the factor for every further one. The last share is for series that send least.
+    slacks
+        Shares by which a series may take longer than its best schedule in favour of less traffic: first none.
+    near, patience
+        The share by which schedules of series that send least may be above the best plan, and their passes in a row
+        that may bring nothing.
     restarts
         Randomized restarts ahead of CP-SAT, which gains from a good hint.
     largest_search
@@ -48,9 +54,12 @@ class SegmentParams:
 
     find_share: float = 0.25
     bound_share: float = 0.1
-    shares: tuple[float, float] = (0.5, 0.4)
+    shares: tuple[float, float, float] = (0.5, 0.3, 0.4)
     work: tuple[float, float] = (0.1, 0.4)
     growth: float = 4.0
+    slacks: tuple[float, ...] = (0.0, 0.01, 0.03)
+    near: float = 0.1
+    patience: int = 2
     restarts: int = 30
     largest_search: int = 250
     part_bound_s: float = 0.5
@@ -182,24 +191,37 @@ class SegmentChain:
         Ops outside the segments go into the gaps that are left, as late as what waits for them allows; or the list rule
         decides all times anew, with these ops last or by rank.
         """
-        instance, offset = self.instance, 0
-        assigned = [-1] * len(instance.members)
-        place: dict[int, float] = {}
-        names: dict[tuple[int, ...], list[int]] = {}
+        parts: dict[tuple[int, ...], tuple[Schedule, list[int]]] = {}
+        assigned = [-1] * len(self.instance.members)
         for number, segment in enumerate(self.segments):
             series, first = self._position[number]
             best = self.known[series.instance].incumbent.best
             if best is None:
                 return
-            if series.segments not in names:
-                there = assigned[instance.block[segment.ops[0]]]
-                names[series.segments] = self._swap(best.device[first], there)
-            name, began = names[series.segments], 0 if segment.begins else best.start[first]
+            if series.segments not in parts:
+                there = assigned[self.instance.block[segment.ops[0]]]
+                parts[series.segments] = best, self._swap(best.device[first], there)
+            name = parts[series.segments][1]
+            for position, op in enumerate(segment.ops, first):
+                if assigned[self.instance.block[op]] < 0:
+                    assigned[self.instance.block[op]] = name[best.device[position]]
+        yield from self.combined([parts[series.segments] for series in self.series])
+
+    def combined(self, parts: Sequence[tuple[Schedule, Sequence[int]]]) -> Iterator[Schedule]:
+        """Schedules of the whole from one for every series and new names for its devices."""
+        instance, offset = self.instance, 0
+        assigned = [-1] * len(instance.members)
+        place: dict[int, float] = {}
+        part_of = {series.segments: part for series, part in zip(self.series, parts, strict=True)}
+        for number, segment in enumerate(self.segments):
+            series, first = self._position[number]
+            schedule, name = part_of[series.segments]
+            began = 0 if segment.begins else schedule.start[first]
             for position, op in enumerate(segment.ops, first):
                 if assigned[instance.block[op]] < 0:
-                    assigned[instance.block[op]] = name[best.device[position]]
-                place.setdefault(op, offset + best.start[position] - began)
-            offset += best.start[first + len(segment.ops) - 1] - began
+                    assigned[instance.block[op]] = name[schedule.device[position]]
+                place.setdefault(op, offset + schedule.start[position] - began)
+            offset += schedule.start[first + len(segment.ops) - 1] - began
         ranks = upward_ranks(instance)
         late = [-place[op] if op in place else rank - offset - max(ranks) for op, rank in enumerate(ranks)]
         for op in reversed(instance.order):
@@ -370,8 +392,25 @@ def solve_segments(instance: Instance, bounds: Bounds, incumbent: Incumbent) -> 
     if not incumbent.closed:
         bounds = raise_suffix_bounds(chain, bounds, incumbent)
     if instance.traffic is not None and incumbent.budget.left_s and not incumbent.closed:
-        bounds = _rounds(chain.with_traffic(), bounds, incumbent, PARAMS.work[1], PARAMS.shares[1])
+        chain = chain.with_traffic()
+        bounds = _rounds(chain, bounds, incumbent, PARAMS.work[1], PARAMS.shares[1])
+        _send_less(LowTraffic(chain, instance.traffic), incumbent)
     return bounds
+
+
+def _send_less(search: LowTraffic, incumbent: Incumbent) -> None:
+    """Offer schedules whose series send least, until several passes in a row bring nothing or come nowhere near."""
+    idle, stop_at = 0, now() + PARAMS.shares[2] * incumbent.budget.left_s
+    while idle < PARAMS.patience and not incumbent.closed and now() < stop_at:
+        before = incumbent.best
+        for slack in PARAMS.slacks:
+            several = list(search.schedules(slack))
+            for schedule in several:
+                incumbent.offer(schedule)
+            least = min((schedule.makespan for schedule in several), default=FAR)
+            if incumbent.best is None or least > (1 + PARAMS.near) * incumbent.best.makespan:
+                return
+        idle = idle + 1 if incumbent.best is before else 0
 
 
 def _rounds(chain: SegmentChain, bounds: Bounds, incumbent: Incumbent, work: float, share: float) -> Bounds:

@@ -36,6 +36,7 @@ def build_model(
     upper: int,
     start_from: Schedule | None = None,
     every_route: bool = False,
+    symmetric: bool = True,
 ) -> tuple[cp_model.CpModel, Variables]:
     """The model of all schedules of at most `upper` ticks, hinted with a schedule if one is given.
 
@@ -43,6 +44,8 @@ def build_model(
     ----------
     every_route
         Whether to list all routes that transfers may take, which is for small problems.
+    symmetric
+        Whether devices that can be swapped may be renamed, which leaves fewer solutions.
     """
     model = cp_model.CpModel()
     variables = create_variables(model, instance, bounds, upper)
@@ -53,7 +56,8 @@ def build_model(
     constraints.fit_into_memory(model, instance, variables)
     constraints.finish_before_makespan(model, instance, variables, bounds)
     constraints.bound_loads(model, instance, variables, bounds)
-    constraints.break_symmetry(model, instance, variables)
+    if symmetric:
+        constraints.break_symmetry(model, instance, variables)
     if instance.traffic is not None:
         transfers.add_transfers(model, instance, instance.traffic, variables, bounds, upper, every_route)
         transfers.one_transfer_at_a_time(model, variables)
