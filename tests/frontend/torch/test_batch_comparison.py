@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+from runtime.random_plans import placed_at_random
 from torch import nn
 from torch.nn import functional
 
-import dlplacer as dp
 from dlplacer.core.errors import CaptureError, InputError
 from dlplacer.frontend import Job
 from dlplacer.frontend.torch.batch_comparison import compared_cut
@@ -98,12 +98,8 @@ def test_the_cut_that_is_found_has_the_loss_and_gradients_of_the_whole_batch(nam
     found = compared_cut(job, 2, default_rewrites())
     assert not found.warnings
     graph = capture_job(job, [*default_rewrites(), str(found.cut)]).graph
-    plan = dp.place(graph, "cpu-2core", method="list", time_limit_s=60).plan
-    placed = dp.apply(job, plan, ["cpu:0", "cpu:1"])
-    try:
+    with placed_at_random(job, graph=graph) as placed:
         torch.testing.assert_close(placed.step(*job.args, *job.targets), expected.detach(), rtol=1e-5, atol=1e-6)
-    finally:
-        placed.close()
     torch.testing.assert_close(gradients(job, job.module), gradients(theirs, theirs.module), rtol=1e-4, atol=1e-6)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from runtime.families import networks, transformers_models
-from runtime.random_plans import needs_two_cores, random_plan, require_same_step
+from runtime.random_plans import needs_two_cores, placed_at_random, random_plan, require_same_step
 from torch import nn
 from torch.utils import _pytree as pytree
 
@@ -96,7 +96,7 @@ def test_outputs_of_a_model_of_transformers_are_nested_as_its_own_with_other_bat
 
     (job, _), (_, plain) = without_labels(), without_labels()
     half = {key: value[:1] for key, value in job.kwargs.items()}
-    with closing(dp.apply(job, random_plan(capture(job)), devices=["cpu:0", "cpu:1"])) as placed, torch.no_grad():
+    with placed_at_random(job) as placed, torch.no_grad():
         for kwargs in (job.kwargs, half):
             ours, theirs = placed(**kwargs), plain(**kwargs)
             assert type(ours) is type(theirs)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from frontend.torch.small_models import build, graph_of
-from runtime.random_plans import needs_two_cores, placed_at_random, plain_loss
+from runtime.random_plans import needs_two_cores, placed_at_random, plain_loss, require_same_step
 from torch import nn
 
 from dlplacer.core.errors import InputError
@@ -45,12 +45,7 @@ def test_a_copy_of_an_edited_module_is_edited() -> None:
         for module in (job.module, plain):
             next(module.parameters()).requires_grad_(False)
         copied = copy.deepcopy(placed)
-        loss = copied.step(*job.args, *job.targets)
-        expected = plain_loss(job, plain)
-        expected.backward()  # type: ignore[no-untyped-call]
-        torch.testing.assert_close(loss, expected.detach(), **EXACT)
-        assert next(copied.parameters()).grad is None
-        assert all(parameter.grad is not None for parameter in list(copied.parameters())[1:])
+        require_same_step(copied, job, plain)
         copied.close()
 
 

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from runtime.random_plans import needs_two_cores, random_plan
+from runtime.random_plans import needs_two_cores, placed_at_random, require_same_step
 from torch import nn
 from torch.nn import functional
 
-import dlplacer as dp
 from dlplacer.core.graph import OpGraph
 from dlplacer.frontend import Job
 from dlplacer.frontend.torch.capture import Captured, capture_job, default_rewrites
@@ -72,53 +71,27 @@ def of_kernel(graph: OpGraph) -> list[str]:
     return [op.id for op in graph.ops if op.attrs.get("target") in (str(FORWARD), str(BACKWARD))]
 
 
-def step(job: Job, module: nn.Module) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """The loss and all gradients of a step in plain PyTorch."""
-    loss = job.loss(module(*job.args), *job.targets)  # type: ignore[misc]
-    loss.backward()
-    return loss, [parameter.grad for parameter in module.parameters() if parameter.grad is not None]
-
-
 @pytest.mark.parametrize("form", FORMS)
 def test_numbers_are_those_of_plain_pytorch(form: str) -> None:
     job, plain = job_of(form), copy.deepcopy(training(form)[0].module)
-    placed = dp.apply(job, random_plan(training(form)[1].graph, 1), devices=["cpu"])
-    try:
+    with placed_at_random(job, 1, graph=training(form)[1].graph) as placed:
         for _ in range(2):
-            plain.zero_grad()
-            loss, gradients = step(job, plain)
-            placed.zero_grad()
-            ours = placed(*job.args, *job.targets)
-            ours.backward()
-            assert torch.equal(ours, loss)
-            for parameter, expected in zip(placed.parameters(), gradients, strict=True):
-                assert parameter.grad is not None
-                torch.testing.assert_close(parameter.grad, expected, rtol=1e-6, atol=1e-7)
-    finally:
-        placed.close()
+            require_same_step(placed, job, plain, joint=False)
 
 
 @needs_two_cores
 def test_a_forward_and_its_backward_share_a_device_and_a_workspace() -> None:
     job = job_of("layers both ways")
     plain = copy.deepcopy(job.module)
-    plan = random_plan(fused(job).graph, 2, seed=3)
-    pairs: dict[str, set[str]] = {}
-    for op in of_kernel(plan.graph):
-        pairs.setdefault(str(plan.graph.op(op).colocate), set()).add(plan.placement[op])
-    # Two layers of two directions.
-    assert [len(where) for where in pairs.values()] == [1, 1, 1, 1]
-    assert len(set.union(*pairs.values())) == 2
-    loss, gradients = step(job, plain)
-    placed = dp.apply(job, plan, devices=["cpu:0", "cpu:1"])
-    try:
-        ours = placed(*job.args, *job.targets)
-        ours.backward()
-        torch.testing.assert_close(ours, loss)
-        for parameter, expected in zip(placed.parameters(), gradients, strict=True):
-            torch.testing.assert_close(parameter.grad, expected)
-    finally:
-        placed.close()
+    with placed_at_random(job, 2, seed=3, graph=fused(job).graph) as placed:
+        plan = placed.plan
+        pairs: dict[str, set[str]] = {}
+        for op in of_kernel(plan.graph):
+            pairs.setdefault(str(plan.graph.op(op).colocate), set()).add(plan.placement[op])
+        # Two layers of two directions.
+        assert [len(where) for where in pairs.values()] == [1, 1, 1, 1]
+        assert len(set.union(*pairs.values())) == 2
+        require_same_step(placed, job, plain, joint=False)
 
 
 @pytest.mark.parametrize(

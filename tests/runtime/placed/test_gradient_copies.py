@@ -4,12 +4,10 @@ from typing import Any
 
 import pytest
 import torch
-from runtime.random_plans import random_plan
+from runtime.random_plans import placed_at_random
 from torch import nn
 
-import dlplacer as dp
 from dlplacer.frontend import Job
-from dlplacer.frontend.torch.capture import capture_job, default_rewrites
 
 
 class Pulled(torch.autograd.Function):
@@ -48,8 +46,7 @@ def test_a_gradient_that_is_given_is_copied(by: str) -> None:
     given = [module.weight, module.buffer, module.constant, *job.args]
     kept = [tensor.detach().clone() for tensor in given]
     expected = kept[["weight", "buffer", "constant", "input"].index(by)]
-    placed = dp.apply(job, random_plan(capture_job(job, default_rewrites()).graph, 1), devices=["cpu"])
-    try:
+    with placed_at_random(job, 1) as placed:
         for step in (placed.step, lambda x: placed(x).backward()):
             placed.zero_grad()
             for count in (1, 2):
@@ -57,5 +54,3 @@ def test_a_gradient_that_is_given_is_copied(by: str) -> None:
                 assert torch.equal(module.weight.grad, count * expected)
             # The first tensor would have been its own gradient, and twice as large.
             assert all(torch.equal(now, before) for now, before in zip(given, kept, strict=True))
-    finally:
-        placed.close()

@@ -2,21 +2,21 @@
 
 import copy
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from runtime.random_plans import needs_two_cores, placed_at_random, require_same_step
 from torch import nn
 from torch.nn import functional
 
-import dlplacer as dp
 from dlplacer.core.graph import OpGraph
 from dlplacer.frontend import Job
 from dlplacer.frontend.torch.capture import capture_job, default_rewrites
 from dlplacer.frontend.torch.splitting.rewrite import OpSplit
 from dlplacer.measure.splitting import TracedStep, splits_of
 
+pytestmark = needs_two_cores
 TOLERANCE = 1e-5
 
 
@@ -47,37 +47,14 @@ def job_of(net: nn.Module, batch: int = 6, size: int = 12) -> Job:
     return Job(net, args=(images,), targets=(labels,), loss=functional.cross_entropy, mode="train")
 
 
-def trained(job: Job, splits: Sequence[OpSplit], cores: int = 1) -> tuple[OpGraph, torch.Tensor, nn.Module]:
-    """The graph, the loss and the module with its gradients, after a step as planned and applied by name."""
-    graph = capture_job(copy.deepcopy(job), [*default_rewrites(), *map(str, splits)]).graph
-    timed = replace(graph, ops=tuple(replace(op, time_s=1e-4 * bool(op.attrs)) for op in graph.ops))
-    topology = dp.load_topology("cpu-2core")
-    topology = topology if cores == 2 else dp.Topology(topology.devices[:1])
-    plan = dp.place(timed, topology, method="list", time_limit_s=120).plan
-    mine = copy.deepcopy(job)
-    placed = dp.apply(mine, plan, [f"cpu:{core}" for core in range(cores)])
-    try:
-        return graph, placed.step(*mine.args, *mine.targets), mine.module
-    finally:
-        placed.close()
-
-
-def plain(job: Job) -> tuple[torch.Tensor, nn.Module]:
-    theirs = copy.deepcopy(job)
-    assert theirs.loss is not None
-    loss = theirs.loss(theirs.module(*theirs.args), *theirs.targets)
-    loss.backward()
-    return loss.detach(), theirs.module
-
-
 def require_equal(job: Job, splits: Sequence[OpSplit], cores: int = 1) -> OpGraph:
-    graph, loss, mine = trained(job, splits, cores)
-    expected, theirs = plain(job)
-    torch.testing.assert_close(loss, expected, rtol=TOLERANCE, atol=TOLERANCE)
-    for (name, ours), other in zip(mine.named_parameters(), theirs.parameters(), strict=True):
-        torch.testing.assert_close(ours.grad, other.grad, rtol=TOLERANCE, atol=TOLERANCE, msg=name)
-    for (name, ours), other in zip(mine.named_buffers(), theirs.buffers(), strict=True):
-        torch.testing.assert_close(ours, other, rtol=TOLERANCE, atol=TOLERANCE, msg=name)
+    """The graph with splits, of which a step as planned, applied by name, equals plain PyTorch's."""
+    mine, plain = copy.deepcopy(job), copy.deepcopy(job.module)
+    graph = capture_job(mine, [*default_rewrites(), *map(str, splits)]).graph
+    with placed_at_random(mine, cores, graph=graph) as placed:
+        require_same_step(placed, mine, plain, tolerance=TOLERANCE)
+        for (name, ours), other in zip(placed.named_buffers(), plain.buffers(), strict=True):
+            torch.testing.assert_close(ours, other, rtol=TOLERANCE, atol=TOLERANCE, msg=name)
     return graph
 
 
@@ -101,18 +78,12 @@ def test_a_plan_with_splits_evaluates_and_takes_other_batches() -> None:
     torch.manual_seed(0)
     job, other = job_of(Net()), job_of(Net(), batch=3)
     graph = capture_job(job, [*default_rewrites(), "split:convolution:batch:2", "split:relu:channel:2"]).graph
-    timed = replace(graph, ops=tuple(replace(op, time_s=1e-4 * bool(op.attrs)) for op in graph.ops))
-    alone = dp.Topology(dp.load_topology("cpu-2core").devices[:1])
-    plan = dp.place(timed, alone, method="list", time_limit_s=120).plan
     theirs = copy.deepcopy(job.module)
-    placed = dp.apply(job, plan, ["cpu:0"])
-    try:
+    with placed_at_random(job, 1, graph=graph) as placed:
         loss = placed.step(*other.args, *other.targets)
         expected = functional.cross_entropy(theirs(*other.args), *other.targets)
         torch.testing.assert_close(loss, expected.detach(), rtol=TOLERANCE, atol=TOLERANCE)
         torch.testing.assert_close(placed.eval()(*job.args), theirs.eval()(*job.args), rtol=TOLERANCE, atol=TOLERANCE)
-    finally:
-        placed.close()
 
 
 @settings(max_examples=2)

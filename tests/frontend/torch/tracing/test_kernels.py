@@ -5,10 +5,9 @@ from typing import Any
 import pytest
 import torch
 from frontend.torch.small_models import build, graph_of
-from runtime.random_plans import needs_two_cores, random_plan
+from runtime.random_plans import needs_two_cores, placed_at_random
 from torch.utils._python_dispatch import TorchDispatchMode
 
-import dlplacer as dp
 from dlplacer.frontend.torch.tracing.kernels import KERNELS, PORTABLE, attention, attention_backward
 
 aten = torch.ops.aten
@@ -131,13 +130,9 @@ def test_a_step_runs_on_portable_kernels(monkeypatch: pytest.MonkeyPatch) -> Non
                 "dlplacer.frontend.torch.tracing.kernels.runs_on", lambda target, kind: target not in PORTABLE
             )
         job = build("attention")
-        placed = dp.apply(job, random_plan(graph_of("attention")), devices=["cpu:0", "cpu:1"])
-        try:
+        with placed_at_random(job, graph=graph_of("attention")) as placed:
             losses.append(placed.step(*job.args, *job.targets))
-            gradients = [parameter.grad for parameter in placed.parameters()]
-        finally:
-            placed.close()
-        losses.extend(gradients)
+            losses += [parameter.grad for parameter in placed.parameters()]
     half = len(losses) // 2
     for ours, theirs in zip(losses[half:], losses[:half], strict=True):
         torch.testing.assert_close(ours, theirs)

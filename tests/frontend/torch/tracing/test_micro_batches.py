@@ -5,13 +5,12 @@ from typing import Any
 
 import pytest
 import torch
+from runtime.random_plans import placed_at_random
 from torch import nn
 from torch.nn import functional
 
-import dlplacer as dp
 from dlplacer.core.errors import InputError
 from dlplacer.core.graph import OpGraph
-from dlplacer.files.load import load_topology
 from dlplacer.frontend import Job
 from dlplacer.frontend.torch.capture import capture_job, default_rewrites
 
@@ -48,12 +47,8 @@ def trained(job: Job, count: int) -> tuple[OpGraph, torch.Tensor, nn.Module]:
     """The rewritten graph, and the loss and module after a step of it on two cores."""
     mine = copy.deepcopy(job)
     graph = rewritten(mine, count)
-    plan = dp.place(graph, load_topology("cpu-2core"), method="list", time_limit_s=120).plan
-    placed = dp.apply(mine, plan, ["cpu:0", "cpu:1"])
-    try:
+    with placed_at_random(mine, graph=graph) as placed:
         return graph, placed.step(*mine.args, *mine.targets), mine.module
-    finally:
-        placed.close()
 
 
 def plain(job: Job, count: int) -> tuple[torch.Tensor, nn.Module]:
@@ -100,9 +95,7 @@ def test_batch_norm_sees_one_micro_batch_after_another() -> None:
 def test_evaluation_and_another_batch_size_run_on_the_same_plan() -> None:
     job = job_of(nn.GroupNorm(2, 8))
     reference = copy.deepcopy(job.module)
-    plan = dp.place(rewritten(job, 2), load_topology("cpu-2core"), method="list", time_limit_s=120).plan
-    placed = dp.apply(job, plan, ["cpu:0", "cpu:1"])
-    try:
+    with placed_at_random(job, graph=rewritten(job, 2)) as placed:
         images, labels = torch.randn(4, 3, 6, 6), torch.randint(5, (4,))
         expected = functional.cross_entropy(reference(images), labels)
         torch.testing.assert_close(placed.step(images, labels), expected.detach(), rtol=TOLERANCE, atol=TOLERANCE)
@@ -110,8 +103,6 @@ def test_evaluation_and_another_batch_size_run_on_the_same_plan() -> None:
             placed.step(torch.randn(5, 3, 6, 6), torch.randint(5, (5,)))
         placed.eval()
         torch.testing.assert_close(placed(images), reference(images), rtol=TOLERANCE, atol=TOLERANCE)
-    finally:
-        placed.close()
 
 
 def mean_then_sum(output: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
