@@ -2,13 +2,14 @@
 
 import random
 from collections.abc import Mapping
-from itertools import pairwise
+from dataclasses import replace
 
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op, TensorSpec
 from dlplacer.core.options import Options
-from dlplacer.core.plan import DeviceMemory, Plan, ScheduledOp, Transfer, TransferSegment
+from dlplacer.core.plan import Plan, ScheduledOp, Transfer
 from dlplacer.core.topology import Device, Link, Topology
+from dlplacer.planning.place import place
 
 _KINDS = ("aten.convolution", "aten.relu", "aten.add", "aten.mm", "aten.cat", "aten._softmax", "aten.mul")
 _LAYER = 20
@@ -17,11 +18,10 @@ _LAYER = 20
 def long_plan(count: int, devices: int = 8, seed: int = 0) -> Plan:
     """A plan of `count` ops: layers of 20 whose ops read two of the layer before, forward, then backward.
 
-    An op starts when its inputs are there and its device is free; a tensor goes to a device once, over a link of their
-    own, one after another.
+    Every op has a random device of its own; a tensor goes to a device once, over a link between the two.
     """
     draw = random.Random(seed)
-    ops, edges = [], []
+    ops, edges, names = [], [], [f"gpu{number}" for number in range(devices)]
     for number in range(count):
         layer = number // _LAYER
         forward = 2 * number < count
@@ -45,53 +45,11 @@ def long_plan(count: int, devices: int = 8, seed: int = 0) -> Plan:
         before = range(max(0, (layer - 1) * _LAYER), layer * _LAYER)
         for source in sorted(draw.sample(before, 2)) if before else ():
             edges.append(Edge(ops[source].id, ops[number].id, ops[source].output_bytes, tensor=f"{ops[source].id}.0"))
-    names = [f"gpu{number}" for number in range(devices)]
     links = [Link(one, other, 5e10) for position, one in enumerate(names) for other in names[position + 1 :]]
-    topology = Topology(
-        tuple(Device(name, "V100", 16 << 30) for name in names), links=tuple(links), name=f"{devices} GPUs"
-    )
-    return _scheduled(OpGraph(tuple(ops), tuple(edges), name=f"{count} ops"), topology, draw)
-
-
-def _scheduled(graph: OpGraph, topology: Topology, draw: random.Random) -> Plan:
-    names = [device.id for device in topology.devices]
-    free = dict.fromkeys(names, 0.0)
-    link_free = {hop: 0.0 for link in topology.links for hop in pairwise((link.source, link.target, link.source))}
-    entries: dict[str, ScheduledOp] = {}
-    arrived: dict[tuple[str, str], Transfer] = {}
-    for op in graph.ops:
-        device = draw.choice(names)
-        ready = free[device]
-        for edge in graph.edges_into[op.id]:
-            producer = entries[edge.source]
-            if producer.device != device and (edge.tensor, device) not in arrived:
-                hop = (producer.device, device)
-                begin = max(producer.end_s, link_free[hop])
-                end = begin + edge.bytes / topology.link_between[hop].total_bytes_per_s
-                link_free[hop] = end
-                segment = TransferSegment((hop,), begin, end)
-                arrived[edge.tensor, device] = Transfer(edge.tensor, edge.source, device, edge.bytes, (segment,))
-            here = producer.device == device
-            ready = max(ready, producer.end_s if here else arrived[edge.tensor, device].end_s)
-        end = ready + (op.time_on("V100") or 0.0)
-        entries[op.id] = ScheduledOp(op.id, device, ready, end)
-        free[device] = end
-    makespan_s = max(free.values())
-    return Plan(
-        graph=graph,
-        topology=topology,
-        options=Options(step="joint"),
-        status="feasible",
-        makespan_s=makespan_s,
-        lower_bound_s=0.9 * makespan_s,
-        gap=0.1,
-        rounding_s=0.0,
-        method="made up",
-        solve_s=0.0,
-        ops=tuple(sorted(entries.values(), key=lambda entry: (entry.start_s, entry.end_s))),
-        transfers=tuple(arrived.values()),
-        memory={name: DeviceMemory(16 << 30, 0) for name in names},
-    )
+    machine = Topology(tuple(Device(name, "V100", 16 << 30) for name in names), (), tuple(links), f"{devices} GPUs")
+    graph = OpGraph(tuple(ops), tuple(edges), name=f"{count} ops")
+    held = replace(graph, ops=tuple(replace(op, devices=(draw.choice(names),)) for op in ops))
+    return replace(place(held, machine, Options(step="joint", routing="shortest"), method="list").plan, graph=graph)
 
 
 def replayed(plan: Plan, longer_s: Mapping[str, float]) -> float:
