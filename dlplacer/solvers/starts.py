@@ -29,6 +29,8 @@ class StartParams:
     share, least_s, most_share
         For all of them once a plan is known, but so many seconds, up to a share: where time is short a search gains
         less than they do.
+    late_share
+        For those that had no time at the start.
     placement_share
         Where they find no plan: for a placement by itself.
     """
@@ -36,6 +38,7 @@ class StartParams:
     share: float = 0.3
     least_s: float = 2.0
     most_share: float = 0.8
+    late_share: float = 0.1
     placement_share: float = 0.25
 
 
@@ -75,29 +78,28 @@ class StartSearch:
 
     def run(self) -> None:
         """Ask each once, in a share of the time; where there is no plan yet, until there is one."""
-        incumbent = self._incumbent
-        self._take_turns()
+        incumbent, left_s = self._incumbent, self._incumbent.budget.left_s
+        self._take_turns(max(PARAMS.share * left_s, min(PARAMS.least_s, PARAMS.most_share * left_s)))
         if incumbent.best is None:
             within(incumbent.budget.stop.is_set, self._on_placement)
 
     def go_on(self) -> None:
         """Ask those that there was no time for, and those that found no room on a placement that has it."""
-        self._take_turns()
+        self._take_turns(PARAMS.late_share * self._incumbent.budget.left_s)
         if self._in_vain and self._instance.memory_binds and not self._incumbent.closed:
             within(lambda: not self._incumbent.budget.left_s, self._on_placement)
 
     def _fresh(self, start: Start) -> _Run:
         return _Run(start, attempts(self._problem, self._instance, partial(start, self._problem)))
 
-    def _take_turns(self) -> None:
+    def _take_turns(self, share_s: float) -> None:
         """Let them take turns until their time is over, or there is none left; without a plan, up to the deadline.
 
         One whose schedule is behind what is known waits: a tighter surrogate seldom gives a better one. So does one
         that does not end in time.
         """
         incumbent, late = self._incumbent, list[_Run]()
-        began, left_s, first_s = now(), incumbent.budget.left_s, incumbent.budget.for_first.left_s
-        share_s = max(PARAMS.share * left_s, min(PARAMS.least_s, PARAMS.most_share * left_s))
+        began, first_s = now(), incumbent.budget.for_first.left_s
 
         def is_over() -> bool:
             is_first = incumbent.best is None and not (incumbent.refused or self._in_vain)

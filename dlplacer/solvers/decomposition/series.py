@@ -54,7 +54,7 @@ class SegmentParams:
 
     find_share: float = 0.25
     bound_share: float = 0.1
-    shares: tuple[float, float, float] = (0.5, 0.3, 0.4)
+    shares: tuple[float, float, float] = (0.5, 0.4, 0.2)
     work: tuple[float, float] = (0.1, 0.4)
     growth: float = 4.0
     slacks: tuple[float, ...] = (0.0, 0.01, 0.03)
