@@ -20,6 +20,7 @@ MOST_VARIANTS = 16
 """An input pipeline that pads to a few lengths, in both modes, fits; a variant of 2,000 ops takes about 10 MB."""
 _TENSOR_TABLES = ("_parameters", "_buffers")
 _making = threading.RLock()
+"""Held while a step is captured, one in the whole process: Dynamo has global state, and modules hold stand-ins then."""
 
 
 class ModuleSnapshot:
@@ -95,29 +96,27 @@ class Variants:
 
     def __init__(self, roots: Mapping[str, nn.Module], make: Callable[[Job, ModuleSnapshot], Variant]) -> None:
         self._roots, self._make = roots, make
-        self._lock = threading.Lock()
         self._found: OrderedDict[tuple[ModuleSnapshot, Hashable], Variant] = OrderedDict()
         self._latest = ModuleSnapshot(roots, is_first=True)
         self._has_warned = False
 
     def state(self) -> ModuleSnapshot:
         """The snapshot that holds now."""
-        if self._latest.holds():
+        with _making:
+            if not self._latest.holds():
+                known = dict.fromkeys(state for state, _ in reversed(self._found))
+                latest = next((state for state in known if state.holds()), None)
+                if latest is None:
+                    latest = ModuleSnapshot(self._roots)
+                    # A sub-module that was swapped out is not kept alive for the case that it comes back.
+                    for key in [key for key in self._found if [*map(id, key[0].modules)] != [*map(id, latest.modules)]]:
+                        del self._found[key]
+                self._latest = latest
             return self._latest
-        with self._lock:
-            known = dict.fromkeys(state for state, _ in reversed(self._found))
-            latest = next((state for state in known if state.holds()), None)
-            if latest is None:
-                latest = ModuleSnapshot(self._roots)
-                # A sub-module that was swapped out is not kept alive for the case that it comes back.
-                for key in [key for key in self._found if [*map(id, key[0].modules)] != [*map(id, latest.modules)]]:
-                    del self._found[key]
-            self._latest = latest
-            return latest
 
     def add(self, job: Job, variant: Variant, state: ModuleSnapshot) -> None:
         """Use a variant for the inputs of a job in a state of the modules."""
-        with self._lock:
+        with _making:
             self._found[state, step_key(job)] = variant
             while len(self._found) > MOST_VARIANTS:
                 self._found.popitem(last=False)
@@ -127,29 +126,21 @@ class Variants:
 
         It is made by the first thread that asks, while the others wait for it.
         """
-        state, key = self.state(), step_key(job)
-        found = self._known(state, key)
-        if found is None:
-            # One at a time in the whole process: Dynamo traces with global state.
-            with _making:
-                found = self._known(state, key)
-                if found is None:
-                    self._warn_of_numbers(job)
-                    found = self._make(job, state)
-                    self.add(job, found, state)
-        return found, state.tensors
+        with _making:
+            state = self.state()
+            key = state, step_key(job)
+            if key in self._found:
+                self._found.move_to_end(key)
+            else:
+                self._warn_of_numbers(job)
+                self.add(job, self._make(job, state), state)
+            return self._found[key], state.tensors
 
     def forget(self) -> None:
         """Take the present state, and every one to come, for a new one."""
-        with self._lock:
+        with _making:
             self._found.clear()
             self._latest = ModuleSnapshot(self._roots)
-
-    def _known(self, state: ModuleSnapshot, key: Hashable) -> Variant | None:
-        with self._lock:
-            if (state, key) in self._found:
-                self._found.move_to_end((state, key))
-            return self._found.get((state, key))
 
     def _warn_of_numbers(self, job: Job) -> None:
         """Tell the user, once, that a Python number costs a capture."""

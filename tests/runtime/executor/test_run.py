@@ -10,13 +10,17 @@ from frontend.torch.small_models import build, graph_of
 from runtime.host_streams import HostStreams
 from runtime.random_plans import needs_two_cores, placed_at_random
 
-from dlplacer.runtime.devices.base import RuntimeDevice
+from dlplacer.runtime.devices.base import Reply, RuntimeDevice
 from dlplacer.runtime.devices.cuda import CudaDevice
 from dlplacer.runtime.devices.streams import as_input
 from dlplacer.runtime.executor.run import (
+    AbortedError,
     CallerOrder,
     DeviceTimeline,
     OpSpan,
+    ProgramRun,
+    StepInputs,
+    StepState,
 )
 
 
@@ -41,6 +45,14 @@ def test_waiting_counts_to_no_op() -> None:
     timeline.resume(clock)
     timeline.finish("b", clock)
     assert timeline.spans(clock) == [OpSpan("a", 0.0, 2.0), OpSpan("b", 5.0, 6.0)]
+
+
+@pytest.mark.timeout(10)
+def test_nobody_waits_in_a_run_that_is_given_up() -> None:
+    cell: Reply[Any] = Reply()
+    ProgramRun(StepState(StepInputs({}, 0), {}), {("x", "d1"): cell}).give_up()
+    with pytest.raises(AbortedError):
+        cell.result()
 
 
 @needs_two_cores

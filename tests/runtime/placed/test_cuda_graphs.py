@@ -22,18 +22,19 @@ STEPS = 6
 def trained(job: Job, placed: PlacedModule, other_inputs: bool) -> list[dict[str, torch.Tensor]]:
     """Loss, gradients, parameters and buffers after every step of training, all with other numbers as inputs."""
     optimizer = torch.optim.SGD(placed.parameters(), lr=0.05, momentum=0.9)
-    found = []
-    kept = []
+    found, kept, given = [], [], []
     for number in range(STEPS):
         torch.manual_seed(number)
         args = [1.1**number * arg if arg.is_floating_point() and other_inputs else arg.clone() for arg in job.args]
+        given.append((args, [arg.clone() for arg in args]))
         placed.zero_grad(set_to_none=True)
         loss = placed.step(*args, *job.targets)
         optimizer.step()
         gradients = {name: tensor.grad for name, tensor in placed.named_parameters() if tensor.grad is not None}
         kept.append((loss, gradients))
         found.append({name: tensor.detach().clone() for name, tensor in placed.state_dict().items()})
-    # Only now: what a step has returned must not change in later ones.
+    # Only now: what a step was given or has returned must not change in later ones.
+    assert all(torch.equal(arg, before) for args, copies in given for arg, before in zip(args, copies, strict=True))
     for state, (loss, gradients) in zip(found, kept, strict=True):
         state |= {"the loss": loss} | {f"{name}.grad": tensor for name, tensor in gradients.items()}
     return found

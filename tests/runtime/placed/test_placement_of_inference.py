@@ -61,6 +61,15 @@ def test_an_op_that_appears_follows_the_op_it_reads() -> None:
     assert here.index("copied") == here.index(weight) + 1
 
 
+def test_a_parameter_that_appears_goes_to_what_reads_it() -> None:
+    plan = random_plan(graph_of("branches"), seed=5)
+    new = [Op("new", "parameter", colocate="new"), Op("new.grad", "gradient", colocate="new")]
+    for reader in (op.id for op in plan.graph.ops if op.kind.startswith("aten")):
+        edges = (*plan.graph.edges, Edge("new", reader, 4, 0, "new"))
+        found = homes(order_like(plan, replace(plan.graph, ops=(*plan.graph.ops, *new), edges=edges)))
+        assert found["new"] == found["new.grad"] == plan.placement[reader]
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_ops_that_vanish_and_appear_leave_an_order_that_runs(seed: int) -> None:
     """Any rewiring: the orders of all devices together respect every dependency."""
