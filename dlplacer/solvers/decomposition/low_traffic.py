@@ -1,22 +1,26 @@
 """Schedules of the whole from those of its series that send least: *communication-minimising subproblems*.
 
 Many placements give a series its best time. They differ in what else has to be sent: tensors that later segments read,
-and inputs of ops outside all segments. Where a link carries one transfer at a time, that traffic delays the segments.
+and inputs of ops outside all segments. Where a link carries one transfer at a time, that traffic delays the segments. A
+series that comes again and again, as that of a layer does, ends where the next one begins.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import TYPE_CHECKING, TypeAlias
 
 from ortools.sat.python import cp_model
 
 from dlplacer.problem.route_table import Traffic, TransferRequest
+from dlplacer.solvers.heuristics.list_rules import by_rank, construct, heft, list_schedule
 from dlplacer.solvers.ilp.cp_sat_search import new_solver, read_schedule
 from dlplacer.solvers.ilp.ilp_model import build_model
 from dlplacer.solvers.ilp.solver_thread import solve_in_thread
 from dlplacer.solvers.instance.instance import Instance
-from dlplacer.solvers.instance.schedule import Schedule
+from dlplacer.solvers.instance.schedule import Incumbent, Schedule
+from dlplacer.solvers.local_search.anneal import ANNEALING_CODE, anneal_schedule
+from dlplacer.solvers.local_search.compile_ahead import compiled_in_time
 
 if TYPE_CHECKING:
     from dlplacer.solvers.decomposition.series import SegmentChain
@@ -32,11 +36,17 @@ class LowTrafficParams:
         Deterministic seconds of CP-SAT, and seconds should these fail.
     anew
         The share of known answers that are asked for again.
+    closing, again_s, anneal_gap
+        For a series that comes again and again: the share by which it may take longer to end where it began, seconds of
+        annealing, and the gap from which these are spent.
     """
 
     work: float = 0.12
     most_s: float = 5.0
     anew: float = 0.25
+    closing: float = 0.005
+    again_s: float = 0.5
+    anneal_gap: float = 0.01
 
 
 PARAMS = LowTrafficParams()
@@ -89,6 +99,8 @@ class LowTraffic:
         return instance, frozenset(decided.items()), tuple(self._outside(ops, instance))
 
     def _answer(self, question: _Question, best: Schedule, upper: int) -> Schedule:
+        if self.chain.comes_again(question[0]):
+            return self._closed(question[0], dict(question[1]), best)
         known = self.known.get(question)
         if known is None or known.makespan > upper or self.random.random() < PARAMS.anew:
             known = self.known[question] = self._solve(question, upper) or best
@@ -135,3 +147,48 @@ class LowTraffic:
         for device in allowed:
             if there not in (-1, device) and self.traffic.routes.joined(size, there, device):
                 yield block, device, sum(segment.ticks for segment in self.traffic.routes.quickest(size, there, device))
+
+    def _closed(self, instance: Instance, decided: dict[int, int], best: Schedule) -> Schedule:
+        """A schedule that begins and ends on the device that is decided, or on that of the best schedule.
+
+        Unless it takes much longer than one that may end anywhere.
+        """
+        first, last = (instance.block[op] for op in (0, instance.op_count - 1))
+        decided.setdefault(first, best.device[0])
+        returns = {last: decided[first]} if decided[first] in instance.allowed[-1] else {}
+        several = (self._improved(instance, kept, best) for kept in (returns | decided, decided))
+        found = [schedule for schedule in several if schedule is not None]
+        least = min((schedule.makespan for schedule in found), default=0)
+        return next((schedule for schedule in found if schedule.makespan <= (1 + PARAMS.closing) * least), best)
+
+    def _improved(self, instance: Instance, decided: dict[int, int], best: Schedule) -> Schedule | None:
+        """The best schedule that keeps to what is decided: that of the last pass, or a better one from another seed.
+
+        It is one that list rules make of its order, as they do where series are put together.
+        """
+        kept = instance.limited({number: (device,) for number, device in decided.items()})
+        key = instance, frozenset(decided.items()), ()
+        budget = replace(self.chain.budget_of(self.chain.budget.left_s), seed=self.chain.budget.seed + self.passes)
+        incumbent = Incumbent(budget)
+        incumbent.raise_bound(self.chain.known[instance].incumbent.bound)
+        if all(best.device[instance.members[number][0]] == device for number, device in decided.items()):
+            incumbent.offer(best)
+        for start in (construct(kept, list_schedule), construct(kept, heft)):
+            incumbent.offer(start)
+        found = incumbent.best
+        worth = found is not None and found.makespan - incumbent.bound > PARAMS.anneal_gap * found.makespan
+        if worth and compiled_in_time(ANNEALING_CODE, budget.left_s, lambda: not budget.left_s):
+            anneal_schedule(kept, incumbent, PARAMS.again_s)
+        if incumbent.best is not None:
+            several = [self.known.get(key), *_in_order(kept, incumbent.best)]
+            self.known[key] = min(filter(None, several), key=lambda schedule: schedule.makespan)
+        return self.known.get(key)
+
+
+def _in_order(instance: Instance, schedule: Schedule) -> list[Schedule | None]:
+    """The schedules that list rules make of the devices and the order of a schedule."""
+    late = [-start for start in schedule.start]
+    for op in reversed(instance.order):
+        late[op] = max((late[op], *(late[target] for target, _ in instance.successors[op])))
+    devices = [schedule.device[ops[0]] for ops in instance.members]
+    return [rule(instance, by_rank(instance, late), devices) for rule in (heft, list_schedule)]

@@ -5,6 +5,7 @@ but the chain of cut ops joins the series of segments, their best schedules also
 optimum. In all other cases what is put together is only a candidate, whose true makespan counts.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -50,6 +51,8 @@ class SegmentParams:
     suffix_sizes, suffix_share, suffix_work
         Working ops of the suffixes that are solved, share of time and deterministic seconds for each. Larger ones
         bound more but are proven less often.
+    often
+        Times per device from which a series comes again and again.
     """
 
     find_share: float = 0.25
@@ -66,6 +69,7 @@ class SegmentParams:
     suffix_sizes: tuple[int, ...] = (15, 30, 60)
     suffix_share: float = 0.05
     suffix_work: float = 1.0
+    often: int = 4
 
 
 PARAMS = SegmentParams()
@@ -145,6 +149,19 @@ class SegmentChain:
         incumbent.raise_bound(bounds.makespan)
         self.known[instance] = Known(bounds, incumbent)
         return self.known[instance]
+
+    def comes_again(self, instance: Instance) -> bool:
+        """True if a series comes so often, as that of a layer does, that one good schedule of it decides the whole."""
+        return self._count[instance] > PARAMS.often * instance.device_count
+
+    @cached_property
+    def _count(self) -> Counter[Instance]:
+        return Counter(series.instance for series in self.series)
+
+    @cached_property
+    def repeats(self) -> bool:
+        """True if some series comes again and again."""
+        return any(map(self.comes_again, self._count))
 
     @property
     def open(self) -> list[Series]:
@@ -414,15 +431,24 @@ def _send_less(search: LowTraffic, incumbent: Incumbent) -> None:
 
 
 def _rounds(chain: SegmentChain, bounds: Bounds, incumbent: Incumbent, work: float, share: float) -> Bounds:
-    """Advance the open series in rounds of growing work, for a share of the time."""
-    budget = incumbent.budget
-    stop_at = now() + share * budget.left_s
+    """Advance the open series in rounds of growing work, for a share of the time.
+
+    Where links are contended and a series comes again and again, bounds of the whole come last, as those of a hundred
+    thousand ops take as long as a round, and what is put together of its series is left to `LowTraffic`.
+    """
+    budget, hurry = incumbent.budget, chain.repeats and chain.instance.traffic is not None
+    alone = all(series.instance.traffic is None for series in chain.series)
+    stop_at, width = now() + share * budget.left_s, -1
     while True:
-        bounds = chain.raised(bounds, PARAMS.bound_share * budget.left_s)
-        incumbent.raise_bound(bounds.makespan)
-        for schedule in chain.candidates():
+        before, width = width, sum(chain.known[series.instance].width for series in chain.open)
+        ends = not chain.open or now() > stop_at or not budget.left_s
+        ends = ends or (hurry and before >= 0 and (alone or width == before))
+        if ends or not hurry:
+            bounds = chain.raised(bounds, PARAMS.bound_share * budget.left_s)
+            incumbent.raise_bound(bounds.makespan)
+        for schedule in chain.candidates() if not hurry else ():
             incumbent.offer(schedule)
-        if incumbent.closed or not chain.open or now() > stop_at or not budget.left_s:
+        if incumbent.closed or ends:
             return bounds
         chain.advance(work, stop_at)
         work *= PARAMS.growth
