@@ -182,3 +182,27 @@ def test_a_hook_for_every_module_is_called_or_refused() -> None:
         finally:
             handle.remove()
         torch.testing.assert_close(placed.step(*job.args, *job.targets), plain_loss(job, job.module).detach(), **EXACT)
+
+
+class Scaled(nn.Module):
+    """Multiplies by a number that it reads out of a tensor of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear, self.scale = nn.Linear(3, 3), torch.tensor(2.0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) * self.scale.item()
+
+
+@pytest.mark.filterwarnings("ignore:.* reads a number out of a tensor:UserWarning")
+def test_a_number_that_was_read_out_of_a_tensor_needs_a_new_capture() -> None:
+    x = torch.ones(2, 3)
+    job, plain = Job(Scaled(), (x,), loss=lambda found: found.square().sum()), Scaled()
+    with placed_at_random(job, 2, 1) as placed:
+        for value in (2.0, 5.0):
+            for module in (job.module, plain):
+                module.scale.fill_(value)
+            placed.recapture()
+            assert float(placed.step(x)) == pytest.approx(float(plain(x).square().sum().detach()))
