@@ -220,3 +220,17 @@ def test_a_group_of_another_size_is_named(plan: Plan, monkeypatch: pytest.Monkey
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(InputError, match=r"RANK is not set: .* torchrun"):
         apply_ranks(mlp(batch_size=4), plan, NAMES, replicas=2)
+
+
+def test_a_mistake_on_one_rank_ends_all() -> None:
+    plan = small_plan()
+
+    def work(rank: int) -> None:
+        names = NAMES.replace("cpu:1", "cpu:9999") if rank == 1 else NAMES
+        apply_ranks(small_job(), plan, names, timeout_s=LIMIT_S)
+
+    began = time.monotonic()
+    found = run_ranks(2, work)
+    assert time.monotonic() - began < SOON_S
+    assert [kind for _, kind, _ in found] == ["RunError", "InputError"]
+    assert "device 'cpu:9999' needs 10000 cores" in found[1][2]

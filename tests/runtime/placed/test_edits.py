@@ -206,3 +206,17 @@ def test_a_number_that_was_read_out_of_a_tensor_needs_a_new_capture() -> None:
                 module.scale.fill_(value)
             placed.recapture()
             assert float(placed.step(x)) == pytest.approx(float(plain(x).square().sum().detach()))
+
+
+def test_attributes_of_the_job_module_are_not_set_on_the_placed_one() -> None:
+    job = build_with(layers)
+    with placed_at_random(job) as placed, pytest.raises(AttributeError, match="'scale' is an attribute of the module"):
+        placed.scale = 3.0
+
+
+def test_nothing_left_to_train_is_named() -> None:
+    job = build_with(layers)
+    with placed_at_random(job) as placed:
+        job.module.requires_grad_(False)
+        with pytest.raises(CaptureError, match="no parameter of the module requires a gradient"):
+            placed.step(*job.args, *job.targets)

@@ -154,3 +154,27 @@ def test_modes_of_the_caller_are_not_those_of_a_step(devices: int) -> None:
         placed.train()
         placed.step(*job.args, *job.targets)
         assert not any(one.grad.is_inference() for one in placed.parameters() if one.grad is not None)
+
+
+class _Drawing(nn.Module):
+    """Draws in every forward pass, as a sampler does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(8, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.fc(x)
+        return hidden + torch.randn_like(hidden)
+
+
+def test_every_inference_draws_anew() -> None:
+    torch.manual_seed(11)
+    job = Job(_Drawing(), (torch.randn(4, 8),), mode="infer")
+    with placed_at_random(job) as placed:
+        torch.manual_seed(5)
+        several = [placed(*job.args) for _ in range(3)]
+        assert not torch.equal(several[0], several[1])
+        assert not torch.equal(several[1], several[2])
+        torch.manual_seed(5)
+        assert all(torch.equal(placed(*job.args), known) for known in several)

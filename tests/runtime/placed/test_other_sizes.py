@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 from dlplacer.core.errors import DlplacerError
 from dlplacer.frontend import Job
 from dlplacer.runtime import PlacedModule
+from dlplacer.runtime.placed import variants
 
 pytestmark = needs_two_cores
 
@@ -141,3 +142,24 @@ def test_shapes_that_cannot_be_captured_leave_the_others_usable() -> None:
             with pytest.raises(DlplacerError, match="cannot be captured"):
                 placed.step(torch.randn(4, 9), *job.targets)
             require_same_step(placed, job, build("linear").module, tolerance=1e-5)
+
+
+def test_variants_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(variants, "MOST_VARIANTS", 4)
+    job = build("linear")
+    with placed_at_random(job, graph=graph_of("linear")) as placed:
+        for batch in range(1, 6):
+            placed.step(*resized(job, batch).args, *resized(job, batch).targets)
+        assert len(placed._variants._found) == 4
+        require_same_step(placed, job, build("linear").module, tolerance=1e-5)
+
+
+def test_manual_seed_reaches_dropout() -> None:
+    job = build_with(dropout)
+    with placed_at_random(job) as placed:
+        torch.manual_seed(5)
+        first = dropped(placed, job, 3)
+        torch.manual_seed(5)
+        assert dropped(placed, job, 3) == first
+        torch.manual_seed(6)
+        assert dropped(placed, job, 3) != first
