@@ -421,10 +421,11 @@ def _send_less(search: LowTraffic, incumbent: Incumbent) -> None:
     while idle < PARAMS.patience and not incumbent.closed and now() < stop_at:
         before = incumbent.best
         for slack in PARAMS.slacks:
-            several = list(search.schedules(slack))
-            for schedule in several:
+            least = FAR
+            # Each is offered at once: those of a hundred thousand ops take seconds, in which time may run out.
+            for schedule in search.schedules(slack):
                 incumbent.offer(schedule)
-            least = min((schedule.makespan for schedule in several), default=FAR)
+                least = min(least, schedule.makespan)
             if incumbent.best is None or least > (1 + PARAMS.near) * incumbent.best.makespan:
                 return
         idle = idle + 1 if incumbent.best is before else 0
