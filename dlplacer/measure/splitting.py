@@ -1,4 +1,4 @@
-"""Which ops hold a plan's step up: those are split, and what is planned again is kept if it is shorter."""
+"""Splits of the ops that hold a plan's step up; the plan made anew is kept if it is shorter."""
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence

@@ -102,7 +102,7 @@ class RectifiedConv2d(nn.Module):
         return functional.relu(self.conv(images))
 
 
-class Inception(nn.Module):
+class GoogLeNetBlock(nn.Module):
     """Figure 2(b) of GoogLeNet: 1x1, 3x3 and 5x5 convolutions and pooling, side by side."""
 
     def __init__(self, inputs: int, channels: Sequence[int]) -> None:
@@ -142,7 +142,7 @@ class GoogLeNet(nn.Module):
         self.conv3 = RectifiedConv2d(first, inputs, 3)
         for name, counts in GOOGLENET_BLOCKS.items():
             channels = _divided("googlenet", narrow, *counts)
-            self.add_module(name, Inception(inputs, channels))
+            self.add_module(name, GoogLeNetBlock(inputs, channels))
             inputs = channels[0] + channels[2] + channels[4] + channels[5]
         self.dropout = dropout_or_none(dropout)
         self.fc = nn.Linear(inputs, classes)

@@ -38,7 +38,7 @@ Part = tuple[str, str, str]
 
 
 @dataclass(frozen=True)
-class Layout:
+class GraphLayout:
     """The dots of a picture, with their places.
 
     Attributes
@@ -60,7 +60,7 @@ class Layout:
     lanes: Mapping[tuple[str, str], float]
 
 
-def lay_out(plan: Plan) -> Layout:
+def lay_out(plan: Plan) -> GraphLayout:
     """Ops in the columns of their depth and the rows of their branches; a large graph as blocks in lanes of devices."""
     working = {entry.op for entry in plan.ops if entry.end_s > entry.start_s} or {entry.op for entry in plan.ops}
     if len(working) <= _MOST_OPS:
@@ -68,7 +68,7 @@ def lay_out(plan: Plan) -> Layout:
     return _by_lanes(plan)
 
 
-def _by_branches(plan: Plan, shown: set[str]) -> Layout:
+def _by_branches(plan: Plan, shown: set[str]) -> GraphLayout:
     """The ops that take time; edges pass through the others."""
     graph, order = plan.graph, plan.graph.topological_order
     read: dict[str, dict[str, int]] = {}
@@ -97,7 +97,7 @@ def _by_branches(plan: Plan, shown: set[str]) -> Layout:
     columns = [found[x].most_common(1)[0][0] if found[x] else "" for x in range(last + 1)]
     short = short_names(columns)
     groups = tuple(short.get(name, "") for name in columns)
-    return Layout({part[name]: spot for name, spot in at.items()}, groups, time_s, moved, {})
+    return GraphLayout({part[name]: spot for name, spot in at.items()}, groups, time_s, moved, {})
 
 
 def _columns_and_rows(
@@ -153,7 +153,7 @@ def _beside(
     return found
 
 
-def _by_lanes(plan: Plan) -> Layout:
+def _by_lanes(plan: Plan) -> GraphLayout:
     """Every module that holds less than a fortieth of the ops as one block, in lanes of devices for each pass.
 
     Ops without module belong to the block of what they read; a graph without modules is cut into slices of its order,
@@ -184,7 +184,7 @@ def _by_lanes(plan: Plan) -> Layout:
         lanes |= {(phase, device): top - row for row, device in enumerate(devices)}
     spots = {part: (column[part[0]], lanes[part[1:]]) for part in time_s}
     groups = tuple(short.get(group[name], "no module") for name in names)
-    return Layout(spots, groups, time_s, moved, lanes)
+    return GraphLayout(spots, groups, time_s, moved, lanes)
 
 
 def _middles(plan: Plan, block: Mapping[str, str]) -> dict[str, float]:
@@ -217,7 +217,7 @@ def _blocks(plan: Plan) -> tuple[dict[str, str], dict[str, str]]:
     return found, {name: ".".join(whole(tuple(name.split(".")))) for name in found.values()}
 
 
-def _size(layout: Layout) -> tuple[float, float]:
+def _size(layout: GraphLayout) -> tuple[float, float]:
     """Inches, width and height, at which columns and rows are apart."""
     rows = [y for _, y in layout.spots.values()]
     height = max(rows) - min(rows) + 2 * _BAND_GAP
@@ -272,7 +272,7 @@ def _draw_groups(ax: Axes, groups: Iterable[str]) -> None:
     ax.tick_params(axis="x", length=2, pad=1)
 
 
-def _draw_lines(ax: Axes, layout: Layout) -> None:
+def _draw_lines(ax: Axes, layout: GraphLayout) -> None:
     kinds: dict[str, list[tuple[Part, Part]]] = {"edges": [], "edges between devices": [], "edges between passes": []}
     for source, target in layout.moved_bytes:
         crosses = "edges between devices" if source[2] != target[2] else "edges"
@@ -305,7 +305,7 @@ def _line(start: tuple[float, float], end: tuple[float, float], bends: bool) -> 
     return [start, end]
 
 
-def _draw_dots(ax: Axes, plan: Plan, layout: Layout) -> None:
+def _draw_dots(ax: Axes, plan: Plan, layout: GraphLayout) -> None:
     """Large dots first, so that small ones stay visible."""
     longest_s = max(layout.time_s.values()) or 1.0
     # A usual dot is narrower than its column, where most are about as long.
@@ -320,7 +320,7 @@ def _draw_dots(ax: Axes, plan: Plan, layout: Layout) -> None:
         ax.scatter(x, y, s=areas, color=color, edgecolors="white", linewidths=0.3, zorder=3, label=plain(device))
 
 
-def _legend(plan: Plan, layout: Layout) -> list[Line2D]:
+def _legend(plan: Plan, layout: GraphLayout) -> list[Line2D]:
     """Devices with their shares of ops and of the time; the meaning of lines and areas; transfers."""
     ops, total_s = Counter(plan.placement.values()), sum(plan.busy_s.values())
     handles = []

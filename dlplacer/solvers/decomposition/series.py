@@ -77,7 +77,7 @@ PARAMS = SegmentParams()
 
 @dataclass
 class Known:
-    """What is known of an instance; `exhausted` if its model is solved, but not exact: a search would find the same."""
+    """Bounds and best schedule of an instance; `exhausted` if its inexact model is solved, so that more search is vain."""
 
     bounds: Bounds
     incumbent: Incumbent

@@ -1,4 +1,4 @@
-"""What Dynamo's graph does not hold: tensors reached otherwise than through modules, custom derivatives."""
+"""Tensors that Dynamo's graph lacks, as code reaches them otherwise than through modules; custom derivatives."""
 
 import contextlib
 import re
