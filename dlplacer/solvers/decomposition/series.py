@@ -77,7 +77,7 @@ PARAMS = SegmentParams()
 
 @dataclass
 class Known:
-    """Bounds and best schedule of an instance; `exhausted` if its inexact model is solved, so that more search is vain."""
+    """Bounds and best schedule of an instance; `exhausted` if its inexact model is solved: more search is vain."""
 
     bounds: Bounds
     incumbent: Incumbent
