@@ -44,15 +44,15 @@ def bytes_text(size: int, other: int) -> str:
     return f"{size} bytes" if text == format_bytes(other) else text
 
 
-def demands_by_type(problem: Problem) -> Iterator[tuple[str, int, int]]:
-    """(devices, bytes that must be there, bytes that they have): all, and each type with what runs on it only."""
+def demands(problem: Problem) -> Iterator[tuple[str, int, int]]:
+    """(devices, bytes of what may only run there, bytes that they have): all devices, then each type of them."""
     type_of = [device.type for device in problem.topology.devices]
     for chosen in (None, *dict.fromkeys(type_of)):
-        here = [device for device, name in enumerate(type_of) if chosen in (None, name)]
+        here = {device for device, name in enumerate(type_of) if chosen in (None, name)}
         sizes = [size for device in here if (size := problem.capacity_bytes[device]) is not None]
         if len(sizes) == len(here):
-            only = [op for op, allowed in enumerate(problem.allowed) if allowed and set(allowed) <= set(here)]
-            name = "devices" if chosen is None else f"devices of type {chosen!r}"
+            only = (op for op, allowed in enumerate(problem.allowed) if here.issuperset(allowed))
+            name = "any device" if chosen is None else f"devices of type {chosen!r} only"
             yield name, sum(problem.footprint_bytes[op] for op in only), sum(sizes)
 
 
@@ -113,20 +113,23 @@ def require_feasible(problem: Problem) -> None:
     Raises
     ------
     InfeasibleError
-        If a colocation group has no common device, an op or group exceeds every device that it may use, all ops
-        together exceed all memory, or those of one device type its memory (under ``memory: live``: by what they keep
-        all step, or while one op runs), or ops that are joined in the graph may only use devices that no route joins.
+        If a colocation group has no common device, an op or group exceeds every device that it may use (under ``memory:
+        live`` while the op runs), the ops that may only run on some devices exceed their memory, or ops that are joined
+        in the graph may only use devices that no route joins.
     """
-    instance = build_instance(problem)
-    for block, ops in enumerate(instance.members):
+    instance, live = build_instance(problem), may_bind(problem)
+    for ops in instance.members:
         _require_common_device(problem, instance, ops)
-        _require_room(problem, instance, block)
-    _require_total_room(problem, range(problem.op_count), range(problem.device_count))
-    _require_room_of_types(problem)
+        _require_room(problem, instance, ops, live)
+    for name, size, room in demands(problem):
+        if size > room:
+            raise InfeasibleError(
+                f"the ops that may run on {name} need {bytes_text(size, room)} in all; the memory there is "
+                f"{bytes_text(room, size)} in all; use a larger topology, a smaller batch, or allow more devices"
+            )
     # Where routes join all devices, every part of the graph may be anywhere.
     for part in instance.parts if len(set(instance.component)) > 1 else ():
         _require_routes(problem, instance, part)
-    _require_working_room(problem)
 
 
 def _require_common_device(problem: Problem, instance: Instance, ops: Sequence[int]) -> None:
@@ -142,58 +145,37 @@ def _require_common_device(problem: Problem, instance: Instance, ops: Sequence[i
     )
 
 
-def _require_room(problem: Problem, instance: Instance, block: int) -> None:
-    """Eq. 13 for one op or group: it needs a device that is large enough."""
-    ops, size = instance.members[block], instance.footprint[block]
-    devices = instance.allowed[ops[0]]
-    if any((capacity := problem.capacity_bytes[d]) is None or capacity >= size for d in devices):
-        return
-    largest = max(devices, key=lambda d: problem.capacity_bytes[d] or 0)
-    capacity_bytes = problem.capacity_bytes[largest] or 0
-    pinned = "" if len(devices) == problem.device_count else " that it may use"
-    name = op_text(problem, ops[0])
-    owner, split = f"op {name}", "split the op"
+def _require_room(problem: Problem, instance: Instance, ops: Sequence[int], live: bool) -> None:
+    """Eq. 13 for ops that stay together: a device holds them, under ``memory: live`` also while each of them runs."""
+    rooms = {
+        device: inf if (size := problem.capacity_bytes[device]) is None else size for device in instance.allowed[ops[0]]
+    }
+    roomiest, size = max(rooms, key=rooms.__getitem__), instance.footprint[instance.block[ops[0]]]
+    when = ""
+    if size <= rooms[roomiest]:
+        running = (op for op in ops if live and op < problem.op_count)
+        tight = [op for op in running if all(working_set(problem, op, here) > room for here, room in rooms.items())]
+        if not tight:
+            return
+        ops, size = tight[:1], working_set(problem, tight[0], roomiest)
+        when = " while it runs: weights, gradient and state, inputs, output and workspace"
+    owner, way_out = f"op {op_text(problem, ops[0])}", "a smaller batch, or split the op"
     if len(ops) > 1:
-        owner = f"colocation group {_name_of_group(problem, ops)} of {len(ops)} ops"
-        split = "take the group apart"
+        owner, way_out = f"colocation group {_name_of_group(problem, ops)} of {len(ops)} ops", "or take the group apart"
+    capacity_bytes = int(rooms[roomiest])
+    pinned = "" if len(rooms) == problem.device_count else " that it may use"
     raise InfeasibleError(
-        f"{owner} needs {bytes_text(size, capacity_bytes)}; the largest device{pinned} "
-        f"{problem.topology.devices[largest].id!r} has {bytes_text(capacity_bytes, size)}; use a larger topology or "
-        f"{split}"
+        f"{owner} needs {bytes_text(size, capacity_bytes)}{when}; the largest device{pinned} "
+        f"{problem.topology.devices[roomiest].id!r} has {bytes_text(capacity_bytes, size)}; use a larger topology, "
+        f"{way_out}"
     )
-
-
-def _require_total_room(problem: Problem, ops: Iterable[int], devices: Sequence[int]) -> None:
-    """Eq. 13 summed over devices."""
-    capacities = [problem.capacity_bytes[device] for device in devices]
-    known = [capacity for capacity in capacities if capacity is not None]
-    size = sum(problem.footprint_bytes[op] for op in ops)
-    if len(known) == len(capacities) and sum(known) < size:
-        raise InfeasibleError(
-            f"the ops need {bytes_text(size, sum(known))} in all; the memory of {devices_text(problem, devices)} is "
-            f"{bytes_text(sum(known), size)} in all; use a larger topology or a smaller batch"
-        )
-
-
-def _require_room_of_types(problem: Problem) -> None:
-    """Eq. 13 summed over the devices of a type, for the ops that may run nowhere else."""
-    for name, size, room in demands_by_type(problem):
-        if size > room:
-            raise InfeasibleError(
-                f"the ops that may only run on {name} need {bytes_text(size, room)} in all; the memory there is "
-                f"{bytes_text(room, size)} in all; use a larger topology or allow these ops more devices"
-            )
 
 
 def _require_routes(problem: Problem, instance: Instance, part: Sequence[int]) -> None:
     """Eq. 8 along chains of edges: a weakly connected part of the graph needs one connected part of the machine."""
     heads = [instance.members[block][0] for block in part]
     reach = {op: {instance.component[device] for device in instance.allowed[op]} for op in heads}
-    if common := set.intersection(*reach.values()):
-        inside = [[d for d, other in enumerate(instance.component) if other == number] for number in common]
-        rooms = [[inf if (size := problem.capacity_bytes[d]) is None else size for d in devices] for devices in inside]
-        ops = [op for block in part for op in instance.members[block] if op < problem.op_count]
-        _require_total_room(problem, ops, max(zip(rooms, inside, strict=True), key=lambda each: sum(each[0]))[1])
+    if set.intersection(*reach.values()):
         return
     narrow = sorted(heads, key=lambda op: len(reach[op]))
     first, second = narrow[0], next((op for op in narrow if not reach[op] & reach[narrow[0]]), narrow[1])
@@ -202,26 +184,6 @@ def _require_routes(problem: Problem, instance: Instance, part: Sequence[int]) -
         f"{op_text(problem, second)} on {devices_text(problem, instance.allowed[second])}; they must talk, but no "
         "route of links joins these devices; add a link or change the ops' 'devices'"
     )
-
-
-def _require_working_room(problem: Problem) -> None:
-    """Under ``memory: live`` a device holds an op's block, its inputs, output and workspace while it runs."""
-    rooms = [inf if size is None else size for size in problem.capacity_bytes]
-    by_room = sorted(range(problem.device_count), key=rooms.__getitem__)
-    for op in range(problem.op_count) if may_bind(problem) else ():
-        # It needs the same on all devices where it takes time, so the roomiest of these decides; and of the others.
-        devices = (device for device in by_room if device in problem.allowed[op])
-        roomiest = {bool(problem.duration[op][device]): device for device in devices}.values()
-        least = {device: working_set(problem, op, device) for device in roomiest}
-        if all(rooms[device] < size for device, size in least.items()):
-            device = max(least, key=rooms.__getitem__)
-            size, capacity_bytes = least[device], problem.capacity_bytes[device] or 0
-            raise InfeasibleError(
-                f"op {op_text(problem, op)} needs {bytes_text(size, capacity_bytes)} while it runs: weights, gradient "
-                f"and state, inputs, output and workspace; the largest device that it may use "
-                f"{problem.topology.devices[device].id!r} has {bytes_text(capacity_bytes, size)}; use a larger "
-                "topology, a smaller batch, or split the op"
-            )
 
 
 _SECONDS = 2.0
@@ -293,11 +255,11 @@ def shortage(problem: Problem) -> str | None:
     if all(size is None or size >= everything for size in problem.capacity_bytes):
         return None
     parts = []
-    fullest = max(demands_by_type(problem), key=lambda demand: demand[1] / max(1, demand[2]), default=None)
+    fullest = max(demands(problem), key=lambda demand: demand[1] / max(1, demand[2]), default=None)
     if fullest is not None:
         name, size, room = fullest
         kept = "weights, gradients and state" if live else "footprints"
-        parts.append(f"{kept} take {bytes_text(size, room)} of the {bytes_text(room, size)} that {name} have in all")
+        parts.append(f"{kept} take {bytes_text(size, room)} of the {bytes_text(room, size)} there is in all on {name}")
     op, device, size = largest_working_set(problem)
     room = problem.capacity_bytes[device] or 0
     if passing and room:

@@ -26,14 +26,15 @@ def _two_islands() -> Topology:
 def test_an_op_larger_than_every_device() -> None:
     graph = make_graph({"conv1": 1}, weight_bytes={"conv1": 13_314_398_618})
     assert _reason(graph, make_machine(2, memory=8 * 2**30)) == (
-        "op 'conv1' needs 12.4 GiB; the largest device 'd0' has 8 GiB; use a larger topology or split the op"
+        "op 'conv1' needs 12.4 GiB; the largest device 'd0' has 8 GiB; use a larger topology, a smaller batch, or split the op"
     )
 
 
 def test_all_ops_larger_than_all_memory() -> None:
     graph = make_graph({"a": 1, "b": 1, "c": 1}, weight_bytes={"a": 3, "b": 3, "c": 3})
     assert _reason(graph, make_machine(2, memory=4)) == (
-        "the ops need 9 B in all; the memory of 'd0', 'd1' is 8 B in all; use a larger topology or a smaller batch"
+        "the ops that may run on any device need 9 B in all; the memory there is 8 B in all; use a larger topology, a "
+        "smaller batch, or allow more devices"
     )
 
 

@@ -42,7 +42,7 @@ def test_what_is_not_alive_together_need_not_fit_together() -> None:
 
 
 def test_an_op_that_does_not_fit_while_it_runs_is_named_with_its_numbers() -> None:
-    words = r"op 'b' needs 8 B while it runs: .* largest device .*'d0' has 7 B; use a larger topology, a smaller batch"
+    words = r"op 'b' needs 8 B while it runs: .* largest device 'd0' has 7 B; use a larger topology, a smaller batch"
     with pytest.raises(InfeasibleError, match=words):
         _place(_chain(), 7)
 
