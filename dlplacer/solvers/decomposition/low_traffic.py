@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from ortools.sat.python import cp_model
 
 from dlplacer.problem.route_table import Traffic, TransferRequest
-from dlplacer.solvers.heuristics.list_rules import by_rank, construct, heft, list_schedule
+from dlplacer.solvers.heuristics.list_rules import construct, heft, list_schedule
 from dlplacer.solvers.ilp.cp_sat_search import new_solver, read_schedule
 from dlplacer.solvers.ilp.ilp_model import build_model
 from dlplacer.solvers.ilp.solver_thread import solve_in_thread
@@ -162,12 +162,11 @@ class LowTraffic:
         return next((schedule for schedule in found if schedule.makespan <= (1 + PARAMS.closing) * least), best)
 
     def _improved(self, instance: Instance, decided: dict[int, int], best: Schedule) -> Schedule | None:
-        """The best schedule that keeps to what is decided: that of the last pass, or a better one from another seed.
+        """The best schedule found that keeps to what is decided, from another seed in each pass.
 
-        It is one that list rules make of its order, as they do where series are put together.
+        How well copies of it follow one another is seen in the whole only, so that no pass holds to the last one's.
         """
         kept = instance.limited({number: (device,) for number, device in decided.items()})
-        key = instance, frozenset(decided.items()), ()
         budget = replace(self.chain.budget_of(self.chain.budget.left_s), seed=self.chain.budget.seed + self.passes)
         incumbent = Incumbent(budget)
         incumbent.raise_bound(self.chain.known[instance].incumbent.bound)
@@ -179,16 +178,4 @@ class LowTraffic:
         worth = found is not None and found.makespan - incumbent.bound > PARAMS.anneal_gap * found.makespan
         if worth and compiled_in_time(ANNEALING_CODE, budget.left_s, lambda: not budget.left_s):
             anneal_schedule(kept, incumbent, PARAMS.again_s)
-        if incumbent.best is not None:
-            several = [self.known.get(key), *_in_order(kept, incumbent.best)]
-            self.known[key] = min(filter(None, several), key=lambda schedule: schedule.makespan)
-        return self.known.get(key)
-
-
-def _in_order(instance: Instance, schedule: Schedule) -> list[Schedule | None]:
-    """The schedules that list rules make of the devices and the order of a schedule."""
-    late = [-start for start in schedule.start]
-    for op in reversed(instance.order):
-        late[op] = max((late[op], *(late[target] for target, _ in instance.successors[op])))
-    devices = [schedule.device[ops[0]] for ops in instance.members]
-    return [rule(instance, by_rank(instance, late), devices) for rule in (heft, list_schedule)]
+        return incumbent.best

@@ -416,8 +416,12 @@ def solve_segments(instance: Instance, bounds: Bounds, incumbent: Incumbent) -> 
 
 
 def _send_less(search: LowTraffic, incumbent: Incumbent) -> None:
-    """Offer schedules whose series send least, until several passes in a row bring nothing or come nowhere near."""
-    idle, stop_at = 0, now() + PARAMS.shares[2] * incumbent.budget.left_s
+    """Offer schedules whose series send least, until several passes in a row bring nothing or come nowhere near.
+
+    Where a series comes again and again, passes differ by chance, and nothing else does as much for the whole.
+    """
+    repeats = search.chain.repeats
+    idle, stop_at = 0, now() + (1.0 if repeats else PARAMS.shares[2]) * incumbent.budget.left_s
     while idle < PARAMS.patience and not incumbent.closed and now() < stop_at:
         before = incumbent.best
         for slack in PARAMS.slacks:
@@ -426,7 +430,7 @@ def _send_less(search: LowTraffic, incumbent: Incumbent) -> None:
             for schedule in search.schedules(slack):
                 incumbent.offer(schedule)
                 least = min(least, schedule.makespan)
-            if incumbent.best is None or least > (1 + PARAMS.near) * incumbent.best.makespan:
+            if incumbent.best is None or (least > (1 + PARAMS.near) * incumbent.best.makespan and not repeats):
                 return
         idle = idle + 1 if incumbent.best is before else 0
 

@@ -3,11 +3,12 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from dlplacer.problem.live_memory import may_bind, memory_use, stashes
+from dlplacer.problem.live_memory import TensorLifetime, may_bind, memory_use, peaks, stashes
 from dlplacer.problem.problem import Problem
+from dlplacer.problem.route_table import Traffic
 from dlplacer.problem.simulate import realise
 from dlplacer.solvers.instance.instance import Instance
-from dlplacer.solvers.instance.schedule import Schedule
+from dlplacer.solvers.instance.schedule import ProblemSchedule, Schedule
 
 _ROUNDS = 6
 """Times that a surrogate is tightened by what its schedule exceeds; a chain needs one or two."""
@@ -25,14 +26,33 @@ def admission(problem: Problem, instance: Instance) -> Admission:
 
 
 def overflow(problem: Problem, instance: Instance, schedule: Schedule) -> list[int]:
-    """[device] → bytes by which the peak of what is alive exceeds its memory, once the schedule is in seconds."""
-    if instance.traffic is None or not may_bind(problem):
+    """[device] → bytes by which the peak of what is alive exceeds its memory, once the schedule is in seconds.
+
+    If memory suffices in ticks, and no op is shorter than a tick, it does in seconds (`realise`), and that takes a
+    tenth of the time to see.
+    """
+    if instance.traffic is None or not may_bind(problem) or _fits_in_ticks(problem, instance.traffic, schedule):
         return [0] * instance.device_count
     count = problem.op_count
     ops, transfers = realise(problem, schedule.device[:count], schedule.start[:count], schedule.transfers)
     used = [entry.peak_bytes for entry in memory_use(problem, ops, transfers).values()]
     rooms = zip(used, problem.capacity_bytes, strict=True)
     return [0 if room is None else max(0, size - room) for size, room in rooms]
+
+
+def _fits_in_ticks(problem: Problem, traffic: Traffic, schedule: Schedule) -> bool:
+    placed = zip(problem.graph.ops, schedule.device, problem.duration, strict=False)
+    if any(not row[here] and op.time_on(problem.topology.devices[here].type) for op, here, row in placed):
+        return False
+    lifetimes = []
+    for send in schedule.transfers:
+        request = traffic.requests[send.request]
+        steps = zip(send.route, send.start, strict=True)
+        stops = tuple((segment.target, begin, begin + segment.ticks) for segment, begin in steps)
+        lifetimes.append(TensorLifetime(request.source, request.size, request.keepers, stops, request.tensor))
+    plan = ProblemSchedule(problem, schedule.device[: problem.op_count], schedule.start[: problem.op_count])
+    used = peaks(problem, plan.device, plan.start, plan.end, lifetimes)
+    return all(room is None or size <= room for size, room in zip(used, problem.capacity_bytes, strict=True))
 
 
 @dataclass(frozen=True)
