@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from dlplacer.measure.run_report import Run
-    from dlplacer.planning.compare import Comparison
-    from dlplacer.planning.fit.fit import Fit
     from dlplacer.planning.hybrid.hybrid_plan import HybridPlan
     from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
 
@@ -46,18 +44,6 @@ def memory(plan: PlanLike, ax: "Axes | None" = None) -> "Axes":
 def topology(machine: TopologyLike, ax: "Axes | None" = None) -> "Axes":
     """A picture of devices, routers and links; `machine` is a `Topology`, its file, or the name of one that ships."""
     return _drawn("topology", topology_of(machine), ax)
-
-
-def comparison(found: "Comparison", ax: "Axes | None" = None) -> "Axes":
-    """The step times that `dlplacer.compare` found, as bars."""
-    made = _result(found, "planning.compare", "Comparison", "compare(graph, topology)")
-    return _drawn("comparison", made, ax)
-
-
-def fit(found: "Fit", ax: "Axes | None" = None) -> "Axes":
-    """The memory of every device with the layers that `dlplacer.fit` puts there."""
-    made = _result(found, "planning.fit.fit", "Fit", "fit(model, machine)")
-    return _drawn("fit", made, ax)
 
 
 def pipeline(plan: "PipelinePlan", ax: "Axes | None" = None) -> "Axes":

@@ -4,7 +4,6 @@ import json
 import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
-from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -232,7 +231,6 @@ def show(given: Given) -> int:
     """Print the table and write the files that are asked for."""
     from dlplacer.api.subjects import whole_plan_of
     from dlplacer.files.text import write_text
-    from dlplacer.report.export.device_map import device_map, overfull_devices, spread_modules
     from dlplacer.report.trace import chrome_trace
 
     for name, needed in (("against", "html"), ("color_by", "gantt")):
@@ -241,16 +239,11 @@ def show(given: Given) -> int:
             raise InputError(f"{name} {given[name]} is for --{target}; add it, or leave out the other")
     plan = whole_plan_of(given.plan)
     shown(given, plan)
-    trace, mapped = partial(chrome_trace, plan), partial(device_map, plan)
-    written(given, plan, csv=lambda: schedule(plan).to_csv(), trace=trace, device_map=mapped)
+    written(given, plan, csv=lambda: schedule(plan).to_csv(), trace=lambda: chrome_trace(plan))
     if given.csv is not None:
         beside = given.csv.with_name(f"{given.csv.stem}-transfers{given.csv.suffix}")
         write_text(beside, transfers(plan).to_csv())
         told_written(beside)
-    if given.device_map is not None:
-        spread = len(spread_modules(plan))
-        note(f"{spread} modules are spread over devices; the map names one" if spread else None)
-        note(*overfull_devices(plan))
     return 0
 
 
@@ -299,11 +292,10 @@ def run(given: Given) -> int:
     from dlplacer.api.subjects import silent
     from dlplacer.machines.cores import load_note
     from dlplacer.planning.one_device import one_device_note
-    from dlplacer.report.trace import run_trace
 
     plan, devices, job = dp.load_plan(given.plan), given.devices, given.job
     if is_onnx_plan(plan):
-        for name in ("gantt", "trace", "html", "replicas"):
+        for name in ("gantt", "html", "replicas"):
             if name in given:
                 raise InputError(f"{name} is for models in torch; leave it out, the plan is of an ONNX file")
     else:
@@ -322,7 +314,7 @@ def run(given: Given) -> int:
         done: Any = dp.run(**{**given.of(dp.run), "job": job, "plan": plan, "devices": devices, "on_progress": told})
     if is_first:
         shown(given, done)
-        written(given, done, trace=lambda: run_trace(done.predicted, done.measured))
+        written(given, done)
     return 0
 
 

@@ -45,14 +45,12 @@ _PLAN = "output written -o,--output:PLAN plan file to write"
 _SPLITTING = ("split", "times")
 _SHOWN = (
     "trace written F Chrome trace (JSON), for ui.perfetto.dev",
-    "device_map written F Hugging Face device_map (JSON): module path to the device of most of its parameters",
     "html written F one page to walk through, with everything",
     "against read PLAN a second plan, beside the first one on the page of --html",
     "csv written F the ops as CSV; the transfers go to F with -transfers in its name",
     "color_by word:phase,module - colours of --gantt (phase)",
 )
 _RUN = (
-    "trace written F Chrome trace (JSON) of the predicted and the measured step",
     "html written F one page: the predicted and the measured step to walk through",
     "one_process flag - feed several GPUs from one process, and not each from one of its own",
     "json",
@@ -110,10 +108,9 @@ COMMANDS = (
         actions.compare,
         doing="comparing",
         says="stopping with the best plans so far; once more to give up",
-        subject="comparison",
         examples="""
         compare inception_v3-train dgx1-v100-2gpu --time-limit 20s  # every method
-        compare graph.json pcie-4gpu --methods ilp,heft,min-cut --picture methods.png  # some of them, with a picture
+        compare graph.json pcie-4gpu --methods ilp,heft,min-cut --html methods.html  # some of them, with a page
         """,
     ),
     Command(
@@ -271,7 +268,6 @@ COMMANDS = (
         "fit",
         ("to text* TARGET runtime that shall follow the plan; see dlplacer list targets", _PLAN, "json"),
         actions.fit,
-        subject="fit",
         examples="""
         fit config.json "2x RTX3090, RTX3060" --weights 4.89 --context 8192 --to llama.cpp  # flags for llama.cpp
         fit model.gguf "RTX4090, 64 GB DDR5-5600" --fine experts --to llama.cpp  # experts may stay in RAM

@@ -32,7 +32,7 @@ _CAPTURE = ("tests/models/test_small.py", "tests/frontend/torch/test_capture_of.
 _NEEDS_TORCH = (
     *("tests/files/test_mutations.py", "tests/problem/test_dispatch.py", "tests/problem/test_simulate.py"),
     *("tests/planning/coarsen/test_granularity.py", "tests/planning/coarsen/test_granularity_command.py"),
-    *("tests/planning/hybrid/test_hybrid_example.py", "tests/report/export/test_device_map.py"),
+    "tests/planning/hybrid/test_hybrid_example.py",
 )
 _RUNNERS = ("hypothesis", "pytest", "pytest-timeout", "pytest-xdist")
 _SHOWN = ("numpy", "scipy", "pandas", "networkx", "ortools", "pydantic", "rich", "lazy-loader", "matplotlib", "torch")
