@@ -13,7 +13,7 @@ from dlplacer.cli.parser import Given
 from dlplacer.cli.streams import interruptible, note, progress, say, told_written
 from dlplacer.core.errors import CheckError, DlplacerError, InputError, NoPlanError
 from dlplacer.core.options import CHOICES, Options
-from dlplacer.core.table import Table, schedule, transfers
+from dlplacer.core.table import Table, schedule, tables, transfers
 from dlplacer.core.units import format_seconds
 from dlplacer.report.plot.pictures import pictures_of
 
@@ -84,9 +84,9 @@ def _record_of(value: Any) -> object:
         # JSON has no infinity, so no ceiling is null.
         return {name: None if figure == float("inf") else figure for name, figure in value.items()}
     if isinstance(value, dp.OpGraph):
-        sums = {name: sum(getattr(op, name) for op in value.ops) for name in ("flops", "weight_bytes")}
-        counts = {"name": value.name, "ops": len(value.ops), "edges": len(value.edges)}
-        return {**counts, **sums, "structure_sha256": value.structure_sha256}
+        from dlplacer.api.views import summary
+
+        return summary(value)
     if isinstance(value, dp.Topology):
         from dlplacer.files.topology_file import topology_to_dict
 
@@ -108,9 +108,9 @@ def show_blocks(blocks: "Iterable[Block]") -> None:
             for row in block.cells:
                 grid.add_row(*row)
             console.print(grid)
-        elif isinstance(block, list):
-            width = max(len(name) for name, value in block if value)
-            print("\n".join(f"{name:<{width}}  {value}" for name, value in block if value))
+        elif isinstance(block, list) and block:
+            width = max(len(name) for name, _ in block)
+            print("\n".join(f"{name:<{width}}  {value}" for name, value in block))
         elif isinstance(block, str) and block:
             print(block)
 
@@ -150,7 +150,6 @@ def solve(given: Given) -> int:
     """Solve, write the plan, and print the result."""
     from dlplacer.planning.garbage import fewer_collections
     from dlplacer.planning.one_device import launch_note, one_device_is_best
-    from dlplacer.planning.pipeline.pipeline_search import pipeline_hint
 
     limit_s = given.get("time_limit_s", _LIMIT_S)
     parts = _parts(given, "place_with_splits")
@@ -170,10 +169,8 @@ def solve(given: Given) -> int:
     if plan.period_s is not None:
         return shown(given, result)
     note(None if given.warm_start is None else f"warm start: {plan.provenance['warm_start']}", launch_note(result))
-    hint = pipeline_hint(plan.graph, plan.topology, plan.makespan_s)
-    shown(given, result, {**result.to_dict(), "pipeline": None if hint is None else hint.to_dict()})
-    alone = one_device_is_best(plan, result.bounds.get("critical_path_s"))
-    note(alone, str(hint) if hint is not None and hint.is_faster else None)
+    shown(given, result)
+    note(one_device_is_best(plan, result.bounds.get("critical_path_s")))
     return 0
 
 
@@ -250,7 +247,7 @@ def show(given: Given) -> int:
 def explain(given: Given) -> int:
     """Print the causes of a plan's step time, then the changes that would shorten it."""
     from dlplacer.api.subjects import whole_plan_of
-    from dlplacer.api.views import blocks_of, elsewhere_blocks
+    from dlplacer.api.views import blocks_of
     from dlplacer.planning.constrain import matching
     from dlplacer.problem.simulate import replay_under_issue
 
@@ -276,12 +273,14 @@ def explain(given: Given) -> int:
             found["elsewhere"] = [one for op in whys for one in dp.elsewhere(op=op, budget_s=share_s, **solving)]
         if not held and not whys and budget_s:
             found["what_would_help"] = dp.what_would_help(budget_s=budget_s, on_progress=told, **solving)
+    moved = {name: [one.to_dict() for one in each] for name, each in found.items() if isinstance(each, list)}
     if given.json:
-        moved = {name: [one.to_dict() for one in each] for name, each in found.items() if isinstance(each, list)}
         others = {name: each.to_dict() for name, each in found.items() if name not in moved}
         print(json.dumps({**explanation.to_dict(), **moved, **others}))
-    for each in found.values() if not given.json else ():
-        show_blocks(elsewhere_blocks(plan, each) if isinstance(each, list) else blocks_of(each))
+        return 0
+    show_blocks(tables(moved))
+    for name in found.keys() - moved.keys():
+        show_blocks(blocks_of(found[name]))
     return 0
 
 
