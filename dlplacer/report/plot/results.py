@@ -48,19 +48,8 @@ def plot_hybrid(plan: HybridPlan, ax: Axes | None = None) -> Axes:
     dashed: dict[str, Any] = {"color": TEXT, "linewidth": 1.4, "linestyle": (0, (4, 3)), "zorder": 4}
     ax.plot(*zip(*best, strict=True), label="best, idle devices allowed", **dashed)
     if plan.first_win is not None:
-        ax.axvline(plan.first_win, color=GUIDE, linewidth=1, linestyle=":")
-        note = f"hybrid wins from {plan.first_win}"
-        right = plan.first_win > len(plan.budgets) ** 0.5
-        ax.annotate(
-            note,
-            (plan.first_win, 0.02),
-            xytext=(-4 if right else 4, 0),
-            xycoords=("data", "axes fraction"),
-            textcoords="offset points",
-            ha="right" if right else "left",
-            fontsize=8,
-            color=GUIDE,
-        )
+        label = f"hybrid wins from {plan.first_win}"
+        ax.axvline(plan.first_win, color=GUIDE, linewidth=1, linestyle=":", label=label)
     _label_axes(ax, plan)
     return ax
 
