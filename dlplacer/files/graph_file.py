@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from dlplacer.core.constraints import Constraints
-from dlplacer.core.graph import OpGraph, cycle_mistake, graph_mistakes
+from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
 from dlplacer.core.record import Count
 from dlplacer.files.fields import ListOf, NodeLinkFile, plain, read_value, without
@@ -79,22 +79,9 @@ class GraphFile(NodeLinkFile):
                         '"multigraph": true'
                     )
 
-    def located(self) -> Iterator[tuple[str, str]]:
-        if not self.nodes:
-            yield "nodes", "the graph has no ops; add at least one node"
-        yield from graph_mistakes(self.nodes, self.edges)
-        for name in sorted(self.held.names - {op.id for op in self.nodes}):
-            yield "constraints", f"op {name!r} is not among the nodes"
-        if (cycle := cycle_mistake(self.edges)) is not None:
-            yield "edges", cycle
-
-    @property
-    def held(self) -> Constraints:
-        return self.constraints or Constraints()
-
     def value(self) -> OpGraph:
         head = (self.name, self.source, self.capture, self.structure_sha256, self.known, self.meta)
-        return OpGraph(tuple(self.nodes), tuple(self.edges), *head, self.held)
+        return OpGraph(tuple(self.nodes), tuple(self.edges), *head, self.constraints or Constraints())
 
 
 def read_graph(source: Any, where: str = "") -> OpGraph:

@@ -72,10 +72,6 @@ class PlanFile(FileModel):
             elif value not in CHOICES[name]:
                 yield f"problem.options.{name}: is {value!r}; use one of {', '.join(CHOICES[name])}"
 
-    def located(self) -> Iterator[tuple[str, str]]:
-        parts = {"graph": self.problem.graph, "topology": self.problem.topology}
-        yield from ((f"problem.{name}.{at}", text) for name, part in parts.items() for at, text in part.located())
-
     def value(self) -> Plan:
         return Plan(
             self.problem.graph.value(),

@@ -146,7 +146,7 @@ MISTAKES: dict[str, tuple[list[Callable[[Any], None]], list[str]]] = {
             put(*TOPOLOGY, "edges", 1, to={"source": "r", "target": "a", "bytes_per_s": 1}),
             put("problem", "options", "step", to="twice"),
         ],
-        ["problem.graph.edges", "problem.topology.edges[1]", "problem.options.step"],
+        ["problem.options.step"],
     ),
     "a newer plan": ([put("format", to="dlplacer.plan/2"), put("speed", to=1)], ["format"]),
 }
