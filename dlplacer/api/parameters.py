@@ -162,7 +162,6 @@ max_epochs  whole>=1  E  more count as not converging (100)
 seeds  whole>=1  S  trainings of every batch, for a median (1)
 epochs.codecs  names:{",".join(CODECS)}  C[,C…]  measure these too; of {", ".join(CODECS)}
 periods  wholes>=1  P[,P…]  measure exchanges every P steps too
-epochs.jobs  whole>=1  J  train in so many processes side by side
 checkpoint  written  FILE  keep finished trainings there, and go on from them
 mini_batch  whole>=1  B  samples of a mini-batch, for the file
 samples  whole>=1  N  samples of the data set, for the file

@@ -3,14 +3,13 @@
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from dlplacer.api.hybrid_planning import epochs_of, process_pool
+from dlplacer.api.hybrid_planning import epochs_of
 from dlplacer.api.jobs import fake_job, imported, is_entry, job_options, user_code
 from dlplacer.api.parameters import StepOptions, checked
 from dlplacer.api.subjects import GraphLike, TopologyLike, graph_of, is_job, note, silent, topology_of
@@ -244,7 +243,7 @@ def _group_bytes(chain: LayerChain, cuts: tuple[int, ...]) -> list[int]:
 
 @dataclass(frozen=True)
 class NamedTraining:
-    """``module:callable`` as a training, which other processes import for themselves.
+    """``module:callable`` as a training.
 
     The callable is the training itself, taking the number of workers and the seed, or makes one when it is called
     without arguments.
@@ -330,7 +329,6 @@ def epochs(
     seeds: int = 1,
     codecs: Sequence[str] = (),
     periods: Sequence[int] = (),
-    jobs: int | None = None,
     checkpoint: str | PathLike[str] | None = None,
     mini_batch: int | None = None,
     samples: int | None = None,
@@ -355,22 +353,10 @@ def epochs(
     for name, value in (("at_most", at_most), ("at_least", at_least)):
         if value is not None and not math.isfinite(value):
             raise InputError(f"{name} is {value:g}, which no metric or every one reaches; give a finite number")
-    with nullcontext() if jobs is None else process_pool(jobs) as executor:
-        measured = tuple(
-            measure_epochs(
-                named,
-                batches,
-                reached=None if at_most is None and at_least is None else Goal(at_most, at_least),
-                max_epochs=max_epochs,
-                seeds=range(seeds),
-                executor=executor,
-                checkpoint=None if checkpoint is None else Path(checkpoint),
-                codec=codec,
-                period=period,
-                on_progress=on_progress,
-            )
-            for codec, period in variants
-        )
+    goal = None if at_most is None and at_least is None else Goal(at_most, at_least)
+    limits: dict[str, Any] = {"reached": goal, "max_epochs": max_epochs, "seeds": range(seeds)}
+    limits |= {"checkpoint": None if checkpoint is None else Path(checkpoint), "on_progress": on_progress}
+    measured = tuple(measure_epochs(named, batches, codec=codec, period=period, **limits) for codec, period in variants)
     exact, *others = measured
     if not any(exact.points().values()):
         raise InputError(

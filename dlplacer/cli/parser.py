@@ -33,7 +33,7 @@ class Command:
     options of the command itself, as rows of declarations, or names of declared ones. `action`: the given arguments →
     exit code; None calls the function, writes and prints its result. `doing` and `says` name the work for its progress,
     and announce that the first Ctrl-C stops it. For a `subject`, a kind of result, there may be pictures. `examples`
-    has a line for each: arguments of ``dlplacer``, and after ``  # `` what they do.
+    are arguments of ``dlplacer``, and after ``  # `` what they do.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Command:
     doing: str = ""
     says: str = ""
     subject: str = ""
-    examples: str = ""
+    examples: tuple[str, ...] = ()
     description: str = ""
     below: "tuple[Command, ...]" = ()
 
@@ -84,7 +84,7 @@ class _Help(argparse.HelpFormatter):
 
 def add_command(parent: Any, command: Command) -> None:
     """Add a sub-command with its options, or those below it."""
-    lines = (line.strip().partition("  # ") for line in command.examples.strip().splitlines())
+    lines = (line.partition("  # ") for line in command.examples)
     end = "\n".join([_HEAD, *(f"  # {told}\n  dlplacer {words}" for words, _, told in lines)])
     options: dict[str, Any] = {"epilog": end} if command.examples else {}
     made = parent.add_parser(
