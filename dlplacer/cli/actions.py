@@ -251,36 +251,29 @@ def explain(given: Given) -> int:
     from dlplacer.planning.constrain import matching
     from dlplacer.problem.simulate import replay_under_issue
 
-    held, budget_s = bool(given.pins or given.colocate), given.get("budget_s", 10.0)
-    plan = whole_plan_of(given.plan)
+    plan, budget_s = whole_plan_of(given.plan), given.get("budget_s", 10.0)
     plan.options.require_makespan("explain")
     times = {entry.op: entry.end_s - entry.start_s for entry in plan.ops}
     whys = [max(matching(plan.graph, pattern), key=times.__getitem__) for pattern in given.why or ()]
     if given.dispatch_s:
         # What would help is asked under it too.
         plan = replay_under_issue(plan, given.dispatch_s)
-    found: dict[str, Any] = {}
     explanation = dp.explain(plan)
     if not given.json:
         show_blocks([[("makespan", format_seconds(plan.makespan_s))], *blocks_of(explanation)])
-    share_s = budget_s / (held + len(whys) or 1)
+    elsewhere, helping = [], None
     with interruptible(_PARTIAL) as stop, progress("solving again", budget_s) as told:
         solving = {"plan": plan, "workers": given.workers, "stop": stop}
-        if held:
-            sets: dict[str, Any] = {"pins": given.pins or (), "colocate": given.colocate or ()}
-            found["pinned"] = dp.pinned(budget_s=share_s, **sets, **solving)
-        if whys:
-            found["elsewhere"] = [one for op in whys for one in dp.elsewhere(op=op, budget_s=share_s, **solving)]
-        if not held and not whys and budget_s:
-            found["what_would_help"] = dp.what_would_help(budget_s=budget_s, on_progress=told, **solving)
-    moved = {name: [one.to_dict() for one in each] for name, each in found.items() if isinstance(each, list)}
+        for op in whys:
+            elsewhere += [one.to_dict() for one in dp.elsewhere(op=op, budget_s=budget_s / len(whys), **solving)]
+        if not whys and budget_s:
+            helping = dp.what_would_help(budget_s=budget_s, on_progress=told, **solving)
+    found = {"elsewhere": elsewhere} if whys else {}
     if given.json:
-        others = {name: each.to_dict() for name, each in found.items() if name not in moved}
-        print(json.dumps({**explanation.to_dict(), **moved, **others}))
+        more = {} if helping is None else {"what_would_help": helping.to_dict()}
+        print(json.dumps({**explanation.to_dict(), **found, **more}))
         return 0
-    show_blocks(tables(moved))
-    for name in found.keys() - moved.keys():
-        show_blocks(blocks_of(found[name]))
+    show_blocks(tables(found) if helping is None else blocks_of(helping))
     return 0
 
 

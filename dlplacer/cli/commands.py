@@ -57,7 +57,6 @@ explain plan.json  # critical path, bounds, idle devices; then ten seconds of so
 explain plan.json --budget 1min  # the same, with a minute of solving
 explain plan.json --budget 0  # the figures alone, at once
 explain plan.json --why fc --budget 20s  # the step with an op elsewhere
-explain plan.json --pin 'encoder.*=gpu0'  # what moves, and what it costs, when a module is pinned
 run plan.json --devices cpu:0,cpu:1 --gantt run.png  # a plan of one of dlplacer's own models, on two cores
 run plan.json my_model:build --devices cuda:0,cuda:1  # of a model of yours, a process for each of two GPUs
 run plan.json --devices rank0/cpu:0,rank1/cpu:1 --timeout 5min  # in two processes
@@ -112,7 +111,7 @@ _WHY = (
     "why any* OP|MODULE say what the step would take with this op, or the longest of this module, on other devices, "
     "not what would help"
 )
-_EXPLAINED = ("plan", "dispatch_s", "budget_s", _WHY, "pins", "colocate", "workers", "json")
+_EXPLAINED = ("plan", "dispatch_s", "budget_s", _WHY, "workers", "json")
 _PIPELINE = (
     "time_limit_s seconds>=0 - time for op placement, to compare with (10 s; 0: none)",
     "plan_file written -o,--output:PLAN plan file to write, for dlplacer run",

@@ -9,15 +9,7 @@ from dlplacer.core.options import CHOICES, Options
 from dlplacer.core.plan import STATUSES, DeviceMemory, Plan, ScheduledOp, Transfer
 from dlplacer.core.record import Number, OneOf, Seconds
 from dlplacer.files import graph_file, topology_file
-from dlplacer.files.fields import (
-    FileModel,
-    ListOf,
-    Table,
-    format_mistake,
-    plain,
-    read_value,
-    without,
-)
+from dlplacer.files.fields import FileModel, ListOf, Table, format_mistake, plain, read_value, without
 
 KIND, VERSION = "plan", 1
 _HEAD = ("status", "makespan_s", "lower_bound_s", "gap", "rounding_s", "method", "solve_s")

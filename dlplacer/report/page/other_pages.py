@@ -160,10 +160,7 @@ def _readers(pipeline: PipelinePlan, action: Action, known: Set[Action]) -> Iter
     Activations go to the next stage and gradients back; tensors kept for a stage's own backward pass never travel.
     """
     stage, part = action.stage, action.micro_batch
-    readers = {
-        "F": [(stage + 1, "F", pipeline.stages[stage].sends_bytes), (stage, "B", 0), (stage, "I", 0)],
-        "W": [],
-    }
+    readers = {"F": [(stage + 1, "F", pipeline.stages[stage].sends_bytes), (stage, "B", 0), (stage, "I", 0)], "W": []}
     back = [(stage - 1, kind, pipeline.stages[stage - 1].returns_bytes) for kind in "BI" if stage > 0]
     for there, kind, size in readers.get(action.kind, [*back, (stage, "W", 0)]):
         reader = Action(there, kind, part)

@@ -79,12 +79,7 @@ def _label_axes(ax: Axes, plan: HybridPlan) -> None:
 
 _HIGH = 0.8
 _KIND_HEIGHT = {"F": 1.0, "B": 0.7, "I": 0.7, "W": 0.45}
-_MEANING = {
-    "F": "F forward",
-    "B": "B backward",
-    "I": "I backward for the inputs",
-    "W": "W backward for the weights",
-}
+_MEANING = {"F": "F forward", "B": "B backward", "I": "I backward for the inputs", "W": "W backward for the weights"}
 _MOST_LABELS = 160
 _OUTLINED = 400
 _MOST_COLORS_NAMED = 16
