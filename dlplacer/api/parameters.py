@@ -153,8 +153,7 @@ direction  word:forward,backward  -  weights pulled before the forward pass, or 
 collective  word:all-gather,reduce-scatter,all-reduce  -  what carries a group (forward: all-gather; backward:
     all-reduce)
 cap_bytes  bytes>=1  -  most bytes of a group, as "25 MiB"
-training  any  training:MODULE:CALLABLE  takes (workers, seed) and yields a metric after every epoch; or returns
-    something that does
+training  any  training:MODULE:CALLABLE  takes (workers, seed) and yields a metric after every epoch
 batches  wholes>=1  N[,N…]  mini-batches per step: numbers of data-parallel workers
 at_most  number  X  the goal: a metric of at most X, as a loss
 at_least  number  X  the goal: a metric of at least X, as an accuracy

@@ -1,6 +1,5 @@
 """Advice for data parallelism: `advise_minibatch`, `advise_gpus`, `advise_servers`, `groups`, `epochs`."""
 
-import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -243,42 +242,14 @@ def _group_bytes(chain: LayerChain, cuts: tuple[int, ...]) -> list[int]:
 
 @dataclass(frozen=True)
 class NamedTraining:
-    """``module:callable`` as a training.
+    """``module:callable``, which takes the number of workers and the seed, as a training."""
 
-    The callable is the training itself, taking the number of workers and the seed, or makes one when it is called
-    without arguments.
-    """
-
-    entry: str
-
-    @property
-    def name(self) -> str:
-        """For a checkpoint."""
-        return self.entry
-
-    def resolved(self) -> Callable[..., Iterator[float]]:
-        """The training function that the user named.
-
-        Raises InputError if the name leads to nothing that trains.
-        """
-        found = imported(self.entry)
-        if _takes(found, 1, 0):
-            return found
-        if _takes(found):
-            with user_code(f"{self.entry!r} cannot be built"):
-                made: Callable[..., Iterator[float]] = found()
-            if callable(made) and _takes(made, 1, 0):
-                return made
-        raise InputError(
-            f"{self.entry!r} is no training: it must take the number of workers and a seed and yield a metric after "
-            "every epoch, or return something that does, as dlplacer.data_parallel.EmulatedWorkers"
-        )
+    name: str
 
     def __call__(self, workers: int, seed: int, /, **options: Any) -> Iterator[float]:
         """The metric after every epoch."""
-        training = self.resolved()
-        with user_code(f"{self.entry!r} failed with {workers} workers"):
-            yield from training(workers, seed, **options)
+        with user_code(f"{self.name!r} failed with {workers} workers"):
+            yield from imported(self.name)(workers, seed, **options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,14 +267,6 @@ class Goal:
     def __call__(self, metric: float) -> bool:
         """NaN never is."""
         return (self.most is not None and metric <= self.most) or (self.least is not None and metric >= self.least)
-
-
-def _takes(function: Callable[..., Any], *arguments: int) -> bool:
-    try:
-        inspect.signature(function).bind(*arguments)
-    except (TypeError, ValueError):
-        return False
-    return True
 
 
 @dataclass(frozen=True)
@@ -344,7 +307,7 @@ def epochs(
     from dlplacer.data_parallel.epochs.measured_epochs import measure_epochs, options_of
 
     named = NamedTraining(training) if isinstance(training, str) else training
-    resolved = named.resolved() if isinstance(named, NamedTraining) else named
+    resolved = imported(training) if isinstance(training, str) else training
     variants: list[tuple[str | None, int]] = [(None, 1)]
     variants += [(codec, 1) for codec in dict.fromkeys(codecs) if codec != "none"]
     variants += [(None, period) for period in dict.fromkeys(periods) if period > 1]

@@ -101,17 +101,16 @@ def show(
 
 def _other_page(subject: object) -> HtmlPage | None:
     """The page of a value that is no plan; None for a value that may be one."""
+    kind = type(subject).__name__
     if is_run(subject):
         from dlplacer.measure.run_report import page_of_run
 
         return HtmlPage(page_of_run(subject), f"{subject.predicted.graph.name or 'graph'}: predicted and measured")
-    kind = type(subject).__name__
     if kind not in _PAGES:
         return None
     from dlplacer.report.page import other_pages
 
-    page: str = getattr(other_pages, _PAGES[kind])(subject)
-    return HtmlPage(page, getattr(subject, "name", "") or kind)
+    return HtmlPage(getattr(other_pages, _PAGES[kind])(subject), getattr(subject, "name", "") or kind)
 
 
 _ROWS = 16
