@@ -120,12 +120,6 @@ def test_names_are_escaped_and_direction_marks_are_codes() -> None:
         assert "\u202e" not in repr(value)
 
 
-def test_empty_frames_keep_their_columns() -> None:
-    plan = dp.place(dp.OpGraph([dp.Op("a", "mm", 1.0)]), dp.Topology([dp.Device("d")]), method="heft").plan
-    assert list(plan.transfers_frame().columns[:4]) == ["tensor", "source", "from_device", "to_device"]
-    assert list(plan.graph.edges_frame()) == ["source", "target", "output", "bytes", "tensor"]
-
-
 def test_a_page_shows_saves_and_names_itself(result, run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = dp.show(result, tmp_path / "plan.html")
     assert (tmp_path / "plan.html").read_text() == page.html

@@ -69,15 +69,10 @@ HYBRID = ["hybrid", "inception_v3-train", "dgx1-v100-2gpu", "--devices", "2"]
             "argument --cap: 0 is given; it must be at least 1",
         ),
         (
-            ["pipeline", "inception_v3-train", "cpu-2core", "--micro-batches", "0"],
-            "argument --micro-batches: 0 is given; it must be at least 1",
-        ),
-        (
             ["check", "plan.json"],
             "there is no plan file 'plan.json'; `dlplacer solve MODEL TOPOLOGY -o PLAN` writes one",
         ),
         (["solv"], "argument COMMAND: invalid choice: 'solv'"),
-        ([*INFER, "--gap", "much"], "argument --gap: 'much' is not a number or a percentage; write for example '1%'"),
         ([*INFER, "--pin", "Mixed_5z=cpu0"], "called 'Mixed_5z'; the nearest are 'Mixed_5d', 'Mixed_5c', 'Mixed_5b'"),
         ([*INFER, "--device-type", "V100"], "unrecognized arguments: --device-type V100"),
         ([*HYBRID, "--speedup", "2=0"], "argument --speedup: 0 is given for 2 devices; it must be positive"),

@@ -65,16 +65,6 @@ def test_whole_floats_become_integers_and_texts_with_units_numbers() -> None:
     assert Op("a", "test", {"gpu": "2 ms"}, weight_bytes="1 KiB").weight_bytes == 1024  # type: ignore[arg-type]
 
 
-def test_lookups() -> None:
-    graph = OpGraph(ops("a", "b", "c"), (Edge("a", "b", 1), Edge("a", "c", 2), Edge("b", "c", 3)))
-    assert graph.index == {"a": 0, "b": 1, "c": 2}
-    assert graph.op("b").id == "b"
-    assert [edge.source for edge in graph.edges_into["c"]] == ["a", "b"]
-    assert [edge.target for edge in graph.edges_from["a"]] == ["b", "c"]
-    assert graph.edges_into["a"] == ()
-    assert graph.edges_from["c"] == ()
-
-
 @given(st.integers(0, 2**32 - 1))
 @settings(max_examples=50)
 def test_topological_order_is_one(seed: int) -> None:

@@ -13,16 +13,6 @@ def pair(*links: Link) -> Topology:
     return Topology((Device("a"), Device("b")), (Router("r"),), links)
 
 
-def test_lookups() -> None:
-    link = Link("a", "r", 1.0)
-    topology = pair(link, Link("r", "b", 2.0))
-    assert topology.device_index == {"a": 0, "b": 1}
-    assert topology.device("b").id == "b"
-    assert topology.link_between["a", "r"] is topology.link_between["r", "a"] is link
-    assert ("a", "b") not in topology.link_between
-    assert [node.id for node in topology.nodes] == ["a", "b", "r"]
-
-
 def test_networkx_form() -> None:
     topology = pair(Link("a", "r", 1.0))
     converted = topology.to_networkx()
