@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from dlplacer.api.scaling import Epochs, Groups
     from dlplacer.measure.run_report import Run
     from dlplacer.measure.splitting import SplitChoice, SplitResult
-    from dlplacer.planning.hybrid.hybrid_plan import HybridPlan
     from dlplacer.planning.what_if import WhatWouldHelp
     from dlplacer.report.explanation import Explanation
     from dlplacer.report.export.targets import Exported
@@ -32,7 +31,7 @@ Facts: TypeAlias = list[tuple[str, str]]
 Block: TypeAlias = Facts | Table | str
 """Part of a view; a text is a note."""
 
-_KINDS, _PATH, _CHANGES, _BUDGETS = 8, 12, 8, 24
+_KINDS, _PATH, _CHANGES, _ROWS = 8, 12, 8, 64
 """Rows that are shown, at most."""
 _LEAST_GAIN = 0.002
 """A smaller gain counts as none."""
@@ -48,8 +47,10 @@ def _told(value: Any) -> Iterator[Block]:
     """The table of a value, or those of its object, and the figures."""
     record = value if isinstance(value, Mapping) else value.to_dict()
     main = getattr(value, "table", None)
-    yield from tables(record) if main is None else (main,)
-    yield figures(record)
+    yield from tables(record) if main is None else (replace(main, rows=main.rows[:_ROWS]),)
+    if main is not None and len(main.rows) > _ROWS:
+        yield f"{len(main.rows) - _ROWS} rows more: --json and to_frame() have all"
+    yield figures({name: entry for name, entry in record.items() if name != "warnings"})
 
 
 def table_of(value: object) -> Table:
@@ -154,19 +155,6 @@ def _run(done: "Run") -> Iterator[Block]:
     yield from tables({name: record[name] for name in ("use", "offenders")})
 
 
-def _hybrid(plan: "HybridPlan") -> Iterator[Block]:
-    rows, count = plan.table.rows, len(plan.budgets)
-    shown = {1 << power for power in range(count.bit_length())} | {count, plan.first_win}
-    yield replace(plan.table, rows=tuple(row for row in rows if count <= _BUDGETS or row[0] in shown))
-    over = f"the model {FITS_NONE}" if plan.reference_s is None else "time to converge over one device, others may idle"
-    yield (
-        f"speedup: {over}; vs same: hybrid over data parallelism on as many devices; vs best DP: best strategy over "
-        "the best data parallelism on at most as many devices"
-    )
-    steps = [f"{each.workers} x {each.degree} from {each.devices}" for each in plan.crossovers]
-    yield figures({**plan.to_dict(), "warnings": (), "best_strategy_by_devices": steps})
-
-
 def _explanation(found: "Explanation") -> Iterator[Block]:
     from dlplacer.report.explanation import REASONS
 
@@ -237,7 +225,6 @@ _VIEWS: dict[str, Callable[[Any], Iterator[Block]]] = {
     "Result": _result,
     "SplitResult": _split_result,
     "SplitChoice": _split_choice,
-    "HybridPlan": _hybrid,
     "Explanation": _explanation,
     "WhatWouldHelp": _what_would_help,
     "Run": _run,

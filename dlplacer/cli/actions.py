@@ -348,19 +348,10 @@ def listed(given: Given) -> int:
 
 def pipeline(given: Given) -> int:
     """Plan the pipeline, compare it with op placement, and print both."""
-    from dlplacer.api.jobs import is_entry
     from dlplacer.api.solving import held_graph, problem_of
     from dlplacer.planning.pipeline.schedules import write_csv
 
-    calibration, granularity = given.calibration or (), given.get("granularity", "aten")
-    if given.plan_file is not None and not is_entry(given.graph):
-        # A plan of micro-batches is one of another graph, which takes the model's code to make.
-        raise InputError(
-            f"-o needs the model as module:callable, to capture its micro-batches; {given.graph!r} is a file: drop -o, "
-            "or name the model that it was captured from"
-        )
-    if given.plan_file is not None and granularity != "aten":
-        raise InputError(f"-o writes a plan of ATen calls; drop --granularity {granularity}")
+    calibration = given.calibration or ()
     step = {name: given[name] for name in CaptureOptions.__annotations__ if name in given}
     with progress("capturing"):
         graph, machine = problem_of(given.graph, given.topology, calibration, step)
@@ -398,16 +389,12 @@ def fit(given: Given) -> int:
     from dlplacer.api.fitting import exports
 
     found = called(given)
-    texts = []
-    for target in given.to or ():
-        try:
-            done = dp.export(found, target)
-        except InputError as error:
-            texts.append(str(error))
-        else:
-            cost = f"\n({done.note}: {100 * done.loss:.1f} % slower)" if done.note else ""
-            texts.append(f"{target}:\n{done.text}{cost}")
-    return shown(given, found, {**found.to_dict(), "exports": exports(found)} if given.json else None, texts)
+    if given.json:
+        return shown(given, found, {**found.to_dict(), "exports": exports(found)})
+    told = exports(found, given.to).items() if given.to else ()
+    return shown(
+        given, found, extra=[f"{name}:\n{text if isinstance(text, str) else text['cannot']}" for name, text in told]
+    )
 
 
 def export(given: Given) -> int:
