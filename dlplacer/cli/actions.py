@@ -28,7 +28,6 @@ _PARTIAL = "stopping with the answers so far; once more to give up"
 def called(
     given: Given,
     call: str = "",
-    limit_s: float | None = None,
     says: str = "",
     kept: Callable[[Any], Any] = lambda value: value,
     **more: Any,
@@ -46,6 +45,7 @@ def called(
         if stop is not None:
             arguments["stop"] = stop
         try:
+            limit_s = arguments.get("time_limit_s", _LIMIT_S) if "time_limit_s" in known else None
             with progress(doing, limit_s) if doing else nullcontext() as show:
                 if show is not None and "on_progress" in known:
                     arguments["on_progress"] = show
@@ -151,20 +151,20 @@ def solve(given: Given) -> int:
     from dlplacer.planning.garbage import fewer_collections
     from dlplacer.planning.one_device import launch_note, one_device_is_best
 
-    limit_s = given.get("time_limit_s", _LIMIT_S)
     parts = _parts(given, "place_with_splits")
     if given.split is not None:
         from dlplacer.frontend.torch.capture import default_rewrites
 
-        more = {"job": given.graph, "graph": given.times, "rewrites": default_rewrites(bool(given.whole_backward))}
+        more = {"job": given.graph, "graph": given.times, "time_limit_s": given.get("time_limit_s", _LIMIT_S)}
+        more["rewrites"] = default_rewrites(bool(given.whole_backward))
         kept = attrgetter("split")
-        found = called(given, "place_with_splits", limit_s, kept=kept, time_limit_s=limit_s, parts=parts, **more)
+        found = called(given, "place_with_splits", kept=kept, parts=parts, **more)
         record = {**found.split.to_dict(), "speedup": found.speedup, "splits": [str(split) for split in found.splits]}
         return shown(given, found, {**record, "without_splits": found.whole.to_dict()})
     if "work_s" in given and "time_limit_s" in given:
         raise InputError("work_s is in place of time_limit_s; leave one of them out")
     with fewer_collections():
-        result = called(given, limit_s=limit_s)
+        result = called(given)
     plan = result.plan
     if plan.period_s is not None:
         return shown(given, result)
@@ -194,17 +194,6 @@ def _parts(given: Given, call: str) -> int | None:
     if not given.split.isdecimal() or int(given.split) < 2:
         raise InputError(f"--split is {given.split!r}; give auto or a number of parts from 2 on")
     return int(given.split)
-
-
-def compare(given: Given) -> int:
-    """Run every method, and print the table."""
-    from dlplacer.planning.one_device import one_device_is_best
-
-    found = called(given, limit_s=given.get("time_limit_s", _LIMIT_S))
-    shown(given, found)
-    best = found.rows[0].plan
-    note(None if best is None else one_device_is_best(best))
-    return 0
 
 
 def check(given: Given) -> int:

@@ -160,7 +160,7 @@ COMMANDS = (
     _command("capture", "capture", (_GRAPH, "json"), doing="capturing"),
     _command("solve", "place", (_PLAN, "json", *_SPLITTING), actions.solve, doing="solving", says=_BEST),
     _command("check", "", ("plan", "json"), actions.check),
-    _command("compare", "compare", (_COMPARED, "json"), actions.compare, doing="comparing", says=_BEST),
+    _command("compare", "compare", (_COMPARED, "json"), doing="comparing", says=_BEST),
     _command("show", "", ("plan", *_SHOWN), actions.show, subject="plan"),
     _command("explain", "", _EXPLAINED, actions.explain, description=_GAIN),
     _command("run", "run", _RUN, actions.run, subject="run"),
