@@ -51,13 +51,6 @@ def test_json_has_layers_alternatives_and_all_exports(config: str, capsys: pytes
     assert {"name", "fits", "value_s", "max_context"} <= told["alternatives"][0].keys()
 
 
-def test_the_objective_is_that_of_the_command_line(config: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["fit", config, "2x RTX3090", "--objective", "throughput", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["objective"] == "throughput"
-    assert told["value_s"] < told["time_per_token_s"]
-
-
 def test_a_described_machine_is_a_topology_file(tmp_path: Path) -> None:
     path = tmp_path / "box.json"
     assert main(["topology", "new", "2x RTX3090, 64 GB DDR5-5600", "--link", "pcie3", "-o", str(path)]) == 0
@@ -70,8 +63,6 @@ def test_a_described_machine_is_a_topology_file(tmp_path: Path) -> None:
         (["RTX3900"], 2),
         (["GTX1080Ti"], 3),
         (["RTX3090", "--split", "1,1"], 2),
-        (["RTX3090", "--weights", "q9"], 2),
-        (["RTX3090", "--last", "gpu7"], 2),
     ],
 )
 def test_mistakes_have_the_exit_code_of_their_kind(config: str, words: list[str], code: int) -> None:

@@ -49,16 +49,6 @@ def test_speedups_come_from_the_solver_on_the_machine(files: list[str], capsys: 
     assert (alone["algorithm"], alone["codec"], alone["groups"]) == ("ring", "none", 1)
 
 
-def test_one_worker_needs_no_epochs(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    # left and right take 10 ms each: two devices halve the step, and more do not help.
-    found = planned(files[:3], capsys, "--devices", "4", "--split", "placement")
-    speedups = [budget["best"]["speedup"] for budget in found["budgets"]]
-    assert speedups[0] == pytest.approx(1.0)
-    assert speedups[1] > 1.8
-    assert speedups == sorted(speedups)
-    assert {budget["best"]["workers"] for budget in found["budgets"]} == {1}
-
-
 def test_a_model_that_fits_on_no_device_has_no_speedup(
     files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

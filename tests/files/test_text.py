@@ -119,17 +119,6 @@ def test_bare_names_mean_files_that_ship(tmp_path: Path, monkeypatch: pytest.Mon
     assert path.name == "dgx1-v100-2gpu.json"
 
 
-def test_a_path_comes_before_a_file_that_ships_but_a_folder_does_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("cpu-2core").mkdir()
-    assert locate("cpu-2core", "topology").name == "cpu-2core.json"
-    Path("dgx2-v100").write_text("{}")
-    assert locate("dgx2-v100", "topology") == Path("dgx2-v100")
-    assert locate(str(tmp_path / "dgx2-v100"), "graph") == tmp_path / "dgx2-v100"
-
-
 @pytest.mark.parametrize("name", ["nowhere", "../cpu-2core", "", ".", "x" * 5000, "a\0b"])
 def test_a_name_of_no_file_is_refused_with_those_that_ship(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
