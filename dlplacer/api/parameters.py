@@ -54,7 +54,7 @@ plan_of_pipeline.graph  any  the step in its micro-batches: ``dp.capture(job, mi
 subject  any  a plan, or what `run`, `compare`, `pipeline` or `hybrid` returned; of a run both steps are shown
 show.path  written  the file to write the page to, as ``"plan.html"``
 against  any  a second plan, beside the first one
-options  any  the `Options`, words such as ``"paper"`` or ``"shortest, joint"``, or a dict
+options  any  the `Options`, ``"paper"``, or a dict
 apply.job  any  the `Job` of the plan: same module, shapes, dtypes and mode
 entry  text  ``module:callable``, as on the command line; the module is imported
 args  any  inputs of a Module, fx.GraphModule or ExportedProgram, which is captured as inference

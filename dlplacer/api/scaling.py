@@ -86,10 +86,7 @@ def advise_minibatch(
         made = with_times(graph_of(graph, step={**step, "batch_size": size}), machine)
         samples = size or work_of(made, fitted.type).mini_batch
         if samples is None:
-            raise InputError(
-                f"graph {made.name!r} does not say how many samples a step takes, on which throughput depends; "
-                'capture it from its model, or add "capture": {"args": [{"shape": [samples, ...]}]}'
-            )
+            raise InputError(f"graph {made.name!r} does not say how many samples a step takes; capture its model")
         steps[samples] = step_choices(made, fitted.type)
     plans = plan_batches(steps, fitted.memory_bytes, dataset_size, _epochs_by_batch(epochs))
     return Batches(fitted, tuple(plans))
@@ -115,10 +112,8 @@ def advise_gpus(
     if given == {"efficiency", "gpus"}:
         return {"overhead_ratio": most_overhead_ratio(efficiency or 0.0, gpus or 0)}
     if overhead is None or given not in ({"overhead", "speedup"}, {"overhead", "gpus"}):
-        raise InputError(
-            f"{', '.join(sorted(given)) or 'nothing'} is given; give two figures: overhead with speedup or gpus, or "
-            "efficiency with gpus"
-        )
+        told = ", ".join(sorted(given)) or "nothing"
+        raise InputError(f"{told} is given; give overhead with speedup or gpus, or efficiency with gpus")
     serial = SerialOverhead(overhead)
     count = serial.workers_for(speedup) if speedup is not None else gpus or 0
     found: dict[str, float] = {} if speedup is None else {"gpus": count}
@@ -322,10 +317,8 @@ def epochs(
     measured = tuple(measure_epochs(named, batches, codec=codec, period=period, **limits) for codec, period in variants)
     exact, *others = measured
     if not any(exact.points().values()):
-        raise InputError(
-            f"no batch of {', '.join(map(str, batches))} reached the goal within {max_epochs} epochs; give an easier "
-            "goal, smaller batches or more epochs"
-        )
+        tried = ", ".join(map(str, batches))
+        raise InputError(f"no batch of {tried} reached the goal; give an easier goal or more than {max_epochs} epochs")
     name = training if isinstance(training, str) else getattr(training, "__name__", "training")
     return Epochs(measured, exact.to_dict(name, mini_batch, samples, others))
 
@@ -335,8 +328,6 @@ def _epochs_by_batch(epochs: Any) -> Callable[[int], float | None]:
         return lambda batch: 1.0
     data = epochs_of(epochs)
     if data.mini_batch is None:
-        raise InputError(
-            f"{epochs}: 'mini_batch' is missing; it tells how many samples one unit of the table stands for"
-        )
+        raise InputError(f"{epochs}: 'mini_batch' is missing: the samples that a unit of the table stands for")
     mini_batch, base = data.mini_batch, data.efficiency.base
     return lambda batch: base.epochs(batch / mini_batch)

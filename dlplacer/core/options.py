@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from dlplacer.core.errors import InputError
-from dlplacer.core.expect import expect_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +56,6 @@ class Options:
 
     >>> dp.Options(memory="sum").to_dict()["memory"]
     'sum'
-    >>> dp.Options.of_words("shortest, sum") == dp.Options(routing="shortest", memory="sum")
-    True
 
     Raises InputError if a value is not among `CHOICES`.
     """
@@ -123,31 +120,6 @@ class Options:
     def paper(cls) -> "Options":
         """The assumptions of the paper's equations 7–13."""
         return cls(**{name: assumption.paper for name, assumption in ASSUMPTIONS.items()})
-
-    @classmethod
-    def of_words(cls, text: str) -> "Options":
-        """The options that a text asks for: ``"paper"``, values (``"shortest, joint"``) or both (``"memory=sum"``).
-
-        Every value belongs to one option, which it names. Behind ``paper`` only values that agree with it may follow.
-
-        Raises InputError if no option has such a value, or two words contradict each other.
-        """
-        expect_text("options", words=text)
-        words = text.replace(",", " ").split()
-        chosen = cls.paper().to_dict() if "paper" in words else {}
-        for word in words:
-            if word == "paper":
-                continue
-            name, given, value = word.rpartition("=")
-            names = [name] if given else [each for each, values in CHOICES.items() if value in values]
-            if not names or names[0] not in CHOICES or value not in CHOICES[names[0]]:
-                known = "; ".join(f"{each}: {', '.join(values)}" for each, values in CHOICES.items())
-                raise InputError(f"options: {word!r} is no option's value; use 'paper', or some of {known}")
-            if chosen.setdefault(names[0], value) != value:
-                raise InputError(
-                    f"options: {word!r} contradicts {names[0]}={chosen[names[0]]} in {text!r}; leave out one of the two"
-                )
-        return cls(**chosen)
 
     def to_dict(self) -> dict[str, Any]:
         """Option name → value, as in a plan file."""

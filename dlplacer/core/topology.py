@@ -76,9 +76,7 @@ class Link(Record):
 
     def __post_init__(self) -> None:
         if self.total_bytes_per_s > sys.float_info.max:
-            raise InputError(
-                f"{self.label}: count is {self.count}; the rate of the bonded links together is not finite"
-            )
+            raise InputError(f"{self.label}: count is {self.count}; the rate of all together is not finite")
         if self.source == self.target:
             raise InputError(f"{self.label}: a link joins two different nodes; remove it")
 

@@ -137,9 +137,8 @@ def write_json(path: str | PathLike[str], value: Any) -> None:
     try:
         text = render_json(value)
     except (TypeError, ValueError, RecursionError) as error:
-        raise InputError(
-            f"cannot write {path}: {error}; JSON holds finite numbers, texts, lists and objects"
-        ) from error
+        reason = f"{error}; JSON holds finite numbers, texts, lists and objects"
+        raise InputError(f"cannot write {path}: {reason}") from error
     write_text(path, text + "\n")
 
 
