@@ -10,6 +10,8 @@ from functools import cache, partial, wraps
 from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
+from annotated_types import MinLen
+
 from dlplacer.core.errors import InputError
 from dlplacer.core.expect import field_path, in_short, shown
 from dlplacer.core.units import parse_quantity
@@ -73,22 +75,8 @@ class OneOf:
         return {"type": "literal", "expected": list(self.words)}
 
 
-@dataclass(frozen=True)
-class Filled:
-    """Annotation of a text or tuple that is not empty."""
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
-        read = handler(source)
-        if read["type"] == "str":
-            return {**read, "min_length": 1}
-        return {"type": "function-after", "function": {"type": "no-info", "function": _filled}, "schema": read}
-
-
-def _filled(series: tuple[Any, ...]) -> tuple[Any, ...]:
-    if not series:
-        raise ValueError("must not be empty")
-    return series
-
+Filled = partial(MinLen, 1)
+"""Annotation of a text or tuple that is not empty."""
 
 Seconds = Annotated[float, Number("seconds")]
 Bytes = Annotated[int, Number("bytes", whole=True)]

@@ -94,7 +94,7 @@ MISTAKES: dict[str, tuple[list[Callable[[Any], None]], list[str]]] = {
     "a transfer that goes nowhere": ([put("transfers", 0, "segments", to=[])], ["transfers[0].segments"]),
     "hops of other than two nodes": (
         [put(*HOP, "route", to=[["a"], ["a", "b", "c"], "ab"])],
-        [f"transfers[0].segments[0].route{hop}" for hop in ("[0][1]", "[1]", "[2]")],
+        [*(f"transfers[0].segments[0].route{hop}" for hop in ("[0][1]", "[1]", "[2]", "")), "transfers[0].segments"],
     ),
     "options": (
         [put("problem", "options", "delay", to="short"), put("problem", "options", "speed", to="high")],
