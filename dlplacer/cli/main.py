@@ -88,9 +88,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except MemoryError:
             say("out of memory; give a smaller problem, or run where there is more")
             return InternalError.exit_code
-        except BrokenPipeError:
-            raise
         except Exception as error:
+            # Of stdout: errors of files get another form when the file is written.
+            if isinstance(error, OSError) and error.filename is None:
+                raise
             if os.environ.get("DLPLACER_DEBUG"):
                 raise
             say(

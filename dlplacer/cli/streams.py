@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from dlplacer.core.errors import InputError
 from dlplacer.core.units import format_duration, format_seconds
 from dlplacer.planning.interrupt import stop_on_interrupt
 
@@ -136,11 +137,15 @@ def usable_streams() -> Iterator[None]:
         finally:
             sys.stdout.flush()
     # rich ends the process with 1 where nobody reads its tables.
-    except (BrokenPipeError, SystemExit) as ending:
-        if not isinstance(ending, BrokenPipeError) and not isinstance(ending.__context__, BrokenPipeError):
+    except (OSError, SystemExit) as ending:
+        error = ending if isinstance(ending, OSError) else ending.__context__
+        if not isinstance(error, OSError):
             raise
         # Python flushes once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            say(f"cannot write to stdout: {error.strerror}; the output is incomplete: redirect it elsewhere")
+            raise SystemExit(InputError.exit_code) from None
         raise SystemExit(0) from None
 
 

@@ -1,4 +1,4 @@
-"""Standard streams without a reader or closed, and Ctrl-C at chosen moments: each ends with a documented exit code."""
+"""Standard streams that are full, closed or without a reader, and Ctrl-C: each ends with a documented exit code."""
 
 import contextlib
 import os
@@ -23,6 +23,15 @@ def ended(command: str) -> "subprocess.CompletedProcess[str]":
     assert "Traceback" not in done.stderr
     assert "Exception ignored" not in done.stderr
     return done
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no full device")
+@pytest.mark.parametrize("arguments", ["--help", SHOWS, f"{SHOWS} --json"])
+def test_stdout_that_is_full_is_reported(arguments: str) -> None:
+    done = ended(f"{DLPLACER} {arguments} > /dev/full")
+    assert done.returncode == 2
+    assert done.stderr.startswith("dlplacer: cannot write to stdout: No space left on device")
+    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("arguments", ["--help", SHOWS])
