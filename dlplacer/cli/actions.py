@@ -99,6 +99,8 @@ def show_blocks(blocks: "Iterable[Block]") -> None:
     from rich import table as rich_table
     from rich.console import Console
 
+    from dlplacer.report.page.columns import visible
+
     console = Console(width=None if Console().is_terminal else _WIDTH, markup=False, emoji=False, highlight=False)
     for block in blocks:
         if isinstance(block, Table) and block.rows:
@@ -110,7 +112,7 @@ def show_blocks(blocks: "Iterable[Block]") -> None:
             console.print(grid)
         elif isinstance(block, list) and block:
             width = max(len(name) for name, _ in block)
-            print("\n".join(f"{name:<{width}}  {value}" for name, value in block))
+            print("\n".join(visible(f"{name:<{width}}  {value}") for name, value in block))
         elif isinstance(block, str) and block:
             print(block)
 

@@ -2,30 +2,19 @@
 
 import json
 import os
-import re
 import secrets
 import shutil
 import stat
-import unicodedata
 from collections import Counter
-from collections.abc import Iterator
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from dlplacer.core.errors import FileFormatError, InputError
-from dlplacer.core.expect import expect, field_path, printable
+from dlplacer.core.expect import expect, printable
 
 _MOST_BYTES = 4 << 30
 """A graph of a million ops takes half a GiB."""
-_MISLEADING = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
-    "\xad\u034f\u115f\u1160\u180e\u200b-\u200d\u2060-\u2065\u206a-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb"
-    "\U0001d173-\U0001d17a\U000e0000-\U000e007f\ud800-\udfff]"
-)
-"""Control characters, which a terminal obeys; marks that turn the direction of the text around them (Trojan Source,
-Boucher and Anderson 2023); characters of no width, so that two names look like one; and halves of surrogate pairs,
-which no terminal or file can be given."""
 
 
 def read_bytes(path: Path, most: int | None = None) -> bytes:
@@ -96,8 +85,8 @@ def read_text(path: Path, most_bytes: int | None = None) -> str:
 def read_json(path: Path) -> Any:
     """The JSON value in a file.
 
-    Raises InputError if the file cannot be read; FileFormatError if it is no JSON, repeats a key in an object, holds
-    NaN or an infinity, or a text that shows as another outside of free-form ``meta``, which nothing prints.
+    Raises InputError if the file cannot be read; FileFormatError if it is no JSON, repeats a key in an object, or holds
+    NaN or an infinity.
     """
     text, mistakes = read_text(path), list[str]()
 
@@ -115,8 +104,6 @@ def read_json(path: Path) -> Any:
 
     try:
         value = json.loads(text, parse_constant=refused, object_pairs_hook=paired)
-        if _MISLEADING.search(text) or "\\u" in text:
-            mistakes += _misleading(value)
     except json.JSONDecodeError as error:
         place = f"line {error.lineno}, column {error.colno}: {error.msg}; the file must be JSON"
         raise FileFormatError(str(path), [place]) from error
@@ -150,25 +137,6 @@ def write_text(path: str | PathLike[str], text: str) -> None:
     Raises InputError if the file cannot be written.
     """
     write_bytes(path, text.encode("utf-8", "backslashreplace"))
-
-
-def _misleading(value: Any, *parts: str | int) -> Iterator[str]:
-    """The texts in a value that do not show what they are."""
-    if isinstance(value, str) and (found := _MISLEADING.search(value)) and found[0] not in "\n\t":
-        yield f"{field_path(parts)}: holds {_named(found[0])}; remove it"
-    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, entry in entries:
-        if key != "meta":
-            if isinstance(key, str):
-                yield from _misleading(key, *parts, "a key")
-            yield from _misleading(entry, *parts, printable(key) if isinstance(key, str) else key)
-
-
-def _named(character: str) -> str:
-    code = f"(U+{ord(character):04X})"
-    if unicodedata.category(character) == "Cs":
-        return f"half a surrogate pair {code}, which is no text"
-    return f"{unicodedata.name(character, 'a control character')} {code}, which hides what it says"
 
 
 def render_json(value: Any, depth: int = 0) -> str:
