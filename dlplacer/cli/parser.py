@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import dlplacer as dp
-from dlplacer.api.kinds import KINDS, Parameter
-from dlplacer.api.parameters import ASSUMED, DECLARED, declared, parameters_of, pictures
+from dlplacer.api.parameters import ASSUMED, DECLARED, KINDS, Parameter, declared, parameters_of, pictures
 from dlplacer.core.errors import InputError
 
 _HEAD = "examples:"
