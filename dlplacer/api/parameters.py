@@ -19,7 +19,7 @@ from typing import Any, ParamSpec, TypedDict, TypeVar, get_args
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.expect import brief, shown
-from dlplacer.core.options import ASSUMPTIONS, CHOICES
+from dlplacer.core.options import DECISIONS
 from dlplacer.core.units import parse_quantity
 from dlplacer.machines.costs.gradient_codecs import CODECS
 from dlplacer.machines.costs.issue import ISSUES
@@ -503,7 +503,7 @@ def pictures(subject: str) -> tuple[Parameter, ...]:
 
 
 ASSUMED = (
-    *(Parameter(name, f"{ASSUMPTIONS[name].decides} ({words[0]})", choices=words) for name, words in CHOICES.items()),
+    *(Parameter(name, f"{what} ({words[0]})", choices=tuple(words)) for name, (what, *words) in DECISIONS.items()),
     declared("paper flag - assume what the paper's equations 7-13 assume"),
 )
 DECLARED = {name: each for each in (*_declarations(), *ASSUMED) for name in each.name.split(",")}

@@ -14,7 +14,6 @@ from importlib.resources.abc import Traversable
 from typing import Any
 
 from dlplacer.core.errors import InputError
-from dlplacer.core.options import ASSUMPTIONS
 from dlplacer.core.plan import Plan
 from dlplacer.core.table import Table, figures
 from dlplacer.core.units import format_bytes, format_seconds
@@ -103,14 +102,11 @@ def result_table(plans: Sequence[tuple[str, Plan]]) -> FigureTable:
 
 
 def assumption_table(plans: Sequence[tuple[str, Plan]]) -> FigureTable:
-    """Every option of the problem with its assumption; a column for each plan if plans differ."""
+    """Every option of the problem; a column for each plan if plans differ."""
     chosen = list(dict.fromkeys(plan.options for _, plan in plans))
     heads = [name for name, _ in plans] if len(chosen) > 1 else ()
     columns = [options.to_dict() for options in (chosen if len(chosen) == 1 else [plan.options for _, plan in plans])]
-    rows = [
-        (name, *(f"{column[name]}: {assumption.meaning[column[name]]}" for column in columns))
-        for name, assumption in ASSUMPTIONS.items()
-    ]
+    rows = [(name, *(column[name] for column in columns)) for name in columns[0]]
     return FigureTable("Assumptions", rows, heads)
 
 
