@@ -51,7 +51,7 @@ MISTAKES: dict[str, tuple[Any, list[str]]] = {
                 "note": [],
             },
         ),
-        ["capture.entry", "capture.args[0].shape", "capture.rewrites[1]", "capture.onnx.dims.batch"],
+        ["capture.entry", "capture.rewrites[1]", "capture.args[0].shape", "capture.onnx.dims.batch"],
     ),
     "numbers that are not finite": (
         file(node(time_s=float("nan"), weight_bytes=float("inf"), flops=10**400, state_bytes=10**400)),
