@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from dlplacer.core.options import CHOICES, Options
 from dlplacer.core.plan import STATUSES, DeviceMemory, Plan, ScheduledOp, Transfer
@@ -15,21 +15,11 @@ KIND, VERSION = "plan", 1
 _HEAD = ("status", "makespan_s", "lower_bound_s", "gap", "rounding_s", "method", "solve_s")
 
 
-def _of_format(kind: str, version: int) -> BeforeValidator:
-    def require(value: Any) -> Any:
-        mistake = format_mistake(value.get("format"), kind, version) if isinstance(value, dict) else None
-        if mistake is not None:
-            raise ValueError(f"format {mistake}")
-        return value
-
-    return BeforeValidator(require)
-
-
 class ProblemFile(FileModel):
     """The problem that a plan answers."""
 
-    graph: Annotated[graph_file.GraphFile, _of_format(graph_file.KIND, graph_file.VERSION)]
-    topology: Annotated[topology_file.TopologyFile, _of_format(topology_file.KIND, topology_file.VERSION)]
+    graph: graph_file.GraphFile
+    topology: topology_file.TopologyFile
     options: dict[str, str]
     meta: Table
 
@@ -57,6 +47,9 @@ class PlanFile(FileModel):
 
     def mistakes(self) -> Iterator[str]:
         problem = self.problem
+        for part, told in ((graph_file, problem.graph), (topology_file, problem.topology)):
+            if (mistake := format_mistake(told.format, part.KIND, part.VERSION)) is not None:
+                yield f"problem.{part.KIND}.format: {mistake}"
         yield from (f"problem.graph.{mistake}" for mistake in problem.graph.mistakes())
         for name, value in problem.options.items():
             if name not in CHOICES:
