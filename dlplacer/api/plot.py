@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from dlplacer.measure.run_report import Run
+    from dlplacer.planning.fit.fit import Fit
     from dlplacer.planning.hybrid.hybrid_plan import HybridPlan
     from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
 
@@ -44,6 +45,11 @@ def memory(plan: PlanLike, ax: "Axes | None" = None) -> "Axes":
 def topology(machine: TopologyLike, ax: "Axes | None" = None) -> "Axes":
     """A picture of devices, routers and links; `machine` is a `Topology`, its file, or the name of one that ships."""
     return _drawn("topology", topology_of(machine), ax)
+
+
+def fit(found: "Fit", ax: "Axes | None" = None) -> "Axes":
+    """The memory of every device with the layers that `dlplacer.fit` puts there."""
+    return _drawn("fit", _result(found, "Fit", "fit(model, machine)"), ax)
 
 
 def pipeline(plan: "PipelinePlan", ax: "Axes | None" = None) -> "Axes":

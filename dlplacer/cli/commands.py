@@ -28,7 +28,7 @@ epochs: Measure how many epochs every batch needs, workers emulated on one devic
 hybrid: Data parallelism, model parallelism or both on N devices: step time x steps x epochs of every strategy.
 pipeline: Cut a model into stages for pipeline parallelism: stages, schedule, bubble, speedup.
 fit: Say where the layers of a language model go on unequal devices: tokens per second, a proof, flags to paste.
-export: Print a plan of `dlplacer fit` as flags, variables or tables of another runtime.
+export: Print a plan of `dlplacer fit` as flags, variables or tables of another runtime; any plan for accelerate.
 advise: Advise on mini-batch and recomputation, GPUs for a speedup, or servers that hide behind computation.
 advise minibatch: mini-batch of least training time in a device's memory
 advise gpus: GPUs for a speedup, or the overhead that an efficiency allows
@@ -179,7 +179,7 @@ COMMANDS = (
         subject="hybrid plan",
     ),
     _command("pipeline", "pipeline", _PIPELINE, actions.pipeline, doing="pipelines tried", subject="pipeline plan"),
-    _command("fit", "fit", (_TARGETS, _PLAN, "json"), actions.fit),
+    _command("fit", "fit", (_TARGETS, _PLAN, "json"), actions.fit, subject="fit"),
     _command("export", "export", (), actions.export),
     _command("advise", below=_ADVISE),
     _command("list", "catalogue", ("json",), actions.listed),

@@ -1,4 +1,4 @@
-"""Pictures of hybrids over devices and of pipelines over time."""
+"""Pictures of layers fitted to devices, of hybrids over devices and of pipelines over time."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,6 +8,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from dlplacer.core.units import format_seconds
+from dlplacer.planning.fit.fit import Fit
 from dlplacer.planning.hybrid.hybrid_plan import HybridPlan, Strategy
 from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
 from dlplacer.report.plot.style import (
@@ -15,6 +16,7 @@ from dlplacer.report.plot.style import (
     IDLE,
     PHASE,
     TEXT,
+    TRANSFER,
     axes_or_new,
     block_colors,
     device_colors,
@@ -24,6 +26,40 @@ from dlplacer.report.plot.style import (
     label_seconds,
     plain,
 )
+
+_BAR = 0.62
+_PARTS = {"weights": PHASE["forward"], "cache": PHASE["backward"], "vectors": TRANSFER, "reserve": PHASE[None]}
+
+
+def plot_fit(found: Fit, ax: Axes | None = None) -> Axes:
+    """A row per device as long as its memory, with weights, cache and reserve stacked; returns the Axes, in GiB."""
+    ax = axes_or_new(ax, (10.0, 1.9 + 0.75 * len(found.plan.topology.devices)))
+    shares = {share.device: share for share in found.shares}
+    devices = found.plan.topology.devices
+    longest = 0.0
+    for row, device in enumerate(devices):
+        share = shares.get(device.id)
+        reserved = (float(device.meta.get("working_bytes", 0)), float(device.meta.get("reserve_bytes", 0)))
+        held = (0, 0) if share is None else (share.weight_bytes, share.cache_bytes)
+        sizes = [size / 2**30 for size in (*held, *reserved)]
+        capacity = device.meta.get("capacity_bytes", 0) / 2**30 or sum(sizes)
+        longest = max(longest, capacity)
+        ax.barh(row, capacity, height=_BAR, color=IDLE, zorder=1)
+        left = 0.0
+        for (name, color), size in zip(_PARTS.items(), sizes, strict=True):
+            ax.barh(row, size, left=left, height=_BAR, color=color, zorder=2, label=name if row == 0 else None)
+            left += size
+        told = "unused" if share is None else f"{len(share.layers)} layers, {format_seconds(share.time_s)}"
+        ax.text(capacity, row - _BAR / 2 - 0.04, told, ha="right", va="bottom", fontsize=8)
+    label_rows(ax, range(len(devices)), [plain(f"{device.id} {device.type}") for device in devices])
+    ax.set_ylim(len(devices) - 0.4, -0.8)
+    ax.set_xlim(0, longest or 1.0)
+    ax.set_xlabel("memory (GiB)")
+    ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.22), ncols=4, frameon=False)
+    speed = f"{found.tokens_per_s:.3g} tokens/s, context {found.serving.context}"
+    entitle(ax, f"{plain(found.plan.graph.name)}: {speed}", f"{found.binds} binds; {found.status}")
+    return ax
+
 
 _MOST_TICKS = 10
 

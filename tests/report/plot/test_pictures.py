@@ -18,6 +18,7 @@ COMMANDS = {
     "hybrid plan": ("hybrid", "graph.json", "topology.json", "--devices", "2", "--epochs", "epochs.json"),
     "pipeline plan": ("pipeline", "graph.json", "topology.json"),
     "topology": ("topology", "show", "topology.json"),
+    "fit": ("fit", "config.json", "RTX3090"),
     "run": ("run", "plan.json", "--devices", "cpu:0"),
 }
 

@@ -1,0 +1,98 @@
+"""A plan as a Hugging Face ``device_map``: module path → device, where the parameters are."""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+
+from networkx.utils import UnionFind
+
+from dlplacer.core.errors import InputError
+from dlplacer.core.plan import Plan
+from dlplacer.core.units import format_bytes
+from dlplacer.machines.costs.device_table import is_core
+
+_STORED = ("parameter", "buffer")
+
+
+def device_map(plan: Plan, devices: Mapping[str, int | str] | None = None) -> dict[str, int | str]:
+    """The fewest paths that cover every parameter and buffer; ``""`` alone where all are on one device.
+
+    No path is inside another. A module that holds tensors beside modules on other devices is replaced by these tensors
+    and modules, as accelerate's own maps are. Such a map runs whole modules one after another, so it keeps the memory
+    of a plan but not its concurrency. A module's own parameters and buffers, with those of modules that share a tensor
+    with it, go to the device that holds most of their bytes. CPU devices are ``cpu``, others have numbers, unless
+    `devices` names them.
+
+    Raises InputError if the graph has no parameters of modules.
+    """
+    numbered = [device.id for device in plan.topology.devices if not is_core(device)]
+    names: dict[str, int | str] = dict.fromkeys(plan.topology.device_index, "cpu")
+    names |= {device: number for number, device in enumerate(numbered)} | dict(devices or {})
+    home = {tensor: names[device] for tensor, device in _homes(plan).items()}
+    inside: dict[str, set[int | str]] = defaultdict(set)
+    for tensor, device in home.items():
+        for path in _paths(tensor):
+            inside[path].add(device)
+    # A module represents all that is inside it if that is on one device.
+    return {next(path for path in _paths(tensor) if len(inside[path]) == 1): device for tensor, device in home.items()}
+
+
+def overfull_devices(plan: Plan) -> tuple[str, ...]:
+    """A line for each device whose memory the map's parameters and buffers exceed, where the plan's do not."""
+    homes = _homes(plan)
+    held: Counter[str] = Counter()
+    for op in plan.graph.ops:
+        if op.id in homes:
+            held[homes[op.id]] += op.weight_bytes
+    return tuple(
+        f"the map puts {format_bytes(held[device.id])} of parameters and buffers on {device.id}, which has "
+        f"{format_bytes(device.memory_bytes)}; plan again with its modules held together (--colocate)"
+        for device in plan.topology.devices
+        if device.memory_bytes is not None and held[device.id] > device.memory_bytes
+    )
+
+
+def _stored(plan: Plan) -> dict[str, tuple[str, int]]:
+    """Name of a parameter or buffer, each name of a tied one → its device in the plan, its bytes."""
+    stored = {
+        op.id: (plan.placement[op.id], op.weight_bytes)
+        for op in plan.graph.ops
+        if op.kind in _STORED and "onnx" not in (plan.graph.capture or {})
+    }
+    if not stored:
+        raise InputError("the plan's graph has no parameters or buffers with module paths; a device map would be empty")
+    for group in _tied(plan):
+        known = [stored[name] for name in group if name in stored]
+        if known:
+            home = max(known, key=lambda entry: entry[1])
+            stored.update((name, stored.get(name, home)) for name in group)
+    return stored
+
+
+def _tied(plan: Plan) -> list[list[str]]:
+    """Names of each tensor that has several."""
+    groups: dict[str, list[str]] = {}
+    for name, first in (plan.graph.capture or {}).get("ties", {}).items():
+        groups.setdefault(first, [first]).append(name)
+    return list(groups.values())
+
+
+def _homes(plan: Plan) -> dict[str, str]:
+    """Name of a parameter or buffer → its device in the map: one for each module's own and all that are tied."""
+    stored = _stored(plan)
+    joined = UnionFind(map(_owner, stored))
+    for group in _tied(plan):
+        joined.union(*map(_owner, group))
+    sizes: dict[str, Counter[str]] = defaultdict(Counter)
+    for tensor, (device, size) in stored.items():
+        sizes[joined[_owner(tensor)]][device] += size
+    return {tensor: max((found := sizes[joined[_owner(tensor)]]), key=found.__getitem__) for tensor in stored}
+
+
+def _owner(tensor: str) -> str:
+    return tensor.rpartition(".")[0]
+
+
+def _paths(tensor: str) -> list[str]:
+    """The modules that hold a tensor, the outermost first, then itself: ``"", "a", "a.b", "a.b.weight"``."""
+    parts = tensor.split(".")
+    return [".".join(parts[:count]) for count in range(len(parts) + 1)]
