@@ -26,9 +26,12 @@ test: $(READY)
 test-slow: $(READY)
 	$(BIN)/pytest
 
-# The core of the suite on the lowest and the highest versions of Python and of what the package needs.
+# The core of the suite on the lowest versions of Python and of what the package needs.
 test-versions:
-	$(PYTHON) tests/versions/run.py
+	python3.11 -m venv --clear .venv-lowest
+	.venv-lowest/bin/pip install -q -c tests/versions/lowest.txt -e '.[torch,plot,partition,onnx]' hypothesis pytest pytest-timeout pytest-xdist
+	.venv-lowest/bin/pytest -q -m 'not slow' -n 2 --dist loadgroup -W default::DeprecationWarning tests/core tests/files tests/check \
+		tests/machines tests/problem tests/solvers tests/planning tests/report tests/data_parallel tests/models/test_small.py
 
 # Every method on many graph families: geometric means; then what
 # each phase of the default method earned.
@@ -61,7 +64,7 @@ pages: $(READY)
 	$(BIN)/python -m sphinx -W --keep-going -q -b html -d docs/_build/doctrees docs docs/_build/html
 
 clean:
-	rm -rf docs/_build docs/gallery_pages docs/reference/generated $(VENV) .venv-lowest .venv-highest demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf docs/_build docs/gallery_pages docs/reference/generated $(VENV) .venv-lowest demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(SHOWN): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "dlplacer needs Python 3.11 or newer; set PYTHON=python3.x")'

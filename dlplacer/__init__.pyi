@@ -25,7 +25,6 @@ from .api.solving import check_plan as check_plan
 from .api.solving import compare as compare
 from .api.solving import elsewhere as elsewhere
 from .api.solving import explain as explain
-from .api.solving import pinned as pinned
 from .api.solving import pipeline as pipeline
 from .api.solving import place as place
 from .api.solving import place_with_splits as place_with_splits

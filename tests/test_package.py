@@ -3,8 +3,6 @@
 import subprocess
 import sys
 
-import pytest
-
 import dlplacer
 
 HEAVY = ("torch", "ortools", "onnx", "matplotlib", "pandas", "networkx", "pydantic", "numpy")
@@ -33,16 +31,6 @@ def test_planning_a_graph_file_loads_no_torch() -> None:
 def test_every_export_is_there() -> None:
     for name in dlplacer.__all__:
         assert getattr(dlplacer, name) is not None
-
-
-def test_exports_are_sorted_and_listed() -> None:
-    assert sorted(dlplacer.__all__) == dlplacer.__all__
-    assert dir(dlplacer) == dlplacer.__all__
-
-
-def test_unknown_name() -> None:
-    with pytest.raises(AttributeError, match="attribute nothing"):
-        dlplacer.nothing  # noqa: B018
 
 
 def test_capture_is_the_function() -> None:

@@ -133,12 +133,12 @@ def export(plan: "PlanLike | Fit", to: str) -> "Exported":
     return export_plan(plan.plan if isinstance(plan, Fit) else plan_of(plan), to)
 
 
-def exports(found: "Fit") -> dict[str, Any]:
-    """Target → the text to paste, or ``{"cannot": reason}``."""
+def exports(found: "Fit", targets: Sequence[str] = ()) -> dict[str, Any]:
+    """Target → the text to paste, or ``{"cannot": reason}``; of all targets unless some are named."""
     from dlplacer.report.export.targets import TARGETS
 
     texts: dict[str, Any] = {}
-    for name in TARGETS:
+    for name in targets or TARGETS:
         try:
             texts[name] = export(found, name).text
         except InputError as error:

@@ -1,8 +1,6 @@
 """Data parallelism, model parallelism or both: `hybrid`."""
 
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike, fspath
 from threading import Event
@@ -11,18 +9,15 @@ from typing import TYPE_CHECKING, Unpack
 from dlplacer.api.parameters import StepOptions, checked
 from dlplacer.api.solving import Together, held_graph
 from dlplacer.api.subjects import GraphLike, OptionsLike, TopologyLike, graph_of, machine_of, options_of, silent
-from dlplacer.core.errors import InputError, RunError
+from dlplacer.core.errors import InputError
 from dlplacer.core.expect import expect_number, refuse
 from dlplacer.core.topology import Topology
 from dlplacer.machines.costs.gradient_codecs import CODECS, exchanges
 from dlplacer.machines.costs.roofline_times import with_times
 from dlplacer.planning.hybrid.scaling import ConstantEfficiency, ScalingEfficiency, ScalingFit, fit_scaling
 from dlplacer.planning.hybrid.worker_layout import WorkerLayout, cluster
-from dlplacer.planning.interrupt import leave_signals_to_parent, stop_on_interrupt
 
 if TYPE_CHECKING:
-    from concurrent.futures import Executor
-
     from dlplacer.planning.hybrid.epochs import EpochsData
     from dlplacer.planning.hybrid.hybrid_plan import HybridPlan
     from dlplacer.planning.hybrid.step_times import StepTimes
@@ -100,11 +95,8 @@ def hybrid(
         f"{timed.name or 'graph'} on {devices} devices of {machine.name}",
     )
     plan = plan_hybrid(problem, devices, on_progress)
-    doubts = (
-        *_doubts(chosen if degrees or speedups else (), speedups or {}, machine),
-        *plan_notes(plan, timed, problem.efficiency),
-    )
-    return replace(plan, warnings=doubts, scaling_fit=fit, epochs_fit=problem.efficiency.fit())
+    notes = tuple(plan_notes(plan, timed, problem.efficiency))
+    return replace(plan, warnings=notes, scaling_fit=fit, epochs_fit=problem.efficiency.fit())
 
 
 def epochs_of(value: "str | PathLike[str] | Mapping[int, float | None] | EpochsData | None") -> "EpochsData":
@@ -172,34 +164,6 @@ def _split(placed: "Placed", split: str | None) -> "ModelParallel":
     return lambda degree, machine: [found for source in sources for found in splits_of(source(degree, machine))]
 
 
-@contextmanager
-def process_pool(jobs: int) -> "Iterator[Executor]":
-    """So many processes, which Ctrl-C ends."""
-    import multiprocessing
-    import threading
-    from concurrent.futures import ProcessPoolExecutor
-    from concurrent.futures.process import BrokenProcessPool
-
-    def end_all() -> None:
-        for process in multiprocessing.active_children():
-            process.kill()
-
-    # Not forked: threads of the user's framework, which importing the training may have started, would be missing.
-    spawned, stop = multiprocessing.get_context("spawn"), threading.Event()
-    pool = ProcessPoolExecutor(jobs, spawned, leave_signals_to_parent, (os.getpid(),))
-    try:
-        # A training or a solve may go on for hours, so that Ctrl-C does not wait for those that run.
-        with stop_on_interrupt(stop, end_all), pool as executor:
-            yield executor
-    except BrokenProcessPool:
-        if stop.is_set():
-            raise KeyboardInterrupt from None
-        raise RunError(
-            "a worker process has ended without a word, as for want of memory; use fewer jobs, and a file or folder "
-            "that keeps what has been done to go on from it"
-        ) from None
-
-
 def _exchanges(machine: Topology, codecs: Sequence[str] | None, overlap: bool) -> "StepTimes":
     from dlplacer.planning.hybrid.step_times import OnMachine, memory_rate
 
@@ -207,20 +171,3 @@ def _exchanges(machine: Topology, codecs: Sequence[str] | None, overlap: bool) -
     if not chosen:
         raise InputError(f"codecs is empty; name some of {', '.join(CODECS)}")
     return OnMachine(WorkerLayout(machine), exchanges(memory_rate(machine), chosen), overlap=overlap)
-
-
-def _doubts(degrees: Iterable[int], speedups: Mapping[int, float], machine: Topology) -> Iterator[str]:
-    """Speedups above the number of devices, and degrees for which the machine has no room."""
-    there = len(machine.devices)
-    for degree, speedup in speedups.items():
-        if speedup > degree:
-            yield (
-                f"a speedup of {speedup:g} says that {degree} devices are more than {degree} times as fast as one; "
-                "check that both steps do the same work"
-            )
-    for degree in sorted({*degrees, *speedups}):
-        if degree > there:
-            yield (
-                f"no worker of {degree} devices is looked at: a worker stays within topology {machine.name!r} of "
-                f"{there}; give a larger one, or join copies of it with a network"
-            )

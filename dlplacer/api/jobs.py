@@ -59,18 +59,13 @@ def load_job(entry: str, **options: Unpack[JobOptions]) -> "Job":
     made = _called(imported(entry), entry, options.get("batch_size"))
     if isinstance(made, nn.Module):
         _require_inputs(made, entry, inputs)
-        note(
-            f"{entry!r} returned a bare {type(made).__name__}, captured as inference: forward alone; to train it, "
-            "return dlplacer.Job(module, args, targets, loss)"
-        )
+        note(f"{entry!r} returned a bare module, captured as inference; to train it, return a dlplacer.Job")
         made = Job(made, args=tuple(map(_example, inputs)), mode="infer")
     elif inputs:
         raise InputError(f"inputs are for callables that return a bare module; {entry!r} returned a Job")
     if not isinstance(made, Job):
-        raise InputError(
-            f"{entry!r} returned an object of type {type(made).__name__}; it must return a dlplacer.Job or a "
-            "torch.nn.Module"
-        )
+        kind = type(made).__name__
+        raise InputError(f"{entry!r} returned an object of type {kind}; return a dlplacer.Job or a torch.nn.Module")
     of_callable = ("batch_size", "inputs")
     changes = {name: value for name, value in options.items() if name not in of_callable and value is not None}
     return replace(made, entry=entry, **changes)  # type: ignore[arg-type]
@@ -156,10 +151,7 @@ def _named(value: object, step: Mapping[str, Any], make: Callable[..., Any]) -> 
             raise InputError(f"{next(iter(options))} is for module:callable; change the job itself")
         return value
     if not is_entry(str(value)):
-        raise InputError(
-            f"{str(value)!r} is neither module:callable nor an .onnx file; write for example "
-            "dlplacer.models:inception_v3"
-        )
+        raise InputError(f"{str(value)!r} is neither module:callable nor .onnx; write dlplacer.models:inception_v3")
     return make(str(value), **options)
 
 
@@ -223,21 +215,17 @@ def imported(entry: str) -> Callable[..., Any]:
             module = importlib.import_module(module_name)
         except ModuleNotFoundError as error:
             if error.name is not None and (module_name + ".").startswith(error.name + "."):
-                raise InputError(
-                    f"there is no module {error.name!r} for {entry!r}; run from its folder or install it"
-                ) from error
+                text = f"there is no module {error.name!r} for {entry!r}; run from its folder or install it"
+                raise InputError(text) from error
             raise
     value: Any = module
     for part in attribute.split("."):
         if not hasattr(value, part):
-            raise InputError(
-                f"module {module_name!r} has no {attribute!r}; check the name behind the colon in {entry!r}"
-            )
+            raise InputError(f"module {module_name!r} has no {attribute!r}; check the name behind the colon")
         value = getattr(value, part)
     if not callable(value):
-        raise InputError(
-            f"{entry!r} is an object of type {type(value).__name__}; give a function that returns a Job or a Module"
-        )
+        kind = type(value).__name__
+        raise InputError(f"{entry!r} is an object of type {kind}; give a function that returns a Job or a Module")
     found: Callable[..., Any] = value
     return found
 
@@ -260,10 +248,8 @@ def _require_inputs(module: Any, entry: str, inputs: Sequence[str]) -> None:
     parameters = inspect.signature(module.forward).parameters.values()
     needed = [one.name for one in parameters if one.kind in kinds and one.default is empty]
     if len(inputs) < len(needed):
-        raise InputError(
-            f"{entry!r} returned a bare {type(module).__name__}, whose forward takes {', '.join(needed)}: give --input "
-            "for each, as in --input float32:8x3x299x299, or return a dlplacer.Job"
-        )
+        told = f"{entry!r} returned a bare {type(module).__name__}, whose forward takes {', '.join(needed)}"
+        raise InputError(f"{told}: give --input for each, as float32:8x3x299x299, or return a dlplacer.Job")
 
 
 def _example(spec: str) -> Any:
@@ -272,9 +258,7 @@ def _example(spec: str) -> Any:
     match = _INPUT.fullmatch(spec)
     dtype = getattr(torch, match["dtype"] or "float32", None) if match else None
     if match is None or not isinstance(dtype, torch.dtype):
-        raise InputError(
-            f"--input {spec!r} is not understood; write dtype:sizes, as in float32:8x3x299x299 or int64:4x128"
-        )
+        raise InputError(f"--input {spec!r} is not understood; write dtype:sizes, as float32:8x3x299x299")
     shape = [int(size) for size in match["shape"].split("x")]
     if max(shape) >= _MOST:
         raise InputError(f"--input {spec!r} has size {max(shape)}; every size must be below 2^31")

@@ -10,7 +10,7 @@ from dlplacer.api.parameters import checked
 from dlplacer.api.subjects import names_of, note, silent
 from dlplacer.core.errors import InputError
 from dlplacer.core.graph import OpGraph
-from dlplacer.core.table import Column, Table
+from dlplacer.core.table import Table
 from dlplacer.core.topology import Topology
 from dlplacer.core.units import format_bytes_per_s
 from dlplacer.files.load import load_graph, load_topology, shipped_names
@@ -122,8 +122,7 @@ def catalogue(what: str) -> Table:
     >>> dp.catalogue("topologies").to_frame()["name"][0]
     'cpu-2core'
     """
-    records = list(_LISTED[what]())
-    return Table.of(records, [Column(name, format="list") for name in records[0]])
+    return Table.of(list(_LISTED[what]()))
 
 
 def _graphs() -> Iterator[dict[str, Any]]:

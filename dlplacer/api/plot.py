@@ -11,7 +11,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from dlplacer.api.subjects import PlanLike, TopologyLike, is_a, topology_of, whole_plan_of
+from dlplacer.api.subjects import PlanLike, TopologyLike, topology_of, whole_plan_of
 from dlplacer.core.errors import InputError
 from dlplacer.core.expect import expect_text, refuse
 from dlplacer.report.plot.pictures import PICTURES, save_picture
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from dlplacer.measure.run_report import Run
-    from dlplacer.planning.compare import Comparison
     from dlplacer.planning.fit.fit import Fit
     from dlplacer.planning.hybrid.hybrid_plan import HybridPlan
     from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
@@ -48,33 +47,24 @@ def topology(machine: TopologyLike, ax: "Axes | None" = None) -> "Axes":
     return _drawn("topology", topology_of(machine), ax)
 
 
-def comparison(found: "Comparison", ax: "Axes | None" = None) -> "Axes":
-    """The step times that `dlplacer.compare` found, as bars."""
-    made = _result(found, "planning.compare", "Comparison", "compare(graph, topology)")
-    return _drawn("comparison", made, ax)
-
-
 def fit(found: "Fit", ax: "Axes | None" = None) -> "Axes":
     """The memory of every device with the layers that `dlplacer.fit` puts there."""
-    made = _result(found, "planning.fit.fit", "Fit", "fit(model, machine)")
-    return _drawn("fit", made, ax)
+    return _drawn("fit", _result(found, "Fit", "fit(model, machine)"), ax)
 
 
 def pipeline(plan: "PipelinePlan", ax: "Axes | None" = None) -> "Axes":
     """A picture of the schedule that `dlplacer.pipeline` found, micro-batch by micro-batch."""
-    made = _result(plan, "planning.pipeline.pipeline_plan", "PipelinePlan", "pipeline(graph, topology)")
-    return _drawn("pipeline", made, ax)
+    return _drawn("pipeline", _result(plan, "PipelinePlan", "pipeline(graph, topology)"), ax)
 
 
 def hybrid(plan: "HybridPlan", ax: "Axes | None" = None) -> "Axes":
     """Speedup over the number of devices, as `dlplacer.hybrid` found it."""
-    made = _result(plan, "planning.hybrid.hybrid_plan", "HybridPlan", "hybrid(graph, topology, devices, epochs)")
-    return _drawn("hybrid", made, ax)
+    return _drawn("hybrid", _result(plan, "HybridPlan", "hybrid(graph, topology, devices, epochs)"), ax)
 
 
 def run(done: "Run", axes: "tuple[Axes, Axes] | None" = None) -> "tuple[Axes, Axes]":
     """The predicted step of `dlplacer.run` above the measured one, on one time axis; returns both Axes."""
-    made = _result(done, "measure.run_report", "Run", "run(job, plan, devices)")
+    made = _result(done, "Run", "run(job, plan, devices)")
     return _drawn("run", (made.predicted, made.measured), axes)
 
 
@@ -109,8 +99,8 @@ def _drawn(name: str, subject: Any, axes: T | None, **settings: str) -> T:
     return drawn
 
 
-def _result(value: Any, module: str, name: str, call: str) -> Any:
+def _result(value: Any, name: str, call: str) -> Any:
     """The value, if this call has made it."""
-    if not is_a(value, f"dlplacer.{module}", name):
+    if type(value).__name__ != name:
         raise refuse("", "subject", value, f"what dp.{call} returns")
     return value

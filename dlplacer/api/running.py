@@ -223,10 +223,8 @@ def completed(entry: str | None, plan: Plan, options: JobOptions) -> tuple[str, 
     if entry is None:
         entry = described.get("entry")
         if not isinstance(entry, str) or not entry.startswith(_OWN_MODELS):
-            raise InputError(
-                f"name the model, as in dlplacer run PLAN module:callable (the plan was captured from "
-                f"{entry or 'a model in memory'}; code is only imported by the name that you type)"
-            )
+            made_from = entry or "a model in memory"
+            raise InputError(f"name the model: dlplacer run PLAN module:callable (the plan is of {made_from})")
     if not is_entry(entry):
         raise InputError(f"{entry!r} is not module:callable; only a model that can run can be run")
     known = job_options({name: value for name, value in described.items() if value is not None})
@@ -266,10 +264,8 @@ def _onnx_devices(given: Sequence[str], names: Sequence[str], provider: str | No
     matches = [_ONNX_DEVICE.fullmatch(device.strip()) for device in given]
     cores = sum(_CORE.fullmatch(device.strip()) is not None for device in given)
     if len(given) != len(names) or None in matches or (provider is None and cores < len(given)):
-        raise InputError(
-            f"devices are {','.join(given)}: the plan has {len(names)}, and ONNX plans run on CPU cores unless there "
-            f"is a provider; write {','.join(f'cpu:{number}' for number in range(len(names)))}"
-        )
+        wanted = ",".join(f"cpu:{number}" for number in range(len(names)))
+        raise InputError(f"devices are {','.join(given)}: write {wanted}, or give a provider for other devices")
     named = None if provider is None else provider_named(provider)
     found = [OnnxDevice(int(match[2] or 0), None if match[1] == "cpu" else named) for match in matches if match]
     if len(set(found)) != len(found):

@@ -1,16 +1,14 @@
 """Advice for data parallelism: `advise_minibatch`, `advise_gpus`, `advise_servers`, `groups`, `epochs`."""
 
-import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from dlplacer.api.hybrid_planning import epochs_of, process_pool
+from dlplacer.api.hybrid_planning import epochs_of
 from dlplacer.api.jobs import fake_job, imported, is_entry, job_options, user_code
 from dlplacer.api.parameters import StepOptions, checked
 from dlplacer.api.subjects import GraphLike, TopologyLike, graph_of, is_job, note, silent, topology_of
@@ -88,10 +86,7 @@ def advise_minibatch(
         made = with_times(graph_of(graph, step={**step, "batch_size": size}), machine)
         samples = size or work_of(made, fitted.type).mini_batch
         if samples is None:
-            raise InputError(
-                f"graph {made.name!r} does not say how many samples a step takes, on which throughput depends; "
-                'capture it from its model, or add "capture": {"args": [{"shape": [samples, ...]}]}'
-            )
+            raise InputError(f"graph {made.name!r} does not say how many samples a step takes; capture its model")
         steps[samples] = step_choices(made, fitted.type)
     plans = plan_batches(steps, fitted.memory_bytes, dataset_size, _epochs_by_batch(epochs))
     return Batches(fitted, tuple(plans))
@@ -117,10 +112,8 @@ def advise_gpus(
     if given == {"efficiency", "gpus"}:
         return {"overhead_ratio": most_overhead_ratio(efficiency or 0.0, gpus or 0)}
     if overhead is None or given not in ({"overhead", "speedup"}, {"overhead", "gpus"}):
-        raise InputError(
-            f"{', '.join(sorted(given)) or 'nothing'} is given; give two figures: overhead with speedup or gpus, or "
-            "efficiency with gpus"
-        )
+        told = ", ".join(sorted(given)) or "nothing"
+        raise InputError(f"{told} is given; give overhead with speedup or gpus, or efficiency with gpus")
     serial = SerialOverhead(overhead)
     count = serial.workers_for(speedup) if speedup is not None else gpus or 0
     found: dict[str, float] = {} if speedup is None else {"gpus": count}
@@ -244,42 +237,14 @@ def _group_bytes(chain: LayerChain, cuts: tuple[int, ...]) -> list[int]:
 
 @dataclass(frozen=True)
 class NamedTraining:
-    """``module:callable`` as a training, which other processes import for themselves.
+    """``module:callable``, which takes the number of workers and the seed, as a training."""
 
-    The callable is the training itself, taking the number of workers and the seed, or makes one when it is called
-    without arguments.
-    """
-
-    entry: str
-
-    @property
-    def name(self) -> str:
-        """For a checkpoint."""
-        return self.entry
-
-    def resolved(self) -> Callable[..., Iterator[float]]:
-        """The training function that the user named.
-
-        Raises InputError if the name leads to nothing that trains.
-        """
-        found = imported(self.entry)
-        if _takes(found, 1, 0):
-            return found
-        if _takes(found):
-            with user_code(f"{self.entry!r} cannot be built"):
-                made: Callable[..., Iterator[float]] = found()
-            if callable(made) and _takes(made, 1, 0):
-                return made
-        raise InputError(
-            f"{self.entry!r} is no training: it must take the number of workers and a seed and yield a metric after "
-            "every epoch, or return something that does, as dlplacer.data_parallel.EmulatedWorkers"
-        )
+    name: str
 
     def __call__(self, workers: int, seed: int, /, **options: Any) -> Iterator[float]:
         """The metric after every epoch."""
-        training = self.resolved()
-        with user_code(f"{self.entry!r} failed with {workers} workers"):
-            yield from training(workers, seed, **options)
+        with user_code(f"{self.name!r} failed with {workers} workers"):
+            yield from imported(self.name)(workers, seed, **options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,14 +262,6 @@ class Goal:
     def __call__(self, metric: float) -> bool:
         """NaN never is."""
         return (self.most is not None and metric <= self.most) or (self.least is not None and metric >= self.least)
-
-
-def _takes(function: Callable[..., Any], *arguments: int) -> bool:
-    try:
-        inspect.signature(function).bind(*arguments)
-    except (TypeError, ValueError):
-        return False
-    return True
 
 
 @dataclass(frozen=True)
@@ -330,7 +287,6 @@ def epochs(
     seeds: int = 1,
     codecs: Sequence[str] = (),
     periods: Sequence[int] = (),
-    jobs: int | None = None,
     checkpoint: str | PathLike[str] | None = None,
     mini_batch: int | None = None,
     samples: int | None = None,
@@ -346,7 +302,7 @@ def epochs(
     from dlplacer.data_parallel.epochs.measured_epochs import measure_epochs, options_of
 
     named = NamedTraining(training) if isinstance(training, str) else training
-    resolved = named.resolved() if isinstance(named, NamedTraining) else named
+    resolved = imported(training) if isinstance(training, str) else training
     variants: list[tuple[str | None, int]] = [(None, 1)]
     variants += [(codec, 1) for codec in dict.fromkeys(codecs) if codec != "none"]
     variants += [(None, period) for period in dict.fromkeys(periods) if period > 1]
@@ -355,28 +311,14 @@ def epochs(
     for name, value in (("at_most", at_most), ("at_least", at_least)):
         if value is not None and not math.isfinite(value):
             raise InputError(f"{name} is {value:g}, which no metric or every one reaches; give a finite number")
-    with nullcontext() if jobs is None else process_pool(jobs) as executor:
-        measured = tuple(
-            measure_epochs(
-                named,
-                batches,
-                reached=None if at_most is None and at_least is None else Goal(at_most, at_least),
-                max_epochs=max_epochs,
-                seeds=range(seeds),
-                executor=executor,
-                checkpoint=None if checkpoint is None else Path(checkpoint),
-                codec=codec,
-                period=period,
-                on_progress=on_progress,
-            )
-            for codec, period in variants
-        )
+    goal = None if at_most is None and at_least is None else Goal(at_most, at_least)
+    limits: dict[str, Any] = {"reached": goal, "max_epochs": max_epochs, "seeds": range(seeds)}
+    limits |= {"checkpoint": None if checkpoint is None else Path(checkpoint), "on_progress": on_progress}
+    measured = tuple(measure_epochs(named, batches, codec=codec, period=period, **limits) for codec, period in variants)
     exact, *others = measured
     if not any(exact.points().values()):
-        raise InputError(
-            f"no batch of {', '.join(map(str, batches))} reached the goal within {max_epochs} epochs; give an easier "
-            "goal, smaller batches or more epochs"
-        )
+        tried = ", ".join(map(str, batches))
+        raise InputError(f"no batch of {tried} reached the goal; give an easier goal or more than {max_epochs} epochs")
     name = training if isinstance(training, str) else getattr(training, "__name__", "training")
     return Epochs(measured, exact.to_dict(name, mini_batch, samples, others))
 
@@ -386,8 +328,6 @@ def _epochs_by_batch(epochs: Any) -> Callable[[int], float | None]:
         return lambda batch: 1.0
     data = epochs_of(epochs)
     if data.mini_batch is None:
-        raise InputError(
-            f"{epochs}: 'mini_batch' is missing; it tells how many samples one unit of the table stands for"
-        )
+        raise InputError(f"{epochs}: 'mini_batch' is missing: the samples that a unit of the table stands for")
     mini_batch, base = data.mini_batch, data.efficiency.base
     return lambda batch: base.epochs(batch / mini_batch)

@@ -1,12 +1,10 @@
 """Values as pages, by `show`, and as notebooks show them: a headline, figures and small tables."""
 
-import webbrowser
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from os import PathLike
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, cast
 
 from dlplacer.api.parameters import checked
@@ -30,14 +28,14 @@ _PAGES = {"Comparison": "comparison_page", "HybridPlan": "hybrid_page", "Pipelin
 
 @dataclass(frozen=True)
 class HtmlPage:
-    """A page, one HTML file that needs nothing else: notebooks show it, `save` writes it, `open` opens it."""
+    """A page, one HTML file that needs nothing else: notebooks show it, `save` writes it."""
 
     html: str
     title: str
 
     def __repr__(self) -> str:
         size = len(self.html) / 2**10
-        return f"<HtmlPage {short_name(self.title)}: {size:.0f} KiB; .save(path) writes it, .open() opens a browser>"
+        return f"<HtmlPage {short_name(self.title)}: {size:.0f} KiB; .save(path) writes it>"
 
     def _repr_html_(self) -> str:
         # In a frame of its own: the page's styles and scripts stay apart from those of the notebook.
@@ -53,13 +51,6 @@ class HtmlPage:
         """
         write_text(path, self.html)
         return Path(path)
-
-    def open(self) -> Path:
-        """Open the page in a browser, from a temporary file; returns its path."""
-        with NamedTemporaryFile("w", encoding="utf-8", prefix="dlplacer-", suffix=".html", delete=False) as stream:
-            stream.write(self.html)
-        webbrowser.open(Path(stream.name).as_uri())
-        return Path(stream.name)
 
 
 @checked
@@ -101,17 +92,16 @@ def show(
 
 def _other_page(subject: object) -> HtmlPage | None:
     """The page of a value that is no plan; None for a value that may be one."""
+    kind = type(subject).__name__
     if is_run(subject):
         from dlplacer.measure.run_report import page_of_run
 
         return HtmlPage(page_of_run(subject), f"{subject.predicted.graph.name or 'graph'}: predicted and measured")
-    kind = type(subject).__name__
     if kind not in _PAGES:
         return None
     from dlplacer.report.page import other_pages
 
-    page: str = getattr(other_pages, _PAGES[kind])(subject)
-    return HtmlPage(page, getattr(subject, "name", "") or kind)
+    return HtmlPage(getattr(other_pages, _PAGES[kind])(subject), getattr(subject, "name", "") or kind)
 
 
 _ROWS = 16

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from dlplacer.measure.splitting import SplitChoice, SplitResult
     from dlplacer.planning.compare import Comparison
     from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
-    from dlplacer.planning.what_if import Elsewhere, PinnedPlan, WhatWouldHelp
+    from dlplacer.planning.what_if import Elsewhere, WhatWouldHelp
     from dlplacer.report.explanation import Explanation
     from dlplacer.solvers.instance.schedule import Progress
 
@@ -396,32 +396,6 @@ def elsewhere(
     if not budget_s > 0:
         raise InputError(f"budget_s is {budget_s}; it must be positive")
     return tuple(moved(given, op, budget_s, workers=workers, stop=stop))
-
-
-@checked
-def pinned(
-    plan: PlanLike,
-    pins: Pins = (),
-    colocate: Together = (),
-    budget_s: float = 10.0,
-    *,
-    workers: int | None = None,
-    stop: Event | None = None,
-) -> "PinnedPlan":
-    """The plan of the same problem with ops pinned or held together, and the ops that move.
-
-    Examples
-    --------
-    >>> machine = dp.Topology([dp.Device("d0"), dp.Device("d1", "slow")], links=[dp.Link("d0", "d1", 1e9)])
-    >>> graph = dp.OpGraph([dp.Op("a", "mm", {"device": 1e-3, "slow": 3e-3})])
-    >>> dp.pinned(dp.place(graph, machine), {"a": "d1"}, budget_s=2).moved
-    {'a': ('d0', 'd1')}
-    """
-    from dlplacer.planning.what_if import pinned_plan
-
-    given = _of_makespan(plan, "pinned")
-    pairs, sets = pins_of(pins, given.topology), together_of(colocate)
-    return pinned_plan(given, pairs, sets, max(budget_s, 0.1), workers=workers, stop=stop)
 
 
 def _of_makespan(plan: PlanLike, asked: str) -> Plan:

@@ -11,7 +11,7 @@ from dlplacer.check.placement import every_op_once
 from dlplacer.core.errors import CheckError, DlplacerWarning, InputError
 from dlplacer.core.expect import refuse, tuple_of
 from dlplacer.core.graph import OpGraph
-from dlplacer.core.options import Options
+from dlplacer.core.options import CHOICES, Options
 from dlplacer.core.plan import Plan
 from dlplacer.core.result import Result
 from dlplacer.core.topology import Topology
@@ -36,7 +36,7 @@ TopologyLike: TypeAlias = Topology | Name
 """A topology, its file, or the name of one that ships."""
 
 OptionsLike: TypeAlias = Options | str | Mapping[str, str] | None
-"""Options, words (``"paper"``, ``"shortest, joint"``, ``"memory=sum"``), or a dict of them; None means the defaults."""
+"""Options, ``"paper"``, or a dict from options to values; None means the defaults."""
 
 PlanLike: TypeAlias = Union[Plan, Result, "SplitResult", "Run", Name]
 """A plan, a result that has one, a run, of which it is the predicted step, or the file of a plan."""
@@ -52,15 +52,11 @@ def graph_of(value: GraphLike, name: str = "graph", step: Mapping[str, Any] | No
     """
     from dlplacer.api.jobs import capture, is_entry, is_onnx
 
-    if isinstance(value, (Plan, Result)):
-        raise refuse("", name, value, "its graph: plan.graph, or result.plan.graph")
-    if is_a(value, "torch.nn", "Module"):
-        raise refuse("", name, value, "dp.Job(module, args=(inputs,)), or what dp.capture makes of it")
     options, known = dict(step or {}), "it is captured already"
     if is_job(value):
         return capture(value, **options)
     if not isinstance(value, OpGraph):
-        accepted = "an OpGraph, a Job, the path of a graph or an ONNX file, or the name of one that ships"
+        accepted = "an OpGraph, a dp.Job(module, args=...), the path of a graph or ONNX file, or a name that ships"
         text = _path(value, name, accepted)
         if is_onnx(text) or is_entry(text):
             return capture(text, **options)
@@ -103,14 +99,14 @@ def silent(*progress: Any) -> None:
 
 
 def options_of(value: OptionsLike, name: str = "options") -> Options:
-    """The options that are meant; raises InputError for a word that no option has."""
+    """The options that are meant; raises InputError for a name or a value that no option has."""
     if value is None or isinstance(value, Options):
         return value or Options()
-    if isinstance(value, str):
-        return Options.of_words(value)
-    if isinstance(value, Mapping):
-        return Options.of_words(" ".join(f"{option}={word}" for option, word in value.items()))
-    raise refuse("", name, value, 'Options, "paper", words such as "shortest, joint", or a dict {"memory": "sum"}')
+    if value == "paper":
+        return Options.paper()
+    if isinstance(value, Mapping) and value.keys() <= CHOICES.keys():
+        return Options(**value)
+    raise refuse("", name, value, f'Options, "paper", or a dict such as {{"memory": "sum"}} of {", ".join(CHOICES)}')
 
 
 def plan_of(value: PlanLike, name: str = "plan", *, keeps_rules: bool = False) -> Plan:
@@ -126,10 +122,7 @@ def plan_of(value: PlanLike, name: str = "plan", *, keeps_rules: bool = False) -
         return value.split.plan  # type: ignore[union-attr]
     if is_run(value):
         return value.predicted
-    if isinstance(value, (OpGraph, Topology)):
-        raise refuse("", name, value, "a plan: dp.place(graph, topology) makes one")
-
-    path = _path(value, name, "a Plan, a Result, or the path of a plan file")
+    path = _path(value, name, "a Plan, a Result (dp.place makes one), or the path of a plan file")
     plan = load_plan(path)
     if keeps_rules and (broken := violations(plan)):
         raise CheckError([str(violation) for violation in broken], path)

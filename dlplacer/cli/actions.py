@@ -4,7 +4,6 @@ import json
 import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
-from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ from dlplacer.cli.parser import Given
 from dlplacer.cli.streams import interruptible, note, progress, say, told_written
 from dlplacer.core.errors import CheckError, DlplacerError, InputError, NoPlanError
 from dlplacer.core.options import CHOICES, Options
-from dlplacer.core.table import Table, schedule, transfers
+from dlplacer.core.table import Table, schedule, tables, transfers
 from dlplacer.core.units import format_seconds
 from dlplacer.report.plot.pictures import pictures_of
 
@@ -29,7 +28,6 @@ _PARTIAL = "stopping with the answers so far; once more to give up"
 def called(
     given: Given,
     call: str = "",
-    limit_s: float | None = None,
     says: str = "",
     kept: Callable[[Any], Any] = lambda value: value,
     **more: Any,
@@ -47,6 +45,7 @@ def called(
         if stop is not None:
             arguments["stop"] = stop
         try:
+            limit_s = arguments.get("time_limit_s", _LIMIT_S) if "time_limit_s" in known else None
             with progress(doing, limit_s) if doing else nullcontext() as show:
                 if show is not None and "on_progress" in known:
                     arguments["on_progress"] = show
@@ -85,9 +84,9 @@ def _record_of(value: Any) -> object:
         # JSON has no infinity, so no ceiling is null.
         return {name: None if figure == float("inf") else figure for name, figure in value.items()}
     if isinstance(value, dp.OpGraph):
-        sums = {name: sum(getattr(op, name) for op in value.ops) for name in ("flops", "weight_bytes")}
-        counts = {"name": value.name, "ops": len(value.ops), "edges": len(value.edges)}
-        return {**counts, **sums, "structure_sha256": value.structure_sha256}
+        from dlplacer.api.views import summary
+
+        return summary(value)
     if isinstance(value, dp.Topology):
         from dlplacer.files.topology_file import topology_to_dict
 
@@ -100,6 +99,8 @@ def show_blocks(blocks: "Iterable[Block]") -> None:
     from rich import table as rich_table
     from rich.console import Console
 
+    from dlplacer.report.page.columns import visible
+
     console = Console(width=None if Console().is_terminal else _WIDTH, markup=False, emoji=False, highlight=False)
     for block in blocks:
         if isinstance(block, Table) and block.rows:
@@ -109,9 +110,9 @@ def show_blocks(blocks: "Iterable[Block]") -> None:
             for row in block.cells:
                 grid.add_row(*row)
             console.print(grid)
-        elif isinstance(block, list):
-            width = max(len(name) for name, value in block if value)
-            print("\n".join(f"{name:<{width}}  {value}" for name, value in block if value))
+        elif isinstance(block, list) and block:
+            width = max(len(name) for name, _ in block)
+            print("\n".join(visible(f"{name:<{width}}  {value}") for name, value in block))
         elif isinstance(block, str) and block:
             print(block)
 
@@ -151,30 +152,27 @@ def solve(given: Given) -> int:
     """Solve, write the plan, and print the result."""
     from dlplacer.planning.garbage import fewer_collections
     from dlplacer.planning.one_device import launch_note, one_device_is_best
-    from dlplacer.planning.pipeline.pipeline_search import pipeline_hint
 
-    limit_s = given.get("time_limit_s", _LIMIT_S)
     parts = _parts(given, "place_with_splits")
     if given.split is not None:
         from dlplacer.frontend.torch.capture import default_rewrites
 
-        more = {"job": given.graph, "graph": given.times, "rewrites": default_rewrites(bool(given.whole_backward))}
+        more = {"job": given.graph, "graph": given.times, "time_limit_s": given.get("time_limit_s", _LIMIT_S)}
+        more["rewrites"] = default_rewrites(bool(given.whole_backward))
         kept = attrgetter("split")
-        found = called(given, "place_with_splits", limit_s, kept=kept, time_limit_s=limit_s, parts=parts, **more)
+        found = called(given, "place_with_splits", kept=kept, parts=parts, **more)
         record = {**found.split.to_dict(), "speedup": found.speedup, "splits": [str(split) for split in found.splits]}
         return shown(given, found, {**record, "without_splits": found.whole.to_dict()})
     if "work_s" in given and "time_limit_s" in given:
         raise InputError("work_s is in place of time_limit_s; leave one of them out")
     with fewer_collections():
-        result = called(given, limit_s=limit_s)
+        result = called(given)
     plan = result.plan
     if plan.period_s is not None:
         return shown(given, result)
     note(None if given.warm_start is None else f"warm start: {plan.provenance['warm_start']}", launch_note(result))
-    hint = pipeline_hint(plan.graph, plan.topology, plan.makespan_s)
-    shown(given, result, {**result.to_dict(), "pipeline": None if hint is None else hint.to_dict()})
-    alone = one_device_is_best(plan, result.bounds.get("critical_path_s"))
-    note(alone, str(hint) if hint is not None and hint.is_faster else None)
+    shown(given, result)
+    note(one_device_is_best(plan, result.bounds.get("critical_path_s")))
     return 0
 
 
@@ -200,17 +198,6 @@ def _parts(given: Given, call: str) -> int | None:
     return int(given.split)
 
 
-def compare(given: Given) -> int:
-    """Run every method, and print the table."""
-    from dlplacer.planning.one_device import one_device_is_best
-
-    found = called(given, limit_s=given.get("time_limit_s", _LIMIT_S))
-    shown(given, found)
-    best = found.rows[0].plan
-    note(None if best is None else one_device_is_best(best))
-    return 0
-
-
 def check(given: Given) -> int:
     """Print every violation; exit code 5 if there is one."""
     from dlplacer.api.views import stated
@@ -232,7 +219,6 @@ def show(given: Given) -> int:
     """Print the table and write the files that are asked for."""
     from dlplacer.api.subjects import whole_plan_of
     from dlplacer.files.text import write_text
-    from dlplacer.report.export.device_map import device_map, overfull_devices, spread_modules
     from dlplacer.report.trace import chrome_trace
 
     for name, needed in (("against", "html"), ("color_by", "gantt")):
@@ -241,54 +227,44 @@ def show(given: Given) -> int:
             raise InputError(f"{name} {given[name]} is for --{target}; add it, or leave out the other")
     plan = whole_plan_of(given.plan)
     shown(given, plan)
-    trace, mapped = partial(chrome_trace, plan), partial(device_map, plan)
-    written(given, plan, csv=lambda: schedule(plan).to_csv(), trace=trace, device_map=mapped)
+    written(given, plan, csv=lambda: schedule(plan).to_csv(), trace=lambda: chrome_trace(plan))
     if given.csv is not None:
         beside = given.csv.with_name(f"{given.csv.stem}-transfers{given.csv.suffix}")
         write_text(beside, transfers(plan).to_csv())
         told_written(beside)
-    if given.device_map is not None:
-        spread = len(spread_modules(plan))
-        note(f"{spread} modules are spread over devices; the map names one" if spread else None)
-        note(*overfull_devices(plan))
     return 0
 
 
 def explain(given: Given) -> int:
     """Print the causes of a plan's step time, then the changes that would shorten it."""
     from dlplacer.api.subjects import whole_plan_of
-    from dlplacer.api.views import blocks_of, elsewhere_blocks
+    from dlplacer.api.views import blocks_of
     from dlplacer.planning.constrain import matching
     from dlplacer.problem.simulate import replay_under_issue
 
-    held, budget_s = bool(given.pins or given.colocate), given.get("budget_s", 10.0)
-    plan = whole_plan_of(given.plan)
+    plan, budget_s = whole_plan_of(given.plan), given.get("budget_s", 10.0)
     plan.options.require_makespan("explain")
     times = {entry.op: entry.end_s - entry.start_s for entry in plan.ops}
     whys = [max(matching(plan.graph, pattern), key=times.__getitem__) for pattern in given.why or ()]
     if given.dispatch_s:
         # What would help is asked under it too.
         plan = replay_under_issue(plan, given.dispatch_s)
-    found: dict[str, Any] = {}
     explanation = dp.explain(plan)
     if not given.json:
         show_blocks([[("makespan", format_seconds(plan.makespan_s))], *blocks_of(explanation)])
-    share_s = budget_s / (held + len(whys) or 1)
+    elsewhere, helping = [], None
     with interruptible(_PARTIAL) as stop, progress("solving again", budget_s) as told:
         solving = {"plan": plan, "workers": given.workers, "stop": stop}
-        if held:
-            sets: dict[str, Any] = {"pins": given.pins or (), "colocate": given.colocate or ()}
-            found["pinned"] = dp.pinned(budget_s=share_s, **sets, **solving)
-        if whys:
-            found["elsewhere"] = [one for op in whys for one in dp.elsewhere(op=op, budget_s=share_s, **solving)]
-        if not held and not whys and budget_s:
-            found["what_would_help"] = dp.what_would_help(budget_s=budget_s, on_progress=told, **solving)
+        for op in whys:
+            elsewhere += [one.to_dict() for one in dp.elsewhere(op=op, budget_s=budget_s / len(whys), **solving)]
+        if not whys and budget_s:
+            helping = dp.what_would_help(budget_s=budget_s, on_progress=told, **solving)
+    found = {"elsewhere": elsewhere} if whys else {}
     if given.json:
-        moved = {name: [one.to_dict() for one in each] for name, each in found.items() if isinstance(each, list)}
-        others = {name: each.to_dict() for name, each in found.items() if name not in moved}
-        print(json.dumps({**explanation.to_dict(), **moved, **others}))
-    for each in found.values() if not given.json else ():
-        show_blocks(elsewhere_blocks(plan, each) if isinstance(each, list) else blocks_of(each))
+        more = {} if helping is None else {"what_would_help": helping.to_dict()}
+        print(json.dumps({**explanation.to_dict(), **found, **more}))
+        return 0
+    show_blocks(tables(found) if helping is None else blocks_of(helping))
     return 0
 
 
@@ -299,11 +275,10 @@ def run(given: Given) -> int:
     from dlplacer.api.subjects import silent
     from dlplacer.machines.cores import load_note
     from dlplacer.planning.one_device import one_device_note
-    from dlplacer.report.trace import run_trace
 
     plan, devices, job = dp.load_plan(given.plan), given.devices, given.job
     if is_onnx_plan(plan):
-        for name in ("gantt", "trace", "html", "replicas"):
+        for name in ("gantt", "html", "replicas"):
             if name in given:
                 raise InputError(f"{name} is for models in torch; leave it out, the plan is of an ONNX file")
     else:
@@ -322,7 +297,7 @@ def run(given: Given) -> int:
         done: Any = dp.run(**{**given.of(dp.run), "job": job, "plan": plan, "devices": devices, "on_progress": told})
     if is_first:
         shown(given, done)
-        written(given, done, trace=lambda: run_trace(done.predicted, done.measured))
+        written(given, done)
     return 0
 
 
@@ -364,19 +339,10 @@ def listed(given: Given) -> int:
 
 def pipeline(given: Given) -> int:
     """Plan the pipeline, compare it with op placement, and print both."""
-    from dlplacer.api.jobs import is_entry
     from dlplacer.api.solving import held_graph, problem_of
     from dlplacer.planning.pipeline.schedules import write_csv
 
-    calibration, granularity = given.calibration or (), given.get("granularity", "aten")
-    if given.plan_file is not None and not is_entry(given.graph):
-        # A plan of micro-batches is one of another graph, which takes the model's code to make.
-        raise InputError(
-            f"-o needs the model as module:callable, to capture its micro-batches; {given.graph!r} is a file: drop -o, "
-            "or name the model that it was captured from"
-        )
-    if given.plan_file is not None and granularity != "aten":
-        raise InputError(f"-o writes a plan of ATen calls; drop --granularity {granularity}")
+    calibration = given.calibration or ()
     step = {name: given[name] for name in CaptureOptions.__annotations__ if name in given}
     with progress("capturing"):
         graph, machine = problem_of(given.graph, given.topology, calibration, step)
@@ -414,16 +380,12 @@ def fit(given: Given) -> int:
     from dlplacer.api.fitting import exports
 
     found = called(given)
-    texts = []
-    for target in given.to or ():
-        try:
-            done = dp.export(found, target)
-        except InputError as error:
-            texts.append(str(error))
-        else:
-            cost = f"\n({done.note}: {100 * done.loss:.1f} % slower)" if done.note else ""
-            texts.append(f"{target}:\n{done.text}{cost}")
-    return shown(given, found, {**found.to_dict(), "exports": exports(found)} if given.json else None, texts)
+    if given.json:
+        return shown(given, found, {**found.to_dict(), "exports": exports(found)})
+    told = exports(found, given.to).items() if given.to else ()
+    return shown(
+        given, found, extra=[f"{name}:\n{text if isinstance(text, str) else text['cannot']}" for name, text in told]
+    )
 
 
 def export(given: Given) -> int:

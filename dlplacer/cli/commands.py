@@ -1,58 +1,108 @@
 """The sub-commands: names, options and actions."""
 
+from typing import Any
+
 import dlplacer as dp
 from dlplacer.cli import actions
 from dlplacer.cli.parser import Command, Given
 
+_HELPS = """
+capture: Capture a model's step as a graph, without allocating anything.
+solve: Find the plan of least step time, with a lower bound and a gap.
+check: Check a plan against every rule of the problem.
+compare: Compare all methods on one problem: step time, speedup, gap to the best lower bound, time.
+show: Show a plan: as a table, as pictures, as a Chrome trace, as a page.
+explain: Say why a plan takes as long as it does, and what would help: changes ranked by gain and bound.
+run: Run a plan on devices of this machine, and compare prediction and measurement.
+profile: Time every op of a model on devices of this machine.
+selftest: Try the runtime on devices of this machine: numbers, races, links, issue costs, steps of Inception-V3.
+topology: Detect this machine, show a topology, describe one in words, or import one from another tool.
+topology detect: GPUs (nvidia-smi) or, without any, the CPU cores of this host
+topology show: a table, and a picture
+topology new: from words, as 2x RTX3090, RTX3060, 64 GB DDR5-5600
+topology import: nvidia-smi topo -m text, NCCL or RCCL topology XML, node-link JSON, or dnn-partitioning workload
+graph: Import a graph from another tool.
+graph import: a workload of msr-fiddle/dnn-partitioning
+groups: Group layers whose parameters (forward) or gradients (backward) travel together between a machine's devices.
+epochs: Measure how many epochs every batch needs, workers emulated on one device: the file for `dlplacer hybrid`.
+hybrid: Data parallelism, model parallelism or both on N devices: step time x steps x epochs of every strategy.
+pipeline: Cut a model into stages for pipeline parallelism: stages, schedule, bubble, speedup.
+fit: Say where the layers of a language model go on unequal devices: tokens per second, a proof, flags to paste.
+export: Print a plan of `dlplacer fit` as flags, variables or tables of another runtime; any plan for accelerate.
+advise: Advise on mini-batch and recomputation, GPUs for a speedup, or servers that hide behind computation.
+advise minibatch: mini-batch of least training time in a device's memory
+advise gpus: GPUs for a speedup, or the overhead that an efficiency allows
+advise servers: servers or loaders that hide a load behind computation
+list: List what ships and can be named: graphs, topologies, models, methods, devices, targets.
+"""
 
-def _shown(given: Given) -> int:
-    topology = dp.load_topology(given.topology)
-    actions.written(given, topology)
-    return actions.shown(given, topology)
+_EXAMPLES = """
+capture dlplacer.models:inception_v3 -o graph.json  # forward and backward, batch 32
+capture my_model:build --batch-size 8 --optimizer adam -o graph.json  # my_model.py returns a dlplacer.Job
+capture my_model:Net --input float32:8x3x224x224 -o graph.json  # a bare module: its inference
+capture model.onnx --dim batch=8 -o graph.json  # an ONNX file
+solve inception_v3-train dgx1-v100-2gpu -o plan.json  # a graph and a machine that ship; see dlplacer list
+solve my_model:build my_box.json --batch-size 8 --time-limit 5min -o plan.json  # a model and a box of yours
+solve model.onnx pcie-4gpu --dim batch=8  # an ONNX file
+solve graph.json pcie-4gpu --pin embedding=gpu0 --colocate 'decoder.*' -o plan.json  # hold ops in place
+solve graph.json pcie-4gpu --warm-start plan.json -o better.json  # go on from a plan
+check plan.json  # exit code 5 if it breaks a rule
+compare inception_v3-train dgx1-v100-2gpu --time-limit 20s  # every method
+compare graph.json pcie-4gpu --methods ilp,heft,min-cut --html methods.html  # some of them, with a page
+show plan.json  # a table of devices
+show plan.json --gantt gantt.png --memory memory.png  # pictures; also .svg and .pdf
+show plan.json --html plan.html --trace trace.json  # a page, and a trace for ui.perfetto.dev
+show plan.json --csv ops.csv  # ops.csv and ops-transfers.csv
+explain plan.json  # critical path, bounds, idle devices; then ten seconds of solving with one change
+explain plan.json --budget 1min  # the same, with a minute of solving
+explain plan.json --budget 0  # the figures alone, at once
+explain plan.json --why fc --budget 20s  # the step with an op elsewhere
+run plan.json --devices cpu:0,cpu:1 --gantt run.png  # a plan of one of dlplacer's own models, on two cores
+run plan.json my_model:build --devices cuda:0,cuda:1  # of a model of yours, a process for each of two GPUs
+run plan.json --devices rank0/cpu:0,rank1/cpu:1 --timeout 5min  # in two processes
+profile dlplacer.models:inception_v3 --device cpu:0,cpu:1 --batch-size 8 -o graph.json  # two busy cores
+profile my_model:build --device cuda:0 --calibration v100.json  # keep the times for other models
+selftest --devices cpu:0,cpu:1 --no-steps  # numbers, races and links: less than a minute
+selftest --devices cuda:0,cuda:1 -o report.json  # everything, on two GPUs, with a report for an issue
+topology new "2x RTX3090, RTX3060, 64 GB DDR5-5600" --link pcie4 -o box.json  # a machine in words
+topology detect --measure -o box.json  # this machine, with timed links
+topology show dgx1-v100-8gpu --picture dgx1.png  # a table and a picture
+topology import topo.txt --type V100 -o box.json  # the output of nvidia-smi topo -m
+graph import bert24_inference.json -o graph.json  # a workload of msr-fiddle/dnn-partitioning
+groups inception_v3-train pcie-4gpu --direction backward  # buckets of gradients
+groups inception_v3-train pcie-4gpu --direction backward --cap '25 MiB'  # none larger than 25 MiB
+epochs my_training:train --batches 1,2,4,8 --at-most 0.1 -o epochs.json  # until the loss is at most 0.1
+epochs my_training:train --batches 1,4 --at-least 0.9 --codecs none,ternary  # a codec too
+hybrid inception_v3-train dgx1-v100-8gpu --devices 64 --epochs epochs.json --network 12.5GB/s  # boxes of eight
+hybrid inception_v3-train dgx1-v100-2gpu --devices 256 --scaling-efficiency 1 --speedup 2=1.32  # as the paper
+pipeline dlplacer.models:gnmt dgx1-v100-4gpu  # the best stages, micro-batches and schedule
+pipeline inception_v3-train dgx1-v100-2gpu --stages 2 --micro-batches 8 --schedule 1f1b  # one of them
+pipeline my_model:build pcie-4gpu -o plan.json  # a plan for dlplacer run
+fit config.json "2x RTX3090, RTX3060" --weights 4.89 --context 8192 --to llama.cpp  # flags for llama.cpp
+fit model.gguf "RTX4090, 64 GB DDR5-5600" --fine experts --to llama.cpp  # experts may stay in RAM
+fit config.json "8x L4" --objective throughput --weights fp8 --to vllm  # stages for many requests
+fit config.json box.json --split 30,10 --max-context -o plan.json  # the longest context; a split of yours
+export plan.json --to vllm  # VLLM_PP_LAYER_PARTITION and its order of GPUs
+advise gpus --overhead 0.10 --speedup 3  # GPUs for a speedup of 3 at 10 % overhead
+advise servers --load '249 MB' --workers 8 --rate '10 Gbit/s' --compute '0.5 s'  # servers that hide behind it
+advise minibatch inception_v3-train dgx1-v100-2gpu  # what fits, and what to recompute
+list graphs  # the graphs that solve and compare take by name
+list devices  # what --devices may name on this machine, and the types with known rates
+"""
+"""A command line of ``dlplacer`` for each line of help texts, and what it does."""
 
-
-_ADVISE = (
-    Command(
-        "minibatch",
-        "mini-batch of least training time in a device's memory",
-        "advise_minibatch",
-        ("json",),
-        doing="mini-batches",
-    ),
-    Command("gpus", "GPUs for a speedup, or the overhead that an efficiency allows", "advise_gpus", ("json",)),
-    Command("servers", "servers or loaders that hide a load behind computation", "advise_servers", ("json",)),
-)
-_MACHINE = ("output written -o,--output:F topology file to write", "json")
-_TOPOLOGY = (
-    Command(
-        "detect",
-        "GPUs (nvidia-smi) or, without any, the CPU cores of this host",
-        "detect_topology",
-        _MACHINE,
-        doing="timing links",
-    ),
-    Command("show", "a table, and a picture", "", ("topology", "json"), _shown, subject="topology"),
-    Command("new", "from words, as 2x RTX3090, RTX3060, 64 GB DDR5-5600", "new_topology", _MACHINE),
-    Command(
-        "import",
-        "nvidia-smi topo -m text, NCCL or RCCL topology XML, networkx node-link JSON, or dnn-partitioning workload",
-        "import_topology",
-        _MACHINE,
-    ),
-)
 _GRAPH = "output written -o,--output:GRAPH graph file to write"
 _PLAN = "output written -o,--output:PLAN plan file to write"
+_MACHINE = ("output written -o,--output:F topology file to write", "json")
 _SPLITTING = ("split", "times")
 _SHOWN = (
     "trace written F Chrome trace (JSON), for ui.perfetto.dev",
-    "device_map written F Hugging Face device_map (JSON): module path to the device of most of its parameters",
     "html written F one page to walk through, with everything",
     "against read PLAN a second plan, beside the first one on the page of --html",
     "csv written F the ops as CSV; the transfers go to F with -transfers in its name",
     "color_by word:phase,module - colours of --gantt (phase)",
 )
 _RUN = (
-    "trace written F Chrome trace (JSON) of the predicted and the measured step",
     "html written F one page: the predicted and the measured step to walk through",
     "one_process flag - feed several GPUs from one process, and not each from one of its own",
     "json",
@@ -61,253 +111,76 @@ _WHY = (
     "why any* OP|MODULE say what the step would take with this op, or the longest of this module, on other devices, "
     "not what would help"
 )
+_EXPLAINED = ("plan", "dispatch_s", "budget_s", _WHY, "workers", "json")
+_PIPELINE = (
+    "time_limit_s seconds>=0 - time for op placement, to compare with (10 s; 0: none)",
+    "plan_file written -o,--output:PLAN plan file to write, for dlplacer run",
+    "html written F one page with the schedule and its stages",
+    "csv written F the order as torch.distributed.pipelining reads it",
+    *("json", "allow_other_loss"),
+)
+_EPOCHS = "output written -o,--output:EPOCHS epochs file to write"
+_COMPARED = "html written F one page with the schedules of all methods"
+_REPORT = "output written -o,--output:F write a report (JSON) that can be attached to an issue"
+_TARGETS = "to text* TARGET runtime that shall follow the plan; see dlplacer list targets"
+_GAIN = (
+    "Gain: (step of the plan - step found with the change) / step of the plan; a step counts as found when a plan with "
+    "it has passed every check. At most: the same with a lower bound in place of the step, so no plan with the change "
+    "gains more; what better search could gain without any change is part of it."
+)
+_BEST = "stopping with the best plan so far; once more to give up"
+_LAST = "giving up after the solve at hand; once more to give up at once"
 
+
+def _command(path: str, call: str = "", own: tuple[str, ...] = (), action: Any = None, **more: Any) -> Command:
+    name, words = path.rpartition(" ")[2], dict(line.split(": ", 1) for line in _HELPS.strip().splitlines())
+    examples = tuple(line for line in _EXAMPLES.strip().splitlines() if line.startswith(f"{path} "))
+    return Command(name, words[path], call, own, action, examples=examples, **more)
+
+
+def _shown(given: Given) -> int:
+    topology = dp.load_topology(given.topology)
+    actions.written(given, topology)
+    return actions.shown(given, topology)
+
+
+_TOPOLOGY = (
+    _command("topology detect", "detect_topology", _MACHINE, doing="timing links"),
+    _command("topology show", "", ("topology", "json"), _shown, subject="topology"),
+    _command("topology new", "new_topology", _MACHINE),
+    _command("topology import", "import_topology", _MACHINE),
+)
+_ADVISE = (
+    _command("advise minibatch", "advise_minibatch", ("json",), doing="mini-batches"),
+    _command("advise gpus", "advise_gpus", ("json",)),
+    _command("advise servers", "advise_servers", ("json",)),
+)
+_PROFILED = (f"{_GRAPH}, with the measured times", "json", *_SPLITTING, "search_s")
 COMMANDS = (
-    Command(
-        "capture",
-        "Capture a model's step as a graph, without allocating anything.",
-        "capture",
-        (_GRAPH, "json"),
-        doing="capturing",
-        examples="""
-        capture dlplacer.models:inception_v3 -o graph.json  # forward and backward, batch 32
-        capture my_model:build --batch-size 8 --optimizer adam -o graph.json  # my_model.py returns a dlplacer.Job
-        capture my_model:Net --input float32:8x3x224x224 -o graph.json  # a bare module: its inference
-        capture model.onnx --dim batch=8 -o graph.json  # an ONNX file
-        """,
-    ),
-    Command(
-        "solve",
-        "Find the plan of least step time, with a lower bound and a gap.",
-        "place",
-        (_PLAN, "json", *_SPLITTING),
-        actions.solve,
-        doing="solving",
-        says="stopping with the best plan so far; once more to give up",
-        examples="""
-        solve inception_v3-train dgx1-v100-2gpu -o plan.json  # a graph and a machine that ship; see dlplacer list
-        solve my_model:build my_box.json --batch-size 8 --time-limit 5min -o plan.json  # a model and a box of yours
-        solve model.onnx pcie-4gpu --dim batch=8  # an ONNX file
-        solve graph.json pcie-4gpu --pin embedding=gpu0 --colocate 'decoder.*' -o plan.json  # hold ops in place
-        solve graph.json pcie-4gpu --warm-start plan.json -o better.json  # go on from a plan
-        """,
-    ),
-    Command(
-        "check",
-        "Check a plan against every rule of the problem.",
-        "",
-        ("plan", "json"),
-        actions.check,
-        examples="""
-        check plan.json  # exit code 5 if it breaks a rule
-        """,
-    ),
-    Command(
-        "compare",
-        "Compare all methods on one problem: step time, speedup, gap to the best lower bound, time.",
-        "compare",
-        ("html written F one page with the schedules of all methods", "json"),
-        actions.compare,
-        doing="comparing",
-        says="stopping with the best plans so far; once more to give up",
-        subject="comparison",
-        examples="""
-        compare inception_v3-train dgx1-v100-2gpu --time-limit 20s  # every method
-        compare graph.json pcie-4gpu --methods ilp,heft,min-cut --picture methods.png  # some of them, with a picture
-        """,
-    ),
-    Command(
-        "show",
-        "Show a plan: as a table, as pictures, as a Chrome trace, as a page.",
-        "",
-        ("plan", *_SHOWN),
-        actions.show,
-        subject="plan",
-        examples="""
-        show plan.json  # a table of devices
-        show plan.json --gantt gantt.png --memory memory.png  # pictures; also .svg and .pdf
-        show plan.json --html plan.html --trace trace.json  # a page, and a trace for ui.perfetto.dev
-        show plan.json --csv ops.csv  # ops.csv and ops-transfers.csv
-        """,
-    ),
-    Command(
-        "explain",
-        "Say why a plan takes as long as it does, and what would help: changes ranked by gain and bound.",
-        "",
-        ("plan", "dispatch_s", "budget_s", _WHY, "pins", "colocate", "workers", "json"),
-        actions.explain,
-        examples="""
-        explain plan.json  # critical path, bounds, idle devices; then ten seconds of solving with one change
-        explain plan.json --budget 1min  # the same, with a minute of solving
-        explain plan.json --budget 0  # the figures alone, at once
-        explain plan.json --why fc --budget 20s  # the step with an op elsewhere
-        explain plan.json --pin 'encoder.*=gpu0'  # what moves, and what it costs, when a module is pinned
-        """,
-        description="Gain: (step of the plan - step found with the change) / step of the plan; a step counts as found "
-        "when a plan with it has passed every check. At most: the same with a lower bound in place of the step, so no "
-        "plan with the change gains more; what better search could gain without any change is part of it. Changes "
-        "are: the busiest links twice as fast, and all of them; one more device of each type; 25 %% more memory; each "
-        "of the ten longest ops twice as fast.",
-    ),
-    Command(
-        "run",
-        "Run a plan on devices of this machine, and compare prediction and measurement.",
-        "run",
-        _RUN,
-        actions.run,
-        subject="run",
-        examples="""
-        run plan.json --devices cpu:0,cpu:1 --gantt run.png  # a plan of one of dlplacer's own models, on two cores
-        run plan.json my_model:build --devices cuda:0,cuda:1  # of a model of yours, a process for each of two GPUs
-        run plan.json --devices rank0/cpu:0,rank1/cpu:1 --timeout 5min  # in two processes
-        """,
-    ),
-    Command(
-        "profile",
-        "Time every op of a model on devices of this machine.",
-        "profile",
-        (f"{_GRAPH}, with the measured times", "json", *_SPLITTING, "search_s"),
-        actions.profile,
-        doing="profiling",
-        examples="""
-        profile dlplacer.models:inception_v3 --device cpu:0,cpu:1 --batch-size 8 -o graph.json  # two busy cores
-        profile my_model:build --device cuda:0 --calibration v100.json  # keep the times for other models
-        """,
-    ),
-    Command(
-        "selftest",
-        "Try the runtime on devices of this machine: numbers, races, links, issue costs, steps of Inception-V3.",
-        "selftest",
-        ("json", "output written -o,--output:F write a report (JSON) that can be attached to an issue"),
-        doing="trying the runtime",
-        examples="""
-        selftest --devices cpu:0,cpu:1 --no-steps  # numbers, races and links: less than a minute
-        selftest --devices cuda:0,cuda:1 -o report.json  # everything, on two GPUs, with a report for an issue
-        """,
-    ),
-    Command(
-        "topology",
-        "Detect this machine, show a topology, describe one in words, or import one from another tool.",
-        examples="""
-        topology new "2x RTX3090, RTX3060, 64 GB DDR5-5600" --link pcie4 -o box.json  # a machine in words
-        topology detect --measure -o box.json  # this machine, with timed links
-        topology show dgx1-v100-8gpu --picture dgx1.png  # a table and a picture
-        topology import topo.txt --type V100 -o box.json  # the output of nvidia-smi topo -m
-        """,
-        below=_TOPOLOGY,
-    ),
-    Command(
-        "graph",
-        "Import a graph from another tool.",
-        examples="""
-        graph import bert24_inference.json -o graph.json  # a workload of msr-fiddle/dnn-partitioning
-        """,
-        below=(
-            Command(
-                "import",
-                "a workload of msr-fiddle/dnn-partitioning",
-                "import_graph",
-                (_GRAPH, "json"),
-            ),
-        ),
-    ),
-    Command(
-        "groups",
-        "Group layers whose parameters (forward) or gradients (backward) travel together between a machine's devices.",
-        "groups",
-        ("json",),
-        examples="""
-        groups inception_v3-train pcie-4gpu --direction backward  # buckets of gradients
-        groups inception_v3-train pcie-4gpu --direction backward --cap '25 MiB'  # none larger than 25 MiB
-        """,
-    ),
-    Command(
-        "epochs",
-        "Measure how many epochs every batch needs, workers emulated on one device: the file for `dlplacer hybrid`.",
-        "epochs",
-        ("output written -o,--output:EPOCHS epochs file to write", "json"),
-        doing="trainings",
-        examples="""
-        epochs my_training:train --batches 1,2,4,8 --at-most 0.1 -o epochs.json  # until the loss is at most 0.1
-        epochs my_training:train --batches 1,4 --at-least 0.9 --codecs none,ternary --jobs 2  # in parallel
-        """,
-    ),
-    Command(
+    _command("capture", "capture", (_GRAPH, "json"), doing="capturing"),
+    _command("solve", "place", (_PLAN, "json", *_SPLITTING), actions.solve, doing="solving", says=_BEST),
+    _command("check", "", ("plan", "json"), actions.check),
+    _command("compare", "compare", (_COMPARED, "json"), doing="comparing", says=_BEST),
+    _command("show", "", ("plan", *_SHOWN), actions.show, subject="plan"),
+    _command("explain", "", _EXPLAINED, actions.explain, description=_GAIN),
+    _command("run", "run", _RUN, actions.run, subject="run"),
+    _command("profile", "profile", _PROFILED, actions.profile, doing="profiling"),
+    _command("selftest", "selftest", ("json", _REPORT), doing="trying the runtime"),
+    _command("topology", below=_TOPOLOGY),
+    _command("graph", below=(_command("graph import", "import_graph", (_GRAPH, "json")),)),
+    _command("groups", "groups", ("json",)),
+    _command("epochs", "epochs", (_EPOCHS, "json"), doing="trainings"),
+    _command(
         "hybrid",
-        "Data parallelism, model parallelism or both on N devices: step time x steps x epochs of every strategy.",
         "hybrid",
         ("html written F one page with every budget", "json"),
         doing="hybrids",
-        says="giving up after the solve at hand; once more to give up at once",
+        says=_LAST,
         subject="hybrid plan",
-        examples="""
-        hybrid inception_v3-train dgx1-v100-8gpu --devices 64 --epochs epochs.json --network 12.5GB/s  # boxes of eight
-        hybrid inception_v3-train dgx1-v100-2gpu --devices 256 --scaling-efficiency 1 --speedup 2=1.32  # as the paper
-        """,
     ),
-    Command(
-        "pipeline",
-        "Cut a model into stages for pipeline parallelism: stages, schedule, bubble, speedup.",
-        "pipeline",
-        (
-            "time_limit_s seconds>=0 - time for op placement, to compare with (10 s; 0: none)",
-            "plan_file written -o,--output:PLAN plan file to write, for dlplacer run",
-            "html written F one page with the schedule and its stages",
-            "csv written F the order as torch.distributed.pipelining reads it",
-            *("json", "allow_other_loss"),
-        ),
-        actions.pipeline,
-        doing="pipelines tried",
-        subject="pipeline plan",
-        examples="""
-        pipeline dlplacer.models:gnmt dgx1-v100-4gpu  # the best stages, micro-batches and schedule
-        pipeline inception_v3-train dgx1-v100-2gpu --stages 2 --micro-batches 8 --schedule 1f1b  # one of them
-        pipeline my_model:build pcie-4gpu -o plan.json  # a plan for dlplacer run
-        """,
-    ),
-    Command(
-        "fit",
-        "Say where the layers of a language model go on unequal devices: tokens per second, a proof, flags to paste.",
-        "fit",
-        ("to text* TARGET runtime that shall follow the plan; see dlplacer list targets", _PLAN, "json"),
-        actions.fit,
-        subject="fit",
-        examples="""
-        fit config.json "2x RTX3090, RTX3060" --weights 4.89 --context 8192 --to llama.cpp  # flags for llama.cpp
-        fit model.gguf "RTX4090, 64 GB DDR5-5600" --fine experts --to llama.cpp  # experts may stay in RAM
-        fit config.json "8x L4" --objective throughput --weights fp8 --to vllm  # stages for many requests
-        fit config.json box.json --split 30,10 --max-context -o plan.json  # the longest context; a split of yours
-        """,
-    ),
-    Command(
-        "export",
-        "Print a plan of `dlplacer fit` as flags, variables or tables of another runtime.",
-        "export",
-        (),
-        actions.export,
-        examples="""
-        export plan.json --to vllm  # VLLM_PP_LAYER_PARTITION and its order of GPUs
-        """,
-    ),
-    Command(
-        "advise",
-        "Advise on mini-batch and recomputation, GPUs for a speedup, or servers that hide behind computation.",
-        examples="""
-        advise gpus --overhead 0.10 --speedup 3  # GPUs for a speedup of 3 at 10 % overhead
-        advise servers --load '249 MB' --workers 8 --rate '10 Gbit/s' --compute '0.5 s'  # servers that hide behind it
-        advise minibatch inception_v3-train dgx1-v100-2gpu  # what fits, and what to recompute
-        """,
-        below=_ADVISE,
-    ),
-    Command(
-        "list",
-        "List what ships and can be named: graphs, topologies, models, methods, devices, targets.",
-        "catalogue",
-        ("json",),
-        actions.listed,
-        examples="""
-        list graphs  # the graphs that solve and compare take by name
-        list devices  # what --devices may name on this machine, and the types with known rates
-        """,
-    ),
+    _command("pipeline", "pipeline", _PIPELINE, actions.pipeline, doing="pipelines tried", subject="pipeline plan"),
+    _command("fit", "fit", (_TARGETS, _PLAN, "json"), actions.fit, subject="fit"),
+    _command("export", "export", (), actions.export),
+    _command("advise", below=_ADVISE),
+    _command("list", "catalogue", ("json",), actions.listed),
 )

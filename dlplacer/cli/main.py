@@ -11,8 +11,8 @@ from typing import Any
 from dlplacer.cli.actions import answer
 from dlplacer.cli.commands import COMMANDS
 from dlplacer.cli.interruption import INTERRUPTED
-from dlplacer.cli.parser import Given, Parser, add_command, add_verbosity
-from dlplacer.cli.streams import NORMAL, end_of_stdout, is_of_stdout, say, set_verbosity, usable_streams
+from dlplacer.cli.parser import Given, Parser, add_command, add_quiet
+from dlplacer.cli.streams import be_quiet, say, usable_streams
 from dlplacer.core.errors import DlplacerError, DlplacerWarning, InternalError
 from dlplacer.core.version import __version__
 
@@ -29,8 +29,7 @@ def build_parser(words: Sequence[str] | None = None) -> Parser:
         description="Tell where every op of a model should run, prove how good that plan is, and run it there.",
         epilog=_EPILOG,
     )
-    parser.commands = COMMANDS
-    add_verbosity(parser)
+    add_quiet(parser)
     parser.add_argument("-V", "--version", action="version", version=f"dlplacer {__version__}")
     below = parser.add_subparsers(dest="command", metavar="COMMAND")
     for command in COMMANDS:
@@ -66,14 +65,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             words = list(sys.argv[1:] if arguments is None else arguments)
             parser = build_parser(words)
             parsed = Given(vars(parser.parse_args(words)), words=words)
-            set_verbosity(parsed.get("verbosity", NORMAL))
+            be_quiet(bool(parsed.quiet))
             if parsed.command is None:
                 # What to do next is no mistake to be scolded for.
                 parser.print_help()
-                sys.stdout.flush()
                 return 0
             code: int = (parsed.spec.action or answer)(parsed)
-            sys.stdout.flush()
             return code
         except DlplacerError as error:
             if os.environ.get("DLPLACER_DEBUG"):
@@ -92,8 +89,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             say("out of memory; give a smaller problem, or run where there is more")
             return InternalError.exit_code
         except Exception as error:
-            if is_of_stdout(error):
-                return end_of_stdout(error)
+            # Of stdout: errors of files get another form when the file is written.
+            if isinstance(error, OSError) and error.filename is None:
+                raise
             if os.environ.get("DLPLACER_DEBUG"):
                 raise
             say(

@@ -1,17 +1,13 @@
 """Declared parameters as the parser of a command and its help."""
 
 import argparse
-import contextlib
 import inspect
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import dlplacer as dp
-from dlplacer.api.kinds import KINDS, Parameter
-from dlplacer.api.parameters import ASSUMED, DECLARED, declared, parameters_of, pictures
-from dlplacer.cli.streams import QUIET, VERBOSE
+from dlplacer.api.parameters import ASSUMED, DECLARED, KINDS, Parameter, declared, parameters_of, pictures
 from dlplacer.core.errors import InputError
 
 _HEAD = "examples:"
@@ -36,7 +32,7 @@ class Command:
     options of the command itself, as rows of declarations, or names of declared ones. `action`: the given arguments →
     exit code; None calls the function, writes and prints its result. `doing` and `says` name the work for its progress,
     and announce that the first Ctrl-C stops it. For a `subject`, a kind of result, there may be pictures. `examples`
-    has a line for each: arguments of ``dlplacer``, and after ``  # `` what they do.
+    are arguments of ``dlplacer``, and after ``  # `` what they do.
     """
 
     name: str
@@ -47,7 +43,7 @@ class Command:
     doing: str = ""
     says: str = ""
     subject: str = ""
-    examples: str = ""
+    examples: tuple[str, ...] = ()
     description: str = ""
     below: "tuple[Command, ...]" = ()
 
@@ -73,25 +69,9 @@ class Parser(argparse.ArgumentParser):
         options.setdefault("formatter_class", _Help)
         super().__init__(*arguments, **options)
 
-    commands: tuple[Command, ...] = ()
-
     def error(self, message: str) -> NoReturn:
-        """Raise the mistake as that of the user's input, with the commands that know an option which this one lacks."""
-        head, _, unknown = message.partition("unrecognized arguments: ")
-        option = unknown.split()[0].partition("=")[0] if unknown and not head else ""
-        takers = [
-            command.name
-            for command in self.commands
-            for one in command.below or (command,)
-            if option and any(option in each.spellings for each, _ in one.options())
-        ]
-        hint = f" ({option} belongs to {', '.join(dict.fromkeys(takers))})" if takers else ""
-        raise InputError(f"{message}{hint}; see {self.prog} --help")
-
-    def _print_message(self, message: str, file: Any = None) -> None:
-        """Print a help text. argparse would drop an error of writing it, and with it a help text that nobody sees."""
-        with contextlib.suppress(*(() if file is sys.stdout else (OSError,))):
-            (file or sys.stderr).write(message)
+        """Raise the mistake as that of the user's input."""
+        raise InputError(f"{message}; see {self.prog} --help")
 
 
 class _Help(argparse.HelpFormatter):
@@ -103,13 +83,13 @@ class _Help(argparse.HelpFormatter):
 
 def add_command(parent: Any, command: Command) -> None:
     """Add a sub-command with its options, or those below it."""
-    lines = (line.strip().partition("  # ") for line in command.examples.strip().splitlines())
+    lines = (line.partition("  # ") for line in command.examples)
     end = "\n".join([_HEAD, *(f"  # {told}\n  dlplacer {words}" for words, _, told in lines)])
     options: dict[str, Any] = {"epilog": end} if command.examples else {}
     made = parent.add_parser(
         command.name, help=command.help, description=f"{command.help} {command.description}".strip(), **options
     )
-    add_verbosity(made)
+    add_quiet(made)
     if command.below:
         inner = made.add_subparsers(dest="below", required=True, metavar="ACTION")
         for one in command.below:
@@ -148,13 +128,7 @@ def _add_parameter(parser: Any, parameter: Parameter, required: bool) -> None:
     parser.add_argument(*((parameter.dest,) if positional else parameter.spellings), **settings)
 
 
-def add_verbosity(parser: argparse.ArgumentParser) -> None:
-    """The options ``-v`` and ``-q``; on the command line they may stand before or behind the command."""
-    group = parser.add_mutually_exclusive_group()
-    for words, level, text in (
-        (("-v", "--verbose"), VERBOSE, "print every step of the progress as a line"),
-        (("-q", "--quiet"), QUIET, "no progress and no notes: results, warnings and errors alone"),
-    ):
-        group.add_argument(
-            *words, dest="verbosity", action="store_const", const=level, default=argparse.SUPPRESS, help=text
-        )
+def add_quiet(parser: argparse.ArgumentParser) -> None:
+    """The option ``-q``; on the command line it may stand before or behind the command."""
+    text = "no progress and no notes: results, warnings and errors alone"
+    parser.add_argument("-q", "--quiet", action="store_true", default=argparse.SUPPRESS, help=text)

@@ -1,18 +1,17 @@
-"""Standard streams of a command: notes and progress on stderr, and streams that are closed, full or without a reader.
+"""Standard streams of a command: notes on stderr, and on a terminal a line of progress.
 
-On a terminal a line of progress is kept up to date; elsewhere one is written every ten seconds. Both say how long it
-has taken and how long it is expected to take. Commands that end within two seconds say nothing.
+It says how long the work has taken, and how long it is expected to take. Commands that end within two seconds say
+nothing.
 """
 
 import contextlib
-import errno
 import io
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from dlplacer.core.errors import InputError
 from dlplacer.core.units import format_duration, format_seconds
@@ -21,33 +20,31 @@ from dlplacer.planning.interrupt import stop_on_interrupt
 if TYPE_CHECKING:
     from rich.text import Text
 
-QUIET, NORMAL, VERBOSE = -1, 0, 1
 FIRST_AFTER_S = 2.0
-LINE_EVERY_S = 10.0
 _LEAST_SHARE = 0.02
 """Less than this done says nothing of how long the rest takes."""
-_level = NORMAL
+_quiet = False
 
 Show = Callable[..., None]
 """Takes the progress that a function reports: a text and a share, two counts, or the progress of a solve."""
 
 
-def set_verbosity(level: int) -> None:
-    """Set for this process: `QUIET`, `NORMAL` or `VERBOSE`."""
-    global _level
-    _level = level
+def be_quiet(quiet: bool) -> None:
+    """Leave out progress and notes in this process, or print them."""
+    global _quiet
+    _quiet = quiet
 
 
 def note(*texts: str | None) -> None:
     """Tell the user something on stderr, unless it shall be quiet; None is nothing to tell."""
-    for text in texts if _level > QUIET else ():
+    for text in () if _quiet else texts:
         if text is not None:
             say(text)
 
 
 def told_written(*paths: object) -> None:
     """Report on stderr the files that were written; None for those that were not asked for."""
-    for path in paths if _level > QUIET else ():
+    for path in () if _quiet else paths:
         if path is not None:
             print(f"wrote {path}", file=sys.stderr)
 
@@ -62,12 +59,8 @@ class _Line:
         self.share: float | None = None
 
     def show(self, *told: Any) -> None:
-        """Change it; with ``-v`` every change is a line of its own."""
-        text, share = _text_of(told)
-        changed = text != self.text
-        self.text, self.share = text, share
-        if changed and _level >= VERBOSE:
-            print(f"dlplacer: {self}", file=sys.stderr)
+        """Change it."""
+        self.text, self.share = _text_of(told)
 
     def __str__(self) -> str:
         elapsed_s = time.monotonic() - self.began
@@ -115,47 +108,22 @@ def interruptible(announcement: str) -> Iterator[threading.Event]:
 def progress(what: str, limit_s: float | None = None) -> Iterator[Show]:
     """A function that shows the command's progress; `limit_s` is its expected time until shares are reported."""
     line = _Line(what, limit_s)
-    with contextlib.nullcontext() if _level <= QUIET else _live(line) if sys.stderr.isatty() else _lines(line):
+    if _quiet or not sys.stderr.isatty():
         yield line.show
-
-
-@contextlib.contextmanager
-def _live(line: _Line) -> Iterator[None]:
+        return
     from rich.console import Console
     from rich.live import Live
 
     # Twice a second: whoever times ops must not be disturbed. What is printed to stdout is the result, not a message.
     with Live(line, console=Console(stderr=True), transient=True, refresh_per_second=2, redirect_stdout=False):
-        yield
-
-
-@contextlib.contextmanager
-def _lines(line: _Line) -> Iterator[None]:
-    ended = threading.Event()
-
-    def write() -> None:
-        while not ended.wait(LINE_EVERY_S):
-            print(f"dlplacer: {line}", file=sys.stderr, flush=True)
-
-    writer = threading.Thread(target=write, name="progress", daemon=True)
-    writer.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        writer.join()
-
-
-_NOBODY_READS = (errno.EPIPE, errno.ECONNRESET)
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+        yield line.show
 
 
 @contextlib.contextmanager
 def usable_streams() -> Iterator[None]:
-    """Streams to which anything can be printed, for the length of a command.
+    """Streams to which anything can be printed, for the length of a command; a reader that has seen enough ends it.
 
-    Characters that the locale's encoding lacks become question marks. A closed stream takes everything, as a pipe that
-    nobody reads. Argparse ends the process with a help text, so its arrival is checked here.
+    Characters that the locale's encoding lacks become question marks, and a closed stream takes everything.
     """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
@@ -164,42 +132,23 @@ def usable_streams() -> Iterator[None]:
         elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:
-        yield
-    except SystemExit as ending:
-        # rich ends the process with 1 where nobody reads its tables.
-        if isinstance(ending.__context__, BrokenPipeError):
-            raise SystemExit(end_of_stdout(ending.__context__)) from None
         try:
+            yield
+        finally:
             sys.stdout.flush()
-        except OSError as error:
-            raise SystemExit(end_of_stdout(error)) from None
-        raise
-
-
-def is_of_stdout(error: BaseException) -> bool:
-    """True for an error of writing to stdout; errors of files get another form when the file is written."""
-    return isinstance(error, OSError) and error.filename is None and error.errno in (*_NOBODY_READS, *_NO_ROOM)
-
-
-def end_of_stdout(error: BaseException) -> int:
-    """The exit code if stdout takes no more: 0 if its reader has closed it, else that of an unwritten file."""
-    _drop(sys.stdout)
-    if isinstance(error, OSError) and error.errno in _NOBODY_READS:
-        return 0
-    reason = error.strerror if isinstance(error, OSError) else error
-    say(f"cannot write to stdout: {reason}; the output is incomplete: free disk space or redirect it elsewhere")
-    return InputError.exit_code
+    # rich ends the process with 1 where nobody reads its tables.
+    except (OSError, SystemExit) as ending:
+        error = ending if isinstance(ending, OSError) else ending.__context__
+        if not isinstance(error, OSError):
+            raise
+        # Python flushes once more at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):
+            say(f"cannot write to stdout: {error.strerror}; the output is incomplete: redirect it elsewhere")
+            raise SystemExit(InputError.exit_code) from None
+        raise SystemExit(0) from None
 
 
 def say(text: str) -> None:
-    """Print a last word to stderr, if anybody takes it."""
-    try:
-        print(f"dlplacer: {text}", file=sys.stderr, flush=True)
-    except OSError:
-        _drop(sys.stderr)
-
-
-def _drop(stream: TextIO) -> None:
-    """Let a stream take everything: Python flushes it once more at exit, and would report the same error again."""
-    with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    """Print a last word to stderr."""
+    print(f"dlplacer: {text}", file=sys.stderr, flush=True)

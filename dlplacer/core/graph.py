@@ -52,14 +52,14 @@ class OpGraph(Shown, Record):
     constraints: Constraints = field(default_factory=Constraints)
 
     def __post_init__(self) -> None:
-        if not self.ops:
-            raise InputError("the graph has no ops; add at least one node")
-        for _, mistake in graph_mistakes(self.ops, self.edges):
-            raise InputError(mistake)
-        if len(self.topological_order) < len(self.ops):
-            raise InputError(str(cycle_mistake(self.edges)))
-        for name in sorted(self.constraints.names - self.index.keys()):
-            raise InputError(f"the constraints name op {name!r}, which is not there; take it out")
+        mistakes = [*graph_mistakes(self.ops, self.edges)]
+        if not mistakes and len(self.topological_order) < len(self.ops):
+            mistakes = [str(cycle_mistake(self.edges))]
+        known = {op.id for op in self.ops}
+        named = sorted(self.constraints.names - known)
+        mistakes += [f"the constraints name op {name!r}, which is not there; take it out" for name in named]
+        if mistakes:
+            raise InputError("\n".join(mistakes))
 
     def __repr__(self) -> str:
         count, joined = len(self.ops), len(self.edges)
@@ -173,44 +173,37 @@ class OpGraph(Shown, Record):
         return {op_id: tuple(edges) for op_id, edges in grouped.items()}
 
 
-def reference_mistakes(noun: str, nodes: Iterable[Any], edges: Iterable[Any]) -> Iterator[tuple[str, str]]:
-    """Ids given twice and edges that end nowhere.
-
-    Mistakes, which values and files refuse in the same words, are a place, as files name it, and the problem.
-    """
+def reference_mistakes(noun: str, nodes: Iterable[Any], edges: Iterable[Any]) -> Iterator[str]:
+    """Ids given twice and edges that end nowhere."""
     known: set[str] = set()
-    for position, node in enumerate(nodes):
+    for node in nodes:
         if node.id in known:
-            yield f"nodes[{position}].id", f"{noun} {node.id!r} is given twice; rename one"
+            yield f"{noun} {node.id!r} is given twice; rename one"
         known.add(node.id)
-    for position, edge in enumerate(edges):
-        if edge.source not in known or edge.target not in known:
-            for end in ("source", "target"):
-                if (name := getattr(edge, end)) not in known:
-                    yield f"edges[{position}].{end}", f"{edge.label} names {noun} {name!r}, which is not there; add it"
+    for edge in edges:
+        for name in (edge.source, edge.target):
+            if name not in known:
+                yield f"{edge.label} names {noun} {name!r}, which is not there; add it"
 
 
-def graph_mistakes(ops: Sequence[Op], edges: Sequence[Edge]) -> Iterator[tuple[str, str]]:
+def graph_mistakes(ops: Sequence[Op], edges: Sequence[Edge]) -> Iterator[str]:
     """All but a cycle: wrong references, outputs that a source lacks, and edges of one tensor that disagree."""
+    if not ops:
+        yield "the graph has no ops; add at least one node"
     yield from reference_mistakes("op", ops, edges)
     output_count = {op.id: len(op.outputs) for op in ops}
     first: dict[str, Edge] = {}
-    for position, edge in enumerate(edges):
+    for edge in edges:
         count = output_count.get(edge.source, 0)
         if 0 < count <= edge.output:
-            yield (
-                f"edges[{position}].output",
-                f"edge {edge.source!r} → {edge.target!r} reads output {edge.output}; {edge.source!r} has {count} "
-                f"{'output' if count == 1 else 'outputs'}, counted from 0",
-            )
+            yield f"{edge.label} reads output {edge.output}; {edge.source!r} has {count}, counted from 0"
         other = first.setdefault(edge.tensor, edge)
         if other is not edge and (edge.bytes, edge.source, edge.output) != (other.bytes, other.source, other.output):
-            yield (
-                f"edges[{position}].tensor",
-                f"tensor {edge.tensor!r}: the edge to {edge.target!r} says {edge.bytes} bytes of output {edge.output} "
-                f"of {edge.source!r}, the edge to {other.target!r} says {other.bytes} bytes of output {other.output} "
-                f"of {other.source!r}; edges of one tensor must agree",
+            ours, theirs = (
+                f"the edge to {each.target!r} says {each.bytes} bytes of output {each.output} of {each.source!r}"
+                for each in (edge, other)
             )
+            yield f"tensor {edge.tensor!r}: {ours}, {theirs}; edges of one tensor must agree"
 
 
 def cycle_mistake(edges: Iterable[Edge]) -> str | None:

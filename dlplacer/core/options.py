@@ -1,23 +1,9 @@
 """Assumptions of a solve about the machine and the step: the one place where its options are declared."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from typing import Any
 
 from dlplacer.core.errors import InputError
-from dlplacer.core.expect import expect_text
-
-
-@dataclass(frozen=True, slots=True)
-class Assumption:
-    """An option of the problem: the decision that it makes, the assumption behind each value, and the paper's value.
-
-    `meaning`: value → its assumption with the equation, the default first.
-    """
-
-    decides: str
-    meaning: Mapping[str, str]
-    paper: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +31,22 @@ OBJECTIVES = {
 """Objective → what it minimises."""
 
 
-def _option(decides: str, meaning: Mapping[str, str], paper: str) -> str:
-    # Typed as the field's value, as dataclasses type `field` itself.
-    default: str = field(default=next(iter(meaning)), metadata={"assumption": Assumption(decides, meaning, paper)})
-    return default
+DECISIONS = {
+    "contention": ("whether a link direction carries one transfer at a time", "link", "none"),
+    "delay": ("how a tensor passes a router", "cut-through", "store-and-forward"),
+    "routing": ("any simple path, or the one of least delay", "free", "shortest"),
+    "transfers": ("once for every device that reads a tensor, or for every edge", "device", "edge"),
+    "memory": ("the peak of what is alive, or the sum of footprints", "live", "sum"),
+    "step": ("with the host's barrier at the loss, or as the joint step runs", "autograd", "joint"),
+    "objective": (
+        "least step time, or most steps per second in steady state",
+        *("makespan", "throughput", "max-load"),
+    ),
+}
+"""Option → its decision and its values, the default first; docs/reference/formats.md tells what each means."""
+
+CHOICES = {name: values for name, (_, *values) in DECISIONS.items()}
+"""Option → its values, the default first."""
 
 
 @dataclass(frozen=True)
@@ -57,54 +55,17 @@ class Options:
 
     >>> dp.Options(memory="sum").to_dict()["memory"]
     'sum'
-    >>> dp.Options.of_words("shortest, sum") == dp.Options(routing="shortest", memory="sum")
-    True
 
     Raises InputError if a value is not among `CHOICES`.
     """
 
-    contention: str = _option(
-        "whether a link direction carries one transfer at a time",
-        {"link": "a link direction carries one transfer at a time", "none": "any number of transfers at once"},
-        paper="none",
-    )
-    delay: str = _option(
-        "how a tensor passes a router",
-        {
-            "cut-through": "bytes ÷ the narrowest link + all latencies",
-            "store-and-forward": "the sum over the links of bytes ÷ rate + latency (eq. 11)",
-        },
-        paper="store-and-forward",
-    )
-    routing: str = _option(
-        "any simple path, or the one of least delay",
-        {"free": "any route without a node twice", "shortest": "the route of least delay for the tensor"},
-        paper="free",
-    )
-    transfers: str = _option(
-        "once for every device that reads a tensor, or for every edge",
-        {"device": "a tensor goes to a device once", "edge": "a tensor goes to a device once per consumer"},
-        paper="edge",
-    )
-    memory: str = _option(
-        "the peak of what is alive, or the sum of footprints",
-        {"live": "the peak of what is alive", "sum": "the sum of all footprints (eq. 13)"},
-        paper="sum",
-    )
-    step: str = _option(
-        "with the host's barrier at the loss, or as the joint step runs",
-        {"autograd": "no backward op before the loss is there", "joint": "no barrier at the loss"},
-        paper="joint",
-    )
-    objective: str = _option(
-        "least step time, or most steps per second in steady state",
-        {
-            "makespan": "the end of the last op",
-            "throughput": "the period: the largest load of a device or link direction, by routes of least delay",
-            "max-load": "the period if an asynchronous device pays once for each tensor that it sends or receives",
-        },
-        paper="makespan",
-    )
+    contention: str = "link"
+    delay: str = "cut-through"
+    routing: str = "free"
+    transfers: str = "device"
+    memory: str = "live"
+    step: str = "autograd"
+    objective: str = "makespan"
 
     def __post_init__(self) -> None:
         for name, values in CHOICES.items():
@@ -122,40 +83,8 @@ class Options:
     @classmethod
     def paper(cls) -> "Options":
         """The assumptions of the paper's equations 7–13."""
-        return cls(**{name: assumption.paper for name, assumption in ASSUMPTIONS.items()})
-
-    @classmethod
-    def of_words(cls, text: str) -> "Options":
-        """The options that a text asks for: ``"paper"``, values (``"shortest, joint"``) or both (``"memory=sum"``).
-
-        Every value belongs to one option, which it names. Behind ``paper`` only values that agree with it may follow.
-
-        Raises InputError if no option has such a value, or two words contradict each other.
-        """
-        expect_text("options", words=text)
-        words = text.replace(",", " ").split()
-        chosen = cls.paper().to_dict() if "paper" in words else {}
-        for word in words:
-            if word == "paper":
-                continue
-            name, given, value = word.rpartition("=")
-            names = [name] if given else [each for each, values in CHOICES.items() if value in values]
-            if not names or names[0] not in CHOICES or value not in CHOICES[names[0]]:
-                known = "; ".join(f"{each}: {', '.join(values)}" for each, values in CHOICES.items())
-                raise InputError(f"options: {word!r} is no option's value; use 'paper', or some of {known}")
-            if chosen.setdefault(names[0], value) != value:
-                raise InputError(
-                    f"options: {word!r} contradicts {names[0]}={chosen[names[0]]} in {text!r}; leave out one of the two"
-                )
-        return cls(**chosen)
+        return cls("none", "store-and-forward", "free", "edge", "sum", "joint")
 
     def to_dict(self) -> dict[str, Any]:
         """Option name → value, as in a plan file."""
-        return {name: getattr(self, name) for name in ASSUMPTIONS}
-
-
-ASSUMPTIONS: dict[str, Assumption] = {entry.name: entry.metadata["assumption"] for entry in fields(Options)}
-"""Option → what is declared of it."""
-
-CHOICES: dict[str, tuple[str, ...]] = {name: tuple(declared.meaning) for name, declared in ASSUMPTIONS.items()}
-"""Option → its values, the default first."""
+        return {name: getattr(self, name) for name in CHOICES}

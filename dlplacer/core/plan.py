@@ -130,10 +130,8 @@ class Plan(Shown, Record):
 
     def __post_init__(self) -> None:
         if (self.period_s is None) == self.objective.is_period:
-            raise InputError(
-                f"the plan's objective is {self.options.objective!r} and its period_s {self.period_s}; throughput and "
-                "max-load have a period, makespan has none"
-            )
+            told = f"objective {self.options.objective!r} with period_s {self.period_s}"
+            raise InputError(f"the plan has {told}; throughput and max-load have a period, makespan has none")
 
     @property
     def objective(self) -> Objective:

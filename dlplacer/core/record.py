@@ -10,39 +10,15 @@ from functools import cache, partial, wraps
 from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
+from annotated_types import MinLen
+
 from dlplacer.core.errors import InputError
 from dlplacer.core.expect import field_path, in_short, shown
 from dlplacer.core.units import parse_quantity
 
 _UNKNOWN = "unknown field; remove it or put it under 'meta'"
-_TEXTS = {
-    "extra_forbidden": _UNKNOWN,
-    "unexpected_keyword_argument": _UNKNOWN,
-    "missing": "is required, but missing",
-    "greater_than": "must be above {gt:g}",
-    "greater_than_equal": "must be at least {ge:g}",
-    "less_than": "must be below {lt:g}",
-    "less_than_equal": "must be at most {le:g}",
-    "finite_number": "must be finite",
-    "float_type": "must be a number",
-    "int_type": "must be a whole number",
-    "int_from_float": "must be a whole number",
-    "string_type": "must be a text",
-    "bool_type": "must be true or false",
-    "list_type": "must be a list",
-    "dict_type": "must be an object",
-    "model_type": "must be an object",
-    "dataclass_type": "must be an object",
-    "is_instance_of": "must be of class {class}",
-    "tuple_type": "must be a list",
-    "literal_error": "must be {expected}",
-    "string_too_short": "must not be empty",
-    "string_unicode": "holds half a surrogate pair, which is no text",
-    "value_error": "{error}",
-}
-_SAYINGS = ("value_error", "unexpected_keyword_argument")
-"""Texts that say more than what the value must be."""
-_WITHOUT_VALUE = ("extra_forbidden", "missing", *_SAYINGS)
+_TEXTS = {"extra_forbidden": _UNKNOWN, "unexpected_keyword_argument": _UNKNOWN, "missing": "is required, but missing"}
+"""Kind of a mistake → text in place of pydantic's; the value says nothing there."""
 _NUMBER, _TABLE = "<number>", "<table>"
 TAGS = (_NUMBER, _TABLE, "<device>", "<router>", "<other>")
 """Parts of pydantic's paths that stand for no field."""
@@ -99,22 +75,8 @@ class OneOf:
         return {"type": "literal", "expected": list(self.words)}
 
 
-@dataclass(frozen=True)
-class Filled:
-    """Annotation of a text or tuple that is not empty."""
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
-        read = handler(source)
-        if read["type"] == "str":
-            return {**read, "min_length": 1}
-        return {"type": "function-after", "function": {"type": "no-info", "function": _filled}, "schema": read}
-
-
-def _filled(series: tuple[Any, ...]) -> tuple[Any, ...]:
-    if not series:
-        raise ValueError("must not be empty")
-    return series
-
+Filled = partial(MinLen, 1)
+"""Annotation of a text or tuple that is not empty."""
 
 Seconds = Annotated[float, Number("seconds")]
 Bytes = Annotated[int, Number("bytes", whole=True)]
@@ -164,8 +126,6 @@ def _checked_init(kind: Any) -> Callable[..., None]:
 
 
 def _refusal(owner: Any, mistake: Any) -> str:
-    if mistake["type"] == "dataclass_type":
-        mistake |= {"type": "is_instance_of", "ctx": {"class": mistake["ctx"]["class_name"]}}
     place, problem = place_of(mistake), problem_of(mistake)
     if not place:
         return problem
@@ -176,7 +136,7 @@ def _refusal(owner: Any, mistake: Any) -> str:
         label = owner.label
     except AttributeError:
         label = type(owner).__name__
-    return f"{label}: {field_path(place)}{':' * (mistake['type'] in _SAYINGS)} {problem}"
+    return f"{label}: {field_path(place)}{':' * (mistake['type'] == 'value_error')} {problem}"
 
 
 class Record:
@@ -243,9 +203,11 @@ def values_of(kind: Any) -> Callable[[Any], tuple[Any, ...]]:
 
 def problem_of(mistake: Any, *notes: str) -> str:
     """The mistake in the value of a field, by pydantic's description; with the value and further notes."""
-    kind, context = mistake["type"], mistake.get("ctx", {})
-    text = _TEXTS[kind].format(**context) if kind in _TEXTS else mistake["msg"]
-    told = [*([] if kind in _WITHOUT_VALUE else [f"it is {shown(mistake['input'])}"]), *notes]
+    if mistake["type"] == "value_error":
+        text, told = str(mistake["ctx"]["error"]), [*notes]
+    else:
+        text = _TEXTS.get(mistake["type"]) or mistake["msg"].replace("Input should", "must")
+        told = [*([] if mistake["type"] in _TEXTS else [f"it is {shown(mistake['input'])}"]), *notes]
     return text + (f" ({', '.join(told)})" if told else "")
 
 

@@ -3,7 +3,7 @@
 import csv
 import io
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 FORMATS: dict[str, Callable[[Any], str]] = {
     "text": str,
-    "list": lambda value: ", ".join(value) if isinstance(value, list) else str(value),
+    "any": lambda value: _told(value),
     "number": lambda value: f"{value:.6g}",
     "seconds": format_seconds,
     "later": lambda value: ("+" if value >= 0 else "-") + format_seconds(abs(value)),
@@ -31,6 +31,26 @@ FORMATS: dict[str, Callable[[Any], str]] = {
     "times": lambda value: f"{value:.3f}x",
 }
 """Format of a column → how it writes a value."""
+
+_UNITS = {
+    "_flops_per_s": "flops_per_s",
+    "_bytes_per_s": "bytes_per_s",
+    "_per_s": "number",
+    "_s": "seconds",
+    "_bytes": "bytes",
+}
+_UNITS |= {"bytes": "bytes", "speedup": "times", "gap": "percent", "bubble": "percent", "gain": "change"}
+_ENTRIES = 8
+"""Entries of a series that are shown."""
+
+
+def _told(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        entries = [_told(entry) for entry in value]
+        if len(value) > _ENTRIES and all(isinstance(entry, int) for entry in value):
+            return f"{entries[0]}-{entries[-1]}" if value[-1] - value[0] < len(value) else ", ".join(entries)
+        return ", ".join(entries[:_ENTRIES]) + (f" and {len(entries) - _ENTRIES} more" if entries[_ENTRIES:] else "")
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +86,10 @@ class Table:
         return cls(heads, tuple(row if isinstance(row, tuple) else values(row) for row in rows), title)
 
     @classmethod
-    def of(cls, records: Sequence[Mapping[str, Any]], columns: Iterable[Column] = ()) -> "Table":
+    def of(cls, records: Sequence[Mapping[str, Any]], columns: Iterable[Column] = (), title: str = "") -> "Table":
         """The table of records; without columns, one for each key of any record, in order of appearance."""
-        names = dict.fromkeys(name for record in records for name in record)
-        heads = tuple(columns) or tuple(map(Column, names))
-        return cls(heads, tuple(tuple(record.get(column.name) for column in heads) for record in records))
+        heads = tuple(columns) or tuple(map(column_of, dict.fromkeys(name for record in records for name in record)))
+        return cls(heads, tuple(tuple(record.get(column.name) for column in heads) for record in records), title)
 
     def only(self, *names: str) -> "Table":
         """The table with these columns alone, in this order."""
@@ -116,6 +135,39 @@ class Table:
         writer.writerow([column.name for column in self.columns])
         writer.writerows(self.rows)
         return text.getvalue()
+
+
+def column_of(name: str) -> Column:
+    """The column of figures of a name, whose end is their unit."""
+    end = next((end for end in _UNITS if name.endswith(end)), "")
+    head = name.removesuffix(end) if end in ("_s", "_bytes") else name
+    return Column(name, head.replace("_", " "), _UNITS.get(end, "any"))
+
+
+def figures(record: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Name and text of each single figure of an object that ``--json`` prints, those inside it included."""
+    found = []
+    for name, value in record.items():
+        column, is_series = column_of(name), isinstance(value, (list, tuple))
+        if isinstance(value, Mapping) and not any(isinstance(entry, (Mapping, list)) for entry in value.values()):
+            inner = value.items() if column.format == "any" else ()
+            found += [(f"{column.head} {one}", text) for one, text in figures(dict(inner))]
+            found += [(f"{column.head} {one}", column.cell(entry)) for one, entry in value.items() if not inner]
+        elif is_series and column.format != "any":
+            found.append((column.head, ", ".join(map(column.cell, value))))
+        elif value not in (None, "", [], ()) and not isinstance(value[0] if is_series else value, (Mapping, list)):
+            found.append((column.head, column.cell(value)))
+    return found
+
+
+def tables(record: Mapping[str, Any]) -> Iterator[Table]:
+    """A table for each series of objects in an object that ``--json`` prints, and for each object of objects."""
+    for name, value in record.items():
+        title = name.replace("_", " ")
+        if isinstance(value, Mapping) and value and all(isinstance(entry, Mapping) for entry in value.values()):
+            yield Table.of([{title: key, **entry} for key, entry in value.items()], title=title)
+        elif isinstance(value, (list, tuple)) and value and isinstance(value[0], Mapping):
+            yield Table.of(value, title=title)
 
 
 _WORK = ("flops", "bytes_accessed", "weight_bytes", "gradient_bytes", "state_bytes", "output_bytes")

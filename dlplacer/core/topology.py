@@ -2,7 +2,7 @@
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import field
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any
@@ -76,9 +76,7 @@ class Link(Record):
 
     def __post_init__(self) -> None:
         if self.total_bytes_per_s > sys.float_info.max:
-            raise InputError(
-                f"{self.label}: count is {self.count}; the rate of the bonded links together is not finite"
-            )
+            raise InputError(f"{self.label}: count is {self.count}; the rate of all together is not finite")
         if self.source == self.target:
             raise InputError(f"{self.label}: a link joins two different nodes; remove it")
 
@@ -118,8 +116,18 @@ class Topology(Shown, Record):
     meta: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for _, mistake in topology_mistakes(self.nodes, self.links):
-            raise InputError(mistake)
+        mistakes = [*reference_mistakes("node", self.nodes, self.links)]
+        if not self.devices:
+            mistakes.append("the topology has no devices; add a node of kind 'device'")
+        joined = Counter(frozenset((link.source, link.target)) for link in self.links)
+        mistakes += [
+            f"nodes {' and '.join(map(repr, sorted(ends)))} have {count} links; bond equal ones with 'count', or put a "
+            "router on one of two different routes"
+            for ends, count in joined.items()
+            if count > 1
+        ]
+        if mistakes:
+            raise InputError("\n".join(mistakes))
 
     def __repr__(self) -> str:
         types = Counter(device.type for device in self.devices)
@@ -180,21 +188,3 @@ class Topology(Shown, Record):
         graph.add_nodes_from((node.id, {"node": node}) for node in self.nodes)
         graph.add_edges_from((link.source, link.target, {"link": link}) for link in self.links)
         return graph
-
-
-def topology_mistakes(nodes: Iterable[Device | Router], links: Sequence[Link]) -> Iterator[tuple[str, str]]:
-    """Contradictions between nodes and links, as of `dlplacer.core.graph`."""
-    nodes = tuple(nodes)
-    if not any(isinstance(node, Device) for node in nodes):
-        yield "nodes", "the topology has no devices; add a node of kind 'device'"
-    yield from reference_mistakes("node", nodes, links)
-    seen: set[frozenset[str]] = set()
-    for position, link in enumerate(links):
-        ends = frozenset((link.source, link.target))
-        if ends in seen:
-            yield (
-                f"edges[{position}]",
-                f"{link.label} is given twice; bond equal links with 'count', or put a router on one of two different "
-                "routes",
-            )
-        seen.add(ends)

@@ -1,7 +1,7 @@
 """The common part of the file formats: reading by pydantic models of records, with every mistake and its path."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -9,7 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from dlplacer.core.errors import FileFormatError, InputError
 from dlplacer.core.expect import field_path, shown
 from dlplacer.core.record import Record, defaults, place_of, problem_of, values_of
-from dlplacer.files.text import read_loosely
+from dlplacer.files.text import read_json
 
 Model = TypeVar("Model", bound="FileModel")
 T = TypeVar("T")
@@ -27,10 +27,6 @@ class FileModel(BaseModel):
 
     def mistakes(self) -> Iterator[str]:
         """Contradictions between fields each of which is valid."""
-        return iter(())
-
-    def located(self) -> Iterator[tuple[str, str]]:
-        """Place and text of every mistake that makes a value refuse the content; for content that it has refused."""
         return iter(())
 
     def value(self) -> Any:
@@ -83,28 +79,20 @@ def load_model(source: Any, model: type[Model], kind: str, version: int, where: 
 
     FileFormatError has one line per mistake.
     """
-    value, mistakes = (source, []) if where else read_loosely(source)
-    where = where or str(source)
-    try:
-        if not isinstance(value, dict):
-            raise FileFormatError(where, [f"the file: must hold an object (it is {shown(value)})"])
-        if (mistake := format_mistake(value.get("format"), kind, version)) is not None:
-            raise FileFormatError(where, [f"format: {mistake}"])
-        content = validated(value, model, where)
-        if found := [*content.mistakes()]:
-            raise FileFormatError(where, [*_joined(content.located()), *found])
-    except FileFormatError as error:
-        known = {_path_of(mistake) for mistake in mistakes}
-        mistakes += [mistake for mistake in error.mistakes if _path_of(mistake) not in known]
-    if mistakes:
-        raise FileFormatError(where, mistakes)
+    value, where = source if where else read_json(source), where or str(source)
+    if not isinstance(value, dict):
+        raise FileFormatError(where, [f"the file: must hold an object (it is {shown(value)})"])
+    if (mistake := format_mistake(value.get("format"), kind, version)) is not None:
+        raise FileFormatError(where, [f"format: {mistake}"])
+    content = validated(value, model, where)
+    if found := [*content.mistakes()]:
+        raise FileFormatError(where, found)
     return content
 
 
 def read_value(source: Any, model: type[Model], kind: str, version: int, where: str) -> Any:
     """As `load_model`, the `value` of the content."""
-    content = load_model(source, model, kind, version, where)
-    return built(where or str(source), content.value, located=content.located)
+    return built(where or str(source), load_model(source, model, kind, version, where).value)
 
 
 def validated(value: Any, model: type[Model], where: str) -> Model:
@@ -115,16 +103,14 @@ def validated(value: Any, model: type[Model], where: str) -> Model:
         raise FileFormatError(where, [_described(mistake, value) for mistake in error.errors()]) from None
 
 
-def built(
-    where: str, build: Callable[..., T], *arguments: Any, located: Callable[[], Iterable[tuple[str, str]]] = lambda: ()
-) -> T:
-    """The value that `build` returns; an `InputError` in it becomes the mistakes of the file that are `located`."""
+def built(where: str, build: Callable[..., T], *arguments: Any) -> T:
+    """The value that `build` returns; an `InputError` in it becomes the mistakes of the file, one a line."""
     try:
         return build(*arguments)
     except FileFormatError:
         raise
     except InputError as error:
-        raise FileFormatError(where, _joined(located()) or [str(error)]) from error
+        raise FileFormatError(where, str(error).splitlines()) from error
 
 
 def format_mistake(found: Any, kind: str, version: int) -> str | None:
@@ -169,11 +155,3 @@ def _owner(value: Any, parts: list[str | int]) -> str:
                 owner = " → ".join(map(shown, names))
                 break
     return owner
-
-
-def _joined(mistakes: Iterable[tuple[str, str]]) -> list[str]:
-    return [f"{place}: {text}" for place, text in mistakes]
-
-
-def _path_of(mistake: str) -> str:
-    return mistake.partition(": ")[0]

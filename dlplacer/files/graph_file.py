@@ -2,12 +2,13 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, create_model, model_validator
 
 from dlplacer.core.constraints import Constraints
-from dlplacer.core.graph import OpGraph, cycle_mistake, graph_mistakes
+from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
 from dlplacer.core.record import Count
 from dlplacer.files.fields import ListOf, NodeLinkFile, plain, read_value, without
@@ -15,40 +16,21 @@ from dlplacer.files.fields import ListOf, NodeLinkFile, plain, read_value, witho
 KIND, VERSION = "graph", 1
 
 
-class _Noted(BaseModel):
-    model_config = ConfigDict(strict=True)
-
-
-class ArgumentModel(_Noted):
-    path: str = ""
-    shape: ListOf[Count]
-    dtype: str = ""
-
-
-class OnnxModel(_Noted):
-    sha256: str = ""
-    dims: Annotated[dict[str, Count], Field(default_factory=dict)]
-
-
-class CaptureModel(_Noted):
-    """The fields of ``capture`` that something reads; it may hold others."""
-
-    entry: str | None = None
-    mode: str = ""
-    args: ListOf[ArgumentModel]
-    loss: str | None = None
-    autocast: str | None = None
-    torch: str = ""
-    rewrites: ListOf[str]
-    optimizer: str | None = None
-    colocate_backward: bool = False
-    granularity: str | None = None
-    measured_on: ListOf[str]
-    onnx: OnnxModel | None = None
-    collectives: dict[str, Any] | None = None
-
-
-_FITS_CAPTURE = AfterValidator(lambda value: CaptureModel.model_validate(value) and value)
+_noted = partial(create_model, __config__=ConfigDict(strict=True))
+_Argument: Any = _noted("Argument", path=(str, ""), shape=(list[Count], []), dtype=(str, ""))
+_Onnx: Any = _noted("Onnx", sha256=(str, ""), dims=(dict[str, Count], {}))
+_Capture = _noted(
+    "Capture",
+    **dict.fromkeys(("entry", "loss", "autocast", "optimizer", "granularity"), (str | None, None)),
+    **dict.fromkeys(("mode", "torch"), (str, "")),
+    **dict.fromkeys(("rewrites", "measured_on"), (list[str], [])),
+    args=(list[_Argument], []),
+    colocate_backward=(bool, False),
+    onnx=(_Onnx | None, None),
+    collectives=(dict[str, Any] | None, None),
+)
+"""The fields of ``capture`` that something reads; it may hold others."""
+_FITS_CAPTURE = AfterValidator(lambda value: _Capture.model_validate(value) and value)
 
 
 class GraphFile(NodeLinkFile):
@@ -79,22 +61,9 @@ class GraphFile(NodeLinkFile):
                         '"multigraph": true'
                     )
 
-    def located(self) -> Iterator[tuple[str, str]]:
-        if not self.nodes:
-            yield "nodes", "the graph has no ops; add at least one node"
-        yield from graph_mistakes(self.nodes, self.edges)
-        for name in sorted(self.held.names - {op.id for op in self.nodes}):
-            yield "constraints", f"op {name!r} is not among the nodes"
-        if (cycle := cycle_mistake(self.edges)) is not None:
-            yield "edges", cycle
-
-    @property
-    def held(self) -> Constraints:
-        return self.constraints or Constraints()
-
     def value(self) -> OpGraph:
         head = (self.name, self.source, self.capture, self.structure_sha256, self.known, self.meta)
-        return OpGraph(tuple(self.nodes), tuple(self.edges), *head, self.held)
+        return OpGraph(tuple(self.nodes), tuple(self.edges), *head, self.constraints or Constraints())
 
 
 def read_graph(source: Any, where: str = "") -> OpGraph:

@@ -3,41 +3,23 @@
 from collections.abc import Iterator
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from dlplacer.core.options import CHOICES, Options
 from dlplacer.core.plan import STATUSES, DeviceMemory, Plan, ScheduledOp, Transfer
 from dlplacer.core.record import Number, OneOf, Seconds
 from dlplacer.files import graph_file, topology_file
-from dlplacer.files.fields import (
-    FileModel,
-    ListOf,
-    Table,
-    format_mistake,
-    plain,
-    read_value,
-    without,
-)
+from dlplacer.files.fields import FileModel, ListOf, Table, format_mistake, plain, read_value, without
 
 KIND, VERSION = "plan", 1
 _HEAD = ("status", "makespan_s", "lower_bound_s", "gap", "rounding_s", "method", "solve_s")
 
 
-def _of_format(kind: str, version: int) -> BeforeValidator:
-    def require(value: Any) -> Any:
-        mistake = format_mistake(value.get("format"), kind, version) if isinstance(value, dict) else None
-        if mistake is not None:
-            raise ValueError(f"format {mistake}")
-        return value
-
-    return BeforeValidator(require)
-
-
 class ProblemFile(FileModel):
     """The problem that a plan answers."""
 
-    graph: Annotated[graph_file.GraphFile, _of_format(graph_file.KIND, graph_file.VERSION)]
-    topology: Annotated[topology_file.TopologyFile, _of_format(topology_file.KIND, topology_file.VERSION)]
+    graph: graph_file.GraphFile
+    topology: topology_file.TopologyFile
     options: dict[str, str]
     meta: Table
 
@@ -65,16 +47,15 @@ class PlanFile(FileModel):
 
     def mistakes(self) -> Iterator[str]:
         problem = self.problem
+        for part, told in ((graph_file, problem.graph), (topology_file, problem.topology)):
+            if (mistake := format_mistake(told.format, part.KIND, part.VERSION)) is not None:
+                yield f"problem.{part.KIND}.format: {mistake}"
         yield from (f"problem.graph.{mistake}" for mistake in problem.graph.mistakes())
         for name, value in problem.options.items():
             if name not in CHOICES:
                 yield f"problem.options.{name}: unknown option; use {', '.join(CHOICES)}"
             elif value not in CHOICES[name]:
                 yield f"problem.options.{name}: is {value!r}; use one of {', '.join(CHOICES[name])}"
-
-    def located(self) -> Iterator[tuple[str, str]]:
-        parts = {"graph": self.problem.graph, "topology": self.problem.topology}
-        yield from ((f"problem.{name}.{at}", text) for name, part in parts.items() for at, text in part.located())
 
     def value(self) -> Plan:
         return Plan(

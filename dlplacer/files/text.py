@@ -1,34 +1,20 @@
 """Bytes, text and JSON on disk: limited and strict reading, atomic writing."""
 
 import json
-import math
 import os
-import re
 import secrets
 import shutil
 import stat
-import unicodedata
 from collections import Counter
-from collections.abc import Iterator
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from dlplacer.core.errors import FileFormatError, InputError
-from dlplacer.core.expect import expect, field_path
+from dlplacer.core.expect import expect, printable
 
 _MOST_BYTES = 4 << 30
 """A graph of a million ops takes half a GiB."""
-_MAX_DEPTH = 100
-_MISLEADING = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
-    "\xad\u034f\u115f\u1160\u180e\u200b-\u200d\u2060-\u2065\u206a-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb"
-    "\U0001d173-\U0001d17a\U000e0000-\U000e007f\ud800-\udfff]"
-)
-"""Control characters, which a terminal obeys; marks that turn the direction of the text around them (Trojan Source,
-Boucher and Anderson 2023); characters of no width, so that two names look like one; and halves of surrogate pairs,
-which no terminal or file can be given."""
-_FREE = "meta"
 
 
 def read_bytes(path: Path, most: int | None = None) -> bytes:
@@ -99,38 +85,34 @@ def read_text(path: Path, most_bytes: int | None = None) -> str:
 def read_json(path: Path) -> Any:
     """The JSON value in a file.
 
-    Raises InputError if the file cannot be read; FileFormatError if it is no JSON, repeats a key in an object, or
-    holds NaN or an infinity.
+    Raises InputError if the file cannot be read; FileFormatError if it is no JSON, repeats a key in an object, or holds
+    NaN or an infinity.
     """
-    value, mistakes = read_loosely(path)
+    text, mistakes = read_text(path), list[str]()
+
+    def paired(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        # json silently keeps the last of several equal keys: the file would not mean what it seems to say.
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            twice = [key for key, count in Counter(key for key, _ in pairs).items() if count > 1]
+            mistakes.extend(f"{printable(key)}: given twice in one object; remove one" for key in twice)
+        return found
+
+    def refused(constant: str) -> float:
+        mistakes.append(f"{constant}: every number must be finite")
+        return 0.0
+
+    try:
+        value = json.loads(text, parse_constant=refused, object_pairs_hook=paired)
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno}, column {error.colno}: {error.msg}; the file must be JSON"
+        raise FileFormatError(str(path), [place]) from error
+    except (RecursionError, ValueError) as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else "a number of thousands of digits"
+        raise FileFormatError(str(path), [f"the file: {reason}; mend it"]) from error
     if mistakes:
         raise FileFormatError(str(path), mistakes)
     return value
-
-
-def read_loosely(path: Path) -> tuple[Any, list[str]]:
-    """The JSON value in a file, and the reasons against its use: repeated keys, non-finite numbers, deep nesting.
-
-    Raises InputError if the file cannot be read; FileFormatError if it is no JSON.
-    """
-    text = read_text(path)
-    if not text.strip():
-        raise FileFormatError(str(path), ["line 1: the file is empty; it must hold a JSON object"])
-    try:
-        value = json.loads(text, parse_constant=float, object_pairs_hook=_object)
-    except json.JSONDecodeError as error:
-        raise FileFormatError(
-            str(path), [f"line {error.lineno}, column {error.colno}: {error.msg}; the file must be JSON"]
-        ) from error
-    except RecursionError as error:
-        raise FileFormatError(
-            str(path), [f"the file: nested more than {_MAX_DEPTH} levels deep; flatten it"]
-        ) from error
-    except ValueError as error:
-        raise FileFormatError(str(path), ["the file: holds a number of thousands of digits; round it"]) from error
-    # Few files hold a mistake, and none is worth a walk with paths over a million nodes.
-    suspect = _MISLEADING.search(text) or "\\u" in text or not _is_usable(value)
-    return value, [*_unusable(value)] if suspect else []
 
 
 def write_json(path: str | PathLike[str], value: Any) -> None:
@@ -142,9 +124,8 @@ def write_json(path: str | PathLike[str], value: Any) -> None:
     try:
         text = render_json(value)
     except (TypeError, ValueError, RecursionError) as error:
-        raise InputError(
-            f"cannot write {path}: {error}; JSON holds finite numbers, texts, lists and objects"
-        ) from error
+        reason = f"{error}; JSON holds finite numbers, texts, lists and objects"
+        raise InputError(f"cannot write {path}: {reason}") from error
     write_text(path, text + "\n")
 
 
@@ -156,72 +137,6 @@ def write_text(path: str | PathLike[str], text: str) -> None:
     Raises InputError if the file cannot be written.
     """
     write_bytes(path, text.encode("utf-8", "backslashreplace"))
-
-
-class _Repeating(dict[str, Any]):
-    """An object of which the file gives some key twice."""
-
-    repeated: tuple[str, ...] = ()
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    value = dict(pairs)
-    if len(value) == len(pairs):
-        return value
-    # json silently keeps the last of several equal keys: the file would not mean what it seems to say.
-    marked = _Repeating(value)
-    marked.repeated = tuple(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
-    return marked
-
-
-def _is_usable(value: Any) -> bool:
-    """True only if no object repeats a key, all numbers are finite, and nothing is nested too deeply.
-
-    It looks at whole levels and keeps no paths: few files hold a mistake, and a graph may have a million entries.
-    """
-    level: list[Any] = [[value]]
-    for _ in range(_MAX_DEPTH + 1):
-        entries = [entry for owner in level for entry in (owner.values() if isinstance(owner, dict) else owner)]
-        if any(type(owner) is _Repeating for owner in level) or any(
-            type(entry) is float and not math.isfinite(entry) for entry in entries
-        ):
-            return False
-        level = [entry for entry in entries if isinstance(entry, (dict, list))]
-        if not level:
-            return True
-    return False
-
-
-def _unusable(value: Any) -> Iterator[str]:
-    """The reasons why a value cannot be used. Texts in free-form ``meta``, which nothing prints, are left alone."""
-    waiting: list[tuple[tuple[str | int, ...], Any, bool]] = [((), value, False)]
-    while waiting:
-        parts, value, free = waiting.pop()
-        if isinstance(value, float) and not math.isfinite(value):
-            yield f"{field_path(parts)}: is {json.dumps(value)}; every number must be finite"
-        if isinstance(value, str) and not free and (found := _MISLEADING.search(value)) and found[0] not in "\n\t":
-            yield f"{field_path(parts)}: holds {_named(found[0])}; remove it"
-        if isinstance(value, _Repeating):
-            yield from (f"{field_path((*parts, key))}: given twice in one object; remove one" for key in value.repeated)
-        if not isinstance(value, (dict, list)):
-            continue
-        if value and len(parts) >= _MAX_DEPTH:
-            yield f"{field_path(parts[:3])}: nested more than {_MAX_DEPTH} levels deep; flatten it"
-            continue
-        if isinstance(value, list):
-            waiting += [((*parts, place), entry, free) for place, entry in reversed([*enumerate(value)])]
-        else:
-            waiting += [((*parts, "a key"), key, free) for key in value]
-            for key, entry in reversed(value.items()):
-                visible = _MISLEADING.sub(lambda found: f"\\u{ord(found[0]):04x}", key)
-                waiting.append(((*parts, visible), entry, free or key == _FREE))
-
-
-def _named(character: str) -> str:
-    code = f"(U+{ord(character):04X})"
-    if unicodedata.category(character) == "Cs":
-        return f"half a surrogate pair {code}, which is no text"
-    return f"{unicodedata.name(character, 'a control character')} {code}, which hides what it says"
 
 
 def render_json(value: Any, depth: int = 0) -> str:

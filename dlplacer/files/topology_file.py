@@ -1,11 +1,10 @@
 """Topology files, format ``dlplacer.topology/1``."""
 
-from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Discriminator, Tag
+from pydantic import Discriminator, Tag
 
-from dlplacer.core.topology import Device, Link, Router, Topology, topology_mistakes
+from dlplacer.core.topology import Device, Link, Router, Topology
 from dlplacer.files.fields import FileModel, ListOf, NodeLinkFile, plain, read_value, without
 
 KIND, VERSION = "topology", 1
@@ -22,16 +21,9 @@ def _kind_of(value: Any) -> str:
     return f"<{kind}>" if kind in ("device", "router") else "<other>"
 
 
-def _forwards_only(value: dict[str, Any]) -> dict[str, Any]:
-    given = [name for name in Device.__dataclass_fields__ if name in value and name not in ("id", "meta")]
-    if given:
-        raise ValueError(f"router {value.get('id')!r} runs nothing; remove its {', '.join(given)}, which devices have")
-    return value
-
-
 Node = Annotated[
     Annotated[Device, without("kind"), Tag("<device>")]
-    | Annotated[Router, without("kind"), BeforeValidator(_forwards_only), Tag("<router>")]
+    | Annotated[Router, without("kind"), Tag("<router>")]
     | Annotated[OtherNode, Tag("<other>")],
     Discriminator(_kind_of),
 ]
@@ -43,10 +35,6 @@ class TopologyFile(NodeLinkFile):
     directed: bool = False
     nodes: list[Node]
     edges: ListOf[Annotated[Link, without("key")]]
-
-    def located(self) -> Iterator[tuple[str, str]]:
-        # A device of no kind has been refused before.
-        yield from topology_mistakes([node for node in self.nodes if not isinstance(node, OtherNode)], self.edges)
 
     def value(self) -> Topology:
         devices = tuple(node for node in self.nodes if isinstance(node, Device))

@@ -1,7 +1,7 @@
 """Ctrl-C as a request to stop: a flag that the search looks at, not an exception in the middle of it.
 
 `kept_interrupts` sees to it that one is not lost. And processes that end with the one that started them:
-`leave_signals_to_parent`, `end_with_parent`.
+`end_with_parent`.
 """
 
 import contextlib
@@ -88,12 +88,6 @@ def kept_interrupts() -> Iterator[None]:
         sys.unraisablehook = before
         if dropped:
             raise dropped[0]
-
-
-def leave_signals_to_parent(parent: int) -> None:
-    """In a process that works for another: a Ctrl-C, which a terminal sends to both, is the other's to answer."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    end_with_parent(parent)
 
 
 def end_with_parent(parent: int) -> None:

@@ -5,7 +5,7 @@ Changes are ranked by their gains: bounds first, then solves within a budget.
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -423,50 +423,6 @@ class Elsewhere:
     def to_dict(self) -> dict[str, Any]:
         """An entry of ``elsewhere`` of ``dlplacer explain --json``."""
         return asdict(self)
-
-
-@dataclass(frozen=True)
-class PinnedPlan(Shown):
-    """A plan's problem with pins, solved again.
-
-    Attributes
-    ----------
-    moved
-        Ops on other devices than in the plan that was given → device before and device after.
-    """
-
-    pins: Mapping[str, str]
-    plan: Plan
-    moved: Mapping[str, tuple[str, str]]
-
-    def to_dict(self) -> dict[str, Any]:
-        """The field ``pinned`` of ``dlplacer explain --json``."""
-        return {
-            "pins": dict(self.pins),
-            "makespan_s": self.plan.makespan_s,
-            "lower_bound_s": self.plan.lower_bound_s,
-            "status": self.plan.status,
-            "moved": {op: {"from": before, "to": after} for op, (before, after) in self.moved.items()},
-        }
-
-
-def pinned_plan(
-    plan: Plan,
-    pins: Sequence[tuple[str, str]],
-    colocate: Sequence[str | Sequence[str]] = (),
-    seconds: float = 10.0,
-    *,
-    workers: int | None = None,
-    stop: Event | None = None,
-) -> PinnedPlan:
-    """The plan under pins: its problem solved again, with the plan as the warm start."""
-    graph = constrained(plan.graph, plan.topology, pins, colocate)
-    found = solved_again(plan, seconds, graph, workers=workers, stop=stop)
-    moved = {
-        op: (device, found.placement[op]) for op, device in plan.placement.items() if found.placement[op] != device
-    }
-    added = {op: device for op, device in graph.constraints.pins.items() if op not in plan.graph.constraints.pins}
-    return PinnedPlan(added, found, moved)
 
 
 def elsewhere(

@@ -66,8 +66,7 @@ class Explanation(Shown):
     def __repr__(self) -> str:
         return (
             f"<Explanation: limited by {self.limited_by}, at least {format_seconds(max(self.limits_s.values()))}; "
-            f"critical path of {len(self.path)} steps: ops {format_seconds(self.path_ops_s)}, transfers "
-            f"{format_seconds(self.path_transfers_s)}, waiting {format_seconds(self.path_waits_s)}>"
+            f"critical path of {len(self.parts)} steps>"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -90,10 +89,8 @@ def explain(plan: Plan, dispatch_s: float = 0.0) -> Explanation:
     """The explanation of a plan; with `dispatch_s`, of its replay with one process that issues each op in that time."""
     plan.options.require_makespan("explain")
     plan = replay_under_issue(plan, dispatch_s) if dispatch_s else plan
-    problem, dispatch = (
-        build_problem(plan.graph, plan.topology, plan.options, plan.makespan_s),
-        dispatch_of(plan.topology),
-    )
+    problem = build_problem(plan.graph, plan.topology, plan.options, plan.makespan_s)
+    dispatch = dispatch_of(plan.topology)
     instance, tick_s = build_instance(problem), float(problem.tick_s)
     limits_s = {"critical path": longest_path(instance) * tick_s, "work": whole_area(instance) * tick_s}
     limits_s |= {"dispatch": least_step_s(problem, dispatch)} if dispatch.delays else {}

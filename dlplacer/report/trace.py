@@ -5,12 +5,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dlplacer.check import live_bytes
-from dlplacer.core.plan import Plan, ScheduledOp, Transfer
+from dlplacer.core.plan import Plan, ScheduledOp
 from dlplacer.report.critical_path import critical_path
 from dlplacer.report.link_use import LinkUse, link_uses
 
 _COMPUTE = "compute"
-_THREADS = 1000
 
 TraceEvent = dict[str, Any]
 """One event of the Trace Event Format, ready for JSON."""
@@ -27,12 +26,11 @@ def chrome_trace(plan: Plan) -> dict[str, Any]:
 
     A process per device, and per router that forwards, with a thread ``compute`` and one for every link direction that
     leaves it; where transfers overlap on a direction (``contention: none``) it has several threads. Ops that take no
-    time are left out. Flow arrows lead from producer over transfer to first consumer; ``args.critical`` marks the
-    critical path; counters hold the memory alive on each device.
+    time are left out. ``args.critical`` marks the critical path; counters hold the memory alive on each device.
     """
     rows = _rows(plan)
     threads = _threads(plan, rows)
-    events = [*_names(threads), *_slices(plan, rows, threads), *_flow_events(plan, rows, threads)]
+    events = [*_names(threads), *_slices(plan, rows, threads)]
     for device in plan.topology.devices:
         pid, tid = threads[device.id, _COMPUTE]
         for time_ns, level in {_ns(time_s): level for time_s, level in live_bytes(plan, device.id)}.items():
@@ -53,25 +51,6 @@ def chrome_trace(plan: Plan) -> dict[str, Any]:
             "options": plan.options.to_dict(),
         },
     }
-
-
-def run_trace(predicted: Plan, measured: Plan) -> dict[str, Any]:
-    """A predicted and a measured step in one trace: every device is two processes, one for each."""
-    trace, other = chrome_trace(predicted), chrome_trace(measured)
-    events = [_renamed(event, "predicted", 0) for event in trace["traceEvents"]]
-    shift = 1 + max(event["pid"] for event in events)
-    events += [_renamed(event, "measured", shift) for event in other["traceEvents"]]
-    times = {"predicted_s": predicted.makespan_s, "measured_s": measured.makespan_s}
-    return {**trace, "traceEvents": events, "otherData": {**trace["otherData"], **times}}
-
-
-def _renamed(event: TraceEvent, what: str, shift: int) -> TraceEvent:
-    """The event in a separate process; a measured op is on no critical path."""
-    args = {key: value for key, value in event.get("args", {}).items() if not (shift and key == "critical")}
-    if event["name"] == "process_name":
-        args = {"name": f"{args['name']} {what}"}
-    places = {key: event[key] + shift * scale for key, scale in (("pid", 1), ("tid", _THREADS)) if key in event}
-    return {**event, **places, **({"args": args} if "args" in event else {})}
 
 
 def _rows(plan: Plan) -> TraceRows:
@@ -116,37 +95,6 @@ def _slices(plan: Plan, rows: TraceRows, threads: Mapping[Thread, tuple[int, int
             sent = use.transfer
             args = {"source": sent.source, "target": sent.target, "bytes": sent.bytes, "critical": sent in critical}
             yield {"name": sent.tensor, "cat": "transfer", **_span(threads[thread], use), "args": args}
-
-
-def _flow_events(plan: Plan, rows: TraceRows, threads: Mapping[Thread, tuple[int, int]]) -> Iterator[TraceEvent]:
-    """From producer over link uses to consumer; those that take no time have no slice that an arrow could bind to."""
-    uses_of: dict[int, list[tuple[Thread, LinkUse]]] = {}
-    for thread, use in rows:
-        uses_of.setdefault(id(use.transfer), []).append((thread, use))
-    for number, transfer in enumerate(plan.transfers, start=1):
-        producer, consumer = plan.scheduled[transfer.source], _first_consumer(plan, transfer)
-        used = sorted(uses_of[id(transfer)], key=lambda pair: (pair[1].part, pair[1].start_s))
-        stops: list[tuple[Thread, ScheduledOp | LinkUse]] = [((producer.device, _COMPUTE), producer), *used]
-        if consumer is not None:
-            stops.append(((consumer.device, _COMPUTE), consumer))
-        stops = [stop for stop in stops if _takes_time(stop[1])]
-        for position, (thread, span) in enumerate(stops if len(stops) > 1 else ()):
-            ends = {0: {"ph": "s"}, len(stops) - 1: {"ph": "f", "bp": "e"}}
-            head = {"name": "transfer", "cat": "transfer", "id": number, **ends.get(position, {"ph": "t"})}
-            # An arrow binds to the slice that is open at its time: the middle of it is safe.
-            middle_ns = (_ns(span.start_s) + _ns(span.end_s)) // 2
-            yield {**head, "ts": _us(middle_ns), "pid": threads[thread][0], "tid": threads[thread][1]}
-
-
-def _first_consumer(plan: Plan, transfer: Transfer) -> ScheduledOp | None:
-    """The first op that takes time and reads the tensor once this transfer has brought it."""
-    readers = (
-        plan.scheduled[edge.target]
-        for edge in plan.graph.edges_from[transfer.source]
-        if edge.tensor == transfer.tensor and plan.placement[edge.target] == transfer.target
-    )
-    later = (entry for entry in readers if _takes_time(entry) and entry.end_s > transfer.end_s)
-    return min(later, key=lambda entry: entry.start_s, default=None)
 
 
 def _takes_time(span: ScheduledOp | LinkUse) -> bool:

@@ -8,9 +8,7 @@ import torch
 from torch import nn
 
 import dlplacer as dp
-from dlplacer.frontend.torch.capture import capture_job, default_rewrites
 from dlplacer.measure.run_report import DeviceUse
-from dlplacer.problem.problem import build_problem
 
 LINES, COLUMNS = 25, 80
 """Of a screen."""
@@ -61,15 +59,10 @@ def fits(text: str) -> bool:
 
 def test_reprs_fit_on_a_screen(result, comparison, pipeline, hybrid, run) -> None:
     plan = result.plan
-    inputs = torch.zeros(10**4, 4)
-    big = dp.Job(nn.Sequential(*(nn.Linear(4, 4) for _ in range(500))), args=(inputs,) * 20, mode="infer")
-    job = dp.Job(nn.Linear(4, 4), args=(inputs,), mode="infer")
     shown = [
         *(result, plan, plan.graph, plan.topology, plan.options, comparison, pipeline, hybrid, run, dp.explain(plan)),
-        *(plan.graph.ops[800], plan.graph.edges[800], plan.ops[800], plan.transfers[3], plan.topology.links[0]),
-        *(big, job, capture_job(job, default_rewrites()), build_problem(plan.graph, plan.topology, plan.options)),
-        *(dp.SplitResult(result, result, (), 3), dp.show(plan), comparison.rows[0], dp.violations(plan)),
-        *(plan.topology.devices[0], dp.Device("d", meta={"x": "y" * 10**5}), dp.Op("a" * 10**4, "mm")),
+        *(plan.graph.ops[800], plan.transfers[3], dp.show(plan), dp.Device("d", meta={"x": "y" * 10**5})),
+        dp.Job(nn.Sequential(*(nn.Linear(4, 4) for _ in range(500))), args=(torch.zeros(10**4, 4),) * 20, mode="infer"),
     ]
     for value in shown:
         assert fits(repr(value)), repr(value)[:500]
@@ -120,25 +113,13 @@ def test_names_are_escaped_and_direction_marks_are_codes() -> None:
         assert "\u202e" not in repr(value)
 
 
-def test_empty_frames_keep_their_columns() -> None:
-    plan = dp.place(dp.OpGraph([dp.Op("a", "mm", 1.0)]), dp.Topology([dp.Device("d")]), method="heft").plan
-    assert list(plan.transfers_frame().columns[:4]) == ["tensor", "source", "from_device", "to_device"]
-    assert list(plan.graph.edges_frame()) == ["source", "target", "output", "bytes", "tensor"]
-
-
-def test_a_page_shows_saves_and_names_itself(result, run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_page_shows_saves_and_names_itself(result, tmp_path: Path) -> None:
     page = dp.show(result, tmp_path / "plan.html")
     assert (tmp_path / "plan.html").read_text() == page.html
     assert page.title.startswith("InceptionV3 on dgx1-v100-8gpu: ")
     frame = page._repr_html_()
     assert frame.startswith("<iframe srcdoc=")
     assert "<html" not in frame
-    opened: list[str] = []
-    monkeypatch.setattr("webbrowser.open", opened.append)
-    path = page.open()
-    assert opened == [path.as_uri()]
-    assert path.read_text() == page.html
-    path.unlink()
 
 
 def test_other_values_have_pages_too(result, comparison, pipeline, hybrid, run, tmp_path: Path) -> None:

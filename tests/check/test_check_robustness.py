@@ -52,11 +52,11 @@ def test_no_plan_is_too_wrong_to_be_checked(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_plans_hold_finite_numbers(value: float) -> None:
-    with pytest.raises(InputError, match=r"op 'x': end_s must be finite .it is -?(nan|inf)"):
+    with pytest.raises(InputError, match=r"op 'x': end_s must be a finite number .it is -?(nan|inf)"):
         ScheduledOp("x", "a", 0.0, value)
-    with pytest.raises(InputError, match=r"segment over \[\('a', 'b'\)\]: start_s must be finite"):
+    with pytest.raises(InputError, match=r"segment over \[\('a', 'b'\)\]: start_s must be a finite number"):
         TransferSegment((("a", "b"),), value, 1.0)
-    with pytest.raises(InputError, match="plan: gap must be finite"):
+    with pytest.raises(InputError, match="plan: gap must be a finite number"):
         replace(CROSSING, gap=value)
 
 

@@ -28,13 +28,12 @@ def config(tmp_path: Path) -> str:
 
 
 def test_a_model_and_words_give_flags(config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    plan, picture = str(tmp_path / "plan.json"), str(tmp_path / "fit.png")
+    plan = str(tmp_path / "plan.json")
     words = ["fit", config, "RTX3090, RTX3060", "--objective", "throughput", "--split", "15,5", "--to", "llama.cpp"]
-    assert main([*words, "-o", plan, "--picture", picture]) == 0
+    assert main([*words, "-o", plan]) == 0
     printed = capsys.readouterr().out
     assert "--tensor-split" in printed
     assert "yours" in printed
-    assert Path(picture).stat().st_size > 0
     assert main(["check", plan]) == 0
     capsys.readouterr()
     assert main(["export", plan, "--to", "vllm"]) == 0
@@ -52,13 +51,6 @@ def test_json_has_layers_alternatives_and_all_exports(config: str, capsys: pytes
     assert {"name", "fits", "value_s", "max_context"} <= told["alternatives"][0].keys()
 
 
-def test_the_objective_is_that_of_the_command_line(config: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["fit", config, "2x RTX3090", "--objective", "throughput", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["objective"] == "throughput"
-    assert told["value_s"] < told["time_per_token_s"]
-
-
 def test_a_described_machine_is_a_topology_file(tmp_path: Path) -> None:
     path = tmp_path / "box.json"
     assert main(["topology", "new", "2x RTX3090, 64 GB DDR5-5600", "--link", "pcie3", "-o", str(path)]) == 0
@@ -71,8 +63,6 @@ def test_a_described_machine_is_a_topology_file(tmp_path: Path) -> None:
         (["RTX3900"], 2),
         (["GTX1080Ti"], 3),
         (["RTX3090", "--split", "1,1"], 2),
-        (["RTX3090", "--weights", "q9"], 2),
-        (["RTX3090", "--last", "gpu7"], 2),
     ],
 )
 def test_mistakes_have_the_exit_code_of_their_kind(config: str, words: list[str], code: int) -> None:

@@ -38,14 +38,6 @@ def test_every_help_ends_with_examples_that_parse(name: str, tmp_path: Path, mon
         assert parsed.spec.help
 
 
-@pytest.mark.parametrize("option", ["-V", "--version"])
-def test_the_version(option: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        main([option])
-    assert stopped.value.code == 0
-    assert capsys.readouterr().out.startswith("dlplacer ")
-
-
 def test_lists_name_what_the_other_commands_take(capsys: pytest.CaptureFixture[str]) -> None:
     found = {}
     for what in ("graphs", "topologies", "models", "methods", "devices"):

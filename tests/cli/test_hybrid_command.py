@@ -49,18 +49,6 @@ def test_speedups_come_from_the_solver_on_the_machine(files: list[str], capsys: 
     assert (alone["algorithm"], alone["codec"], alone["groups"]) == ("ring", "none", 1)
 
 
-def test_one_worker_needs_no_epochs(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    # left and right take 10 ms each: two devices halve the step, and more do not help.
-    found = planned(files[:3], capsys, "--devices", "4", "--split", "placement")
-    speedups = [budget["best"]["speedup"] for budget in found["budgets"]]
-    assert speedups[0] == pytest.approx(1.0)
-    assert speedups[1] > 1.8
-    assert speedups == sorted(speedups)
-    assert {budget["best"]["workers"] for budget in found["budgets"]} == {1}
-    assert main(["hybrid", *files[:3], "--devices", "4"]) == 0
-    assert "uses 2 devices" in capsys.readouterr().out
-
-
 def test_a_model_that_fits_on_no_device_has_no_speedup(
     files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -76,5 +64,4 @@ def test_a_model_that_fits_on_no_device_has_no_speedup(
     assert found["budgets"][1]["best"]["speedup"] is None
     pages = ["--html", str(tmp_path / "page.html"), "--picture", str(tmp_path / "chart.svg")]
     assert main(["hybrid", *tight, "--paper", "--devices", "2", *pages]) == 0
-    assert "fits on no single device" in capsys.readouterr().out
     assert "fits on no single device" in (tmp_path / "page.html").read_text()

@@ -50,11 +50,3 @@ def test_split_is_chosen_and_recorded(tmp_path: Path, capsys: pytest.CaptureFixt
     assert found["makespan_s"] < found["without_splits"]["makespan_s"]
     recorded = json.loads(Path(plan).read_text())["problem"]["graph"]["capture"]["rewrites"]
     assert [name for name in recorded if name.startswith("split:")] == found["splits"]
-
-
-def test_micro_batches_are_recorded(tmp_path: Path) -> None:
-    plan = tmp_path / "plan.json"
-    solve = ["solve", "dlplacer.models:mlp", "cpu-2core", "--method", "list", "--time-limit", "120"]
-    assert main([*solve, "--micro-batches", "2", "-o", str(plan)]) == 0
-    rewrites = json.loads(plan.read_text())["problem"]["graph"]["capture"]["rewrites"]
-    assert rewrites[-1] == "micro-batches:2"

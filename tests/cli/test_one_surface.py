@@ -54,7 +54,7 @@ def test_groups(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["collective"] == "all-reduce"
     assert [cap * 2**20 for cap in found["bucket_cap_mb_list"]] == found["group_bytes"][::-1]
     assert main(["groups", "inception_v3-train", "pcie-4gpu"]) == 0
-    assert "optimal groups" in capsys.readouterr().out
+    assert "optimal" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -64,14 +64,9 @@ def test_groups(capsys: pytest.CaptureFixture[str]) -> None:
             "groups inception_v3-train pcie-4gpu --cap 25MiB",
             lambda: dp.groups("inception_v3-train", "pcie-4gpu", cap_bytes="25 MiB"),
         ),
-        ("advise gpus --efficiency 0.8 --gpus 4", lambda: dp.advise_gpus(efficiency=0.8, gpus=4)),
         (
             "hybrid inception_v3-train dgx1-v100-2gpu --devices 4 --scaling-efficiency 1 --speedup 2=1.3 --speedup 4=2",
             lambda: dp.hybrid("inception_v3-train", "dgx1-v100-2gpu", 4, scaling_efficiency=1, speedups={2: 1.3, 4: 2}),
-        ),
-        (
-            "advise minibatch dlplacer.models:mlp dgx1-v100-2gpu --batch-sizes 4,8",
-            lambda: dp.advise_minibatch("dlplacer.models:mlp", "dgx1-v100-2gpu", batch_sizes=[4, 8]),
         ),
     ],
 )

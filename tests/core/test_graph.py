@@ -47,12 +47,11 @@ def test_phases_are_known() -> None:
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: Op(3, "test"), "op 3: id must be a text (it is 3)"),
+        (lambda: Op(3, "test"), "op 3: id must be a valid string (it is 3)"),
         (lambda: Op("a"), "op 'a': kind is required, but missing"),
-        (lambda: Op("a", "test", devices="gpu"), "op 'a': devices must be a list (it is 'gpu')"),
-        (lambda: Op("a", "test", outputs=[3]), "op 'a': outputs[0] must be of class TensorSpec (it is 3)"),
-        (lambda: OpGraph([3]), "op graph '': ops[0] must be of class Op (it is 3)"),
-        (lambda: Edge("a", "b", 1.5), "edge 'a' → 'b': bytes must be a whole number (it is 1.5)"),
+        (lambda: Op("a", "test", devices="gpu"), "op 'a': devices must be a valid tuple (it is 'gpu')"),
+        (lambda: OpGraph([3]), "op graph '': ops[0] must be a dictionary or an instance of Op (it is 3)"),
+        (lambda: Edge("a", "b", 1.5), "edge 'a' → 'b': bytes must be a valid integer (it is 1.5)"),
     ],
 )
 def test_a_field_of_another_type_is_refused_with_its_value(make: Callable[[], object], text: str) -> None:
@@ -64,16 +63,6 @@ def test_whole_floats_become_integers_and_texts_with_units_numbers() -> None:
     edge = Edge("a", "b", 2.0)
     assert (edge.bytes, type(edge.bytes)) == (2, int)
     assert Op("a", "test", {"gpu": "2 ms"}, weight_bytes="1 KiB").weight_bytes == 1024  # type: ignore[arg-type]
-
-
-def test_lookups() -> None:
-    graph = OpGraph(ops("a", "b", "c"), (Edge("a", "b", 1), Edge("a", "c", 2), Edge("b", "c", 3)))
-    assert graph.index == {"a": 0, "b": 1, "c": 2}
-    assert graph.op("b").id == "b"
-    assert [edge.source for edge in graph.edges_into["c"]] == ["a", "b"]
-    assert [edge.target for edge in graph.edges_from["a"]] == ["b", "c"]
-    assert graph.edges_into["a"] == ()
-    assert graph.edges_from["c"] == ()
 
 
 @given(st.integers(0, 2**32 - 1))

@@ -13,16 +13,6 @@ def pair(*links: Link) -> Topology:
     return Topology((Device("a"), Device("b")), (Router("r"),), links)
 
 
-def test_lookups() -> None:
-    link = Link("a", "r", 1.0)
-    topology = pair(link, Link("r", "b", 2.0))
-    assert topology.device_index == {"a": 0, "b": 1}
-    assert topology.device("b").id == "b"
-    assert topology.link_between["a", "r"] is topology.link_between["r", "a"] is link
-    assert ("a", "b") not in topology.link_between
-    assert [node.id for node in topology.nodes] == ["a", "b", "r"]
-
-
 def test_networkx_form() -> None:
     topology = pair(Link("a", "r", 1.0))
     converted = topology.to_networkx()
@@ -34,11 +24,10 @@ def test_networkx_form() -> None:
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({"bytes_per_s": 0}, "bytes_per_s must be above 0"),
-        ({"bytes_per_s": math.nan}, "bytes_per_s must be finite"),
-        ({"latency_s": -1e-6}, "latency_s must be at least 0"),
-        ({"count": 0}, "count must be at least 1"),
-        ({"count": 10**400}, "count must be at most"),
+        ({"bytes_per_s": 0}, "bytes_per_s must be greater than 0"),
+        ({"bytes_per_s": math.nan}, "bytes_per_s must be a finite number"),
+        ({"latency_s": -1e-6}, "latency_s must be greater than or equal to 0"),
+        ({"count": 0}, "count must be greater than or equal to 1"),
         ({"bytes_per_s": 1e300, "count": 10**9}, "count is 1000000000"),
         ({"duplex": "simplex"}, "duplex must be 'full' or 'half'"),
         ({"target": "a"}, "a link joins two different nodes; remove it"),
@@ -51,6 +40,6 @@ def test_links_refuse_values(changes: dict[str, Any], text: str) -> None:
 
 @pytest.mark.parametrize("again", [Link("a", "b", 2.0), Link("b", "a", 1.0)])
 def test_two_nodes_have_one_link(again: Link) -> None:
-    text = f"link {again.source!r} – {again.target!r} is given twice; bond equal links with 'count', or put a router"
+    text = "nodes 'a' and 'b' have 2 links; bond equal ones with 'count'"
     with pytest.raises(InputError, match=text):
         pair(Link("a", "b", 1.0), again)

@@ -14,8 +14,6 @@ from dlplacer.core.units import (
     distinct,
     exact,
     exact_sum,
-    format_bytes,
-    format_duration,
     format_seconds,
     is_multiple,
     parse_quantity,
@@ -81,14 +79,6 @@ def test_seconds_print_short(value_s: float, text: str) -> None:
     assert format_seconds(value_s) == text
 
 
-@pytest.mark.parametrize(
-    ("value_bytes", "text"),
-    [(0, "0 B"), (1023, "1023 B"), (1024, "1 KiB"), (12.4 * 2**30, "12.4 GiB"), (-(2**30), "-1 GiB")],
-)
-def test_bytes_print_short(value_bytes: float, text: str) -> None:
-    assert format_bytes(value_bytes) == text
-
-
 def test_exact_takes_the_decimal_number() -> None:
     assert exact(0.1) == Fraction(1, 10)
     assert exact(1.5e-6) == Fraction(3, 2_000_000)
@@ -118,14 +108,6 @@ def test_horizons_stay_below_the_limit(values: list[Fraction], more: Fraction) -
     assert math.ceil(horizon / tick) < MAX_TICKS
     is_exact = all(value % tick == 0 for value in values)
     assert is_exact or tick == max(Fraction(1, 10**9), horizon / (MAX_TICKS - 1))
-
-
-@pytest.mark.parametrize(
-    ("value_s", "text"),
-    [(0.2, "0 s"), (59.6, "1 min 00 s"), (185, "3 min 05 s"), (3599.6, "1 h 00 min"), (7384, "2 h 03 min")],
-)
-def test_durations_are_told_in_whole_units(value_s: float, text: str) -> None:
-    assert format_duration(value_s) == text
 
 
 @settings(max_examples=60)

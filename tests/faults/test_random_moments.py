@@ -24,7 +24,7 @@ LIMIT_S = 5.0
 """For a process to end once it was asked to."""
 DLPLACER = (sys.executable, "-m", "dlplacer")
 MODEL = "dlplacer.models:mlp"
-RUN = ("run", "PLAN", MODEL, "--batch-size", "4", "--steps", "2", "--trace", "OUT", "--devices")
+RUN = ("run", "PLAN", MODEL, "--batch-size", "4", "--steps", "2", "--html", "OUT", "--devices")
 COMMANDS: dict[str, tuple[str, ...]] = {
     "version": ("--version",),
     "solve": ("solve", "inception_v3-infer", "cpu-2core", "--time-limit", "2", "-o", "OUT"),

@@ -150,6 +150,15 @@ def test_every_mistake_is_listed_with_its_path(name: str) -> None:
     assert [mistake.partition(": ")[0] for mistake in mistakes_in(value)] == expected
 
 
+def test_every_contradiction_is_a_line() -> None:
+    value = file(node("a"), node("b"), node("a"), edges=[edge("a", "x"), edge("y", "a"), edge("a", "b")])
+    assert mistakes_in(value) == [
+        "op 'a' is given twice; rename one",
+        "edge 'a' → 'x' names op 'x', which is not there; add it",
+        "edge 'y' → 'a' names op 'y', which is not there; add it",
+    ]
+
+
 @pytest.mark.parametrize(
     ("value", "path"),
     [
@@ -192,5 +201,5 @@ def test_constraints_round_trip_and_leave_the_structure_alone() -> None:
     assert "constraints" not in graph_to_dict(graph)
     assert structure_sha256(held) == structure_sha256(graph)
     value["constraints"]["pins"]["c"] = "gpu1"
-    with pytest.raises(FileFormatError, match="constraints: op 'c' is not among the nodes"):
+    with pytest.raises(FileFormatError, match="the constraints name op 'c'"):
         read_graph(value, "file")

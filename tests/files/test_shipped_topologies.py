@@ -9,6 +9,7 @@ import pytest
 
 from dlplacer.core.topology import Topology
 from dlplacer.files.load import load_topology, shipped_folder, shipped_names
+from dlplacer.files.topology_file import read_topology, topology_to_dict
 
 NAMES = shipped_names("topologies")
 PROMISED = {
@@ -43,6 +44,7 @@ def test_the_promised_machines_are_there() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_devices_have_rates_and_reach_every_other(name: str) -> None:
     topology = load_topology(name)
+    assert read_topology(topology_to_dict(topology), name) == topology
     for device in topology.devices:
         assert isinstance(device.flops_per_s, dict)
         assert {"float32"} <= {*device.flops_per_s} <= {"float16", "bfloat16", "float32", "float64"}

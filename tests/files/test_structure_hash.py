@@ -23,9 +23,7 @@ def with_op(**fields: object) -> OpGraph:
 
 COSTS: dict[str, OpGraph] = {
     "time": with_op(time_s={"V100": 2.0}),
-    "no time": with_op(time_s=None),
     "flops": with_op(flops=11),
-    "bytes accessed": with_op(bytes_accessed=21),
     "workspace": with_op(workspace_bytes=5),
     "notes": with_op(meta={"seen": True}),
     "notes of an edge": replace(GRAPH, edges=(replace(GRAPH.edges[0], meta={"seen": True}),)),
@@ -35,7 +33,6 @@ COSTS: dict[str, OpGraph] = {
 CHANGES: dict[str, tuple[OpGraph, str]] = {
     "kind": (with_op(kind="aten.bmm"), "op 'a' differs in kind: 'aten.mm' against 'aten.bmm'"),
     "shape": (with_op(outputs=(TensorSpec((3, 2), "float32", 24),)), "op 'a' differs in outputs"),
-    "bytes": (with_op(output_bytes=48), "op 'a' differs in output_bytes: 24 against 48"),
     "group": (with_op(colocate="g"), "op 'a' differs in colocate: None against 'g'"),
     "attributes": (with_op(attrs={"args": [1]}), "op 'a' differs in attrs"),
     "edge": (replace(GRAPH, edges=(Edge("a", "b", 12, 0, "x"),)), "op 'b' reads other tensors: ('a', 0, 'x', 12)"),

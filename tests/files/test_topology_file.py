@@ -6,18 +6,12 @@ from typing import Any
 
 import networkx as nx
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dlplacer.core.errors import FileFormatError
-from dlplacer.core.topology import Device, Link, Router, Topology
-from dlplacer.files.text import render_json
-from dlplacer.files.topology_file import read_topology, topology_to_dict
+from dlplacer.core.topology import Device, Link, Topology
+from dlplacer.files.topology_file import read_topology
 
 FORMAT = "dlplacer.topology/1"
-NAMES = st.text("abcé漢 /_.", min_size=1, max_size=6)
-POSITIVE = st.floats(1e-9, 1e18) | st.integers(1, 10**15)
-META = st.dictionaries(NAMES, NAMES | st.integers(), max_size=2)
 
 
 def device(name: str = "a", **fields: Any) -> dict[str, Any]:
@@ -37,41 +31,6 @@ def mistakes_in(value: Any) -> list[str]:
         read_topology(value, "it.json")
     assert str(caught.value).startswith("it.json: ")
     return list(caught.value.mistakes)
-
-
-@st.composite
-def topologies(draw: st.DrawFn) -> Topology:
-    names = draw(st.lists(NAMES, min_size=1, max_size=5, unique=True))
-    count = draw(st.integers(1, len(names)))
-    rates = st.none() | POSITIVE | st.dictionaries(NAMES, POSITIVE, max_size=2)
-    memory = st.none() | st.integers(0, 2**60)
-    devices = [
-        Device(name, draw(NAMES), draw(memory), draw(rates), draw(st.none() | POSITIVE), draw(META))
-        for name in names[:count]
-    ]
-    links = [
-        Link(
-            source,
-            target,
-            draw(POSITIVE),
-            draw(st.just(0) | st.floats(0, 1)),
-            draw(st.sampled_from(["full", "half"])),
-            draw(st.integers(1, 12)),
-            draw(META),
-        )
-        for position, source in enumerate(names)
-        for target in names[position + 1 :]
-        if draw(st.booleans())
-    ]
-    routers = tuple(Router(name, draw(META)) for name in names[count:])
-    return Topology(tuple(devices), routers, tuple(links), draw(NAMES), draw(NAMES), draw(META))
-
-
-@given(topologies())
-def test_topologies_round_trip(topology: Topology) -> None:
-    again = read_topology(json.loads(render_json(topology_to_dict(topology))), "it.json")
-    assert again == topology
-    assert topology_to_dict(again) == topology_to_dict(topology)
 
 
 def test_quantities_with_units() -> None:
@@ -101,7 +60,7 @@ MISTAKES: dict[str, tuple[Any, list[str]]] = {
     "kinds": (file(device(kind="gpu"), device("b", kind=None)), ["nodes[0].kind", "nodes[1].kind"]),
     "a router with memory": (
         file(device(), {"id": "r", "kind": "router", "memory_bytes": 0, "type": "switch"}),
-        ["nodes[1]"],
+        ["nodes[1].memory_bytes", "nodes[1].type"],
     ),
     "numbers out of range": (
         file(
@@ -114,10 +73,6 @@ MISTAKES: dict[str, tuple[Any, list[str]]] = {
             *("nodes[1].flops_per_s.float32", "nodes[1].flops_per_s.int8"),
             *("edges[0].bytes_per_s", "edges[0].duplex", "edges[0].count"),
         ],
-    ),
-    "links given twice": (
-        file(device("a"), device("b"), edges=[link("a", "b"), link("b", "a"), link("a", "b")], multigraph=True),
-        ["edges[1]", "edges[2]"],
     ),
 }
 
@@ -135,7 +90,7 @@ def test_who_issues_ops_is_kept_and_left_out_where_it_is_not_said(tmp_path: Path
         Device("c"),
     )
     Topology(devices).save(tmp_path / "box.json")
-    assert read_topology(tmp_path / "box.json").devices == devices
+    assert read_topology(tmp_path / "box.json") == Topology(devices)
     nodes = json.loads((tmp_path / "box.json").read_text())["nodes"]
     assert [sorted(set(node) - {"id", "kind", "type"}) for node in nodes] == [
         ["dispatch_s"],

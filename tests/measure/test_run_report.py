@@ -41,5 +41,5 @@ def test_both_steps_are_on_the_page() -> None:
     assert 'id="conclusion"' not in page_of_run(Run(REPORT, diamond(), measured))
     assert [schedule["name"] for schedule in page.data["schedules"]] == ["predicted", "measured"]
     assert page.data["shown"] == [0, 1]
-    assert page.title == "small: predicted and measured on a, b"
+    assert page.title == "small on pair: predicted and measured"
     assert ["plain PyTorch, one device", "16.8 ms"] in page.rows

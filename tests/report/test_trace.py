@@ -73,30 +73,6 @@ def test_slices_of_a_thread_do_not_overlap_in_perfetto(make: Any) -> None:
             assert start + length <= following
 
 
-@pytest.mark.parametrize("make", PLANS)
-def test_flow_arrows_pair_up_inside_slices(make: Any) -> None:
-    plan = make()
-    starts, ends = events(plan, "s"), events(plan, "f")
-    assert [event["id"] for event in starts] == [event["id"] for event in ends]
-    assert len({event["id"] for event in starts}) == len(starts) == len(plan.transfers)
-    assert all(event["bp"] == "e" for event in ends)
-    slices = events(plan, "X")
-    for arrow in (*starts, *events(plan, "t"), *ends):
-        around = [event for event in slices if event["tid"] == arrow["tid"]]
-        assert any(event["ts"] < arrow["ts"] < event["ts"] + event["dur"] for event in around)
-
-
-def test_an_arrow_leads_from_producer_over_the_link_to_the_consumer() -> None:
-    plan = diamond()
-    names = thread_names(plan)
-    arrows = [event for event in chrome_trace(plan)["traceEvents"] if event.get("id") == 1]
-    assert [(event["ph"], names[event["tid"]], event["ts"]) for event in arrows] == [
-        ("s", "a: compute", 1e6),
-        ("t", "a: to b", 3.5e6),
-        ("f", "b: compute", 6.5e6),
-    ]
-
-
 def test_counters_hold_the_memory_alive() -> None:
     plan = diamond()
     for pid, device in enumerate(("a", "b"), start=1):

@@ -34,8 +34,6 @@ def content(tmp_path_factory: pytest.TempPathFactory) -> str:
     "edit",
     [
         lambda plan: plan["ops"].pop(),
-        lambda plan: plan["ops"][0].update(device="z"),
-        lambda plan: plan["transfers"][0].update(source="z"),
         lambda plan: plan["transfers"][0]["segments"][0].update(route=[["x", "z"]]),
         lambda plan: plan.update(makespan_s=1e-4, transfers=[]),
     ],

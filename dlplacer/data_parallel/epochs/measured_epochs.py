@@ -1,13 +1,10 @@
 """Epochs measured by training as 1, 2, 4 … workers would, on one device: any framework, any model."""
 
 import inspect
-from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import Executor, as_completed
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from pickle import PicklingError
 from statistics import median
 from typing import Annotated, Any, NamedTuple
 
@@ -191,7 +188,6 @@ def measure_epochs(
     reached: Callable[[float], bool] | None = None,
     max_epochs: int = 100,
     seeds: Sequence[int] = (0,),
-    executor: Executor | None = None,
     checkpoint: str | Path | None = None,
     codec: str | None = None,
     period: int = 1,
@@ -213,9 +209,6 @@ def measure_epochs(
         Most epochs of a training; with a batch that needs more it counts as not converging.
     seeds
         One training for each; the planner takes the median.
-    executor
-        Any executor of `concurrent.futures`, on which the trainings run side by side; then `train` and `reached` must
-        be picklable. None: one after another, here.
     checkpoint
         A file that holds every training that has ended, written atomically: a measurement that was killed goes on from
         there. One file may hold several codecs and periods. It knows trainings and goals by their ``name``, or the
@@ -223,7 +216,7 @@ def measure_epochs(
     codec, period
         Measure with gradients that went through a codec, or with exchanges every so many steps only.
     on_progress
-        After every epoch; with an executor after every training.
+        After every epoch.
 
     Raises
     ------
@@ -240,14 +233,8 @@ def measure_epochs(
     wanted = [EpochRun(count, seed, codec, period) for count in batches for seed in seeds]
     waiting = [run for run in dict.fromkeys(wanted) if not runs.knows(run, max_epochs)]
     once = partial(_train, train, options, reached, max_epochs)
-    if executor is None:
-        for run in waiting:
-            runs.add(run, once(on_progress, run), max_epochs)
-    else:
-        with closing(_side_by_side(executor, partial(once, None), waiting)) as ended:
-            for run, epochs in ended:
-                runs.add(run, epochs, max_epochs)
-                on_progress(run.workers, run.seed, max_epochs if epochs is None else int(epochs), float("nan"))
+    for run in waiting:
+        runs.add(run, once(on_progress, run), max_epochs)
     counts = (
         EpochCount(count, tuple(runs.epochs(run, max_epochs) for run in wanted if run.workers == count))
         for count in dict.fromkeys(batches)
@@ -260,15 +247,14 @@ def _train(
     options: dict[str, Any],
     reached: Callable[[float], bool] | None,
     max_epochs: int,
-    on_progress: Progress | None,
+    on_progress: Progress,
     run: EpochRun,
 ) -> float | None:
     """Epochs of one training; None if it did not get there."""
     done = 0
     for metric in train(run.workers, run.seed, **options):
         done += 1
-        if on_progress is not None:
-            on_progress(run.workers, run.seed, done, metric)
+        on_progress(run.workers, run.seed, done, metric)
         if reached is not None and reached(metric):
             return float(done)
         # A training that says itself when it is done may end right after the last epoch.
@@ -280,26 +266,6 @@ def _train(
         f"the training function ended after {done} epochs with {run.workers} workers without reaching the goal; let it "
         f"go on for max_epochs = {max_epochs}"
     )
-
-
-def _side_by_side(
-    executor: Executor, once: Callable[[EpochRun], float | None], waiting: Sequence[EpochRun]
-) -> Generator[tuple[EpochRun, float | None]]:
-    """Every run with its epochs, in the order in which they end."""
-    futures = {executor.submit(once, run): run for run in waiting}
-    try:
-        for future in as_completed(futures):
-            yield futures[future], future.result()
-    except (PicklingError, AttributeError, TypeError) as error:
-        if "pickle" not in str(error):
-            raise
-        raise InputError(
-            f"the training cannot be sent to another process ({error}); define it, and what says whether its goal is "
-            "reached, at the top of a module"
-        ) from error
-    finally:
-        for future in futures:
-            future.cancel()
 
 
 def named(called: Callable[..., Any]) -> str:

@@ -30,7 +30,7 @@ from dlplacer.solvers.heuristics.contiguous import Floats
 _ROUNDED = 1e-6
 """Relative error of a bound by the ticks of the flow."""
 
-ASSUMED = Options.of_words("sum")
+ASSUMED = Options(memory="sum")
 """Weights and cache stay; vectors are so small that their room is reserved."""
 
 

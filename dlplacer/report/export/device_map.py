@@ -36,19 +36,6 @@ def device_map(plan: Plan, devices: Mapping[str, int | str] | None = None) -> di
     return {next(path for path in _paths(tensor) if len(inside[path]) == 1): device for tensor, device in home.items()}
 
 
-def spread_modules(plan: Plan) -> dict[str, tuple[str, ...]]:
-    """Module → its devices, of the modules whose parameters, buffers and forward ops are on several."""
-    used: dict[str, dict[str, None]] = defaultdict(dict)
-    owners: set[str] = set()
-    for tensor, (device, _) in _stored(plan).items():
-        owners.add(_owner(tensor))
-        used[_owner(tensor)][device] = None
-    for op in plan.graph.ops:
-        if (op.module or "") in owners and op.module and op.phase in (None, "forward") and op.kind not in _STORED:
-            used[op.module][plan.placement[op.id]] = None
-    return {module: tuple(devices) for module, devices in used.items() if len(devices) > 1}
-
-
 def overfull_devices(plan: Plan) -> tuple[str, ...]:
     """A line for each device whose memory the map's parameters and buffers exceed, where the plan's do not."""
     homes = _homes(plan)

@@ -18,6 +18,7 @@ from dlplacer.core.topology import Device
 from dlplacer.machines.costs.device_table import DEVICE_TABLE
 from dlplacer.planning.fit.chain import ChainCosts, chain_of
 from dlplacer.planning.fit.layer_flow import best_placement, is_experts
+from dlplacer.report.export.device_map import device_map, overfull_devices
 
 _SECONDS = 10.0
 """Limit of solving again, as of a fit."""
@@ -273,11 +274,15 @@ TARGETS: Mapping[str, Target] = {
 def export(plan: Plan, target: str) -> Exported:
     """The text with which a runtime follows a plan of `dlplacer fit`, or the best plan that it can be told.
 
+    Accelerate follows the placement of other plans too (`device_map`).
+
     Raises InputError if there is no such target, the plan is of no decoder, or nothing that the target can be told
     fits.
     """
     if target not in TARGETS:
         raise InputError(f"there is no target {target!r}; use one of {', '.join(TARGETS)}")
+    if target == "accelerate" and not any("layer" in op.meta for op in plan.graph.ops):
+        return Exported(target, json.dumps(device_map(plan), indent=1), "; ".join(overfull_devices(plan)))
     if any("layer" not in op.meta for op in plan.graph.ops):
         raise InputError(f"the plan of {plan.graph.name!r} has no layers; export a plan of `dlplacer fit -o PLAN`")
     _require_told(plan, target)

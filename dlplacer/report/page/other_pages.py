@@ -8,10 +8,11 @@ from dlplacer.core.op import Edge, Op
 from dlplacer.core.options import Options
 from dlplacer.core.plan import Plan, ScheduledOp, Transfer, TransferSegment
 from dlplacer.core.result import FITS_NONE
+from dlplacer.core.table import figures
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.core.units import format_seconds
 from dlplacer.planning.compare import Comparison
-from dlplacer.planning.hybrid.hybrid_plan import BestOfDevices, HybridPlan, Strategy
+from dlplacer.planning.hybrid.hybrid_plan import BestOfDevices, HybridPlan
 from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
 from dlplacer.planning.pipeline.schedules import Action
 from dlplacer.report.page.page import FigureTable, Page, page_table, render_page, schedule_data
@@ -50,35 +51,12 @@ def hybrid_page(plan: HybridPlan) -> str:
         *([] if best is None else [("best", best.label), ("speedup", f"{faster:.4g}×" if faster else FITS_NONE)]),
         ("hybrid first wins", "nowhere" if plan.first_win is None else f"at {plan.first_win} devices"),
     ]
-    crossovers = [(f"from {each.devices}", f"{each.workers} × {each.degree}") for each in plan.crossovers]
-    tables = [FigureTable("Best strategy", crossovers)]
-    if best is not None:
-        tables.insert(0, FigureTable(f"On {len(plan.budgets)} devices", _strategy_rows(plan, best)))
-    if plan.warnings:
-        tables.append(FigureTable("Notes", [("warning", warning) for warning in plan.warnings]))
     data = {
         "unitS": _UNIT_S,
         "chart": _chart(plan),
         "tables": [page_table("Budgets", plan.table, _UNIT_S, {"best": 260})],
     }
-    return render_page(Page(plan.name or "Hybrid plan", top, tables, data))
-
-
-def _strategy_rows(plan: HybridPlan, best: Strategy) -> list[tuple[str, str]]:
-    step = best.step
-    rows = [
-        ("workers", f"{best.workers} of {best.degree} {'device' if best.degree == 1 else 'devices'}"),
-        ("model-parallel speedup", f"{best.split.speedup:.3f}×, {best.split.method}"),
-        ("codec", step.codec),
-        ("transport", f"{step.transport}{f', {step.algorithm}' if step.algorithm else ''}"),
-        ("messages", str(step.groups)),
-        ("step", format_seconds(step.step_s)),
-        ("of which exchange", format_seconds(step.exposed_s)),
-        ("epochs", f"{best.epochs:.4g}"),
-    ]
-    if plan.mini_batches is not None:
-        rows.append(("time to converge", format_seconds(best.time_s(plan.mini_batches))))
-    return rows
+    return render_page(Page(plan.name or "Hybrid plan", top, [FigureTable("Plan", figures(plan.to_dict()))], data))
 
 
 def _chart(plan: HybridPlan) -> dict[str, Any]:
@@ -122,15 +100,9 @@ def pipeline_page(pipeline: PipelinePlan) -> str:
         ("bubble", f"{100 * pipeline.timeline.bubble:.1f} %"),
         ("speedup", speedup),
     ]
-    split = "best of all contiguous splits" if pipeline.exact else "best of the splits searched"
-    rows = [
-        *top,
-        ("slowest part", f"{format_seconds(pipeline.bottleneck_s)} per micro-batch ({split})"),
-        *(("warning", warning) for warning in pipeline.warnings),
-    ]
     data = schedule_data([("pipeline", passes_as_plan(pipeline))], colorBy=_COLORS)
     data["tables"] = [page_table("Stages", pipeline.table, data["unitS"], {"last_op": 240})]
-    return render_page(Page(title, top, [FigureTable("Pipeline", rows)], data))
+    return render_page(Page(title, top, [FigureTable("Pipeline", figures(pipeline.to_dict()))], data))
 
 
 def passes_as_plan(pipeline: PipelinePlan) -> Plan:
@@ -188,10 +160,7 @@ def _readers(pipeline: PipelinePlan, action: Action, known: Set[Action]) -> Iter
     Activations go to the next stage and gradients back; tensors kept for a stage's own backward pass never travel.
     """
     stage, part = action.stage, action.micro_batch
-    readers = {
-        "F": [(stage + 1, "F", pipeline.stages[stage].sends_bytes), (stage, "B", 0), (stage, "I", 0)],
-        "W": [],
-    }
+    readers = {"F": [(stage + 1, "F", pipeline.stages[stage].sends_bytes), (stage, "B", 0), (stage, "I", 0)], "W": []}
     back = [(stage - 1, kind, pipeline.stages[stage - 1].returns_bytes) for kind in "BI" if stage > 0]
     for there, kind, size in readers.get(action.kind, [*back, (stage, "W", 0)]):
         reader = Action(there, kind, part)

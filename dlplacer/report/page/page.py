@@ -14,11 +14,9 @@ from importlib.resources.abc import Traversable
 from typing import Any
 
 from dlplacer.core.errors import InputError
-from dlplacer.core.options import ASSUMPTIONS
-from dlplacer.core.plan import Plan, Transfer
-from dlplacer.core.table import Table
+from dlplacer.core.plan import Plan
+from dlplacer.core.table import Table, figures
 from dlplacer.core.units import format_bytes, format_seconds
-from dlplacer.report.critical_path import critical_path
 from dlplacer.report.page.columns import PageClock, graph_columns, schedule_columns, visible
 from dlplacer.report.summary import headline, speedup_text, subject
 
@@ -90,13 +88,9 @@ def _read(path: Traversable) -> str:
 
 def highlights(plan: Plan) -> list[tuple[str, str]]:
     """The few figures by which a plan is judged first."""
-    faster = speedup_text(plan)
-    return [
-        ("bound", format_seconds(plan.lower_bound_s)),
-        ("gap", f"{100 * plan.gap:.3g} %"),
-        *([("speedup", faster)] if faster is not None else []),
-        ("status", plan.status),
-    ]
+    faster, gap = speedup_text(plan), f"{100 * plan.gap:.3g} %"
+    known = ("bound", format_seconds(plan.lower_bound_s)), ("gap", gap), ("speedup", faster), ("status", plan.status)
+    return [(name, text) for name, text in known if text is not None]
 
 
 def result_table(plans: Sequence[tuple[str, Plan]]) -> FigureTable:
@@ -108,49 +102,34 @@ def result_table(plans: Sequence[tuple[str, Plan]]) -> FigureTable:
 
 
 def assumption_table(plans: Sequence[tuple[str, Plan]]) -> FigureTable:
-    """Every option of the problem with its assumption; a column for each plan if plans differ."""
+    """Every option of the problem; a column for each plan if plans differ."""
     chosen = list(dict.fromkeys(plan.options for _, plan in plans))
     heads = [name for name, _ in plans] if len(chosen) > 1 else ()
     columns = [options.to_dict() for options in (chosen if len(chosen) == 1 else [plan.options for _, plan in plans])]
-    rows = [
-        (name, *(f"{column[name]}: {assumption.meaning[column[name]]}" for column in columns))
-        for name, assumption in ASSUMPTIONS.items()
-    ]
+    rows = [(name, *(column[name] for column in columns)) for name in columns[0]]
     return FigureTable("Assumptions", rows, heads)
 
 
-def origin_table(plan: Plan) -> FigureTable:
-    """Graph, machine and provenance of a plan."""
-    rows = [
-        ("graph", f"{plan.graph.name or 'unnamed'}: {len(plan.graph.ops)} ops, {len(plan.graph.edges)} edges"),
-        ("machine", f"{plan.topology.name or 'unnamed'}: {len(plan.topology.devices)} devices"),
-        *((name, str(value)) for name, value in plan.provenance.items()),
-    ]
-    return FigureTable("Origin", rows)
-
-
 def _result(plan: Plan) -> dict[str, str]:
-    parts = critical_path(plan)
-    moving = [part.time_s for part in parts if isinstance(part.step, Transfer)]
-    return {
+    record = {
+        "graph": f"{plan.graph.name or 'unnamed'}: {len(plan.graph.ops)} ops, {len(plan.graph.edges)} edges",
+        "machine": f"{plan.topology.name or 'unnamed'}: {len(plan.topology.devices)} devices",
         "status": plan.status,
-        "step time": format_seconds(plan.makespan_s),
-        **({} if plan.period_s is None else {"period, the objective": format_seconds(plan.period_s)}),
-        "lower bound": format_seconds(plan.lower_bound_s),
-        "optimality gap": f"{100 * plan.gap:.3g} %",
-        "rounding": format_seconds(plan.rounding_s),
-        "speedup": speedup_text(plan) or "none: the plan takes no time",
-        "critical path": f"{len(parts) - len(moving)} ops, {len(moving)} transfers that take "
-        f"{format_seconds(sum(moving))}",
+        "step_time_s": plan.makespan_s,
+        "period_s": plan.period_s,
+        "lower_bound_s": plan.lower_bound_s,
+        "optimality_gap": plan.gap,
+        "rounding_s": plan.rounding_s,
+        "speedup_over_one_device": speedup_text(plan) or "none: the plan takes no time",
         "transfers": f"{len(plan.transfers)}, {format_bytes(sum(sent.bytes for sent in plan.transfers))}",
         "method": f"{plan.method}, {format_seconds(plan.solve_s)}",
     }
+    return dict(figures(record))
 
 
 NamedPlan = tuple[str, Plan]
 
 _TOP = 4
-_MOST_NAMED = 4
 
 
 def html_page(plan: Plan, against: Plan | None = None, names: tuple[str, str] = ("A", "B")) -> str:
@@ -159,14 +138,14 @@ def html_page(plan: Plan, against: Plan | None = None, names: tuple[str, str] = 
     A second plan is drawn on the same axis, device by device; `names` are those of both.
     """
     if against is None:
-        figures = [result_table([("", plan)]), assumption_table([("", plan)]), origin_table(plan)]
+        figures = [result_table([("", plan)]), assumption_table([("", plan)])]
         return render_page(Page(headline(plan), highlights(plan), figures, schedule_data([("plan", plan)])))
     both = [(names[0], plan), (names[1], against)]
     objectives = against.options.objective, plan.options.objective
     if objectives[0] != objectives[1]:
         raise InputError("one plan has objective {!r}, the other {!r}; take two of one".format(*objectives))
     title = f"{names[0]} against {names[1]}: {' and '.join(dict.fromkeys(map(subject, (plan, against))))}"
-    figures = [result_table(both), assumption_table(both), *map(origin_table, (plan, against))]
+    figures = [result_table(both), assumption_table(both)]
     top = [(name, f"{format_seconds(each.value_s)}, gap {100 * each.gap:.3g} %") for name, each in both]
     if plan.value_s:
         top.append((f"{names[1]} ÷ {names[0]}", f"{against.value_s / plan.value_s:.3f}"))
@@ -180,10 +159,8 @@ def run_page(predicted: Plan, measured: Plan, figures: Sequence[tuple[str, str]]
     sentence that sums them up.
     """
     both = [("predicted", predicted), ("measured", measured)]
-    devices = [device.id for device in predicted.topology.devices]
-    where = ", ".join(devices) if len(devices) <= _MOST_NAMED else f"{len(devices)} devices"
-    title = f"{predicted.graph.name or 'graph'}: predicted and measured on {where}"
-    tables = [FigureTable("Run", figures), assumption_table([("", predicted)]), origin_table(predicted)]
+    title = f"{subject(predicted)}: predicted and measured"
+    tables = [FigureTable("Run", figures), assumption_table([("", predicted)])]
     data = schedule_data(both, (0, 1), is_run=True)
     return render_page(Page(title, figures[:_TOP], tables, data, conclusion))
 

@@ -3,7 +3,6 @@ from .gantt import plot_run as plot_run
 from .memory import plot_memory as plot_memory
 from .pictures import save_picture as save_picture
 from .placement import plot_placement as plot_placement
-from .results import plot_comparison as plot_comparison
 from .results import plot_fit as plot_fit
 from .results import plot_hybrid as plot_hybrid
 from .results import plot_pipeline as plot_pipeline

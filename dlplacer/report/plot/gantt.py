@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -16,7 +16,7 @@ from dlplacer.core.errors import InputError
 from dlplacer.core.plan import Plan, ScheduledOp
 from dlplacer.core.units import format_seconds
 from dlplacer.report.critical_path import PathPart, critical_path
-from dlplacer.report.link_use import LinkUse, link_uses, waited_for
+from dlplacer.report.link_use import LinkUse, link_uses
 from dlplacer.report.module_blocks import blocks_of, short_kind, short_names
 from dlplacer.report.plot.style import (
     CRITICAL,
@@ -39,16 +39,12 @@ from dlplacer.report.summary import headline, verdict
 
 _MOST_ROWS = 10
 
-Hop = tuple[str, str]
-"""A link direction."""
-
 
 @dataclass(frozen=True, eq=False)
 class LinkRow:
     """The link uses in one row.
 
-    `nodes`: those of a direction, or of several in a chain that always carry the same bytes at the same time; the
-    receiving device alone, if the row shows all transfers that arrive there.
+    `nodes`: those of a direction; the receiving device alone, if the row shows all transfers that arrive there.
     """
 
     nodes: tuple[str, ...]
@@ -61,18 +57,9 @@ class LinkRow:
 
 
 def link_rows(plan: Plan) -> list[LinkRow]:
-    """A row per link direction that is used; if there are many, one per device for its arriving transfers.
-
-    Directions that form one route through routers and never carry anything else share a row.
-    """
+    """A row per link direction that is used; if there are many, one per device for its arriving transfers."""
     uses = link_uses(plan)
-    alike: dict[object, list[Hop]] = defaultdict(list)
-    for hop, found in uses.items():
-        alike[tuple((id(use.transfer), use.part, use.start_s, use.end_s) for use in found)].append(hop)
-    rows = []
-    for hops in alike.values():
-        chain = _chain(hops)
-        rows += [LinkRow(nodes, tuple(uses[hops[0]])) for nodes in ([chain] if chain else hops)]
+    rows = [LinkRow(hop, tuple(found)) for hop, found in uses.items()]
     if len(rows) <= _MOST_ROWS:
         return rows
     arriving: dict[str, list[LinkUse]] = {device.id: [] for device in plan.topology.devices}
@@ -80,18 +67,6 @@ def link_rows(plan: Plan) -> list[LinkRow]:
         arriving.get(target, []).extend(passed)
     sorted_by_start = {name: sorted(here, key=lambda use: use.start_s) for name, here in arriving.items()}
     return [LinkRow((name,), tuple(here)) for name, here in sorted_by_start.items() if here]
-
-
-def _chain(hops: list[Hop]) -> tuple[str, ...] | None:
-    """The nodes of the route that these directions form in some order; None if they form none."""
-    following = dict(hops)
-    first = [source for source in following if source not in following.values()]
-    if len(following) < len(hops) or len(first) != 1:
-        return None
-    nodes = first
-    while nodes[-1] in following:
-        nodes.append(following[nodes[-1]])
-    return tuple(nodes) if len(nodes) == len(hops) + 1 else None
 
 
 Row = str | LinkRow
@@ -283,8 +258,7 @@ def _name(row: Row, busy: Mapping[str, float], makespan_s: float) -> str:
         return plain(row) + (f"\n{100 * busy[row] / makespan_s:.0f} % busy" if makespan_s else "")
     if row.device:
         return f"→ {plain(row.device)}"
-    first, *routers, last = map(plain, row.nodes)
-    return f"{first} → {last}" + (f"\nvia {', '.join(routers)}" if routers else "")
+    return " → ".join(map(plain, row.nodes))
 
 
 def _timed(plan: Plan) -> Iterator[ScheduledOp]:
@@ -292,38 +266,22 @@ def _timed(plan: Plan) -> Iterator[ScheduledOp]:
 
 
 _SPAN = "from the start of the first op to the end of the last, without what the host does before and after"
-_NOTE = "transfers that a device waited for: the producer has ended, the device is free, and the reader has not begun"
 
 
 def plot_run(steps: tuple[Plan, Plan], axes: tuple[Axes, Axes] | None = None) -> tuple[Axes, Axes]:
     """Gantt charts of the predicted and of the measured step with the same time axis; returns their Axes.
 
-    A recording holds no transfers: below the measured ops stand those that a device waited for, as `waited_for` finds
-    them. Neither chart shows a critical path: cores also spend time on handing over tensors, which no bar represents.
+    A recording holds no transfers. Neither chart shows a critical path: cores also spend time on handing over tensors,
+    which no bar represents.
     """
-    predicted, measured = steps
     (width, above), (_, below) = map(gantt_size, steps)
     both: Any = axes_or_new(axes, (width, above + below), 2)
-    longest_s = max(predicted.makespan_s, measured.makespan_s)
-    shown = (
-        predicted,
-        measured
-        if measured.transfers
-        # They may overlap on a link, and hold all links of their route at once.
-        else replace(
-            measured,
-            transfers=waited_for(predicted, measured),
-            options=replace(predicted.options, contention="none", delay="cut-through"),
-        ),
-    )
-    for plan, ax, name in zip(shown, both, ("predicted", "measured"), strict=True):
+    longest_s = max(plan.makespan_s for plan in steps)
+    for plan, ax, name in zip(steps, both, ("predicted", "measured"), strict=True):
         plot_gantt(plan, ax, mark_path=False, until_s=longest_s)
-        ax.set_title(
-            f"{name}: {format_seconds(plan.makespan_s)}{_apart(plan, predicted)}", loc="left", fontweight="bold"
-        )
+        apart = _apart(plan, steps[0])
+        ax.set_title(f"{name}: {format_seconds(plan.makespan_s)}{apart}", loc="left", fontweight="bold")
     both[0].annotate(_SPAN, (1, 1), (0, 4), "axes fraction", "offset points", fontsize=7, color=GUIDE, ha="right")
-    if shown[1].transfers and not measured.transfers:
-        both[1].annotate(_NOTE, (0, 0), (2, 3), "axes fraction", "offset points", fontsize=7, color=GUIDE)
     return both[0], both[1]
 
 

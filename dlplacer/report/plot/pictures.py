@@ -34,7 +34,6 @@ PICTURES = (
     Picture("gantt", "plan", "devices and links over time, as .png, .svg or .pdf", "gantt"),
     Picture("placement", "plan", "the graph coloured by device", "placement"),
     Picture("memory", "plan", "memory over time", "memory"),
-    Picture("comparison", "comparison", "the step times as bars, as .png, .svg or .pdf"),
     Picture("fit", "fit", "layers and memory of each device, as .png, .svg or .pdf"),
     Picture("hybrid", "hybrid plan", "speedup over devices, as .png, .svg or .pdf"),
     Picture("pipeline", "pipeline plan", "the schedule as .png, .svg or .pdf"),

@@ -1,4 +1,4 @@
-"""Pictures of other results than plans: methods compared, layers fitted, hybrids over devices, pipelines over time."""
+"""Pictures of layers fitted to devices, of hybrids over devices and of pipelines over time."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,7 +8,6 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from dlplacer.core.units import format_seconds
-from dlplacer.planning.compare import Comparison, MethodResult
 from dlplacer.planning.fit.fit import Fit
 from dlplacer.planning.hybrid.hybrid_plan import HybridPlan, Strategy
 from dlplacer.planning.pipeline.pipeline_plan import PipelinePlan
@@ -23,96 +22,39 @@ from dlplacer.report.plot.style import (
     device_colors,
     entitle,
     ink_on,
-    label_bytes,
     label_rows,
     label_seconds,
     plain,
 )
 
-_PROVED = "#4c78a8"
-_GAP = "#b9cbe0"
-_METHOD_HEIGHT = 0.72
-_METHODS_LEGEND = "dark: up to the best lower bound; pale: gap to it; ×: speedup over the best single device"
-_ROOM_FOR_LABELS = 1.26
-
-
-def plot_comparison(comparison: Comparison, ax: Axes | None = None) -> Axes:
-    """A bar per method, the best on top, as long as its step time; returns the Axes, with seconds along x.
-
-    Solid up to the best lower bound, which the dashed line marks, paler beyond it: the gap. A bar is labelled with the
-    step time, the speedup over the best single device and the gap; a method without a plan with the reason.
-    """
-    ax = axes_or_new(ax, (10.0, 1.8 + 0.38 * len(comparison.rows)))
-    longest = max((row.makespan_s for row in comparison.rows if row.makespan_s is not None), default=0.0)
-    span = _ROOM_FOR_LABELS * max(longest, comparison.lower_bound_s) or 1.0
-    for place, row in enumerate(comparison.rows):
-        if row.makespan_s is not None:
-            proved = min(row.makespan_s, comparison.lower_bound_s)
-            ax.barh(place, row.makespan_s, height=_METHOD_HEIGHT, color=_GAP, zorder=2)
-            ax.barh(place, proved, height=_METHOD_HEIGHT, color=_PROVED, zorder=2)
-        ax.annotate(
-            _method_label(comparison, row),
-            (row.makespan_s or 0.0, place),
-            xytext=(4, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize=8,
-            color=TEXT if row.makespan_s is not None else GUIDE,
-        )
-    ax.axvline(comparison.lower_bound_s, color=TEXT, linewidth=1.2, linestyle=(0, (4, 2)), zorder=3)
-    ax.set_xlim(0, span)
-    ax.set_ylim(len(comparison.rows) - 0.4, -0.6)
-    label_rows(ax, range(len(comparison.rows)), [plain(row.method) for row in comparison.rows])
-    ax.grid(axis="x", color=IDLE, zorder=0)
-    label_seconds(ax.xaxis, span, "step time")
-    bound = f"lower bound {format_seconds(comparison.lower_bound_s)} (dashed)"
-    entitle(ax, ": ".join(filter(None, (comparison.name, bound))))
-    ax.set_xlabel(f"{ax.get_xlabel()}\n{_METHODS_LEGEND}")
-    return ax
-
-
-def _method_label(comparison: Comparison, row: MethodResult) -> str:
-    if row.makespan_s is None:
-        return row.status
-    speedup, gap = comparison.speedup(row), comparison.gap(row) or 0.0
-    faster = "" if speedup is None else f"  {speedup:.2f}×"
-    distance = "optimal" if row.status == "optimal" else f"gap {100 * gap:.2g} %"
-    return f"{format_seconds(row.makespan_s)}{faster}  {distance}"
-
-
 _BAR = 0.62
-_PARTS = (
-    ("weights", PHASE["forward"]),
-    ("cache", PHASE["backward"]),
-    ("vectors", TRANSFER),
-    ("reserve", PHASE[None]),
-)
+_PARTS = {"weights": PHASE["forward"], "cache": PHASE["backward"], "vectors": TRANSFER, "reserve": PHASE[None]}
 
 
 def plot_fit(found: Fit, ax: Axes | None = None) -> Axes:
-    """A row per device as long as its memory, with weights, cache and reserve stacked; returns the Axes, in bytes."""
+    """A row per device as long as its memory, with weights, cache and reserve stacked; returns the Axes, in GiB."""
     ax = axes_or_new(ax, (10.0, 1.9 + 0.75 * len(found.plan.topology.devices)))
     shares = {share.device: share for share in found.shares}
     devices = found.plan.topology.devices
-    longest = 1.0
+    longest = 0.0
     for row, device in enumerate(devices):
         share = shares.get(device.id)
         reserved = (float(device.meta.get("working_bytes", 0)), float(device.meta.get("reserve_bytes", 0)))
         held = (0, 0) if share is None else (share.weight_bytes, share.cache_bytes)
-        sizes = [float(held[0]), float(held[1]), *reserved]
-        capacity = float(device.meta.get("capacity_bytes") or sum(sizes))
+        sizes = [size / 2**30 for size in (*held, *reserved)]
+        capacity = device.meta.get("capacity_bytes", 0) / 2**30 or sum(sizes)
         longest = max(longest, capacity)
         ax.barh(row, capacity, height=_BAR, color=IDLE, zorder=1)
         left = 0.0
-        for (name, color), size in zip(_PARTS, sizes, strict=True):
+        for (name, color), size in zip(_PARTS.items(), sizes, strict=True):
             ax.barh(row, size, left=left, height=_BAR, color=color, zorder=2, label=name if row == 0 else None)
             left += size
         told = "unused" if share is None else f"{len(share.layers)} layers, {format_seconds(share.time_s)}"
         ax.text(capacity, row - _BAR / 2 - 0.04, told, ha="right", va="bottom", fontsize=8)
     label_rows(ax, range(len(devices)), [plain(f"{device.id} {device.type}") for device in devices])
     ax.set_ylim(len(devices) - 0.4, -0.8)
-    ax.set_xlim(0, longest)
-    label_bytes(ax.xaxis, longest, "memory")
+    ax.set_xlim(0, longest or 1.0)
+    ax.set_xlabel("memory (GiB)")
     ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.22), ncols=4, frameon=False)
     speed = f"{found.tokens_per_s:.3g} tokens/s, context {found.serving.context}"
     entitle(ax, f"{plain(found.plan.graph.name)}: {speed}", f"{found.binds} binds; {found.status}")
@@ -142,19 +84,8 @@ def plot_hybrid(plan: HybridPlan, ax: Axes | None = None) -> Axes:
     dashed: dict[str, Any] = {"color": TEXT, "linewidth": 1.4, "linestyle": (0, (4, 3)), "zorder": 4}
     ax.plot(*zip(*best, strict=True), label="best, idle devices allowed", **dashed)
     if plan.first_win is not None:
-        ax.axvline(plan.first_win, color=GUIDE, linewidth=1, linestyle=":")
-        note = f"hybrid wins from {plan.first_win}"
-        right = plan.first_win > len(plan.budgets) ** 0.5
-        ax.annotate(
-            note,
-            (plan.first_win, 0.02),
-            xytext=(-4 if right else 4, 0),
-            xycoords=("data", "axes fraction"),
-            textcoords="offset points",
-            ha="right" if right else "left",
-            fontsize=8,
-            color=GUIDE,
-        )
+        label = f"hybrid wins from {plan.first_win}"
+        ax.axvline(plan.first_win, color=GUIDE, linewidth=1, linestyle=":", label=label)
     _label_axes(ax, plan)
     return ax
 
@@ -184,12 +115,7 @@ def _label_axes(ax: Axes, plan: HybridPlan) -> None:
 
 _HIGH = 0.8
 _KIND_HEIGHT = {"F": 1.0, "B": 0.7, "I": 0.7, "W": 0.45}
-_MEANING = {
-    "F": "F forward",
-    "B": "B backward",
-    "I": "I backward for the inputs",
-    "W": "W backward for the weights",
-}
+_MEANING = {"F": "F forward", "B": "B backward", "I": "I backward for the inputs", "W": "W backward for the weights"}
 _MOST_LABELS = 160
 _OUTLINED = 400
 _MOST_COLORS_NAMED = 16

@@ -11,13 +11,12 @@ from matplotlib.axis import Axis
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.textpath import TextPath
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter
 
 _TIMES = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9))
 _TITLE_POINTS = 10
 # Of the figure's width: left of the title are the names of rows.
 _TITLE_SHARE = 0.75
-_SIZES = (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 1))
 
 
 def axes_or_new(ax: Any, size: tuple[float, float], rows: int = 1) -> Axes:
@@ -51,15 +50,6 @@ def label_rows(ax: Axes, places: Sequence[float], names: Sequence[str]) -> None:
 def label_seconds(axis: Axis, span_s: float, name: str) -> None:
     """Data in seconds, ticks in the largest of s, ms, us and ns in which the span is at least 2."""
     unit, factor = next(((unit, factor) for unit, factor in _TIMES if span_s >= 2 * factor), _TIMES[-1])
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / factor:.6g}"))
-    axis.set_label_text(f"{name} ({unit})")
-
-
-def label_bytes(axis: Axis, span_bytes: float, name: str) -> None:
-    """Data in bytes, ticks at round numbers of the largest of TiB, GiB, MiB, KiB and B that fits into the span."""
-    unit, factor = next(((unit, factor) for unit, factor in _SIZES if span_bytes >= factor), _SIZES[-1])
-    ticks = MaxNLocator(nbins=7, steps=[1, 2, 5, 10]).tick_values(0, span_bytes / factor)
-    axis.set_ticks([tick * factor for tick in ticks if tick * factor <= span_bytes])
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value / factor:.6g}"))
     axis.set_label_text(f"{name} ({unit})")
 

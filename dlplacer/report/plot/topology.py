@@ -109,7 +109,7 @@ def plot_topology(topology: Topology, ax: Axes | None = None) -> Axes:
     """Devices as coloured boxes in a row, routers above; returns the Axes.
 
     Links between devices that are not neighbours in the row pass below it. The colour encodes rate and
-    latency, as the legend says; where there are too many kinds of links to distinguish, every link is labelled.
+    latency, as the legend says of the eight fastest kinds of links.
     """
     spots = machine_layout(topology)
     ax = axes_or_new(ax, _size(topology, spots))
@@ -143,7 +143,6 @@ def _draw_links(ax: Axes, topology: Topology, spots: Spots) -> None:
     shades = matplotlib.colormaps[_SPECTRUM]
     color_of = {name: shades(0.9 * place / max(1, len(names) - 1)) for place, name in enumerate(names)}
     width_of = {name: 1.5 + 3.5 * (rates[name] / rates[names[0]]) ** 0.5 for name in names}
-    in_legend = len(names) <= _MOST_CLASSES
     for link in topology.links:
         name, low = _carries(link), _arc(topology, spots, link)
         (x0, y0), (x1, y1) = spots[link.source], spots[link.target]
@@ -151,11 +150,9 @@ def _draw_links(ax: Axes, topology: Topology, spots: Spots) -> None:
         curve = Path([(x0, y0), (middle[0], middle[1] - low), (x1, y1)], [Path.MOVETO, Path.CURVE3, Path.CURVE3])
         style = {"edgecolor": color_of[name], "linewidth": width_of[name], "label": "link"}
         ax.add_patch(PathPatch(curve, facecolor="none", zorder=1, **style))
-        if not in_legend:
-            box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.6}
-            ax.text(*middle, name.replace(", ", "\n"), fontsize=6, color=TEXT, ha="center", va="center", bbox=box)
-    if in_legend and names:
-        handles = [Line2D([], [], color=color_of[name], linewidth=width_of[name], label=name) for name in names]
+    if names:
+        shown = names[:_MOST_CLASSES]
+        handles = [Line2D([], [], color=color_of[name], linewidth=width_of[name], label=name) for name in shown]
         ax.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=3, frameon=False, fontsize=8)
 
 

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from collections.abc import Iterator
 
 
@@ -15,12 +14,3 @@ def counted(workers: int, seed: int, codec: str | None = None, period: int = 1) 
     needed = (workers + seed) * (1 if codec is None else 2) * period
     for epoch in range(1, 1000):
         yield float(needed - epoch)
-
-
-def endless(workers: int, seed: int) -> Iterator[float]:
-    """Says that it runs, and goes on."""
-    with open(os.environ["TRAININGS"], "a") as notes:
-        notes.write(f"{os.getpid()}\n")
-    while True:
-        time.sleep(0.05)
-        yield 1.0

@@ -117,7 +117,7 @@ def test_node_link_of_networkx(imported) -> None:
         ("{", "line 1, column 2: .*; the file must be JSON"),
         (
             '{"nodes": [{"id": "a"}], "edges": [{"source": "a", "target": "b", "bw": 1, "count": "2"}]}',
-            r"edges\[0\]\.count: must be a whole number",
+            r"edges\[0\]\.count: must be a valid integer",
         ),
         ("[1]", "holds no object"),
         ('{"nodes": [{"id": "a"}], "edges": [{"source": "a"}]}', r"edges\[0\]\.target: is required"),

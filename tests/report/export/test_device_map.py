@@ -1,5 +1,6 @@
 """Plans as device maps of Hugging Face."""
 
+import json
 import random
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,7 +16,7 @@ from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Op
 from dlplacer.core.plan import Plan, ScheduledOp
 from dlplacer.core.topology import Device
-from dlplacer.report.export.device_map import device_map, overfull_devices, spread_modules
+from dlplacer.report.export.device_map import device_map, overfull_devices
 
 
 def plan_of(homes: dict[str, int], ops: tuple[Op, ...], capture: Mapping[str, Any] | None = None) -> Plan:
@@ -95,4 +96,4 @@ def test_most_bytes_decide_where_a_module_is_spread() -> None:
     ops = (stored("a.w", 100), stored("a.b", 8), stored("a.running", 8, "buffer"))
     plan = plan_of({"a.w": 1, "a.b": 0, "a.running": 0}, ops)
     assert device_map(plan) == {"": 1}
-    assert spread_modules(plan) == {"a": ("d1", "d0")}
+    assert json.loads(dp.export(plan, "accelerate").text) == {"": 1}

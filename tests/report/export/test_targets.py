@@ -201,11 +201,11 @@ def test_llama_cpp_reaches_other_hosts_by_rpc(layers: int, in_ram: int) -> None:
     assert f"--tensor-split {counts['host0-gpu0']},{counts['host1-gpu1'] + 1} " in told.text
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_a_plan_without_layers_is_refused(target: str) -> None:
+def test_a_plan_without_layers_is_refused() -> None:
     plan = dp.place("inception_v3-infer", "dgx1-v100-2gpu", method="single").plan
-    with pytest.raises(InputError):
-        export(plan, target)
+    for target in TARGETS.keys() - {"accelerate"}:
+        with pytest.raises(InputError):
+            export(plan, target)
 
 
 @pytest.mark.parametrize(

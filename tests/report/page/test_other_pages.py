@@ -76,7 +76,7 @@ def test_the_page_of_a_hybrid_has_every_budget() -> None:
     assert [point[0] for point in lines["hybrid, 4 devices per worker"]] == list(range(4, 65, 4))
     assert lines["data parallelism"][-1][1] == pytest.approx(36.571, abs=1e-3)
     assert page.data["chart"]["marks"] == [{"at": 54, "text": "hybrid wins from 54"}]
-    assert ["warning", "look out"] in page.rows
+    assert ["warnings", "look out"] in page.rows
 
 
 def written(path: Path, *command: str) -> ReadPage:

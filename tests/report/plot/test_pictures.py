@@ -15,7 +15,6 @@ from dlplacer.report.plot.pictures import PICTURES, Picture
 
 COMMANDS = {
     "plan": ("show", "plan.json"),
-    "comparison": ("compare", "graph.json", "topology.json"),
     "hybrid plan": ("hybrid", "graph.json", "topology.json", "--devices", "2", "--epochs", "epochs.json"),
     "pipeline plan": ("pipeline", "graph.json", "topology.json"),
     "topology": ("topology", "show", "topology.json"),
