@@ -41,8 +41,6 @@ from dlplacer.measure.steps import (
     median_recording,
 )
 from dlplacer.planning.pipeline.micro_batch_names import BatchCut
-from dlplacer.runtime.devices.cpu import reserve_heap
-from dlplacer.runtime.devices.open import in_host_memory
 from dlplacer.runtime.distributed.collective_ops import COLLECTIVE
 from dlplacer.runtime.distributed.group import DEFAULT_TIMEOUT_S
 from dlplacer.runtime.distributed.measured_network import measured_all_reduce
@@ -253,10 +251,6 @@ def measure(
         A copy of the job's module as it was before the job was placed; plain PyTorch trains it.
     """
     candidates = {_MAIN: main, **others}
-    if in_host_memory(main.devices.values()) and home_of_all(main.placed.plan):
-        # Where the tensors of one step lay in large pages and those of another in small ones, they would differ by
-        # that, for VGG-19 by a third: the steps of the plans, of their devices on their own, and of plain PyTorch.
-        reserve_heap((2 + len(candidates)) * sum(op.footprint_bytes for op in main.placed.plan.graph.ops))
     on_progress("numbers against plain PyTorch", None)
     baselines = made_baselines(candidates, reference, group, compiled)
     predictors = {name: Predictor(placed, group) for name, placed in candidates.items()}

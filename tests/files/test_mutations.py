@@ -20,7 +20,6 @@ from dlplacer.files.topology_file import read_topology
 from dlplacer.machines.costs.calibration import read_calibration
 from dlplacer.machines.importers.any_format import import_topology
 from dlplacer.planning.hybrid.epochs import read_epochs
-from dlplacer.runtime.program.program import Program
 
 COUNT = 60
 
@@ -81,18 +80,6 @@ NODE_LINK = {
         {"source": 1, "target": "s", "bw": 1e9, "count": 2, "key": 1},
     ],
 }
-PROGRAM = """\
-DEVICE d0
-  COMPUTE a
-  SEND x -> "d 1"
-  FREE "x y"
-  COPY t -> "d 1" ON s0
-  RECORD e ON s
-  HOLD t FOR s
-DEVICE "d 1"
-  RECV x <- d0
-  COMPUTE "b\\u00e9"
-"""
 
 
 def plan() -> dict[str, Any]:
@@ -106,10 +93,6 @@ def checked(path: Path) -> None:
         check_plan(found)
     except CheckError:
         return
-
-
-def text(path: Path) -> str:
-    return path.read_bytes().decode("utf-8", "replace")
 
 
 BYTES = [*rb"{ [ ] } , - < & 0 1e999 NaN 1.2.3 \u0000 \ud800".split(), b'"', b"\xff", b"\x00", b"9" * 5000, b"[" * 3000]
@@ -170,7 +153,6 @@ READERS: dict[str, tuple[Callable[[], Any], Callable[[Path], Any]]] = {
     "node-link": (lambda: NODE_LINK, import_topology),
     "matrix": (lambda: samples.DGX1, import_topology),
     "NCCL": (lambda: samples.NCCL_XML, import_topology),
-    "program": (lambda: PROGRAM, lambda path: Program.parse(text(path))),
 }
 
 

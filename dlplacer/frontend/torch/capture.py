@@ -50,15 +50,6 @@ class Captured:
     graph: OpGraph
     executable: Executable = field(repr=False)
 
-    def with_constants(self, copies: Mapping[int, Any]) -> "Captured":
-        """The same step with other constants: id of a constant → its replacement, if it has one."""
-        replaced = {
-            code.op: replace(code, constant=copies.get(id(code.constant), code.constant))
-            for code in self.executable.of_role("constant")
-        }
-        codes = {**self.executable.codes, **replaced}
-        return replace(self, executable=replace(self.executable, codes=codes))
-
 
 def capture(
     job: Traceable,

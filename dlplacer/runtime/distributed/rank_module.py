@@ -122,9 +122,6 @@ class RankModule(PlacedModule):
         )
         return super().load_state_dict(_with_metadata(mine, state_dict), strict, assign)
 
-    def _of(self, job: Job, captured: Captured) -> PlacedModule:
-        return type(self)(job, self.plan, captured, self.devices, self.group, segments=self.segments)
-
     def _differentiated(self, variant: Variant, tensors: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
         # Without a parameter of its own, a process takes part in the backward pass all the same: its loss must have
         # something to start from.

@@ -5,7 +5,6 @@ import hashlib
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import torch
 from torch.optim.adam import adam
@@ -61,14 +60,6 @@ class Updater:
         ]
         update = self._adam if self._rule.kind == "adam" else self._sgd
         update(self._rule, names, [*weights], like_weights)
-
-    def state_dict(self) -> dict[str, Any]:
-        """State of every parameter."""
-        return {"state": dict(self.state)}
-
-    def load_state_dict(self, saved: dict[str, Any]) -> None:
-        """Take over the value of `state_dict`."""
-        self.state = dict(saved["state"])
 
     def _sgd(
         self, rule: Optimizer, names: Sequence[str], weights: list[torch.Tensor], gradients: list[torch.Tensor]

@@ -1,10 +1,7 @@
 """A module that runs on the planned devices, with the parameters and buffers of its job's module."""
 
 import contextlib
-import copy
-import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NoReturn
 
 import torch
@@ -153,7 +150,6 @@ class PlacedModule(nn.Module):
         self.timelines: Mapping[str, DeviceTimeline] = {}
         self.plan = plan
         self.devices = dict(devices)
-        self._users: weakref.WeakSet[PlacedModule] = weakref.WeakSet([self])
         self.updater = Updater(job.update)
         if job.mode == "infer" or not job.module.training:
             self.train(job.mode == "train")
@@ -176,9 +172,9 @@ class PlacedModule(nn.Module):
         super().__setattr__(name, value)
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        """Refuse: threads and devices are of this process."""
+        """Refuse to be copied or saved: threads and devices are of this process."""
         raise InputError(
-            "a placed module is bound to the devices of this process and cannot be saved; save its state, "
+            "a placed module is bound to the devices of this process and cannot be copied or saved; save its state, "
             "torch.save(placed.state_dict(), file), and the plan, and load them into dlplacer.apply(job, plan, devices)"
         )
 
@@ -261,33 +257,9 @@ class PlacedModule(nn.Module):
         return tuple(backend.notes) if isinstance(backend, CudaGraphs) else ()
 
     def close(self) -> None:
-        """End the devices' threads, unless a copy of this module uses them; the module cannot run afterwards."""
-        self._users.discard(self)
-        if not self._users:
-            for device in self.devices.values():
-                device.close()
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "PlacedModule":
-        """A copy with tensors of its own, which runs by the same plan on the same devices."""
-        job = self._job
-        loss = copy.deepcopy(job.loss, memo) if isinstance(job.loss, nn.Module) else job.loss
-        module = copy.deepcopy(job.module, memo)
-        copied = self._of(replace(job, module=module, loss=loss), self.captured.with_constants(memo))
-        memo[id(self)] = copied
-        for ours, theirs in zip(self.modules(), copied.modules(), strict=True):
-            theirs.training = ours.training
-        copied._job.module.training = self.training
-        if not self._variants.state().is_first:
-            copied._variants.forget()  # captured before an edit that the copied module has
-        copied._users = self._users
-        copied._users.add(copied)
-        copied.records = self.records
-        copied.updater.load_state_dict(copy.deepcopy(self.updater.state_dict(), memo))
-        return copied
-
-    def _of(self, job: Job, captured: Captured) -> "PlacedModule":
-        """The same step of another module on the same devices."""
-        return type(self)(job, self.plan, captured, self.devices, segments=self.segments)
+        """End the devices' threads; the module cannot run afterwards."""
+        for device in self.devices.values():
+            device.close()
 
     def _called_with(self, inputs: Sequence[Any], kwargs: Mapping[str, Any]) -> Job:
         """The job with the inputs of a call."""

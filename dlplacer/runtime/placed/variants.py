@@ -1,7 +1,6 @@
 """The compiled steps of a placed module, by the guards of a call: the state of its modules, and its inputs."""
 
 import struct
-import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping
@@ -98,7 +97,6 @@ class Variants:
         self._roots, self._make = roots, make
         self._found: OrderedDict[tuple[ModuleSnapshot, Hashable], Variant] = OrderedDict()
         self._latest = ModuleSnapshot(roots, is_first=True)
-        self._has_warned = False
 
     def state(self) -> ModuleSnapshot:
         """The snapshot that holds now."""
@@ -132,7 +130,6 @@ class Variants:
             if key in self._found:
                 self._found.move_to_end(key)
             else:
-                self._warn_of_numbers(job)
                 self.add(job, self._make(job, state), state)
             return self._found[key], state.tensors
 
@@ -141,17 +138,6 @@ class Variants:
         with _making:
             self._found.clear()
             self._latest = ModuleSnapshot(self._roots)
-
-    def _warn_of_numbers(self, job: Job) -> None:
-        """Tell the user, once, that a Python number costs a capture."""
-        leaves = pytree.tree_leaves((job.args, dict(job.kwargs), job.targets))
-        if not self._has_warned and any(type(leaf) in (int, float) for leaf in leaves):
-            self._has_warned = True
-            print(
-                "dlplacer: the step is captured once for every Python number among its inputs; pass one that changes "
-                "often as a tensor",
-                file=sys.stderr,
-            )
 
 
 def step_key(job: Job) -> Hashable:

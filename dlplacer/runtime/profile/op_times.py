@@ -26,7 +26,6 @@ from dlplacer.machines.costs.calibration import (
     write_calibration,
 )
 from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.devices.cpu import reserve_heap
 from dlplacer.runtime.devices.open import in_host_memory, kind_of
 from dlplacer.runtime.profile.machine_times import issue_time_s, measured_topology
 from dlplacer.runtime.profile.own_steps import OwnStep, side_by_side
@@ -64,9 +63,6 @@ def profile_ops(
         sharing = Counter(device.torch_device for device in devices)
         memory_bytes = min(_free_bytes(device) // sharing[device.torch_device] for device in devices)
     parts = list(_parts(captured.graph.ops, memory_bytes))
-    if in_host_memory(devices) and len(parts) == 1:
-        # In small pages, ops that wait for memory take up to 1.4 times as long. What is freed leaves gaps: a part more.
-        reserve_heap((1 + len(devices)) * sum(op.footprint_bytes for op in captured.graph.ops))
     found: Times = {device.type: {} for device in devices}
     for number, part in enumerate(parts):
         order = {"here": part, "elsewhere": [op.id for op in captured.graph.ops if op.id not in set(part)]}

@@ -1,4 +1,4 @@
-"""Programs: the actions of every device in order, one a line; text that parses back, and the order of issue.
+"""Programs: the actions of every device in order, one a line as text, and the order of issue.
 
 COMPUTE, SEND, RECV and FREE are those of every device. For a device with streams a lowering pass adds the others, so
 that the order of its streams and the lifetime of the memory that they use are part of the program."""
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from dlplacer.core.errors import InputError, InternalError
+from dlplacer.core.errors import InternalError
 
 
 class _Line:
@@ -107,37 +107,10 @@ StreamAction = Copy | RecordEvent | Wait | Sync | Hold
 Action = Compute | Send | Recv | Free | StreamAction
 Actions = tuple[Action, ...]
 
-_NAME = r'("(?:[^"\\]|\\.)*"|[^\s"]+)'
-_ACTIONS: tuple[type[Action], ...] = (Compute, Send, Recv, Free, Copy, RecordEvent, Wait, Sync, Hold)
-_FORMS = {kind.form.split()[0]: (kind, re.compile(re.sub(r"{\w+}", lambda _: _NAME, kind.form))) for kind in _ACTIONS}
-
-
-def parse_action(line: str) -> Action:
-    """The action that prints as this line; InputError if the line is none."""
-    form = _FORMS.get(line.split(" ", 1)[0])
-    match = form[1].fullmatch(line) if form else None
-    if form is None or match is None:
-        raise InputError(
-            f"{line!r} is no action; write COMPUTE op, SEND t -> device, RECV t <- device or FREE t, or for streams "
-            "COPY t -> device ON stream, RECORD event ON stream, WAIT event ON stream, SYNC event or HOLD t FOR stream"
-        )
-    action: Action = form[0](*(unquoted(name) for name in match.groups()))
-    return action
-
 
 def quoted(name: str) -> str:
     """The name itself, or a JSON string if it has spaces or quotes, or is empty."""
     return name if re.fullmatch(r'[^\s"]+', name) else json.dumps(name)
-
-
-def unquoted(text: str) -> str:
-    """The name that is written like this; InputError if it begins as a JSON string and is none."""
-    if not text.startswith('"'):
-        return text
-    try:
-        return str(json.loads(text))
-    except ValueError as error:
-        raise InputError(f"{text!r} is not a name; write a JSON string, or the name without quotes") from error
 
 
 @dataclass(frozen=True)
@@ -151,26 +124,6 @@ class Program:
         for device, entries in self.actions.items():
             lines += [f"DEVICE {quoted(device)}", *(f"  {action}" for action in entries)]
         return "\n".join(lines) + "\n"
-
-    @classmethod
-    def parse(cls, text: str) -> "Program":
-        """The program that prints as this text.
-
-        Raises InputError with the number of the line that is no action or stands before any ``DEVICE`` line.
-        """
-        actions: dict[str, list[Action]] = {}
-        current: list[Action] | None = None
-        for number, line in enumerate(text.splitlines(), start=1):
-            try:
-                if line.startswith("DEVICE "):
-                    current = actions.setdefault(unquoted(line.removeprefix("DEVICE ")), [])
-                elif line.strip():
-                    if current is None:
-                        raise InputError(f"{line!r} stands before the first DEVICE line")
-                    current.append(parse_action(line.strip()))
-            except InputError as error:
-                raise InputError(f"line {number}: {error}") from error
-        return cls({name: tuple(entries) for name, entries in actions.items()})
 
     def line(self, device: str, position: int) -> int:
         """Number of the line on which an action of a device prints, from 1."""
