@@ -184,6 +184,7 @@ def build(
         traced.output_spec,
         trains,
         traced.constants,
+        {node.name: nodes.layout_of(node.meta["val"]) for node in traced.module.graph.nodes if nodes.has_layout(node)},
     )
     return kept, edges, executable
 

@@ -8,23 +8,21 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from dlplacer.core.errors import InfeasibleError, InputError, MismatchError, NoPlanError
+from dlplacer.core.errors import InputError, MismatchError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.plan import Plan
 from dlplacer.core.topology import Device, Link, Topology
 from dlplacer.machines.costs.collectives import AlphaBeta
 from dlplacer.machines.costs.roofline_times import with_times
-from dlplacer.planning.place import place
 from dlplacer.problem.live_memory import memory_use
 from dlplacer.problem.problem import build_problem
-from dlplacer.problem.simulate import in_order, replay
+from dlplacer.problem.simulate import replay
 from dlplacer.runtime.distributed.collective_ops import COLLECTIVE, Bucket, names_of, with_collective_ops
 from dlplacer.runtime.distributed.ranks import NETWORK
 
 DEFAULT_BUCKET_BYTES = 25 * 2**20
 """As torch's DistributedDataParallel."""
 
-_LIST_LIMIT_S = 5.0
 _SLOWER = 1.25
 _LEAST_LATENCY_S = 1e-9
 
@@ -32,9 +30,8 @@ _LEAST_LATENCY_S = 1e-9
 def replicated_plan(plan: Plan, replicas: int, all_reduce: AlphaBeta, bucket_bytes: int = DEFAULT_BUCKET_BYTES) -> Plan:
     """The plan with one collective per bucket of gradients, each as early as its gradients allow.
 
-    The placement of the plan stays. Its order stays too, and what reads the gradients' means (and the updates, where
-    they are part of the step) comes last on every device, in the order of the buckets; or a list schedule on that
-    placement, which puts the gradients first, if the step is shorter with it.
+    Placement and order of the plan stay. What reads the gradients' means (and the updates, where they are part of the
+    step) comes last on every device, in the order of the buckets.
 
     Parameters
     ----------
@@ -70,12 +67,7 @@ def replicated_plan(plan: Plan, replicas: int, all_reduce: AlphaBeta, bucket_byt
     described = {"replicas": replicas, "buckets": [bucket.to_dict() for bucket in buckets]}
     graph = replace(graph, capture={**(plan.graph.capture or {}), "collectives": described})
     graph = with_exchange_times(graph, topology, all_reduce)
-    kept = _replayed(plan, graph, topology, buckets, ready_s)
-    earlier = _list_scheduled(plan, kept)
-    if earlier is None:
-        return kept
-    other = _replayed(earlier, graph, topology, buckets, _gradients_ready_s(earlier))
-    return min((kept, other), key=lambda made: made.makespan_s)
+    return _replayed(plan, graph, topology, buckets, ready_s)
 
 
 def with_network(topology: Topology) -> Topology:
@@ -176,17 +168,4 @@ def _replayed(
         ops=ops,
         transfers=transfers,
         memory=memory_use(problem, ops, transfers),
-    )
-
-
-def _list_scheduled(plan: Plan, replicated: Plan) -> Plan | None:
-    """The plan of one replica in the order of a list schedule that knows the readers of every gradient, if any."""
-    pinned = tuple(replace(op, devices=(replicated.placement[op.id],)) for op in replicated.graph.ops)
-    graph = replace(replicated.graph, ops=pinned)
-    try:
-        found = place(graph, replicated.topology, plan.options, method="list", time_limit_s=_LIST_LIMIT_S).plan
-    except (InfeasibleError, NoPlanError):
-        return None
-    return replace(
-        plan, ops=tuple(entry for entry in in_order(found) if entry.op in plan.scheduled), transfers=found.transfers
     )

@@ -1,20 +1,18 @@
 """The ops of one device, run and timed alone: inputs from elsewhere are replaced by tensors of the same shape."""
 
+import contextlib
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
-from torch import fx
-from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
-from torch.utils import _pytree as pytree
 
 from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.job import Job
 from dlplacer.runtime.devices.base import RuntimeDevice, T
 from dlplacer.runtime.executor.run import RankLinks
-from dlplacer.runtime.executor.segment_graph import segment_graph
+from dlplacer.runtime.executor.segment_graph import boxed_module, segment_graph
 from dlplacer.runtime.executor.stateful_ops import Updater, length
 from dlplacer.runtime.placed.guards import require_data
 from dlplacer.runtime.placed.variant import Variant, layouts_of, part_of
@@ -113,73 +111,56 @@ class StandIns(RankLinks):
     ) -> None:
         self._made: dict[str, torch.Tensor] = {}
         memory: dict[torch.dtype, torch.Tensor] = {}
-        wanted = received & whole.executable.producer.keys()
-        found = sorted(fake_values(whole, wanted, device, tensors).items(), key=lambda each: -length(each[1]))
-        for name, fake in found:
-            code = whole.executable.codes[whole.executable.producer[name]]
-            given = tensors.get(code.name) if code.role in ("parameter", "buffer") and name == code.value else None
-            if given is not None and not given.is_meta:
-                self._made[name] = given.detach().to(device.torch_device)
-                continue
-            if fake.dtype not in memory:
-                memory[fake.dtype] = _filled(torch.empty(length(fake), dtype=fake.dtype, device=fake.device))
-            self._made[name] = memory[fake.dtype].as_strided(fake.shape, fake.stride())
+        wanted: dict[str, list[str]] = {}
+        for name in sorted(received & whole.executable.producer.keys()):
+            wanted.setdefault(whole.executable.producer[name], []).append(name)
+        found: dict[str, torch.Tensor] = {}
+        for op, names in wanted.items():
+            code = whole.executable.codes[op]
+            given = tensors.get(code.name) if code.role in ("parameter", "buffer") else None
+            if given is not None and not given.is_meta and code.value in names:
+                self._made[code.value] = given.detach().to(device.torch_device)
+                names = [name for name in names if name != code.value]
+            found |= zip(names, (_without_data(one) for one in made_by(whole, op, names, device)), strict=True)
+        for name, like in sorted(found.items(), key=lambda each: -length(each[1])):
+            if like.dtype not in memory:
+                memory[like.dtype] = _filled((length(like),), (1,), like.dtype, device.torch_device)
+            self._made[name] = memory[like.dtype].as_strided(like.shape, like.stride())
 
     def receive(self, tensor: str, source: str, target: str) -> torch.Tensor | None:  # noqa: ARG002
         """A tensor of the shape, dtype and strides of the one that is planned to arrive; None for a mere order."""
         return self._made.get(tensor)
 
 
-def fake_values(
-    whole: Captured, names: Collection[str], device: RuntimeDevice, tensors: Mapping[str, torch.Tensor]
-) -> dict[str, torch.Tensor]:
-    """Values of a step as the kernels of a device make them, without their data."""
-    if not names:
-        return {}
-    executable, graph = whole.executable, whole.graph
-    makers = {op for op in map(executable.producer.get, names) if op and not executable.codes[op].random}
-    code = segment_graph(executable, list(graph.topological_order), sorted(names), device, Updater(None))
-    with FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.no_grad():
+def made_by(whole: Captured, op: str, names: Sequence[str], device: RuntimeDevice) -> list[torch.Tensor]:
+    """Values of an op as the device's kernels make them, of made-up inputs.
 
-        def given(op: str) -> torch.Tensor:
-            own = executable.codes[op]
-            known = own.constant if own.role == "constant" else tensors.get(own.name)
-            if known is not None:
-                return mode.from_tensor(known.detach(), static_shapes=True).to(device.torch_device)
-            return made(op)[0]
+    They are as in the capture if the op draws, or its kernel refuses such inputs.
+    """
+    executable = whole.executable
+    code = segment_graph(executable, [op], names, device, Updater(None))
 
-        def made(op: str) -> list[torch.Tensor]:
-            specs = (spec for spec in graph.op(op).outputs if spec.dtype != "none")
-            return [
-                torch.empty(spec.shape, dtype=getattr(torch, spec.dtype), device=device.torch_device) for spec in specs
-            ]
+    def example(name: str) -> torch.Tensor:
+        if name in executable.layouts:
+            return _filled(*executable.layouts[name], device.torch_device)
+        spec = whole.graph.op(executable.producer[name]).outputs[0]
+        return _filled(spec.shape, None, getattr(torch, spec.dtype), device.torch_device)
 
-        def really(call: fx.Node, *given: Any) -> Any:
-            with unset_fake_temporarily():
-                args, kwargs = pytree.tree_map_only(torch.Tensor, _filled, given)
-                found = call.target(*args, **kwargs)  # type: ignore[operator]
-            return pytree.tree_map_only(torch.Tensor, mode.from_tensor, found)
-
-        class Layouts(fx.Interpreter):
-            def run_node(self, n: fx.Node) -> Any:
-                op = code.op_of.get(n.name)
-                try:
-                    # Some kernels make other dtypes than their stand-ins: those that make what is asked for run.
-                    if op in makers:
-                        return really(n, *self.fetch_args_kwargs_from_env(n))
-                    return super().run_node(n)
-                except Exception:
-                    if op is None:
-                        raise
-                    # A kernel that reads numbers refuses these: the graph says what it made in the capture.
-                    outputs = made(op)
-                    return outputs if len(outputs) > 1 else outputs[0]
-
-        run = Layouts(fx.GraphModule(code.attributes, code.graph))
-        return dict(zip(code.outputs, run.run(*map(given, code.bound)), strict=True))
+    if not executable.codes[op].random:
+        with contextlib.suppress(Exception), torch.no_grad():
+            given = map(example, (*code.read, *(executable.codes[each].value for each in code.bound)))
+            return list(boxed_module(code.graph, code.attributes).forward([*given]))
+    return [*map(example, names)]
 
 
-def _filled(fake: torch.Tensor) -> torch.Tensor:
+def _without_data(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+
+
+def _filled(
+    shape: Sequence[int], strides: Sequence[int] | None, dtype: torch.dtype, device: torch.device
+) -> torch.Tensor:
     """Zeros, which are indices of any table; of numbers halves, as they divide and have logarithms."""
-    real = torch.empty_strided(fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device)
+    strides = torch.empty(shape, device="meta").stride() if strides is None else strides
+    real = torch.empty_strided(shape, strides, dtype=dtype, device=device)
     return real.fill_(0.5 if real.is_floating_point() or real.is_complex() else 0)

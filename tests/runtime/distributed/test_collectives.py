@@ -78,21 +78,6 @@ def test_collectives_overlap_with_backward_one_at_a_time(bucket_bytes: int, coun
     assert not violations(made)
 
 
-# Two gradients that do not wait for each other. The plan of one replica makes u's first: 1 s forward, u until 3 s, v
-# until 5 s, and the exchange of v, the long one, from 5 s to 8 s. With v's first: v's from 3 s to 6 s, u's until 7 s.
-def test_gradients_with_a_long_exchange_come_first() -> None:
-    whole = two_layers()
-    ops = [op for op in whole.ops if op.id != "fv"]
-    edges = [edge for edge in whole.edges if "fv" not in (edge.source, edge.target) and edge.source != "bv"]
-    edges += [Edge("bv", "v.grad", 3000, 0, "dv"), Edge("fu", "bu", 8), Edge("fu", "bv", 8)]
-    plan = on_one_device(OpGraph(tuple(ops), tuple(edges)))
-    assert [op for op in plan.order["d0"] if op.startswith("b")] == ["bu", "bv"]
-    made = replicated_plan(plan, 2, AlphaBeta(0.0, 1e-3), bucket_bytes=1)
-    assert made.makespan_s == pytest.approx(7.0, abs=1e-4)
-    assert [op for op in made.order["d0"] if op.startswith("b")] == ["bv", "bu"]
-    assert not violations(made)
-
-
 @pytest.mark.parametrize("optimizer", [None, "momentum"])
 @pytest.mark.parametrize("seed", range(2))
 def test_a_plan_with_collectives_keeps_all_rules_and_its_program_runs(
