@@ -80,7 +80,8 @@ def profile(
     """
     from dlplacer.planning.coarsen import coarsen
     from dlplacer.runtime.devices.open import in_host_memory
-    from dlplacer.runtime.profile.op_times import calibrate, profile_ops, timed_capture, with_measured_times
+    from dlplacer.runtime.profile.machine_times import calibrate
+    from dlplacer.runtime.profile.op_times import profile_ops, timed_capture, with_measured_times
 
     if isinstance(job, (str, PathLike)) and is_onnx(str(job)):
         return _profiled_onnx(job, names_of(devices), step.get("dims", ()), steps, warmup)
@@ -281,7 +282,7 @@ def _profiled_onnx(
     path: str | PathLike[str], devices: Sequence[str], dims: Mapping[str, int] | Sequence[str], steps: int, warmup: int
 ) -> OpGraph:
     from dlplacer.frontend.onnx import onnx_graph
-    from dlplacer.runtime.onnx.session_times import profile_onnx
+    from dlplacer.runtime.onnx.run_cut_model import profile_onnx
     from dlplacer.runtime.profile.op_times import with_measured_times
 
     for device in devices:

@@ -41,11 +41,10 @@ from dlplacer.measure.steps import (
     median_recording,
 )
 from dlplacer.planning.pipeline.micro_batch_names import BatchCut
-from dlplacer.runtime.distributed.collective_ops import COLLECTIVE
 from dlplacer.runtime.distributed.group import DEFAULT_TIMEOUT_S
 from dlplacer.runtime.distributed.measured_network import measured_all_reduce
 from dlplacer.runtime.distributed.rank_module import apply_in_group, opened_group, require_replicas, settings_of
-from dlplacer.runtime.distributed.replicate import DEFAULT_BUCKET_BYTES, replicated_plan
+from dlplacer.runtime.distributed.replicate import COLLECTIVE, DEFAULT_BUCKET_BYTES, replicated_plan
 from dlplacer.runtime.placed.apply import apply, capture_as_planned, of_captured_ops, require_captured
 from dlplacer.runtime.profile.statistic import quartiles
 

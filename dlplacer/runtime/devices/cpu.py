@@ -9,6 +9,7 @@ import sys
 import threading
 import weakref
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -47,7 +48,7 @@ def release_heap() -> None:
 
 def _configure(settings: dict[int, int]) -> None:
     """Set parameters of glibc's heap, and return what is free to the system; nothing with another C library."""
-    library = ctypes.CDLL(None) if sys.platform == "linux" else None
+    library: Any = ctypes.CDLL(None) if sys.platform == "linux" else None
     if hasattr(library, "gnu_get_libc_version"):
         for name, value in settings.items():
             library.mallopt(name, value)

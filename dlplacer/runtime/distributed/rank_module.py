@@ -23,15 +23,14 @@ from dlplacer.frontend.torch.job import Job, flat_inputs
 from dlplacer.frontend.torch.tracing.stand_in import is_empty
 from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice
 from dlplacer.runtime.devices.open import kind_of, open_devices
-from dlplacer.runtime.distributed.collective_ops import Bucket, with_collectives, with_group
 from dlplacer.runtime.distributed.group import DEFAULT_TIMEOUT_S, RankChannels, RankGroup
 from dlplacer.runtime.distributed.ranks import NETWORK, parse_ranks
+from dlplacer.runtime.distributed.replicate import with_collectives, with_group
 from dlplacer.runtime.executor.backends import segment_backend
 from dlplacer.runtime.executor.run import StepState
 from dlplacer.runtime.placed.apply import capture_as_planned, of_captured_ops, require_captured, require_runnable
-from dlplacer.runtime.placed.guards import require_unscaled_updates
 from dlplacer.runtime.placed.placed_module import PlacedModule
-from dlplacer.runtime.placed.variant import Layouts, Variant, part_of, with_constants
+from dlplacer.runtime.placed.variant import Layouts, Variant, part_of, require_unscaled_updates, with_constants
 from dlplacer.runtime.placed.variants import ModuleSnapshot
 from dlplacer.runtime.program.lower import Order
 from dlplacer.runtime.program.program import Compute, Program, Send
@@ -132,8 +131,8 @@ class RankModule(PlacedModule):
         captured = super()._capture(job)
         if job.mode != "train" or self.group.ranks.replicas == 1:
             return captured
-        buckets = map(Bucket.of_dict, (self.plan.graph.capture or {})["collectives"]["buckets"])
-        before = {name for bucket in buckets for name in bucket.parameters}
+        buckets = (self.plan.graph.capture or {})["collectives"]["buckets"]
+        before = {name for bucket in buckets for name in bucket["parameters"]}
         now = {code.name for code in captured.executable.of_role("gradient", "update")}
         for name in sorted(before ^ now):
             raise MismatchError(
@@ -150,10 +149,14 @@ class RankModule(PlacedModule):
         part = part_of(captured, here)
         part = replace(part, executable=with_group(part.executable, group))
 
-        home, devices = {op: device for device, ops in order.items() for op in ops}, self.devices
+        devices = self.devices
 
         def links(program: Program) -> RankChannels:
-            group.require_same(_described(program, part, home))
+            calls = {
+                name: [str(action) for action in own if isinstance(action, Compute | Send)]
+                for name, own in program.actions.items()
+            }
+            group.require_same({"the ops of the step": (part.graph.structure_sha256, calls)})
             return RankChannels(program, group, devices)
 
         given = part, order, devices, self.updater, layouts, captured, group
@@ -206,16 +209,6 @@ class RankModule(PlacedModule):
                 for name, tensor in table.items():
                     if tensor is not None and id(tensor) in gone:
                         table[name] = emptied.setdefault(id(tensor), _emptied(tensor))
-
-
-def _described(program: Program, part: Captured, home: Mapping[str, str]) -> dict[str, Any]:
-    """The values that all processes must share: every op, and the computations and sends of every device."""
-    ops = {f"op {op.id!r} of the step": (op.kind, home[op.id], repr(op.attrs), op.outputs) for op in part.graph.ops}
-    calls = {
-        f"what {name!r} computes and sends": [str(action) for action in own if isinstance(action, Compute | Send)]
-        for name, own in program.actions.items()
-    }
-    return {**ops, **calls}
 
 
 def replica_seed(step_seed: int, replica: int) -> int:
@@ -345,9 +338,7 @@ def settings_of(job: Job, plan: Plan, group: RankGroup) -> dict[str, Any]:
             for leaf in flat_inputs(job)
         ],
         "trained parameters": [name for name, one in job.module.named_parameters() if one.requires_grad],
-        "mode": job.mode,
-        "optimizer": repr(job.update),
-        "autocast": repr(job.autocast),
+        "mode, optimizer and autocast": repr((job.mode, job.update, job.autocast)),
         **{
             name: _checksum(one)
             for name, one in values.items()

@@ -18,8 +18,8 @@ from dlplacer.planning.one_device import one_device_note
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.open import open_devices
 from dlplacer.runtime.executor.backends import segment_backend
-from dlplacer.runtime.placed.guards import require_unscaled_updates
 from dlplacer.runtime.placed.placed_module import PlacedModule
+from dlplacer.runtime.placed.variant import require_unscaled_updates
 
 
 def apply(job: Job, plan: Plan, devices: Mapping[str, str] | Sequence[str], *, segments: str = "eager") -> PlacedModule:

@@ -21,8 +21,12 @@ from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.executor.backends import CudaGraphs
 from dlplacer.runtime.executor.run import DeviceTimeline, StepInputs, StepState
 from dlplacer.runtime.executor.stateful_ops import Updater
-from dlplacer.runtime.placed.guards import (
-    in_order,
+from dlplacer.runtime.placed.variant import (
+    Layouts,
+    Variant,
+    layouts_of,
+    named_like,
+    order_like,
     require_autocast,
     require_data,
     require_inputs,
@@ -30,7 +34,6 @@ from dlplacer.runtime.placed.guards import (
     require_unwritten,
     require_whole,
 )
-from dlplacer.runtime.placed.variant import Layouts, Variant, layouts_of, order_like
 from dlplacer.runtime.placed.variants import ModuleSnapshot, Variants
 from dlplacer.runtime.program.lower import Order
 
@@ -267,7 +270,7 @@ class PlacedModule(nn.Module):
         if len(inputs) not in (count, count + extra):
             raise InputError(f"the step takes {count} inputs and {extra} targets; {len(inputs)} values were given")
         args, targets = tuple(inputs[:count]), tuple(inputs[count:])
-        named = in_order(self._job.kwargs, kwargs)
+        named = named_like(self._job.kwargs, kwargs)
         require_autocast(self._job)
         require_inputs(self._job, args, named, targets, torch.is_grad_enabled())
         return self._job.with_inputs(args, named, targets)

@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from dlplacer.frontend.onnx import onnx_graph, read_onnx
-from dlplacer.runtime.onnx.session_times import profile_onnx
+from dlplacer.runtime.onnx.run_cut_model import profile_onnx
 
 SHAPE = [1, 16, 64, 64]
 

@@ -20,9 +20,8 @@ from dlplacer.models import mlp
 from dlplacer.planning.assemble import assemble
 from dlplacer.problem.problem import build_problem
 from dlplacer.problem.routes import least_delay_routes
-from dlplacer.runtime.distributed.collective_ops import Bucket, add_collectives
 from dlplacer.runtime.distributed.ranks import NETWORK
-from dlplacer.runtime.distributed.replicate import replicated_plan, with_network
+from dlplacer.runtime.distributed.replicate import Bucket, add_collectives, replicated_plan, with_network
 from dlplacer.runtime.program.checks import races
 from dlplacer.runtime.program.lower import lower
 from dlplacer.solvers.instance.schedule import Outcome, ProblemSchedule
@@ -99,7 +98,7 @@ def test_a_plan_with_collectives_keeps_all_rules_and_its_program_runs(
 def test_buckets_hold_gradients_of_one_device_in_the_order_in_which_they_finish() -> None:
     plan = random_plan(capture(mlp(batch_size=4)), 2, seed=1)
     made = replicated_plan(plan, 2, LINE, bucket_bytes=40_000)
-    buckets = list(map(Bucket.of_dict, made.graph.capture["collectives"]["buckets"]))
+    buckets = [Bucket(**each) for each in made.graph.capture["collectives"]["buckets"]]
     names = [name for bucket in buckets for name in bucket.parameters]
     assert sorted(names) == sorted(name for name, _ in mlp().module.named_parameters())
     for bucket in buckets:
