@@ -149,7 +149,6 @@ def run(
     *,
     steps: int | None = None,
     warmup: int = 3,
-    beside: Mapping[str, PlanLike] | None = None,
     segments: str = "eager",
     compile_baseline: bool | None = None,
     replicas: int | None = None,
@@ -194,11 +193,10 @@ def run(
         }
         whole = job_of(job, options if size is None else {**options, "batch_size": size * count})
         return run_over_ranks(whole, plan, here, steps, warmup, on_progress, replicas=count, segments=segments, **over)
-    others = {name: plan_of(other, f"beside[{name!r}]") for name, other in (beside or {}).items()}
     from dlplacer.measure.run_plan import run as run_plan
 
     job = job_of(job, options)
-    return run_plan(job, plan, here, steps, warmup, others, on_progress, segments=segments, compiled=compile_baseline)
+    return run_plan(job, plan, here, steps, warmup, on_progress, segments=segments, compiled=compile_baseline)
 
 
 def is_onnx_plan(plan: Plan) -> bool:

@@ -199,11 +199,6 @@ def _run(done: "Run") -> Iterator[Block]:
     report = done.report
     yield report.conclusion
     yield shown_figures(report)
-    shares = [(share, how) for share in ("busy", "idle") for how in ("predicted", "measured")]
-    heads = (f"{how}_{share}_s|{share}, {how}|seconds" for share, how in shares)
-    yield Table.described(report.use, "device", *heads)
-    times = ("predicted_s|predicted|seconds", "measured_s|measured|seconds", "difference_s|difference|later")
-    yield Table.described(report.offenders, "op|predicted worst", "module||text|", "device", *times)
 
 
 def _onnx_report(report: "OnnxReport") -> Iterator[Block]:

@@ -9,7 +9,6 @@ from torch import nn
 
 import dlplacer as dp
 from dlplacer.frontend.torch.capture import capture_job, default_rewrites
-from dlplacer.measure.run_report import DeviceUse
 from dlplacer.problem.problem import build_problem
 
 LINES, COLUMNS = 25, 80
@@ -50,7 +49,6 @@ def run(result: dp.Result) -> dp.Run:
         baseline_s=0.3,
         steps=10,
         devices=("cuda:0", "cuda:1"),
-        use=(DeviceUse("gpu0", 0.1, 0.0, 0.1, 0.1),),
     )
     return dp.Run(report, result.plan, result.plan)
 
