@@ -11,7 +11,7 @@ from dlplacer.frontend.torch.job import flat_inputs
 from dlplacer.frontend.torch.tracing.step_module import job_tensors
 from dlplacer.measure.steps import OneProcess, PlacedJob
 from dlplacer.problem.simulate import replay_plan
-from dlplacer.runtime.distributed.ranks import NETWORK
+from dlplacer.runtime.distributed.group import NETWORK
 from dlplacer.runtime.profile.machine_times import issue_time_s
 from dlplacer.runtime.profile.op_times import OwnStep, side_by_side, with_measured_times
 from dlplacer.runtime.profile.statistic import OpTimes, typical

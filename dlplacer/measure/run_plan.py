@@ -17,12 +17,7 @@ from dlplacer.frontend.torch.job import Job
 from dlplacer.frontend.torch.tracing.micro_batches import part_of
 from dlplacer.machines.costs.collectives import AlphaBeta
 from dlplacer.measure.prediction import Prediction, Predictor, used_devices
-from dlplacer.measure.run_report import (
-    Run,
-    RunReport,
-    conclusion,
-    losses_of,
-)
+from dlplacer.measure.run_report import Run, RunReport, conclusion, losses_of
 from dlplacer.measure.steps import (
     BASELINE,
     Baselines,

@@ -8,6 +8,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from itertools import combinations
 from statistics import median
 from typing import Any
@@ -29,7 +30,6 @@ from dlplacer.machines.cores import usable_cores
 from dlplacer.measure.steps import EagerStep, PlacedJob
 from dlplacer.planning.place import place
 from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.devices.jitter import delayed
 from dlplacer.runtime.devices.open import KINDS, DeviceName, open_devices
 from dlplacer.runtime.executor.backends import BACKENDS
 from dlplacer.runtime.placed.placed_module import PlacedModule
@@ -112,8 +112,8 @@ def selftest(
     """Try plans on the devices, float32 without TF32.
 
     Numbers: random plans of the small models against a serialised run on the first device, and against plain PyTorch
-    there; the first model with every backend of segments. Races: the same plans again, `repeats` times with random
-    pauses on every device, must give the same numbers, on cores to the bit. Only reported are latency and rate of
+    there; the first model with every backend of segments. Races: the same plans again, `repeats` times behind a
+    random pause of every device, must give the same numbers, on cores to the bit. Only reported are latency and rate of
     links, what issuing an op costs, and the steps of the timed models: plain PyTorch, and every backend on one and on
     two devices.
     """
@@ -173,9 +173,11 @@ def _numbers(name: str, build: Build, devices: Sequence[RuntimeDevice], repeats:
         difference = largest_difference(ours, theirs)
         yield Check("numbers", f"{name} against {other}", difference, _TOLERANCE, "relative difference")
     worst = 0.0
-    for number in range(repeats):
-        paused = [delayed(device, _LONGEST_PAUSE_S, seed + 1000 * number) for device in devices]
-        again = largest_difference(_outcome(build, plan, captured, paused)[0], ours)
+    chooser = random.Random(seed)
+    for _ in range(repeats):
+        for device in devices:
+            device.submit(partial(device.pause, chooser.uniform(0, _LONGEST_PAUSE_S)))
+        again = largest_difference(_outcome(build, plan, captured, devices)[0], ours)
         worst = max(worst, again) if again == again else math.inf
     # Some kernels of GPUs add in the order in which threads arrive.
     limit = 0.0 if all(device.streams is None for device in devices) else _TOLERANCE
@@ -204,10 +206,7 @@ def _backends(device: RuntimeDevice) -> list[str]:
 
 
 def _steps(
-    timed: Mapping[str, Build],
-    device: RuntimeDevice,
-    two: Sequence[RuntimeDevice],
-    on_progress: Callable[[str], None],
+    timed: Mapping[str, Build], device: RuntimeDevice, two: Sequence[RuntimeDevice], on_progress: Callable[[str], None]
 ) -> Iterator[Check]:
     """Steps in plain PyTorch, and as placed on one and on two devices with every backend."""
     for name, build in timed.items():

@@ -21,9 +21,8 @@ from dlplacer.planning.one_device import single_device_s
 from dlplacer.problem.problem import build_problem
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.open import in_host_memory
-from dlplacer.runtime.distributed.group import RankGroup
+from dlplacer.runtime.distributed.group import NETWORK, RankGroup
 from dlplacer.runtime.distributed.measured_network import measured_machine
-from dlplacer.runtime.distributed.ranks import NETWORK
 from dlplacer.runtime.distributed.replicate import with_exchange_times, with_network
 from dlplacer.runtime.placed.placed_module import PlacedModule
 from dlplacer.runtime.profile.machine_times import measured_topology

@@ -11,10 +11,7 @@ import dlplacer as dp
 from dlplacer.measure.selftest import selftest
 from dlplacer.models import branches
 
-pytestmark = [
-    pytest.mark.cuda,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device"),
-]
+pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")]
 
 TOLERANCE = 1e-5
 """Other kernels may be chosen for a split convolution backward, so sums are taken in another order in float32."""

@@ -52,11 +52,7 @@ class Captured:
 
 
 def capture(
-    job: Traceable,
-    args: tuple[Any, ...] = (),
-    *,
-    whole_backward: bool = False,
-    colocate_backward: bool = False,
+    job: Traceable, args: tuple[Any, ...] = (), *, whole_backward: bool = False, colocate_backward: bool = False
 ) -> OpGraph:
     """The dataflow graph of a step, without times; nothing is allocated.
 

@@ -146,6 +146,10 @@ class RuntimeDevice:
         """On this device's thread: a tensor of the host's memory in this device's, safe for later actions to use."""
         return tensor if tensor is None else tensor.to(self.torch_device)
 
+    def pause(self, pause_s: float) -> None:
+        """On this device's thread: let the device pause."""
+        time.sleep(pause_s)
+
     def drain(self) -> None:
         """From any thread: wait for all that anyone has enqueued on the device."""
 

@@ -9,7 +9,6 @@ from dlplacer.machines.importers.products import type_of_name
 from dlplacer.runtime.devices.base import DeviceKind, Reply, RuntimeDevice, T, Value, issuing_thread
 from dlplacer.runtime.devices.streams import COMPUTE_STREAM, StreamBackend, Streams
 
-COPIES = ("free", "forced")
 # torch can only let a stream spin for a number of cycles; about the clock of data-centre GPUs.
 _CYCLES_PER_S = 1.5e9
 
@@ -34,8 +33,6 @@ class CudaDevice(RuntimeDevice):
             kind = self.torch_type.upper()
             found = f"{count} {kind} devices" if count else f"no {kind} device"
             raise InputError(f"device '{whole}' is not here: torch sees {found}; use cpu:0, cpu:1, … or another box")
-        if copies not in COPIES:
-            raise InputError(f"device '{whole}': copies is {copies!r}; use {' or '.join(COPIES)}")
         name = whole if part is None else f"{whole}/{part}"
         product = self._backend.torch.get_device_name(index)
         super().__init__(name, type_of_name(product), torch.device(self.torch_type, index), issuing_thread())

@@ -23,8 +23,7 @@ from dlplacer.frontend.torch.job import Job, flat_inputs
 from dlplacer.frontend.torch.tracing.stand_in import is_empty
 from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice
 from dlplacer.runtime.devices.open import kind_of, open_devices
-from dlplacer.runtime.distributed.group import DEFAULT_TIMEOUT_S, RankChannels, RankGroup
-from dlplacer.runtime.distributed.ranks import NETWORK, parse_ranks
+from dlplacer.runtime.distributed.group import DEFAULT_TIMEOUT_S, NETWORK, RankChannels, RankGroup, parse_ranks
 from dlplacer.runtime.distributed.replicate import with_collectives, with_group
 from dlplacer.runtime.executor.backends import segment_backend
 from dlplacer.runtime.executor.run import StepState
@@ -247,7 +246,7 @@ def apply_ranks(
         The job that the plan was captured from, with the inputs of this process's replica.
     devices
         Device of the plan → ``rank0/cpu:0``, or a list in the plan's order; see
-        `dlplacer.runtime.distributed.ranks`.
+        `dlplacer.runtime.distributed.group`.
     replicas
         The number of copies of the plan that run in parallel; more than one needs a plan with collectives
         (`dlplacer.runtime.distributed.replicated_plan`).

@@ -26,7 +26,7 @@ from dlplacer.machines.costs.roofline_times import with_times
 from dlplacer.problem.live_memory import memory_use
 from dlplacer.problem.problem import build_problem
 from dlplacer.problem.simulate import replay
-from dlplacer.runtime.distributed.ranks import NETWORK
+from dlplacer.runtime.distributed.group import NETWORK
 
 if TYPE_CHECKING:
     from dlplacer.runtime.distributed.group import RankGroup
@@ -71,22 +71,16 @@ def unpack(flat: torch.Tensor, shapes: Sequence[Sequence[int]]) -> list[torch.Te
 
 
 def with_collectives(captured: Captured, plan: Plan) -> Captured:
-    """The captured step with the collectives that a plan has; the same object if it has none."""
+    """The captured step with the collectives that a plan has; the same object if it has none.
+
+    Ops that name no device are kept off the network. Raises MismatchError if a bucket names a parameter that has no
+    gradient.
+    """
     described = (plan.graph.capture or {}).get("collectives")
     if described is None:
         return captured
     devices = [device.id for device in plan.topology.devices if device.id != NETWORK]
-    return add_collectives(
-        captured, [Bucket(each["device"], tuple(each["parameters"])) for each in described["buckets"]], devices
-    )
-
-
-def add_collectives(captured: Captured, buckets: Sequence[Bucket], devices: Sequence[str]) -> Captured:
-    """The captured step with a collective for every bucket; all other ops are kept off the network.
-
-    Ops that name no device may run on `devices`. Raises MismatchError if a bucket names a parameter that has no
-    gradient.
-    """
+    buckets = [Bucket(each["device"], tuple(each["parameters"])) for each in described["buckets"]]
     graph = with_collective_ops(captured.graph, buckets, devices)
     codes = dict(captured.executable.codes)
     gradients = {code.name: code.reads[0] for code in captured.executable.of_role("gradient")}

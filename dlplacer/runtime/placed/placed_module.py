@@ -1,6 +1,5 @@
 """A module that runs on the planned devices, with the parameters and buffers of its job's module."""
 
-import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -208,7 +207,7 @@ class PlacedModule(nn.Module):
         RunError
             If an op fails; names the op, its module and its device.
         """
-        with kept_interrupts(), _kept_grad_mode():
+        with kept_interrupts():
             job = self._called_with(inputs, kwargs)
             if not self.training:
                 return self._evaluate(job)
@@ -226,7 +225,7 @@ class PlacedModule(nn.Module):
         if not self.training:
             raise MismatchError("step() trains, but the module is in evaluation mode; call train() first")
         require_no_own_hooks(self)
-        with kept_interrupts(), _kept_grad_mode():
+        with kept_interrupts():
             variant, tensors, bound = self._training_step(self._called_with(inputs, kwargs))
             state = self._run(variant, variant.with_tangent(bound, None))
             if self._job.update is None:
@@ -350,17 +349,3 @@ class PlacedModule(nn.Module):
             require_data(code.name, tensor)
             # Through .data, so that optimizers which hold the Parameter keep holding the same object.
             tensor.data = tensor.data.to(self.devices[variant.home[code.op]].torch_device)
-
-
-@contextlib.contextmanager
-def _kept_grad_mode() -> Iterator[None]:
-    """Leave the calling thread's gradient mode as it was, also when a Ctrl-C strikes while ``torch.no_grad`` ends.
-
-    ``no_grad`` is written in Python: interrupted just before it ends, it leaves gradients off for all that follows.
-    """
-    before = torch.is_grad_enabled()
-    try:
-        yield
-    except BaseException:
-        torch.set_grad_enabled(before)
-        raise

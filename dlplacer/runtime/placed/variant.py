@@ -94,10 +94,7 @@ def require_inputs(
 def require_data(name: str, tensor: torch.Tensor) -> None:
     """Raise InputError if a parameter or buffer is on the meta device or a stand-in."""
     if is_empty(tensor):
-        what = "on the meta device" if tensor.is_meta else "a stand-in"
-        raise InputError(
-            f"{name!r} is {what} and has no data: such a module can be planned but not run; build it with real memory"
-        )
+        raise InputError(f"{name!r} has no data: such a module can be planned but not run; build it with real memory")
 
 
 def _require_input(name: str, leaf: Any, captured: Any, differentiates: bool) -> None:
@@ -105,15 +102,10 @@ def _require_input(name: str, leaf: Any, captured: Any, differentiates: bool) ->
         raise MismatchError(f"input {name} is a {type(leaf).__name__}; the capture had {type(captured).__name__}")
     if not isinstance(leaf, torch.Tensor):
         return
-    if is_empty(leaf) or leaf.layout != torch.strided:
-        what = (
-            f"has layout {leaf.layout}" if leaf.layout != torch.strided else "has no data (meta device, or a stand-in)"
-        )
-        raise MismatchError(f"input {name} {what}; give a dense tensor with data")
-    if type(leaf).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
-        raise MismatchError(
-            f"input {name} is a {type(leaf).__name__}, which computes in a way of its own; give the plain tensor in it"
-        )
+    intercepts = type(leaf).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+    if is_empty(leaf) or leaf.layout != torch.strided or intercepts:
+        what = f"a {type(leaf).__name__} on {leaf.device} with layout {leaf.layout}"
+        raise MismatchError(f"input {name} is {what}; give a plain dense tensor with data")
     if leaf.dtype != captured.dtype:
         raise MismatchError(
             f"input {name} has dtype {leaf.dtype}; the plan was captured with {captured.dtype}: convert it, or capture "
@@ -135,8 +127,8 @@ def require_whole(name: str, tensor: torch.Tensor) -> None:
 
 def require_home(name: str, tensor: torch.Tensor, device: torch.device) -> None:
     """Raise MismatchError if something has moved or cut a parameter or buffer since the plan was applied."""
-    if tensor.device != device or hasattr(tensor, "full_tensor"):
-        require_whole(name, tensor)
+    require_whole(name, tensor)
+    if tensor.device != device:
         raise MismatchError(
             f"{name!r} is on {tensor.device}; the plan has it on {device}: fully_shard and .to() put all parameters on "
             "one device; apply the plan again, or use DistributedDataParallel(placed) or replicas"

@@ -29,10 +29,7 @@ def times_of(path: Path, nodes: Sequence[Any]) -> dict[str, float]:
 
 @pytest.mark.parametrize(
     "node",
-    [
-        helper.make_node("HardSwish", ["a"], ["b"], name="made"),
-        helper.make_node("Mish", ["a"], ["b"], name="made"),
-    ],
+    [helper.make_node("HardSwish", ["a"], ["b"], name="made"), helper.make_node("Mish", ["a"], ["b"], name="made")],
     ids=lambda node: node.op_type,
 )
 def test_a_node_that_is_run_as_several_has_their_time(tmp_path: Path, node: Any) -> None:

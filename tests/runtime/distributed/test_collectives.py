@@ -20,8 +20,8 @@ from dlplacer.models import mlp
 from dlplacer.planning.assemble import assemble
 from dlplacer.problem.problem import build_problem
 from dlplacer.problem.routes import least_delay_routes
-from dlplacer.runtime.distributed.ranks import NETWORK
-from dlplacer.runtime.distributed.replicate import Bucket, add_collectives, replicated_plan, with_network
+from dlplacer.runtime.distributed.group import NETWORK
+from dlplacer.runtime.distributed.replicate import Bucket, replicated_plan, with_collectives, with_network
 from dlplacer.runtime.program.checks import races
 from dlplacer.runtime.program.lower import lower
 from dlplacer.solvers.instance.schedule import Outcome, ProblemSchedule
@@ -112,7 +112,7 @@ def test_every_reader_of_a_gradient_reads_its_mean() -> None:
     job = replace(mlp(batch_size=4), optimizer="sgd")
     captured = capture_job(job, default_rewrites())
     names = [name for name, _ in job.module.named_parameters()]
-    whole = add_collectives(captured, [Bucket("d0", tuple(names))], ["d0"])
+    whole = with_collectives(captured, replicated_plan(random_plan(captured.graph, 1), 2, LINE))
     for name in names:
         for op in (f"{name}.grad", f"{name}.update"):
             assert f"{name}.grad.mean" in whole.executable.codes[op].reads

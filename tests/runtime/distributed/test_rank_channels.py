@@ -8,8 +8,7 @@ from runtime.random_plans import needs_two_cores, random_plan
 from dlplacer.frontend import capture
 from dlplacer.models import mlp
 from dlplacer.runtime.devices.open import open_devices
-from dlplacer.runtime.distributed.group import RankChannels, RankGroup
-from dlplacer.runtime.distributed.ranks import parse_ranks
+from dlplacer.runtime.distributed.group import RankChannels, RankGroup, parse_ranks
 from dlplacer.runtime.program.program import Program, Recv, Send
 
 pytestmark = [needs_two_cores, pytest.mark.timeout(120)]

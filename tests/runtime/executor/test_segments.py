@@ -137,11 +137,7 @@ def programs_of(graph: OpGraph, seed: int, count: int, staged: bool, keep: Seque
 
 
 def run_all(
-    graph: OpGraph,
-    executable: Executable,
-    programs: Sequence[Program],
-    devices: dict[str, RuntimeDevice],
-    record: bool,
+    graph: OpGraph, executable: Executable, programs: Sequence[Program], devices: dict[str, RuntimeDevice], record: bool
 ) -> StepState:
     executors = [Executor(graph, executable, program, devices, Updater(None), SegmentBackend()) for program in programs]
     state = executors[0].start(StepInputs({}, 0), record)
@@ -166,12 +162,7 @@ def numbers(held: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, float 
 )
 @settings(derandomize=True, deadline=None, max_examples=300)
 def test_random_programs_do_what_an_interpreter_does(
-    seed: int,
-    count: int,
-    staged: bool,
-    record: bool,
-    longest: int,
-    devices: dict[str, RuntimeDevice],
+    seed: int, count: int, staged: bool, record: bool, longest: int, devices: dict[str, RuntimeDevice]
 ) -> None:
     graph = random_graph(seed)
     made = sorted({edge.tensor for edge in graph.edges if edge.tensor.startswith("op")})

@@ -34,7 +34,7 @@ def test_inputs_that_are_not_those_of_the_job() -> None:
             placed.step([x, x], labels)
         with pytest.raises(MismatchError, match=r"input args\[0\] requires a gradient; .* detach it"):
             placed(x.clone().requires_grad_(), labels)
-        with pytest.raises(MismatchError, match=r"input args\[0\] has layout torch.sparse_coo; give a dense tensor"):
+        with pytest.raises(MismatchError, match=r"input args\[0\] is a Tensor on cpu with layout torch.sparse_coo; give a plain dense tensor"):
             placed(x.to_sparse(), labels)
         with pytest.raises(MismatchError, match=r"input args\[0\] has no data"):
             placed(x.to("meta"), labels)
@@ -108,7 +108,7 @@ def test_a_module_without_data_can_be_planned_but_not_run(where: str) -> None:
             module, x, labels = nn.Linear(8, 5), torch.randn(4, 8), torch.randint(5, (4,))
     job = Job(module, (x,), (labels,), functional.cross_entropy)
     plan = random_plan(capture(job), device_count=1)
-    with pytest.raises(InputError, match=r"'weight' is .* and has no data: such a module can be planned but not run"):
+    with pytest.raises(InputError, match=r"'weight' has no data: such a module can be planned but not run"):
         apply(job, plan, ["cpu:0"])
 
 

@@ -40,9 +40,7 @@ def captured(job: Job) -> Captured:
 
 
 @pytest.mark.parametrize(
-    ("name", "memory_bytes"),
-    [("recurrent", None), ("keywords", 1)],
-    ids=["recurrent, whole", "keywords, op by op"],
+    ("name", "memory_bytes"), [("recurrent", None), ("keywords", 1)], ids=["recurrent, whole", "keywords, op by op"]
 )
 def test_every_op_has_a_time_whatever_fits_at_once(
     name: str, memory_bytes: int | None, cores: list[RuntimeDevice]

@@ -80,8 +80,7 @@ def test_an_order_that_deadlocks_is_found_out() -> None:
     )
     races(chain, [lower(chain, {"here": ["a", "c"], "there": ["b", "d"]})])
     with pytest.raises(
-        InternalError,
-        match=r"would hang: here waits at RECV b:0->c <- there \(line 5\); there waits at RECV c:0->d",
+        InternalError, match=r"would hang: here waits at RECV b:0->c <- there \(line 5\); there waits at RECV c:0->d"
     ):
         races(chain, [lower(chain, {"here": ["a", "c"], "there": ["d", "b"]})])
 
