@@ -13,8 +13,7 @@ from dlplacer.measure.steps import OneProcess, PlacedJob
 from dlplacer.problem.simulate import replay_plan
 from dlplacer.runtime.distributed.group import NETWORK
 from dlplacer.runtime.profile.machine_times import issue_time_s
-from dlplacer.runtime.profile.op_times import OwnStep, side_by_side, with_measured_times
-from dlplacer.runtime.profile.statistic import OpTimes, typical
+from dlplacer.runtime.profile.op_times import OpTimes, OwnStep, side_by_side, typical, with_measured_times
 
 _ROUNDS = 3
 

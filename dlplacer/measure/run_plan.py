@@ -36,7 +36,7 @@ from dlplacer.runtime.distributed.measured_network import measured_all_reduce
 from dlplacer.runtime.distributed.rank_module import apply_in_group, opened_group, require_replicas, settings_of
 from dlplacer.runtime.distributed.replicate import COLLECTIVE, DEFAULT_BUCKET_BYTES, replicated_plan
 from dlplacer.runtime.placed.apply import apply, capture_as_planned, of_captured_ops, require_captured
-from dlplacer.runtime.profile.statistic import quartiles
+from dlplacer.runtime.profile.op_times import quartiles
 
 LIMIT_S = 60.0
 """For the timed steps of a configuration, unless their number is given."""

@@ -39,7 +39,6 @@ def test_replicas_are_started_and_reported_once(tmp_path: Path, capfd: pytest.Ca
     assert (report["replicas"], report["ranks"]) == (2, 2)
     assert report["max_abs_error"] < 1e-5
     devices = ["d0", "network"]  # of the first replica
-    assert [use["device"] for use in report["use"]] == devices
     assert told.err.count("wrote ") == 3
     rows = ReadPage(page.read_text()).data["schedules"]
     assert [schedule["devices"]["name"] for schedule in rows] == [devices, devices]
@@ -58,8 +57,7 @@ def test_under_torchrun_the_first_rank_reports(plan_file: str, tmp_path: Path) -
     command = [*launcher, "-m", "dlplacer", "run", plan_file, "dlplacer.models:mlp", "--batch-size", "4", *options]
     done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False, timeout=280)
     assert done.returncode == 0, done.stderr
-    for text in ("largest difference to plain PyTorch", "busy, measured", "predicted worst"):
-        assert done.stdout.count(text) == 1
+    assert done.stdout.count("largest difference to plain PyTorch") == 1
     assert done.stderr.count("wrote ") == 1
     assert (tmp_path / "run.json").stat().st_size > 1000
 

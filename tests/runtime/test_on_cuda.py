@@ -96,7 +96,7 @@ def test_a_recorded_step_keeps_the_order_of_the_plan() -> None:
         placed.step(*job.args, *job.targets)
         for name, timeline in placed.timelines.items():
             spans = timeline.spans(placed.devices[name])
-            assert [span.op for span in spans] == list(placed.plan.order[name])
-            assert all(span.end_s >= span.start_s for span in spans)
+            assert [op for op, _, _ in spans] == list(placed.plan.order[name])
+            assert all(end_s >= start_s for _, start_s, end_s in spans)
     finally:
         placed.close()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from dlplacer.runtime.devices.streams import Streams
+    from dlplacer.runtime.devices.cuda import Streams
 import os
 import queue
 import threading

@@ -97,10 +97,7 @@ def pin_thread(core: int) -> None:
 
 def cpu_name() -> str:
     """The processor's name, as the operating system reports it."""
-    try:
-        lines = _CPU_INFO.read_text().splitlines()
-    except OSError:
-        lines = []
+    lines = _CPU_INFO.read_text().splitlines() if _CPU_INFO.is_file() else []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, "") or platform.processor() or platform.machine()
 

@@ -98,19 +98,11 @@ class Ranks:
 
 
 def parse_ranks(plan: Plan, devices: Mapping[str, str] | Sequence[str], replicas: int = 1) -> Ranks:
-    """Owners of a plan's devices.
+    """Owners of a plan's devices: device of the plan → ``rank0/cpu:0``, or a list in the plan's order.
 
-    Parameters
-    ----------
-    devices
-        Device of the plan → ``rank0/cpu:0``, or a list in the plan's order. A name without rank counts up: the first
-        device on rank 0, the second on rank 1. A list may also name the devices of all replicas, one after another;
-        else the further replicas have the same devices on the ranks that follow.
-
-    Raises
-    ------
-    InputError
-        If a device is not named, a rank owns none or devices of several memories, or belongs to two replicas.
+    A name without rank counts up: the first device on rank 0, the second on rank 1. A list may also name the devices of
+    all replicas, one after another; else the further replicas have the same devices on the ranks that follow. Raises
+    InputError if a device is not named, a rank owns none or devices of several memories, or belongs to two replicas.
     """
     if replicas < 1:
         raise InputError(f"replicas is {replicas}; it must be at least 1")

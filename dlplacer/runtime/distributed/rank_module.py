@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from dlplacer.check import check_plan
 from dlplacer.core.errors import MismatchError
 from dlplacer.core.plan import Plan
 from dlplacer.core.version import __version__
@@ -25,14 +24,11 @@ from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice
 from dlplacer.runtime.devices.open import kind_of, open_devices
 from dlplacer.runtime.distributed.group import DEFAULT_TIMEOUT_S, NETWORK, RankChannels, RankGroup, parse_ranks
 from dlplacer.runtime.distributed.replicate import with_collectives, with_group
-from dlplacer.runtime.executor.backends import segment_backend
 from dlplacer.runtime.executor.run import StepState
-from dlplacer.runtime.placed.apply import capture_as_planned, of_captured_ops, require_captured, require_runnable
-from dlplacer.runtime.placed.placed_module import PlacedModule
-from dlplacer.runtime.placed.variant import Layouts, Variant, part_of, require_unscaled_updates, with_constants
-from dlplacer.runtime.placed.variants import ModuleSnapshot
-from dlplacer.runtime.program.lower import Order
-from dlplacer.runtime.program.program import Compute, Program, Send
+from dlplacer.runtime.placed.apply import capture_as_planned, of_captured_ops, require_applicable, require_runnable
+from dlplacer.runtime.placed.placed_module import ModuleSnapshot, PlacedModule
+from dlplacer.runtime.placed.variant import Layouts, Variant, part_of, with_constants
+from dlplacer.runtime.program.program import Compute, Order, Program, Send
 
 
 @dataclass(frozen=True)
@@ -240,30 +236,12 @@ def apply_ranks(
 ) -> RankModule:
     """The job's module, running as planned over several processes. Call it on all of them, with the same weights.
 
-    Parameters
-    ----------
-    job
-        The job that the plan was captured from, with the inputs of this process's replica.
-    devices
-        Device of the plan → ``rank0/cpu:0``, or a list in the plan's order; see
-        `dlplacer.runtime.distributed.group`.
-    replicas
-        The number of copies of the plan that run in parallel; more than one needs a plan with collectives
-        (`dlplacer.runtime.distributed.replicated_plan`).
-    timeout_s
-        Seconds to wait for another process.
-    segments
-        As in `dlplacer.apply`, whose errors are raised too.
-
-    Raises
-    ------
-    InputError
-        If the number of processes is another, or they differ in plan, versions, inputs, weights or settings.
+    The `job` has the inputs of this process's replica; `devices` are as for `parse_ranks`. More than one of `replicas`
+    needs a plan with collectives (`dlplacer.runtime.distributed.replicated_plan`). `timeout_s`: seconds to wait for
+    another process. Raises what `dlplacer.apply` raises, and InputError if the number of processes is another, or they
+    differ in plan, versions, inputs, weights or settings.
     """
-    segment_backend(segments)
-    check_plan(plan)
-    require_unscaled_updates(job)
-    require_captured(plan)
+    require_applicable(job, plan, segments)
     require_replicas(plan, replicas)
     with opened_group(plan, devices, replicas, timeout_s) as (group, opened):
         return apply_in_group(job, plan, group, opened, segments)

@@ -265,14 +265,13 @@ def with_exchange_times(graph: OpGraph, topology: Topology, all_reduce: AlphaBet
     Packing is free where the rate of a device's memory is not known; profiling on the devices measures it.
     """
     route_s = 2 * max(link.latency_s for link in topology.links if link.target == NETWORK)
-    exchanged = {
-        op.id: {NETWORK: max(0.0, all_reduce.time_s(op.outputs[0].bytes) - route_s)}
-        for op in graph.ops
-        if op.kind == COLLECTIVE
-    }
-    graph = replace(graph, ops=tuple(replace(op, time_s=exchanged.get(op.id, op.time_s)) for op in graph.ops))
-    graph = with_times(graph, topology)
     kinds = [kind for kind in topology.device_types if kind != NETWORK]
+
+    def exchanged(op: Op) -> Op:
+        return replace(op, time_s={NETWORK: max(0.0, all_reduce.time_s(op.outputs[0].bytes) - route_s)})
+
+    ops = (exchanged(op) if op.kind == COLLECTIVE else op for op in graph.ops)
+    graph = with_times(replace(graph, ops=tuple(ops)), topology)
     packed = {op.id: {kind: op.time_on(kind) or 0.0 for kind in kinds} for op in graph.ops if op.kind == "pack"}
     return replace(graph, ops=tuple(replace(op, time_s=packed.get(op.id, op.time_s)) for op in graph.ops))
 

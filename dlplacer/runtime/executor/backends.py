@@ -12,7 +12,7 @@ from torch import fx
 
 from dlplacer.core.errors import InputError, RunError, first_line
 from dlplacer.frontend.torch.executable import OpCode
-from dlplacer.runtime.devices.streams import COMPUTE_STREAM, Streams, capturing
+from dlplacer.runtime.devices.cuda import COMPUTE_STREAM, Streams, capturing
 from dlplacer.runtime.executor.segment_graph import SegmentGraph, boxed_module
 from dlplacer.runtime.executor.stateful_ops import generator_lock
 

@@ -21,7 +21,7 @@ from dlplacer.core.errors import InternalError, RunError, first_line
 from dlplacer.core.graph import OpGraph
 from dlplacer.frontend.torch.executable import Executable
 from dlplacer.runtime.devices.base import HOST_DEVICE, Reply, RuntimeDevice, Worker
-from dlplacer.runtime.devices.streams import COMPUTE_STREAM
+from dlplacer.runtime.devices.cuda import COMPUTE_STREAM
 from dlplacer.runtime.executor.backends import SegmentBackend, SegmentFunction
 from dlplacer.runtime.executor.run import (
     AbortedError,
@@ -198,8 +198,6 @@ LONGEST = 2000
 """Actions in one segment: the parser's memory is for all of a function at once."""
 
 _submitting = Lock()
-
-
 _Thread = tuple[tuple[str, ...], tuple[Step, ...]]
 """The names of a thread's devices in the program, and its steps in a run."""
 

@@ -26,7 +26,7 @@ from dlplacer.frontend.onnx.onnx_values import reads, values_of
 from dlplacer.machines.cores import usable_cores
 from dlplacer.machines.costs.device_table import CORE
 from dlplacer.runtime.devices.cpu import pin_thread
-from dlplacer.runtime.profile.statistic import typical
+from dlplacer.runtime.profile.op_times import typical
 
 _ENDING = "ExecutionProvider"
 _CPU = "CPU" + _ENDING
@@ -94,14 +94,9 @@ def open_session(
 ) -> Any:
     """A session that computes with one thread of the host, by default on a core.
 
-    Raises InputError if onnxruntime is not installed, and RunError if it cannot run the model.
-
-    Parameters
-    ----------
-    profile_prefix
-        Start of the name of the trace that the session writes when profiling ends; None: it writes none.
-    optimized
-        True if nodes may be fused and folded; otherwise every node of the file is executed separately.
+    `profile_prefix` is the start of the name of a trace that it writes when profiling ends. Unless it is `optimized`,
+    every node of the file is executed separately. Raises InputError if onnxruntime is not installed, and RunError if it
+    cannot run the model.
     """
     onnxruntime = _onnxruntime()
     options = onnxruntime.SessionOptions()

@@ -24,14 +24,13 @@ from dlplacer.frontend.torch.tracing.quiet import autocast_types
 from dlplacer.frontend.torch.tracing.stand_in import is_empty
 from dlplacer.problem.simulate import in_order
 from dlplacer.runtime.devices.base import RuntimeDevice
-from dlplacer.runtime.devices.streams import as_input
+from dlplacer.runtime.devices.cuda import as_input
 from dlplacer.runtime.executor.backends import SegmentBackend, segment_backend
 from dlplacer.runtime.executor.executor import Executor
 from dlplacer.runtime.executor.run import RankLinks, StepInputs, StepState
 from dlplacer.runtime.executor.stateful_ops import Updater
 from dlplacer.runtime.program.checks import require_no_races
-from dlplacer.runtime.program.lower import Order, lower, lower_stages, memory_spaces, with_streams
-from dlplacer.runtime.program.program import Program
+from dlplacer.runtime.program.program import Order, Program, lower, lower_stages, memory_spaces, with_streams
 
 
 def named_like(expected: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -136,10 +135,7 @@ def require_home(name: str, tensor: torch.Tensor, device: torch.device) -> None:
 
 
 def require_unwritten(written: Iterable[str], tensors: Mapping[str, torch.Tensor], inputs: Sequence[Any]) -> None:
-    """Raise InputError if an input shares memory with a tensor that the step writes to: ops may read it at any time.
-
-    `written` are names among `tensors`.
-    """
+    """Raise InputError if an input shares memory with a tensor that the step writes: ops may read it at any time."""
     owner = {tensors[name].untyped_storage().data_ptr(): name for name in written}
     for position, leaf in enumerate(inputs):
         if isinstance(leaf, torch.Tensor) and leaf.numel() and leaf.untyped_storage().data_ptr() in owner:

@@ -30,12 +30,10 @@ from dlplacer.runtime.devices.base import HOST_DEVICE, RuntimeDevice
 from dlplacer.runtime.devices.open import KINDS, in_host_memory, kind_of, open_devices
 from dlplacer.runtime.executor.stateful_ops import Updater
 from dlplacer.runtime.placed.variant import Variant
-from dlplacer.runtime.profile.op_times import OwnStep
-from dlplacer.runtime.profile.statistic import settled
+from dlplacer.runtime.profile.op_times import OwnStep, settled
 
-_SIDE, _LENGTH = 48, 200
-"""Side of the matrices of the chain of short ops, and how many pairs of ops it has."""
-_WARM_STEPS, _STEPS = 3, 15
+_SIDE, _LENGTH, _WARM_STEPS, _STEPS = 48, 200, 3, 15
+"""Side of the matrices of the chain of short ops, how many pairs of ops it has, and how often it runs."""
 
 
 def issue_time_s(devices: Sequence[RuntimeDevice]) -> float:
@@ -145,7 +143,7 @@ def _transfer_s(first: RuntimeDevice, second: RuntimeDevice, size_bytes: int) ->
     times = []
     for _ in range(_ROUND_TRIPS):
         give, take = variant.run(variant.bind({}, (), 0), record=True).timelines["here"].spans(first)
-        times.append((take.start_s - give.end_s) / 2)
+        times.append((take[1] - give[2]) / 2)
     return max(1e-9, settled(times))
 
 

@@ -8,6 +8,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
+from statistics import quantiles as cut_points
 from typing import Any
 
 import torch
@@ -25,9 +27,37 @@ from dlplacer.runtime.executor.run import RankLinks
 from dlplacer.runtime.executor.segment_graph import boxed_module, segment_graph
 from dlplacer.runtime.executor.stateful_ops import Updater, length
 from dlplacer.runtime.placed.variant import Variant, layouts_of, part_of, require_data
-from dlplacer.runtime.profile.statistic import OpTimes, typical
-from dlplacer.runtime.program.lower import Order
-from dlplacer.runtime.program.program import Program, Recv
+from dlplacer.runtime.program.program import Order, Program, Recv
+
+OpTimes = Mapping[str, float]
+"""Op id → seconds, in one step on one device."""
+
+
+def typical(recorded: Sequence[OpTimes], whole_s: Sequence[float] | None = None) -> dict[str, float]:
+    """Op id → median seconds, in proportion so that all ops together take a median step.
+
+    An op's own median misses delays that are rare for an op and certain for a step. A step takes `whole_s` if it was
+    not recorded: recording costs microseconds per op, and no op is compiled then.
+    """
+    medians = {op: median(times[op] for times in recorded) for op in recorded[0]}
+    whole_s = [sum(times.values()) for times in recorded] if whole_s is None else whole_s
+    total_s = sum(medians.values())
+    scale = median(whole_s) / total_s if total_s else 1.0
+    return {op: scale * seconds for op, seconds in medians.items()}
+
+
+def settled(times: Sequence[float]) -> float:
+    """Median of a single action's repetitions behind the first quarter, in which caches, threads and links warm up."""
+    return float(median(times[len(times) // 4 :]))
+
+
+def quartiles(values: Sequence[float]) -> tuple[float, float]:
+    """First and third quartile, between neighbours in proportion; of one value that value twice."""
+    if len(values) == 1:
+        return values[0], values[0]
+    low, _, high = cut_points(values, n=4, method="inclusive")
+    return low, high
+
 
 Times = dict[str, dict[str, float]]
 """Device type → op id → seconds."""
@@ -80,7 +110,7 @@ class OwnStep:
     def recorded(self) -> dict[str, float]:
         """Op → seconds in a step, from the end of the op before it to its own."""
         timeline = self._variant.run(self._bound(), record=True).timelines[self.home]
-        return {span.op: span.end_s - span.start_s for span in timeline.spans(self.device)}
+        return {op: end_s - start_s for op, start_s, end_s in timeline.spans(self.device)}
 
     def plain(self) -> float:
         """Seconds for which the device is busy in a step that is not recorded."""

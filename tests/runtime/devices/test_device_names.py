@@ -7,10 +7,9 @@ import pytest
 from runtime.simulated_gpus import SimulatedGpus
 
 from dlplacer.core.errors import InputError
-from dlplacer.runtime.devices.cuda import CudaDevice
+from dlplacer.runtime.devices.cuda import CudaDevice, StreamBackend
 from dlplacer.runtime.devices.open import KINDS, DeviceName, in_host_memory, kind_of, open_devices
-from dlplacer.runtime.devices.streams import StreamBackend
-from dlplacer.runtime.program.lower import DeviceMemorySpace, memory_spaces
+from dlplacer.runtime.program.program import DeviceMemorySpace, memory_spaces
 
 
 @pytest.mark.parametrize(

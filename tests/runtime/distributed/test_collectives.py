@@ -23,7 +23,7 @@ from dlplacer.problem.routes import least_delay_routes
 from dlplacer.runtime.distributed.group import NETWORK
 from dlplacer.runtime.distributed.replicate import Bucket, replicated_plan, with_collectives, with_network
 from dlplacer.runtime.program.checks import races
-from dlplacer.runtime.program.lower import lower
+from dlplacer.runtime.program.program import lower
 from dlplacer.solvers.instance.schedule import Outcome, ProblemSchedule
 
 LINE = AlphaBeta(1e-4, 1e-9)

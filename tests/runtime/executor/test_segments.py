@@ -24,8 +24,7 @@ from dlplacer.runtime.executor.backends import SegmentBackend
 from dlplacer.runtime.executor.executor import Executor
 from dlplacer.runtime.executor.run import StepInputs, StepState
 from dlplacer.runtime.executor.stateful_ops import Updater
-from dlplacer.runtime.program.lower import lower, lower_stages
-from dlplacer.runtime.program.program import Compute, Free, Program, Recv, Send, interleaved
+from dlplacer.runtime.program.program import Compute, Free, Program, Recv, Send, interleaved, lower, lower_stages
 
 
 @pytest.fixture(scope="module")

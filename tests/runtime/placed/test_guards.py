@@ -34,9 +34,9 @@ def test_inputs_that_are_not_those_of_the_job() -> None:
             placed.step([x, x], labels)
         with pytest.raises(MismatchError, match=r"input args\[0\] requires a gradient; .* detach it"):
             placed(x.clone().requires_grad_(), labels)
-        with pytest.raises(MismatchError, match=r"input args\[0\] is a Tensor on cpu with layout torch.sparse_coo; give a plain dense tensor"):
+        with pytest.raises(MismatchError, match=r"args\[0\] is a Tensor on cpu with layout torch.sparse_coo; give"):
             placed(x.to_sparse(), labels)
-        with pytest.raises(MismatchError, match=r"input args\[0\] has no data"):
+        with pytest.raises(MismatchError, match=r"input args\[0\] is a Tensor on meta"):
             placed(x.to("meta"), labels)
         placed.eval()
         with pytest.raises(MismatchError, match="module is in evaluation mode; call train"):

@@ -22,9 +22,9 @@ from dlplacer.runtime.profile.op_times import (
     profile_ops,
     side_by_side,
     timed_capture,
+    typical,
     with_measured_times,
 )
-from dlplacer.runtime.profile.statistic import typical
 
 
 @pytest.fixture

@@ -11,8 +11,7 @@ from dlplacer.core.errors import InternalError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
 from dlplacer.runtime.program.checks import races
-from dlplacer.runtime.program.lower import lower, lower_stages
-from dlplacer.runtime.program.program import Action, Compute, Free, Program, Recv, Send
+from dlplacer.runtime.program.program import Action, Compute, Free, Program, Recv, Send, lower, lower_stages
 
 
 @given(st.integers(0, 10**6), st.booleans())

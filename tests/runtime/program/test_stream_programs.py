@@ -6,11 +6,11 @@ from dlplacer.core.errors import InternalError
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import Edge, Op
 from dlplacer.runtime.program.checks import races, require_no_races
-from dlplacer.runtime.program.lower import DeviceMemorySpace, lower, with_streams
 from dlplacer.runtime.program.program import (
     Action,
     Compute,
     Copy,
+    DeviceMemorySpace,
     Free,
     Hold,
     Program,
@@ -19,6 +19,8 @@ from dlplacer.runtime.program.program import (
     Send,
     Sync,
     Wait,
+    lower,
+    with_streams,
 )
 
 GPU0, GPU1, CORE = (
