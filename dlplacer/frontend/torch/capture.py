@@ -22,9 +22,9 @@ from dlplacer.frontend.torch.splitting.rewrite import is_split
 from dlplacer.frontend.torch.tracing import joint
 from dlplacer.frontend.torch.tracing.autocast_lists import CUDA_AUTOCAST, cuda_lists
 from dlplacer.frontend.torch.tracing.fused_lstm import BACKWARD, FORWARD, FUSED_LSTM
+from dlplacer.frontend.torch.tracing.joint import require_same_next_step
 from dlplacer.frontend.torch.tracing.micro_batches import in_micro_batches, part_of
 from dlplacer.frontend.torch.tracing.passes import PASSES, apply_passes, copy_given_gradients, require_known
-from dlplacer.frontend.torch.tracing.python_state import require_same_next_step
 from dlplacer.frontend.torch.tracing.quiet import undisturbed
 from dlplacer.frontend.torch.tracing.stand_in import is_installed
 from dlplacer.frontend.torch.tracing.step_module import (

@@ -113,17 +113,6 @@ def output_specs(value: Any) -> tuple[TensorSpec, ...]:
     )
 
 
-def has_layout(node: fx.Node) -> bool:
-    """True if the value of a node is a dense tensor."""
-    value = node.meta.get("val")
-    return isinstance(value, torch.Tensor) and value.layout is torch.strided
-
-
-def layout_of(value: torch.Tensor) -> tuple[Any, ...]:
-    """Shape, strides and dtype."""
-    return tuple(value.shape), value.stride(), value.dtype
-
-
 def stand_ins(node: fx.Node) -> Any:
     """The arguments of a call, positional and by name, in which every node is replaced by its stand-in value."""
     return fx.map_arg((node.args, dict(node.kwargs)), lambda read: read.meta["val"])
@@ -155,9 +144,6 @@ def name_in_python(node: fx.Node) -> str:
 
 
 _IN_PLACE = {getattr(operator, name) for name in ("iadd", "isub", "imul", "itruediv", "ipow", "iand", "ior", "setitem")}
-
-
-aten = torch.ops.aten
 
 
 def flops_of(node: fx.Node) -> int:

@@ -21,8 +21,7 @@ from dlplacer.core.errors import InputError, MismatchError, RunError, first_line
 from dlplacer.core.graph import OpGraph
 from dlplacer.core.op import TensorSpec
 from dlplacer.core.plan import Plan
-from dlplacer.frontend.onnx.onnx_file import OnnxFile, data_inputs
-from dlplacer.frontend.onnx.onnx_values import reads, values_of
+from dlplacer.frontend.onnx.onnx_values import OnnxFile, data_inputs, reads, values_of
 from dlplacer.machines.cores import usable_cores
 from dlplacer.machines.costs.device_table import CORE
 from dlplacer.runtime.devices.cpu import pin_thread

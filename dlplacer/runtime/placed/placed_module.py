@@ -16,9 +16,14 @@ from dlplacer.core.errors import InputError, MismatchError
 from dlplacer.core.plan import Plan
 from dlplacer.frontend.torch.capture import Captured, capture_job
 from dlplacer.frontend.torch.job import Job, autocast_of, flat_inputs, is_flat
-from dlplacer.frontend.torch.tracing.hooks import GLOBAL_HOOKS, accumulation_hooks, gradient_hooks
 from dlplacer.frontend.torch.tracing.passes import EVERY_STEP
-from dlplacer.frontend.torch.tracing.step_module import extent, set_training
+from dlplacer.frontend.torch.tracing.step_module import (
+    GLOBAL_HOOKS,
+    accumulation_hooks,
+    extent,
+    gradient_hooks,
+    set_training,
+)
 from dlplacer.planning.interrupt import kept_interrupts
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.executor.backends import CudaGraphs

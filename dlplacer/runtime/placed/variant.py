@@ -18,10 +18,10 @@ from dlplacer.core.plan import Plan
 from dlplacer.frontend.torch.capture import Captured
 from dlplacer.frontend.torch.executable import Executable, OpCode
 from dlplacer.frontend.torch.job import Job, leaves_of
-from dlplacer.frontend.torch.tracing.hooks import has_hooks
 from dlplacer.frontend.torch.tracing.kernels import laid_out
 from dlplacer.frontend.torch.tracing.quiet import autocast_types
 from dlplacer.frontend.torch.tracing.stand_in import is_empty
+from dlplacer.frontend.torch.tracing.step_module import has_hooks
 from dlplacer.problem.simulate import in_order
 from dlplacer.runtime.devices.base import RuntimeDevice
 from dlplacer.runtime.devices.cuda import as_input

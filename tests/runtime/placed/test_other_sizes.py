@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 from dlplacer.core.errors import DlplacerError
 from dlplacer.frontend import Job
 from dlplacer.runtime import PlacedModule
-from dlplacer.runtime.placed import variants
+from dlplacer.runtime.placed import placed_module as variants
 
 pytestmark = needs_two_cores
 
