@@ -1,12 +1,9 @@
 """Shapes, types and constness of the values of an ONNX graph, of ops of domain com.microsoft by onnxruntime."""
 
-import contextlib
 import hashlib
-import logging
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
-from importlib import import_module
 from importlib.util import find_spec
 from math import prod
 from pathlib import Path
@@ -20,8 +17,7 @@ from dlplacer.core.errors import FileFormatError, InputError, first_line
 from dlplacer.core.op import TensorSpec
 from dlplacer.files.text import read_bytes
 
-OLDEST_OPSET, CONVERTED_OPSET = 7, 13
-"""Files of an older default opset than the first are converted to the second; runtimes start at 7."""
+OLDEST_OPSET = 7
 _PROTO_LIMIT_BYTES = 2**31 - 1
 SHAPE_ELEMENTS = 2**13
 """Tensors of as many elements may decide shapes; larger ones are weights, of which plans need the shape alone."""
@@ -62,9 +58,8 @@ def read_onnx(path: str | Path, dims: Mapping[str, int] | None = None, with_weig
     _read_external(model, where, with_weights)
     if not model.graph.node and not model.graph.output:
         raise FileFormatError(str(where), ["no ONNX model: it holds no graph"])
-    model = _with_output_shapes(model, where)
     _require_valid(model, where)
-    model = _with_supported_opset(model, where)
+    _require_supported_opset(model, where)
     if model.functions:
         model = inliner.inline_local_functions(model, convert_version=True)
     _name_nodes(model.graph)
@@ -146,26 +141,6 @@ def _length(tensor: onnx.TensorProto, target: Path) -> int:
     return told.get("length") or target.stat().st_size - told.get("offset", 0)
 
 
-def _with_output_shapes(model: onnx.ModelProto, where: Path) -> onnx.ModelProto:
-    """The model with shapes for the outputs that have none, which runtimes take and onnx's checker does not."""
-    if not _shapeless(model.graph):
-        return model
-    with contextlib.suppress(Exception):
-        model = onnx.shape_inference.infer_shapes(model, data_prop=True)
-    if lacking := _shapeless(model.graph):
-        raise FileFormatError(str(where), [f"{name!r} has no shape, and none follows; give it one" for name in lacking])
-    return model
-
-
-def _shapeless(graph: Any) -> list[str]:
-    """Inputs and outputs of a graph that are tensors without a shape."""
-    return [
-        value.name
-        for value in (*graph.input, *graph.output)
-        if value.type.HasField("tensor_type") and not value.type.tensor_type.HasField("shape")
-    ]
-
-
 def _require_valid(model: Any, where: Path) -> None:
     if model.graph.sparse_initializer:
         name = model.graph.sparse_initializer[0].values.name
@@ -190,23 +165,18 @@ def _without_external(model: Any) -> Any:
     return copy
 
 
-def _with_supported_opset(model: onnx.ModelProto, where: Path) -> onnx.ModelProto:
+def _require_supported_opset(model: onnx.ModelProto, where: Path) -> None:
     version = next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), None)
     newest = onnx.defs.onnx_opset_version()
     if version is not None and version > newest:
         raise FileFormatError(
             str(where), [f"opset {version} is newer than {newest}, the newest of onnx {onnx.__version__}: update onnx"]
         )
-    if version is None or version >= OLDEST_OPSET:
-        return model
-    try:
-        from onnx import version_converter
-
-        return version_converter.convert_version(model, CONVERTED_OPSET)
-    except Exception as error:
+    if version is not None and version < OLDEST_OPSET:
+        way = "convert it with onnx.version_converter"
         raise FileFormatError(
-            str(where), [f"opset {version} is older than {OLDEST_OPSET} and cannot be converted: {first_line(error)}"]
-        ) from error
+            str(where), [f"opset {version} is older than {OLDEST_OPSET}, with which runtimes start: {way}"]
+        )
 
 
 def _name_nodes(graph: Any) -> None:
@@ -397,8 +367,7 @@ def _spec(element: int, shape: tuple[int, ...]) -> TensorSpec:
 def _with_contrib_shapes(model: Any) -> Any:
     """The model with the fixed shapes that onnxruntime infers for outputs of its com.microsoft nodes.
 
-    A session is opened on the graph without its weights, and not run. If onnxruntime lacks a kernel on the CPU, its
-    symbolic shape inference is asked. Nodes of which neither knows the shape stay without.
+    A session is opened on the graph without its weights, and not run. Nodes of which it knows no shape stay without.
     """
     given = (*model.graph.value_info, *model.graph.output)
     made = {name for node in model.graph.node if node.domain == MICROSOFT for name in node.output if name}
@@ -406,7 +375,7 @@ def _with_contrib_shapes(model: Any) -> Any:
     if not made or find_spec("onnxruntime") is None:
         return model
     light = _light_copy(model)
-    found = _by_session(light, made) or _by_symbols(light, made)
+    found = _by_session(light, made)
     names = {value.name for value in found}
     kept = [value for value in model.graph.value_info if value.name not in names]
     completed = deepcopy(model)
@@ -448,28 +417,6 @@ def _by_session(model: Any, names: set[str]) -> list[Any]:
         for name, value in element.items()
         if value.type in _RUNTIME_ELEMENTS and all(isinstance(size, int) for size in value.shape)
     ]
-
-
-def _by_symbols(model: Any, names: set[str]) -> list[Any]:
-    try:
-        tool: Any = import_module("onnxruntime.tools.symbolic_shape_infer")
-    except ImportError:  # it needs sympy
-        return []
-    level = tool.logger.level
-    tool.logger.setLevel(logging.CRITICAL)
-    try:
-        # Its public function writes a model that it cannot complete into the current directory.
-        inference: Any = tool.SymbolicShapeInference(2**31 - 1, True, False, 0)
-        inference._preprocess(model)
-        while inference.run_:
-            inference._infer_impl()
-        inference._update_output_from_vi()
-        inferred: Any = inference.out_mp_
-    except Exception:  # it asserts what it expects of a model
-        return []
-    finally:
-        tool.logger.setLevel(level)
-    return [value for value in inferred.graph.value_info if value.name in names and _is_fixed(value)]
 
 
 def _is_fixed(value: Any) -> bool:

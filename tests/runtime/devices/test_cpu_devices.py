@@ -117,21 +117,6 @@ def test_a_worker_that_cannot_be_prepared_raises_and_ends() -> None:
         assert not thread.is_alive()
 
 
-def test_a_worker_keeps_nothing_of_what_it_has_run(device: CpuDevice) -> None:
-    class Thing:
-        pass
-
-    import weakref
-
-    thing = Thing()
-    watched = weakref.ref(thing)
-    assert device.submit(lambda held=thing: held).result() is thing
-    del thing
-    device.submit(lambda: None).result()
-    gc.collect()
-    assert watched() is None
-
-
 def test_freed_memory_stays_while_a_core_is_open_and_goes_back_when_the_last_is_closed(tmp_path: Path) -> None:
     script = tmp_path / "kept.py"
     script.write_text(
